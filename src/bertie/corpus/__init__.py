@@ -1,0 +1,1 @@
+"""Documents -> shards -> pre-training examples."""

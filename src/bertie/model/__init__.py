@@ -1,0 +1,1 @@
+"""The network (Section 3) and the files it lives in."""

@@ -1,0 +1,1 @@
+"""Settings files shipped with the package, one a run."""

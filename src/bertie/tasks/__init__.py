@@ -1,0 +1,1 @@
+"""Sections 4 and 5: what a BERT is fine-tuned for."""

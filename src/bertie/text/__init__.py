@@ -1,0 +1,1 @@
+"""A string -> word pieces."""

@@ -1,0 +1,1 @@
+"""One loop for pre-training and fine-tuning."""
