@@ -1,0 +1,121 @@
+"""Settings: typed sections, read in layers (defaults < recipe file < options), written beside the result."""
+
+import difflib
+import tomllib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pydantic
+import tomli_w
+
+from bertie.base.errors import SettingsError
+from bertie.base.files import write_text
+
+Tree = dict[str, Any]
+S = TypeVar("S", bound="Settings")
+
+
+class Settings(pydantic.BaseModel):
+    """A section of settings: unknown keys are errors, values do not change once set."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+
+def read_toml(path: Path) -> Tree:
+    """Read a TOML file.
+
+    Raises:
+        SettingsError: the file is missing or is not TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SettingsError(f"{path}: no such file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: not valid TOML: {error}") from None
+
+
+def read_assignments(assignments: Iterable[str]) -> Tree:
+    """A tree from `section.key=value` options; a value is read as TOML, and as a plain string otherwise.
+
+    Raises:
+        SettingsError: there is no `=`.
+    """
+    tree: Tree = {}
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        if not equals or not key.strip():
+            raise SettingsError(f"--set {assignment}: expected KEY=VALUE, for example --set seed=7")
+        try:
+            parsed = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            parsed = value.strip()
+        *sections, name = key.strip().split(".")
+        branch = tree
+        for section in sections:
+            branch = branch.setdefault(section, {})
+        branch[name] = parsed
+    return tree
+
+
+def merge(*layers: Mapping[str, Any]) -> Tree:
+    """One tree of all layers, the later ones first in rank; lists are replaced, not joined."""
+    merged: Tree = {}
+    for layer in layers:
+        for key, value in layer.items():
+            if isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
+                merged[key] = merge(merged[key], value)
+            else:
+                merged[key] = merge(value) if isinstance(value, Mapping) else value
+    return merged
+
+
+def resolve(section: type[S], *layers: Mapping[str, Any], source: str = "settings") -> S:
+    """The settings that `layers` make, checked.
+
+    Raises:
+        SettingsError: an unknown key (the message names the nearest known one) or a value of the wrong kind.
+    """
+    try:
+        return section.model_validate(merge(*layers))
+    except pydantic.ValidationError as failure:
+        error = failure.errors()[0]
+        key = ".".join(str(part) for part in error["loc"])
+        if error["type"] == "extra_forbidden":
+            raise SettingsError(
+                f"{source}: unknown setting {key!r}{_nearest(section, error['loc'])}"
+            ) from None
+        if error["type"] == "missing":
+            raise SettingsError(f"{source}: {key!r} is missing") from None
+        message = error["msg"].removeprefix("Value error, ")
+        message = message[0].lower() + message[1:]
+        raise SettingsError(
+            f"{source}: {key} = {error['input']!r}: {message}" if key else f"{source}: {message}"
+        ) from None
+
+
+def _nearest(section: type[Settings], location: tuple[int | str, ...]) -> str:
+    """What to try in place of the unknown key at `location`: the nearest known one, or the list of them."""
+    owner = section
+    for part in location[:-1]:
+        if isinstance(part, str):
+            owner = _inner_section(owner.model_fields[part].annotation)
+    known = sorted(owner.model_fields)
+    near = difflib.get_close_matches(str(location[-1]), known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else f"; known here: {', '.join(known)}"
+
+
+def _inner_section(annotation: Any) -> type[Settings]:
+    """The section inside `Section`, `Section | None` or `list[Section]`."""
+    if isinstance(annotation, type) and issubclass(annotation, Settings):
+        return annotation
+    arguments = [a for a in typing.get_args(annotation) if a not in (types.NoneType, Ellipsis)]
+    return _inner_section(arguments[0])
+
+
+def write_toml(path: Path, settings: Settings) -> None:
+    """Write resolved settings as TOML, atomically; a setting that is None is left out."""
+    write_text(path, tomli_w.dumps(settings.model_dump(mode="json", exclude_none=True)))

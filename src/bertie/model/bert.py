@@ -1,0 +1,89 @@
+"""BERT (Section 3): embeddings, a post-norm Transformer encoder, the pooler. Shapes: see batch.py."""
+
+import torch
+from torch import Tensor, nn
+
+from bertie.model.attention import packed_attention
+from bertie.model.batch import PackedBatch
+from bertie.model.config import BertConfig
+
+
+class BertModel(nn.Module):
+    """A packed batch -> one vector for each token, and one for each sequence."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embeddings = Embeddings(config)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+        self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
+        """Returns `sequence_output` (T, H) and `pooled_output` (N, H)."""
+        hidden = self.embeddings(batch)  # (T, H)
+        for layer in self.layers:
+            hidden = layer(hidden, batch)  # (T, H)
+        cls = hidden.index_select(0, batch.cu_seqlens[:-1])  # (N, H)
+        return hidden, torch.tanh(self.pooler(cls))
+
+
+class Embeddings(nn.Module):
+    """The sum of token, segment and position embeddings (Section 3, Figure 2), normalised."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, batch: PackedBatch) -> Tensor:
+        embedded = (
+            self.word_embeddings(batch.input_ids)
+            + self.position_embeddings(batch.position_ids)
+            + self.token_type_embeddings(batch.token_type_ids)
+        )  # (T, H)
+        return self.dropout(self.norm(embedded))  # type: ignore[no-any-return]
+
+
+class Layer(nn.Module):
+    """Self-attention and feed-forward, each with a residual connection and a norm after it."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.num_heads = config.num_attention_heads
+        self.attention_dropout = config.attention_probs_dropout_prob
+        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
+        self.attention_output = nn.Linear(config.hidden_size, config.hidden_size)
+        self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.intermediate = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.output = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.output_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.activation = activation(config)
+
+    def forward(self, hidden: Tensor, batch: PackedBatch) -> Tensor:
+        attention_dropout = self.attention_dropout if self.training else 0.0
+        attended = packed_attention(self.qkv(hidden), batch, self.num_heads, attention_dropout)  # (T, H)
+        hidden = self.attention_norm(hidden + self.dropout(self.attention_output(attended)))  # (T, H)
+        widened = self.activation(self.intermediate(hidden))  # (T, 4H)
+        return self.output_norm(hidden + self.dropout(self.output(widened)))  # type: ignore[no-any-return]
+
+
+def activation(config: BertConfig) -> nn.GELU:
+    """The configured GELU (Appendix A.2): the exact one, or its tanh approximation."""
+    return nn.GELU(approximate="none" if config.hidden_act == "gelu" else "tanh")
+
+
+def initialize(module: nn.Module, initializer_range: float) -> None:
+    """Weights from a normal distribution cut at two standard deviations, biases zero (modeling.py:375).
+
+    The standard deviation is that before the cut, as in TensorFlow's truncated_normal_initializer.
+    """
+    for part in module.modules():
+        if isinstance(part, nn.Linear | nn.Embedding):
+            limit = 2 * initializer_range
+            nn.init.trunc_normal_(part.weight, std=initializer_range, a=-limit, b=limit)
+        if isinstance(part, nn.Linear):
+            nn.init.zeros_(part.bias)

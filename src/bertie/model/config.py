@@ -1,0 +1,76 @@
+"""The shape of a BERT: the keys of google's `bert_config.json`, and the published sizes."""
+
+from pathlib import Path
+from typing import Literal
+
+import pydantic
+
+from bertie.base.errors import ModelError
+from bertie.base.files import read_json
+from bertie.base.settings import Settings
+
+
+class BertConfig(Settings):
+    """The network's shape (Section 3); names and defaults are those of google-research/bert modeling.py."""
+
+    vocab_size: int = pydantic.Field(30522, gt=0)
+    hidden_size: int = pydantic.Field(768, gt=0)
+    num_hidden_layers: int = pydantic.Field(12, ge=0)
+    num_attention_heads: int = pydantic.Field(12, gt=0)
+    intermediate_size: int = pydantic.Field(3072, gt=0)
+    # The published checkpoints were trained with the erf form; google's code has had the tanh form since
+    # 2019-02 (bee6030), which Hugging Face calls gelu_new.
+    hidden_act: Literal["gelu", "gelu_new"] = "gelu"
+    hidden_dropout_prob: float = pydantic.Field(0.1, ge=0, lt=1)
+    attention_probs_dropout_prob: float = pydantic.Field(0.1, ge=0, lt=1)
+    max_position_embeddings: int = pydantic.Field(512, gt=0)
+    type_vocab_size: int = pydantic.Field(2, gt=0)
+    initializer_range: float = pydantic.Field(0.02, gt=0)
+    layer_norm_eps: float = pydantic.Field(1e-12, gt=0)
+
+    @pydantic.model_validator(mode="after")
+    def _heads_divide_hidden_size(self) -> "BertConfig":
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is not a multiple of "
+                f"num_attention_heads {self.num_attention_heads}"
+            )
+        return self
+
+    @classmethod
+    def load(cls, path: Path) -> "BertConfig":
+        """Read `config.json` (Hugging Face) or `bert_config.json` (google); keys that are not ours are left.
+
+        Raises:
+            DataError: the file is missing or is not JSON.
+            ModelError: a value cannot be used, or the file is of another architecture.
+        """
+        values = read_json(path)
+        if values.get("model_type", "bert") != "bert":
+            raise ModelError(f"{path}: model_type is {values['model_type']!r}; only 'bert' can be loaded")
+        try:
+            return cls(**{key: values[key] for key in cls.model_fields if key in values})
+        except pydantic.ValidationError as failure:
+            error = failure.errors()[0]
+            key = ".".join(str(part) for part in error["loc"])
+            raise ModelError(f"{path}: {key}: {error['msg']}") from None
+
+
+def _size(layers: int, hidden: int, heads: int) -> BertConfig:
+    return BertConfig(
+        num_hidden_layers=layers,
+        hidden_size=hidden,
+        num_attention_heads=heads,
+        intermediate_size=4 * hidden,  # Section 3: the feed-forward size is 4H
+    )
+
+
+# Base and large: Section 3. The others: google-research/bert README, 2020-03-11.
+PRESETS = {
+    "tiny": _size(2, 128, 2),
+    "mini": _size(4, 256, 4),
+    "small": _size(4, 512, 8),
+    "medium": _size(8, 512, 8),
+    "base": _size(12, 768, 12),
+    "large": _size(24, 1024, 16),
+}

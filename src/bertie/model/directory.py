@@ -1,0 +1,70 @@
+"""A model directory: `config.json`, the tokenizer's files and a card. The weights beside them: weights.py."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertie.base.errors import ModelError
+from bertie.base.files import read_json, write_json, write_text
+from bertie.model.config import BertConfig
+from bertie.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a model directory says of its weights.
+
+    config        the network's shape
+    architecture  the `transformers` class that the weights belong to, which names the head
+    labels        the classifier's labels, in the order of its logits; empty without a classifier
+    tokenizer     its vocabulary and casing
+    """
+
+    config: BertConfig
+    architecture: str
+    labels: tuple[str, ...]
+    tokenizer: Tokenizer
+
+
+def check_vocabulary(vocabulary_size: int, config: BertConfig, where: str) -> None:
+    """Raises ModelError where the tokenizer can give ids that the model has no embedding for."""
+    if vocabulary_size > config.vocab_size:
+        raise ModelError(
+            f"{where}: the tokenizer has {vocabulary_size:,} entries, but the model has embeddings for "
+            f"{config.vocab_size:,}; use the tokenizer that the model was trained with"
+        )
+
+
+def write_description(path: Path, description: Description, card: str) -> None:
+    """Write all of a model directory but its weights; `transformers` reads it as it is."""
+    values = {
+        "architectures": [description.architecture],
+        "model_type": "bert",
+        **description.config.model_dump(),
+        "pad_token_id": description.tokenizer.vocabulary.pad_id,
+        "tie_word_embeddings": True,
+    }
+    if description.labels:
+        values["id2label"] = {str(i): label for i, label in enumerate(description.labels)}
+        values["label2id"] = {label: i for i, label in enumerate(description.labels)}
+    write_json(path / "config.json", values)
+    description.tokenizer.save(path)
+    write_text(path / "README.md", card)
+
+
+def read_description(path: Path) -> Description:
+    """Read what `write_description` wrote.
+
+    Raises:
+        ModelError: the directory is absent or not a model's, or its tokenizer does not fit the model.
+    """
+    if not path.is_dir():
+        raise ModelError(f"{path}: no such model directory")
+    if not (path / "config.json").is_file():
+        raise ModelError(f"{path}: not a model directory: it has no config.json")
+    config = BertConfig.load(path / "config.json")
+    values = read_json(path / "config.json")
+    architecture = (values.get("architectures") or ["BertModel"])[0]
+    labels = tuple(values.get("id2label", {}).values())
+    tokenizer = Tokenizer.load(path)
+    check_vocabulary(len(tokenizer.vocabulary), config, str(path))
+    return Description(config, architecture, labels, tokenizer)

@@ -1,0 +1,15 @@
+"""Fixtures that every room's tests share."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The real data sets, not part of the project: `BERTIE_DATA`, or shared/data beside the checkout."""
+    path = Path(os.environ.get("BERTIE_DATA") or Path(__file__).parents[2] / "shared" / "data")
+    if not path.is_dir():
+        pytest.skip("real data not found: set BERTIE_DATA to its folder")
+    return path
