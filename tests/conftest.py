@@ -4,6 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# The first call of a kernel compiles it, which is no slowness of the test. CI repeats the same examples.
+settings.register_profile("bertie", deadline=None, derandomize="CI" in os.environ)
+settings.load_profile("bertie")
 
 
 @pytest.fixture(scope="session")

@@ -43,10 +43,14 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_directory(path: Path) -> Iterator[Path]:
-    """Give a temporary directory, which takes the place of `path` when the block ends well."""
+    """Give a temporary directory, which takes the place of `path` when the block ends well.
+
+    Its name is always the same, so what a killed process left is cleared by the next one: a directory has
+    one writer at a time. A kill between the two renames leaves the old content under the name `.NAME.old`.
+    """
+    temporary, replaced = path.with_name(f".{path.name}.tmp"), path.with_name(f".{path.name}.old")
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = temporary_name(path)
-    replaced = path.with_name(f".{path.name}.{os.getpid()}.old")
+    shutil.rmtree(temporary, ignore_errors=True)
     try:
         temporary.mkdir()
         yield temporary
@@ -54,12 +58,13 @@ def atomic_directory(path: Path) -> Iterator[Path]:
             sync(file)
         sync(temporary)
         if path.exists():
+            shutil.rmtree(replaced, ignore_errors=True)
             path.rename(replaced)
         temporary.rename(path)
         sync(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        shutil.rmtree(replaced, ignore_errors=True)
+    shutil.rmtree(replaced, ignore_errors=True)
 
 
 def write_text(path: Path, text: str) -> None:

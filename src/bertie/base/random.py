@@ -36,8 +36,9 @@ def stream_key(*parts: int) -> np.uint64:
     """The key of the stream named by `parts`, in order: `stream_key(seed, phase, epoch, block)`."""
     key = np.uint64(0)
     for part in parts:
-        key = fold(key, np.uint64(part & 0xFFFFFFFFFFFFFFFF))
-    return np.uint64(key)
+        # A kernel returns plain integers, which it would take for signed ones when they come back.
+        key = np.uint64(fold(key, np.uint64(part & 0xFFFFFFFFFFFFFFFF)))
+    return key
 
 
 def open_stream(*parts: int) -> UInt64s:

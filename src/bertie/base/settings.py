@@ -54,9 +54,11 @@ def read_assignments(assignments: Iterable[str]) -> Tree:
         except tomllib.TOMLDecodeError:
             parsed = value.strip()
         *sections, name = key.strip().split(".")
-        branch = tree
+        branch: Any = tree
         for section in sections:
             branch = branch.setdefault(section, {})
+            if not isinstance(branch, dict):
+                raise SettingsError(f"--set {assignment}: {section} was given a value of its own before")
         branch[name] = parsed
     return tree
 

@@ -127,3 +127,41 @@ def _buckets(
         done += len(members)
     places = np.repeat(first_places, lengths) + position_ids
     return tuple(shapes), np.concatenate(rows), places, np.concatenate(masks)
+
+
+def pack_selected(
+    input_ids: npt.NDArray[np.int32],
+    token_type_ids: npt.NDArray[np.int32],
+    bounds: npt.NDArray[np.int64],
+    chosen: npt.NDArray[np.int64],
+    labels: npt.NDArray[np.int64] | None = None,
+) -> PackedBatch:
+    """A batch of the `chosen` ones of many sequences that stand end to end; `labels` are those of the many."""
+    lengths = np.diff(bounds)[chosen]
+    chosen_bounds = np.concatenate([[0], np.cumsum(lengths)])
+    places = np.arange(chosen_bounds[-1]) + np.repeat(bounds[chosen] - chosen_bounds[:-1], lengths)
+    return pack(
+        input_ids[places],
+        token_type_ids[places],
+        chosen_bounds,
+        labels=None if labels is None else labels[chosen],
+    )
+
+
+def token_budget_batches(bounds: npt.NDArray[np.int64], max_tokens: int) -> list[npt.NDArray[np.int64]]:
+    """Cut sequences into batches of similar length and at most `max_tokens`; a longer one stands alone.
+
+    Returns:
+        For each batch the numbers of its sequences: int64 arrays that together hold each number once.
+    """
+    lengths = np.diff(bounds)
+    order = np.argsort(lengths, kind="stable")
+    ends = np.cumsum(lengths[order])
+    batches = []
+    first = 0
+    while first < len(order):
+        taken = ends[first - 1] if first else 0
+        last = max(int(np.searchsorted(ends, taken + max_tokens, side="right")), first + 1)
+        batches.append(order[first:last])
+        first = last
+    return batches

@@ -1,4 +1,4 @@
-"""The shape of a BERT: the keys of google's `bert_config.json`, and the published sizes."""
+"""The shape of a BERT, under the keys of google's `bert_config.json`. The published sizes: recipes/*.toml."""
 
 from pathlib import Path
 from typing import Literal
@@ -54,23 +54,3 @@ class BertConfig(Settings):
             error = failure.errors()[0]
             key = ".".join(str(part) for part in error["loc"])
             raise ModelError(f"{path}: {key}: {error['msg']}") from None
-
-
-def _size(layers: int, hidden: int, heads: int) -> BertConfig:
-    return BertConfig(
-        num_hidden_layers=layers,
-        hidden_size=hidden,
-        num_attention_heads=heads,
-        intermediate_size=4 * hidden,  # Section 3: the feed-forward size is 4H
-    )
-
-
-# Base and large: Section 3. The others: google-research/bert README, 2020-03-11.
-PRESETS = {
-    "tiny": _size(2, 128, 2),
-    "mini": _size(4, 256, 4),
-    "small": _size(4, 512, 8),
-    "medium": _size(8, 512, 8),
-    "base": _size(12, 768, 12),
-    "large": _size(24, 1024, 16),
-}

@@ -1,0 +1,100 @@
+"""Make src/bertie/text/unicode.npz from the running Python's Unicode data; see bertie.text.unicode.
+
+    python scripts/make_unicode_tables.py
+
+Make it anew only to move to another Unicode version: that changes the fingerprint of every tokenizer.
+"""
+
+import sys
+import unicodedata
+
+import numpy as np
+
+from bertie.text import unicode
+from bertie.text.unicode import BLOCK_BITS, FLAG_BITS, TABLES_FILE, UNICODE_VERSION
+
+CJK_RANGES = (  # google-research/bert tokenization.py, _is_chinese_char
+    (0x4E00, 0x9FFF),
+    (0x3400, 0x4DBF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F),
+    (0x2B820, 0x2CEAF),
+    (0xF900, 0xFAFF),
+    (0x2F800, 0x2FA1F),
+)
+
+
+def is_punctuation(character: str) -> bool:
+    """Every ASCII symbol, and the Unicode categories P*."""
+    symbol = "!" <= character <= "~" and not character.isalnum()
+    return symbol or unicodedata.category(character).startswith("P")
+
+
+def flags(character: str) -> int:
+    """The properties of a character that do not change with lower-casing."""
+    code, category = ord(character), unicodedata.category(character)
+    if character in "\t\n\r" or category in ("Zs", "Zl", "Zp"):
+        return unicode.SPACE
+    if category in ("Cc", "Cf") or code == 0xFFFD:
+        # Dropped before the text is lower-cased, so its case never counts.
+        return unicode.DROPPED
+    # Python tells the properties Cased and Case_Ignorable only by what they do to a final sigma.
+    cased = f"{character}Σ".lower()[-1] == "ς"
+    ignorable = not cased and f"A{character}Σ".lower()[-1] == "ς"
+    return (
+        unicode.PUNCTUATION * is_punctuation(character)
+        | unicode.CJK * any(first <= code <= last for first, last in CJK_RANGES)
+        | unicode.CASED * cased
+        | unicode.IGNORABLE * ignorable
+        | unicode.MARK * (unicodedata.combining(unicodedata.normalize("NFD", character)[0]) != 0)
+    )
+
+
+def main() -> None:
+    """Write the tables."""
+    running = unicodedata.unidata_version
+    if running != UNICODE_VERSION:
+        sys.exit(
+            f"this Python has Unicode {running}, bertie.text.unicode names {UNICODE_VERSION}: change one"
+        )
+    entries = np.zeros(sys.maxunicode + 1, dtype=np.uint32)
+    sequences: list[int] = []
+    for code in range(sys.maxunicode + 1):
+        character = chr(code)
+        decomposed = unicodedata.normalize("NFD", character.lower())
+        kept = "".join(c for c in decomposed if unicodedata.category(c) != "Mn")
+        entry = flags(character)
+        if entry & (unicode.DROPPED | unicode.SPACE):
+            kept = character
+        if len(kept) == 1 and kept != character:
+            entry |= unicode.MAPPED | ord(kept) << FLAG_BITS
+        elif len(kept) != 1:
+            entry |= unicode.SEQUENCE | (len(sequences) << 2 | len(kept)) << FLAG_BITS
+            sequences.extend(map(ord, kept))
+            # What the kernel takes for granted of characters that become none or several.
+            assert len(kept) <= unicode.LONGEST_SEQUENCE
+            assert not any(is_punctuation(c) for c in kept)
+            assert all(map(unicodedata.combining, decomposed)) or not unicodedata.combining(decomposed[0])
+        entries[code] = entry
+
+    blocks, block_of = np.unique(entries.reshape(-1, 1 << BLOCK_BITS), axis=0, return_inverse=True)
+    combining_class = [unicodedata.combining(chr(code)) for code in range(sys.maxunicode + 1)]
+    marks = [
+        code
+        for code, value in enumerate(combining_class)
+        if value and unicodedata.category(chr(code)) != "Mn"
+    ]
+    np.savez_compressed(
+        TABLES_FILE,
+        block_of=block_of.reshape(-1).astype(np.uint16),
+        entries=blocks.reshape(-1),
+        sequences=np.array(sequences, dtype=np.uint32),
+        marks=np.array(marks, dtype=np.uint32),
+        mark_classes=np.array([combining_class[code] for code in marks], dtype=np.uint8),
+    )
+    print(f"{TABLES_FILE}: Unicode {running}, {len(blocks)} blocks")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""`bertie doctor`"""
+
+import json
+import time
+from typing import Annotated, Any
+
+import typer
+
+from bertie.commands.options import CPUS, Json
+
+
+def doctor(
+    as_json: Json = False,
+    measure: Annotated[bool, typer.Option(help="Measure the matrix rate, which takes a few seconds.")] = True,
+) -> None:
+    """Say what this machine has for bertie, and what is missing."""
+    facts = {**_software(), **_hardware(measure)}
+    if as_json:
+        print(json.dumps(facts, indent=2))
+        return
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        print(f"{name:<{width}}  {value}")
+
+
+def _software() -> dict[str, Any]:
+    import importlib.metadata
+    import platform
+    from importlib.util import find_spec
+
+    from bertie.base.kernels import cache_directory
+    from bertie.text.unicode import UNICODE_VERSION
+
+    facts = {"bertie": importlib.metadata.version("bertie"), "Python": platform.python_version()}
+    for package in ("numpy", "numba", "safetensors", "torch", "matplotlib"):
+        missing = "missing: pip install 'bertie[train]'"
+        facts[package] = importlib.metadata.version(package) if find_spec(package) else missing
+    facts["Unicode tables"] = UNICODE_VERSION
+    facts["compiled kernels"] = _kernel_cache(cache_directory())
+    return facts
+
+
+def _kernel_cache(directory: Any) -> str:
+    import os
+
+    if os.access(directory, os.W_OK):
+        return str(directory)
+    return f"{directory} is not writable: kernels are compiled anew in each process; set BERTIE_CACHE"
+
+
+def _hardware(measure: bool) -> dict[str, Any]:
+    import os
+    import shutil
+    from importlib.util import find_spec
+
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    facts: dict[str, Any] = {
+        "processors": CPUS,
+        "memory": f"{memory / 2**30:.1f} GiB",
+        "disk free here": f"{shutil.disk_usage('.').free / 2**30:.1f} GiB",
+    }
+    if find_spec("torch"):
+        import torch
+
+        cuda = torch.cuda.is_available()
+        facts["device"] = torch.cuda.get_device_name() if cuda else f"cpu, {torch.get_num_threads()} threads"
+        if measure:
+            facts["matrix rate"] = f"{_matrix_rate() / 1e9:,.0f} GFLOP/s in float32"
+    return facts
+
+
+def _matrix_rate() -> float:
+    """Floating-point operations a second in the feed-forward product of a base model, the best of five."""
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    tokens, hidden, intermediate = 4096, 768, 3072
+    left = torch.randn(tokens, hidden, device=device)
+    right = torch.randn(hidden, intermediate, device=device)
+    seconds = []
+    for _ in range(6):
+        started = time.perf_counter()
+        (left @ right).sum().item()
+        seconds.append(time.perf_counter() - started)
+    return 2 * tokens * hidden * intermediate / min(seconds[1:])

@@ -1,0 +1,32 @@
+"""`bertie prepare`"""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bertie.commands.options import CPUS, Inputs, Workers
+
+
+def prepare(
+    inputs: Inputs,
+    tokenizer: Annotated[Path, typer.Option(help="A tokenizer directory, such as `bertie vocab` writes.")],
+    out: Annotated[Path, typer.Option(help="The corpus to write.")],
+    held_out: Annotated[
+        float, typer.Option(help="Share of the documents kept to judge the model by.")
+    ] = 0.005,
+    workers: Workers = CPUS,
+) -> None:
+    """Turn text into a corpus of word pieces, ready for pre-training."""
+    from bertie.corpus.preparation import prepare as run
+    from bertie.corpus.readers import list_inputs
+
+    manifest = run(list_inputs(inputs), tokenizer, out, workers, held_out)
+    for split, counts in (("train", manifest.train), ("held out", manifest.held_out)):
+        print(f"{split}: {counts.documents:,} documents, {counts.tokens:,} tokens", file=sys.stderr)
+    print(
+        f"dropped: {manifest.duplicates_dropped:,} duplicates, {manifest.empty_documents_dropped:,} empty documents",
+        file=sys.stderr,
+    )
+    print(out)

@@ -1,0 +1,53 @@
+"""`bertie tokenize`"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bertie.commands.options import Json
+
+
+def tokenize(
+    directory: Annotated[
+        Path, typer.Argument(metavar="TOKENIZER", help="A tokenizer or model directory, or a vocab.txt.")
+    ],
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TEXT]...", help="Without any: a text a line of standard input."),
+    ] = None,
+    pair: Annotated[str | None, typer.Option(help="A second segment for every text.")] = None,
+    cased: Annotated[
+        bool | None, typer.Option("--cased/--uncased", help="Where the directory does not say.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show the word pieces of a text, their ids, and where they stand in it."""
+    from bertie.text.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.load(directory, lowercase=None if cased is None else not cased)
+    for text in texts or (line.rstrip("\n") for line in sys.stdin):
+        encoding = tokenizer.encode(text, pair)
+        tokens = tokenizer.tokens(encoding.input_ids)
+        rows = zip(
+            tokens,
+            encoding.input_ids.tolist(),
+            encoding.token_type_ids.tolist(),
+            encoding.offsets.tolist(),
+            strict=True,
+        )
+        if as_json:
+            row = {
+                "text": text,
+                "tokens": tokens,
+                "input_ids": encoding.input_ids.tolist(),
+                "token_type_ids": encoding.token_type_ids.tolist(),
+                "offsets": encoding.offsets.tolist(),
+            }
+            print(json.dumps(row, ensure_ascii=False))
+            continue
+        for token, token_id, segment, (start, end) in rows:
+            source = (text, pair or "")[segment][start:end]
+            print(f"{token_id:>7}  {segment}  {start:>5}-{end:<5}  {token:<20}  {source}".rstrip())

@@ -1,0 +1,270 @@
+"""The tokenizer: texts or pairs of texts -> ids, segments, character offsets; tokenizer files in and out."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bertie.base.errors import ModelError, SettingsError
+from bertie.base.files import read_json, write_json
+from bertie.base.kernels import kernel
+from bertie.text.trie import SUFFIX, make_trie
+from bertie.text.unicode import UNICODE_VERSION, code_points, unicode_tables
+from bertie.text.vocabulary import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK, Vocabulary
+from bertie.text.wordpiece import encode_kernel
+
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+
+VOCABULARY_FILE, TOKENIZER_FILE, CONFIG_FILE = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
+NO_LIMIT = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """Encoded texts (or pairs of texts), one after the other.
+
+    input_ids       int32 (T,)
+    token_type_ids  int32 (T,)    0 in the first text of a pair, 1 in the second
+    offsets         int32 (T, 2)  first character and end in the token's own text; (0, 0) for special tokens
+    word_ids        int32 (T,)    which word of its own text; -1 for special tokens
+    bounds          int64 (n+1,)  tokens of text i: bounds[i] to bounds[i + 1]
+    """
+
+    input_ids: Int32s
+    token_type_ids: Int32s
+    offsets: Int32s
+    word_ids: Int32s
+    bounds: Int64s
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+
+class Tokenizer:
+    """The tokenizer of BERT: google-research/bert's FullTokenizer, with offsets.
+
+    Special tokens in a text are plain text. A stripped accent belongs to the piece of the character before
+    it in its word (the `tokenizers` package leaves one that ends a word out); a word that has no pieces, or
+    more than `max_word_characters` characters once normalised, is one [UNK] with the offsets of the word.
+    google's limit is 200; 100 is what `transformers` applies, whatever its files say.
+    """
+
+    def __init__(
+        self, vocabulary: Vocabulary, lowercase: bool = True, max_word_characters: int = 100
+    ) -> None:
+        self.vocabulary = vocabulary
+        self.lowercase = lowercase
+        self.max_word_characters = max_word_characters
+        self._trie = make_trie(vocabulary.tokens, max_word_characters)
+
+    @classmethod
+    def load(cls, path: str | Path, lowercase: bool | None = None) -> "Tokenizer":
+        """Read a directory that holds vocab.txt or tokenizer.json, or a vocab.txt alone.
+
+        `lowercase` overrules the directory; where nothing says, a text is lower-cased.
+
+        Raises:
+            ModelError: the path is missing or holds no vocabulary, or it asks for another normalisation.
+            DataError: a file in it is not JSON.
+        """
+        path = Path(path)
+        if not path.is_dir():
+            return cls(Vocabulary.load(path), lowercase is not False)
+        config = _read_object(path / CONFIG_FILE)
+        fast = _read_object(path / TOKENIZER_FILE)
+        model, normalizer = fast.get("model") or {}, fast.get("normalizer") or {}
+        if lowercase is None:
+            lowercase = bool(config.get("do_lower_case", normalizer.get("lowercase", True)))
+        for settings, file in ((config, CONFIG_FILE), (normalizer, TOKENIZER_FILE)):
+            if settings.get("strip_accents") not in (None, lowercase):
+                raise ModelError(
+                    f"{path / file}: strip_accents differs from lower-casing, which BERT's does not"
+                )
+        if (path / VOCABULARY_FILE).exists() or model.get("type") != "WordPiece":
+            vocabulary = Vocabulary.load(path / VOCABULARY_FILE)
+        else:
+            ids = model["vocab"]
+            if sorted(ids.values()) != list(range(len(ids))):
+                raise ModelError(f"{path / TOKENIZER_FILE}: the ids have gaps; fill them with [unused1], …")
+            vocabulary = Vocabulary(sorted(ids, key=ids.__getitem__), str(path / TOKENIZER_FILE))
+        return cls(vocabulary, lowercase, model.get("max_input_chars_per_word", 100))
+
+    def save(self, directory: str | Path) -> None:
+        """Write vocab.txt, tokenizer.json and tokenizer_config.json, which Hugging Face's libraries load.
+
+        They give the same ids, but for special tokens in a text, which they protect, for private-use and
+        newer characters, and for the final sigma.
+        """
+        directory = Path(directory)
+        self.vocabulary.save(directory / VOCABULARY_FILE)
+        write_json(directory / TOKENIZER_FILE, _tokenizer_json(self))
+        write_json(
+            directory / CONFIG_FILE,
+            {
+                "tokenizer_class": "BertTokenizer",
+                "do_lower_case": self.lowercase,
+                "model_max_length": 512,  # the positions of every released model
+                "pad_token": PAD,
+                "unk_token": UNK,
+                "cls_token": CLS,
+                "sep_token": SEP,
+                "mask_token": MASK,
+            },
+        )
+
+    def encode(self, text: str, pair: str | None = None, max_length: int | None = None) -> Encoding:
+        """Encode one text or one pair: [CLS] text [SEP] pair [SEP]. See `encode_batch`."""
+        return self.encode_batch([text], None if pair is None else [pair], max_length=max_length)
+
+    def encode_batch(
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        add_special_tokens: bool = True,
+        max_length: int | None = None,
+    ) -> Encoding:
+        """Encode texts, or pairs of texts of which `pairs` holds the second ones.
+
+        More than `max_length` tokens are cut at the end, of a pair from the longer text, from the second
+        when both are equal (google-research/bert run_classifier.py, _truncate_seq_pair).
+
+        Raises:
+            SettingsError: `max_length` leaves no room for the special tokens.
+        """
+        parts = 1 if pairs is None else 2
+        assert pairs is None or len(pairs) == len(texts)
+        special = (parts + 1) * add_special_tokens
+        room = NO_LIMIT if max_length is None else max_length - special
+        if room < 0:
+            raise SettingsError(f"max_length={max_length}: at least {special}, for the special tokens")
+        pieces, piece_bounds = encode_kernel(
+            *code_points([*texts, *pairs] if pairs is not None else texts),
+            unicode_tables(),
+            self.lowercase,
+            self._trie,
+            self.vocabulary.unk_id,
+            self.max_word_characters,
+        )
+        cls_id, sep_id = (self.vocabulary.cls_id, self.vocabulary.sep_id) if add_special_tokens else (-1, -1)
+        return Encoding(*assemble(pieces, piece_bounds, parts, room, cls_id, sep_id))
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """The tokens of `ids`."""
+        return [self.vocabulary.tokens[token_id] for token_id in ids]
+
+    def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
+        """A readable text: pieces joined, no space before . ? ! and the comma, as `tokenizers` does it."""
+        words: list[str] = []
+        for token in self.tokens(ids):
+            if skip_special_tokens and token in SPECIAL_TOKENS:
+                continue
+            if words and token.startswith(SUFFIX):
+                words.append(token.removeprefix(SUFFIX))
+            elif not words or token in (".", "?", "!", ","):
+                words.append(token)
+            else:
+                words.append(f" {token}")
+        return "".join(words)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of all that the ids of a text depend on: 64 hexadecimal digits."""
+        parts = [self.vocabulary.tokens, self.lowercase, self.max_word_characters, UNICODE_VERSION]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+@kernel
+def assemble(
+    pieces: Int32s, piece_bounds: Int64s, parts: int, room: int, cls_id: int, sep_id: int
+) -> tuple[Int32s, Int32s, Int32s, Int32s, Int64s]:
+    """Truncate, pair and frame encoded texts: the arrays of `Encoding`.
+
+    `pieces` holds all first texts, then all second ones where parts is 2; a cls_id of -1 frames nothing.
+    """
+    n = (len(piece_bounds) - 1) // parts
+    special = parts + 1 if cls_id >= 0 else 0
+    kept = np.zeros((n, 2), dtype=np.int64)
+    bounds = np.zeros(n + 1, dtype=np.int64)
+    for i in range(n):
+        for part in range(parts):
+            text = part * n + i
+            kept[i, part] = piece_bounds[text + 1] - piece_bounds[text]
+        while kept[i, 0] + kept[i, 1] > room:
+            kept[i, 0 if kept[i, 0] > kept[i, 1] else 1] -= 1
+        bounds[i + 1] = bounds[i] + kept[i, 0] + kept[i, 1] + special
+
+    total = bounds[n]
+    input_ids = np.empty(total, dtype=np.int32)
+    token_type_ids = np.zeros(total, dtype=np.int32)
+    offsets = np.zeros((total, 2), dtype=np.int32)
+    word_ids = np.full(total, -1, dtype=np.int32)
+    for i in range(n):
+        at = bounds[i]
+        if special:
+            input_ids[at] = cls_id
+            at += 1
+        for part in range(parts):
+            begin = piece_bounds[part * n + i]
+            for row in range(begin, begin + kept[i, part]):
+                input_ids[at] = pieces[row, 0]
+                offsets[at, 0] = pieces[row, 1]
+                offsets[at, 1] = pieces[row, 2]
+                word_ids[at] = pieces[row, 3]
+                token_type_ids[at] = part
+                at += 1
+            if special:
+                input_ids[at] = sep_id
+                token_type_ids[at] = part
+                at += 1
+    return input_ids, token_type_ids, offsets, word_ids, bounds
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file, empty where there is no file."""
+    value = read_json(path) if path.exists() else {}
+    if not isinstance(value, dict):
+        raise ModelError(f"{path}: not a JSON object; write the directory anew")
+    return value
+
+
+def _tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
+    """The content of tokenizer.json, version 1.0 of the format of `tokenizers`."""
+    vocabulary = tokenizer.vocabulary
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": token_id, "content": token, **flags}
+            for token_id, token in sorted((vocabulary.ids[token], token) for token in SPECIAL_TOKENS)
+        ],
+        "normalizer": {
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "handle_chinese_chars": True,
+            "strip_accents": None,  # as lowercase
+            "lowercase": tokenizer.lowercase,
+        },
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": {
+            "type": "BertProcessing",
+            "sep": [SEP, vocabulary.sep_id],
+            "cls": [CLS, vocabulary.cls_id],
+        },
+        "decoder": {"type": "WordPiece", "prefix": SUFFIX, "cleanup": True},
+        "model": {
+            "type": "WordPiece",
+            "unk_token": UNK,
+            "continuing_subword_prefix": SUFFIX,
+            "max_input_chars_per_word": tokenizer.max_word_characters,
+            "vocab": vocabulary.ids,
+        },
+    }

@@ -1,0 +1,50 @@
+"""Held-out figures of the pre-training objectives, beside what knowing only word frequencies would give."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from bertie.corpus.shards import Shard
+from bertie.model.batch import PackedBatch
+from bertie.model.heads import PreTrainingModel
+
+
+def unigram_counts(shards: Sequence[Shard], vocab_size: int) -> npt.NDArray[np.int64]:
+    """How often each id occurs: int64 (V,)."""
+    counts = np.zeros(vocab_size, dtype=np.int64)
+    for shard in shards:
+        counts += np.bincount(shard.tokens, minlength=vocab_size)
+    return counts
+
+
+def unigram_baseline(counts: npt.NDArray[np.int64], labels: npt.NDArray[np.int64]) -> dict[str, float]:
+    """Loss (nats) and accuracy on `labels` of the best guess that ignores the context.
+
+    The guess is the ids' frequencies in training, one added to each count so that none is impossible.
+    """
+    probabilities = (counts + 1) / (counts.sum() + len(counts))
+    return {
+        "unigram_loss": float(-np.log(probabilities[labels]).mean()),
+        "unigram_accuracy": float((labels == counts.argmax()).mean()),
+    }
+
+
+@torch.inference_mode()
+def evaluate_pretraining(model: PreTrainingModel, batches: Sequence[PackedBatch]) -> dict[str, float]:
+    """Loss and accuracy of each objective over `batches`, and the masked-LM perplexity (Section 5.2)."""
+    device = next(model.parameters()).device
+    sums: dict[str, list[float]] = {}
+    for batch in batches:
+        for name, objective in model.losses(batch.to(device)).items():
+            total = sums.setdefault(name, [0.0, 0.0, 0.0])
+            for i, value in enumerate((objective.loss_sum, objective.correct, objective.targets)):
+                total[i] += float(value)
+    figures = {}
+    for name, (loss, correct, targets) in sums.items():
+        figures[f"{name}_loss"] = loss / targets
+        figures[f"{name}_accuracy"] = correct / targets
+    figures["perplexity"] = math.exp(min(figures["masked_lm_loss"], 100.0))
+    return figures

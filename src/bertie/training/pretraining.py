@@ -1,0 +1,256 @@
+"""Pre-training (Section 3.1): builds data, model and optimizer from settings, and calls the loop."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pydantic
+import torch
+
+from bertie.base.errors import DataError, SettingsError
+from bertie.base.progress import Progress
+from bertie.base.random import stream_key
+from bertie.base.settings import Settings, read_toml, resolve, write_toml
+from bertie.corpus.sampling import Examples, ExampleSettings, ExampleStream, held_out_examples
+from bertie.corpus.shards import Corpus
+from bertie.model.batch import PackedBatch, pack
+from bertie.model.config import BertConfig
+from bertie.model.directory import Description, check_vocabulary
+from bertie.model.heads import PreTrainingModel
+from bertie.model.weights import WEIGHTS_FILE, load_weights, save_model
+from bertie.text.tokenizer import Tokenizer
+from bertie.training.checkpoints import RunDirectory, TrainState
+from bertie.training.evaluation import evaluate_pretraining, unigram_baseline, unigram_counts
+from bertie.training.loop import GlobalBatch, Pace, train
+from bertie.training.optimizers import OptimizerSettings, build_optimizer
+
+
+class Phase(Settings):
+    """A part of the run with sequences of one length (Appendix A.2: 128 first, then 512)."""
+
+    steps: int = pydantic.Field(gt=0)
+    max_seq_length: int = pydantic.Field(gt=7)
+
+
+class PretrainingSettings(Settings):
+    """A whole pre-training run; the defaults are those of Appendix A.2."""
+
+    seed: int = 0
+    device: str = "auto"  # auto takes a CUDA device where there is one
+    corpus: str = ""  # the fingerprint of the corpus, filled in at the start and checked on resuming
+    batch_size: int = pydantic.Field(256, gt=0)  # sequences in a step
+    micro_batch_tokens: int = pydantic.Field(16384, gt=0)  # at most so many tokens in memory at a time
+    warmup_steps: int = 10_000
+    log_every: int = 100
+    evaluate_every: int = 5_000
+    save_every: int = 1_000
+    keep_checkpoints: int = pydantic.Field(2, gt=0)
+    held_out_examples: int = pydantic.Field(1024, gt=0)
+    phases: tuple[Phase, ...] = (
+        Phase(steps=900_000, max_seq_length=128),
+        Phase(steps=100_000, max_seq_length=512),
+    )
+    model: BertConfig = BertConfig()
+    examples: ExampleSettings = ExampleSettings()
+    optimizer: OptimizerSettings = OptimizerSettings()
+
+    @property
+    def total_steps(self) -> int:
+        """The steps of all phases."""
+        return sum(phase.steps for phase in self.phases)
+
+    def phase_at(self, step: int) -> int:
+        """Which phase `step`, counted from 0, belongs to."""
+        ends = np.cumsum([phase.steps for phase in self.phases])
+        return int(np.searchsorted(ends, step, side="right"))
+
+    def examples_of(self, phase: int) -> ExampleSettings:
+        """How the examples of a phase are made."""
+        return self.examples.model_copy(update={"max_seq_length": self.phases[phase].max_seq_length})
+
+
+def pretrain(
+    settings: PretrainingSettings,
+    corpus_path: Path,
+    output: Path,
+    *,
+    init: Path | None = None,
+    resume: bool = False,
+) -> None:
+    """Pre-train on a prepared corpus; `output` holds the run, `output`/model the result.
+
+    Raises:
+        SettingsError: the settings do not fit the corpus, or are not those of the run to be resumed.
+        DataError: the corpus is not there or damaged.
+        ModelError: `init` does not fit.
+        Stopped: a signal came; the run is saved and can be resumed.
+    """
+    corpus = Corpus.open(corpus_path)
+    tokenizer = Tokenizer.load(corpus.tokenizer_directory)
+    settings = _fit(settings, corpus, tokenizer)
+    run = RunDirectory(output)
+    _check_run(run, settings, resume)
+
+    device = torch.device(settings.device)
+    torch.manual_seed(int(stream_key(settings.seed)))
+    model = PreTrainingModel(settings.model)
+    if init is not None:
+        load_weights(init / WEIGHTS_FILE, model)
+    model.to(device)
+    optimizer = build_optimizer(model, settings.optimizer)
+
+    with run:
+        write_toml(run.settings_file, settings)
+        state = run.restore(model, optimizer) if resume else TrainState()
+        held_out = HeldOut(corpus, tokenizer, settings)
+        with Progress("pre-training", settings.total_steps, "steps", done=state.step) as progress:
+            train(
+                model,
+                global_batches(corpus, tokenizer, settings, state),
+                optimizer,
+                learning_rate=settings.optimizer.learning_rate,
+                max_gradient_norm=settings.optimizer.max_gradient_norm,
+                pace=Pace(
+                    total_steps=settings.total_steps,
+                    warmup_steps=settings.warmup_steps,
+                    log_every=settings.log_every,
+                    evaluate_every=settings.evaluate_every,
+                    save_every=settings.save_every,
+                    keep_checkpoints=settings.keep_checkpoints,
+                ),
+                seed=settings.seed,
+                state=state,
+                run=run,
+                evaluate=lambda: held_out.evaluate(model, settings.phase_at(state.step - 1)),
+                progress=progress,
+            )
+    description = Description(settings.model, PreTrainingModel.architecture, (), tokenizer)
+    save_model(run.model_directory, model, description, _card(settings, corpus, state))
+
+
+def global_batches(
+    corpus: Corpus, tokenizer: Tokenizer, settings: PretrainingSettings, state: TrainState
+) -> Iterator[GlobalBatch]:
+    """The global batches from `state` on, without end. Each phase has a stream of its own."""
+    step, cursor = state.step, state.cursor
+    streaming = -1
+    while step < settings.total_steps:
+        phase = settings.phase_at(step)
+        if phase != streaming:
+            stream = ExampleStream(
+                corpus.train, settings.examples_of(phase), tokenizer.vocabulary, settings.seed, phase
+            )
+            if cursor.get("phase") == phase:
+                stream.restore(cursor["stream"])
+            streaming = phase
+        examples = stream.next(settings.batch_size)
+        micro_batches = pack_examples(examples, settings.micro_batch_tokens)
+        yield GlobalBatch(micro_batches, {"phase": phase, "stream": stream.state()}, phase)
+        step += 1
+
+
+def pack_examples(examples: Examples, micro_batch_tokens: int) -> list[PackedBatch]:
+    """Examples in packed batches of at most so many tokens each; one example alone may be longer."""
+    batches = []
+    first = 0
+    while first < len(examples):
+        limit = examples.bounds[first] + micro_batch_tokens
+        last = max(int(np.searchsorted(examples.bounds, limit, side="right")) - 1, first + 1)
+        start, end = examples.bounds[first], examples.bounds[last]
+        masked = slice(examples.masked_bounds[first], examples.masked_bounds[last])
+        batches.append(
+            pack(
+                examples.input_ids[start:end],
+                examples.token_type_ids[start:end],
+                examples.bounds[first : last + 1],
+                masked_positions=examples.masked_positions[masked] - start,
+                masked_labels=examples.masked_labels[masked],
+                next_sentence_labels=examples.next_sentence_labels[first:last],
+            )
+        )
+        first = last
+    return batches
+
+
+class HeldOut:
+    """The fixed examples of the held-out documents that a run is judged by, for each phase."""
+
+    def __init__(self, corpus: Corpus, tokenizer: Tokenizer, settings: PretrainingSettings) -> None:
+        counts = unigram_counts(corpus.train, len(tokenizer.vocabulary))
+        self._batches: list[list[PackedBatch]] = []
+        self._baselines: list[dict[str, float]] = []
+        for phase in range(len(settings.phases)):
+            examples = held_out_examples(
+                corpus.held_out,
+                settings.examples_of(phase),
+                tokenizer.vocabulary,
+                settings.seed,
+                settings.held_out_examples,
+            )
+            self._batches.append(pack_examples(examples, settings.micro_batch_tokens))
+            self._baselines.append(unigram_baseline(counts, examples.masked_labels))
+
+    def evaluate(self, model: PreTrainingModel, phase: int) -> dict[str, float]:
+        """A row of figures for metrics.jsonl."""
+        return evaluate_pretraining(model, self._batches[phase]) | self._baselines[phase]
+
+
+def _fit(settings: PretrainingSettings, corpus: Corpus, tokenizer: Tokenizer) -> PretrainingSettings:
+    """The settings with what only corpus and machine can tell."""
+    vocab_size = len(tokenizer.vocabulary)
+    if "vocab_size" in settings.model.model_fields_set:
+        check_vocabulary(vocab_size, settings.model, "model.vocab_size")
+        vocab_size = settings.model.vocab_size
+    longest = max(phase.max_seq_length for phase in settings.phases)
+    if longest > settings.model.max_position_embeddings:
+        raise SettingsError(
+            f"max_seq_length {longest} is longer than the model's positions: set "
+            f"model.max_position_embeddings to {longest} or more"
+        )
+    device = settings.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return settings.model_copy(
+        update={
+            "corpus": corpus.fingerprint,
+            "device": device,
+            "model": settings.model.model_copy(update={"vocab_size": vocab_size}),
+        }
+    )
+
+
+def _check_run(run: RunDirectory, settings: PretrainingSettings, resume: bool) -> None:
+    """Refuse to write over another run, and to go on with other settings or another corpus."""
+    if not run.settings_file.exists():
+        if resume:
+            raise SettingsError(f"{run.path}: there is no run to resume; start it without --resume")
+        return
+    if not resume:
+        raise SettingsError(f"{run.path}: already holds a run; go on with --resume, or name another --out")
+    before = resolve(PretrainingSettings, read_toml(run.settings_file), source=str(run.settings_file))
+    if before.corpus != settings.corpus:
+        raise DataError(f"{run.path}: this run was started with another corpus; give the one it began with")
+    for key in PretrainingSettings.model_fields:
+        old, new = getattr(before, key), getattr(settings, key)
+        if old != new:
+            raise SettingsError(
+                f"{run.path}: {key} was {old!r} when the run began and is {new!r} now; resume with the same "
+                f"settings, or start a new run"
+            )
+
+
+def _card(settings: PretrainingSettings, corpus: Corpus, state: TrainState) -> str:
+    """The model directory's README.md."""
+    model = settings.model
+    return f"""---
+library_name: transformers
+tags: [bert, fill-mask]
+---
+# A BERT pre-trained with bertie
+
+{model.num_hidden_layers} layers, hidden size {model.hidden_size}, {model.num_attention_heads} heads,
+{model.vocab_size:,} word pieces. Pre-trained with masked words and next sentences
+(arXiv:1810.04805, Section 3.1) for {state.step:,} steps on {state.tokens:,} tokens.
+
+Corpus fingerprint: `{corpus.fingerprint}`. The settings of the run stand in `settings.toml` beside this model.
+"""

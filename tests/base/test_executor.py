@@ -1,0 +1,125 @@
+"""Results on any number of workers, and what a death, an error and an interrupt do."""
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import bertie
+from bertie.base.errors import BertieError, DataError
+from bertie.base.executor import MAX_DEATHS, run_tasks
+
+TASKS = """
+import os, signal, sys, time
+from collections.abc import Callable
+from pathlib import Path
+from bertie.base.errors import DataError
+from bertie.base.executor import run_tasks
+
+def square(number):
+    return number * number
+
+def die_once(marker):
+    if not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return marker.name
+
+def die_on_three(number):
+    if number == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+def fail_on_three(number):
+    if number == 3:
+        raise DataError("three.txt: line 3: no")
+    return number
+
+def sleep(folder):
+    (folder / str(os.getpid())).touch()
+    time.sleep(60)
+
+if __name__ == "__main__":
+    list(run_tasks(sleep, [Path(sys.argv[1])] * 4, 2))
+"""
+
+
+@pytest.fixture
+def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Tasks in a module that workers can import by name."""
+    (tmp_path / "executor_tasks.py").write_text(TASKS)
+    monkeypatch.syspath_prepend(tmp_path)
+    sys.modules.pop("executor_tasks", None)
+    return importlib.import_module("executor_tasks")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_each_argument_gives_one_result(tasks: ModuleType, workers: int) -> None:
+    results = list(run_tasks(tasks.square, range(20), workers))
+    assert sorted(results) == [(index, index * index) for index in range(20)]
+
+
+def test_no_tasks_give_nothing(tasks: ModuleType) -> None:
+    assert list(run_tasks(tasks.square, [], 2)) == []
+
+
+def test_tasks_of_a_killed_worker_run_again(tasks: ModuleType, tmp_path: Path) -> None:
+    markers = [tmp_path / f"marker-{index}" for index in range(3)]
+    assert dict(run_tasks(tasks.die_once, markers, 2)) == {i: f"marker-{i}" for i in range(3)}
+
+
+def test_a_task_that_always_kills_its_worker_ends_the_run(tasks: ModuleType) -> None:
+    with pytest.raises(BertieError, match=rf"died {MAX_DEATHS + 1} times .* fewer than 2 workers") as error:
+        list(run_tasks(tasks.die_on_three, range(6), 2))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_in_a_task_reaches_the_caller(tasks: ModuleType, workers: int) -> None:
+    with pytest.raises(DataError, match=r"three.txt: line 3: no"):
+        list(run_tasks(tasks.fail_on_three, range(6), workers))
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
+def test_workers_end_with_their_parent(tasks: ModuleType, tmp_path: Path, sign: signal.Signals) -> None:
+    started = tmp_path / "started"
+    started.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(Path(bertie.__file__).parents[1])}
+    parent = subprocess.Popen(
+        [sys.executable, tmp_path / "executor_tasks.py", started],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
+    _wait_until(lambda: len(list(started.iterdir())) == 2)
+    workers = [int(file.name) for file in started.iterdir()]
+    if sign == signal.SIGINT:
+        os.killpg(parent.pid, sign)  # as a terminal does
+    else:
+        parent.kill()
+    _, errors = parent.communicate(timeout=30)
+    assert parent.returncode == -sign
+    assert errors.count("Traceback") <= 1  # the parent's own
+    _wait_until(lambda: not any(_is_running(worker) for worker in workers))
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        return " Z " not in Path(f"/proc/{process}/stat").read_text()
+    except FileNotFoundError:
+        return False

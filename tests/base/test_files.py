@@ -1,0 +1,171 @@
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertie.base.errors import BertieError, DataError
+from bertie.base.files import (
+    atomic_directory,
+    atomic_file,
+    locked_directory,
+    read_json,
+    sha256,
+    write_json,
+    write_text,
+)
+
+DYING_WRITER = """
+import os, signal, sys
+from pathlib import Path
+from bertie.base.files import atomic_directory, atomic_file, locked_directory
+kind, path = sys.argv[1], Path(sys.argv[2])
+if kind == "file":
+    with atomic_file(path) as temporary:
+        temporary.write_text("half")
+        os.kill(os.getpid(), signal.SIGKILL)
+elif kind == "directory":
+    with atomic_directory(path) as temporary:
+        (temporary / "part").write_text("half")
+        os.kill(os.getpid(), signal.SIGKILL)
+else:
+    with locked_directory(path):
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def die_while_writing(kind: str, path: Path) -> None:
+    process = subprocess.run([sys.executable, "-c", DYING_WRITER, kind, str(path)])
+    assert process.returncode == -signal.SIGKILL
+
+
+def write_directory(path: Path, text: str) -> None:
+    with atomic_directory(path) as temporary:
+        (temporary / "part").write_text(text)
+
+
+@pytest.mark.parametrize("before", [None, "old"])
+def test_a_file_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path: Path, before: str | None) -> None:
+    path = tmp_path / "new folder" / "file"
+    if before is not None:
+        write_text(path, before)
+    with atomic_file(path) as temporary:
+        temporary.write_text("new")
+        assert (path.read_text() if path.exists() else None) == before
+    assert path.read_text() == "new"
+    assert os.listdir(path.parent) == ["file"]
+
+
+def test_a_directory_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    with atomic_directory(path) as temporary:
+        (temporary / "only in the first").write_text("x")
+    with atomic_directory(path) as temporary:
+        (temporary / "inner").mkdir()
+        (temporary / "inner" / "part").write_text("new")
+        assert os.listdir(path) == ["only in the first"]
+    assert os.listdir(path) == ["inner"]
+    assert (path / "inner" / "part").read_text() == "new"
+    assert os.listdir(tmp_path) == ["model"]
+
+
+def fail_while_writing(kind: str, path: Path) -> None:
+    if kind == "file":
+        with atomic_file(path) as temporary:
+            temporary.write_text("half")
+            raise RuntimeError("midway")
+    with atomic_directory(path) as temporary:
+        (temporary / "part").write_text("half")
+        raise RuntimeError("midway")
+
+
+def test_an_exception_leaves_the_old_file(tmp_path: Path) -> None:
+    write_text(tmp_path / "file", "old")
+    with pytest.raises(RuntimeError, match="midway"):
+        fail_while_writing("file", tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_an_exception_leaves_the_old_directory(tmp_path: Path) -> None:
+    write_directory(tmp_path / "model", "old")
+    with pytest.raises(RuntimeError, match="midway"):
+        fail_while_writing("directory", tmp_path / "model")
+    assert (tmp_path / "model" / "part").read_text() == "old"
+    assert os.listdir(tmp_path) == ["model"]
+
+
+def test_a_kill_leaves_the_old_file_and_the_next_writer_succeeds(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_text(path, "old")
+    die_while_writing("file", path)
+    assert path.read_text() == "old"
+    write_text(path, "new")
+    assert path.read_text() == "new"
+
+
+def test_a_kill_leaves_the_old_directory_and_the_next_writer_succeeds(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    write_directory(path, "old")
+    die_while_writing("directory", path)
+    assert (path / "part").read_text() == "old"
+    write_directory(path, "new")
+    assert (path / "part").read_text() == "new"
+
+
+def test_a_directory_is_held_by_one_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    with (
+        locked_directory(path),
+        pytest.raises(BertieError, match="run: another bertie process"),
+        locked_directory(path),
+    ):
+        pytest.fail("two hold the directory")
+    with locked_directory(path):
+        pass
+
+
+def test_a_killed_process_gives_up_its_lock(tmp_path: Path) -> None:
+    die_while_writing("lock", tmp_path / "run")
+    with locked_directory(tmp_path / "run"):
+        pass
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+).filter(lambda value: "\\ud" not in ascii(value))  # lone surrogates have no UTF-8
+
+
+@given(value=json_values)
+def test_json_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, value: object) -> None:
+    path = tmp_path_factory.getbasetemp() / "value.json"
+    write_json(path, value)
+    assert read_json(path) == value
+
+
+def test_json_is_written_for_people(tmp_path: Path) -> None:
+    write_json(tmp_path / "x.json", {"名": "Würde"})
+    assert (tmp_path / "x.json").read_bytes().decode("utf-8") == '{\n  "名": "Würde"\n}\n'
+
+
+def test_missing_json_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"absent\.json: no such file"):
+        read_json(tmp_path / "absent.json")
+
+
+@pytest.mark.parametrize("content", [b"", b'{"a": 1', b'"\xff"'])
+def test_broken_json_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "broken.json").write_bytes(content)
+    with pytest.raises(DataError, match=r"broken\.json: not valid JSON"):
+        read_json(tmp_path / "broken.json")
+
+
+def test_sha256_of_a_known_text(tmp_path: Path) -> None:
+    (tmp_path / "abc").write_bytes(b"abc")  # FIPS 180-2, appendix B.1
+    assert sha256(tmp_path / "abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

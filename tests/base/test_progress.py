@@ -1,0 +1,161 @@
+import os
+import pty
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from bertie.base.progress import Progress, duration, number
+
+
+class Clock:
+    """A clock that stands still until it is told otherwise."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("bertie.base.progress.time", SimpleNamespace(monotonic=clock))
+    return clock
+
+
+def test_a_line_holds_all_there_is_to_know(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
+    with Progress("pre-training", total=4000, unit="steps") as progress:
+        clock.now += 10
+        progress.update(1000, {"loss": 4.1123, "masked words": 0.3349, "tokens/s": 24310.4, "phase": "one"})
+    first, last = capsys.readouterr().err.splitlines()
+    figures = "loss 4.11  masked words 0.335  tokens/s 24,310  phase one"
+    assert first == f"pre-training: 1,000/4,000 steps  {figures}  100 steps/s  0:30 left"
+    assert last == f"pre-training: 1,000/4,000 steps  {figures}  100 steps/s  in 0:10"
+
+
+def test_there_is_at_most_a_line_every_ten_seconds(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
+    with Progress("work", total=1000) as progress:
+        for _ in range(1000):
+            clock.now += 0.035
+            progress.advance()
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert [line.split()[1] for line in captured.err.splitlines()] == [
+        "286/1,000",
+        "572/1,000",
+        "858/1,000",
+        "1,000/1,000",
+    ]
+
+
+def test_work_of_unknown_length_has_no_time_left(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
+    with Progress("reading", unit="documents") as progress:
+        clock.now += 20
+        progress.advance(30)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "reading: 30 documents  1.5 documents/s",
+        "reading: 30 documents  1.5 documents/s  in 0:20",
+    ]
+
+
+def test_what_an_earlier_run_did_does_not_count_towards_the_rate(
+    capsys: pytest.CaptureFixture[str], clock: Clock
+) -> None:
+    with Progress("work", total=100, unit="steps", done=80) as progress:
+        clock.now += 10
+        progress.advance(10)
+    assert "90/100 steps  1 steps/s  0:10 left" in capsys.readouterr().err
+
+
+def test_figures_stay_until_others_come(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
+    with Progress("work") as progress:
+        progress.advance(1, loss=2.5)
+        progress.advance(1)
+        progress.update(3)
+    assert "loss 2.5" in capsys.readouterr().err
+
+
+def test_an_error_shows_how_far_the_work_came_and_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> None:
+        with Progress("work", total=9) as progress:
+            progress.advance(4)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert capsys.readouterr().err.startswith("work: 4/9")
+
+
+def test_no_work_at_all_is_no_division_by_zero(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
+    with Progress("work", total=0, unit="steps"):
+        pass
+    assert capsys.readouterr().err == "work: 0/0 steps  in 0:00\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(24310.4, "24,310"), (4.1123, "4.11"), (9.871e-5, "9.87e-05"), (12345, "12,345"), ("0:31", "0:31"),
+     (float("nan"), "nan"), (0.0, "0"), (-1234.5, "-1,234")],
+)  # fmt: skip
+def test_numbers_are_short(value: str | int | float, text: str) -> None:
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0:00"),
+        (59.4, "0:59"),
+        (59.6, "1:00"),
+        (92, "1:32"),
+        (3599.7, "1:00:00"),
+        (93909, "26:05:09"),
+        (-1, "0:00"),
+    ],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+WORK = """
+import sys
+from bertie.base.progress import Progress
+for total in (3, None):
+    with Progress("work [bold]", total, "steps") as progress:
+        progress.advance(3, loss=4.5)
+        print("result")
+print("rich" in sys.modules)
+"""
+
+
+def test_without_a_terminal_rich_is_not_loaded() -> None:
+    done = subprocess.run([sys.executable, "-c", WORK], capture_output=True, text=True, check=True)
+    assert done.stdout == "result\nresult\nFalse\n"
+    assert [line.split("  ")[0] for line in done.stderr.splitlines()] == [
+        "work [bold]: 3/3 steps",
+        "work [bold]: 3 steps",
+    ]
+
+
+@pytest.mark.parametrize(("term", "bar"), [("xterm", True), ("dumb", False)])
+def test_on_a_terminal_there_is_a_bar_and_stdout_is_for_results(term: str, bar: bool) -> None:
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": term, "COLUMNS": "120"}
+    done = subprocess.run(
+        [sys.executable, "-c", WORK],
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        env=environment,
+        text=True,
+        check=True,
+    )
+    os.close(theirs)
+    shown = os.read(ours, 100_000).decode()
+    os.close(ours)
+    assert done.stdout == f"result\nresult\n{bar}\n"
+    assert ("━" in shown) is bar
+    assert "work [bold]" in shown
+    assert "3/3 steps  loss 4.5" in shown

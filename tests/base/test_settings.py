@@ -1,0 +1,190 @@
+import copy
+import math
+from pathlib import Path
+from typing import Any
+
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertie.base.errors import SettingsError
+from bertie.base.settings import (
+    Settings,
+    merge,
+    read_assignments,
+    read_toml,
+    resolve,
+    write_toml,
+)
+
+
+class Optimizer(Settings):
+    learning_rate: float = 1e-4
+    warmup_steps: int = pydantic.Field(default=10_000, ge=0)
+
+
+class Phase(Settings):
+    max_seq_length: int
+    steps: int = 1
+
+
+class Recipe(Settings):
+    name: str = "base"
+    seed: int = 0
+    resume: bool = False
+    note: str | None = None
+    optimizer: Optimizer = Optimizer()
+    teacher: Optimizer | None = None
+    phases: tuple[Phase, ...] = ()
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> "Recipe":
+        if self.name == "impossible":
+            raise ValueError("There is no such recipe")
+        return self
+
+
+def test_later_layers_win_and_defaults_fill_in() -> None:
+    recipe = {"seed": 1, "optimizer": {"learning_rate": 3e-5, "warmup_steps": 5}}
+    settings = resolve(Recipe, recipe, read_assignments(["optimizer.learning_rate=2e-5", "name=tiny"]))
+    assert settings == Recipe(name="tiny", seed=1, optimizer=Optimizer(learning_rate=2e-5, warmup_steps=5))
+
+
+def test_settings_do_not_change() -> None:
+    with pytest.raises(pydantic.ValidationError, match="frozen"):
+        Recipe().seed = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("text", "tree"),
+    [
+        ("seed=7", {"seed": 7}),
+        ("a.b.c=1e-4", {"a": {"b": {"c": 1e-4}}}),
+        ("resume=true", {"resume": True}),
+        ('name="7"', {"name": "7"}),
+        ("name=plain words", {"name": "plain words"}),
+        ("name=a=b", {"name": "a=b"}),
+        ("name=", {"name": ""}),
+        (" seed = 7", {"seed": 7}),
+        ("phases=[{max_seq_length=128}]", {"phases": [{"max_seq_length": 128}]}),
+    ],
+)
+def test_an_assignment_is_read_as_toml_or_as_a_string(text: str, tree: dict[str, Any]) -> None:
+    assert read_assignments([text]) == tree
+
+
+def test_assignments_share_their_sections() -> None:
+    assert read_assignments(["a.b=1", "a.c=2", "a.b=3"]) == {"a": {"b": 3, "c": 2}}
+
+
+@pytest.mark.parametrize("text", ["seed", "=7", ""])
+def test_an_assignment_needs_a_key_and_a_value(text: str) -> None:
+    with pytest.raises(SettingsError, match=r"expected KEY=VALUE"):
+        read_assignments([text])
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        ({"sede": 1}, "recipe.toml: unknown setting 'sede'; did you mean 'seed'?"),
+        (
+            {"optimizer": {"learningrate": 1}},
+            "recipe.toml: unknown setting 'optimizer.learningrate'; did you mean 'learning_rate'?",
+        ),
+        (
+            {"teacher": {"warmup": 1}},
+            "recipe.toml: unknown setting 'teacher.warmup'; did you mean 'warmup_steps'?",
+        ),
+        (
+            {"phases": [{"max_seq_length": 1}, {"max_seq_length": 1, "step": 1}]},
+            "recipe.toml: unknown setting 'phases.1.step'; did you mean 'steps'?",
+        ),
+        (
+            {"optimizer": {"zzz": 1}},
+            "recipe.toml: unknown setting 'optimizer.zzz'; known here: learning_rate, warmup_steps",
+        ),
+        ({"phases": [{}]}, "recipe.toml: 'phases.0.max_seq_length' is missing"),
+        (
+            {"optimizer": {"warmup_steps": -1}},
+            "recipe.toml: optimizer.warmup_steps = -1: input should be greater than or equal to 0",
+        ),
+        (
+            {"seed": "x"},
+            "recipe.toml: seed = 'x': input should be a valid integer, unable to parse string as an integer",
+        ),
+        ({"name": "impossible"}, "recipe.toml: there is no such recipe"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_what_to_do(layer: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError) as raised:
+        resolve(Recipe, layer, source="recipe.toml")
+    assert str(raised.value) == message
+
+
+trees: st.SearchStrategy[dict[str, Any]] = st.recursive(
+    st.dictionaries(st.sampled_from("abc"), st.integers() | st.lists(st.integers())),
+    lambda inner: st.dictionaries(st.sampled_from("abc"), st.integers() | inner),
+    max_leaves=8,
+)
+
+
+@given(trees, trees)
+def test_merging_takes_each_leaf_of_the_later_layer_and_changes_neither(first: Any, second: Any) -> None:
+    before = copy.deepcopy((first, second))
+    merged = merge(first, second)
+    assert (first, second) == before
+    assert merge(merged, second) == merged
+    assert set(merged) == set(first) | set(second)
+    for key, value in merged.items():
+        if isinstance(value, dict) and isinstance(first.get(key), dict) and isinstance(second.get(key), dict):
+            assert value == merge(first[key], second[key])
+        else:
+            assert value == second.get(key, first.get(key))
+
+
+@given(trees)
+def test_a_merged_tree_shares_no_section_with_its_layers(tree: Any) -> None:
+    before = copy.deepcopy(tree)
+    for value in merge(tree).values():
+        if isinstance(value, dict):
+            value["new"] = 1
+    assert tree == before
+
+
+recipes = st.builds(
+    Recipe,
+    name=st.text(st.characters(exclude_categories=["Cs"])).filter(lambda name: name != "impossible"),
+    seed=st.integers(-(2**63), 2**63 - 1),
+    resume=st.booleans(),
+    note=st.none() | st.text(st.characters(exclude_categories=["Cs"])),
+    optimizer=st.builds(Optimizer, learning_rate=st.floats(allow_nan=False)),
+    teacher=st.none() | st.builds(Optimizer),
+    phases=st.lists(st.builds(Phase, max_seq_length=st.integers(1, 512)), max_size=3).map(tuple),
+)
+
+
+@given(recipe=recipes)
+def test_settings_written_beside_a_result_come_back_the_same(
+    tmp_path_factory: pytest.TempPathFactory, recipe: Recipe
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "settings.toml"
+    write_toml(path, recipe)
+    assert resolve(Recipe, read_toml(path)) == recipe
+
+
+def test_infinity_survives_toml(tmp_path: Path) -> None:
+    write_toml(tmp_path / "s.toml", Optimizer(learning_rate=math.inf))
+    assert resolve(Optimizer, read_toml(tmp_path / "s.toml")).learning_rate == math.inf
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"absent\.toml: no such file"):
+        read_toml(tmp_path / "absent.toml")
+
+
+@pytest.mark.parametrize("content", [b"seed = ", b"a = 1\na = 2", b'a = "\xff"'])
+def test_a_broken_file_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "broken.toml").write_bytes(content)
+    with pytest.raises(SettingsError, match=r"broken\.toml: not valid TOML"):
+        read_toml(tmp_path / "broken.toml")

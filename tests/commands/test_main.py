@@ -1,0 +1,162 @@
+"""The command line as a user meets it: one clear line for what they can mend, exit status 2."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bertie.commands.main import app, main
+
+
+def run(capsys, *arguments: object) -> tuple[int, str, str]:
+    """Exit status, stdout and stderr of `bertie ARGUMENTS`, in this process."""
+    sys.argv = ["bertie", *map(str, arguments)]
+    with pytest.raises(SystemExit) as ended:
+        main()
+    captured = capsys.readouterr()
+    return ended.value.code or 0, captured.out, captured.err
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory) -> Path:
+    """A folder with text, and what the commands make of it."""
+    folder = tmp_path_factory.mktemp("workplace")
+    (folder / "text").mkdir()
+    for number in range(30):
+        lines = [f"Line {line} of document {number} says that all is well." for line in range(8)]
+        (folder / "text" / f"{number}.txt").write_text("\n".join(lines))
+    (folder / "recipe.toml").write_text(
+        "batch_size = 8\nwarmup_steps = 1\nlog_every = 1\nevaluate_every = 0\nsave_every = 2\n"
+        "held_out_examples = 8\n[[phases]]\nsteps = 3\nmax_seq_length = 32\n"
+        "[model]\nhidden_size = 16\nnum_hidden_layers = 1\nnum_attention_heads = 2\n"
+        "intermediate_size = 32\nmax_position_embeddings = 32\n"
+    )
+    for arguments in (
+        ["vocab", "text", "--size", "120", "--out", "tokenizer"],
+        ["prepare", "text", "--tokenizer", "tokenizer", "--out", "corpus", "--held-out", "0.1"],
+        ["pretrain", "recipe.toml", "--corpus", "corpus", "--out", "run"],
+    ):
+        command = [sys.executable, "-m", "bertie.commands.main", *arguments]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_the_path_from_text_to_a_filled_mask(workplace, capsys):
+    text = "all is [MASK] ."
+    status, out, _ = run(capsys, "predict", workplace / "run" / "model", "--text", text, "--json")
+    assert status == 0
+    row = json.loads(out)
+    assert row["text"] == text
+    (guesses,) = row["answers"]
+    assert len(guesses) == 5
+    assert guesses == sorted(guesses, key=lambda guess: -guess["score"])
+    assert guesses[0]["sequence"] == text.replace("[MASK]", guesses[0]["token_str"])
+
+
+def test_predict_reads_a_file_a_line_at_a_time(workplace, capsys):
+    file = workplace / "texts.txt"
+    file.write_text("[MASK] is well\n\nall [MASK] well\n")
+    model = workplace / "run" / "model"
+    status, out, _ = run(capsys, "predict", model, "--input", file, "--json", "--top-k", 1)
+    assert status == 0
+    assert [json.loads(line)["text"] for line in out.splitlines()] == ["[MASK] is well", "all [MASK] well"]
+
+
+def test_tokenize_shows_pieces_ids_and_places(workplace, capsys):
+    text = "Document 7 says: «naïve»"
+    status, out, _ = run(capsys, "tokenize", workplace / "tokenizer", text, "--json")
+    assert status == 0
+    row = json.loads(out)
+    assert row["tokens"][0] == "[CLS]"
+    assert row["tokens"][-1] == "[SEP]"
+    assert len(row["tokens"]) == len(row["input_ids"]) == len(row["offsets"])
+    start, end = row["offsets"][1]
+    assert text[start:end].lower().startswith(row["tokens"][1])
+    status, out, _ = run(capsys, "tokenize", workplace / "tokenizer", text)
+    assert out.splitlines()[0].split()[-1] == "[CLS]"
+
+
+def test_doctor_names_what_it_found(capsys):
+    status, out, _ = run(capsys, "doctor", "--json", "--no-measure")
+    assert status == 0
+    facts = json.loads(out)
+    assert facts["processors"] >= 1
+    assert {"torch", "numba", "compiled kernels", "memory"} <= set(facts)
+
+
+BAD = {
+    "misspelt setting": (
+        ["pretrain", "recipe.toml", "--corpus", "corpus", "--out", "new", "--set", "optimizer.lerning_rate=1"],
+        "did you mean 'learning_rate'?",
+    ),
+    "setting of the wrong kind": (
+        ["pretrain", "recipe.toml", "--corpus", "corpus", "--out", "new", "--set", "batch_size=many"],
+        "batch_size = 'many'",
+    ),
+    "misspelt recipe": (["pretrain", "bass", "--corpus", "corpus", "--out", "new"], "did you mean 'base'?"),
+    "missing recipe file": (["pretrain", "no.toml", "--corpus", "corpus", "--out", "new"], "no.toml: no such file"),
+    "missing corpus": (["pretrain", "recipe.toml", "--corpus", "nowhere", "--out", "new"], "nowhere"),
+    "folder that is no corpus": (["pretrain", "recipe.toml", "--corpus", "text", "--out", "new"], "bertie prepare"),
+    "run that is there": (["pretrain", "recipe.toml", "--corpus", "corpus", "--out", "run"], "--resume"),
+    "missing input": (["vocab", "nowhere.txt", "--out", "new"], "nowhere.txt"),
+    "input without words": (["vocab", "empty.txt", "--out", "new"], "empty.txt: there is no text"),
+    "empty corpus": (["prepare", "empty.txt", "--tokenizer", "tokenizer", "--out", "new"], "empty.txt"),
+    "missing tokenizer": (["prepare", "text", "--tokenizer", "nowhere", "--out", "new"], "nowhere"),
+    "vocabulary of another model": (
+        ["pretrain", "recipe.toml", "--corpus", "corpus", "--out", "new", "--set", "model.vocab_size=50"],
+        "the model has embeddings for 50",
+    ),
+    "missing model": (["predict", "nowhere", "--text", "[MASK]"], "no such model directory"),
+    "folder that is no model": (["predict", "text", "--text", "[MASK]"], "no config.json"),
+    "text without a mask": (["predict", "run/model", "--text", "nothing"], "[MASK]"),
+    "nothing to predict": (["predict", "run/model"], "--text or --input"),
+    "missing text file": (["predict", "run/model", "--input", "nowhere.txt"], "nowhere.txt: no such file"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line_and_status_2(case, workplace, capsys, monkeypatch):
+    monkeypatch.chdir(workplace)
+    (workplace / "empty.txt").write_text("\n  \n")
+    before = {path: path.stat().st_mtime_ns for path in workplace.rglob("*") if path.is_file()}
+    arguments, expected = BAD[case]
+    status, out, err = run(capsys, *arguments)
+    assert status == 2
+    assert out == ""
+    (line,) = [line for line in err.splitlines() if line.startswith("bertie: ")]
+    assert expected in line
+    assert err.splitlines()[-1] == line
+    after = {path: path.stat().st_mtime_ns for path in workplace.rglob("*") if path.is_file()}
+    assert after == before
+    assert not (workplace / "new").exists()
+
+
+def test_a_model_whose_tokenizer_is_too_large_is_refused(workplace, capsys, tmp_path):
+    import shutil
+
+    model = tmp_path / "model"
+    shutil.copytree(workplace / "run" / "model", model)
+    (model / "vocab.txt").write_text((model / "vocab.txt").read_text() + "extra\n")
+    status, _, err = run(capsys, "predict", model, "--text", "[MASK]")
+    assert status == 2
+    assert "the tokenizer has" in err
+
+
+def test_a_cut_off_weights_file_is_named(workplace, capsys, tmp_path):
+    import shutil
+
+    model = tmp_path / "model"
+    shutil.copytree(workplace / "run" / "model", model)
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    status, _, err = run(capsys, "predict", model, "--text", "[MASK]")
+    assert status == 2
+    assert "model.safetensors: damaged" in err
+
+
+def test_every_verb_has_help_in_one_sentence():
+    for command in app.registered_commands:
+        assert command.callback.__doc__.strip().endswith(".")

@@ -1,0 +1,330 @@
+"""Preparation against its definition, and the same bytes whatever happens on the way."""
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bertie
+from bertie.base.errors import DataError, SettingsError
+from bertie.corpus import assembly, preparation, readers, word_counts
+from bertie.corpus.preparation import prepare
+from bertie.corpus.readers import list_inputs
+from bertie.corpus.shards import Corpus, Shard
+from bertie.text.learning import learn_vocabulary
+from bertie.text.sentences import split_sentences
+from bertie.text.tokenizer import Tokenizer
+from bertie.text.vocabulary import Vocabulary
+
+WORDS = ["Ab", "cdé", "ef", "ghi", "jk", "l", "mno"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tokenizer")
+    words = [word.lower().replace("é", "e") for word in [*WORDS, "."]]
+    Tokenizer(Vocabulary(learn_vocabulary(words, [2] * len(words), 60))).save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    """300 documents: duplicates, near and far; empty ones; sentences without tokens; one that is long."""
+    generator = random.Random(0)
+    texts = []
+    for number in range(300):
+        sentences = [
+            " ".join(generator.choices(WORDS, k=generator.randint(1, 9))).capitalize() + "."
+            for _ in range(generator.randint(1, 9) if number != 150 else 500)
+        ]
+        texts.append("\n".join(sentences))
+    texts[7] = texts[6]
+    texts[280] = texts[290] = texts[3]
+    texts[40], texts[41], texts[42] = "", " \n", "\u200b\n\ufffd"  # the last has sentences, but no tokens
+    texts[50] += "\n\u200b"
+    return texts
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> list[Path]:
+    folder = tmp_path_factory.mktemp("inputs")
+    for number, (start, stop) in enumerate([(0, 10), (10, 250), (250, 300)]):
+        lines = [json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts[start:stop]]
+        (folder / f"{number}.jsonl").write_text("".join(lines), encoding="utf-8")
+    return list_inputs([folder])
+
+
+@pytest.fixture(autouse=True)
+def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "TASK_BYTES", 4000)
+
+
+def list_documents(shards: list[Shard]) -> list[tuple[tuple[int, ...], ...]]:
+    """Documents of sentences of ids."""
+    documents = []
+    for shard in shards:
+        sentences = [tuple(ids.tolist()) for ids in np.split(shard.tokens, shard.sentence_ends)[:-1]]
+        documents += [tuple(part) for part in _cut(sentences, shard.document_ends.tolist())]
+    return documents
+
+
+def _cut(items: list[tuple[int, ...]], ends: list[int]) -> list[list[tuple[int, ...]]]:
+    return [items[start:stop] for start, stop in zip([0, *ends], ends, strict=False)]
+
+
+def read_tree(path: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+@pytest.fixture(scope="module")
+def expected(
+    tmp_path_factory: pytest.TempPathFactory, inputs: list[Path], tokenizer: Path
+) -> dict[str, bytes]:
+    """The files that one undisturbed run on one worker writes."""
+    output = tmp_path_factory.mktemp("expected") / "corpus"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(readers, "TASK_BYTES", 4000)
+        prepare(inputs, tokenizer, output, workers=1, held_out=0.1)
+    return read_tree(output)
+
+
+def test_equals_the_definition(tmp_path: Path, inputs: list[Path], texts: list[str], tokenizer: Path) -> None:
+    manifest = prepare(inputs, tokenizer, tmp_path / "corpus", workers=1, held_out=0.1)
+    corpus = Corpus.open(tmp_path / "corpus")
+    corpus.verify()
+    assert corpus.manifest == manifest
+    assert Tokenizer.load(corpus.tokenizer_directory).fingerprint == manifest.tokenizer_fingerprint
+
+    reference = Tokenizer.load(tokenizer)
+    wanted = []
+    for text in dict.fromkeys(texts):
+        encoded = [reference.encode_batch([s], add_special_tokens=False) for s in split_sentences(text)]
+        document = tuple(tuple(e.input_ids.tolist()) for e in encoded if len(e.input_ids))
+        if document:
+            wanted.append(document)
+    train, held_out = list_documents(corpus.train), list_documents(corpus.held_out)
+    assert sorted(train + held_out) == sorted(wanted)
+    assert train == [document for document in wanted if document in set(train)]  # in the order of the inputs
+    assert 10 < len(held_out) < 60  # of 294, at 0.1
+    assert not set(train) & set(held_out)
+    assert (manifest.train.documents, manifest.held_out.documents) == (len(train), len(held_out))
+    assert manifest.train.sentences == sum(map(len, train))
+    assert manifest.train.tokens == sum(len(sentence) for document in train for sentence in document)
+    assert manifest.duplicates_dropped == 3
+    assert manifest.empty_documents_dropped == 3
+    assert manifest.empty_sentences_dropped == 3
+    assert not (tmp_path / "corpus/parts").exists()
+
+
+def test_two_workers_write_the_same_bytes(
+    tmp_path: Path, inputs: list[Path], tokenizer: Path, expected: dict[str, bytes]
+) -> None:
+    prepare(inputs, tokenizer, tmp_path / "corpus", workers=2, held_out=0.1)
+    assert read_tree(tmp_path / "corpus") == expected
+
+
+def test_a_killed_worker_changes_nothing(
+    tmp_path: Path, inputs: list[Path], tokenizer: Path, expected: dict[str, bytes]
+) -> None:
+    killed = []
+
+    def kill_one() -> None:
+        parts = tmp_path / "corpus/parts"
+        while not list(parts.glob("0*")):
+            time.sleep(0.001)
+        worker = multiprocessing.active_children()[0]
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGKILL)
+        killed.append(worker.pid)
+
+    killer = threading.Thread(target=kill_one, daemon=True)
+    killer.start()
+    prepare(inputs, tokenizer, tmp_path / "corpus", workers=2, held_out=0.1)
+    killer.join()
+    assert killed
+    assert read_tree(tmp_path / "corpus") == expected
+
+
+KILLED_RUN = """
+import os, signal, sys
+from pathlib import Path
+from bertie.corpus import assembly, preparation, readers
+
+readers.TASK_BYTES = 4000
+room, calls = sys.argv[1:3]
+module = assembly if room == "_assemble_shard" else preparation
+function = getattr(module, room)
+left = int(calls)
+
+def die_in_time(*arguments):
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return function(*arguments)
+
+setattr(module, room, die_in_time)
+preparation.prepare([Path(p) for p in sys.argv[5:]], Path(sys.argv[3]), Path(sys.argv[4]), 1, 0.1)
+"""
+
+
+@pytest.mark.parametrize(("function", "calls"), [("_encode", 5), ("_assemble_shard", 2)])
+def test_a_killed_and_restarted_run_goes_on(
+    tmp_path: Path,
+    inputs: list[Path],
+    tokenizer: Path,
+    expected: dict[str, bytes],
+    function: str,
+    calls: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    output = tmp_path / "corpus"
+    command = [
+        sys.executable,
+        "-c",
+        KILLED_RUN,
+        function,
+        str(calls),
+        str(tokenizer),
+        str(output),
+        *map(str, inputs),
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(Path(bertie.__file__).parents[1])}
+    killed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    done = len(list((output / "parts").glob("0*")))
+    assert done
+    with pytest.raises(DataError, match="not a prepared corpus"):
+        Corpus.open(output)
+
+    written = []
+    write_part = preparation._write_part
+    monkeypatch.setattr(preparation, "_write_part", lambda *a: (written.append(a), write_part(*a)))
+    prepare(inputs, tokenizer, output, workers=1, held_out=0.1)
+    assert read_tree(output) == expected
+    assert len(written) == len(readers.cut_into_tasks(inputs)) - done
+
+
+def test_batches_and_buckets_are_of_no_account(
+    tmp_path: Path,
+    inputs: list[Path],
+    tokenizer: Path,
+    expected: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(word_counts, "BATCH_CHARACTERS", 500)
+    monkeypatch.setattr(assembly, "BUCKET_DOCUMENTS", 16)
+    monkeypatch.setattr(assembly, "CHUNK_DOCUMENTS", 3)
+    prepare(inputs, tokenizer, tmp_path / "corpus", workers=1, held_out=0.1)
+    assert read_tree(tmp_path / "corpus") == expected
+
+
+def test_shards_are_even_and_hold_enough_documents(
+    tmp_path: Path, inputs: list[Path], tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = prepare(inputs, tokenizer, tmp_path / "whole", workers=1)
+    monkeypatch.setattr(assembly, "SHARD_TOKENS", whole.train.tokens // 7)
+    monkeypatch.setattr(assembly, "MIN_SHARD_DOCUMENTS", 20)
+    prepare(inputs, tokenizer, tmp_path / "cut", workers=1)
+    corpus = Corpus.open(tmp_path / "cut")
+    assert len(corpus.train) == 7
+    assert list_documents(corpus.train) == list_documents(Corpus.open(tmp_path / "whole").train)
+    assert min(len(shard.document_ends) for shard in corpus.train) >= 20
+    sizes = sorted(len(shard.tokens) for shard in corpus.train)
+    assert sizes[0] > 0.7 * sizes[-2]  # the longest document makes one shard longer than the others
+
+    monkeypatch.setattr(assembly, "MIN_SHARD_DOCUMENTS", 140)
+    prepare(inputs, tokenizer, tmp_path / "few", workers=1)
+    assert [len(s.document_ends) >= 140 for s in Corpus.open(tmp_path / "few").train] == [True, True]
+
+
+def test_order_of_the_inputs_does_not_decide_what_is_held_out(
+    tmp_path: Path, inputs: list[Path], tokenizer: Path
+) -> None:
+    prepare(inputs, tokenizer, tmp_path / "forward", workers=1, held_out=0.1)
+    prepare(inputs[::-1], tokenizer, tmp_path / "backward", workers=1, held_out=0.1)
+    forward, backward = (Corpus.open(tmp_path / name).held_out for name in ("forward", "backward"))
+    assert sorted(list_documents(forward)) == sorted(list_documents(backward))
+
+
+@pytest.mark.parametrize(
+    ("documents", "held_out", "counts"),
+    [(25, 1e-9, (24, 1)), (25, 0.0, (25, 0)), (5, 1e-9, (5, 0)), (3, 0.999999, (1, 2)), (1, 0.5, (1, 0))],
+)
+def test_small_corpora(
+    tmp_path: Path, tokenizer: Path, documents: int, held_out: float, counts: tuple[int, int]
+) -> None:
+    lines = [json.dumps({"text": f"ab {'ef ' * number}"}) + "\n" for number in range(documents)]
+    (tmp_path / "a.jsonl").write_text("".join(lines))
+    manifest = prepare([tmp_path / "a.jsonl"], tokenizer, tmp_path / "corpus", 1, held_out)
+    assert (manifest.train.documents, manifest.held_out.documents) == counts
+
+
+def test_inputs_without_text(tmp_path: Path, tokenizer: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": " "}\n')
+    with pytest.raises(DataError, match=r"a\.jsonl: no text"):
+        prepare([tmp_path / "a.jsonl"], tokenizer, tmp_path / "corpus", workers=1)
+    assert not (tmp_path / "corpus").exists()
+
+
+def test_a_share_that_is_none(tmp_path: Path, inputs: list[Path], tokenizer: Path) -> None:
+    with pytest.raises(SettingsError, match=r"held_out = 1\.5: expected a share"):
+        prepare(inputs, tokenizer, tmp_path / "corpus", workers=1, held_out=1.5)
+
+
+@pytest.mark.parametrize("what", ["corpus", "parts", "files", "file"])
+def test_nothing_is_overwritten(
+    tmp_path: Path, inputs: list[Path], tokenizer: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "output"
+    if what == "corpus":
+        prepare(inputs[:1], tokenizer, output, workers=1)
+        message = "already holds a prepared corpus"
+    elif what == "parts":
+        stop = _raise(KeyboardInterrupt)
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(preparation, "decide_fates", stop)
+            prepare(inputs, tokenizer, output, workers=1)
+        message = "unfinished work on other inputs or settings"
+    elif what == "files":
+        output.mkdir()
+        (output / "thesis.tex").touch()
+        message = "holds other files"
+    else:
+        output.touch()
+        message = "is a file"
+    before = read_tree(tmp_path)
+    with pytest.raises(DataError, match=message):
+        prepare(inputs, tokenizer, output, workers=1, held_out=0.2)
+    assert read_tree(tmp_path) == before
+
+
+def _raise(error: type[BaseException]) -> Callable[..., None]:
+    def function(*arguments: object) -> None:
+        raise error
+
+    return function
+
+
+def test_real_articles(tmp_path: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranges of a real file, with a real vocabulary: every article arrives, nearly nothing is unknown."""
+    monkeypatch.setattr(readers, "TASK_BYTES", 300_000)
+    article_bytes = (shared_data / "text/wikipedia-small/wiki_00").read_bytes()[:2_000_000]
+    whole = article_bytes[: article_bytes.rindex(b"</doc>\n") + 7]
+    (tmp_path / "wiki_00").write_bytes(whole)
+    vocabulary = next((shared_data / "vocab").glob("*uncased*"))
+    manifest = prepare([tmp_path / "wiki_00"], vocabulary, tmp_path / "corpus", workers=1)
+    assert manifest.train.documents + manifest.held_out.documents == whole.count(b"</doc>\n")
+    corpus = Corpus.open(tmp_path / "corpus")
+    unknown = Tokenizer.load(vocabulary).vocabulary.unk_id
+    assert np.mean(corpus.train[0].tokens == unknown) < 0.002

@@ -1,0 +1,148 @@
+"""The format: what is written is read again, and damage is named."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bertie.base.errors import DataError
+from bertie.corpus.shards import (
+    Corpus,
+    Counts,
+    Manifest,
+    Shard,
+    count_split,
+    read_shard,
+    record_file,
+    select_documents,
+    shard_name,
+    write_manifest,
+    write_shard,
+)
+
+Documents = list[list[list[int]]]  # documents of sentences of ids
+SENTENCE = st.lists(st.integers(0, 65_535), min_size=1, max_size=4)
+DOCUMENTS = st.lists(st.lists(SENTENCE, min_size=1, max_size=4), max_size=6)
+
+
+def make_shard(documents: Documents) -> Shard:
+    sentences = [sentence for document in documents for sentence in document]
+    return Shard(
+        np.array([token for sentence in sentences for token in sentence], dtype=np.uint32),
+        np.cumsum([len(sentence) for sentence in sentences], dtype=np.int64),
+        np.cumsum([len(document) for document in documents], dtype=np.int64),
+    )
+
+
+def list_documents(shard: Shard) -> Documents:
+    sentences = np.split(shard.tokens, shard.sentence_ends)[:-1]
+    starts = [0, *shard.document_ends.tolist()]
+    return [[sentence.tolist() for sentence in sentences[a:b]] for a, b in pairwise(starts)]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(DOCUMENTS, max_size=3), st.sampled_from([30_522, 65_536, 65_537]))
+def test_pieces_are_joined(tmp_path: Path, pieces: list[Documents], vocabulary_size: int) -> None:
+    write_shard(tmp_path, map(make_shard, pieces), vocabulary_size)
+    shard = read_shard(tmp_path, vocabulary_size)
+    assert list_documents(shard) == [document for piece in pieces for document in piece]
+    assert shard.tokens.dtype == (np.uint16 if vocabulary_size <= 65_536 else np.uint32)
+
+
+@given(DOCUMENTS, st.data())
+def test_documents_are_selected(documents: Documents, data: st.DataObject) -> None:
+    if documents:
+        first = data.draw(st.integers(0, len(documents) - 1))
+        kept = data.draw(st.lists(st.booleans(), min_size=1, max_size=len(documents) - first))
+        selected = select_documents(make_shard(documents), first, np.array(kept))
+        assert list_documents(selected) == [
+            d for d, keep in zip(documents[first:], kept, strict=False) if keep
+        ]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    path = tmp_path / "corpus"
+    contents: dict[str, list[Documents]] = {
+        "train": [[[[1, 2], [3]], [[4]]], [[[5, 6, 7]]]],
+        "held_out": [[[[8], [9]]]],
+    }
+    for split, shards in contents.items():
+        for number, documents in enumerate(shards):
+            directory = path / shard_name(split, number)  # type: ignore[arg-type]
+            directory.mkdir(parents=True)
+            write_shard(directory, [make_shard(documents)], 100)
+    (path / "tokenizer").mkdir()
+    (path / "tokenizer/vocab.txt").write_text("[PAD]\n")
+    files = {f"{file.parent.name}/{file.name}": record_file(file) for file in path.glob("*/*")}
+    manifest = Manifest(
+        tokenizer_fingerprint="f",
+        vocabulary_size=100,
+        settings={"held_out": 0.25},
+        train=count_split("train", files, 100),
+        held_out=count_split("held_out", files, 100),
+        duplicates_dropped=0,
+        empty_documents_dropped=0,
+        empty_sentences_dropped=0,
+        files=files,
+    )
+    write_manifest(path, manifest)
+    return path
+
+
+def test_a_corpus_is_opened(corpus: Path) -> None:
+    opened = Corpus.open(corpus)
+    assert [list_documents(shard) for shard in opened.train] == [[[[1, 2], [3]], [[4]]], [[[5, 6, 7]]]]
+    assert [list_documents(shard) for shard in opened.held_out] == [[[[8], [9]]]]
+    assert opened.manifest.train == Counts(documents=3, sentences=4, tokens=7)
+    assert opened.manifest.held_out == Counts(documents=1, sentences=2, tokens=2)
+    assert (opened.tokenizer_directory / "vocab.txt").is_file()
+    opened.verify()
+
+
+def test_mapped_arrays_are_read_only(corpus: Path) -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        Corpus.open(corpus).train[0].tokens[0] = 1
+
+
+def test_a_directory_without_manifest(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"not a prepared corpus; run `bertie prepare`"):
+        Corpus.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("format_version", 2, r"manifest.json: format version 2 where 1 is expected"),
+        ("vocabulary_size", "many", r"manifest.json: vocabulary_size: "),
+        (
+            "files",
+            {"train-00000/tokens.bin": {"size": 6}},
+            r"manifest.json: files.train-00000/tokens.bin.sha256",
+        ),
+    ],
+)
+def test_a_manifest_that_cannot_be_used(corpus: Path, key: str, value: object, message: str) -> None:
+    content = json.loads((corpus / "manifest.json").read_text())
+    (corpus / "manifest.json").write_text(json.dumps({**content, key: value}))
+    with pytest.raises(DataError, match=message):
+        Corpus.open(corpus)
+
+
+def test_damaged_files_are_named(corpus: Path) -> None:
+    file = corpus / "train-00001/tokens.bin"
+    data = bytearray(file.read_bytes())
+    data[2] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(DataError, match=r"train-00001/tokens.bin: damaged"):
+        Corpus.open(corpus).verify()
+    file.write_bytes(data[:-2])
+    with pytest.raises(DataError, match=r"train-00001/tokens.bin: 4 bytes where the manifest has 6"):
+        Corpus.open(corpus)
+    file.unlink()
+    with pytest.raises(DataError, match=r"train-00001/tokens.bin: missing"):
+        Corpus.open(corpus)

@@ -1,0 +1,80 @@
+"""Words counted in tasks against a Counter; any number of workers gives the same table."""
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertie.base.errors import DataError
+from bertie.corpus import readers, word_counts
+from bertie.corpus.word_counts import WordTable, count_words
+from bertie.text.learning import learn_vocabulary
+
+
+@given(st.lists(st.lists(st.text(max_size=5), max_size=30), max_size=6))
+def test_the_table_keeps_every_word(batches: list[list[str]]) -> None:
+    table, expected = WordTable(), Counter[str]()
+    for words in batches:
+        codes = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+        bounds = np.cumsum([0, *map(len, words)])
+        table.add(codes, bounds, np.full(len(words), 3))
+        expected.update(words * 3)
+    assert dict(zip(table.words(), table.counts.tolist(), strict=False)) == expected
+
+
+def test_the_table_grows() -> None:
+    table = WordTable()
+    words = [f"word{index}" for index in range(100_000)]
+    codes = np.frombuffer("".join(words).encode("utf-32-le"), dtype=np.uint32)
+    bounds = np.cumsum([0, *map(len, words)])
+    for _ in range(2):
+        table.add(codes, bounds, np.arange(len(words)))
+    assert table.words() == words
+    assert table.counts[: len(table)].tolist() == [2 * index for index in range(len(words))]
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> list[Path]:
+    generator = random.Random(1)
+    paths = []
+    for number in range(3):
+        paths.append(tmp_path / f"{number}.jsonl")
+        texts = [" ".join(generator.choices(["Ab", "cé", "d,e", "李四"], k=30)) for _ in range(100)]
+        paths[-1].write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return paths
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_counts_of_several_files(inputs: list[Path], workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "TASK_BYTES", 10_000)
+    words, counts = count_words(inputs, True, workers)
+    texts = [json.loads(line)["text"] for path in inputs for line in path.read_text().splitlines()]
+    spaced = " ".join(texts).replace("李四", " 李 四 ").replace(",", " , ").replace("é", "e").lower()
+    assert dict(zip(words, counts.tolist(), strict=True)) == Counter(spaced.split())
+    assert words == sorted(words)
+    assert counts.dtype == np.int64
+    cased, _ = count_words(inputs, False, 1)
+    assert {"Ab", "cé"} <= set(cased)
+
+
+def test_batches_are_of_no_account(inputs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    words, counts = count_words(inputs, True, 1)
+    monkeypatch.setattr(word_counts, "BATCH_CHARACTERS", 50)
+    again, counts_again = count_words(inputs, True, 1)
+    assert again == words
+    assert counts_again.tolist() == counts.tolist()
+
+
+def test_a_vocabulary_can_be_learnt_from_the_counts(inputs: list[Path]) -> None:
+    assert learn_vocabulary(*count_words(inputs, True, 1), 60)[-2:] == ["ab", "ce"]
+
+
+def test_inputs_without_words(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": " "}\n')
+    with pytest.raises(DataError, match="no words"):
+        count_words([tmp_path / "a.jsonl"], True, 1)

@@ -1,0 +1,212 @@
+import math
+import re
+import xml.etree.ElementTree as ElementTree
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertie.reports import pictures
+from bertie.reports.page import Page
+from bertie.reports.pictures import comparison, confusion_matrix, training_curves
+
+NAMESPACE = "{http://www.w3.org/2000/svg}"
+
+
+def train_row(step: int, **changes: Any) -> dict[str, Any]:
+    row = {"kind": "train", "step": step, "phase": 0, "tokens": 8192 * step, "masked_lm_loss": 9 - step / 100}
+    row |= {"masked_lm_accuracy": step / 1000, "next_sentence_accuracy": 0.5 + step / 2000}
+    return row | changes
+
+
+def evaluation_row(step: int, **changes: Any) -> dict[str, Any]:
+    row = {
+        "kind": "evaluation",
+        "step": step,
+        "masked_lm_loss": 9 - step / 110,
+        "masked_lm_accuracy": step / 1100,
+    }
+    row |= {"next_sentence_accuracy": 0.5, "unigram_loss": 6.4, "unigram_accuracy": 0.06, "perplexity": 600.0}
+    return row | changes
+
+
+RUN = [train_row(step) for step in range(10, 400, 10)] + [
+    evaluation_row(step) for step in range(100, 400, 100)
+]
+
+
+def panels(svg: str) -> list[ElementTree.Element]:
+    return list(ElementTree.fromstring(f"<all>{svg}</all>"))
+
+
+def texts(svg: str) -> list[str]:
+    return [
+        "".join(element.itertext()) for panel in panels(svg) for element in panel.iter(f"{NAMESPACE}text")
+    ]
+
+
+def test_a_run_has_a_panel_for_each_measure_with_its_legend() -> None:
+    svg = training_curves(RUN)
+    assert len(panels(svg)) == 3
+    shown = texts(svg)
+    assert {"Masked-LM loss", "Masked words found", "Next sentence told"} <= set(shown)
+    assert [shown.count(name) for name in ("training", "held out", "word frequency")] == [3, 3, 2]
+
+
+def test_what_was_not_measured_is_left_out() -> None:
+    without_pairs = [{**row, "next_sentence_accuracy": None} for row in RUN]
+    assert "Next sentence told" not in texts(training_curves(without_pairs))
+    only_training = texts(training_curves(RUN[:20]))
+    assert "training" in only_training
+    assert "held out" not in only_training
+    assert "word frequency" not in only_training
+
+
+@pytest.mark.parametrize("rows", [[], [train_row(1)], [evaluation_row(1)], [train_row(1), train_row(2)]])
+def test_a_run_that_has_just_begun_has_its_pictures(rows: list[dict[str, Any]]) -> None:
+    assert "Masked-LM loss" in texts(training_curves(rows))
+
+
+def test_phases_are_marked_where_there_are_several() -> None:
+    assert not any("phase" in text for text in texts(training_curves(RUN)))
+    two = [train_row(step, phase=int(step > 90)) for step in range(10, 110, 10)]
+    assert texts(training_curves(two)).count("phase 2 →") == 3
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_values_that_are_not_finite_are_crosses(value: float) -> None:
+    rows = [train_row(1), train_row(2, masked_lm_loss=value), train_row(3)]
+    whole, broken = training_curves([train_row(step) for step in (1, 2, 3)]), training_curves(rows)
+    assert pictures.RED not in whole
+    assert pictures.RED in broken
+    assert "nan" not in broken.lower().replace("dominant", "")
+    training_curves([train_row(1, masked_lm_loss=value)])
+
+
+def test_long_runs_stay_small_and_keep_their_peaks() -> None:
+    steps = np.arange(1, 20_001)
+    values = np.zeros(20_000)
+    values[12_345] = 7.0
+    kept_steps, kept = pictures._extremes(steps.astype(float), values)
+    assert len(kept) <= 2 * pictures.POINTS
+    assert (np.diff(kept_steps) >= 0).all()
+    assert kept.max() == 7.0
+    assert kept_steps[kept.argmax()] == 12_346
+    long = [train_row(int(step), masked_lm_loss=float(np.sin(step))) for step in steps[:5000]]
+    assert len(training_curves(long)) < 200_000
+
+
+@given(st.lists(st.floats(-100, 100), min_size=1, max_size=400))
+def test_smoothing_is_the_mean_of_the_neighbours(numbers: list[float]) -> None:
+    values = np.array(numbers)
+    reach = int(len(values) * pictures.SMOOTHING / 2)
+    expected = [values[max(i - reach, 0) : i + reach + 1].mean() for i in range(len(values))]
+    np.testing.assert_allclose(pictures._smoothed(values), expected, atol=1e-9)
+
+
+def test_a_confusion_matrix_shows_counts_and_shares_of_its_rows() -> None:
+    shown = texts(confusion_matrix([[812, 23], [0, 123_456]], ["negative", "positive"], "SST-2"))
+    assert {"SST-2", "true", "predicted", "812", "97%", "23", "3%", "123k", "100%"} <= set(shown)
+    assert "0" not in shown  # what never happened is left blank
+    assert shown.count("negative") == shown.count("positive") == 2
+
+
+def test_cells_are_as_dark_as_their_share_of_the_row() -> None:
+    svg = confusion_matrix([[3, 1], [0, 4]], ["a", "b"])
+    drawn = re.findall(rf"fill: {pictures.BLUE}; opacity: ([\d.]+)", svg)
+    assert [float(opacity) for opacity in drawn] == pytest.approx([0.75 * 0.65, 0.25 * 0.65, 0.65])
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 20])
+def test_a_confusion_matrix_of_any_size_fits_the_page(size: int) -> None:
+    labels = [f"label {i} " + "with a long name " * (i % 3) for i in range(size)]
+    (panel,) = panels(confusion_matrix(np.eye(size, dtype=np.int64) * 1000, labels))
+    assert float(panel.attrib["width"].removesuffix("pt")) < 62 * 16 * 0.75  # the page's 62rem, in points
+
+
+def test_a_label_without_examples_is_an_empty_row() -> None:
+    assert "nan" not in confusion_matrix([[5, 0], [0, 0]], ["a", "b"]).replace("dominant", "")
+
+
+def test_a_comparison_shows_means_and_two_standard_errors() -> None:
+    shown = texts(comparison({"ours": [84.0, 85.0, 86.0], "one seed": [70.0]}, "accuracy", baseline=35.4))
+    assert {"accuracy", "ours", "one seed", "baseline 35.4", "70"} <= set(shown)
+    assert "85" in shown
+    assert f"± {2 / math.sqrt(3):.2g}" in shown  # the standard deviation of 84, 85, 86 is 1
+    assert len([text for text in shown if "±" in text]) == 1
+
+
+@pytest.mark.parametrize("groups", [{}, {"failed": [math.nan]}, {"empty": []}, {"same": [1.0, 1.0]}])
+def test_a_comparison_survives_what_is_missing(groups: dict[str, list[float]]) -> None:
+    svg = comparison(groups, "score")
+    assert set(groups) <= set(texts(svg))
+
+
+HOSTILE = "</svg><script>$\\frac{1}{</script> & \"'"
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [lambda label: confusion_matrix([[1]], [label], label), lambda label: comparison({label: [1.0]}, label)],
+)
+@pytest.mark.parametrize("label", ["<&>\"'", "$x_1$", "$\\frac{1}{", "権利", "a\tb", "</svg><b>"])
+def test_labels_are_text_whatever_they_hold(draw: Any, label: str) -> None:
+    svg = draw(label)
+    assert "<b>" not in svg
+    assert label in "\n".join(texts(svg)).replace("    ", "\t")
+
+
+def test_equal_input_gives_equal_bytes() -> None:
+    for draw in (
+        lambda: training_curves(RUN),
+        lambda: confusion_matrix([[3, 1], [0, 4]], ["a", "b"]),
+        lambda: comparison({"a": [1.0, 2.0]}, "score"),
+    ):
+        assert draw() == draw()
+
+
+def test_pictures_take_the_ink_of_the_page_and_have_no_ground_of_their_own() -> None:
+    svg = (
+        training_curves(RUN)
+        + confusion_matrix([[3, 1], [0, 4]], ["a", "b"])
+        + comparison({"a": [1.0]}, "s", 2)
+    )
+    colours = set(re.findall(r"#[0-9a-f]{6}\b", svg))
+    assert colours == {pictures.BLUE, pictures.ORANGE}
+    assert "currentColor" in svg
+
+
+def test_pictures_fetch_nothing_and_hold_no_date() -> None:
+    svg = training_curves(RUN)
+    assert not re.search(r"""(src|href)=["'](?!#)""", svg)
+    assert "metadata" not in svg
+    assert "<!DOCTYPE" not in svg
+    assert svg.startswith("<svg")
+
+
+def test_ids_on_a_page_of_several_pictures_are_found_where_they_are_used() -> None:
+    page = Page("title")
+    page.picture(training_curves(RUN), "a", "a")
+    page.picture(comparison({"a": [1.0, 2.0]}, "score"), "b", "b")
+    html = page.html()
+    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', html))
+    assert used
+    assert used <= set(re.findall(r' id="([^"]+)"', html))
+
+
+def test_other_users_of_matplotlib_keep_their_style() -> None:
+    before = dict(matplotlib.rcParams)
+    comparison({"a": [1.0]}, "score")
+    assert dict(matplotlib.rcParams) == before
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.lists(st.floats() | st.none(), min_size=1, max_size=8))
+def test_any_course_of_the_loss_can_be_drawn(losses: list[float | None]) -> None:
+    clipped = [
+        loss if loss is None or not math.isfinite(loss) else max(-1e6, min(loss, 1e6)) for loss in losses
+    ]
+    panels(training_curves([train_row(step, masked_lm_loss=loss) for step, loss in enumerate(clipped)]))

@@ -1,0 +1,134 @@
+"""The table of contents: every module is listed, in the order the data flows, and imports only point back.
+
+A module may import those listed before it. `TORCH_FREE` ones must not need torch, directly or through others.
+"""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "bertie"
+
+CONTENTS = """
+base.errors
+base.files
+base.kernels
+base.random
+base.settings
+base.progress
+base.executor
+text.unicode
+text.vocabulary
+text.wordpiece
+text.tokenizer
+text.learning
+text.sentences
+corpus.readers
+corpus.word_counts
+corpus.shards
+corpus.preparation
+corpus.masking
+corpus.sentence_pairs
+corpus.sampling
+model.config
+model.directory
+model.batch
+model.attention
+model.bert
+model.heads
+model.weight_names
+model.weights
+training.optimizers
+training.schedules
+training.signals
+training.checkpoints
+training.loop
+training.evaluation
+training.pretraining
+tasks.metrics
+tasks.finetuning
+inference.predictors
+reports.metrics
+reports.stylesheet
+reports.page
+reports.pictures
+recipes
+commands.options
+commands.vocab
+commands.prepare
+commands.pretrain
+commands.predict
+commands.tokenize
+commands.doctor
+commands.standard_library
+commands.demo
+commands.main
+""".split()
+
+TORCH_FREE = [
+    name
+    for name in CONTENTS
+    if name.split(".")[0] in {"base", "text", "corpus", "reports", "recipes", "commands"}
+    or name in {"model.config", "model.directory", "model.weight_names", "tasks.metrics"}
+]
+
+
+def path_of(name: str) -> Path:
+    file = SOURCE / Path(*name.split(".")).with_suffix(".py")
+    return file if file.exists() else SOURCE / Path(*name.split(".")) / "__init__.py"
+
+
+def imports_of(name: str) -> set[str]:
+    """The modules of bertie that a module imports, wherever in the file, less those only for type checking."""
+    tree = ast.parse(path_of(name).read_text())
+    typing_only = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node not in typing_only:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import) and node not in typing_only:
+            found |= {alias.name for alias in node.names}
+    return {name.removeprefix("bertie.") for name in found if name.startswith("bertie.")} & set(CONTENTS)
+
+
+def test_every_module_is_listed_once():
+    files = {
+        ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+        for path in SOURCE.rglob("*.py")
+        if path.name != "__init__.py"
+    }
+    assert len(CONTENTS) == len(set(CONTENTS))
+    assert set(CONTENTS) - {"recipes"} == files
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+def test_imports_point_back(name):
+    before = set(CONTENTS[: CONTENTS.index(name)])
+    # The package's own `bertie.load` is what a user calls, and so may a command.
+    assert imports_of(name) <= before, f"{name} imports {sorted(imports_of(name) - before)}"
+
+
+def test_rooms_before_the_model_need_no_torch():
+    names = ", ".join(f"bertie.{name}" for name in TORCH_FREE)
+    check = f"import sys, {names}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("command", ["--help", "pretrain --help"])
+def test_help_imports_neither_torch_nor_numba(command):
+    check = (
+        "import sys; from bertie.commands.main import main\n"
+        f"sys.argv = ['bertie', *{command.split()!r}]\n"
+        "try: main()\n"
+        "except SystemExit: print('heavy:', {'torch', 'numba', 'pydantic'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "heavy: set()"

@@ -1,0 +1,42 @@
+"""Sentence boundaries: nothing is lost, lines end sentences, languages differ."""
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from bertie.text.sentences import split_sentences
+
+TEXTS = st.text(
+    st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_from("aB .!?\n\r\u2028。\"'()"))
+)
+
+
+@given(TEXTS)
+@example("One.\r\nTwo. \u3000 Three\x85four\x1c five")
+def test_only_white_space_is_lost(text: str) -> None:
+    sentences = split_sentences(text)
+    assert "".join("".join(sentences).split()) == "".join(text.split())
+    assert all(sentence.strip() for sentence in sentences)
+
+
+def test_sentences_of_a_text() -> None:
+    text = "Dr. Smith came at 4 p.m. on Monday. He left!  Why? Nobody knows."
+    assert [sentence.strip() for sentence in split_sentences(text)] == [
+        "Dr. Smith came at 4 p.m. on Monday.",
+        "He left!",
+        "Why?",
+        "Nobody knows.",
+    ]
+
+
+def test_a_line_break_ends_a_sentence() -> None:
+    assert split_sentences("Biography\nborn in\r\nUlm\n\n \n") == ["Biography", "born in", "Ulm"]
+
+
+def test_language_decides() -> None:
+    text = "Er kam am 3. Mai nach Ulm."
+    assert len(split_sentences(text, "de")) == 1
+    assert len(split_sentences(text, "en")) == 2
+
+
+def test_no_text_has_no_sentences() -> None:
+    assert split_sentences("") == split_sentences(" \n\u3000") == []

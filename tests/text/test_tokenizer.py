@@ -1,0 +1,210 @@
+"""Special tokens, pairs, truncation, offsets, files; the words and pieces themselves: test_wordpiece.py."""
+
+import json
+import unicodedata
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertie.base.errors import DataError, ModelError, SettingsError
+from bertie.text.tokenizer import Encoding, Tokenizer
+from bertie.text.unicode import UNICODE_VERSION
+from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
+
+from . import oracle
+
+LETTERS = "abcdeαβσς中한"
+TOKENS = [
+    *SPECIAL_TOKENS,
+    *(unicodedata.normalize("NFD", LETTERS) + ".,!?'[]$"),
+    *(f"##{c}" for c in unicodedata.normalize("NFD", LETTERS)),
+    *("ab", "abc", "##bc", "##cd", "cls", "mask"),
+]
+VOCABULARY = Vocabulary(TOKENS)
+TOKENIZER = Tokenizer(VOCABULARY)
+
+
+def tokens_of(encoding: Encoding, i: int = 0) -> list[str]:
+    return TOKENIZER.tokens(encoding.input_ids[encoding.bounds[i] : encoding.bounds[i + 1]])
+
+
+def test_one_text() -> None:
+    encoding = TOKENIZER.encode(" Abcd, é\u00adx!\u4e2d")
+    assert tokens_of(encoding) == ["[CLS]", "abc", "##d", ",", "[UNK]", "!", "中", "[SEP]"]
+    assert encoding.offsets.tolist() == [[0, 0], [1, 4], [4, 5], [5, 6], [7, 10], [10, 11], [11, 12], [0, 0]]
+    assert encoding.word_ids.tolist() == [-1, 0, 0, 1, 2, 3, 4, -1]
+    assert encoding.token_type_ids.tolist() == [0] * 8
+    assert encoding.bounds.tolist() == [0, 8]
+    assert len(encoding) == 1
+    arrays = (encoding.input_ids, encoding.token_type_ids, encoding.offsets, encoding.word_ids)
+    assert [array.dtype for array in arrays] == [np.int32] * 4
+    assert encoding.bounds.dtype == np.int64
+
+
+def test_a_pair() -> None:
+    encoding = TOKENIZER.encode("a b", "cd.")
+    assert tokens_of(encoding) == ["[CLS]", "a", "b", "[SEP]", "c", "##d", ".", "[SEP]"]
+    assert encoding.token_type_ids.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert encoding.word_ids.tolist() == [-1, 0, 1, -1, 0, 0, 1, -1]
+    assert encoding.offsets[4:7].tolist() == [[0, 1], [1, 2], [2, 3]]
+
+
+def test_special_tokens_in_a_text_are_plain_text() -> None:
+    assert tokens_of(TOKENIZER.encode("[MASK]"))[1:-1] == ["[", "mask", "]"]
+
+
+def test_the_batch_is_its_texts_one_after_the_other() -> None:
+    texts, pairs = ["a b", "", "abcd \u0301", "e" * 7], ["", "c", "d d", "a"]
+    batch = TOKENIZER.encode_batch(texts, pairs)
+    assert len(batch) == 4
+    for i, (text, pair) in enumerate(zip(texts, pairs, strict=True)):
+        alone = TOKENIZER.encode(text, pair)
+        cut = slice(batch.bounds[i], batch.bounds[i + 1])
+        for name in ("input_ids", "token_type_ids", "offsets", "word_ids"):
+            assert np.array_equal(getattr(batch, name)[cut], getattr(alone, name)), name
+
+
+def test_no_texts() -> None:
+    encoding = TOKENIZER.encode_batch([])
+    assert len(encoding) == 0
+    assert encoding.offsets.shape == (0, 2)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 9), st.integers(0, 9), st.integers(0, 20))
+def test_a_pair_is_cut_as_google_cuts_it(a: int, b: int, room: int) -> None:
+    first, second = ["a"] * a, ["b"] * b
+    while len(first) + len(second) > room:  # run_classifier.py, _truncate_seq_pair
+        (first if len(first) > len(second) else second).pop()
+    encoding = TOKENIZER.encode("a " * a, "b " * b, max_length=room + 3)
+    assert tokens_of(encoding) == ["[CLS]", *first, "[SEP]", *second, "[SEP]"]
+
+
+def test_a_text_is_cut_at_its_end() -> None:
+    encoding = TOKENIZER.encode_batch(["a b c", "d"], max_length=4)
+    assert tokens_of(encoding, 0) == ["[CLS]", "a", "b", "[SEP]"]
+    assert tokens_of(encoding, 1) == ["[CLS]", "d", "[SEP]"]
+    bare = TOKENIZER.encode_batch(["a b c"], ["d"], add_special_tokens=False, max_length=3)
+    assert tokens_of(bare) == ["a", "b", "d"]
+    assert bare.token_type_ids.tolist() == [0, 0, 1]
+
+
+def test_no_room_for_the_special_tokens() -> None:
+    with pytest.raises(SettingsError, match="max_length=2: at least 3"):
+        TOKENIZER.encode("a", "b", max_length=2)
+
+
+def test_the_word_limit_counts_normalised_characters() -> None:
+    tokenizer = Tokenizer(VOCABULARY, max_word_characters=3)
+    fits, longer = tokenizer.encode("a\u0301b\u0301c\u0301"), tokenizer.encode("한a")
+    assert tokens_of(fits)[1:-1] == ["abc"]
+    assert tokens_of(longer)[1:-1] == ["[UNK]"]
+    assert longer.offsets[1].tolist() == [0, 2]
+
+
+@pytest.mark.skipif(unicodedata.unidata_version != UNICODE_VERSION, reason="another Unicode version")
+@settings(deadline=None)
+@given(
+    st.text(alphabet="aBcdÁe\u0301\u0308\u034f\u00ad.ΑΣΒ中한 \t\ud800", max_size=30),
+    st.text(alphabet="abx\u0301", max_size=5),
+)
+def test_a_piece_is_what_its_offsets_hold(text: str, pair: str) -> None:
+    encoding = TOKENIZER.encode(text, pair)
+    words = [oracle.split(part, lowercase=True) for part in (text, pair)]
+    previous = (0, -1, 0)
+    for token, part, (start, end), word in zip(
+        tokens_of(encoding),
+        encoding.token_type_ids.tolist(),
+        encoding.offsets.tolist(),
+        encoding.word_ids.tolist(),
+        strict=True,
+    ):
+        if word < 0:
+            continue
+        source = (text, pair)[part][start:end]
+        (held,) = oracle.split(source, lowercase=True)
+        # A final sigma is final only beside its word; a Hangul letter's characters are the syllable's.
+        held = held.replace("ς", "σ")
+        piece = token.removeprefix("##").replace("ς", "σ")
+        assert held == words[part][word].replace("ς", "σ") if token == "[UNK]" else piece in held
+        assert piece == held or token == "[UNK]" or "한" in source
+        assert previous[:2] <= (part, word)
+        assert start >= previous[2] or part != previous[0] or "한" in source
+        previous = (part, word, end)
+
+
+def test_an_accent_belongs_to_the_piece_before_it() -> None:
+    encoding = TOKENIZER.encode("d\u0301e\u00ad\u0301 \u0301a .\u0301")
+    assert tokens_of(encoding)[1:-1] == ["d", "##e", "a", "."]
+    assert encoding.offsets[1:-1].tolist() == [[0, 2], [2, 5], [7, 8], [9, 10]]
+
+
+def test_decode() -> None:
+    ids = TOKENIZER.encode("Abcd, a! zz", "d").input_ids
+    assert TOKENIZER.decode(ids) == "abcd, a! d"
+    assert TOKENIZER.decode(ids, skip_special_tokens=False) == "[CLS] abcd, a! [UNK] [SEP] d [SEP]"
+
+
+def test_threads_share_a_tokenizer() -> None:
+    texts = ["abcd é. " * 50, "ΑΣ 한 " * 50] * 20
+    alone = TOKENIZER.encode_batch(texts)
+    with ThreadPoolExecutor(4) as pool:
+        for encoding in pool.map(TOKENIZER.encode_batch, [texts] * 16):
+            assert np.array_equal(encoding.input_ids, alone.input_ids)
+
+
+def test_the_fingerprint_tells_tokenizers_apart() -> None:
+    fingerprints = {
+        Tokenizer(VOCABULARY).fingerprint,
+        Tokenizer(VOCABULARY, lowercase=False).fingerprint,
+        Tokenizer(VOCABULARY, max_word_characters=200).fingerprint,
+        Tokenizer(Vocabulary([*TOKENS, "new"])).fingerprint,
+    }
+    assert len(fingerprints) == 4
+    assert Tokenizer(Vocabulary(TOKENS)).fingerprint == TOKENIZER.fingerprint
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_saved_and_loaded_it_is_the_same(tmp_path: Path, lowercase: bool) -> None:
+    saved = Tokenizer(VOCABULARY, lowercase, max_word_characters=200)
+    saved.save(tmp_path)
+    assert Tokenizer.load(tmp_path).fingerprint == saved.fingerprint
+    (tmp_path / "vocab.txt").unlink()  # transformers 5 writes tokenizer.json alone
+    assert Tokenizer.load(tmp_path).fingerprint == saved.fingerprint
+    (tmp_path / "tokenizer_config.json").unlink()
+    assert Tokenizer.load(tmp_path).lowercase == lowercase
+    assert Tokenizer.load(tmp_path, lowercase=not lowercase).lowercase != lowercase
+
+
+def test_a_vocabulary_file_alone_is_loaded(tmp_path: Path) -> None:
+    VOCABULARY.save(tmp_path / "vocab.txt")
+    for path in (tmp_path, tmp_path / "vocab.txt"):
+        assert Tokenizer.load(path).fingerprint == TOKENIZER.fingerprint
+        assert not Tokenizer.load(str(path), lowercase=False).lowercase
+
+
+def test_what_cannot_be_loaded_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="absent: cannot be read"):
+        Tokenizer.load(tmp_path / "absent")
+    with pytest.raises(ModelError, match=r"vocab\.txt: cannot be read"):
+        Tokenizer.load(tmp_path)
+    VOCABULARY.save(tmp_path / "vocab.txt")
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text(json.dumps({"do_lower_case": True, "strip_accents": False}))
+    with pytest.raises(ModelError, match=r"tokenizer_config\.json: strip_accents"):
+        Tokenizer.load(tmp_path)
+    for content, error in (("[]", ModelError), ("{", DataError)):
+        config.write_text(content)
+        with pytest.raises(error, match=r"tokenizer_config\.json: not"):
+            Tokenizer.load(tmp_path)
+
+
+def test_a_vocabulary_with_gaps_is_refused(tmp_path: Path) -> None:
+    model = {"type": "WordPiece", "vocab": {token: 2 * i for i, token in enumerate(TOKENS)}}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": model}))
+    with pytest.raises(ModelError, match=r"tokenizer\.json: the ids have gaps"):
+        Tokenizer.load(tmp_path)

@@ -1,0 +1,44 @@
+"""The tables against the running Python's `unicodedata`, where both are of the same Unicode version."""
+
+import unicodedata
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertie.text.unicode import UNICODE_VERSION, is_final_sigma, order_marks, unicode_tables
+
+pytestmark = pytest.mark.skipif(
+    unicodedata.unidata_version != UNICODE_VERSION, reason="this Python has another Unicode version"
+)
+
+MARKS = [
+    chr(code)
+    for code in range(0x110000)
+    if unicodedata.combining(chr(code)) and unicodedata.category(chr(code)) != "Mn"
+]
+
+
+def codes_of(text: str) -> np.ndarray:
+    return np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
+
+
+@settings(deadline=None)
+@given(st.text(alphabet="aΑΣσ.'’\u0301ªⓐǅ1-\u00ad\x00ʰ中", max_size=12))
+def test_a_final_sigma_is_where_lower_puts_one(text: str) -> None:
+    kept = [c for c in text if unicodedata.category(c) not in ("Cc", "Cf")]
+    expected = [c == "ς" for c, source in zip("".join(kept).lower(), kept, strict=True) if source == "Σ"]
+    codes = codes_of(text)
+    found = [
+        is_final_sigma(unicode_tables(), codes, 0, len(codes), i) for i, c in enumerate(text) if c == "Σ"
+    ]
+    assert found == expected
+
+
+@settings(deadline=None)
+@given(st.text(alphabet=["a", *MARKS], max_size=40))
+def test_marks_come_in_canonical_order(text: str) -> None:
+    codes = codes_of(text).astype(np.int32)
+    order_marks(unicode_tables(), codes, 0, len(codes))
+    assert "".join(map(chr, codes)) == unicodedata.normalize("NFD", text)

@@ -1,0 +1,52 @@
+"""AdamW against the paper's formulae, written out."""
+
+import pytest
+import torch
+
+from bertie.model.config import BertConfig
+from bertie.model.heads import PreTrainingModel
+from bertie.training.optimizers import OptimizerSettings, build_optimizer, decayed
+
+SMALL = BertConfig(
+    vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+)
+
+
+def paper_step(p, g, m, v, settings, step):
+    """optimization.py:130-149, and Kingma and Ba's correction where it is asked for."""
+    m.mul_(settings.beta1).add_(g, alpha=1 - settings.beta1)
+    v.mul_(settings.beta2).addcmul_(g, g, value=1 - settings.beta2)
+    m_hat, v_hat = m, v
+    if settings.bias_correction:
+        m_hat = m / (1 - settings.beta1**step)
+        v_hat = v / (1 - settings.beta2**step)
+    return p - settings.learning_rate * (
+        m_hat / (v_hat.sqrt() + settings.epsilon) + settings.weight_decay * p
+    )
+
+
+@pytest.mark.parametrize("bias_correction", [False, True])
+def test_adamw_is_the_papers(bias_correction):
+    torch.manual_seed(0)
+    settings = OptimizerSettings(learning_rate=0.1, weight_decay=0.1, bias_correction=bias_correction)
+    model = torch.nn.Linear(5, 3).double()
+    expected = {name: p.detach().clone() for name, p in model.named_parameters()}
+    moments = {name: (torch.zeros_like(p), torch.zeros_like(p)) for name, p in model.named_parameters()}
+    optimizer = build_optimizer(model, settings)
+    for step in range(1, 8):
+        for name, parameter in model.named_parameters():
+            parameter.grad = torch.randn_like(parameter)
+            chosen = settings if decayed(name) else settings.model_copy(update={"weight_decay": 0.0})
+            expected[name] = paper_step(expected[name], parameter.grad, *moments[name], chosen, step)
+        optimizer.step()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.detach(), expected[name])
+
+
+def test_only_biases_and_norms_do_not_decay():
+    names = [name for name, _ in PreTrainingModel(SMALL).named_parameters()]
+    spared = [name for name in names if not decayed(name)]
+    assert all(name.endswith("bias") or "norm" in name for name in spared)
+    assert decayed("bert.embeddings.word_embeddings.weight")
+    assert not decayed("bert.embeddings.norm.weight")
+    assert not decayed("masked_lm.bias")

@@ -1,0 +1,208 @@
+"""Whole small runs: what they leave, how they go on, what they refuse."""
+
+import json
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForPreTraining, AutoTokenizer
+
+import bertie
+from bertie.base.errors import BertieError, DataError, SettingsError
+from bertie.base.settings import read_toml, resolve
+from bertie.corpus.shards import Corpus
+from bertie.text.tokenizer import Tokenizer
+from bertie.training.checkpoints import TrainState
+from bertie.training.evaluation import unigram_counts
+from bertie.training.pretraining import PretrainingSettings, global_batches, pretrain
+from bertie.training.signals import Stopped
+
+TIMINGS = ("seconds", "tokens_per_second")
+
+
+def rows_of(run: Path) -> list[dict]:
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key not in TIMINGS} for row in rows]
+
+
+def weights_of(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "model" / "model.safetensors")
+
+
+def stop_at(step: int, run: Path) -> None:
+    """From a second thread: send SIGINT once `step` has been logged."""
+
+    def watch() -> None:
+        while not any(
+            row["step"] >= step for row in (rows_of(run) if (run / "metrics.jsonl").exists() else [])
+        ):
+            pass
+        signal.raise_signal(signal.SIGINT)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@pytest.fixture(scope="module")
+def finished(corpus_path, tmp_path_factory, tiny_settings) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "finished"
+    pretrain(tiny_settings(), corpus_path, run)
+    return run
+
+
+def test_a_run_leaves_settings_metrics_checkpoints_and_a_model(finished, tiny_settings):
+    rows = rows_of(finished)
+    assert [row["step"] for row in rows if row["kind"] == "train"] == [3, 6, 9, 12]
+    assert [row["step"] for row in rows if row["kind"] == "evaluation"] == [5, 10, 12]
+    assert rows[-1]["perplexity"] > 1
+    assert 0 <= rows[-1]["next_sentence_accuracy"] <= 1
+    assert sorted(path.name for path in (finished / "checkpoints").iterdir()) == [
+        "step-00000008",
+        "step-00000012",
+    ]
+    settings = resolve(PretrainingSettings, read_toml(finished / "settings.toml"))
+    assert settings.model.vocab_size == len(Tokenizer.load(finished / "model").vocabulary)
+    assert settings.model_copy(update={"corpus": "", "model": tiny_settings().model}) == tiny_settings()
+
+
+def test_the_model_directory_loads_in_transformers_with_equal_ids_and_logits(finished):
+    model = bertie.load(finished / "model")
+    theirs, info = AutoModelForPreTraining.from_pretrained(finished / "model", output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    their_tokenizer = AutoTokenizer.from_pretrained(finished / "model")
+    texts = ["The cat is behind the house.", "Ünder thë riverboat; naïve — 42!"]
+    ours = model.tokenizer.encode_batch(texts, pairs=texts[::-1])
+    expected = their_tokenizer(texts, texts[::-1])
+    for number in range(len(texts)):
+        here = slice(ours.bounds[number], ours.bounds[number + 1])
+        assert ours.input_ids[here].tolist() == expected["input_ids"][number]
+        assert ours.token_type_ids[here].tolist() == expected["token_type_ids"][number]
+
+    text = "The cat is [MASK] the house."
+    inputs = their_tokenizer(text, return_tensors="pt")
+    masked = inputs["input_ids"][0].tolist().index(their_tokenizer.mask_token_id)
+    logits = theirs.eval()(**inputs).prediction_logits[0, masked]
+    (guesses,) = model.fill_mask(text, top_k=len(logits))
+    probabilities = logits.softmax(-1)
+    for guess in guesses:
+        assert guess.score == pytest.approx(probabilities[guess.token].item(), abs=1e-5)
+
+
+def test_training_learns(corpus_path, tmp_path, tiny_settings):
+    settings = tiny_settings(
+        phases=[{"steps": 300, "max_seq_length": 32}],
+        warmup_steps=30,
+        optimizer={"learning_rate": 3e-3},
+        model={"initializer_range": 0.1, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+    )
+    pretrain(settings, corpus_path, tmp_path / "run")
+    last = rows_of(tmp_path / "run")[-1]
+    assert last["masked_lm_loss"] < last["unigram_loss"] - 0.5
+    assert last["masked_lm_accuracy"] > last["unigram_accuracy"]
+
+
+def test_a_stopped_run_goes_on_as_if_it_had_not_been(finished, corpus_path, tmp_path, tiny_settings):
+    run = tmp_path / "run"
+    stop_at(6, run)
+    with pytest.raises(Stopped) as stopped:
+        pretrain(tiny_settings(), corpus_path, run)
+    assert stopped.value.number == signal.SIGINT
+    pretrain(tiny_settings(), corpus_path, run, resume=True)
+    assert rows_of(run) == rows_of(finished)
+    for name, weight in weights_of(finished).items():
+        assert torch.equal(weight, weights_of(run)[name]), name
+
+
+def test_resuming_forgets_what_was_logged_after_the_checkpoint(finished, corpus_path, tmp_path, tiny_settings):
+    run = tmp_path / "run"
+    pretrain(tiny_settings(), corpus_path, run)
+    newest = run / "checkpoints" / "step-00000012"
+    for file in newest.iterdir():
+        file.unlink()
+    newest.rmdir()
+    pretrain(tiny_settings(), corpus_path, run, resume=True)
+    assert rows_of(run) == rows_of(finished)
+
+
+def test_resuming_before_the_first_checkpoint_begins_anew(finished, corpus_path, tmp_path, tiny_settings):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "settings.toml").write_text((finished / "settings.toml").read_text())
+    (run / "metrics.jsonl").write_text('{"kind": "train", "step": 1}\n')
+    pretrain(tiny_settings(), corpus_path, run, resume=True)
+    assert rows_of(run) == rows_of(finished)
+
+
+def test_micro_batches_change_nothing(corpus_path, tmp_path, tiny_settings):
+    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    pretrain(tiny_settings(model=still), corpus_path, tmp_path / "whole")
+    pretrain(tiny_settings(model=still, micro_batch_tokens=100), corpus_path, tmp_path / "cut")
+    for name, weight in weights_of(tmp_path / "whole").items():
+        torch.testing.assert_close(weights_of(tmp_path / "cut")[name], weight, atol=1e-5, rtol=1e-4)
+
+
+def test_two_phases_are_one_run(corpus_path, tmp_path, tiny_settings):
+    phases = [{"steps": 4, "max_seq_length": 16}, {"steps": 4, "max_seq_length": 48}]
+    settings = tiny_settings(phases=phases)
+    corpus = Corpus.open(corpus_path)
+    tokenizer = Tokenizer.load(corpus.tokenizer_directory)
+    batches = list(global_batches(corpus, tokenizer, settings, TrainState()))
+    assert [batch.phase for batch in batches] == [0] * 4 + [1] * 4
+    longest = [max(micro.max_seqlen for micro in batch.micro_batches) for batch in batches]
+    assert longest == [16] * 4 + [48] * 4
+    later = list(global_batches(corpus, tokenizer, settings, TrainState(step=6, cursor=batches[5].cursor)))
+    assert len(later) == 2
+    for expected, actual in zip(batches[6:], later, strict=True):
+        assert torch.equal(expected.micro_batches[0].input_ids, actual.micro_batches[0].input_ids)
+
+
+def test_init_starts_from_a_models_weights(finished, corpus_path, tmp_path, tiny_settings):
+    from_scratch = rows_of(finished)[0]["loss"]
+    pretrain(tiny_settings(), corpus_path, tmp_path / "run", init=finished / "model")
+    assert rows_of(tmp_path / "run")[0]["loss"] < from_scratch
+
+
+def test_a_run_is_not_written_over(finished, corpus_path, tiny_settings):
+    with pytest.raises(SettingsError, match="already holds a run"):
+        pretrain(tiny_settings(), corpus_path, finished)
+
+
+def test_resuming_with_other_settings_names_the_key(finished, corpus_path, tiny_settings):
+    with pytest.raises(SettingsError, match="batch_size was 16"):
+        pretrain(tiny_settings(batch_size=8), corpus_path, finished, resume=True)
+
+
+def test_resuming_nothing(corpus_path, tmp_path, tiny_settings):
+    with pytest.raises(SettingsError, match="no run to resume"):
+        pretrain(tiny_settings(), corpus_path, tmp_path / "none", resume=True)
+
+
+def test_a_vocabulary_larger_than_the_model_is_refused(corpus_path, tmp_path, tiny_settings):
+    with pytest.raises(BertieError, match="but the model has embeddings for 100"):
+        pretrain(tiny_settings(model={"vocab_size": 100}), corpus_path, tmp_path / "run")
+
+
+def test_a_sequence_longer_than_the_model_is_refused(corpus_path, tmp_path, tiny_settings):
+    with pytest.raises(SettingsError, match="max_position_embeddings to 65"):
+        pretrain(tiny_settings(phases=[{"steps": 1, "max_seq_length": 65}]), corpus_path, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_is_no_corpus_is_refused(tmp_path, tiny_settings):
+    with pytest.raises(DataError, match="bertie prepare"):
+        pretrain(tiny_settings(), tmp_path, tmp_path / "run")
+
+
+def test_a_gradient_that_is_not_finite_ends_the_run(corpus_path, tmp_path, tiny_settings):
+    settings = tiny_settings(optimizer={"learning_rate": 1e30}, warmup_steps=0)
+    with pytest.raises(BertieError, match="not finite"):
+        pretrain(settings, corpus_path, tmp_path / "run")
+
+
+def test_unigram_counts_count_every_token(corpus_path):
+    corpus = Corpus.open(corpus_path)
+    counts = unigram_counts(corpus.train, 200)
+    assert counts.sum() == corpus.manifest.train.tokens
