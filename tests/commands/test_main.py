@@ -89,7 +89,16 @@ def test_doctor_names_what_it_found(capsys):
 
 BAD = {
     "misspelt setting": (
-        ["pretrain", "recipe.toml", "--corpus", "corpus", "--out", "new", "--set", "optimizer.lerning_rate=1"],
+        [
+            "pretrain",
+            "recipe.toml",
+            "--corpus",
+            "corpus",
+            "--out",
+            "new",
+            "--set",
+            "optimizer.lerning_rate=1",
+        ],
         "did you mean 'learning_rate'?",
     ),
     "setting of the wrong kind": (
@@ -97,9 +106,15 @@ BAD = {
         "batch_size = 'many'",
     ),
     "misspelt recipe": (["pretrain", "bass", "--corpus", "corpus", "--out", "new"], "did you mean 'base'?"),
-    "missing recipe file": (["pretrain", "no.toml", "--corpus", "corpus", "--out", "new"], "no.toml: no such file"),
+    "missing recipe file": (
+        ["pretrain", "no.toml", "--corpus", "corpus", "--out", "new"],
+        "no.toml: no such file",
+    ),
     "missing corpus": (["pretrain", "recipe.toml", "--corpus", "nowhere", "--out", "new"], "nowhere"),
-    "folder that is no corpus": (["pretrain", "recipe.toml", "--corpus", "text", "--out", "new"], "bertie prepare"),
+    "folder that is no corpus": (
+        ["pretrain", "recipe.toml", "--corpus", "text", "--out", "new"],
+        "bertie prepare",
+    ),
     "run that is there": (["pretrain", "recipe.toml", "--corpus", "corpus", "--out", "run"], "--resume"),
     "missing input": (["vocab", "nowhere.txt", "--out", "new"], "nowhere.txt"),
     "input without words": (["vocab", "empty.txt", "--out", "new"], "empty.txt: there is no text"),

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -120,7 +119,7 @@ def test_equals_the_definition(tmp_path: Path, inputs: list[Path], texts: list[s
     assert (manifest.train.documents, manifest.held_out.documents) == (len(train), len(held_out))
     assert manifest.train.sentences == sum(map(len, train))
     assert manifest.train.tokens == sum(len(sentence) for document in train for sentence in document)
-    assert manifest.duplicates_dropped == 3
+    assert manifest.duplicates_dropped == len(texts) - manifest.empty_documents_dropped - len(wanted) >= 3
     assert manifest.empty_documents_dropped == 3
     assert manifest.empty_sentences_dropped == 3
     assert not (tmp_path / "corpus/parts").exists()
@@ -241,7 +240,7 @@ def test_shards_are_even_and_hold_enough_documents(
     assert list_documents(corpus.train) == list_documents(Corpus.open(tmp_path / "whole").train)
     assert min(len(shard.document_ends) for shard in corpus.train) >= 20
     sizes = sorted(len(shard.tokens) for shard in corpus.train)
-    assert sizes[0] > 0.7 * sizes[-2]  # the longest document makes one shard longer than the others
+    assert sizes[0] > 0.5 * sizes[-2]  # the longest document makes one shard longer than the others
 
     monkeypatch.setattr(assembly, "MIN_SHARD_DOCUMENTS", 140)
     prepare(inputs, tokenizer, tmp_path / "few", workers=1)
@@ -291,10 +290,10 @@ def test_nothing_is_overwritten(
         prepare(inputs[:1], tokenizer, output, workers=1)
         message = "already holds a prepared corpus"
     elif what == "parts":
-        stop = _raise(KeyboardInterrupt)
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(preparation, "decide_fates", stop)
-            prepare(inputs, tokenizer, output, workers=1)
+        with monkeypatch.context() as patch:
+            patch.setattr(preparation, "decide_fates", _interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                prepare(inputs, tokenizer, output, workers=1)
         message = "unfinished work on other inputs or settings"
     elif what == "files":
         output.mkdir()
@@ -309,11 +308,8 @@ def test_nothing_is_overwritten(
     assert read_tree(tmp_path) == before
 
 
-def _raise(error: type[BaseException]) -> Callable[..., None]:
-    def function(*arguments: object) -> None:
-        raise error
-
-    return function
+def _interrupt(*arguments: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_real_articles(tmp_path: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,11 +6,14 @@ from hypothesis import strategies as st
 from bertie.text.sentences import split_sentences
 
 TEXTS = st.text(
-    st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_from("aB .!?\n\r\u2028。\"'()"))
+    st.one_of(
+        st.characters(exclude_categories=["Cs"]), st.sampled_from("aB \u00a0\u2003.!?\n\r\u2028。\"'()")
+    )
 )
 
 
 @given(TEXTS)
+@example("J.\u00a0R.\u3000. J\u00a0.")
 @example("One.\r\nTwo. \u3000 Three\x85four\x1c five")
 def test_only_white_space_is_lost(text: str) -> None:
     sentences = split_sentences(text)

@@ -116,7 +116,9 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(finished, corpus_path, tmp_
         assert torch.equal(weight, weights_of(run)[name]), name
 
 
-def test_resuming_forgets_what_was_logged_after_the_checkpoint(finished, corpus_path, tmp_path, tiny_settings):
+def test_resuming_forgets_what_was_logged_after_the_checkpoint(
+    finished, corpus_path, tmp_path, tiny_settings
+):
     run = tmp_path / "run"
     pretrain(tiny_settings(), corpus_path, run)
     newest = run / "checkpoints" / "step-00000012"

@@ -232,7 +232,7 @@ def _report(
     last = outcome.last
     trained = [row for row in outcome.curves if row["kind"] == "train"][-1]
     means = {name: statistics.mean(scores) for name, scores in outcome.accuracies.items()}
-    page = Page("A BERT of Python's own documentation", "Pre-trained from raw text by `bertie demo`")
+    page = Page("A BERT of Python's own documentation", "Pre-trained from raw text by bertie demo")
     page.figures(
         [
             (

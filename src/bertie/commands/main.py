@@ -1,5 +1,6 @@
 """`bertie`: reads the command line and hands over to one verb. Errors end here, as one line."""
 
+import os
 import sys
 
 import typer
@@ -27,6 +28,9 @@ for verb in (vocab, prepare, pretrain, predict, tokenize, doctor, demo):
 
 def main() -> None:
     """The entry point. Exits 0, 2 on an error the user can mend, 128 + n after the signal n."""
+    # Beside other work on its processors, torch's threads would wait for each other by burning whole time
+    # slices: steps of a small model took ten times as long (docs/decisions/threads.md).
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
         app()
     except BertieError as error:

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from bertie import __version__
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.executor import run_tasks
 from bertie.base.files import atomic_directory, locked_directory, read_json, write_json
@@ -29,7 +30,6 @@ from bertie.corpus.assembly import (
 )
 from bertie.corpus.readers import Document, Format, Span, cut_into_tasks
 from bertie.corpus.shards import (
-    FORMAT_VERSION,
     Manifest,
     Shard,
     count_split,
@@ -71,7 +71,7 @@ def prepare(
     tokenizer = Tokenizer.load(tokenizer_directory)
     tasks = cut_into_tasks(inputs, format)
     plan = {
-        "format_version": FORMAT_VERSION,
+        "bertie": __version__,  # another may cut the inputs into other tasks
         "tokenizer": tokenizer.fingerprint,
         "settings": settings,
         "inputs": [[str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns] for path in inputs],

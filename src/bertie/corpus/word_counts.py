@@ -26,6 +26,7 @@ BATCH_CHARACTERS = 1 << 22  # of text in memory at a time
 
 _EMPTY = -1
 _ONE = np.uint64(1)
+_FNV_PRIME = np.uint64(0x100000001B3)  # FNV-1a (draft-eastlake-fnv)
 
 
 def count_words(
@@ -125,9 +126,9 @@ def _slot(codes: UInt32s, bounds: Int64s, slots: npt.NDArray[np.int32], word: UI
     """Where in the hash table `word` stands, or would."""
     hashed = np.uint64(len(word))
     for code in word:
-        hashed = mix(hashed ^ np.uint64(code))
+        hashed = (hashed ^ np.uint64(code)) * _FNV_PRIME
     mask = np.uint64(len(slots) - 1)
-    slot = hashed & mask
+    slot = mix(hashed) & mask
     while True:
         known = slots[slot]
         if known == _EMPTY or np.array_equal(codes[bounds[known] : bounds[known + 1]], word):

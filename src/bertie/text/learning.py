@@ -151,11 +151,10 @@ class _PairChains:
     def _reserve(self, more: int) -> None:
         while self.total + more > len(self.counts):
             left, right, counts, first, _ = self.pairs
-            double = (0, len(counts))
+            room = (0, len(counts))
+            left, right, first = np.pad(left, room), np.pad(right, room), np.pad(first, room)
             slots = np.full(4 * len(counts), _NONE, dtype=np.int32)
-            self.pairs = (
-                np.pad(left, double), np.pad(right, double), np.pad(counts, double), np.pad(first, double), slots
-            )  # fmt: skip
+            self.pairs = (left, right, np.pad(counts, room), first, slots)
             _fill_slots(self.pairs, self.total)
 
 
