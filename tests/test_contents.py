@@ -68,7 +68,7 @@ commands.doctor
 commands.standard_library
 commands.demo
 commands.main
-""".split()
+""".split()  # noqa: SIM905
 
 TORCH_FREE = [
     name
@@ -84,7 +84,7 @@ def path_of(name: str) -> Path:
 
 
 def imports_of(name: str) -> set[str]:
-    """The modules of bertie that a module imports, wherever in the file, less those only for type checking."""
+    """What a module imports of bertie, wherever in the file, less what is only for type checking."""
     tree = ast.parse(path_of(name).read_text())
     typing_only = {
         inner

@@ -12,10 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from bertie.commands.options import CPUS
-
 if TYPE_CHECKING:
-    from bertie.inference.predictors import Predictor
     from bertie.tasks.finetuning import LabelledTexts
 
 VOCABULARY_SIZE = 4096
@@ -57,14 +54,14 @@ class Outcome(NamedTuple):
         """The last held-out evaluation."""
         return next(row for row in reversed(self.curves) if row["kind"] == "evaluation")
 
-    def masked_words_z(self, held_out_masks: int) -> float:
+    def masked_words_z(self) -> float:
         """By how many standard errors masked-word accuracy is above that of the commonest word."""
         accuracy = self.last["masked_lm_accuracy"]
-        error = math.sqrt(accuracy * (1 - accuracy) / held_out_masks)
+        error = math.sqrt(accuracy * (1 - accuracy) / self.last["masked_lm_targets"])
         return float((accuracy - self.last["unigram_accuracy"]) / error)
 
     def classifier_z(self) -> float:
-        """By how many standard errors the pre-trained classifiers are better than those from random weights."""
+        """By how many standard errors the pre-trained classifiers beat those from random weights."""
         pretrained, random = self.accuracies.values()
         variances = [statistics.variance(scores) / len(scores) for scores in (pretrained, random)]
         return (statistics.mean(pretrained) - statistics.mean(random)) / math.sqrt(sum(variances))
@@ -76,7 +73,6 @@ def demo(
 ) -> None:
     """Pre-train a small BERT on Python's own documentation, and show what that bought."""
     from bertie.base.errors import BertieError
-    from bertie.base.files import read_json
 
     if out.exists():
         raise BertieError(f"{out}: already there; remove it, or name another place with --out")
@@ -92,7 +88,8 @@ def demo(
     _say(f"3/6  pre-training for about {seconds} seconds")
     _pretrain(out, seconds)
     _say(
-        f"4/6  fine-tuning {SEEDS} classifiers from it and {SEEDS} from random weights, {LABELLED} labels a class"
+        f"4/6  fine-tuning {SEEDS} classifiers from it and {SEEDS} from random weights, "
+        f"{LABELLED} labels a class"
     )
     outcome = _finetune(out, collected)
     _say("5/6  filling in masked words")
@@ -253,7 +250,8 @@ def _report(
     page.section("Pre-training")
     page.paragraph(
         f"{trained['tokens']:,} tokens in {trained['step']:,} steps and {trained['seconds']:.0f} seconds "
-        f"({trained['tokens'] / trained['seconds']:,.0f} tokens a second), with both objectives of Section 3.1."
+        f"({trained['tokens'] / trained['seconds']:,.0f} tokens a second), with both objectives of "
+        f"Section 3.1."
     )
     page.picture(
         training_curves(outcome.curves),
@@ -264,8 +262,8 @@ def _report(
     page.masked_words(guesses)
     page.section("What pre-training bought")
     page.paragraph(
-        f"From which of {len(collected.classes)} packages is a docstring? {LABELLED} labelled ones of each to "
-        f"learn from, {len(collected.unseen)} to be judged by, which pre-training has not seen. The same "
+        f"From which of {len(collected.classes)} packages is a docstring? {LABELLED} labelled ones of each "
+        f"to learn from, {len(collected.unseen)} to be judged by, which pre-training has not seen. The same "
         f"network, settings and seeds: once from the pre-trained weights, once from random ones."
     )
     page.picture(

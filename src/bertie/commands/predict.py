@@ -22,6 +22,7 @@ def predict(
     """Answer with a trained model; its head decides: guesses for each [MASK], or labels."""
     import bertie
     from bertie.base.errors import SettingsError
+    from bertie.inference.predictors import Guess
     from bertie.model.heads import PreTrainingModel
 
     if not text and input is None:
@@ -40,9 +41,8 @@ def predict(
         for group in answers:
             print(line)
             for answer in group:
-                print(
-                    f"  {answer.score:6.1%}  {answer.sequence if hasattr(answer, 'sequence') else answer.label}"
-                )
+                shown = answer.sequence if isinstance(answer, Guess) else answer.label
+                print(f"  {answer.score:6.1%}  {shown}")
 
 
 def _texts(given: list[str], file: str | None) -> Iterator[str]:

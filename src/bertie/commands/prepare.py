@@ -25,8 +25,6 @@ def prepare(
     manifest = run(list_inputs(inputs), tokenizer, out, workers, held_out)
     for split, counts in (("train", manifest.train), ("held out", manifest.held_out)):
         print(f"{split}: {counts.documents:,} documents, {counts.tokens:,} tokens", file=sys.stderr)
-    print(
-        f"dropped: {manifest.duplicates_dropped:,} duplicates, {manifest.empty_documents_dropped:,} empty documents",
-        file=sys.stderr,
-    )
+    duplicates, empty = manifest.duplicates_dropped, manifest.empty_documents_dropped
+    print(f"dropped: {duplicates:,} duplicates, {empty:,} empty documents", file=sys.stderr)
     print(out)

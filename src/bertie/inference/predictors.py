@@ -89,7 +89,7 @@ class Predictor:
 
     @torch.inference_mode()
     def classify(self, texts: Sequence[str]) -> list[list[Label]]:
-        """The labels of each text with their probabilities, the likeliest first. Long texts are cut at the end.
+        """The labels of each text with their probabilities, the likeliest first. A long text is cut.
 
         Raises:
             ModelError: the model has no classifier.

@@ -136,7 +136,7 @@ def pack_selected(
     chosen: npt.NDArray[np.int64],
     labels: npt.NDArray[np.int64] | None = None,
 ) -> PackedBatch:
-    """A batch of the `chosen` ones of many sequences that stand end to end; `labels` are those of the many."""
+    """A batch of the `chosen` ones of many sequences end to end; `labels` are those of the many."""
     lengths = np.diff(bounds)[chosen]
     chosen_bounds = np.concatenate([[0], np.cumsum(lengths)])
     places = np.arange(chosen_bounds[-1]) + np.repeat(bounds[chosen] - chosen_bounds[:-1], lengths)

@@ -17,7 +17,7 @@ WEIGHTS_FILE = "model.safetensors"
 
 
 def save_weights(path: Path, model: nn.Module) -> None:
-    """Write a model's weights under Hugging Face's names, atomically. The tied decoder is not stored twice."""
+    """Write weights under Hugging Face's names, atomically. The tied decoder is not stored twice."""
     theirs: dict[str, Tensor] = {}
     for name, weight in model.state_dict().items():
         names = their_names(name)
@@ -39,7 +39,7 @@ def load_weights(path: Path, model: nn.Module, only: str = "") -> None:
         ModelError: the file is absent, damaged, lacks a weight, or has one of another shape.
     """
     try:
-        with safe_open(path, framework="pt") as file:  # type: ignore[no-untyped-call]
+        with safe_open(path, framework="pt") as file:
             stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
         raise ModelError(f"{path}: no such file") from None
@@ -55,8 +55,8 @@ def load_weights(path: Path, model: nn.Module, only: str = "") -> None:
             value = torch.cat([stored[n] for n in their_names(name)])
             if value.shape != weight.shape:
                 raise ModelError(
-                    f"{path}: {their_names(name)[0]} has the shape {tuple(value.shape)}, but config.json makes "
-                    f"it {tuple(weight.shape)}"
+                    f"{path}: {their_names(name)[0]} has the shape {tuple(value.shape)}, "
+                    f"but config.json makes it {tuple(weight.shape)}"
                 )
             weight.copy_(value)
 

@@ -44,7 +44,7 @@ class LabelledTexts(NamedTuple):
 
 
 class Start(NamedTuple):
-    """What fine-tuning starts from: the encoder of a model directory, or random weights where there is none."""
+    """What fine-tuning starts from: the encoder of a model directory, or random weights without one."""
 
     config: BertConfig
     tokenizer: Tokenizer
@@ -79,7 +79,10 @@ def finetune_classifier(
         return predict_classes(model, unseen, settings.evaluation_batch_tokens)
 
     state = TrainState()
-    with RunDirectory(output) as run, Progress("fine-tuning", total_steps, "steps") as progress:
+    with (
+        RunDirectory(output) as run,
+        Progress(f"fine-tuning {output.name}", total_steps, "steps") as progress,
+    ):
         write_toml(run.settings_file, settings)
         train(
             model,

@@ -39,12 +39,14 @@ def evaluate_pretraining(model: PreTrainingModel, batches: Sequence[PackedBatch]
     sums: dict[str, list[float]] = {}
     for batch in batches:
         for name, objective in model.losses(batch.to(device)).items():
-            total = sums.setdefault(name, [0.0, 0.0, 0.0])
-            for i, value in enumerate((objective.loss_sum, objective.correct, objective.targets)):
-                total[i] += float(value)
+            total = sums.setdefault(name, [0.0, 0, 0])
+            total[0] += objective.loss_sum.item()
+            total[1] += objective.correct.item()
+            total[2] += objective.targets
     figures = {}
     for name, (loss, correct, targets) in sums.items():
         figures[f"{name}_loss"] = loss / targets
         figures[f"{name}_accuracy"] = correct / targets
+        figures[f"{name}_targets"] = targets
     figures["perplexity"] = math.exp(min(figures["masked_lm_loss"], 100.0))
     return figures

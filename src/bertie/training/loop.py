@@ -80,7 +80,7 @@ def train(
             for micro_batch in batch.micro_batches:
                 losses = model.losses(micro_batch.to(device))
                 terms = [objective.loss_sum / targets[name] for name, objective in losses.items()]
-                torch.stack(terms).sum().backward()
+                torch.autograd.backward(torch.stack(terms).sum())
                 for name, objective in losses.items():
                     sums = state.window.setdefault(name, [0.0, 0, 0])
                     sums[0] += objective.loss_sum.item()

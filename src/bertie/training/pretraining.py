@@ -54,6 +54,13 @@ class PretrainingSettings(Settings):
     examples: ExampleSettings = ExampleSettings()
     optimizer: OptimizerSettings = OptimizerSettings()
 
+    @pydantic.field_validator("examples")
+    @classmethod
+    def _phases_say_the_length(cls, examples: ExampleSettings) -> ExampleSettings:
+        if "max_seq_length" in examples.model_fields_set:
+            raise ValueError("max_seq_length is a setting of each of the phases")
+        return examples
+
     @property
     def total_steps(self) -> int:
         """The steps of all phases."""
@@ -252,5 +259,5 @@ tags: [bert, fill-mask]
 {model.vocab_size:,} word pieces. Pre-trained with masked words and next sentences
 (arXiv:1810.04805, Section 3.1) for {state.step:,} steps on {state.tokens:,} tokens.
 
-Corpus fingerprint: `{corpus.fingerprint}`. The settings of the run stand in `settings.toml` beside this model.
+The corpus has the fingerprint `{corpus.fingerprint}`; the run's `settings.toml` stands beside this folder.
 """

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 
-class Stopped(Exception):
+class Stopped(Exception):  # noqa: N818 (it is no error)
     """A signal asked the run to stop, and it has saved its work. `number` is the signal's."""
 
     def __init__(self, number: int) -> None:
