@@ -35,6 +35,7 @@ SHARD_TOKENS = 1 << 25  # 64 MB: few files, and many shards to share out in a la
 # A random next sentence is drawn from its own shard; so large a one seldom gives the same document again.
 MIN_SHARD_DOCUMENTS = 1000
 MIN_DOCUMENTS_TO_HOLD_OUT = 20  # from so many on, the held-out split is not left empty
+MIN_HELD_OUT = 2  # documents: a random next sentence needs another one
 BUCKET_DOCUMENTS = 1 << 20  # whose hashes are compared at a time, in some 100 MB
 CHUNK_DOCUMENTS = 1 << 12  # copied from a part to a shard at a time
 
@@ -65,7 +66,8 @@ def decide_fates(parts: Path, offsets: Int64s, held_out: float) -> None:
     bucket_count = -(-total // BUCKET_DOCUMENTS)
     edges = [(bucket << 64) // bucket_count for bucket in range(bucket_count + 1)]
     unique = held = 0
-    lowest = highest = -1  # the documents with the lowest and the highest hash
+    lowest: list[int] = []  # the documents with the lowest hashes
+    highest = -1  # and that with the highest
     for start, stop in pairwise(edges):
         high, low, places = _read_bucket(parts, offsets, start, stop)
         order = np.lexsort((places, low, high))
@@ -79,11 +81,11 @@ def decide_fates(parts: Path, offsets: Int64s, held_out: float) -> None:
         unique += len(places)
         held += len(chosen)
         if len(places):
-            lowest = int(places[0]) if lowest < 0 else lowest
+            lowest = [*lowest, *places[:MIN_HELD_OUT].tolist()][:MIN_HELD_OUT]
             highest = int(places[-1])
     if held == unique:
         fates[highest] = TRAIN
-    elif held == 0 < held_out and unique >= MIN_DOCUMENTS_TO_HOLD_OUT:
+    elif held < MIN_HELD_OUT and held_out and unique >= MIN_DOCUMENTS_TO_HOLD_OUT:
         fates[lowest] = HELD_OUT
     fates.flush()
 

@@ -183,6 +183,11 @@ class HeldOut:
     """The fixed examples of the held-out documents that a run is judged by, for each phase."""
 
     def __init__(self, corpus: Corpus, tokenizer: Tokenizer, settings: PretrainingSettings) -> None:
+        if not corpus.held_out:
+            raise DataError(
+                f"{corpus.path}: has no held-out documents to judge the model by; prepare it with a larger "
+                f"--held-out, or from more documents"
+            )
         counts = unigram_counts(corpus.train, len(tokenizer.vocabulary))
         self._batches: list[list[PackedBatch]] = []
         self._baselines: list[dict[str, float]] = []
