@@ -6,6 +6,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+# The tests' networks are too small for two threads, which would wait for each other on a busy machine
+# (docs/decisions/threads.md). Read by torch when it is first imported.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 # The first call of a kernel compiles it, which is no slowness of the test. CI repeats the same examples.
 settings.register_profile("bertie", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("bertie")

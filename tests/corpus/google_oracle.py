@@ -37,9 +37,17 @@ class Example:
 
 
 def document_pairs(
-    documents: list[Document], index: int, max_tokens: int, short_probability: float, rng: Randomness
+    documents: list[Document],
+    index: int,
+    max_tokens: int,
+    short_probability: float,
+    rng: Randomness,
+    kind: str = "random",
 ) -> list[Pair]:
-    """The pairs of document `index`; random segments come from any of `documents`."""
+    """The pairs of document `index`; random segments come from any of `documents`.
+
+    Of the other kinds, "order" is that of ALBERT's create_pretraining_data.py; "near" is ours alone.
+    """
     target = max_tokens
     if rng.random() < short_probability:
         target = rng.randint(2, max_tokens)
@@ -52,8 +60,15 @@ def document_pairs(
         a_sentences = 1 if len(chunk) == 1 else rng.randint(1, len(chunk) - 1)
         a, rest = flat(chunk[:a_sentences]), chunk[a_sentences:]
         if not rest or rng.random() < 0.5:
-            pair = Pair(a, random_segment(documents, index, target - len(a), rng), True)
-            waiting = rest + waiting
+            if kind == "order" and rest:
+                pair = Pair(flat(rest), a, True)
+            else:
+                waiting = rest + waiting
+                a_end = len(documents[index]) - len(waiting)
+                b = []
+                if kind == "near":
+                    b = near_segment(documents[index], a_end - a_sentences, a_end, target - len(a), rng)
+                pair = Pair(a, b or random_segment(documents, index, target - len(a), rng), True)
         else:
             pair = Pair(a, flat(rest), False)
         truncate(pair, max_tokens, rng)
@@ -76,6 +91,19 @@ def random_segment(documents: list[Document], index: int, target: int, rng: Rand
         segment += sentence
         if len(segment) >= target:
             break
+    return segment
+
+
+def near_segment(document: Document, a_start: int, a_end: int, target: int, rng: Randomness) -> list[int]:
+    """A passage of the document with a sentence or more between it and A; empty where there is none."""
+    far = [place for place in range(len(document)) if place < a_start - 1 or place > a_end]
+    if not far:
+        return []
+    place = far[rng.randint(0, len(far) - 1)]
+    segment = list(document[place])
+    while len(segment) < target and place + 1 in far:
+        place += 1
+        segment += document[place]
     return segment
 
 

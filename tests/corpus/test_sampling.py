@@ -152,7 +152,7 @@ def test_every_seed_phase_and_epoch_has_its_own_examples():
 
 
 def test_every_epoch_has_the_same_blocks_in_another_order(numbered):
-    settings = ExampleSettings(next_sentence=False, short_sequence_probability=0)
+    settings = ExampleSettings(pairs="none", short_sequence_probability=0)
     stream = ExampleStream(*numbered_arguments(numbered, settings), seed=1)
     first, second = (
         [stream.block(e * stream.blocks + place) for place in range(stream.blocks)] for e in (0, 1)
@@ -169,7 +169,7 @@ def test_every_epoch_has_the_same_blocks_in_another_order(numbered):
 
 def test_every_document_is_in_each_epoch_once(numbered):
     shards, _ = numbered
-    stream = ExampleStream(*numbered_arguments(numbered, ExampleSettings(next_sentence=False)), seed=1)
+    stream = ExampleStream(*numbered_arguments(numbered, ExampleSettings(pairs="none")), seed=1)
     assert stream.blocks > LANES
     for epoch in range(2):
         pieces = []
@@ -243,10 +243,11 @@ def test_an_example_shows_its_documents(numbered, settings):
 
 
 def test_without_next_sentences_an_example_is_one_segment(numbered):
-    settings = ExampleSettings(max_seq_length=64, next_sentence=False, short_sequence_probability=0)
+    settings = ExampleSettings(max_seq_length=64, pairs="none", short_sequence_probability=0)
     examples = ExampleStream(*numbered_arguments(numbered, settings), seed=3).next(1000)
     assert (examples.token_type_ids == 0).all()
-    assert (examples.next_sentence_labels == 0).all()
+    assert examples.next_sentence_labels is None
+    assert len(examples) == 1000
     for tokens in unmasked(examples):
         assert tokens[1:-1] == list(range(tokens[1], tokens[1] + len(tokens) - 2))
     assert np.mean(np.diff(examples.bounds) == 64) > 0.9
@@ -302,7 +303,7 @@ def test_a_corpus_of_one_document_has_no_random_next_sentence():
     shard = numbered_shard([[10, 10, 10]])
     with pytest.raises(DataError, match="holds one document"):
         ExampleStream([shard], SETTINGS, vocabulary_of(50), seed=1)
-    without = ExampleSettings(max_seq_length=64, next_sentence=False)
+    without = ExampleSettings(max_seq_length=64, pairs="none")
     assert len(ExampleStream([shard], without, vocabulary_of(50), seed=1).next(3)) == 3
 
 

@@ -3,14 +3,16 @@
 import random
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import binomtest, chisquare
 from tests.corpus.google_oracle import CLS, SEP, Document, document_pairs
 
 from bertie.base.random import UInt64s, random_below, random_unit
 from bertie.corpus.sentence_pairs import (
     IS_NEXT,
-    IS_RANDOM,
+    NOT_NEXT,
     PAIR,
     Pairs,
     cut_documents,
@@ -55,23 +57,26 @@ def numbered(lengths: list[list[int]]) -> list[Document]:
 
 
 def make_pairs(
-    lengths: list[list[int]], max_tokens: int, short: float, seed: int, make=pair_sentences
+    lengths: list[list[int]], max_tokens: int, short: float, seed: int, kind: str = "random"
 ) -> Pairs:
     sentence_ends, document_ends = ends_of(lengths)
     pairs = np.empty(sentence_ends[-1], dtype=PAIR)
     stream = np.array([seed], dtype=np.uint64)
-    count = make(stream, sentence_ends, document_ends, 0, len(lengths), max_tokens, short, pairs)
-    return pairs[:count]
+    arguments = (stream, sentence_ends, document_ends, 0, len(lengths), max_tokens, short)
+    if kind == "none":
+        return pairs[: cut_documents(*arguments, pairs)]
+    return pairs[: pair_sentences(*arguments, kind, pairs)]
 
 
+@pytest.mark.parametrize("kind", ["random", "near", "order"])
 @given(documents_of_lengths, st.integers(2, 60), st.sampled_from([0.0, 0.5, 1.0]), st.integers(0, 2**64 - 1))
-def test_pairs_are_those_of_the_oracle(lengths, max_tokens, short, seed):
+def test_pairs_are_those_of_the_oracle(kind, lengths, max_tokens, short, seed):
     documents = numbered(lengths)
     rng = CounterRandom(np.array([seed], dtype=np.uint64))
     expected = [
-        (pair.a, pair.b, IS_RANDOM if pair.is_random_next else IS_NEXT)
+        (pair.a, pair.b, NOT_NEXT if pair.is_random_next else IS_NEXT)
         for index in range(len(documents))
-        for pair in document_pairs(documents, index, max_tokens, short, rng)
+        for pair in document_pairs(documents, index, max_tokens, short, rng, kind)
     ]
     made = [
         (
@@ -79,15 +84,16 @@ def test_pairs_are_those_of_the_oracle(lengths, max_tokens, short, seed):
             list(range(pair["b_start"], pair["b_end"])),
             pair["label"],
         )
-        for pair in make_pairs(lengths, max_tokens, short, seed)
+        for pair in make_pairs(lengths, max_tokens, short, seed, kind)
     ]
     assert made == expected
 
 
+@pytest.mark.parametrize("kind", ["random", "near", "order"])
 @given(documents_of_lengths, st.integers(2, 60), st.integers(0, 2**64 - 1))
-def test_segments_are_runs_of_one_document(lengths, max_tokens, seed):
+def test_segments_are_runs_of_one_document(kind, lengths, max_tokens, seed):
     sentence_ends, document_ends = ends_of(lengths)
-    pairs = make_pairs(lengths, max_tokens, 0.1, seed)
+    pairs = make_pairs(lengths, max_tokens, 0.1, seed, kind)
     token_ends = sentence_ends[document_ends - 1]
     for start, end in (("a_start", "a_end"), ("b_start", "b_end")):
         assert (pairs[start] < pairs[end]).all()
@@ -105,7 +111,7 @@ def test_segments_are_runs_of_one_document(lengths, max_tokens, seed):
 
 def test_a_document_of_single_sentence_chunks_has_random_pairs_only():
     pairs = make_pairs([[50] * 20, [50] * 20], 40, 0.0, seed=1)
-    assert (pairs["label"] == IS_RANDOM).all()
+    assert (pairs["label"] == NOT_NEXT).all()
 
 
 def test_the_random_document_is_another_one():
@@ -114,17 +120,84 @@ def test_the_random_document_is_another_one():
     sentence_ends, document_ends = ends_of(lengths)
     token_ends = sentence_ends[document_ends - 1]
     pairs = np.concatenate([make_pairs(lengths, 125, 0.1, seed) for seed in range(50)])
-    pairs = pairs[pairs["label"] == IS_RANDOM]
+    pairs = pairs[pairs["label"] == NOT_NEXT]
     a_document = np.searchsorted(token_ends, pairs["a_start"], side="right")
     b_document = np.searchsorted(token_ends, pairs["b_start"], side="right")
     assert (a_document != b_document).all(), "ten draws of eight documents: one in 10⁹ fails"
     assert set(b_document) == set(range(8))
 
 
+def places_of(lengths: list[list[int]], pairs: Pairs) -> dict[str, np.ndarray]:
+    """The sentence in which each segment begins and ends, and the document of each."""
+    sentence_ends, document_ends = ends_of(lengths)
+    places = {}
+    for name in ("a", "b"):
+        places[f"{name}_first"] = np.searchsorted(sentence_ends, pairs[f"{name}_start"], side="right")
+        places[f"{name}_last"] = np.searchsorted(sentence_ends, pairs[f"{name}_end"] - 1, side="right")
+        places[name] = np.searchsorted(document_ends, places[f"{name}_first"], side="right")
+    return places
+
+
+@given(documents_of_lengths, st.integers(2, 60), st.integers(0, 2**64 - 1))
+def test_a_near_passage_neither_overlaps_nor_touches(lengths, max_tokens, seed):
+    pairs = make_pairs(lengths, max_tokens, 0.1, seed, "near")
+    pairs = pairs[pairs["label"] == NOT_NEXT]
+    place = places_of(lengths, pairs)
+    near = place["a"] == place["b"]
+    between = np.maximum(place["b_first"] - place["a_last"], place["a_first"] - place["b_last"]) - 1
+    assert (between[near] >= 1).all()
+    # Only where no sentence is far enough does the passage come from elsewhere. A truncated A may have had
+    # more sentences than it shows, so that is certain only where it is whole.
+    _, document_ends = ends_of(lengths)
+    starts = np.concatenate([[0], document_ends])
+    far = np.maximum(place["a_first"] - 1 - starts[place["a"]], 0)
+    far += np.maximum(starts[place["a"] + 1] - place["a_last"] - 2, 0)
+    tokens = pairs["a_end"] - pairs["a_start"] + pairs["b_end"] - pairs["b_start"]
+    assert (near == (far > 0))[tokens < max_tokens].all()
+
+
+def pairs_of_even_sentences(kind: str) -> tuple[Pairs, dict[str, np.ndarray]]:
+    """The pairs of documents of six sentences, of which four make a chunk, and their places therein."""
+    pairs = np.concatenate([make_pairs([[10] * 6] * 300, 40, 0.0, seed, kind) for seed in range(20)])
+    place = places_of([[10] * 6] * 300, pairs)
+    return pairs, {name: places % 6 for name, places in place.items()}
+
+
+@pytest.mark.parametrize(("a", "far"), [(0, [2, 3, 4, 5]), (3, [0, 1, 5])])
+def test_every_sentence_far_enough_is_equally_likely_to_begin_a_near_passage(a, far):
+    pairs, place = pairs_of_even_sentences("near")
+    chosen = (pairs["label"] == NOT_NEXT) & (place["a_first"] == a) & (place["a_last"] == a)
+    counts = np.bincount(place["b_first"][chosen], minlength=6)
+    assert counts.sum() == counts[far].sum() > 300
+    assert chisquare(counts[far]).pvalue > 0.001
+
+
+@given(documents_of_lengths, st.integers(2, 60), st.integers(0, 2**64 - 1))
+def test_order_swaps_neighbours(lengths, max_tokens, seed):
+    pairs = make_pairs(lengths, max_tokens, 0.1, seed, "order")
+    pairs = pairs[pairs["label"] == NOT_NEXT]
+    place = places_of(lengths, pairs)
+    gap = pairs["a_start"] - pairs["b_end"]
+    tokens = pairs["a_end"] - pairs["a_start"] + pairs["b_end"] - pairs["b_start"]
+    swapped = place["a"] == place["b"]
+    assert (gap[swapped] >= 0).all()
+    assert (gap[swapped & (tokens < max_tokens)] == 0).all()
+    assert (place["a_first"] == place["a_last"])[~swapped].all(), "a chunk of one sentence"
+
+
+@pytest.mark.parametrize("kind", ["random", "near", "order"])
+def test_half_of_the_chunks_make_no_next_sentence(kind):
+    pairs, place = pairs_of_even_sentences(kind)
+    first = np.minimum(place["a_first"], place["b_first"]) if kind == "order" else place["a_first"]
+    labels = pairs["label"][first == 0]  # a document's first chunk, which has four sentences
+    assert len(labels) == 6000
+    assert binomtest(int(labels.sum()), len(labels)).pvalue > 0.001
+
+
 @given(documents_of_lengths, st.integers(2, 60), st.sampled_from([0.0, 0.5]), st.integers(0, 2**64 - 1))
 def test_without_next_sentences_a_document_is_cut_into_pieces(lengths, max_tokens, short, seed):
     sentence_ends, document_ends = ends_of(lengths)
-    pairs = make_pairs(lengths, max_tokens, short, seed, make=cut_documents)
+    pairs = make_pairs(lengths, max_tokens, short, seed, "none")
     assert (pairs["b_start"] == pairs["b_end"]).all()
     assert (pairs["label"] == IS_NEXT).all()
     assert pairs["a_start"].tolist() == [0, *pairs["a_end"][:-1]]
@@ -146,7 +219,7 @@ def written(pair: tuple[int, int, int, int, int]) -> tuple[list[int], list[int],
 
 
 def test_a_pair_is_written_with_its_special_tokens():
-    assert written((3, 5, 10, 13, IS_RANDOM)) == (
+    assert written((3, 5, 10, 13, NOT_NEXT)) == (
         [CLS, 103, 104, SEP, 110, 111, 112, SEP],
         [0, 0, 0, 0, 1, 1, 1, 1],
         3,

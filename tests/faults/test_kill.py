@@ -1,7 +1,6 @@
 """A pre-training run that is killed goes on as if nothing had happened."""
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -37,11 +36,7 @@ max_position_embeddings = 64
 
 def bertie(folder: Path, *arguments: str) -> subprocess.Popen:
     command = [sys.executable, "-m", "bertie.commands.main", *arguments]
-    # One thread: sums come in the same order whatever else the machine is doing.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def pretrain(folder: Path, run: str, *more: str) -> subprocess.Popen:

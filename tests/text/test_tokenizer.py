@@ -180,6 +180,12 @@ def test_saved_and_loaded_it_is_the_same(tmp_path: Path, lowercase: bool) -> Non
     assert Tokenizer.load(tmp_path, lowercase=not lowercase).lowercase != lowercase
 
 
+def test_the_saved_directory_says_how_long_a_text_may_be(tmp_path: Path) -> None:
+    for expected, arguments in ((512, ()), (128, (128,))):
+        TOKENIZER.save(tmp_path, *arguments)
+        assert json.loads((tmp_path / "tokenizer_config.json").read_text())["model_max_length"] == expected
+
+
 def test_a_vocabulary_file_alone_is_loaded(tmp_path: Path) -> None:
     VOCABULARY.save(tmp_path / "vocab.txt")
     for path in (tmp_path, tmp_path / "vocab.txt"):

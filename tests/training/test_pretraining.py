@@ -67,6 +67,14 @@ def test_a_run_leaves_settings_metrics_checkpoints_and_a_model(finished, tiny_se
     assert settings.model_copy(update={"corpus": "", "model": tiny_settings().model}) == tiny_settings()
 
 
+def test_without_pairs_only_masked_words_are_learnt(corpus_path, tmp_path, tiny_settings):
+    pretrain(tiny_settings(examples={"pairs": "none"}), corpus_path, tmp_path / "run")
+    rows = rows_of(tmp_path / "run")
+    assert {row["kind"] for row in rows} == {"train", "evaluation"}
+    assert all("masked_lm_loss" in row for row in rows)
+    assert not any(key.startswith("next_sentence") for row in rows for key in row)
+
+
 def test_the_model_directory_loads_in_transformers_with_equal_ids_and_logits(finished):
     model = bertie.load(finished / "model")
     theirs, info = AutoModelForPreTraining.from_pretrained(finished / "model", output_loading_info=True)

@@ -25,6 +25,7 @@ from bertie.base.settings import Settings
 from bertie.corpus.masking import count_masks, mask_tokens
 from bertie.corpus.sentence_pairs import (
     PAIR,
+    PairKind,
     Pairs,
     cut_documents,
     pair_length,
@@ -56,7 +57,7 @@ class ExampleSettings(Settings):
     mask_share: float = pydantic.Field(0.8, ge=0, le=1)  # Appendix A.1; a random token takes the rest
     keep_share: float = pydantic.Field(0.1, ge=0, le=1)
     max_predictions_per_sequence: int | None = pydantic.Field(None, ge=1)
-    next_sentence: bool = True  # False: Table 5, "No NSP"
+    pairs: PairKind = "random"
 
     @pydantic.model_validator(mode="after")
     def _shares_leave_a_rest(self) -> Self:
@@ -85,7 +86,7 @@ class Examples:
     masked_positions      int64 (M,)    indices into the flat T tokens, ascending
     masked_labels         int64 (M,)    the tokens that stood there
     masked_bounds         int64 (n+1,)  cut the masks into examples
-    next_sentence_labels  int64 (n,)    0 where B is the text after A, 1 where it is random
+    next_sentence_labels  int64 (n,)    0 where B is the text after A, 1 where not; None without pairs
     """
 
     input_ids: Int32s
@@ -94,10 +95,10 @@ class Examples:
     masked_positions: Int64s
     masked_labels: Int64s
     masked_bounds: Int64s
-    next_sentence_labels: Int64s
+    next_sentence_labels: Int64s | None
 
     def __len__(self) -> int:
-        return len(self.next_sentence_labels)
+        return len(self.bounds) - 1
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ class ExampleStream:
     """The endless stream of examples of a corpus.
 
     Args:
-        shards: the corpus; a random second sentence comes from the shard of the first.
+        shards: the corpus; a second sentence from another document comes from the shard of the first.
         settings: how examples are made.
         vocabulary: the ids of [CLS], [SEP] and [MASK], and the number of ids.
         seed, phase: name the stream; streams of another seed or phase are independent of it.
@@ -235,19 +236,15 @@ class ExampleStream:
             run_start(shard.sentence_ends, run_start(shard.document_ends, document))
             for document in (first_document, last_document)
         )
-        make, special_tokens = (pair_sentences, 3) if self.settings.next_sentence else (cut_documents, 2)
-        key = (self.seed, self.phase, epoch, block)
+        settings, key = self.settings, (self.seed, self.phase, epoch, block)
         pairs = np.empty(last_token - first_token, dtype=PAIR)
-        count = make(
-            open_stream(*key, PAIRING),
-            shard.sentence_ends,
-            shard.document_ends,
-            first_document,
-            last_document,
-            self.settings.max_seq_length - special_tokens,
-            self.settings.short_sequence_probability,
-            pairs,
-        )
+        documents = (shard.sentence_ends, shard.document_ends, first_document, last_document)
+        if settings.pairs == "none":  # [CLS] and one [SEP] beside the tokens, where a pair has two
+            lengths = (settings.max_seq_length - 2, settings.short_sequence_probability)
+            count = cut_documents(open_stream(*key, PAIRING), *documents, *lengths, pairs)
+        else:
+            lengths = (settings.max_seq_length - 3, settings.short_sequence_probability)
+            count = pair_sentences(open_stream(*key, PAIRING), *documents, *lengths, settings.pairs, pairs)
         return Block(shard, pairs[permutation(count, *key, ORDER)], stream_key(*key, MASKING))
 
     def assemble(self, runs: Sequence[Run], count: int) -> Examples:
@@ -265,7 +262,7 @@ class ExampleStream:
             masked_positions=np.empty(masked_bounds[-1], dtype=np.int64),
             masked_labels=np.empty(masked_bounds[-1], dtype=np.int64),
             masked_bounds=masked_bounds,
-            next_sentence_labels=pairs["label"].copy(),
+            next_sentence_labels=None if settings.pairs == "none" else pairs["label"].copy(),
         )
         for run in runs:
             write_examples(
@@ -294,10 +291,10 @@ def check_documents(shards: Sequence[Shard], settings: ExampleSettings) -> None:
     fewest = min((len(shard.document_ends) for shard in shards), default=0)
     if fewest == 0:
         raise DataError("the corpus, or a shard of it, holds no documents: prepare it from more text")
-    if fewest == 1 and settings.next_sentence:
+    if fewest == 1 and settings.pairs != "none":
         raise DataError(
-            "a shard of the corpus holds one document, and a random next sentence needs another one: "
-            "prepare more documents or set next_sentence = false"
+            "a shard of the corpus holds one document, and a false next sentence may need another one: "
+            'prepare more documents or set examples.pairs = "none"'
         )
 
 

@@ -1,11 +1,12 @@
 """Next sentence prediction (Section 3.1, Task #2): which text becomes segment A and which segment B.
 
 The algorithm is that of google-research/bert's create_pretraining_data.py, with its random numbers drawn
-in the same order, so that a test compares the two pair by pair. A segment is a contiguous run of a shard's
-tokens, also after truncation: a pair is five numbers, and no token is copied before an example is wanted.
+in the same order, so that a test compares the two pair by pair. Other kinds of pairs share its chunks and
+differ in what stands in for the next sentence. A segment is a contiguous run of a shard's tokens, also
+after truncation: a pair is five numbers, and no token is copied before an example is wanted.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,14 @@ from bertie.base.random import UInt64s, random_below, random_unit
 Int64s = npt.NDArray[np.int64]
 Pairs = npt.NDArray[np.void]
 
-IS_NEXT, IS_RANDOM = 0, 1  # next_sentence_labels, as in the original release
+IS_NEXT, NOT_NEXT = 0, 1  # next_sentence_labels, as in the original release
+
+# What B is where it is not the next sentence:
+#   random  a segment of another document (the paper)
+#   near    a passage of the same document that neither overlaps nor touches A: harder to tell
+#   order   the segment before A: the two are swapped (ALBERT, arXiv:1909.11942, Section 3.1)
+# With none there is no B, and no next sentence to predict (Table 5, "No NSP").
+PairKind = Literal["random", "near", "order", "none"]
 
 # Where a pair's segments begin and end in the shard's tokens, and its label.
 PAIR = np.dtype([(name, np.int64) for name in ("a_start", "a_end", "b_start", "b_end", "label")])
@@ -64,6 +72,36 @@ def draw_random_segment(
 
 
 @kernel
+def count_near_sentences(first: int, last: int, a_first: int, a_last: int) -> tuple[int, int]:
+    """How many sentences of a document, first … last - 1, stand before A and after it, its neighbours not."""
+    return max(a_first - 1 - first, 0), max(last - 1 - a_last, 0)
+
+
+@kernel
+def draw_near_segment(
+    stream: UInt64s,
+    sentence_ends: Int64s,
+    first: int,
+    last: int,
+    a_first: int,
+    a_last: int,
+    target_length: int,
+) -> tuple[int, int]:
+    """Where a segment of A's own document starts and ends that leaves a sentence or more between it and A.
+
+    A segment before A ends there as a random one ends with its document.
+    """
+    before, after = count_near_sentences(first, last, a_first, a_last)
+    sentence = first + int(random_below(stream, before + after))
+    if sentence < first + before:
+        last = first + before
+    else:
+        sentence += a_last + 1 - (first + before)
+    end = chunk_end(sentence_ends, sentence, last, target_length)
+    return run_start(sentence_ends, sentence), int(sentence_ends[end - 1])
+
+
+@kernel
 def truncate_pair(stream: UInt64s, pair: Any, max_tokens: int) -> None:
     """Cut a pair to `max_tokens`: the longer segment loses a token, B at a tie, at the front or the back."""
     a_length = pair.a_end - pair.a_start
@@ -91,28 +129,33 @@ def pair_sentences(
     last_document: int,
     max_tokens: int,
     short_sequence_probability: float,
+    kind: str,
     pairs: Pairs,
 ) -> int:
     """Make the sentence pairs of documents first_document … last_document - 1 of a shard, in text order.
 
     A chunk of sentences that reaches the target length is cut after a random sentence into A and B. In
-    half of the cases, and always where the chunk is one sentence, B comes from another document instead;
-    the chunk's own rest then begins the next chunk.
+    half of the cases, and always where the chunk is one sentence, B is instead what `kind` says. Where the
+    document has no near passage, or the chunk no second segment to swap, that is a segment of another
+    document, as in ALBERT's create_pretraining_data.py. Where a chunk's own B is unused, it begins the next.
 
     Args:
         stream: random state, uint64 (1,), advanced.
         sentence_ends, document_ends: those of the shard, int64 (S,) and (D,); D > 1.
         max_tokens: the most tokens of A and B together; at least 2.
         short_sequence_probability: the share of documents that aim at a shorter random length.
+        kind: a PairKind other than none.
         pairs: PAIR (at least the documents' number of sentences,), filled from the front.
 
     Returns:
         The number of pairs.
     """
+    near, order = kind == "near", kind == "order"
     count = 0
     for document in range(first_document, last_document):
-        sentence, last = run_start(document_ends, document), int(document_ends[document])
+        first, last = run_start(document_ends, document), int(document_ends[document])
         target_length = draw_target_length(stream, max_tokens, short_sequence_probability)
+        sentence = first
         while sentence < last:
             end = chunk_end(sentence_ends, sentence, last, target_length)
             sentences = end - sentence
@@ -121,17 +164,24 @@ def pair_sentences(
                 a_last += int(random_below(stream, sentences - 1))
             pair = pairs[count]
             pair.a_start, pair.a_end = run_start(sentence_ends, sentence), sentence_ends[a_last - 1]
+            pair.b_start, pair.b_end, pair.label = pair.a_end, sentence_ends[end - 1], IS_NEXT
             if sentences == 1 or random_unit(stream) < 0.5:
-                b_target = target_length - (pair.a_end - pair.a_start)
-                pair.b_start, pair.b_end = draw_random_segment(
-                    stream, sentence_ends, document_ends, document, b_target
-                )
-                pair.label = IS_RANDOM
-                sentence = a_last
-            else:
-                pair.b_start, pair.b_end = pair.a_end, sentence_ends[end - 1]
-                pair.label = IS_NEXT
-                sentence = end
+                pair.label = NOT_NEXT
+                if order and sentences > 1:
+                    pair.a_start, pair.b_start = pair.b_start, pair.a_start
+                    pair.a_end, pair.b_end = pair.b_end, pair.a_end
+                else:
+                    end = a_last
+                    b_target = target_length - (pair.a_end - pair.a_start)
+                    if near and sum(count_near_sentences(first, last, sentence, a_last)) > 0:
+                        pair.b_start, pair.b_end = draw_near_segment(
+                            stream, sentence_ends, first, last, sentence, a_last, b_target
+                        )
+                    else:
+                        pair.b_start, pair.b_end = draw_random_segment(
+                            stream, sentence_ends, document_ends, document, b_target
+                        )
+            sentence = end
             truncate_pair(stream, pair, max_tokens)
             count += 1
     return count

@@ -47,7 +47,7 @@ def write_description(path: Path, description: Description, card: str) -> None:
         values["id2label"] = {str(i): label for i, label in enumerate(description.labels)}
         values["label2id"] = {label: i for i, label in enumerate(description.labels)}
     write_json(path / "config.json", values)
-    description.tokenizer.save(path)
+    description.tokenizer.save(path, description.config.max_position_embeddings)
     write_text(path / "README.md", card)
 
 

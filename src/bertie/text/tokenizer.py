@@ -96,9 +96,10 @@ class Tokenizer:
             vocabulary = Vocabulary(sorted(ids, key=ids.__getitem__), str(path / TOKENIZER_FILE))
         return cls(vocabulary, lowercase, model.get("max_input_chars_per_word", 100))
 
-    def save(self, directory: str | Path) -> None:
+    def save(self, directory: str | Path, model_max_length: int = 512) -> None:
         """Write vocab.txt, tokenizer.json and tokenizer_config.json, which Hugging Face's libraries load.
 
+        `model_max_length` is the most tokens the model has positions for; 512 is every released model's.
         They give the same ids, but for special tokens in a text, which they protect, for private-use and
         newer characters, and for the final sigma.
         """
@@ -110,7 +111,7 @@ class Tokenizer:
             {
                 "tokenizer_class": "BertTokenizer",
                 "do_lower_case": self.lowercase,
-                "model_max_length": 512,  # the positions of every released model
+                "model_max_length": model_max_length,
                 "pad_token": PAD,
                 "unk_token": UNK,
                 "cls_token": CLS,

@@ -165,6 +165,7 @@ def pack_examples(examples: Examples, micro_batch_tokens: int) -> list[PackedBat
         last = max(int(np.searchsorted(examples.bounds, limit, side="right")) - 1, first + 1)
         start, end = examples.bounds[first], examples.bounds[last]
         masked = slice(examples.masked_bounds[first], examples.masked_bounds[last])
+        next_sentences = examples.next_sentence_labels
         batches.append(
             pack(
                 examples.input_ids[start:end],
@@ -172,7 +173,7 @@ def pack_examples(examples: Examples, micro_batch_tokens: int) -> list[PackedBat
                 examples.bounds[first : last + 1],
                 masked_positions=examples.masked_positions[masked] - start,
                 masked_labels=examples.masked_labels[masked],
-                next_sentence_labels=examples.next_sentence_labels[first:last],
+                next_sentence_labels=None if next_sentences is None else next_sentences[first:last],
             )
         )
         first = last
