@@ -1,15 +1,17 @@
 """Learn a vocabulary from Wikipedia: ours against the WordPiece trainer of `tokenizers`, on the same files.
 
-    python benchmarks/learning.py [FILES=4] [SIZE=30000] [WORKERS=2]
+    python benchmarks/learning.py [FILES=20] [SIZE=30000] [WORKERS=2]
 
-Each learner runs in a process of its own, from the files to the list of tokens, so that its memory is its
-own. The text held out is another file; both vocabularies are applied by our tokenizer.
+Ours merges by frequency, as theirs does, and by likelihood. Each learner runs in a process of its own, from
+the files to the list of tokens, so that its memory is its own. The text held out is another file; all
+vocabularies are applied by our tokenizer.
 """
 
 import os
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 
@@ -17,7 +19,7 @@ import numpy as np
 
 from bertie.corpus.readers import list_inputs, read_documents
 from bertie.corpus.word_counts import count_words
-from bertie.text.learning import learn_vocabulary
+from bertie.text.learning import Merges, learn_vocabulary
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
@@ -25,11 +27,11 @@ DATA = Path(os.environ.get("BERTIE_DATA") or Path(__file__).parents[2] / "shared
 HELD_OUT = DATA / "text/wikipedia-small/wiki_00"
 
 
-def learn_ours(files: list[Path], size: int, workers: int) -> list[str]:
+def learn_ours(merges: Merges, files: list[Path], size: int, workers: int) -> list[str]:
     started = time.perf_counter()
     words, counts = count_words(files, True, workers)
     print(f"  {len(words):,} words counted in {time.perf_counter() - started:.1f} s", file=sys.stderr)
-    return learn_vocabulary(words, counts, size)
+    return learn_vocabulary(words, counts, size, merges)
 
 
 def learn_theirs(files: list[Path], size: int, workers: int) -> list[str]:
@@ -43,7 +45,11 @@ def learn_theirs(files: list[Path], size: int, workers: int) -> list[str]:
     return sorted(ids, key=ids.__getitem__)
 
 
-LEARNERS = {"bertie": learn_ours, "tokenizers": learn_theirs}
+LEARNERS = {
+    "frequency": partial(learn_ours, "frequency"),
+    "likelihood": partial(learn_ours, "likelihood"),
+    "tokenizers": learn_theirs,
+}
 
 
 def run_learner(name: str, count: int, size: int, workers: int) -> None:
@@ -57,7 +63,7 @@ def run_learner(name: str, count: int, size: int, workers: int) -> None:
     print(seconds, memory / 1e3, *tokens, sep="\n")
 
 
-def main(count: int = 4, size: int = 30_000, workers: int = 2) -> None:
+def main(count: int = 20, size: int = 30_000, workers: int = 2) -> None:
     held_out = [line for document in read_documents(HELD_OUT) for line in document.text.splitlines()]
     megabytes = sum(
         len(document.text.encode())

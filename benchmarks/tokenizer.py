@@ -1,8 +1,10 @@
 """The tokenizer against `tokenizers`, on lines of Wikipedia: python benchmarks/tokenizer.py
 
-Both sides take the same lists of strings, in turn, in one run; the figures are medians. Ours gives ids,
+Both sides take the same list of strings, in turn, in one run; the figures are medians. Ours gives ids,
 segments, word numbers and offsets as arrays; theirs is `encode_batch_fast`, which leaves offsets out, and its
-time includes no conversion to arrays. The data: BERTIE_DATA, or ../shared/data.
+time includes no conversion to arrays. Two threads: ours encode half of the list each, theirs are its own.
+Then the cost of a character in words of every length, on a vocabulary built to hurt. The data: BERTIE_DATA,
+or ../shared/data.
 """
 
 import os
@@ -18,10 +20,11 @@ os.environ["RAYON_NUM_THREADS"] = "2"  # read once, when tokenizers starts its t
 import tokenizers
 
 from bertie.text.tokenizer import Encoding, Tokenizer
+from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
 CHARACTERS = 2_000_000
-ROUNDS = 7
-LINES_AT_ONCE = 1000  # what a caller would hand over at a time
+ROUNDS = 9
+WORD_LENGTHS = (5, 10, 20, 50, 100)  # 100 is the longest that is matched
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -30,12 +33,12 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def main() -> None:
-    data = Path(os.environ.get("BERTIE_DATA") or Path(__file__).parents[2] / "shared" / "data")
+def compare_speed(data: Path) -> None:
+    """Megabytes a second, ours and theirs, on one thread and on two."""
     with (data / "text" / "wikipedia-small" / "wiki_00").open(encoding="utf-8") as file:
         lines = file.read(CHARACTERS).split("\n")
     size = len("\n".join(lines).encode()) / 1e6
-    batches = [lines[i : i + LINES_AT_ONCE] for i in range(0, len(lines), LINES_AT_ONCE)]
+    halves = [lines[: len(lines) // 2], lines[len(lines) // 2 :]]
 
     ours = Tokenizer.load(data / "vocab" / "uncased_en" / "vocab.txt")
     with tempfile.TemporaryDirectory() as folder:
@@ -45,29 +48,57 @@ def main() -> None:
 
     def encode_ours(threads: int) -> list[Encoding]:
         if threads == 1:
-            return [ours.encode_batch(batch) for batch in batches]
+            return [ours.encode_batch(lines)]
         with ThreadPoolExecutor(threads) as pool:
-            return list(pool.map(ours.encode_batch, batches))
+            return list(pool.map(ours.encode_batch, halves))
 
-    def encode_theirs(threads: int) -> list[list[tokenizers.Encoding]]:
+    def encode_theirs(threads: int) -> list[tokenizers.Encoding]:
         os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"  # read at every call
-        return [theirs.encode_batch_fast(batch) for batch in batches]
+        return theirs.encode_batch_fast(lines)
 
-    our_ids = [i for encoding in encode_ours(1) for i in encoding.input_ids.tolist()]
-    their_ids = [i for batch in encode_theirs(1) for encoding in batch for i in encoding.ids]
-    print(f"{size:.1f} MB, {len(lines)} lines, {len(our_ids)} tokens, ids equal: {our_ids == their_ids}")
-    for threads in (1, 2):
-        times = [
-            (seconds(lambda: encode_ours(threads)), seconds(lambda: encode_theirs(threads)))  # noqa: B023
-            for _ in range(ROUNDS)
-        ]
-        for name, column in zip(("bertie", "tokenizers"), zip(*times, strict=True), strict=True):
-            median = statistics.median(column)
-            rate = f"{size / median:6.1f} MB/s {len(our_ids) / median / 1e6:6.2f} M tokens/s"
-            print(f"{threads} thread(s)  {name:10}  {rate}")
-        ratio = statistics.median(their / our for our, their in times)
-        print(f"{threads} thread(s)  ratio {ratio:.1f}")
+    (encoding,) = encode_ours(1)
+    equal = encoding.input_ids.tolist() == [i for their in encode_theirs(1) for i in their.ids]
+    tokens = len(encoding.input_ids)
+    print(f"{size:.1f} MB, {len(lines):,} lines, {tokens:,} tokens, ids equal: {equal}")
+    times = [
+        [seconds(lambda: work(threads)) for work in (encode_ours, encode_theirs) for threads in (1, 2)]  # noqa: B023
+        for _ in range(ROUNDS)
+    ]
+    for name, column in zip(
+        ("bertie, 1 thread", "bertie, 2 threads", "tokenizers, 1 thread", "tokenizers, 2 threads"),
+        zip(*times, strict=True),
+        strict=True,
+    ):
+        median = statistics.median(column)
+        print(f"{name:21}  {size / median:6.1f} MB/s  {tokens / median / 1e6:6.2f} M tokens/s")
+
+    def ratio(slower: int, faster: int) -> float:
+        return statistics.median(row[slower] / row[faster] for row in times)
+
+    print(f"bertie against tokenizers: {ratio(2, 0):.1f} times on one thread, {ratio(3, 1):.1f} on two")
+    print(f"two threads against one: bertie {ratio(0, 1):.2f}, tokenizers {ratio(2, 3):.2f}")
+
+
+def compare_word_lengths() -> None:
+    """Nanoseconds a character of words aa…ab, whose pieces are short but whose every end looks like aa…ac.
+
+    To match by trying the longest piece first, or by walking the trie anew for each piece, is quadratic here.
+    """
+    short = ["a" * length for length in (1, 2, 3)]
+    long = ["a" * length + "c" for length in range(1, max(WORD_LENGTHS))]
+    tokens = [token for text in (*short, *long, "b") for token in (text, f"##{text}")]
+    tokenizer = Tokenizer(Vocabulary([*SPECIAL_TOKENS, *tokens]))
+    texts = {n: [f"{'a' * (n - 1)}b " * (CHARACTERS // 2 // (n + 1))] for n in WORD_LENGTHS}
+    times = [
+        [seconds(lambda: tokenizer.encode_batch(text)) / len(text[0]) for text in texts.values()]  # noqa: B023
+        for _ in range(ROUNDS)
+    ]
+    costs = [statistics.median(column) * 1e9 for column in zip(*times, strict=True)]
+    listed = ", ".join(f"{cost:.1f} ({n} letters)" for n, cost in zip(WORD_LENGTHS, costs, strict=True))
+    print(f"ns a character: {listed}")
+    print(f"the longest words against the shortest: {costs[-1] / costs[0]:.2f} times")
 
 
 if __name__ == "__main__":
-    main()
+    compare_speed(Path(os.environ.get("BERTIE_DATA") or Path(__file__).parents[2] / "shared" / "data"))
+    compare_word_lengths()

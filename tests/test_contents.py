@@ -15,6 +15,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "bertie"
 CONTENTS = """
 base.errors
 base.files
+base.compression
+base.tables
 base.kernels
 base.random
 base.settings
@@ -27,13 +29,18 @@ text.wordpiece
 text.tokenizer
 text.learning
 text.sentences
+corpus.documents
+corpus.formats
+corpus.wikipedia
 corpus.readers
+corpus.spans
 corpus.word_counts
 corpus.shards
 corpus.assembly
 corpus.preparation
 corpus.masking
 corpus.sentence_pairs
+corpus.examples
 corpus.sampling
 model.config
 model.directory

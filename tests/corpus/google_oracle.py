@@ -5,6 +5,7 @@ The random numbers come from `random()` and `randint(first, last)`, both inclusi
 """
 
 import random
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -113,20 +114,47 @@ def truncate(pair: Pair, max_tokens: int, rng: Randomness) -> None:
         longer.pop(0 if rng.random() < 0.5 else -1)
 
 
+def words_of(tokens: list[int], continuations: Collection[int]) -> list[list[int]]:
+    """The places of each word: of one token, where there are no continuations."""
+    words: list[list[int]] = []
+    for place, token in enumerate(tokens):
+        if token in (CLS, SEP):
+            continue
+        if words and token in continuations:
+            words[-1].append(place)
+        else:
+            words.append([place])
+    return words
+
+
+def choose(words: list[list[int]], count: int) -> list[int]:
+    """The places to be predicted: the words as they come, less those that would be too much."""
+    chosen: list[int] = []
+    for word in words:
+        if len(chosen) + len(word) <= count:
+            chosen += word
+    return chosen
+
+
 def mask(
-    tokens: list[int], masking_rate: float, max_predictions: int, vocabulary_size: int, rng: random.Random
+    tokens: list[int],
+    masking_rate: float,
+    max_predictions: int,
+    vocabulary_size: int,
+    rng: random.Random,
+    continuations: Collection[int] = (),
 ) -> tuple[list[int], list[int]]:
     """The tokens after masking, and the places that were chosen, ascending."""
-    candidates = [place for place, token in enumerate(tokens) if token not in (CLS, SEP)]
-    rng.shuffle(candidates)
-    count = min(max_predictions, max(1, round(len(tokens) * masking_rate)))
+    words = words_of(tokens, continuations)
+    rng.shuffle(words)
+    chosen = choose(words, min(max_predictions, max(1, round(len(tokens) * masking_rate))))
     masked = list(tokens)
-    for place in candidates[:count]:
+    for place in chosen:
         if rng.random() < 0.8:
             masked[place] = MASK
         elif rng.random() >= 0.5:
             masked[place] = rng.randint(0, vocabulary_size - 1)
-    return masked, sorted(candidates[:count])
+    return masked, sorted(chosen)
 
 
 def document_examples(
@@ -136,11 +164,12 @@ def document_examples(
     max_predictions: int,
     vocabulary_size: int,
     rng: random.Random,
+    continuations: Collection[int] = (),
 ) -> list[Example]:
     """The examples of one document, with the defaults of the original release."""
     examples = []
     for pair in document_pairs(documents, index, max_seq_length - 3, 0.1, rng):
         original = [CLS, *pair.a, SEP, *pair.b, SEP]
-        masked, positions = mask(original, 0.15, max_predictions, vocabulary_size, rng)
+        masked, positions = mask(original, 0.15, max_predictions, vocabulary_size, rng, continuations)
         examples.append(Example(original, masked, positions, pair))
     return examples

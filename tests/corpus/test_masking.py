@@ -1,15 +1,20 @@
 """Masking: exact properties by hypothesis, shares and uniformity by chi-square at fixed seeds."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import chisquare
-from tests.corpus.google_oracle import CLS, MASK, SEP
+from scipy.stats import chi2_contingency, chisquare
+from tests.corpus.google_oracle import CLS, MASK, SEP, choose, words_of
 
-from bertie.corpus.masking import count_masks, mask_tokens
+from bertie.corpus.masking import continuations, count_masks, mask_tokens, mask_words
+from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
 VOCABULARY_SIZE = 50
+FIRST_CONTINUATION = 30  # this and all greater ids
+IS_CONTINUATION = np.arange(VOCABULARY_SIZE) >= FIRST_CONTINUATION
 
 
 def masked(
@@ -19,12 +24,17 @@ def masked(
     seed: int,
     mask_share: float = 0.8,
     keep_share: float = 0.1,
+    whole_words: bool = False,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The tokens after masking, the places chosen and the labels."""
     after = input_ids.copy()
     positions, labels = np.full(count, -1), np.full(count, -1)
     stream = np.array([seed], dtype=np.uint64)
-    mask_tokens(stream, after, separator, mask_share, keep_share, MASK, VOCABULARY_SIZE, positions, labels)
+    how = (mask_share, keep_share, MASK, VOCABULARY_SIZE)
+    if whole_words:
+        masks = mask_words(stream, after, separator, IS_CONTINUATION, *how, positions, labels)
+        return after, positions[:masks], labels[:masks]
+    mask_tokens(stream, after, separator, *how, positions, labels)
     return after, positions, labels
 
 
@@ -74,13 +84,14 @@ def test_every_choice_of_places_is_equally_likely():
     assert chisquare(list(choices.values())).pvalue > 0.001
 
 
+@pytest.mark.parametrize("whole_words", [False, True])
 @pytest.mark.parametrize("shares", [(0.8, 0.1), (1.0, 0.0), (0.8, 0.0), (0.8, 0.2), (0.0, 0.2), (0.0, 0.0)])
-def test_the_shares_of_mask_same_and_random(shares):
+def test_the_shares_of_mask_same_and_random(shares, whole_words):
     mask_share, keep_share = shares  # the rows of Table 8
     before = example(200, 200)
     seen = np.zeros(3)
     for seed in range(60):
-        after, positions, labels = masked(before, 201, 60, seed, mask_share, keep_share)
+        after, positions, labels = masked(before, 201, 60, seed, mask_share, keep_share, whole_words)
         replaced = after[positions]
         seen += [(replaced == MASK).sum(), (replaced == labels).sum(), 0]
         seen[2] += ((replaced != MASK) & (replaced != labels)).sum()
@@ -102,3 +113,55 @@ def test_a_random_token_comes_from_the_whole_vocabulary():
         after, positions, _ = masked(before, 201, 100, seed, mask_share=0.0, keep_share=0.0)
         counts += np.bincount(after[positions], minlength=VOCABULARY_SIZE)
     assert chisquare(counts).pvalue > 0.001
+
+
+words = st.lists(st.integers(5, VOCABULARY_SIZE - 1), min_size=1, max_size=40)
+
+
+@given(words, words, st.integers(1, 90), st.integers(0, 2**64 - 1))
+def test_whole_words_are_masked_as_long_as_there_is_room(a, b, count, seed):
+    before = np.array([CLS, *a, SEP, *b, SEP], dtype=np.int32)
+    after, positions, labels = masked(before, len(a) + 1, count, seed, whole_words=True)
+    assert (np.diff(positions) > 0).all()
+    chosen = set(positions.tolist())
+    left_out = []
+    for word in words_of(before.tolist(), range(FIRST_CONTINUATION, VOCABULARY_SIZE)):
+        assert chosen.issuperset(word) or chosen.isdisjoint(word)
+        left_out += [] if chosen.issuperset(word) else [len(word)]
+    # A word that was passed over would be too much even now: the skip was not a stop.
+    assert len(chosen) <= count
+    assert all(len(chosen) + size > count for size in left_out)
+    after[positions] = labels
+    assert (after == before).all()
+
+
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_choices_of_whole_words_are_as_likely_as_those_of_the_oracle(count):
+    before = np.array([CLS, 5, 31, 6, 32, 33, SEP, 34, 7, 8, 35, SEP], dtype=np.int32)
+    sizes = [len(word) for word in words_of(before.tolist(), range(30, 50))]
+    assert sizes == [2, 4, 1, 2], "the first token of B goes on with the last word of A"
+    orders = list(itertools.permutations(words_of(before.tolist(), range(30, 50))))
+    expected: dict[tuple[int, ...], float] = {}
+    for order in orders:
+        places = tuple(sorted(choose(list(order), count)))
+        expected[places] = expected.get(places, 0) + 4800 / len(orders)
+    seen = dict.fromkeys(expected, 0)
+    for seed in range(4800):
+        seen[tuple(masked(before, 6, count, seed, whole_words=True)[1].tolist())] += 1
+    assert chisquare(list(seen.values()), list(expected.values())).pvalue > 0.001 or len(seen) == 1
+
+
+def test_each_token_of_a_word_is_replaced_on_its_own():
+    before = np.array([CLS, *[6, 40] * 30, SEP], dtype=np.int32)
+    table = np.zeros((3, 3))
+    for seed in range(200):
+        after, positions, labels = masked(before, 61, 60, seed, 0.4, 0.3, whole_words=True)
+        kinds = np.where(after[positions] == MASK, 0, np.where(after[positions] == labels, 1, 2))
+        np.add.at(table, (kinds[::2], kinds[1::2]), 1)
+    assert table.sum() == 6000
+    assert chi2_contingency(table).pvalue > 0.001
+
+
+def test_continuations_are_the_tokens_within_words():
+    vocabulary = Vocabulary([*SPECIAL_TOKENS, "##s", "#", "word", "##", "a##"])
+    assert np.flatnonzero(continuations(vocabulary)).tolist() == [5, 8]

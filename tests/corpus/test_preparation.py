@@ -16,8 +16,8 @@ import pytest
 
 import bertie
 from bertie.base.errors import DataError, SettingsError
-from bertie.corpus import assembly, preparation, readers, word_counts
-from bertie.corpus.preparation import prepare
+from bertie.corpus import assembly, preparation, readers, spans, word_counts
+from bertie.corpus.preparation import prepare, read_skipped
 from bertie.corpus.readers import list_inputs
 from bertie.corpus.shards import Corpus, Shard
 from bertie.text.learning import learn_vocabulary
@@ -65,7 +65,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> list[P
 
 @pytest.fixture(autouse=True)
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "TASK_BYTES", 4000)
+    monkeypatch.setattr(spans, "TASK_BYTES", 4000)
 
 
 def list_documents(shards: list[Shard]) -> list[tuple[tuple[int, ...], ...]]:
@@ -92,7 +92,7 @@ def expected(
     """The files that one undisturbed run on one worker writes."""
     output = tmp_path_factory.mktemp("expected") / "corpus"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(readers, "TASK_BYTES", 4000)
+        patch.setattr(spans, "TASK_BYTES", 4000)
         prepare(inputs, tokenizer, output, workers=1, held_out=0.1)
     return read_tree(output)
 
@@ -125,10 +125,11 @@ def test_equals_the_definition(tmp_path: Path, inputs: list[Path], texts: list[s
     assert not (tmp_path / "corpus/parts").exists()
 
 
-def test_two_workers_write_the_same_bytes(
-    tmp_path: Path, inputs: list[Path], tokenizer: Path, expected: dict[str, bytes]
+@pytest.mark.parametrize("workers", [2, 4])
+def test_more_workers_write_the_same_bytes(
+    tmp_path: Path, inputs: list[Path], tokenizer: Path, expected: dict[str, bytes], workers: int
 ) -> None:
-    prepare(inputs, tokenizer, tmp_path / "corpus", workers=2, held_out=0.1)
+    prepare(inputs, tokenizer, tmp_path / "corpus", workers, held_out=0.1)
     assert read_tree(tmp_path / "corpus") == expected
 
 
@@ -157,9 +158,9 @@ def test_a_killed_worker_changes_nothing(
 KILLED_RUN = """
 import os, signal, sys
 from pathlib import Path
-from bertie.corpus import assembly, preparation, readers
+from bertie.corpus import assembly, preparation, spans
 
-readers.TASK_BYTES = 4000
+spans.TASK_BYTES = 4000
 room, calls = sys.argv[1:3]
 module = assembly if room == "_assemble_shard" else preparation
 function = getattr(module, room)
@@ -177,7 +178,7 @@ preparation.prepare([Path(p) for p in sys.argv[5:]], Path(sys.argv[3]), Path(sys
 """
 
 
-@pytest.mark.parametrize(("function", "calls"), [("_encode", 5), ("_assemble_shard", 2)])
+@pytest.mark.parametrize(("function", "calls"), [("write_hashes", 3), ("_assemble_shard", 2)])
 def test_a_killed_and_restarted_run_goes_on(
     tmp_path: Path,
     inputs: list[Path],
@@ -211,7 +212,7 @@ def test_a_killed_and_restarted_run_goes_on(
     monkeypatch.setattr(preparation, "_write_part", lambda *a: (written.append(a), write_part(*a)))
     prepare(inputs, tokenizer, output, workers=1, held_out=0.1)
     assert read_tree(output) == expected
-    assert len(written) == len(readers.cut_into_tasks(inputs)) - done
+    assert len(written) == len(spans.cut_into_tasks(inputs)) - done
 
 
 def test_batches_and_buckets_are_of_no_account(
@@ -223,7 +224,7 @@ def test_batches_and_buckets_are_of_no_account(
 ) -> None:
     monkeypatch.setattr(word_counts, "BATCH_CHARACTERS", 500)
     monkeypatch.setattr(assembly, "BUCKET_DOCUMENTS", 16)
-    monkeypatch.setattr(assembly, "CHUNK_DOCUMENTS", 3)
+    monkeypatch.setattr(assembly, "CHUNK_TOKENS", 40)
     prepare(inputs, tokenizer, tmp_path / "corpus", workers=1, held_out=0.1)
     assert read_tree(tmp_path / "corpus") == expected
 
@@ -267,6 +268,57 @@ def test_small_corpora(
     (tmp_path / "a.jsonl").write_text("".join(lines))
     manifest = prepare([tmp_path / "a.jsonl"], tokenizer, tmp_path / "corpus", 1, held_out)
     assert (manifest.train.documents, manifest.held_out.documents) == counts
+
+
+def test_long_documents_are_prepared_in_pieces(
+    tmp_path: Path, texts: list[str], tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of a document each, among them equal ones, give the same whether they come in pieces or not."""
+    (tmp_path / "in").mkdir()
+    for number, text in enumerate([*texts[:60], "\n".join(texts[60:])]):
+        (tmp_path / f"in/{number:03}.txt").write_bytes(text.encode())
+    inputs = list_inputs([tmp_path / "in"])
+    whole = prepare(inputs, tokenizer, tmp_path / "whole", workers=1, format="plain")
+    monkeypatch.setattr(readers, "PIECE_CHARACTERS", 40)
+    monkeypatch.setattr(word_counts, "BATCH_CHARACTERS", 100)
+    pieces = prepare(inputs, tokenizer, tmp_path / "pieces", workers=1, format="plain")
+    assert pieces == whole
+    assert whole.duplicates_dropped == 1
+    assert whole.empty_documents_dropped == 1  # "\u200b\n\ufffd" is no empty file, unlike the other two
+    assert whole.skipped == {"empty_files": 2}
+    assert read_tree(tmp_path / "pieces") == read_tree(tmp_path / "whole")
+
+
+def test_what_cannot_be_read(tmp_path: Path, inputs: list[Path], tokenizer: Path) -> None:
+    """It stops a run, which then goes on by leaving it out: counted, named and nothing else changed."""
+    (tmp_path / "good.jsonl").write_bytes(inputs[0].read_bytes())
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / os.fsdecode(b"picture\xff.png")).write_bytes(b"\x89PNG\0")
+    bad = inputs[1].read_bytes().replace(b'{"text"', b'{"text', 2)
+    (tmp_path / "bad.jsonl").write_bytes(bad)
+    found = list_inputs([tmp_path])
+    output = tmp_path / "corpus"
+    with pytest.raises(DataError, match=r"bad\.jsonl: line 1: not valid JSON"):
+        prepare(found, tokenizer, output, workers=1)
+    manifest = prepare(found, tokenizer, output, workers=2, on_error="skip")
+    assert manifest.skipped == {"binary_files": 1, "empty_files": 1, "malformed_documents": 2}
+    skipped = [line.removeprefix(str(tmp_path)).split(" ")[:3] for line in read_skipped(output)]
+    assert skipped == [
+        ["/bad.jsonl:", "line", "1:"],
+        ["/bad.jsonl:", "line", "2:"],
+        ["/empty.txt:", "there", "is"],
+        ["/picture\udcff.png:", "binary,", "or"],
+    ]
+    clean = tmp_path / "clean.jsonl"
+    clean.write_bytes(b"".join(bad.splitlines(keepends=True)[2:]))
+    expected = prepare([clean, tmp_path / "good.jsonl"], tokenizer, tmp_path / "clean", workers=1)
+    assert manifest == expected.model_copy(update={"skipped": manifest.skipped})
+
+
+def test_nothing_but_what_cannot_be_read(tmp_path: Path, tokenizer: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\0")
+    with pytest.raises(DataError, match=r"no text in any document .*; .*a\.txt: binary"):
+        prepare([tmp_path / "a.txt"], tokenizer, tmp_path / "corpus", workers=1, on_error="skip")
 
 
 def test_inputs_without_text(tmp_path: Path, tokenizer: Path) -> None:
@@ -314,7 +366,7 @@ def _interrupt(*arguments: object) -> None:
 
 def test_real_articles(tmp_path: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranges of a real file, with a real vocabulary: every article arrives, nearly nothing is unknown."""
-    monkeypatch.setattr(readers, "TASK_BYTES", 300_000)
+    monkeypatch.setattr(spans, "TASK_BYTES", 300_000)
     article_bytes = (shared_data / "text/wikipedia-small/wiki_00").read_bytes()[:2_000_000]
     whole = article_bytes[: article_bytes.rindex(b"</doc>\n") + 7]
     (tmp_path / "wiki_00").write_bytes(whole)

@@ -4,17 +4,23 @@ import bz2
 import gzip
 import json
 import lzma
+import random
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
+import pyarrow.ipc
+import pyarrow.parquet
 import pytest
+import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bertie.base.errors import DataError
+from bertie.base.errors import DataError, SettingsError
 from bertie.corpus import readers
-from bertie.corpus.readers import Document, Format, cut_into_tasks, detect_format, list_inputs, read_documents
+from bertie.corpus.documents import Document, Problems
+from bertie.corpus.formats import Format, detect_format
+from bertie.corpus.readers import list_inputs, read_documents
 
 LINES = st.text("aé. ", min_size=1, max_size=8).map(lambda line: f"x{line}")
 DOCUMENTS = st.lists(st.lists(LINES, min_size=1, max_size=4), max_size=8)
@@ -38,7 +44,19 @@ def write_jsonl(documents: list[list[str]], blanks: int) -> str:
     return "".join(json.dumps({"text": "\n".join(lines)}) + "\n" * (1 + blanks) for lines in documents)
 
 
+def write_wikipedia(documents: list[list[str]], blanks: int) -> str:
+    pages = (
+        f"  <page>\n    <title>{index}</title>\n    <ns>0</ns>\n    <revision>\n      <text>"
+        + "\n".join(lines)
+        + "</text>\n    </revision>\n  </page>\n"
+        + "\n" * blanks
+        for index, lines in enumerate(documents)
+    )
+    return f"<mediawiki>\n  <siteinfo>\n  </siteinfo>\n{''.join(pages)}</mediawiki>\n"
+
+
 WRITERS: dict[Format, Callable[[list[list[str]], int], str]] = {
+    "wikipedia": write_wikipedia,
     "sentences": write_sentences,
     "wikiextractor": write_wikiextractor,
     "jsonl": write_jsonl,
@@ -60,12 +78,16 @@ def test_ranges_give_each_document_once(
         for start, stop in pairwise(edges)
         for document in read_documents(path, format, start or 0, stop)
     ]
+    if format == "wikipedia":
+        documents = [[" ".join(line.split()) for line in lines] for lines in documents]
     strip = str.strip if format == "wikiextractor" else str
     assert found == [strip("\n".join(lines)) for lines in documents]
 
 
 @pytest.mark.parametrize("format", WRITERS)
-@pytest.mark.parametrize(("suffix", "compress"), [(".gz", gzip), (".bz2", bz2), (".xz", lzma)])
+@pytest.mark.parametrize(
+    ("suffix", "compress"), [(".gz", gzip), (".bz2", bz2), (".xz", lzma), (".zst", zstandard)]
+)
 def test_compressed_files(tmp_path: Path, format: Format, suffix: str, compress: object) -> None:
     text = WRITERS[format]([["One is here.", "Two."], ["Three is é."]] * 9, 0)
     plain, compressed = tmp_path / "file.txt", tmp_path / f"file.txt{suffix}"
@@ -157,8 +179,10 @@ def test_detection_on_real_files(shared_data: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("a.txt", b"", "a.txt: there is no text"),
-        ("a.txt", b" \n\n", "a.txt: there is no text"),
+        ("a.txt", b"some text \0 and more", "a.txt: binary, or text in UTF-16"),
+        ("a.txt", "Text.".encode("utf-16"), "a.txt: binary, or text in UTF-16"),
+        ("a.txt", b"cut off: \xe2\x82", "a.txt: line 1: not UTF-8"),
+        ("a.json", b'[\n  {"text": "a"},\n', "a.json: one JSON array; write one object a line"),
         ("a.txt", b"good\nb\xe4d\n", "a.txt: line 2: not UTF-8"),
         ("a.txt", b"One is.\nTwo is.\n\nThree is.\nFo\xffr is.\n", "a.txt: line 5: not UTF-8"),
         ("a.jsonl", b'{"text": "a"}\n{"text": \n', "a.jsonl: line 2: not valid JSON"),
@@ -169,17 +193,22 @@ def test_detection_on_real_files(shared_data: Path) -> None:
         ),
         ("a.jsonl", b'{"text": 1}\n', "a.jsonl: line 1: expected an object"),
         ("a.jsonl", b"[]\n", "a.jsonl: line 1: expected an object"),
-        ("a.jsonl", b'{"text": "\\ud800"}\n', "a.jsonl: line 1: half of a surrogate pair"),
+        ("a.jsonl", b'{"text": ' + b"9" * 5000 + b"}\n", "a.jsonl: line 1: not valid JSON"),
+        ("a.jsonl", b'{"text": ' + b"[" * 100_000 + b"\n", "a.jsonl: line 1: expected an object"),
         (
             "wiki",
             b'<doc id="1" title="A">\nA\n\nText\n',
-            r"wiki: line 1: this <doc …> is not closed; the file is cut off",
+            r"wiki: line 1: this <doc> is not closed; the file is cut off",
         ),
         (
             "wiki",
             b'<doc title="A">\n</doc>\n<doc title="B">\n<doc title="C">\n',
             "wiki: line 3: .* before the next one",
         ),
+        ("wiki", b'<doc title="A">\nA\n\nT\xffxt\n</doc>\n', "wiki: line 4: not UTF-8"),
+        ("dump", b"<mediawiki>\n<page>\n<ns>0\n</page>\n", "dump: line 2: a <page> that is not well-formed"),
+        ("a.parquet", b"PAR1 and no more", "a.parquet: damaged or cut off"),
+        ("a.arrow", b"no such thing", "a.arrow: damaged or cut off"),
     ],
 )
 def test_messages(tmp_path: Path, name: str, data: bytes, message: str) -> None:
@@ -187,6 +216,149 @@ def test_messages(tmp_path: Path, name: str, data: bytes, message: str) -> None:
     with pytest.raises(DataError, match=message) as error:
         list(read_documents(tmp_path / name))
     assert "\n" not in str(error.value)
+
+
+GOOD_LINE = b'{"text": "Good."}\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "kept", "counts"),
+    [
+        ("a.txt", b"", 0, {"empty_files": 1}),
+        ("a.txt", b"\xef\xbb\xbf \n", 0, {"empty_files": 1}),
+        ("a.png", b"\x89PNG\r\n\x1a\n\0\0\0", 0, {"binary_files": 1}),
+        ("a.txt", "é".encode("latin-1"), 0, {"misencoded_documents": 1}),
+        ("a.txt.gz", gzip.compress(b"Text." * 99)[:-9], 0, {"unreadable_files": 1}),
+        ("a.txt.gz", b"", 0, {"empty_files": 1}),
+        (
+            "a.jsonl",
+            b"{\n" + GOOD_LINE + b"[]\n" + GOOD_LINE + b'{"text": "\xff"}\n' + GOOD_LINE,
+            3,
+            {"malformed_documents": 2, "misencoded_documents": 1},
+        ),
+        ("a.txt", b"One.\nTwo.\n\n\xff\n\nFour.\nFive.\n\nSix.\nSeven.\n", 3, {"misencoded_documents": 1}),
+        (
+            "wiki",
+            b'<doc id="1">\n<doc id="2">\n2\n</doc>\n<doc id="3">\n\xff\n</doc>\n<doc id="4">\n4\n</doc>\n',
+            2,
+            {"malformed_documents": 1, "misencoded_documents": 1},
+        ),
+    ],
+)
+def test_what_is_skipped_is_counted_and_named(
+    tmp_path: Path, name: str, data: bytes, kept: int, counts: dict[str, int]
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    problems = Problems("skip")
+    assert len(list(read_documents(tmp_path / name, problems=problems))) == kept
+    assert problems.counts == counts
+    assert len(problems.messages) == sum(counts.values())
+    assert all(message.startswith(f"{tmp_path / name}: ") for message in problems.messages)
+
+
+def test_a_cut_off_file_gives_what_came_before(tmp_path: Path) -> None:
+    lines = [json.dumps({"text": random.Random(number).randbytes(40).hex()}) + "\n" for number in range(9000)]
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress("".join(lines).encode())[:-1000])
+    problems = Problems("skip")
+    kept = [document.text for document in read_documents(tmp_path / "a.jsonl.gz", problems=problems)]
+    assert len(kept) > 4500
+    assert kept == [json.loads(line)["text"] for line in lines[: len(kept)]]
+    assert problems.counts == {"unreadable_files": 1}
+
+
+def test_an_empty_file_stops_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").touch()
+    problems = Problems("stop")
+    assert list(read_documents(tmp_path / "a.txt", problems=problems)) == []
+    assert problems.messages == [f"{tmp_path / 'a.txt'}: there is no text in this file; leave it out"]
+
+
+@given(st.integers(0, 200), st.integers(0, 200))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_lines_are_counted_from_the_start_of_the_file(tmp_path: Path, start: int, length: int) -> None:
+    lines = [GOOD_LINE, b"{\n", b"\n", b"bad\n", GOOD_LINE, b"worse\n"] * 3
+    (tmp_path / f"{start}-{length}.jsonl").write_bytes(b"".join(lines))
+    begins = [sum(map(len, lines[:index])) for index in range(len(lines))]
+    problems = Problems("skip")
+    path = tmp_path / f"{start}-{length}.jsonl"
+    list(read_documents(path, "jsonl", start, start + length, problems=problems))
+    bad = [
+        index + 1
+        for index, begin in enumerate(begins)
+        if start <= begin < start + length and lines[index] in (b"{\n", b"bad\n", b"worse\n")
+    ]
+    assert [int(message.split("line ")[1].split(":")[0]) for message in problems.messages] == bad
+
+
+def test_half_a_surrogate_pair_becomes_a_replacement_character(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(r'{"text": "a\ud800b \ud83d\ude00"}')
+    (document,) = read_documents(tmp_path / "a.jsonl")
+    assert document.text == "a\ufffdb \U0001f600"
+
+
+def test_the_key_of_the_text(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "No.", "body": "Yes."}')
+    assert [d.text for d in read_documents(tmp_path / "a.jsonl", column="body")] == ["Yes."]
+
+
+@pytest.mark.parametrize("suffix", ["", ".xz"])
+@pytest.mark.parametrize("format", ["plain", "wrapped"])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(st.text("aé .\n\r\u2028", min_size=1).filter(str.strip), st.integers(1, 9))
+def test_long_documents_come_in_pieces(
+    tmp_path: Path, suffix: str, format: Format, text: str, piece: int
+) -> None:
+    path = tmp_path / f"a.txt{suffix}"
+    path.write_bytes(lzma.compress(text.encode()) if suffix else text.encode())
+    (whole,) = read_documents(path, format)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(readers, "PIECE_CHARACTERS", piece)
+        pieces = list(read_documents(path, format))
+    assert [document.unfinished for document in pieces] == [True] * (len(pieces) - 1) + [False]
+    found = "".join(document.text for document in pieces)
+    if format == "plain" or max(map(len, text.encode().split(b"\n"))) < piece:
+        assert found == whole.text
+    else:  # a line that is cut becomes two
+        assert "".join(found.split()) == "".join(whole.text.split())
+
+
+def test_a_long_document_enters_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "PIECE_CHARACTERS", 10)
+    (tmp_path / "a.txt").write_bytes(b"Good line.\n" * 9 + b"\xff")
+    problems = Problems("skip")
+    assert list(read_documents(tmp_path / "a.txt", "plain", problems=problems)) == []
+    assert problems.messages[0].startswith(f"{tmp_path / 'a.txt'}: line 10: not UTF-8")
+
+
+def test_tables(tmp_path: Path) -> None:
+    texts = ["One. Two.", "Three."]
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts, "n": [1, 2]}), tmp_path / "a.parquet")
+    assert [document.text for document in read_documents(tmp_path / "a.parquet")] == texts
+    with pytest.raises(SettingsError, match=r"a\.parquet: no column 'body'; choose one of text, n"):
+        list(read_documents(tmp_path / "a.parquet", column="body"))
+
+
+def test_rows_without_text(tmp_path: Path) -> None:
+    column = pyarrow.array([b"One.", b"\xff", None], pyarrow.binary()).view(pyarrow.string())
+    pyarrow.parquet.write_table(pyarrow.table({"text": column}), tmp_path / "a.parquet")
+    problems = Problems("skip")
+    assert [d.text for d in read_documents(tmp_path / "a.parquet", problems=problems)] == ["One."]
+    assert problems.counts == {"misencoded_documents": 1, "malformed_documents": 1}
+    assert [message.split(": ")[1] for message in problems.messages] == ["row 2", "row 3"]
+
+
+def test_a_saved_data_set(tmp_path: Path) -> None:
+    """The layout of `datasets.DatasetDict.save_to_disk`."""
+    for split in ("test", "train"):
+        (tmp_path / split).mkdir()
+        table = pyarrow.table({"text": [f"{split} {number}" for number in range(600)]})
+        with pyarrow.ipc.new_stream(tmp_path / split / "data-00000-of-00001.arrow", table.schema) as writer:
+            writer.write_table(table, max_chunksize=100)
+        for name in ("state.json", "dataset_info.json"):
+            (tmp_path / split / name).write_text("{}")
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    texts = [d.text for path in list_inputs([tmp_path]) for d in read_documents(path)]
+    assert texts == [f"{split} {number}" for split in ("test", "train") for number in range(600)]
 
 
 def test_missing_inputs(tmp_path: Path) -> None:
@@ -209,16 +381,3 @@ def test_inputs_are_listed_sorted_once_and_without_hidden_ones(tmp_path: Path) -
         path.name for path in list_inputs([str(tmp_path / "b"), tmp_path / "*.txt", tmp_path / "b/2.txt"])
     ]
     assert listed == ["1.txt", "2.txt", "a.txt"]
-
-
-def test_tasks_cover_the_files_and_are_about_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "TASK_BYTES", 1000)
-    for name, count in (("a.jsonl", 1), ("b.jsonl", 400), ("c.jsonl", 1), ("d.jsonl", 30)):
-        text = "".join(json.dumps({"text": f"{name} {index}"}) + "\n" for index in range(count))
-        (tmp_path / name).write_text(text)
-    inputs = list_inputs([tmp_path])
-    tasks = cut_into_tasks(inputs)
-    found = [document for task in tasks for span in task for document in span.documents()]
-    assert found == [document for path in inputs for document in read_documents(path)]
-    assert all(sum(span.size for span in task) <= 1000 for task in tasks)
-    assert len(tasks) >= 9

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertie.base.errors import DataError
-from bertie.corpus import readers, word_counts
+from bertie.corpus import spans, word_counts
+from bertie.corpus.documents import Problems
 from bertie.corpus.word_counts import WordTable, count_words
 from bertie.text.learning import learn_vocabulary
 
@@ -51,7 +52,7 @@ def inputs(tmp_path: Path) -> list[Path]:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_counts_of_several_files(inputs: list[Path], workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "TASK_BYTES", 10_000)
+    monkeypatch.setattr(spans, "TASK_BYTES", 10_000)
     words, counts = count_words(inputs, True, workers)
     texts = [json.loads(line)["text"] for path in inputs for line in path.read_text().splitlines()]
     spaced = " ".join(texts).replace("李四", " 李 四 ").replace(",", " , ").replace("é", "e").lower()
@@ -72,6 +73,17 @@ def test_batches_are_of_no_account(inputs: list[Path], monkeypatch: pytest.Monke
 
 def test_a_vocabulary_can_be_learnt_from_the_counts(inputs: list[Path]) -> None:
     assert learn_vocabulary(*count_words(inputs, True, 1), 60)[-2:] == ["ab", "ce"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_cannot_be_read_is_counted(inputs: list[Path], workers: int) -> None:
+    expected = count_words(inputs[1:], True, workers)[0]
+    inputs[0].write_bytes(b"\n".join([b"{", b"\0"]))
+    problems = Problems("skip")
+    assert count_words(inputs, True, workers, problems=problems)[0] == expected
+    assert problems.counts == {"binary_files": 1}
+    with pytest.raises(DataError, match=f"{inputs[0]}: binary"):
+        count_words(inputs, True, workers)
 
 
 def test_inputs_without_words(tmp_path: Path) -> None:

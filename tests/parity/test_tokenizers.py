@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import tokenizers
 import transformers
 
 from bertie.text.tokenizer import Tokenizer
+from bertie.text.wordpiece import split_words
 
 CHARACTERS = 400_000
 
@@ -54,10 +56,8 @@ def id_reasons(line: str) -> list[str]:
     return [reason for reason, pattern in ID_REASONS.items() if re.search(pattern, line)]
 
 
-def test_ids_offsets_and_words_on_wikipedia(
-    both: tuple[Tokenizer, tokenizers.Tokenizer], lines: list[str]
-) -> None:
-    ours, theirs = both
+def count_differences(ours: Tokenizer, theirs: tokenizers.Tokenizer, lines: list[str]) -> Counter[str]:
+    """Lines whose ids differ and, in the others, offsets that do; each must have a known reason."""
     encoding = ours.encode_batch(lines)
     different: Counter[str] = Counter()
     for i, (line, their) in enumerate(zip(lines, theirs.encode_batch(lines), strict=True)):
@@ -74,8 +74,45 @@ def test_ids_offsets_and_words_on_wikipedia(
                 assert mine[0] == theirs_[0]
                 assert {unicodedata.category(c) for c in line[theirs_[1] : mine[1]]} == {"Mn"}
                 different["offsets"] += 1
+    return different
+
+
+def test_ids_offsets_and_words_on_wikipedia(
+    both: tuple[Tokenizer, tokenizers.Tokenizer], lines: list[str]
+) -> None:
+    different = count_differences(*both, lines)
     assert different["ids"] <= 1
     assert different["offsets"] <= 20
+
+
+@pytest.mark.slow
+def test_all_differences_on_ten_megabytes(
+    both: tuple[Tokenizer, tokenizers.Tokenizer], shared_data: Path
+) -> None:
+    with (shared_data / "text" / "wikipedia-small" / "wiki_00").open(encoding="utf-8") as file:
+        different = count_differences(*both, file.read().split("\n"))
+    assert different == ({"ids": 1, "offsets": 79} if both[0].lowercase else {})
+
+
+@pytest.mark.slow
+def test_every_character_that_is_treated_otherwise() -> None:
+    normalizer = tokenizers.normalizers.BertNormalizer()
+    splitter = tokenizers.pre_tokenizers.BertPreTokenizer()
+    different: Counter[str] = Counter()
+    for code in range(0x110000):
+        text = f"a{chr(code)}b"
+        if unicodedata.category(chr(code)) == "Cs":  # tokenizers takes none
+            continue
+        codes, bounds = split_words([text], lowercase=True)
+        characters = codes.tobytes().decode("utf-32-le")
+        theirs = [word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))]
+        if [characters[i:j] for i, j in pairwise(bounds)] != theirs:
+            different[unicodedata.category(chr(code))] += 1
+    # docs/decisions/tokenizer.md has the reason for each.
+    assert different == {
+        "Co": 137_468, "Mn": 384, "Lo": 256, "Po": 94, "Cn": 55, "Cf": 13,
+        "Ps": 4, "Pe": 4, "Mc": 2, "Pd": 2, "So": 1,
+    }  # fmt: skip
 
 
 def test_each_reason_is_real(both: tuple[Tokenizer, tokenizers.Tokenizer]) -> None:

@@ -1,17 +1,19 @@
 """The learner against a slow one written from the definition, and against the trainer of `tokenizers`."""
 
+import math
 import random
+import re
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bertie.base.errors import SettingsError
-from bertie.text.learning import learn_vocabulary
+from bertie.text.learning import Merges, learn_vocabulary
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertie.text.wordpiece import split_words
@@ -19,18 +21,26 @@ from bertie.text.wordpiece import split_words
 TABLES = st.dictionaries(st.text("aabcd", min_size=1, max_size=8), st.integers(1, 5), min_size=1, max_size=12)
 
 
-def learn_slowly(table: dict[str, int], size: int) -> list[str]:
-    """Byte-pair encoding by its definition: count all pairs anew, merge the most frequent one everywhere."""
+def learn_slowly(table: dict[str, int], size: int, merges: Merges) -> list[str]:
+    """By its definition: count all pairs and pieces anew, merge the pair that gains most everywhere."""
     words = [([word[0], *(f"##{c}" for c in word[1:])], count) for word, count in table.items()]
     tokens = [*SPECIAL_TOKENS, *sorted({piece for pieces, _ in words for piece in pieces})]
     while len(tokens) < size:
         pairs: Counter[tuple[str, str]] = Counter()
+        parts: Counter[str] = Counter()
         for pieces, count in words:
+            for piece in pieces:
+                parts[piece] += count
             for pair in pairwise(pieces):
                 pairs[pair] += count
         if not pairs:
             break
-        left, right = min(pairs, key=lambda pair: (-pairs[pair], pair))
+        gains: dict[tuple[str, str], float] = dict(pairs)
+        if merges == "likelihood":
+            for (left, right), count in pairs.items():
+                ratio = count * parts.total() / (parts[left] * parts[right])
+                gains[left, right] = count * math.log(ratio)
+        left, right = min(gains, key=lambda pair: (-gains[pair], pair))
         merged = left + right.removeprefix("##")
         for pieces, _ in words:
             index = 0
@@ -43,19 +53,33 @@ def learn_slowly(table: dict[str, int], size: int) -> list[str]:
     return tokens
 
 
+@pytest.mark.parametrize("merges", ["frequency", "likelihood"])
+@settings(max_examples=300)
 @given(TABLES, st.integers(25, 60))
 @example({"aaaaa": 4, "aaab": 3, "baaaa": 2}, 40)  # overlapping places of one pair
 @example({"abc": 1, "abd": 3, "bcd": 2, "abcd": 2}, 40)  # one piece spelt by two pairs
-def test_equals_the_definition(table: dict[str, int], size: int) -> None:
-    assert learn_vocabulary(list(table), table.values(), size) == learn_slowly(table, size)
+@example({"ab": 2**40, "ba": 2**40 - 1, "cab": 2**40 + 1}, 40)  # products beyond 64 bits
+def test_equals_the_definition(merges: Merges, table: dict[str, int], size: int) -> None:
+    assert learn_vocabulary(list(table), table.values(), size, merges) == learn_slowly(table, size, merges)
 
 
+@pytest.mark.parametrize("merges", ["frequency", "likelihood"])
+def test_equals_the_definition_on_real_words(merges: Merges) -> None:
+    words = re.findall(r"[a-z]+", (learn_vocabulary.__doc__ + __doc__).lower())
+    table = dict(Counter(words))
+    assert learn_vocabulary(list(table), table.values(), 600, merges) == learn_slowly(table, 600, merges)
+
+
+@pytest.mark.parametrize("merges", ["frequency", "likelihood"])
 @given(TABLES, st.randoms(use_true_random=False))
-def test_order_of_the_words_is_of_no_account(table: dict[str, int], shuffler: random.Random) -> None:
+def test_order_of_the_words_is_of_no_account(
+    merges: Merges, table: dict[str, int], shuffler: random.Random
+) -> None:
     items = list(table.items())
-    learnt = learn_vocabulary([word for word, _ in items], [count for _, count in items], 60)
+    learnt = learn_vocabulary([word for word, _ in items], [count for _, count in items], 60, merges)
     shuffler.shuffle(items)
-    assert learn_vocabulary([word for word, _ in items], [count for _, count in items], 60) == learnt
+    again = learn_vocabulary([word for word, _ in items], [count for _, count in items], 60, merges)
+    assert again == learnt
 
 
 def test_order_of_the_entries() -> None:

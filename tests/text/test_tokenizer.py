@@ -1,6 +1,10 @@
 """Special tokens, pairs, truncation, offsets, files; the words and pieces themselves: test_wordpiece.py."""
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 import unicodedata
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import bertie
 from bertie.base.errors import DataError, ModelError, SettingsError
 from bertie.text.tokenizer import Encoding, Tokenizer
 from bertie.text.unicode import UNICODE_VERSION
@@ -66,6 +71,17 @@ def test_the_batch_is_its_texts_one_after_the_other() -> None:
         cut = slice(batch.bounds[i], batch.bounds[i + 1])
         for name in ("input_ids", "token_type_ids", "offsets", "word_ids"):
             assert np.array_equal(getattr(batch, name)[cut], getattr(alone, name)), name
+
+
+@given(st.lists(st.text("ab ", max_size=9), max_size=12), st.integers(1, 12), st.booleans())
+def test_chunks_are_of_no_account(texts: list[str], characters: int, paired: bool) -> None:
+    pairs = [text[::-1] for text in texts] if paired else None
+    whole = TOKENIZER.encode_batch(texts, pairs, max_length=8)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bertie.text.tokenizer.CHUNK_CHARACTERS", characters)
+        cut = TOKENIZER.encode_batch(texts, pairs, max_length=8)
+    for name in ("input_ids", "token_type_ids", "offsets", "word_ids", "bounds"):
+        assert np.array_equal(getattr(cut, name), getattr(whole, name)), name
 
 
 def test_no_texts() -> None:
@@ -214,3 +230,27 @@ def test_a_vocabulary_with_gaps_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(json.dumps({"model": model}))
     with pytest.raises(ModelError, match=r"tokenizer\.json: the ids have gaps"):
         Tokenizer.load(tmp_path)
+
+
+ENCODE = "from bertie.text.tokenizer import Tokenizer; print(*Tokenizer.load('{}').encode('Abc d').input_ids)"
+
+
+@pytest.mark.slow  # compiles all kernels, which no cache keeps
+def test_a_read_only_install_without_a_home_works(tmp_path: Path) -> None:
+    package = tmp_path / "site" / "bertie"
+    shutil.copytree(Path(bertie.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    VOCABULARY.save(tmp_path / "vocab.txt")
+    files = sorted(package.rglob("*"))
+    for path in (package, *files):
+        path.chmod(path.stat().st_mode & ~0o222)
+    environment = {**os.environ, "PYTHONPATH": str(package.parent), "HOME": "/dev/null/home"}
+    for name in ("BERTIE_CACHE", "XDG_CACHE_HOME"):
+        environment.pop(name, None)
+    command = [sys.executable, "-B", "-c", ENCODE.format(tmp_path / "vocab.txt")]
+    try:
+        output = subprocess.check_output(command, env=environment, text=True)
+        assert sorted(package.rglob("*")) == files  # root can write even there
+    finally:
+        for path in (package, *files):
+            path.chmod(path.stat().st_mode | 0o200)
+    assert output.split() == list(map(str, TOKENIZER.encode("Abc d").input_ids))

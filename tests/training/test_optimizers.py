@@ -50,3 +50,45 @@ def test_only_biases_and_norms_do_not_decay():
     assert decayed("bert.embeddings.word_embeddings.weight")
     assert not decayed("bert.embeddings.norm.weight")
     assert not decayed("masked_lm.bias")
+
+
+@pytest.mark.parametrize("bias_correction", [False, True])
+def test_lamb_scales_each_matrix_of_queries_keys_and_values_by_itself(bias_correction):
+    torch.manual_seed(0)
+    settings = OptimizerSettings(
+        name="lamb", learning_rate=0.1, weight_decay=0.1, bias_correction=bias_correction
+    )
+    model = PreTrainingModel(SMALL).double()
+    optimizer = build_optimizer(model, settings)
+    expected, moments = {}, {}
+    for name, parameter in model.named_parameters():
+        matrices = 3 if "qkv" in name else 1
+        expected[name] = [part.clone() for part in parameter.detach().chunk(matrices)]
+        moments[name] = [(torch.zeros_like(part), torch.zeros_like(part)) for part in expected[name]]
+    for step in range(1, 5):
+        for name, parameter in model.named_parameters():
+            parameter.grad = torch.randn_like(parameter)
+            for part, grad in enumerate(parameter.grad.chunk(len(expected[name]))):
+                # Algorithm 2, line by line, for one matrix.
+                x, (m, v) = expected[name][part], moments[name][part]
+                m.mul_(0.9).add_(0.1 * grad)
+                v.mul_(0.999).add_(0.001 * grad**2)
+                c1, c2 = (1 - 0.9**step, 1 - 0.999**step) if bias_correction else (1, 1)
+                update = (m / c1) / ((v / c2).sqrt() + 1e-6)
+                if decayed(name):
+                    update = update + 0.1 * x
+                    update *= x.norm() / update.norm()
+                expected[name][part] = x - 0.1 * update
+        optimizer.step()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.detach(), torch.cat(expected[name]))
+
+
+def test_lamb_leaves_a_zero_matrix_its_plain_update():
+    model = torch.nn.Linear(3, 2)
+    torch.nn.init.zeros_(model.weight)
+    optimizer = build_optimizer(torch.nn.ModuleDict({"classifier": model}), OptimizerSettings(name="lamb"))
+    model.weight.grad, model.bias.grad = torch.ones(2, 3), torch.ones(2)
+    optimizer.step()
+    assert torch.isfinite(model.weight).all()
+    assert (model.weight < 0).all()

@@ -5,6 +5,7 @@ import signal
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -14,6 +15,7 @@ import bertie
 from bertie.base.errors import BertieError, DataError, SettingsError
 from bertie.base.settings import read_toml, resolve
 from bertie.corpus.shards import Corpus
+from bertie.model.batch import pack
 from bertie.text.tokenizer import Tokenizer
 from bertie.training.checkpoints import TrainState
 from bertie.training.evaluation import unigram_counts
@@ -89,14 +91,20 @@ def test_the_model_directory_loads_in_transformers_with_equal_ids_and_logits(fin
         assert ours.input_ids[here].tolist() == expected["input_ids"][number]
         assert ours.token_type_ids[here].tolist() == expected["token_type_ids"][number]
 
-    text = "The cat is [MASK] the house."
-    inputs = their_tokenizer(text, return_tensors="pt")
-    masked = inputs["input_ids"][0].tolist().index(their_tokenizer.mask_token_id)
-    logits = theirs.eval()(**inputs).prediction_logits[0, masked]
-    (guesses,) = model.fill_mask(text, top_k=len(logits))
-    probabilities = logits.softmax(-1)
-    for guess in guesses:
-        assert guess.score == pytest.approx(probabilities[guess.token].item(), abs=1e-5)
+    # Every position's masked-LM logits and each pair's next-sentence logits.
+    batch = pack(
+        ours.input_ids, ours.token_type_ids, ours.bounds, masked_positions=np.arange(ours.bounds[-1])
+    )
+    with torch.inference_mode():
+        masked_lm, next_sentence = model.model(batch)
+        for number in range(len(texts)):
+            inputs = their_tokenizer(texts[number], texts[::-1][number], return_tensors="pt")
+            logits = theirs.eval()(**inputs)
+            here = slice(ours.bounds[number], ours.bounds[number + 1])
+            torch.testing.assert_close(masked_lm[here], logits.prediction_logits[0], atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(
+                next_sentence[number], logits.seq_relationship_logits[0], atol=1e-5, rtol=1e-5
+            )
 
 
 def test_training_learns(corpus_path, tmp_path, tiny_settings):

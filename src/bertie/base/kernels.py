@@ -16,7 +16,7 @@ import numba
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-KERNEL_ROOMS = ("base", "text", "corpus")
+KERNEL_ROOMS = ("base", "text", "corpus", "model")
 
 
 @cache

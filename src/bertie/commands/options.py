@@ -1,16 +1,48 @@
 """Options that several verbs share."""
 
 import os
+import sys
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from bertie.corpus.documents import OnError as OnErrorChoice
+from bertie.corpus.formats import Format as FormatChoice
+
 Inputs = Annotated[
     list[Path],
-    typer.Argument(metavar="INPUT...", help="Files, folders or patterns of text; .gz, .bz2 and .xz too."),
+    typer.Argument(
+        metavar="INPUT...", help="Files, folders or patterns of text; .gz, .bz2, .xz and .zst too."
+    ),
 ]
+Format = Annotated[
+    FormatChoice | None, typer.Option(help="The format of every input; each one's own if not given.")
+]
+Column = Annotated[str, typer.Option(help="The key or column of the text, in jsonl, parquet and arrow.")]
+OnError = Annotated[
+    OnErrorChoice,
+    typer.Option(
+        help="At input that is binary, damaged or not of its format: stop, or skip the file, or the document "
+        "alone where a file has many. Empty files are always skipped. What is skipped is named and counted."
+    ),
+]
+Language = Annotated[str, typer.Option(help="What sentences are split as: an ISO 639-1 code.")]
 Workers = Annotated[int, typer.Option(min=1, help="Processes to work with.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 
 CPUS = len(os.sched_getaffinity(0))
+MAX_NAMED = 10  # inputs, on the terminal
+
+
+def print_skipped(counts: Mapping[str, int], messages: Iterable[str]) -> None:
+    """Name the first inputs that could not be read, and count all, on stderr."""
+    for message in islice(messages, MAX_NAMED):
+        print(message, file=sys.stderr)
+    if sum(counts.values()) > MAX_NAMED:
+        print("…", file=sys.stderr)
+    if counts:
+        reasons = (f"{count:,} {reason.replace('_', ' ')}" for reason, count in counts.items())
+        print(f"skipped: {', '.join(reasons)}", file=sys.stderr)

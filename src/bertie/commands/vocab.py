@@ -2,11 +2,11 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from bertie.commands.options import CPUS, Inputs, Workers
+from bertie.commands.options import CPUS, Column, Format, Inputs, OnError, Workers, print_skipped
 
 
 def vocab(
@@ -16,17 +16,27 @@ def vocab(
     cased: Annotated[
         bool, typer.Option("--cased/--uncased", help="Keep case and accents, or drop both.")
     ] = False,
+    merges: Annotated[
+        Literal["frequency", "likelihood"],
+        typer.Option(help="Merge the most frequent pair, or the one that the likelihood gains most by."),
+    ] = "frequency",
+    format: Format = None,
+    column: Column = "text",
+    on_error: OnError = "stop",
     workers: Workers = CPUS,
 ) -> None:
     """Learn a WordPiece vocabulary from text."""
+    from bertie.corpus.documents import Problems
     from bertie.corpus.readers import list_inputs
     from bertie.corpus.word_counts import count_words
     from bertie.text.learning import learn_vocabulary
     from bertie.text.tokenizer import Tokenizer
     from bertie.text.vocabulary import Vocabulary
 
-    words, counts = count_words(list_inputs(inputs), not cased, workers)
-    tokens = learn_vocabulary(words, counts, size)
+    problems = Problems(on_error)
+    words, counts = count_words(list_inputs(inputs), not cased, workers, format, column, problems)
+    print_skipped(problems.counts, problems.messages)
+    tokens = learn_vocabulary(words, counts, size, merges)
     Tokenizer(Vocabulary(tokens), lowercase=not cased).save(out)
     print(f"{counts.sum():,} words, {len(words):,} different: {len(tokens):,} entries", file=sys.stderr)
     if len(tokens) < size:

@@ -37,7 +37,7 @@ MIN_SHARD_DOCUMENTS = 1000
 MIN_DOCUMENTS_TO_HOLD_OUT = 20  # from so many on, the held-out split is not left empty
 MIN_HELD_OUT = 2  # documents: a random next sentence needs another one
 BUCKET_DOCUMENTS = 1 << 20  # whose hashes are compared at a time, in some 100 MB
-CHUNK_DOCUMENTS = 1 << 12  # copied from a part to a shard at a time
+CHUNK_TOKENS = 1 << 22  # copied from a part to a shard at a time, or one document of more
 
 TRAIN, HELD_OUT, DUPLICATE = range(3)  # a document's fate
 FATE_OF_SPLIT: dict[Split, int] = {"train": TRAIN, "held_out": HELD_OUT}
@@ -187,6 +187,11 @@ def _select(
         if begin >= end:
             continue
         part = read_shard(part_directory(parts, index), vocabulary_size)
-        for first in range(begin, end, CHUNK_DOCUMENTS):
-            last = min(first + CHUNK_DOCUMENTS, end)
-            yield select_documents(part, first - offset, fates[first:last] == fate)
+        ends = part.sentence_ends[part.document_ends - 1]  # in tokens
+        first = int(begin - offset)
+        while first < end - offset:
+            before = ends[first - 1] if first else 0
+            last = max(first + 1, int(np.searchsorted(ends, before + CHUNK_TOKENS, "right")))
+            last = min(last, int(end - offset))
+            yield select_documents(part, first, fates[first + offset : last + offset] == fate)
+            first = last

@@ -1,67 +1,37 @@
-"""Files -> documents. Large files are streamed, by byte range where their format allows it.
+"""Files -> documents. Large files are streamed, in ranges where their format allows it."""
 
-Formats (a file is one of them throughout):
-  plain          the file is one document, its lines are paragraphs
-  wrapped        the same, but lines are broken at a fixed width, and blank lines part the paragraphs
-  sentences      one sentence a line, blank lines between documents (google-research/bert's layout)
-  wikiextractor  `<doc …>` line, title, text, `</doc>` line. The title is dropped: it is no running text, and
-                 the paper (A.2) takes text passages only
-  jsonl          one JSON object a line, its text under the key "text"
-Each may be compressed: .gz, .bz2, .xz. A file's end always ends a document.
-"""
-
-import bz2
+import codecs
 import glob
-import gzip
 import json
-import lzma
-import zlib
+import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, get_args
+from typing import BinaryIO
+from xml.etree import ElementTree
 
+from bertie.base.compression import open_binary
 from bertie.base.errors import DataError
-from bertie.text.sentences import split_sentences
-
-Format = Literal["plain", "wrapped", "sentences", "wikiextractor", "jsonl"]
-FORMATS: tuple[str, ...] = get_args(Format)
-# Formats of many documents a file, which are read by byte range.
-RANGED_FORMATS: tuple[Format, ...] = ("sentences", "wikiextractor", "jsonl")
-
-TASK_BYTES = (
-    1 << 24
-)  # seconds of work: little is lost with a worker, and starting a task costs nothing beside it
-COMPRESSION = 4  # raw bytes for a compressed one, roughly: English prose in .xz
-
-_COMPRESSED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-_HEAD_BYTES = 1 << 16
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_SENTENCE_FINAL = tuple(".!?;:…。！？।\"'”’»)")
-_MAX_WRAPPED_WIDTH = 100  # characters; books are wrapped at 65 to 80
-
-
-@dataclass(frozen=True)
-class Document:
-    """A text, and whether its lines are its sentences or are still to be split."""
-
-    text: str
-    lines_are_sentences: bool = False
-
-    def sentences(self, language: str = "en") -> list[str]:
-        """The sentences, in order; none is empty or white space alone."""
-        if self.lines_are_sentences:
-            return [line for line in self.text.split("\n") if line and not line.isspace()]
-        return split_sentences(self.text, language)
+from bertie.base.tables import read_arrow_column, read_parquet_column
+from bertie.corpus.documents import (
+    PIECE_CHARACTERS,
+    Document,
+    InputError,
+    Problems,
+    cut_at_lines,
+    cut_text,
+    make_documents,
+)
+from bertie.corpus.formats import BYTE_ORDER_MARK, Format, settle_format
+from bertie.corpus.wikipedia import parse_page, plain_text, read_hidden_namespaces
 
 
 def list_inputs(paths: Iterable[str | Path]) -> list[Path]:
     """The files that `paths` (files, directories, patterns such as `text/*.xz`) name, each once.
 
     They come in the order of `paths`; those of a directory (at any depth) or a pattern are sorted. Hidden
-    files and folders are left out.
+    files and folders are left out, and so is what Hugging Face's `datasets` saves beside its tables.
 
     Raises:
         DataError: a path does not exist, or a directory or pattern has no file.
@@ -71,10 +41,7 @@ def list_inputs(paths: Iterable[str | Path]) -> list[Path]:
         if path.is_file():
             found = [path]
         elif path.is_dir():
-            below = (file for file in path.rglob("*") if file.is_file())
-            found = sorted(
-                file for file in below if not any(part[0] == "." for part in file.relative_to(path).parts)
-            )
+            found = sorted(filter(Path.is_file, _list_below(path)), key=lambda file: file.parts)
             if not found:
                 raise DataError(f"{path}: no files in this directory")
         else:
@@ -85,235 +52,307 @@ def list_inputs(paths: Iterable[str | Path]) -> list[Path]:
     return list(files)
 
 
-def is_compressed(path: Path) -> bool:
-    return path.suffix in _COMPRESSED
-
-
-def detect_format(path: Path) -> Format:
-    """The format of a file, from its name (.jsonl) and its first 64 kB.
-
-    Plain text tells its layout by its line ends. Where blank lines part it, lines that nearly all end as
-    sentences do, and hold hardly more than one each, are `sentences`; short lines that mostly do not are
-    `wrapped`.
-
-    Raises:
-        DataError: the file is missing, empty or damaged.
-    """
-    with _open(path) as file:
-        head = file.read(_HEAD_BYTES).removeprefix(_BYTE_ORDER_MARK)
-    if not head.strip():
-        raise DataError(f"{path}: there is no text in this file; leave it out")
-    name = path.with_suffix("").name if is_compressed(path) else path.name
-    if name.endswith((".jsonl", ".ndjson")):
-        return "jsonl"
-    if head.lstrip().startswith(b"<doc "):
-        return "wikiextractor"
-    if head.lstrip().startswith(b'{"'):
-        return "jsonl"
-    lines = [line.strip() for line in head.decode("utf-8", errors="ignore").splitlines()]
-    inner = [line for line, following in pairwise(lines) if line and following]
-    if not inner or "" not in lines[:-1]:
-        return "plain"
-    final = sum(line.endswith(_SENTENCE_FINAL) for line in inner) / len(inner)
-    if final > 0.8 and sum(len(split_sentences(line)) for line in inner) < 1.5 * len(inner):
-        return "sentences"
-    narrow = sum(len(line) <= _MAX_WRAPPED_WIDTH for line in inner) / len(inner)
-    return "wrapped" if final < 0.5 and narrow > 0.95 else "plain"
+def _list_below(directory: Path) -> Iterator[Path]:
+    for folder, folders, names in os.walk(directory):
+        folders[:] = [name for name in folders if name[0] != "."]
+        is_data_set = "dataset_info.json" in names
+        for name in names:
+            wanted = name.endswith(".arrow") if is_data_set else name != "dataset_dict.json"
+            if wanted and name[0] != ".":
+                yield Path(folder, name)
 
 
 def read_documents(
-    path: Path, format: Format | None = None, start: int = 0, stop: int | None = None
+    path: Path,
+    format: Format | None = None,
+    start: int = 0,
+    stop: int | None = None,
+    column: str = "text",
+    problems: Problems | None = None,
 ) -> Iterator[Document]:
-    """The documents of a file, in order, in the `format` given or detected.
+    """The documents of a file, in order, in the `format` given or detected; long ones in pieces.
 
-    `start` and `stop` are byte offsets for `RANGED_FORMATS`, uncompressed: ranges that cut a file anywhere
-    give each of its documents once.
+    `start` and `stop` are byte offsets, of a file that is not compressed and holds many documents, or row
+    groups of a Parquet file: ranges that cut a file anywhere give each of its documents once. `column` is
+    the key or column of the text. What cannot be read ends the reading, or is counted in `problems`.
 
     Raises:
-        DataError: the file is missing, empty, damaged or cut off, is not UTF-8, or is not of its format; the
+        DataError: the file is missing, damaged, cut off, binary or no UTF-8, or is not of its format; the
             message names the file, and the line where there is one.
+        SettingsError: a table has no such column.
+        BertieError: the package that reads such files is not installed.
     """
-    format = format or detect_format(path)
-    with _open(path) as file:
-        if format in ("plain", "wrapped"):
-            text = _decode(path, file.read().removeprefix(_BYTE_ORDER_MARK), 0)
-            yield Document(_unwrap(text) if format == "wrapped" else text)
-            return
-        lines = _read_lines(file, start)
-        read = {"sentences": _read_sentences, "wikiextractor": _read_wikiextractor, "jsonl": _read_jsonl}
-        yield from read[format](path, lines, start, stop)
+    problems = problems or Problems()
+    try:
+        if not (start and format):
+            format = settle_format(path, format)
+        yield from _READERS[format](_Range(path, start, stop, column, problems))
+    except DataError as error:
+        problems.add(error)
+
+
+Lines = Iterator[tuple[int, int, bytes]]  # number, counted from the start of the range; offset; line
 
 
 @dataclass(frozen=True)
-class Span:
-    """A file, or a range of one, to be read by one task; `size` is about how many bytes of text it holds."""
+class _Range:
+    """What a reader of a format is given."""
 
     path: Path
-    format: Format
-    size: int
-    start: int = 0
-    stop: int | None = None
+    start: int
+    stop: int | None
+    column: str
+    problems: Problems
 
-    def documents(self) -> Iterator[Document]:
-        return read_documents(self.path, self.format, self.start, self.stop)
+    def lines(self, file: BinaryIO) -> Lines:
+        """The lines that begin at `start` or after it, beyond `stop` too."""
+        offset = self.start
+        if self.start:
+            file.seek(self.start - 1)
+            offset += len(file.readline()) - 1
+        for number, line in enumerate(file):
+            yield number, offset, line if offset else line.removeprefix(BYTE_ORDER_MARK)
+            offset += len(line)
 
+    def ends_before(self, offset: int) -> bool:
+        return self.stop is not None and offset >= self.stop
 
-def cut_into_tasks(inputs: Iterable[Path], format: Format | None = None) -> list[list[Span]]:
-    """Spans that cover all files in order, in tasks of at most about `TASK_BYTES` where they can be cut.
+    def malformed(self, number: int, what: str) -> InputError:
+        """The error about the line of this number."""
+        return InputError(f"{self._line(number)}: {what}", "malformed_documents")
 
-    The cuts follow from the files alone, so the work is the same for any number of workers.
+    def decode(self, data: bytes, number: int) -> str:
+        """`data`, which begins with the line of this number, as text."""
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            place = self._line(number + data.count(b"\n", 0, error.start))
+            raise _not_utf8(place, error) from None
 
-    Raises:
-        DataError: as in `detect_format`.
-    """
-    tasks: list[list[Span]] = []
-    room = 0
-    for span in (span for path in inputs for span in _spans(path, format or detect_format(path))):
-        if span.size > room:
-            tasks.append([])
-            room = TASK_BYTES
-        tasks[-1].append(span)
-        room -= span.size
-    return tasks
-
-
-def _spans(path: Path, format: Format) -> list[Span]:
-    size = path.stat().st_size
-    if is_compressed(path):
-        return [Span(path, format, size * COMPRESSION)]
-    if format not in RANGED_FORMATS:
-        return [Span(path, format, size)]
-    count = -(-size // TASK_BYTES)
-    cuts = [size * index // count for index in range(count + 1)]
-    return [Span(path, format, stop - start, start, stop) for start, stop in pairwise(cuts)]
+    def _line(self, number: int) -> str:
+        return f"{self.path}: line {_lines_before(self.path, self.start) + number + 1}"
 
 
-Lines = Iterator[tuple[int, bytes]]  # the offset of each line in the file, and the line with its end
-
-
-def _read_sentences(path: Path, lines: Lines, start: int, stop: int | None) -> Iterator[Document]:
-    # A document belongs to the range that holds the line before it, which is blank.
-    owned = start == 0
-    begin, document = 0, list[bytes]()
-    for offset, line in lines:
-        if not line.isspace():
-            if owned:
-                begin = begin if document else offset
-                document.append(line)
-            continue
-        if document:
-            yield _sentence_lines(path, document, begin)
-            document = []
-        owned = stop is None or offset < stop
-        if not owned:
-            return
-    if document:
-        yield _sentence_lines(path, document, begin)
-
-
-def _sentence_lines(path: Path, lines: list[bytes], begin: int) -> Document:
-    text = _decode(path, b"".join(lines), begin)
-    return Document(text.replace("\r\n", "\n"), lines_are_sentences=True)
-
-
-def _read_wikiextractor(path: Path, lines: Lines, start: int, stop: int | None) -> Iterator[Document]:
-    # A document belongs to the range that holds its first line.
-    for begin, first in lines:
-        if not first.startswith(b"<doc "):
-            continue
-        if stop is not None and begin >= stop:
-            return
-        body = []
-        for _, line in lines:
-            if line.rstrip() == b"</doc>":
+@lru_cache(1)  # a range may have many bad lines, but only they need to know where it begins
+def _lines_before(path: Path, offset: int) -> int:
+    """How many lines begin before `offset`, which only files that are not compressed have."""
+    if not offset:
+        return 0
+    with open_binary(path) as file:
+        # The line that holds the byte before `offset` is read by the range before.
+        count = 0
+        for line in file:
+            offset -= len(line)
+            count += 1
+            if offset <= 0:
                 break
-            if line.startswith(b"<doc "):
-                raise DataError(f"{_place(path, begin)}: this <doc …> is not closed before the next one")
-            body.append(line)
-        else:
-            raise DataError(f"{_place(path, begin)}: this <doc …> is not closed; the file is cut off")
+    return count
+
+
+def _not_utf8(place: str, error: UnicodeDecodeError) -> InputError:
+    message = f"{place}: not UTF-8 ({error.reason}); convert the file first"
+    return InputError(message, "misencoded_documents")
+
+
+def _read_plain(source: _Range) -> Iterator[Document]:
+    yield from make_documents(_read_checked_parts(source.path))
+
+
+def _read_wrapped(source: _Range) -> Iterator[Document]:
+    yield from make_documents(_unwrap(_read_checked_parts(source.path)))
+
+
+def _read_checked_parts(path: Path) -> Iterator[str]:
+    """A file in pieces; one of several pieces is read to its end first, for it is to enter whole or not."""
+    with open_binary(path) as file:
+        parts = _decode_parts(path, file)
+        first = next(parts)
+        others = sum(1 for _ in parts)
+    if not others:
+        yield first
+        return
+    with open_binary(path) as file:
+        yield from cut_at_lines(_decode_parts(path, file))
+
+
+def _decode_parts(path: Path, file: BinaryIO) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    lines = 0
+    while True:
+        data = file.read(PIECE_CHARACTERS)
+        try:
+            part = decoder.decode(data, final=not data)
+        except UnicodeDecodeError as error:
+            lines += error.object.count(b"\n", 0, error.start)
+            raise _not_utf8(f"{path}: line {lines + 1}", error) from None
+        if not data:
+            return
+        lines += data.count(b"\n")
+        yield part
+
+
+def _unwrap(pieces: Iterable[str]) -> Iterator[str]:
+    """One line for each paragraph, of text in pieces that end lines."""
+    paragraph: list[str] = []
+    finished: list[str] = []
+    for piece in pieces:
+        if finished:
+            yield "".join(finished)
+            finished = []
+        for line in map(str.strip, piece.splitlines()):
+            if line:
+                paragraph.append(line)
+            elif paragraph:
+                finished.append(" ".join(paragraph) + "\n")
+                paragraph = []
+    yield "".join([*finished, " ".join(paragraph)])
+
+
+def _read_sentences(source: _Range) -> Iterator[Document]:
+    # A document belongs to the range that holds the line before it, which is blank.
+    with open_binary(source.path) as file:
+        owned = source.start == 0
+        begin, document = 0, list[bytes]()
+        for number, offset, line in source.lines(file):
+            if not line.isspace():
+                if owned:
+                    begin = begin if document else number
+                    document.append(line)
+                continue
+            if document:
+                yield from _sentence_lines(source, document, begin)
+                document = []
+            owned = not source.ends_before(offset)
+            if not owned:
+                return
+        if document:
+            yield from _sentence_lines(source, document, begin)
+
+
+def _sentence_lines(source: _Range, lines: list[bytes], begin: int) -> Iterator[Document]:
+    try:
+        text = source.decode(b"".join(lines), begin)
+    except InputError as error:
+        source.problems.add(error)
+    else:
+        yield from make_documents(cut_text(text.replace("\r\n", "\n")), lines_are_sentences=True)
+
+
+def _read_wikiextractor(source: _Range) -> Iterator[Document]:
+    for begin, lines in _read_elements(source, b"<doc ", b"</doc>"):
+        first, *body = lines
         title = first.partition(b' title="')[2].rpartition(b'">')[0]
         if body and body[0].strip() == title:
             del body[0]
-        text = _decode(path, b"".join(body), begin)
+        try:
+            text = source.decode(b"".join(body), begin + len(lines) - len(body))
+        except InputError as error:
+            source.problems.add(error)
+            continue
         # Later versions of wikiextractor escape these three (--html-safe), and only these.
-        yield Document(text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&").strip())
+        text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&").strip()
+        yield from make_documents(cut_text(text))
 
 
-def _read_jsonl(path: Path, lines: Lines, start: int, stop: int | None) -> Iterator[Document]:
+def _read_wikipedia(source: _Range) -> Iterator[Document]:
+    hidden_namespaces = read_hidden_namespaces(source.path)
+    for begin, lines in _read_elements(source, b"<page>", b"</page>"):
+        try:
+            wikitext = parse_page(b"".join([*lines, b"</page>"]))
+        except ElementTree.ParseError as error:
+            source.problems.add(source.malformed(begin, f"a <page> that is not well-formed ({error})"))
+            continue
+        if wikitext is not None:
+            yield from make_documents(cut_text(plain_text(wikitext, hidden_namespaces)))
+
+
+def _read_elements(source: _Range, opening: bytes, closing: bytes) -> Iterator[tuple[int, list[bytes]]]:
+    """Each element, as its first line's number and its lines without the closing one.
+
+    An element belongs to the range that holds its first line.
+    """
+    name = f"<{opening.decode().strip('< >')}>"
+    begin, element = 0, list[bytes]()
+    with open_binary(source.path) as file:
+        for number, offset, line in source.lines(file):
+            stripped = line.strip()
+            if stripped.startswith(opening):
+                if element:
+                    source.problems.add(
+                        source.malformed(begin, f"this {name} is not closed before the next one")
+                    )
+                if source.ends_before(offset):
+                    return
+                begin, element = number, [line]
+            elif stripped == closing and element:
+                yield begin, element
+                element = []
+            elif element:
+                element.append(line)
+    if element:
+        source.problems.add(source.malformed(begin, f"this {name} is not closed; the file is cut off"))
+
+
+def _read_jsonl(source: _Range) -> Iterator[Document]:
     # A document belongs to the range in which its line begins.
-    for offset, line in lines:
-        if stop is not None and offset >= stop:
-            return
-        if line.isspace():
+    with open_binary(source.path) as file:
+        for number, offset, line in source.lines(file):
+            if source.ends_before(offset):
+                return
+            if line.isspace():
+                continue
+            try:
+                text = _parse_json_line(source, line, number)
+            except InputError as error:
+                source.problems.add(error)
+            else:
+                yield from make_documents(cut_text(text))
+
+
+def _parse_json_line(source: _Range, line: bytes, number: int) -> str:
+    try:
+        text = json.loads(source.decode(line, number))[source.column]
+        text.encode()
+    except UnicodeEncodeError:
+        # Half of a surrogate pair becomes U+FFFD, as by JavaScript's toWellFormed.
+        return str(text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))
+    except ValueError as error:
+        raise source.malformed(number, f"not valid JSON ({getattr(error, 'msg', error)})") from None
+    except (KeyError, TypeError, AttributeError, RecursionError):
+        raise source.malformed(number, f'expected an object with a string under "{source.column}"') from None
+    return str(text)
+
+
+def _read_parquet(source: _Range) -> Iterator[Document]:
+    yield from _read_rows(source, read_parquet_column(source.path, source.column, source.start, source.stop))
+
+
+def _read_arrow(source: _Range) -> Iterator[Document]:
+    yield from _read_rows(source, read_arrow_column(source.path, source.column))
+
+
+def _read_rows(source: _Range, rows: Iterator[tuple[int, bytes | None]]) -> Iterator[Document]:
+    for number, value in rows:
+        place = f"{source.path}: row {number}"
+        if value is None:
+            message = f"{place}: no text in the column {source.column!r}"
+            source.problems.add(InputError(message, "malformed_documents"))
             continue
         try:
-            text = json.loads(_decode(path, line, offset))["text"]
-            text.encode()
-        except json.JSONDecodeError as error:
-            raise DataError(f"{_place(path, offset)}: not valid JSON ({error.msg})") from None
-        except UnicodeEncodeError:
-            raise DataError(f"{_place(path, offset)}: half of a surrogate pair in the text") from None
-        except (KeyError, TypeError, AttributeError):
-            raise DataError(
-                f'{_place(path, offset)}: expected an object with a string under "text"'
-            ) from None
-        yield Document(text)
+            text = value.decode()
+        except UnicodeDecodeError as error:
+            source.problems.add(_not_utf8(place, error))
+            continue
+        yield from make_documents(cut_text(text))
 
 
-@contextmanager
-def _open(path: Path) -> Iterator[BinaryIO]:
-    opener: Callable[..., Any] = _COMPRESSED.get(path.suffix, open)
-    try:
-        with opener(path, "rb") as file:
-            yield file
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
-    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: damaged or cut-off compressed file ({error})") from None
-    except OSError as error:  # bz2 has no error of its own
-        raise DataError(f"{path}: cannot be read ({error})") from None
-
-
-def _read_lines(file: BinaryIO, start: int) -> Lines:
-    """The lines that begin at `start` or after it."""
-    offset = start
-    if start:
-        file.seek(start - 1)
-        offset += len(file.readline()) - 1
-    for line in file:
-        yield offset, line if offset else line.removeprefix(_BYTE_ORDER_MARK)
-        offset += len(line)
-
-
-def _decode(path: Path, data: bytes, begin: int) -> str:
-    """`data`, which stands at `begin` in the file, as text."""
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{_place(path, begin + error.start)}: not UTF-8 ({error.reason}); convert the file first"
-        ) from None
-
-
-def _place(path: Path, offset: int) -> str:
-    """The file and the number of the line at `offset`, for messages; readers of ranges do not count lines."""
-    number = 1
-    with _open(path) as file:
-        for line in file:
-            offset -= len(line)
-            if offset < 0:
-                break
-            number += 1
-    return f"{path}: line {number}"
-
-
-def _unwrap(text: str) -> str:
-    """One line for each paragraph."""
-    paragraphs: list[list[str]] = [[]]
-    for line in text.splitlines():
-        if line.strip():
-            paragraphs[-1].append(line.strip())
-        else:
-            paragraphs.append([])
-    return "\n".join(" ".join(paragraph) for paragraph in paragraphs if paragraph)
+_READERS: dict[Format, Callable[[_Range], Iterator[Document]]] = {
+    "plain": _read_plain,
+    "wrapped": _read_wrapped,
+    "sentences": _read_sentences,
+    "wikiextractor": _read_wikiextractor,
+    "wikipedia": _read_wikipedia,
+    "jsonl": _read_jsonl,
+    "parquet": _read_parquet,
+    "arrow": _read_arrow,
+}

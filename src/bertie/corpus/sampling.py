@@ -6,38 +6,22 @@ that a batch mixes many blocks, and a stream goes on from its cursor at the cost
 example is a function of (seed, phase, epoch, block, position in the block) alone.
 """
 
-import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import pydantic
 
 from bertie.base.errors import DataError
-from bertie.base.kernels import kernel
-from bertie.base.random import UInt64s, fold, open_stream, permutation, stream_key
-from bertie.base.settings import Settings
-from bertie.corpus.masking import count_masks, mask_tokens
-from bertie.corpus.sentence_pairs import (
-    PAIR,
-    PairKind,
-    Pairs,
-    cut_documents,
-    pair_length,
-    pair_sentences,
-    run_start,
-    write_pair,
-)
+from bertie.base.random import open_stream, permutation, stream_key
+from bertie.corpus.examples import Examples, ExampleSettings, Int64s, close_gaps, measure, write_examples
+from bertie.corpus.masking import continuations
+from bertie.corpus.sentence_pairs import PAIR, Pairs, cut_documents, pair_sentences, run_start
 from bertie.corpus.shards import Shard
 from bertie.text.vocabulary import Vocabulary
-
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
 
 # Part of the order of examples: a change gives every seed another stream.
 BLOCK_TOKENS = 16_384  # some 200 examples of length 128: small beside a corpus, large beside a call
@@ -45,60 +29,6 @@ LANES = 16
 
 # The sub-streams of a block's random numbers.
 PAIRING, ORDER, MASKING = range(3)
-
-
-class ExampleSettings(Settings):
-    """How examples are made; the defaults are those of the paper and of create_pretraining_data.py."""
-
-    # 5: [CLS] A [SEP] B [SEP], a token each. In a run the phases say it, so it is not written out here.
-    max_seq_length: int = pydantic.Field(128, ge=5, exclude=True)
-    short_sequence_probability: float = pydantic.Field(0.1, ge=0, le=1)
-    masking_rate: float = pydantic.Field(0.15, gt=0, le=1)  # Section 3.1, Task #1
-    mask_share: float = pydantic.Field(0.8, ge=0, le=1)  # Appendix A.1; a random token takes the rest
-    keep_share: float = pydantic.Field(0.1, ge=0, le=1)
-    max_predictions_per_sequence: int | None = pydantic.Field(None, ge=1)
-    pairs: PairKind = "random"
-
-    @pydantic.model_validator(mode="after")
-    def _shares_leave_a_rest(self) -> Self:
-        if self.mask_share + self.keep_share > 1:
-            raise ValueError(
-                f"mask_share {self.mask_share} and keep_share {self.keep_share} are more than 1 together"
-            )
-        return self
-
-    @property
-    def max_predictions(self) -> int:
-        """The most masks of an example: the setting, or else the masking rate of the longest, rounded up.
-
-        That is 20 at length 128, as the README of google-research/bert has it, and 77 at 512.
-        """
-        return self.max_predictions_per_sequence or math.ceil(self.max_seq_length * self.masking_rate)
-
-
-@dataclass(frozen=True)
-class Examples:
-    """n pre-training examples, `[CLS] A [SEP] B [SEP]` each, flat and without padding.
-
-    input_ids             int32 (T,)    masked already
-    token_type_ids        int32 (T,)    0 as far as the first [SEP], then 1
-    bounds                int64 (n+1,)  example i is bounds[i] … bounds[i+1]
-    masked_positions      int64 (M,)    indices into the flat T tokens, ascending
-    masked_labels         int64 (M,)    the tokens that stood there
-    masked_bounds         int64 (n+1,)  cut the masks into examples
-    next_sentence_labels  int64 (n,)    0 where B is the text after A, 1 where not; None without pairs
-    """
-
-    input_ids: Int32s
-    token_type_ids: Int32s
-    bounds: Int64s
-    masked_positions: Int64s
-    masked_labels: Int64s
-    masked_bounds: Int64s
-    next_sentence_labels: Int64s | None
-
-    def __len__(self) -> int:
-        return len(self.bounds) - 1
 
 
 @dataclass(frozen=True)
@@ -185,6 +115,7 @@ class ExampleStream:
         self.seed = seed
         self.phase = phase
         check_documents(self.shards, settings)
+        self._is_continuation = continuations(vocabulary) if settings.whole_word_masking else None
         self._block_ends = [cut_blocks(shard) for shard in self.shards]
         self._first_blocks = np.cumsum([0, *map(len, self._block_ends)]).tolist()
         self.blocks: int = self._first_blocks[-1]
@@ -255,15 +186,9 @@ class ExampleStream:
             rows = slice(run.row, run.row + (run.stop - run.start) * run.stride, run.stride)
             pairs[rows] = run.block.pairs[run.start : run.stop]
         bounds, masked_bounds = measure(pairs, settings.masking_rate, settings.max_predictions)
-        examples = Examples(
-            input_ids=np.empty(bounds[-1], dtype=np.int32),
-            token_type_ids=np.empty(bounds[-1], dtype=np.int32),
-            bounds=bounds,
-            masked_positions=np.empty(masked_bounds[-1], dtype=np.int64),
-            masked_labels=np.empty(masked_bounds[-1], dtype=np.int64),
-            masked_bounds=masked_bounds,
-            next_sentence_labels=None if settings.pairs == "none" else pairs["label"].copy(),
-        )
+        input_ids, token_type_ids = (np.empty(bounds[-1], dtype=np.int32) for _ in range(2))
+        masked_positions, masked_labels = (np.empty(masked_bounds[-1], dtype=np.int64) for _ in range(2))
+        masks = np.empty(count, dtype=np.int64)
         for run in runs:
             write_examples(
                 run.block.shard.tokens,
@@ -276,14 +201,26 @@ class ExampleStream:
                 (self.vocabulary.cls_id, self.vocabulary.sep_id, self.vocabulary.mask_id),
                 len(self.vocabulary),
                 (settings.mask_share, settings.keep_share),
+                self._is_continuation,
                 bounds,
                 masked_bounds,
-                examples.input_ids,
-                examples.token_type_ids,
-                examples.masked_positions,
-                examples.masked_labels,
+                input_ids,
+                token_type_ids,
+                masked_positions,
+                masked_labels,
+                masks,
             )
-        return examples
+        if settings.whole_word_masking:
+            masked_bounds = close_gaps(masked_bounds, masks, masked_positions, masked_labels)
+        return Examples(
+            input_ids=input_ids,
+            token_type_ids=token_type_ids,
+            bounds=bounds,
+            masked_positions=masked_positions[: masked_bounds[-1]],
+            masked_labels=masked_labels[: masked_bounds[-1]],
+            masked_bounds=masked_bounds,
+            next_sentence_labels=None if settings.pairs == "none" else pairs["label"].copy(),
+        )
 
 
 def check_documents(shards: Sequence[Shard], settings: ExampleSettings) -> None:
@@ -317,53 +254,3 @@ def held_out_examples(
     places = zip(blocks, pairwise(rows), strict=True)
     runs = [Run(block, 0, end - row, row, 1) for block, (row, end) in places]
     return stream.assemble(runs, count)
-
-
-@kernel
-def measure(pairs: Pairs, masking_rate: float, max_predictions: int) -> tuple[Int64s, Int64s]:
-    """Where each example ends among the tokens, and among the masks: int64 (n+1,) twice, from 0."""
-    bounds = np.zeros(len(pairs) + 1, dtype=np.int64)
-    masked_bounds = np.zeros(len(pairs) + 1, dtype=np.int64)
-    for row in range(len(pairs)):
-        pair = pairs[row]
-        length = pair_length(pair)
-        candidates = (pair.a_end - pair.a_start) + (pair.b_end - pair.b_start)
-        bounds[row + 1] = bounds[row] + length
-        masks = count_masks(length, candidates, masking_rate, max_predictions)
-        masked_bounds[row + 1] = masked_bounds[row] + masks
-    return bounds, masked_bounds
-
-
-@kernel
-def write_examples(
-    tokens: npt.NDArray[np.unsignedinteger[Any]],
-    pairs: Pairs,
-    masking_key: np.uint64,
-    start: int,
-    stop: int,
-    row: int,
-    stride: int,
-    special_ids: tuple[int, int, int],
-    vocabulary_size: int,
-    shares: tuple[float, float],
-    bounds: Int64s,
-    masked_bounds: Int64s,
-    input_ids: Int32s,
-    token_type_ids: Int32s,
-    masked_positions: Int64s,
-    masked_labels: Int64s,
-) -> None:
-    """Write pairs start … stop of a block to rows row, row + stride, … of flat examples, masked."""
-    cls_id, sep_id, mask_id = special_ids
-    mask_share, keep_share = shares
-    stream: UInt64s = np.empty(1, dtype=np.uint64)
-    for position in range(start, stop):
-        first, end = bounds[row], bounds[row + 1]
-        ids = input_ids[first:end]
-        separator = write_pair(tokens, pairs[position], cls_id, sep_id, ids, token_type_ids[first:end])
-        stream[0] = fold(masking_key, np.uint64(position))
-        places = masked_positions[masked_bounds[row] : masked_bounds[row + 1]]
-        labels = masked_labels[masked_bounds[row] : masked_bounds[row + 1]]
-        mask_tokens(stream, ids, separator, mask_share, keep_share, mask_id, vocabulary_size, places, labels)
-        places += first
-        row += stride

@@ -200,15 +200,16 @@ def cut_documents(
 ) -> int:
     """As `pair_sentences`, without next sentence prediction (Table 5, "No NSP").
 
-    A document is cut every target length; A is a piece of it and B is empty. `pairs` has room for a pair
-    per token.
+    A document is cut every target length; A is a piece of it and B is empty. The target is drawn for each
+    piece: drawn for each document, it would make a third of all examples short. `pairs` has room for a
+    pair per token.
     """
     count = 0
     for document in range(first_document, last_document):
         start = run_start(sentence_ends, run_start(document_ends, document))
         last = sentence_ends[document_ends[document] - 1]
-        target_length = draw_target_length(stream, max_tokens, short_sequence_probability)
         while start < last:
+            target_length = draw_target_length(stream, max_tokens, short_sequence_probability)
             end = min(start + target_length, last)
             pair = pairs[count]
             pair.a_start, pair.a_end, pair.b_start, pair.b_end = start, end, end, end

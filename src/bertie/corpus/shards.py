@@ -1,7 +1,8 @@
 """The on-disk format of a prepared corpus: documents as token ids, memory-mapped, with a manifest.
 
     CORPUS/
-      manifest.json                 what is here: counts, settings, size and SHA-256 of every other file
+      manifest.json                 what is here: counts, settings, size and SHA-256 of the files below
+      skipped.txt                   a line about each input that could not be read, if there are any
       tokenizer/                    the tokenizer that made the ids
       train-00000/ …                the shards of the training split
         tokens.bin                  uint16 (below 65,536 ids, else uint32)
@@ -73,6 +74,7 @@ class Manifest(pydantic.BaseModel, frozen=True):
     duplicates_dropped: int  # documents whose text an earlier one has
     empty_documents_dropped: int
     empty_sentences_dropped: int
+    skipped: dict[str, int] = {}  # files and documents that could not be read, by reason
     files: dict[str, FileRecord]
 
 
@@ -142,7 +144,10 @@ def shard_name(split: Split, number: int) -> str:
 
 
 def write_shard(directory: Path, pieces: Iterable[Shard], vocabulary_size: int) -> None:
-    """Write one shard, the documents of all `pieces` in order, in memory one piece at a time."""
+    """Write one shard, the documents of all `pieces` in order, in memory one piece at a time.
+
+    A document may go on in the next piece; its end stands where it ends, counted in sentences of that piece.
+    """
     tokens = sentences = 0
     with (
         (directory / "tokens.bin").open("wb") as tokens_file,

@@ -14,7 +14,9 @@ from bertie.base.executor import run_tasks
 from bertie.base.kernels import kernel
 from bertie.base.progress import Progress
 from bertie.base.random import mix
-from bertie.corpus.readers import Document, Format, Span, cut_into_tasks
+from bertie.corpus.documents import Document, OnError, Problems
+from bertie.corpus.formats import Format
+from bertie.corpus.spans import Span, cut_into_tasks, read_spans
 from bertie.text.wordpiece import split_words
 
 T = TypeVar("T", bound=np.generic)
@@ -30,31 +32,42 @@ _FNV_PRIME = np.uint64(0x100000001B3)  # FNV-1a (draft-eastlake-fnv)
 
 
 def count_words(
-    inputs: Iterable[Path], lowercase: bool, workers: int, format: Format | None = None
+    inputs: Iterable[Path],
+    lowercase: bool,
+    workers: int,
+    format: Format | None = None,
+    column: str = "text",
+    problems: Problems | None = None,
 ) -> tuple[list[str], Int64s]:
     """The words of all documents of `inputs`, and how often each occurs.
 
     A word is what the tokenizer splits text into before it looks at a vocabulary, normalised: lower-cased
-    and stripped of accents where `lowercase`.
+    and stripped of accents where `lowercase`. What cannot be read is counted in `problems`.
 
     Returns:
         The words, sorted by code points, and their counts, int64 (W,).
 
     Raises:
         DataError: an input cannot be read, as in `read_documents`, or there is not one word.
+        SettingsError, BertieError: as in `read_documents`.
     """
-    tasks = cut_into_tasks(inputs, format)
+    problems = problems or Problems()
+    tasks = cut_into_tasks(inputs, format, problems)
     sizes = [sum(span.size for span in task) for task in tasks]
     table = WordTable()
+    count = partial(_count_task, lowercase, column, problems.on_error)
     with Progress("counting words", total=round(sum(sizes) / 1e6), unit="MB") as progress:
         done = 0
-        for index, counted in run_tasks(partial(_count_task, lowercase), tasks, workers):
+        for index, (counted, task_problems) in run_tasks(count, tasks, workers):
             table.add(*counted)
+            problems.merge(task_problems)
             done += sizes[index]
             progress.update(round(done / 1e6), {"unique words": len(table)})
     words, counts = table.words(), table.counts[: len(table)]
     if not words:
-        raise DataError("the inputs hold no words")
+        raise DataError(
+            f"the inputs hold no words{f' ({problems.messages[0]})' if problems.messages else ''}"
+        )
     order = sorted(range(len(words)), key=words.__getitem__)
     return [words[index] for index in order], counts[order]
 
@@ -73,12 +86,15 @@ def batch_documents(documents: Iterable[Document]) -> Iterator[list[Document]]:
         yield batch
 
 
-def _count_task(lowercase: bool, task: list[Span]) -> WordCounts:
-    table = WordTable()
-    for batch in batch_documents(document for span in task for document in span.documents()):
+def _count_task(
+    lowercase: bool, column: str, on_error: OnError, task: list[Span]
+) -> tuple[WordCounts, Problems]:
+    table, problems = WordTable(), Problems(on_error)
+    for batch in batch_documents(read_spans(task, column, problems)):
         codes, bounds = split_words([document.text for document in batch], lowercase)
         table.add(codes, bounds, np.ones(len(bounds) - 1, dtype=np.int64))
-    return table.codes[: table.bounds[len(table)]], table.bounds[: len(table) + 1], table.counts[: len(table)]
+    size = len(table)
+    return (table.codes[: table.bounds[size]], table.bounds[: size + 1], table.counts[:size]), problems
 
 
 class WordTable:

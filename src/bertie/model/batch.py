@@ -14,6 +14,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from bertie.base.kernels import kernel
+
+Int64s = npt.NDArray[np.int64]
+
 # Sequences that share an attention bucket differ in length by at most this factor, which bounds the
 # padding inside attention, while ten buckets reach from 512 down to 30 tokens.
 BUCKET_RATIO = 0.75
@@ -34,7 +38,7 @@ class PackedBatch:
     bucket_mask           bool (P,)      which places hold a token; None where all do
     masked_positions      int64 (M,)     pre-training: the places to predict, in the packed tokens
     masked_labels         int64 (M,)     pre-training: the ids that stood there
-    next_sentence_labels  int64 (N,)     pre-training: 0 the next sentence, 1 a random one
+    next_sentence_labels  int64 (N,)     pre-training: 0 the next sentence, 1 another text
     labels                int64 (N,)     classification
     """
 
@@ -81,8 +85,9 @@ def pack(
     """A batch of the sequences that `bounds` (N+1,) cuts from flat arrays (T,)."""
     lengths = np.diff(bounds)
     starts = bounds[:-1] - bounds[0]
-    position_ids = np.arange(len(input_ids), dtype=np.int64) - np.repeat(starts, lengths)
-    shapes, rows, places, mask = _buckets(starts, lengths, position_ids)
+    order = np.argsort(-lengths, kind="stable")
+    shapes, widths = _buckets(lengths[order])
+    position_ids, rows, places, mask = _fill_buckets(starts, lengths, order, widths)
     optional = {
         "masked_positions": masked_positions,
         "masked_labels": masked_labels,
@@ -92,7 +97,7 @@ def pack(
     return PackedBatch(
         input_ids=torch.from_numpy(input_ids.astype(np.int32)),
         token_type_ids=torch.from_numpy(token_type_ids.astype(np.int32)),
-        position_ids=torch.from_numpy(position_ids.astype(np.int32)),
+        position_ids=torch.from_numpy(position_ids),
         cu_seqlens=torch.from_numpy((bounds - bounds[0]).astype(np.int32)),
         max_seqlen=int(lengths.max()),
         bucket_shapes=shapes,
@@ -103,30 +108,42 @@ def pack(
     )
 
 
-def _buckets(
-    starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], position_ids: npt.NDArray[np.int64]
-) -> tuple[tuple[tuple[int, int], ...], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Gather sequences of similar length into padded rectangles for attention."""
-    order = np.argsort(-lengths, kind="stable")
-    shapes: list[tuple[int, int]] = []
-    rows: list[npt.NDArray[np.int64]] = []
-    masks: list[npt.NDArray[np.bool_]] = []
-    first_places = np.empty(len(lengths), dtype=np.int64)  # where each sequence begins in the buckets
-    done = place = 0
-    while done < len(order):
-        longest = int(lengths[order[done]])
-        # Lengths fall along `order`, so the members of the bucket are a run of it.
-        members = order[done : np.searchsorted(-lengths[order], -BUCKET_RATIO * longest, side="right")]
-        within = np.arange(longest)
-        mask = within < lengths[members, None]
-        shapes.append((len(members), longest))
-        rows.append(np.where(mask, starts[members, None] + within, starts[members, None]).ravel())
-        masks.append(mask.ravel())
-        first_places[members] = place + longest * np.arange(len(members))
-        place += longest * len(members)
-        done += len(members)
-    places = np.repeat(first_places, lengths) + position_ids
-    return tuple(shapes), np.concatenate(rows), places, np.concatenate(masks)
+def _buckets(lengths: Int64s) -> tuple[tuple[tuple[int, int], ...], Int64s]:
+    """Group sequences of similar length, given the longest first: the buckets' shapes, each one's width."""
+    shapes = []
+    first = 0
+    while first < len(lengths):
+        longest = int(lengths[first])
+        last = int(np.searchsorted(-lengths, -BUCKET_RATIO * longest, side="right"))
+        shapes.append((last - first, longest))
+        first = last
+    return tuple(shapes), np.repeat([width for _, width in shapes], [rows for rows, _ in shapes])
+
+
+@kernel  # numpy's dozen passes over the tokens take nearly as long as making the examples
+def _fill_buckets(
+    starts: Int64s, lengths: Int64s, order: Int64s, widths: Int64s
+) -> tuple[npt.NDArray[np.int32], Int64s, Int64s, npt.NDArray[np.bool_]]:
+    """`position_ids`, `bucket_rows`, `bucket_places` and `bucket_mask` of a batch.
+
+    Sequence order[i] has widths[i] places in the buckets; those behind its end show its first token.
+    """
+    position_ids = np.empty(lengths.sum(), dtype=np.int32)
+    places = np.empty(len(position_ids), dtype=np.int64)
+    rows = np.empty(widths.sum(), dtype=np.int64)
+    mask = np.empty(len(rows), dtype=np.bool_)
+    place = 0
+    for sequence, width in zip(order, widths):  # noqa: B905 (numba knows no strict)
+        start, length = starts[sequence], lengths[sequence]
+        for offset in range(length):
+            position_ids[start + offset] = offset
+            places[start + offset] = place + offset
+            rows[place + offset] = start + offset
+        rows[place + length : place + width] = start
+        mask[place : place + length] = True
+        mask[place + length : place + width] = False
+        place += width
+    return position_ids, rows, places, mask
 
 
 def pack_selected(

@@ -1,19 +1,20 @@
 """Learn a vocabulary from a table of word counts, the same to the byte wherever and however often it runs.
 
-The paper's vocabulary was made by an unreleased WordPiece learner that chose merges by likelihood. What
-is here is what the `tokenizers` package offers under that name: byte-pair encoding (Sennrich et al.,
-arXiv:1508.07909) over pieces that are written `##x` inside a word, always merging the most frequent pair.
-Unlike there, counts are exact 64-bit integers and ties are broken by the strings, so nothing depends on
-the order of the input or of a hash table.
+The paper's vocabulary was made by an unreleased WordPiece learner. What is known of it is that it merges the
+pair of pieces that raises the likelihood of the training data most (Schuster and Nakajima, Japanese and
+Korean voice search, 2012, Section 4; Wu et al., arXiv:1609.08144, Section 4.1). What the `tokenizers` package
+offers under that name merges the most frequent pair: byte-pair encoding (Sennrich et al., arXiv:1508.07909).
+Both are here, over pieces that are written `##x` inside a word. Counts are exact 64-bit integers and ties are
+broken by the strings, so nothing depends on the order of the input or of a hash table.
 
 A word is a linked list of pieces. All places where a pair stands form a chain through the same positions,
-so a merge touches these places and no others. The chains live in arrays and are compiled; the queue of
-pairs is a Python heap.
+so a merge touches these places and no others. A heap holds all pairs, the next to be merged on top.
 """
 
-import heapq
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,22 +22,26 @@ import numpy.typing as npt
 from bertie.base.errors import SettingsError
 from bertie.base.kernels import kernel
 from bertie.base.random import mix
+from bertie.text.trie import SUFFIX
+from bertie.text.unicode import code_points
 from bertie.text.vocabulary import SPECIAL_TOKENS
 
+Merges = Literal["frequency", "likelihood"]
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
+Float64s = npt.NDArray[np.float64]
 
 MAX_ALPHABET = 1000  # characters; limit_alphabet of tokenizers' BertWordPieceTokenizer.train
 MAX_WORD_CHARACTERS = 100  # a longer word is [UNK] to the tokenizer, as in transformers
+HEADROOM = 0.5  # by which a gain is set too high, times the count, so as not to be moved at every small rise
 
 _NONE = -1
 _ONE, _32 = np.uint64(1), np.uint64(32)
 
-Words = tuple[Int32s, Int32s, Int32s, Int32s, Int32s, Int32s, Int64s]  # as in _PairChains
-Pairs = tuple[Int32s, Int32s, Int64s, Int32s, Int32s]
 
-
-def learn_vocabulary(words: Sequence[str], counts: Iterable[int], size: int) -> list[str]:
+def learn_vocabulary(
+    words: Sequence[str], counts: Iterable[int], size: int, merges: Merges = "frequency"
+) -> list[str]:
     """The tokens of a vocabulary of `size` entries, learnt from normalised words and how often each occurs.
 
     They come in this order: the special tokens; the alphabet, sorted; the merges, as they were learnt. The
@@ -44,6 +49,10 @@ def learn_vocabulary(words: Sequence[str], counts: Iterable[int], size: int) -> 
     word (`x`) and as its continuation (`##x`) where it occurs so. In a small vocabulary it is cut so as to
     take at most half of the entries. A word with another character would be [UNK] whatever was learnt from
     it, and so would one longer than `MAX_WORD_CHARACTERS`: such words are left out.
+
+    Merged next is the pair of neighbours that occurs most often or, where `merges` is "likelihood", the one
+    that gains most: f log(f N / (f_a f_b)), f being how often the pair (a, b) occurs now, f_a and f_b how
+    often its pieces do, N how often all pieces do (docs/decisions/vocabulary_learning.md).
 
     The list is shorter than `size` where there is nothing left to merge.
 
@@ -64,22 +73,18 @@ def learn_vocabulary(words: Sequence[str], counts: Iterable[int], size: int) -> 
     alphabet.update(f"##{character}" for word, _ in table for character in set(word[1:]))
     tokens = [*SPECIAL_TOKENS, *sorted(alphabet)]
     ids = {token: index for index, token in enumerate(tokens)}
-    chains = _PairChains(table, ids)
-    queue = [(-chains.counts[pair], *chains.strings(pair, tokens), pair) for pair in range(chains.total)]
-    heapq.heapify(queue)
-    while queue and len(tokens) < size:
-        count, left, right, pair = heapq.heappop(queue)
-        current = -int(chains.counts[pair])
-        if current != count:  # merges since then have taken some of its places
-            if current:
-                heapq.heappush(queue, (current, left, right, pair))
-            continue
-        merged = left + right.removeprefix("##")
+    pairs = _PairTable(table, tokens, size, merges == "likelihood")
+    while len(tokens) < size:
+        best = pairs.best()
+        if best is None:
+            break
+        left, right = best
+        merged = tokens[left] + tokens[right].removeprefix("##")
         if merged not in ids:  # two pairs can spell the same piece
             ids[merged] = len(tokens)
+            pairs.add_piece(ids[merged], merged)
             tokens.append(merged)
-        for changed in chains.merge(pair, ids[merged], len(tokens)):
-            heapq.heappush(queue, (-int(chains.counts[changed]), *chains.strings(changed, tokens), changed))
+        pairs.merge_best(ids[merged])
     return tokens
 
 
@@ -92,156 +97,277 @@ def _most_frequent_characters(table: list[tuple[str, int]], limit: int) -> set[s
     return set(ranked[:limit])
 
 
-class _PairChains:
-    """All words as linked lists of pieces, and for each pair of neighbours the chain of its places.
+class Words(NamedTuple):
+    """All words as linked lists of pieces: arrays over positions, one for each character of each word.
 
-    Arrays over positions (one for each character of each word):
-      pieces, before, after        the piece that begins here; its neighbours' positions in the word
-      pair_at, earlier, later      the pair that begins here; its chain's neighbours
-      weights                      how often the word occurs
-    Arrays over pairs: left and right (pieces), counts, first (the beginning of the chain). `slots` is an
-    open-addressing hash table from (left, right) to the pair.
+    pieces, before, after    int32  the piece that begins here; its neighbours' positions in the word
+    pair_at, earlier, later  int32  the pair that begins here; its chain's neighbours
+    weights                  int64  how often the word occurs
     """
 
-    def __init__(self, table: list[tuple[str, int]], ids: dict[str, int]) -> None:
-        lengths = np.array([len(word) for word, _ in table], dtype=np.int64)
-        ends = np.cumsum(lengths)
-        size = int(lengths.sum())
-        pieces = np.fromiter(
-            (
-                ids[character if place == 0 else f"##{character}"]
-                for word, _ in table
-                for place, character in enumerate(word)
-            ),
-            np.int32,
-            size,
-        )
-        before = np.arange(-1, size - 1, dtype=np.int32)
-        after = np.arange(1, size + 1, dtype=np.int32)
-        before[ends - lengths] = _NONE
-        after[ends - 1] = _NONE
-        weights = np.repeat(np.array([count for _, count in table], dtype=np.int64), lengths)
-        pair_at, earlier, later = (np.full(size, _NONE, dtype=np.int32) for _ in range(3))
-        self.words = (pieces, before, after, pair_at, earlier, later, weights)
-        self.total = 0
+    pieces: Int32s
+    before: Int32s
+    after: Int32s
+    pair_at: Int32s
+    earlier: Int32s
+    later: Int32s
+    weights: Int64s
+
+
+class Pairs(NamedTuple):
+    """Pairs of neighbouring pieces, with room for more.
+
+    left, right            int32    the pieces
+    counts                 int64    how often the pair occurs
+    first                  int32    the beginning of the chain of its places
+    next_left, next_right  int32    another pair with the same left piece; with the same right piece
+    gains                  float64  what to order by: no less than what merging the pair gains now
+    heap, ranks            int32    the pairs, none before one that precedes it; where each stands there
+    slots                  int32    an open-addressing hash table from (left, right) to the pair
+    number                 int64    (1,) how many there are
+    """
+
+    left: Int32s
+    right: Int32s
+    counts: Int64s
+    first: Int32s
+    next_left: Int32s
+    next_right: Int32s
+    gains: Float64s
+    heap: Int32s
+    ranks: Int32s
+    slots: Int32s
+    number: Int64s
+
+
+class Pieces(NamedTuple):
+    """Pieces, by their ids.
+
+    counts             int64  how often the piece occurs
+    on_left, on_right  int32  a pair that has the piece on its left; on its right
+    names              int32  (V, 102) its code points, filled up with 0
+    number             int64  (1,) how often all of them occur
+    """
+
+    counts: Int64s
+    on_left: Int32s
+    on_right: Int32s
+    names: Int32s
+    number: Int64s
+
+
+class _PairTable:
+    """The words as the kernels take them, with their pieces and pairs."""
+
+    def __init__(self, table: list[tuple[str, int]], tokens: list[str], size: int, likelihood: bool) -> None:
+        self.words = _cut_words(table, {token: piece for piece, token in enumerate(tokens)})
+        counts = np.zeros(size, dtype=np.int64)
+        np.add.at(counts, self.words.pieces, self.words.weights)
+        on_left, on_right = np.full((2, size), _NONE, dtype=np.int32)
+        names = np.zeros((size, len(SUFFIX) + MAX_WORD_CHARACTERS), dtype=np.int32)
+        self.pieces = Pieces(counts, on_left, on_right, names, counts.sum(keepdims=True))
+        for piece, token in enumerate(tokens):
+            self.add_piece(piece, token)
+        self.likelihood = likelihood
         chunk = 1 << 16
-        left, right, first = (np.zeros(chunk, dtype=np.int32) for _ in range(3))
-        counts = np.zeros(chunk, dtype=np.int64)
-        self.pairs: Pairs = (left, right, counts, first, np.full(2 * chunk, _NONE, dtype=np.int32))
-        for start in range(0, size, chunk):
+        left, right, first, next_left, next_right, heap, ranks = np.zeros((7, chunk), dtype=np.int32)
+        counts, gains, slots = np.zeros(chunk, np.int64), np.zeros(chunk), np.full(2 * chunk, _NONE, np.int32)
+        links = first, next_left, next_right
+        self.pairs = Pairs(
+            left, right, counts, *links, gains, heap, ranks, slots, np.zeros(1, dtype=np.int64)
+        )
+        for start in range(0, len(self.words.pieces), chunk):
             self._reserve(chunk)
-            self.total = _link_range(self.words, self.pairs, self.total, start, min(start + chunk, size))
+            _link_range(self.words, self.pieces, self.pairs, start, start + chunk)
+        for piece in range(len(tokens)):
+            _queue_piece(self.pairs, self.pieces, likelihood, piece)
 
-    @property
-    def counts(self) -> Int64s:
-        return self.pairs[2]
+    def add_piece(self, piece: int, token: str) -> None:
+        self.pieces.names[piece, : len(token)] = code_points([token])[0]
 
-    def strings(self, pair: int, tokens: list[str]) -> tuple[str, str]:
-        left, right = self.pairs[:2]
-        return tokens[left[pair]], tokens[right[pair]]
+    def best(self) -> tuple[int, int] | None:
+        """The pair to be merged next, None where there is none."""
+        pair = _best(self.pairs, self.pieces, self.likelihood)
+        return None if pair == _NONE else (int(self.pairs.left[pair]), int(self.pairs.right[pair]))
 
-    def merge(self, pair: int, merged: int, symbols: int) -> list[int]:
-        """Put the piece `merged` wherever `pair` stands; give the pairs that have become more frequent."""
-        self._reserve(2 * symbols)  # a new pair holds `merged` on its left or on its right
-        self.total, linked = _merge(self.words, self.pairs, self.total, pair, merged)
-        linked = np.unique(linked)
-        changed: list[int] = linked[self.counts[linked] > 0].tolist()  # places may have gone again in a run
-        return changed
+    def merge_best(self, merged: int) -> None:
+        """Put the piece `merged` wherever the best pair stands."""
+        self._reserve(2 * len(self.pieces.counts))  # a new pair holds `merged` on its left or on its right
+        _merge_best(self.words, self.pieces, self.pairs, self.likelihood, merged)
 
     def _reserve(self, more: int) -> None:
-        while self.total + more > len(self.counts):
-            left, right, counts, first, _ = self.pairs
-            room = (0, len(counts))
-            left, right, first = np.pad(left, room), np.pad(right, room), np.pad(first, room)
-            slots = np.full(4 * len(counts), _NONE, dtype=np.int32)
-            self.pairs = (left, right, np.pad(counts, room), first, slots)
-            _fill_slots(self.pairs, self.total)
+        while self.pairs.number[0] + more > len(self.pairs.counts):
+            longer = [np.pad(column, (0, len(column))) for column in self.pairs[:-2]]
+            slots = np.full(4 * len(self.pairs.counts), _NONE, dtype=np.int32)
+            self.pairs = Pairs._make([*longer, slots, self.pairs.number])
+            _fill_slots(self.pairs)
+
+
+def _cut_words(table: list[tuple[str, int]], ids: dict[str, int]) -> Words:
+    """Words cut into characters, in no chain yet."""
+    lengths = np.array([len(word) for word, _ in table], dtype=np.int64)
+    ends = np.cumsum(lengths)
+    size = int(lengths.sum())
+    characters = (f"{SUFFIX}{c}" if place else c for word, _ in table for place, c in enumerate(word))
+    pieces = np.fromiter(map(ids.__getitem__, characters), np.int32, size)
+    before = np.arange(-1, size - 1, dtype=np.int32)
+    after = np.arange(1, size + 1, dtype=np.int32)
+    before[ends - lengths] = _NONE
+    after[ends - 1] = _NONE
+    weights = np.repeat(np.array([count for _, count in table], dtype=np.int64), lengths)
+    pair_at, earlier, later = (np.full(size, _NONE, dtype=np.int32) for _ in range(3))
+    return Words(pieces, before, after, pair_at, earlier, later, weights)
 
 
 @kernel
 def _slot(pairs: Pairs, left: int, right: int) -> np.int64:
     """Where in the hash table the pair stands, or would."""
-    lefts, rights, _, _, slots = pairs
-    mask = np.uint64(len(slots) - 1)
+    mask = np.uint64(len(pairs.slots) - 1)
     slot = mix((np.uint64(left) << _32) | np.uint64(right)) & mask
     while True:
-        pair = slots[slot]
-        if pair == _NONE or (lefts[pair] == left and rights[pair] == right):
+        pair = pairs.slots[slot]
+        if pair == _NONE or (pairs.left[pair] == left and pairs.right[pair] == right):
             return np.int64(slot)
         slot = (slot + _ONE) & mask
 
 
 @kernel
-def _fill_slots(pairs: Pairs, total: int) -> None:
-    left, right, _, _, slots = pairs
-    for pair in range(total):
-        slots[_slot(pairs, left[pair], right[pair])] = pair
+def _fill_slots(pairs: Pairs) -> None:
+    for pair in range(pairs.number[0]):
+        pairs.slots[_slot(pairs, pairs.left[pair], pairs.right[pair])] = pair
 
 
 @kernel
-def _link(words: Words, pairs: Pairs, total: int, position: int) -> int:
-    """Enter the pair that begins at `position` in its chain; give the number of pairs, grown if it is new."""
-    pieces, _, after, pair_at, earlier, later, weights = words
-    left, right, counts, first, slots = pairs
-    slot = _slot(pairs, pieces[position], pieces[after[position]])
-    pair = slots[slot]
+def _link(words: Words, pieces: Pieces, pairs: Pairs, position: int) -> None:
+    """Enter the pair that begins at `position` in its chain; a new pair comes last in the heap."""
+    left, right = words.pieces[position], words.pieces[words.after[position]]
+    slot = _slot(pairs, left, right)
+    pair = pairs.slots[slot]
     if pair == _NONE:
-        pair = total
-        total += 1
-        slots[slot] = pair
-        left[pair] = pieces[position]
-        right[pair] = pieces[after[position]]
-        counts[pair] = 0
-        first[pair] = _NONE
-    pair_at[position] = pair
-    counts[pair] += weights[position]
-    earlier[position] = _NONE
-    later[position] = first[pair]
-    if first[pair] != _NONE:
-        earlier[first[pair]] = position
-    first[pair] = position
-    return total
+        pair = pairs.number[0]
+        pairs.number[0] += 1
+        pairs.slots[slot] = pair
+        pairs.left[pair], pairs.right[pair] = left, right
+        pairs.counts[pair] = 0
+        pairs.first[pair] = _NONE
+        pairs.next_left[pair], pairs.next_right[pair] = pieces.on_left[left], pieces.on_right[right]
+        pieces.on_left[left] = pieces.on_right[right] = pair
+        pairs.gains[pair] = -np.inf
+        pairs.heap[pair] = pairs.ranks[pair] = pair
+    words.pair_at[position] = pair
+    pairs.counts[pair] += words.weights[position]
+    first = pairs.first[pair]
+    words.earlier[position] = _NONE
+    words.later[position] = first
+    if first != _NONE:
+        words.earlier[first] = position
+    pairs.first[pair] = position
 
 
 @kernel
 def _unlink(words: Words, pairs: Pairs, position: int) -> None:
     """Take the pair that begins at `position` out of its chain."""
-    _, _, _, pair_at, earlier, later, weights = words
-    _, _, counts, first, _ = pairs
-    pair = pair_at[position]
-    counts[pair] -= weights[position]
-    if earlier[position] == _NONE:
-        first[pair] = later[position]
+    pair = words.pair_at[position]
+    pairs.counts[pair] -= words.weights[position]
+    earlier, later = words.earlier[position], words.later[position]
+    if earlier == _NONE:
+        pairs.first[pair] = later
     else:
-        later[earlier[position]] = later[position]
-    if later[position] != _NONE:
-        earlier[later[position]] = earlier[position]
-    pair_at[position] = _NONE
+        words.later[earlier] = later
+    if later != _NONE:
+        words.earlier[later] = earlier
+    words.pair_at[position] = _NONE
 
 
 @kernel
-def _link_range(words: Words, pairs: Pairs, total: int, start: int, stop: int) -> int:
-    after = words[2]
-    for position in range(start, stop):
-        if after[position] != _NONE:
-            total = _link(words, pairs, total, position)
-    return total
+def _link_range(words: Words, pieces: Pieces, pairs: Pairs, start: int, stop: int) -> None:
+    for position in range(start, min(stop, len(words.after))):
+        if words.after[position] != _NONE:
+            _link(words, pieces, pairs, position)
 
 
 @kernel
-def _merge(words: Words, pairs: Pairs, total: int, pair: int, merged: int) -> tuple[int, Int32s]:
-    """Merge all places of `pair`; give the number of pairs and the pairs linked, with repeats."""
-    pieces, before, after, pair_at, _, later, _ = words
-    first = pairs[3]
-    places = 0
-    position = first[pair]
-    while position != _NONE:
-        places += 1
-        position = later[position]
-    linked = np.empty(2 * places, dtype=np.int32)
-    size = 0
-    while first[pair] != _NONE:
-        position = first[pair]
+def _gain(pairs: Pairs, pieces: Pieces, likelihood: bool, pair: int) -> float:
+    """What merging the pair gains now; minus infinity where it no longer occurs."""
+    count = float(pairs.counts[pair])
+    if count == 0:
+        return -np.inf
+    if not likelihood:
+        return count
+    # The same operations on the same counts give the same number, so equal gains are equal to the bit.
+    parts = float(pieces.counts[pairs.left[pair]]) * float(pieces.counts[pairs.right[pair]])
+    return count * math.log(count * float(pieces.number[0]) / parts)
+
+
+@kernel
+def _precedes(pairs: Pairs, pieces: Pieces, pair: int, other: int) -> bool:
+    """Whether a pair is to be merged before another: for its gain, or its strings between equals."""
+    if pairs.gains[pair] != pairs.gains[other]:
+        return bool(pairs.gains[pair] > pairs.gains[other])
+    for side in (pairs.left, pairs.right):
+        name, other_name = pieces.names[side[pair]], pieces.names[side[other]]
+        for i in range(len(name)):
+            if name[i] != other_name[i]:
+                return bool(name[i] < other_name[i])
+    return False
+
+
+@kernel
+def _set_gain(pairs: Pairs, pieces: Pieces, pair: int, gain: float) -> None:
+    """Give the pair this gain, and its place in the heap."""
+    heap, ranks, number = pairs.heap, pairs.ranks, pairs.number[0]
+    pairs.gains[pair] = gain
+    rank = np.int64(ranks[pair])
+    while rank > 0 and _precedes(pairs, pieces, pair, heap[(rank - 1) // 2]):
+        heap[rank] = heap[(rank - 1) // 2]
+        ranks[heap[rank]] = rank
+        rank = (rank - 1) // 2
+    while 2 * rank + 1 < number:
+        child = 2 * rank + 1
+        if child + 1 < number and _precedes(pairs, pieces, heap[child + 1], heap[child]):
+            child += 1
+        if not _precedes(pairs, pieces, heap[child], pair):
+            break
+        heap[rank] = heap[child]
+        ranks[heap[rank]] = rank
+        rank = child
+    heap[rank] = pair
+    ranks[pair] = rank
+
+
+@kernel
+def _queue_piece(pairs: Pairs, pieces: Pieces, likelihood: bool, piece: int) -> None:
+    """Raise the gains of all pairs that hold the piece to what they are, at least."""
+    headroom = HEADROOM if likelihood else 0.0
+    for first, following in ((pieces.on_left, pairs.next_left), (pieces.on_right, pairs.next_right)):
+        pair = first[piece]
+        while pair != _NONE:
+            gain = _gain(pairs, pieces, likelihood, pair)
+            if gain > pairs.gains[pair]:
+                _set_gain(pairs, pieces, pair, gain + headroom * pairs.counts[pair])
+            pair = following[pair]
+
+
+@kernel
+def _best(pairs: Pairs, pieces: Pieces, likelihood: bool) -> int:
+    """The pair that gains most now, or -1."""
+    while pairs.number[0] > 0:
+        pair = pairs.heap[0]
+        gain = _gain(pairs, pieces, likelihood, pair)
+        if gain == pairs.gains[pair]:
+            return pair if pairs.counts[pair] > 0 else _NONE
+        _set_gain(pairs, pieces, pair, gain)
+    return _NONE
+
+
+@kernel
+def _merge_best(words: Words, pieces: Pieces, pairs: Pairs, likelihood: bool, merged: int) -> None:
+    """Put the piece `merged` wherever the pair on top of the heap stands."""
+    before, after, pair_at = words.before, words.after, words.pair_at
+    pair = pairs.heap[0]
+    left, right = pairs.left[pair], pairs.right[pair]
+    while pairs.first[pair] != _NONE:
+        position = pairs.first[pair]
         # In a run such as a-a-a the places overlap. Merging from its left makes their order in the
         # chain, and with it the order of the input, of no account.
         while before[position] != _NONE and pair_at[before[position]] == pair:
@@ -254,14 +380,20 @@ def _merge(words: Words, pairs: Pairs, total: int, pair: int, merged: int) -> tu
         if following != _NONE:
             _unlink(words, pairs, second)
             before[following] = position
-        pieces[position] = merged
+        words.pieces[position] = merged
         after[position] = following
+        weight = words.weights[position]
+        pieces.counts[left] -= weight
+        pieces.counts[right] -= weight
+        pieces.counts[merged] += weight
+        pieces.number[0] -= weight
         if previous != _NONE:
-            total = _link(words, pairs, total, previous)
-            linked[size] = pair_at[previous]
-            size += 1
+            _link(words, pieces, pairs, previous)
         if following != _NONE:
-            total = _link(words, pairs, total, position)
-            linked[size] = pair_at[position]
-            size += 1
-    return total, linked[:size]
+            _link(words, pieces, pairs, position)
+    # A gain that fell is found out on top of the heap. A count rises with the merged piece alone, a likelihood
+    # with the other two as well, which are rarer now.
+    _queue_piece(pairs, pieces, likelihood, merged)
+    if likelihood:
+        _queue_piece(pairs, pieces, likelihood, left)
+        _queue_piece(pairs, pieces, likelihood, right)

@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ Int64s = npt.NDArray[np.int64]
 
 VOCABULARY_FILE, TOKENIZER_FILE, CONFIG_FILE = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
 NO_LIMIT = 2**31 - 1
+CHUNK_CHARACTERS = 1 << 17  # encoded at a time: what that takes beside the result stays in a core's cache
 
 
 @dataclass(frozen=True)
@@ -145,16 +147,26 @@ class Tokenizer:
         room = NO_LIMIT if max_length is None else max_length - special
         if room < 0:
             raise SettingsError(f"max_length={max_length}: at least {special}, for the special tokens")
-        pieces, piece_bounds = encode_kernel(
-            *code_points([*texts, *pairs] if pairs is not None else texts),
-            unicode_tables(),
-            self.lowercase,
-            self._trie,
-            self.vocabulary.unk_id,
-            self.max_word_characters,
-        )
         cls_id, sep_id = (self.vocabulary.cls_id, self.vocabulary.sep_id) if add_special_tokens else (-1, -1)
-        return Encoding(*assemble(pieces, piece_bounds, parts, room, cls_id, sep_id))
+        columns = [np.empty((0, *shape), dtype=np.int32) for shape in ((), (), (2,), ())]
+        bounds = np.zeros(len(texts) + 1, dtype=np.int64)
+        cuts = _cut_into_chunks(texts)
+        for chunk, (first, last) in enumerate(pairwise(cuts), start=1):
+            pair = pairs[first:last] if pairs is not None else ()
+            pieces, piece_bounds = encode_kernel(
+                *code_points([*texts[first:last], *pair]),
+                unicode_tables(),
+                self.lowercase,
+                self._trie,
+                self.vocabulary.unk_id,
+                self.max_word_characters,
+            )
+            used, more = int(bounds[first]), len(pieces) + special * (last - first)
+            if used + more > len(columns[0]):  # the chunks to come are likely to be as long
+                columns = _longer(columns, used, used + more + more * (len(cuts) - 1 - chunk) * 9 // 8)
+            assemble(pieces, piece_bounds, room, cls_id, sep_id, bounds[first : last + 1], *columns)
+        input_ids, token_type_ids, offsets, word_ids = (column[: bounds[-1]] for column in columns)
+        return Encoding(input_ids, token_type_ids, offsets, word_ids, bounds)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The tokens of `ids`."""
@@ -181,50 +193,66 @@ class Tokenizer:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
+def _cut_into_chunks(texts: Sequence[str]) -> list[int]:
+    """Where to cut a list of texts, its ends included, for chunks of about `CHUNK_CHARACTERS`."""
+    chunk_of = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts))) // CHUNK_CHARACTERS
+    cuts = np.flatnonzero(chunk_of[1:] != chunk_of[:-1]) + 1
+    return [0, *cuts.tolist(), len(texts)]
+
+
+def _longer(columns: list[Int32s], used: int, room: int) -> list[Int32s]:
+    """Columns for `room` tokens that begin with the first `used` of these."""
+    longer = [np.empty((room, *column.shape[1:]), dtype=np.int32) for column in columns]
+    for old, new in zip(columns, longer, strict=True):
+        new[:used] = old[:used]
+    return longer
+
+
 @kernel
 def assemble(
-    pieces: Int32s, piece_bounds: Int64s, parts: int, room: int, cls_id: int, sep_id: int
-) -> tuple[Int32s, Int32s, Int32s, Int32s, Int64s]:
-    """Truncate, pair and frame encoded texts: the arrays of `Encoding`.
+    pieces: Int32s,
+    piece_bounds: Int64s,
+    room: int,
+    cls_id: int,
+    sep_id: int,
+    bounds: Int64s,
+    input_ids: Int32s,
+    token_type_ids: Int32s,
+    offsets: Int32s,
+    word_ids: Int32s,
+) -> None:
+    """Truncate, pair and frame encoded texts, into the arrays of `Encoding`, from bounds[0] on.
 
-    `pieces` holds all first texts, then all second ones where parts is 2; a cls_id of -1 frames nothing.
+    `pieces` holds all first texts, then all second ones where there are pairs; a cls_id of -1 frames nothing.
     """
-    n = (len(piece_bounds) - 1) // parts
-    special = parts + 1 if cls_id >= 0 else 0
-    kept = np.zeros((n, 2), dtype=np.int64)
-    bounds = np.zeros(n + 1, dtype=np.int64)
+    n = len(bounds) - 1
+    parts = (len(piece_bounds) - 1) // max(n, 1)
+    kept = np.zeros(2, dtype=np.int64)
+    at = bounds[0]
     for i in range(n):
         for part in range(parts):
             text = part * n + i
-            kept[i, part] = piece_bounds[text + 1] - piece_bounds[text]
-        while kept[i, 0] + kept[i, 1] > room:
-            kept[i, 0 if kept[i, 0] > kept[i, 1] else 1] -= 1
-        bounds[i + 1] = bounds[i] + kept[i, 0] + kept[i, 1] + special
-
-    total = bounds[n]
-    input_ids = np.empty(total, dtype=np.int32)
-    token_type_ids = np.zeros(total, dtype=np.int32)
-    offsets = np.zeros((total, 2), dtype=np.int32)
-    word_ids = np.full(total, -1, dtype=np.int32)
-    for i in range(n):
-        at = bounds[i]
-        if special:
-            input_ids[at] = cls_id
+            kept[part] = piece_bounds[text + 1] - piece_bounds[text]
+        while kept[0] + kept[1] > room:
+            kept[0 if kept[0] > kept[1] else 1] -= 1
+        if cls_id >= 0:
+            input_ids[at], token_type_ids[at], word_ids[at] = cls_id, 0, -1
+            offsets[at, 0], offsets[at, 1] = 0, 0
             at += 1
         for part in range(parts):
             begin = piece_bounds[part * n + i]
-            for row in range(begin, begin + kept[i, part]):
+            for row in range(begin, begin + kept[part]):
                 input_ids[at] = pieces[row, 0]
                 offsets[at, 0] = pieces[row, 1]
                 offsets[at, 1] = pieces[row, 2]
                 word_ids[at] = pieces[row, 3]
                 token_type_ids[at] = part
                 at += 1
-            if special:
-                input_ids[at] = sep_id
-                token_type_ids[at] = part
+            if cls_id >= 0:
+                input_ids[at], token_type_ids[at], word_ids[at] = sep_id, part, -1
+                offsets[at, 0], offsets[at, 1] = 0, 0
                 at += 1
-    return input_ids, token_type_ids, offsets, word_ids, bounds
+        bounds[i + 1] = at
 
 
 def _read_object(path: Path) -> dict[str, Any]:

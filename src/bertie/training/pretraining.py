@@ -11,7 +11,8 @@ from bertie.base.errors import DataError, SettingsError
 from bertie.base.progress import Progress
 from bertie.base.random import stream_key
 from bertie.base.settings import Settings, read_toml, resolve, write_toml
-from bertie.corpus.sampling import Examples, ExampleSettings, ExampleStream, held_out_examples
+from bertie.corpus.examples import Examples, ExampleSettings
+from bertie.corpus.sampling import ExampleStream, held_out_examples
 from bertie.corpus.shards import Corpus
 from bertie.model.batch import PackedBatch, pack
 from bertie.model.config import BertConfig

@@ -1,0 +1,63 @@
+"""Compressed files give what was compressed, and say so when they are cut off or something else."""
+
+import bz2
+import gzip
+import lzma
+import sys
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bertie.base.compression import is_compressed, open_binary
+from bertie.base.errors import BertieError, DataError
+
+COMPRESS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+COMPRESS[".zst"] = zstandard.compress
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
+@given(st.lists(st.binary(max_size=50), min_size=1), st.integers(0, 300))
+def test_streams_one_after_the_other(tmp_path: Path, suffix: str, streams: list[bytes], repeats: int) -> None:
+    """As `cat a.gz b.gz`, pigz, pbzip2 and pzstd write them."""
+    streams = [data * repeats for data in streams]
+    (tmp_path / f"a{suffix}").write_bytes(b"".join(map(COMPRESS[suffix], streams)))
+    with open_binary(tmp_path / f"a{suffix}") as file:
+        assert b"".join(file) == b"".join(streams)
+    with open_binary(tmp_path / f"a{suffix}") as file:
+        assert file.read() == b"".join(streams)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
+@pytest.mark.parametrize("cut", [1, 5, 12])
+def test_cut_off_files(tmp_path: Path, suffix: str, cut: int) -> None:
+    (tmp_path / f"a{suffix}").write_bytes(COMPRESS[suffix](b"text " * 1000)[:-cut])
+    assert is_compressed(tmp_path / f"a{suffix}")
+    with (
+        pytest.raises(DataError, match=rf"a\{suffix}: damaged or cut-off"),
+        open_binary(tmp_path / f"a{suffix}") as file,
+    ):
+        file.read()
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
+def test_files_that_are_something_else(tmp_path: Path, suffix: str) -> None:
+    (tmp_path / f"a{suffix}").write_bytes(b"no such thing")
+    with pytest.raises(DataError, match=rf"a\{suffix}: "), open_binary(tmp_path / f"a{suffix}") as file:
+        file.read()
+
+
+def test_missing_files(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="a: no such file"), open_binary(tmp_path / "a"):
+        pass
+    with pytest.raises(DataError, match="cannot be read"), open_binary(tmp_path):
+        pass
+
+
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(BertieError, match=r"a\.zst: .* pip install 'bertie\[data\]'"):
+        open_binary(tmp_path / "a.zst").__enter__()

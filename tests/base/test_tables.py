@@ -1,0 +1,61 @@
+"""Columns of text as pyarrow wrote them, and what is said about the others."""
+
+import sys
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from bertie.base.errors import BertieError, DataError, SettingsError
+from bertie.base.tables import read_arrow_column, read_parquet_column, row_group_sizes
+
+TEXTS = [*(f"Text {number}, é." for number in range(1000)), None]
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [pyarrow.string(), pyarrow.large_string(), pyarrow.dictionary(pyarrow.int32(), pyarrow.string())],
+    ids=str,
+)
+def test_every_kind_of_text(tmp_path: Path, dtype: pyarrow.DataType) -> None:
+    table = pyarrow.table({"n": range(1001), "text": pyarrow.array(TEXTS).cast(dtype)})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet", row_group_size=300)
+    with pyarrow.ipc.new_stream(tmp_path / "a.arrow", table.schema) as writer:
+        writer.write_table(table)
+    expected = [(number, text and text.encode()) for number, text in enumerate(TEXTS, 1)]
+    assert list(read_parquet_column(tmp_path / "a.parquet", "text")) == expected
+    assert list(read_arrow_column(tmp_path / "a.arrow", "text")) == expected
+    assert len(row_group_sizes(tmp_path / "a.parquet")) == 4
+    parts = [
+        row
+        for start, stop in ((0, 1), (1, 3), (3, 4))
+        for row in read_parquet_column(tmp_path / "a.parquet", "text", start, stop)
+    ]
+    assert parts == expected
+
+
+def test_columns_without_text(tmp_path: Path) -> None:
+    pyarrow.parquet.write_table(pyarrow.table({"n": [1], "words": [["a"]]}), tmp_path / "a.parquet")
+    for column, message in (
+        ("n", "'n' holds int64, not text"),
+        ("x", "no column 'x'; choose one of n, words"),
+    ):
+        with pytest.raises(SettingsError, match=f"a.parquet: .*{message}"):
+            list(read_parquet_column(tmp_path / "a.parquet", column))
+
+
+def test_damaged_files(tmp_path: Path) -> None:
+    table = pyarrow.table({"text": TEXTS})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    (tmp_path / "a.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-100])
+    with pytest.raises(DataError, match=r"a\.parquet: damaged or cut off"):
+        list(read_parquet_column(tmp_path / "a.parquet", "text"))
+    with pytest.raises(DataError, match=r"b\.parquet: no such file"):
+        row_group_sizes(tmp_path / "b.parquet")
+
+
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(BertieError, match=r"a\.parquet: .* \.parquet .* pip install 'bertie\[data\]'"):
+        row_group_sizes(tmp_path / "a.parquet")

@@ -1,0 +1,68 @@
+"""`bertie prepare` on real articles: the same bytes for any number of workers, and whatever is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+def start(shared_data: Path, output: Path, workers: int) -> subprocess.Popen[bytes]:
+    inputs = sorted((shared_data / "text/wikipedia").glob("*.xz"))[:4]  # a task each
+    tokenizer = next((shared_data / "vocab").glob("*uncased*"))
+    command = [sys.executable, "-m", "bertie.commands.main", "prepare", *inputs, "--tokenizer", tokenizer]
+    return subprocess.Popen([*command, "--out", output, "--workers", str(workers)], stderr=subprocess.DEVNULL)
+
+
+def read_tree(path: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def workers_of(process: int) -> list[int]:
+    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+@pytest.fixture(scope="module")
+def expected(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    output = tmp_path_factory.mktemp("expected") / "corpus"
+    assert start(shared_data, output, workers=1).wait() == 0
+    return read_tree(output)
+
+
+def test_four_workers_one_of_which_is_killed(
+    shared_data: Path, tmp_path: Path, expected: dict[str, bytes]
+) -> None:
+    process = start(shared_data, tmp_path / "corpus", workers=4)
+    wait_until(lambda: list((tmp_path / "corpus").glob("parts/.0*.tmp")))
+    worker = workers_of(process.pid)[0]
+    os.kill(worker, signal.SIGKILL)
+    assert process.wait() == 0
+    assert read_tree(tmp_path / "corpus") == expected
+
+
+def test_all_is_killed_and_started_again(
+    shared_data: Path, tmp_path: Path, expected: dict[str, bytes]
+) -> None:
+    process = start(shared_data, tmp_path / "corpus", workers=2)
+    wait_until(lambda: list((tmp_path / "corpus").glob("parts/0*")))
+    workers = workers_of(process.pid)
+    process.kill()
+    process.wait()
+    wait_until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
+    assert not (tmp_path / "corpus/manifest.json").exists()
+    assert start(shared_data, tmp_path / "corpus", workers=2).wait() == 0
+    assert read_tree(tmp_path / "corpus") == expected
