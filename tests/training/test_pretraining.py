@@ -60,6 +60,7 @@ def test_a_run_leaves_settings_metrics_checkpoints_and_a_model(finished, tiny_se
     assert [row["step"] for row in rows if row["kind"] == "evaluation"] == [5, 10, 12]
     assert rows[-1]["perplexity"] > 1
     assert 0 <= rows[-1]["next_sentence_accuracy"] <= 1
+    assert 0.5 <= rows[-1]["majority_accuracy"] < 1
     assert sorted(path.name for path in (finished / "checkpoints").iterdir()) == [
         "step-00000008",
         "step-00000012",

@@ -391,7 +391,7 @@ def _merge_best(words: Words, pieces: Pieces, pairs: Pairs, likelihood: bool, me
             _link(words, pieces, pairs, previous)
         if following != _NONE:
             _link(words, pieces, pairs, position)
-    # A gain that fell is found out on top of the heap. A count rises with the merged piece alone, a likelihood
+    # A gain that fell is found out on top of the heap. Counts rise with the merged piece alone, likelihoods
     # with the other two as well, which are rarer now.
     _queue_piece(pairs, pieces, likelihood, merged)
     if likelihood:

@@ -20,6 +20,11 @@ def unigram_counts(shards: Sequence[Shard], vocab_size: int) -> npt.NDArray[np.i
     return counts
 
 
+def majority_baseline(labels: npt.NDArray[np.int64] | None) -> dict[str, float]:
+    """The accuracy of always giving the commoner next-sentence label; nothing where there are no labels."""
+    return {} if labels is None else {"majority_accuracy": float(np.bincount(labels).max() / len(labels))}
+
+
 def unigram_baseline(counts: npt.NDArray[np.int64], labels: npt.NDArray[np.int64]) -> dict[str, float]:
     """Loss (nats) and accuracy on `labels` of the best guess that ignores the context.
 

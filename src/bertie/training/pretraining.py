@@ -21,7 +21,12 @@ from bertie.model.heads import PreTrainingModel
 from bertie.model.weights import WEIGHTS_FILE, load_weights, save_model
 from bertie.text.tokenizer import Tokenizer
 from bertie.training.checkpoints import RunDirectory, TrainState
-from bertie.training.evaluation import evaluate_pretraining, unigram_baseline, unigram_counts
+from bertie.training.evaluation import (
+    evaluate_pretraining,
+    majority_baseline,
+    unigram_baseline,
+    unigram_counts,
+)
 from bertie.training.loop import GlobalBatch, Pace, train
 from bertie.training.optimizers import OptimizerSettings, build_optimizer
 
@@ -202,7 +207,10 @@ class HeldOut:
                 settings.held_out_examples,
             )
             self._batches.append(pack_examples(examples, settings.micro_batch_tokens))
-            self._baselines.append(unigram_baseline(counts, examples.masked_labels))
+            self._baselines.append(
+                unigram_baseline(counts, examples.masked_labels)
+                | majority_baseline(examples.next_sentence_labels)
+            )
 
     def evaluate(self, model: PreTrainingModel, phase: int) -> dict[str, float]:
         """A row of figures for metrics.jsonl."""
