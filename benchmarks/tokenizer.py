@@ -11,6 +11,7 @@ import os
 import statistics
 import tempfile
 import time
+import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -84,6 +85,23 @@ def compare_speed(data: Path) -> None:
     print(f"two threads against one: bertie {ours_scale:.2f}, tokenizers {ratio(2, 3):.2f}")
 
 
+def compare_sizes(data: Path) -> None:
+    """Time and the most memory at a time, the result included, at ×1, ×4 and ×16 of the text."""
+    lines = (data / "text" / "wikipedia-small" / "wiki_00").read_text(encoding="utf-8").split("\n")
+    tokenizer = Tokenizer.load(data / "vocab" / "uncased_en" / "vocab.txt")
+    for factor in (1, 4, 16):
+        texts = lines[: len(lines) * factor // 16]
+        size = len("\n".join(texts).encode()) / 1e6
+        median = statistics.median(seconds(lambda: tokenizer.encode_batch(texts)) for _ in range(ROUNDS))  # noqa: B023
+        tracemalloc.start()
+        tokenizer.encode_batch(texts)
+        peak = tracemalloc.get_traced_memory()[1] / 1e6
+        tracemalloc.stop()
+        print(
+            f"x{factor:<3} {size:5.1f} MB in {1e3 * median:5.1f} ms, {size / median:5.1f} MB/s, {peak:5.1f} MB at most"
+        )
+
+
 def compare_word_lengths() -> None:
     """Nanoseconds a character of words aa…ab, whose pieces are short but whose every end looks like aa…ac.
 
@@ -105,5 +123,7 @@ def compare_word_lengths() -> None:
 
 
 if __name__ == "__main__":
-    compare_speed(Path(os.environ.get("BERTIE_DATA") or Path(__file__).parents[2] / "shared" / "data"))
+    folder = Path(os.environ.get("BERTIE_DATA") or Path(__file__).parents[2] / "shared" / "data")
+    compare_speed(folder)
+    compare_sizes(folder)
     compare_word_lengths()
