@@ -97,9 +97,8 @@ def compare_sizes(data: Path) -> None:
         tokenizer.encode_batch(texts)
         peak = tracemalloc.get_traced_memory()[1] / 1e6
         tracemalloc.stop()
-        print(
-            f"x{factor:<3} {size:5.1f} MB in {1e3 * median:5.1f} ms, {size / median:5.1f} MB/s, {peak:5.1f} MB at most"
-        )
+        rate = f"{1e3 * median:5.1f} ms, {size / median:.1f} MB/s"
+        print(f"x{factor:<3} {size:5.1f} MB: {rate}, {peak:.1f} MB at most")
 
 
 def compare_word_lengths() -> None:
