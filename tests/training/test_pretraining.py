@@ -14,6 +14,7 @@ from transformers import AutoModelForPreTraining, AutoTokenizer
 import bertie
 from bertie.base.errors import BertieError, DataError, SettingsError
 from bertie.base.settings import read_toml, resolve
+from bertie.corpus.preparation import prepare
 from bertie.corpus.shards import Corpus
 from bertie.model.batch import pack
 from bertie.text.tokenizer import Tokenizer
@@ -225,3 +226,12 @@ def test_unigram_counts_count_every_token(corpus_path):
     corpus = Corpus.open(corpus_path)
     counts = unigram_counts(corpus.train, 200)
     assert counts.sum() == corpus.manifest.train.tokens
+
+
+def test_a_corpus_without_a_held_out_part_is_refused(tmp_path, tiny_settings, corpus_path):
+    (tmp_path / "text.txt").write_text("The cat is near the house.\n" * 9)
+    tokenizer = Corpus.open(corpus_path).tokenizer_directory
+    prepare([tmp_path / "text.txt"], tokenizer, tmp_path / "corpus", workers=1)
+    with pytest.raises(DataError, match="no held-out documents"):
+        pretrain(tiny_settings(), tmp_path / "corpus", tmp_path / "run")
+    assert not (tmp_path / "run").exists()

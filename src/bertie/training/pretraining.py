@@ -112,10 +112,10 @@ def pretrain(
     model.to(device)
     optimizer = build_optimizer(model, settings.optimizer)
 
+    held_out = HeldOut(corpus, tokenizer, settings)
     with run:
         write_toml(run.settings_file, settings)
         state = run.restore(model, optimizer) if resume else TrainState()
-        held_out = HeldOut(corpus, tokenizer, settings)
         with Progress("pre-training", settings.total_steps, "steps", done=state.step) as progress:
             train(
                 model,
