@@ -210,7 +210,7 @@ def stream_examples(
             )
 
 
-def compare(
+def assert_same_distributions(
     documents: list[Document],
     max_seq_length: int,
     vocabulary_size: int,
@@ -243,7 +243,7 @@ def compare(
 @pytest.mark.parametrize("count", [2000, pytest.param(50_000, marks=pytest.mark.slow)])
 def test_the_distributions_are_those_of_the_oracle(max_seq_length, count, continuations):
     documents = make_documents(2000, 1, 500, sentences=max_seq_length // 20)
-    compare(documents, max_seq_length, 500, count, continuations)
+    assert_same_distributions(documents, max_seq_length, 500, count, continuations)
 
 
 @pytest.fixture(scope="module")
@@ -264,4 +264,4 @@ def sample_documents(shared_data: Path) -> tuple[list[Document], int]:
 @pytest.mark.parametrize("max_seq_length", [128, 512])
 def test_the_sample_of_the_original_release(sample_documents, max_seq_length):
     documents, vocabulary_size = sample_documents
-    compare(documents, max_seq_length, vocabulary_size, 2000)
+    assert_same_distributions(documents, max_seq_length, vocabulary_size, 2000)
