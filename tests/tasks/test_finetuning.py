@@ -1,34 +1,43 @@
 """A classifier learns what can be learnt, and is a function of its seed."""
 
+import json
+import signal
+
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 import bertie
+from bertie.base.errors import DataError, SettingsError
 from bertie.base.settings import resolve
 from bertie.model.config import BertConfig
 from bertie.model.directory import Description
 from bertie.model.heads import PreTrainingModel
 from bertie.model.weights import save_model
-from bertie.tasks.finetuning import FinetuningSettings, LabelledTexts, Start, finetune_classifier
+from bertie.tasks.classification import LabelledTexts
+from bertie.tasks.custom import OwnTexts
+from bertie.tasks.finetuning import FinetuningSettings, Start, finetune
 from bertie.tasks.metrics import accuracy
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
+from bertie.training.signals import Stopped
 
 WORDS = [f"{letter}{number}" for letter in "abc" for number in range(10)]
 LABELS = ("a", "b", "c")
 
 
 def texts(seed: int, count: int) -> LabelledTexts:
-    """Texts of one letter's words among those of no letter: the class is the letter."""
+    """Texts of one letter's words: the class is the letter."""
     random = np.random.default_rng(seed)
-    labels = random.integers(0, 3, count)
+    labels = [LABELS[number] for number in random.integers(0, 3, count)]
     made = [
-        " ".join(f"{LABELS[label]}{n}" for n in random.integers(0, 10, random.integers(1, 9)))
-        for label in labels
+        " ".join(f"{label}{n}" for n in random.integers(0, 10, random.integers(1, 9))) for label in labels
     ]
-    return LabelledTexts(made, labels)
+    return LabelledTexts(made, labels=labels)
+
+
+TASK = OwnTexts("letters", LABELS).settled("single_label_classification")
 
 
 @pytest.fixture(scope="module")
@@ -61,31 +70,80 @@ def weights(run) -> dict[str, torch.Tensor]:
 
 def test_it_learns_and_the_saved_model_gives_the_same_answers(start, tmp_path):
     unseen = texts(1, 100)
-    predicted = finetune_classifier(start, texts(0, 300), unseen, LABELS, settings(), tmp_path / "run")
-    assert accuracy(unseen.labels, predicted) > 0.95
+    result = finetune(TASK, start, texts(0, 300), {"dev": unseen}, settings(), tmp_path / "run")
+    assert result.scores["dev"]["accuracy"] > 95
+    predicted = result.predictions["dev"]
+    assert accuracy(TASK.gold(unseen), predicted) * 100 == result.scores["dev"]["accuracy"]
     answers = bertie.load(tmp_path / "run" / "model").classify(unseen.texts)
     assert [labels[0].label for labels in answers] == [LABELS[number] for number in predicted]
+    assert not (tmp_path / "run" / "checkpoints").exists()
 
 
 def test_a_run_is_a_function_of_its_seed(start, tmp_path):
     training, unseen = texts(0, 60), texts(1, 10)
     for name, seed in (("one", 3), ("same", 3), ("other", 4)):
-        run = tmp_path / name
-        finetune_classifier(start, training, unseen, LABELS, settings(seed=seed, epochs=1), run)
+        finetune(TASK, start, training, {"dev": unseen}, settings(seed=seed, epochs=1), tmp_path / name)
     one, same, other = (weights(tmp_path / name) for name in ("one", "same", "other"))
     assert all(torch.equal(one[name], same[name]) for name in one)
     assert any(not torch.equal(one[name], other[name]) for name in one)
 
 
 def test_the_encoder_comes_from_the_start_and_the_head_does_not(start, tmp_path):
-    training, unseen = texts(0, 40), texts(1, 10)
+    training, dev = texts(0, 40), {"dev": texts(1, 10)}
     still = settings(epochs=1, optimizer={"learning_rate": 0.0})
     pre_trained = load_file(start.weights / "model.safetensors")
-    finetune_classifier(start, training, unseen, LABELS, still, tmp_path / "from weights")
-    finetune_classifier(
-        start._replace(weights=None), training, unseen, LABELS, still, tmp_path / "from random"
-    )
+    finetune(TASK, start, training, dev, still, tmp_path / "from weights")
+    finetune(TASK, start._replace(weights=None), training, dev, still, tmp_path / "from random")
     name = "bert.encoder.layer.0.output.dense.weight"
     assert torch.equal(weights(tmp_path / "from weights")[name], pre_trained[name])
     assert not torch.equal(weights(tmp_path / "from random")[name], pre_trained[name])
     assert weights(tmp_path / "from weights")["classifier.weight"].shape == (3, 24)
+
+
+def rows_of(run) -> list[dict]:
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if k not in ("seconds", "tokens_per_second")} for row in rows]
+
+
+def test_the_best_epoch_is_kept_or_the_last(start, tmp_path):
+    training, dev = texts(0, 90), {"dev": texts(1, 50), "other": texts(2, 20)}
+    # So high a rate that scores go up and down.
+    wild = {"epochs": 6, "optimizer": {"learning_rate": 0.05, "bias_correction": True}}
+    for keep_best in (True, False):
+        run = tmp_path / str(keep_best)
+        result = finetune(TASK, start, training, dev, settings(keep_best=keep_best, **wild), run)
+        scored = [row["dev/accuracy"] for row in rows_of(run) if row["kind"] == "evaluation"]
+        assert len(scored) == 6
+        assert result.scores["dev"]["accuracy"] == (max(scored) if keep_best else scored[-1])
+        answers = bertie.load(run / "model").classify(dev["dev"].texts)
+        right = [a[0].label == label for a, label in zip(answers, dev["dev"].labels, strict=True)]
+        assert 100 * np.mean(right) == result.scores["dev"]["accuracy"]
+
+
+def test_a_stopped_run_goes_on_bit_for_bit(start, tmp_path, monkeypatch):
+    training, dev = texts(0, 100), {"dev": texts(1, 30)}
+    undisturbed = finetune(TASK, start, training, dev, settings(), tmp_path / "undisturbed")
+    score, calls = OwnTexts.score, []
+
+    def stop_at_the_fourth(*arguments):
+        calls.append(1)
+        if len(calls) == 4:
+            signal.raise_signal(signal.SIGINT)
+        return score(*arguments)
+
+    monkeypatch.setattr(OwnTexts, "score", stop_at_the_fourth)
+    with pytest.raises(Stopped):
+        finetune(TASK, start, training, dev, settings(), tmp_path / "stopped")
+    with pytest.raises(DataError, match="another training_set"):
+        finetune(TASK, start, texts(9, 100), dev, settings(), tmp_path / "stopped", resume=True)
+    resumed = finetune(TASK, start, training, dev, settings(), tmp_path / "stopped", resume=True)
+    assert resumed.scores == undisturbed.scores
+    assert rows_of(tmp_path / "stopped") == rows_of(tmp_path / "undisturbed")
+    one, two = weights(tmp_path / "stopped"), weights(tmp_path / "undisturbed")
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_too_long_for_the_model_is_refused(start, tmp_path):
+    with pytest.raises(SettingsError, match="max_seq_length 64 is longer than the model's positions: 32"):
+        finetune(TASK, start, texts(0, 9), {}, settings(max_seq_length=64), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

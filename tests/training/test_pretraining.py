@@ -19,6 +19,7 @@ from bertie.corpus.shards import Corpus
 from bertie.model.batch import pack
 from bertie.text.tokenizer import Tokenizer
 from bertie.training.checkpoints import TrainState
+from bertie.training.distributed import Ranks
 from bertie.training.evaluation import unigram_counts
 from bertie.training.pretraining import PretrainingSettings, global_batches, pretrain
 from bertie.training.signals import Stopped
@@ -68,7 +69,10 @@ def test_a_run_leaves_settings_metrics_checkpoints_and_a_model(finished, tiny_se
     ]
     settings = resolve(PretrainingSettings, read_toml(finished / "settings.toml"))
     assert settings.model.vocab_size == len(Tokenizer.load(finished / "model").vocabulary)
-    assert settings.model_copy(update={"corpus": "", "model": tiny_settings().model}) == tiny_settings()
+    assert (
+        settings.model_copy(update={"corpus": "", "precision": "auto", "model": tiny_settings().model})
+        == tiny_settings()
+    )
 
 
 def test_without_pairs_only_masked_words_are_learnt(corpus_path, tmp_path, tiny_settings):
@@ -169,11 +173,12 @@ def test_two_phases_are_one_run(corpus_path, tmp_path, tiny_settings):
     settings = tiny_settings(phases=phases)
     corpus = Corpus.open(corpus_path)
     tokenizer = Tokenizer.load(corpus.tokenizer_directory)
-    batches = list(global_batches(corpus, tokenizer, settings, TrainState()))
+    batches = list(global_batches(corpus, tokenizer, settings, TrainState(), Ranks()))
     assert [batch.phase for batch in batches] == [0] * 4 + [1] * 4
     longest = [max(micro.max_seqlen for micro in batch.micro_batches) for batch in batches]
     assert longest == [16] * 4 + [48] * 4
-    later = list(global_batches(corpus, tokenizer, settings, TrainState(step=6, cursor=batches[5].cursor)))
+    state = TrainState(step=6, cursor=batches[5].cursor)
+    later = list(global_batches(corpus, tokenizer, settings, state, Ranks()))
     assert len(later) == 2
     for expected, actual in zip(batches[6:], later, strict=True):
         assert torch.equal(expected.micro_batches[0].input_ids, actual.micro_batches[0].input_ids)

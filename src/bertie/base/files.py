@@ -1,16 +1,22 @@
 """Files that are whole or not there: atomic writes, hashes, JSON, a lock on a directory."""
 
+import ctypes
 import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from bertie.base.errors import BertieError, DataError
+
+AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 
 
 def temporary_name(path: Path) -> Path:
@@ -22,21 +28,46 @@ def sync(path: Path) -> None:
     """Wait until a file or a directory has reached the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        with failures_named(path):
+            os.fsync(handle)
     finally:
         os.close(handle)
 
 
 @contextmanager
+def failures_named(path: Path, temporary: Path | None = None) -> Iterator[None]:
+    """Make what the system refuses while `path` is written an OSError that names a file.
+
+    A full disk is noticed by calls that know no name, and by safetensors, which has an error of its own.
+    Where `path` is written under a temporary name, which will be gone, the error has the lasting one.
+    """
+    try:
+        yield
+    except OSError as error:
+        error.filename = str(error.filename or path).replace(str(temporary or path), str(path))
+        raise
+    except SafetensorError as error:
+        number = re.search(r"\(os error (\d+)\)", str(error))  # as Rust's std::io::Error shows itself
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None
+
+
+@contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Give a temporary name, which becomes `path` when the block ends well and is removed otherwise."""
+    """Give a temporary name, which becomes `path` when the block ends well and is removed otherwise.
+
+    Raises:
+        OSError: the system refuses to write; it names a file.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_name(path)
     try:
-        yield temporary
-        sync(temporary)
-        temporary.replace(path)
-        sync(path.parent)
+        with failures_named(path, temporary):
+            yield temporary
+            sync(temporary)
+            temporary.replace(path)
+            sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -46,25 +77,51 @@ def atomic_directory(path: Path) -> Iterator[Path]:
     """Give a temporary directory, which takes the place of `path` when the block ends well.
 
     Its name is always the same, so what a killed process left is cleared by the next one: a directory has
-    one writer at a time. A kill between the two renames leaves the old content under the name `.NAME.old`.
+    one writer at a time.
+
+    Raises:
+        OSError: the system refuses to write; it names a file.
     """
-    temporary, replaced = path.with_name(f".{path.name}.tmp"), path.with_name(f".{path.name}.old")
+    temporary = path.with_name(f".{path.name}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(temporary, ignore_errors=True)
     try:
-        temporary.mkdir()
-        yield temporary
-        for file in temporary.rglob("*"):
-            sync(file)
-        sync(temporary)
-        if path.exists():
-            shutil.rmtree(replaced, ignore_errors=True)
-            path.rename(replaced)
-        temporary.rename(path)
-        sync(path.parent)
+        with failures_named(path, temporary):
+            temporary.mkdir()
+            yield temporary
+            for file in temporary.rglob("*"):
+                sync(file)
+            sync(temporary)
+            _replace_directory(temporary, path)
+            sync(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _replace_directory(new: Path, path: Path) -> None:
+    """Give `new` the name `path`; what stood there has the name `new` afterwards."""
+    if not path.exists():
+        new.rename(path)
+    elif not _exchange(new, path):
+        # A kill between these two leaves what stood there under the name `.NAME.old`.
+        replaced = path.with_name(f".{path.name}.old")
+        shutil.rmtree(replaced, ignore_errors=True)
+        path.rename(replaced)
+        new.rename(path)
+        replaced.rename(new)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two names in one step, so that both are there at any time; say whether the system can.
+
+    Linux can, but for some network file systems; Python has no function for it.
+    """
+    libc = ctypes.CDLL(None)
+    names = os.fsencode(one), os.fsencode(other)
+    return (
+        hasattr(libc, "renameat2")
+        and libc.renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE) == 0
+    )
 
 
 def write_text(path: Path, text: str) -> None:
@@ -102,6 +159,8 @@ def sha256(path: Path) -> str:
 def locked_directory(path: Path) -> Iterator[None]:
     """Hold `path` for this process alone; the lock goes when the process does, however it ends.
 
+    What killed processes left half-written in it is cleared.
+
     Raises:
         BertieError: another process holds it.
     """
@@ -112,4 +171,11 @@ def locked_directory(path: Path) -> Iterator[None]:
         except BlockingIOError:
             message = f"{path}: another bertie process is writing here; wait for it or name another place"
             raise BertieError(message) from None
+        clear_leftovers(path)
         yield
+
+
+def clear_leftovers(directory: Path) -> None:
+    """Remove what killed processes left half-written in `directory`, whose only writer this process is."""
+    for leftover in directory.glob(".*.tmp"):
+        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()

@@ -1,12 +1,14 @@
 """`@kernel`: numba's compiler with a cache that notices every change.
 
 numba's own cache looks only at the file a function stands in, so a changed callee in another file would
-go unnoticed. Here the cache folder is named by a hash of every source that holds kernels. Where no place
-is writable (a read-only home), kernels are compiled anew in each process.
+go unnoticed. Here the cache folder is named by a hash of that file and of all it imports from bertie. Where
+no place is writable (a read-only home), kernels are compiled anew in each process.
 """
 
 import hashlib
+import inspect
 import os
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -16,20 +18,37 @@ import numba
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-KERNEL_ROOMS = ("base", "text", "corpus", "model")
+PACKAGE = Path(__file__).parent.parent
+
+
+def cache_root() -> Path:
+    """Where compiled kernels are kept: `$BERTIE_CACHE`, else under `$XDG_CACHE_HOME` or `~/.cache`."""
+    fallback = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertie"
+    return Path(os.environ.get("BERTIE_CACHE") or fallback)
 
 
 @cache
-def cache_directory() -> Path:
-    """Where compiled kernels are kept: under `$BERTIE_CACHE`, else `$XDG_CACHE_HOME` or `~/.cache`."""
-    fallback = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertie"
-    root = Path(os.environ.get("BERTIE_CACHE") or fallback)
-    package = Path(__file__).parent.parent
+def cache_directory(source: Path) -> Path:
+    """Where those of a file are kept."""
     digest = hashlib.sha256()
-    for room in KERNEL_ROOMS:
-        for source in sorted((package / room).glob("*.py")):
-            digest.update(source.read_bytes())
-    return root / f"kernels-{digest.hexdigest()[:16]}"
+    for path in with_imports(source):
+        digest.update(path.read_bytes())
+    return cache_root() / f"{source.stem}-{digest.hexdigest()[:16]}"
+
+
+def with_imports(source: Path) -> list[Path]:
+    """A file, and the files of the package that it imports, directly or through others."""
+    waiting, found = [source], set()
+    while waiting:
+        path = waiting.pop()
+        found.add(path)
+        for module in re.findall(
+            r"^from bertie\.(\S+) import", path.read_text(encoding="utf-8"), re.MULTILINE
+        ):
+            imported = PACKAGE / f"{module.replace('.', '/')}.py"
+            if imported not in found:
+                waiting.append(imported)
+    return sorted(found)
 
 
 def kernel(function: F) -> F:
@@ -39,8 +58,9 @@ def kernel(function: F) -> F:
     compiled: Any
     try:
         # The cache's place is chosen while the decorator runs, so other users of numba keep theirs.
-        cache_directory().mkdir(parents=True, exist_ok=True)
-        config.CACHE_DIR = str(cache_directory())
+        directory = cache_directory(Path(inspect.getfile(function)))
+        directory.mkdir(parents=True, exist_ok=True)
+        config.CACHE_DIR = str(directory)
         compiled = numba.njit(cache=True, nogil=True)(function)
     except (OSError, RuntimeError):  # nowhere to write: numba says so with RuntimeError
         compiled = numba.njit(nogil=True)(function)

@@ -24,16 +24,18 @@ class Progress:
                 progress.advance(1, loss=4.11)
 
     Work of unknown length has `total=None`: no time left is shown. Work that goes on from an earlier run
-    begins at `done`, which does not count towards the rate.
+    begins at `done`, which does not count towards the rate. A `silent` one shows nothing.
     """
 
-    def __init__(self, title: str, total: int | None = None, unit: str = "", done: int = 0) -> None:
-        self.title, self.total, self.unit = title, total, unit
+    def __init__(
+        self, title: str, total: int | None = None, unit: str = "", done: int = 0, silent: bool = False
+    ) -> None:
+        self.title, self.total, self.unit, self.silent = title, total, unit, silent
         self.begun_at = self.done = done
         self.figures: Mapping[str, Figure] = {}
 
     def __enter__(self) -> Self:
-        terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        terminal = not self.silent and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._bar = _bar(self.title, self.total) if terminal else None
         self._started = self._drawn = time.monotonic()
         return self
@@ -57,8 +59,17 @@ class Progress:
         if now - self._drawn >= (LINE_SECONDS if self._bar is None else BAR_SECONDS):
             self._draw(now)
 
+    def say(self, line: str) -> None:
+        """Print a line of its own, above the bar where there is one."""
+        if self._bar is not None:
+            self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        elif not self.silent:
+            print(line, file=sys.stderr, flush=True)
+
     def _draw(self, now: float, ended: bool = False) -> None:
         self._drawn = now
+        if self.silent:
+            return
         line = self._line(now - self._started, ended)
         if self._bar is None:
             print(f"{self.title}: {line}", file=sys.stderr, flush=True)

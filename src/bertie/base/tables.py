@@ -17,7 +17,7 @@ def row_group_sizes(path: Path) -> list[int]:
         DataError: the file is missing or damaged.
         BertieError: the package that reads these files is not installed.
     """
-    with _open_parquet(path) as file:
+    with open_parquet(path) as file:
         groups = range(file.metadata.num_row_groups)
         return [file.metadata.row_group(group).total_byte_size for group in groups]
 
@@ -33,7 +33,7 @@ def read_parquet_column(
         SettingsError: there is no such column, or it holds no text.
         DataError, BertieError: as in `row_group_sizes`.
     """
-    with _open_parquet(path) as file:
+    with open_parquet(path) as file:
         groups = range(file.metadata.num_row_groups)
         first = sum(file.metadata.row_group(group).num_rows for group in groups[:start])
         _require_text(path, column, file.schema_arrow)
@@ -75,7 +75,7 @@ def _require_text(path: Path, column: str, schema: Any) -> None:
 
 
 @contextmanager
-def _open_parquet(path: Path) -> Iterator[Any]:
+def open_parquet(path: Path) -> Iterator[Any]:
     pyarrow = _import_pyarrow(path)
     from pyarrow.parquet import ParquetFile
 

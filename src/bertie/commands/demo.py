@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 if TYPE_CHECKING:
-    from bertie.tasks.finetuning import LabelledTexts
+    from bertie.tasks.classification import LabelledTexts
 
 VOCABULARY_SIZE = 4096
 HELD_OUT = 0.05
@@ -26,7 +26,12 @@ LABELLED = 16  # texts a class to learn from: pre-training is for when labels ar
 UNSEEN_SHARE = 0.25  # of the classes' docstrings, kept from pre-training to judge the classifiers by
 SHORTEST = 80  # characters of a docstring that can be told by its text
 SEEDS = 5
-FINETUNING = {"epochs": 12, "batch_size": 16, "optimizer": {"learning_rate": 5e-4}}
+FINETUNING = {
+    "epochs": 12,
+    "batch_size": 16,
+    "keep_best": False,  # the unseen docstrings are there to judge by, not to choose by
+    "optimizer": {"learning_rate": 5e-4},
+}
 MASKED_SENTENCES = (
     "Return a list of the [MASK] in the directory.",
     "If the file does not [MASK], an error is raised.",
@@ -177,12 +182,15 @@ def _finetune(out: Path, collected: Collected) -> Outcome:
     from bertie.base.settings import resolve
     from bertie.model.directory import read_description
     from bertie.reports.metrics import read_metrics
-    from bertie.tasks.finetuning import FinetuningSettings, Start, finetune_classifier
+    from bertie.tasks.custom import OwnTexts
+    from bertie.tasks.finetuning import FinetuningSettings, Start, finetune
     from bertie.tasks.metrics import accuracy, confusion_matrix
 
     model = out / "pretraining" / "model"
     description = read_description(model)
-    training, unseen = _labelled(collected.training), _labelled(collected.unseen)
+    training, unseen = _labelled(collected, collected.training), _labelled(collected, collected.unseen)
+    task = OwnTexts("demo").fitted(training)
+    gold = task.gold(unseen)
     accuracies: dict[str, list[float]] = {}
     confusions = []
     for name, weights in (("pre-trained", model), ("random weights", None)):
@@ -191,20 +199,21 @@ def _finetune(out: Path, collected: Collected) -> Outcome:
         for seed in range(SEEDS):
             settings = resolve(FinetuningSettings, FINETUNING, {"seed": seed})
             run = out / "classifiers" / f"{name.replace(' ', '-')}-{seed}"
-            predicted = finetune_classifier(start, training, unseen, collected.classes, settings, run)
-            accuracies[name].append(accuracy(unseen.labels, predicted))
-            confusions.append(confusion_matrix(unseen.labels, predicted, len(collected.classes)))
+            predicted = finetune(task, start, training, {"unseen": unseen}, settings, run).predictions[
+                "unseen"
+            ]
+            accuracies[name].append(accuracy(gold, predicted))
+            confusions.append(confusion_matrix(gold, predicted, len(task.labels)))
         mean = np.mean(accuracies[name])
         _say(f"     {name}: {mean:.3f} ({', '.join(f'{score:.3f}' for score in accuracies[name])})")
     return Outcome(read_metrics(out / "pretraining" / "metrics.jsonl"), accuracies, confusions[0])
 
 
-def _labelled(pairs: Sequence[tuple[str, int]]) -> "LabelledTexts":
-    import numpy as np
+def _labelled(collected: Collected, pairs: Sequence[tuple[str, int]]) -> "LabelledTexts":
+    from bertie.tasks.classification import LabelledTexts
 
-    from bertie.tasks.finetuning import LabelledTexts
-
-    return LabelledTexts([text for text, _ in pairs], np.array([label for _, label in pairs]))
+    labels = [collected.classes[number] for _, number in pairs]
+    return LabelledTexts([text for text, _ in pairs], labels=labels)
 
 
 def _fill_masks(out: Path) -> list[tuple[str, str | None, list[tuple[str, float]]]]:

@@ -28,7 +28,7 @@ def _software() -> dict[str, Any]:
     import platform
     from importlib.util import find_spec
 
-    from bertie.base.kernels import cache_directory
+    from bertie.base.kernels import cache_root
     from bertie.text.unicode import UNICODE_VERSION
 
     facts = {"bertie": importlib.metadata.version("bertie"), "Python": platform.python_version()}
@@ -36,7 +36,7 @@ def _software() -> dict[str, Any]:
         missing = "missing: pip install 'bertie[train]'"
         facts[package] = importlib.metadata.version(package) if find_spec(package) else missing
     facts["Unicode tables"] = UNICODE_VERSION
-    facts["compiled kernels"] = _kernel_cache(cache_directory())
+    facts["compiled kernels"] = _kernel_cache(cache_root())
     return facts
 
 

@@ -1,5 +1,6 @@
 """`bertie`: reads the command line and hands over to one verb. Errors end here, as one line."""
 
+import errno
 import os
 import sys
 
@@ -8,9 +9,13 @@ import typer
 from bertie.base.errors import BertieError
 from bertie.commands.demo import demo
 from bertie.commands.doctor import doctor
+from bertie.commands.evaluate import evaluate
+from bertie.commands.finetune import finetune
 from bertie.commands.predict import predict
 from bertie.commands.prepare import prepare
 from bertie.commands.pretrain import pretrain
+from bertie.commands.search import search
+from bertie.commands.submission import submission
 from bertie.commands.tokenize import tokenize
 from bertie.commands.vocab import vocab
 
@@ -22,8 +27,36 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for verb in (vocab, prepare, pretrain, predict, tokenize, doctor, demo):
+for verb in (
+    vocab,
+    prepare,
+    pretrain,
+    finetune,
+    search,
+    evaluate,
+    predict,
+    submission,
+    tokenize,
+    doctor,
+    demo,
+):
     app.command()(verb)
+
+_FREE_SPACE = "free some space and run the command again (pretrain: with --resume)"
+_NO_PERMISSION = "no permission; name another place, or have the permissions changed"
+_NO_FOLDER = "a file stands where a folder is needed; name another place"
+# What the system may refuse without a fault of ours. Every other OSError keeps its traceback.
+REFUSALS = {
+    errno.ENOSPC: f"the disk is full; {_FREE_SPACE}",
+    errno.EDQUOT: f"the disk quota is used up; {_FREE_SPACE}",
+    errno.EFBIG: f"larger than a file may be here (`ulimit -f` says how large); {_FREE_SPACE}",
+    errno.EROFS: "this file system is read-only; name another place",
+    errno.EACCES: _NO_PERMISSION,
+    errno.EPERM: _NO_PERMISSION,
+    errno.EEXIST: _NO_FOLDER,
+    errno.ENOTDIR: _NO_FOLDER,
+    errno.EIO: "the disk fails to read or write this; look at it, or use another one",
+}
 
 
 def main() -> None:
@@ -39,6 +72,12 @@ def main() -> None:
     except BrokenPipeError:  # the reader of our output has gone, as `| head` does
         sys.stderr.close()
         sys.exit(141)
+    except OSError as error:
+        if error.errno not in REFUSALS:
+            raise
+        place = f"{error.filename}: " if error.filename else ""  # writing to standard output names no file
+        print(f"bertie: {place}{REFUSALS[error.errno]}", file=sys.stderr)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -23,14 +23,14 @@ def predict(
     import bertie
     from bertie.base.errors import SettingsError
     from bertie.inference.predictors import Guess
-    from bertie.model.heads import PreTrainingModel
+    from bertie.model.heads import MaskedLMModel, PreTrainingModel
 
     if not text and input is None:
         raise SettingsError("nothing to predict: give --text or --input")
     model = bertie.load(directory)
     for line in _texts(text or [], input):
         answers: list[list[Any]]
-        if isinstance(model.model, PreTrainingModel):
+        if isinstance(model.model, PreTrainingModel | MaskedLMModel):
             answers = [list(guesses) for guesses in model.fill_mask(line, top_k)]
         else:
             answers = [model.classify([line])[0][:top_k]]

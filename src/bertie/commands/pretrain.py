@@ -18,17 +18,24 @@ def pretrain(
             "--set", metavar="KEY=VALUE", help="Change a setting, e.g. optimizer.learning_rate=1e-3."
         ),
     ] = None,
+    device: Annotated[str, typer.Option(help="Where to compute: auto, cpu, cuda, cuda:1, …")] = "",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in OUT.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what the run would take; nothing is written.")
+    ] = False,
 ) -> None:
     """Pre-train a BERT on a prepared corpus: masked words and next sentences."""
     from bertie.base.settings import read_assignments, resolve
     from bertie.recipes import read_recipe
-    from bertie.training.pretraining import PretrainingSettings
+    from bertie.training.pretraining import PretrainingSettings, plan
     from bertie.training.pretraining import pretrain as run
     from bertie.training.signals import Stopped
 
-    changes = read_assignments(assignments or [])
+    changes = read_assignments([*(assignments or []), *([f"device={device}"] if device else [])])
     settings = resolve(PretrainingSettings, read_recipe(recipe), changes, source=recipe)
+    if dry_run:
+        print(plan(settings, corpus, out, init=init, resume=resume))
+        return
     try:
         run(settings, corpus, out, init=init, resume=resume)
     except Stopped as stopped:

@@ -5,6 +5,7 @@ and their hashes. Documents are named by their place in the order of all inputs.
 the corpus: hashes are compared bucket by bucket, all else is mapped from disk.
 """
 
+import os
 from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertie.base.executor import run_tasks
-from bertie.base.files import atomic_directory
+from bertie.base.files import atomic_directory, failures_named
 from bertie.base.progress import Progress
 from bertie.corpus.shards import (
     FileRecord,
@@ -62,7 +63,10 @@ def read_hashes(part: Path) -> UInt64s:
 def decide_fates(parts: Path, offsets: Int64s, held_out: float) -> None:
     """Write each document's fate, uint8, in the order of the inputs; part i begins at offsets[i]."""
     total = int(offsets[-1])
-    fates = np.memmap(parts / "fates.bin", np.uint8, "w+", shape=(total,))
+    path = parts / "fates.bin"
+    with failures_named(path), path.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, total)  # on a full disk, writing to a mapping kills the process
+    fates = np.memmap(path, np.uint8, "r+", shape=(total,))
     bucket_count = -(-total // BUCKET_DOCUMENTS)
     edges = [(bucket << 64) // bucket_count for bucket in range(bucket_count + 1)]
     unique = held = 0

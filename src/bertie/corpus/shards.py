@@ -25,6 +25,7 @@ import pydantic
 
 from bertie.base.errors import DataError
 from bertie.base.files import read_json, sha256, write_json
+from bertie.text.tokenizer import Tokenizer
 
 FORMAT_VERSION = 1
 
@@ -92,12 +93,16 @@ class Corpus:
         """Open the corpus at `path`; its files are mapped into memory, not read.
 
         Raises:
-            DataError: this is no prepared corpus, it is of another format version, or a file is missing or
-                of the wrong size.
+            DataError: this is no prepared corpus, it is of another format version, a file is missing or of
+                the wrong size, or the tokenizer in it is not the one that made the ids.
+            ModelError: the tokenizer in it has changed and cannot be read.
         """
         path = Path(path)
         manifest = _read_manifest(path)
+        _check_tokenizer(path, manifest)
         for name, record in manifest.files.items():
+            if name.startswith("tokenizer/"):
+                continue
             if not (path / name).is_file():
                 raise DataError(f"{path / name}: missing; copy the corpus again or prepare it anew")
             size = (path / name).stat().st_size
@@ -215,6 +220,25 @@ def map_array(path: Path, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
 
 def _token_type(vocabulary_size: int) -> npt.DTypeLike:
     return np.dtype("<u2" if vocabulary_size <= 1 << 16 else "<u4")
+
+
+def _check_tokenizer(path: Path, manifest: Manifest) -> None:
+    """Raises DataError where the tokenizer in the corpus is another than the one that made the ids.
+
+    Where its files are as they were, it is not loaded, which would take some tenths of a second.
+    """
+    recorded = {name: record for name, record in manifest.files.items() if name.startswith("tokenizer/")}
+    files = [file for file in (path / "tokenizer").glob("*") if file.is_file()]
+    if {f"tokenizer/{file.name}": record_file(file) for file in files} == recorded:
+        return
+    if not files:
+        raise DataError(f"{path / 'tokenizer'}: missing; copy the corpus again or prepare it anew")
+    found, expected = Tokenizer.load(path / "tokenizer").fingerprint, manifest.tokenizer_fingerprint
+    if found != expected:
+        raise DataError(
+            f"{path / 'tokenizer'}: this tokenizer ({found[:16]}) is not the one that made the corpus "
+            f"({expected[:16]}); put that one back, or prepare the corpus anew"
+        )
 
 
 def _read_manifest(path: Path) -> Manifest:

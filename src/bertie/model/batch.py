@@ -17,6 +17,9 @@ from torch import Tensor
 from bertie.base.kernels import kernel
 
 Int64s = npt.NDArray[np.int64]
+Labels = npt.NDArray[np.int64] | npt.NDArray[np.float32]
+
+IGNORED = -100  # the label of what has none, as in torch's cross-entropy
 
 # Sequences that share an attention bucket differ in length by at most this factor, which bounds the
 # padding inside attention, while ten buckets reach from 512 down to 30 tokens.
@@ -39,7 +42,8 @@ class PackedBatch:
     masked_positions      int64 (M,)     pre-training: the places to predict, in the packed tokens
     masked_labels         int64 (M,)     pre-training: the ids that stood there
     next_sentence_labels  int64 (N,)     pre-training: 0 the next sentence, 1 another text
-    labels                int64 (N,)     classification
+    labels                what a task learns; each of the heads says what it takes
+    num_targets           how many entries of `labels` there are, less those of -100
     """
 
     input_ids: Tensor
@@ -55,6 +59,7 @@ class PackedBatch:
     masked_labels: Tensor | None = None
     next_sentence_labels: Tensor | None = None
     labels: Tensor | None = None
+    num_targets: int = 0
 
     def __len__(self) -> int:
         """The number of sequences, N."""
@@ -64,6 +69,13 @@ class PackedBatch:
     def num_tokens(self) -> int:
         """The number of tokens, T."""
         return len(self.input_ids)
+
+    @property
+    def sequence_ids(self) -> Tensor:
+        """Which sequence each token belongs to: int64 (T,)."""
+        numbers = torch.arange(len(self), device=self.cu_seqlens.device)
+        # Without the size of the output a GPU would have to be waited for.
+        return numbers.repeat_interleave(self.cu_seqlens.diff(), output_size=self.num_tokens)
 
     def to(self, device: torch.device) -> "PackedBatch":
         """This batch with every tensor on `device`."""
@@ -80,7 +92,7 @@ def pack(
     masked_positions: npt.NDArray[np.int64] | None = None,
     masked_labels: npt.NDArray[np.int64] | None = None,
     next_sentence_labels: npt.NDArray[np.int64] | None = None,
-    labels: npt.NDArray[np.int64] | None = None,
+    labels: Labels | None = None,
 ) -> PackedBatch:
     """A batch of the sequences that `bounds` (N+1,) cuts from flat arrays (T,)."""
     lengths = np.diff(bounds)
@@ -104,6 +116,7 @@ def pack(
         bucket_rows=torch.from_numpy(rows),
         bucket_places=torch.from_numpy(places),
         bucket_mask=None if mask.all() else torch.from_numpy(mask),
+        num_targets=0 if labels is None else int((labels != IGNORED).sum()),
         **{name: torch.from_numpy(values.copy()) for name, values in optional.items() if values is not None},
     )
 
@@ -151,22 +164,49 @@ def pack_selected(
     token_type_ids: npt.NDArray[np.int32],
     bounds: npt.NDArray[np.int64],
     chosen: npt.NDArray[np.int64],
-    labels: npt.NDArray[np.int64] | None = None,
+    labels: Labels | None = None,
+    *,
+    token_labels: npt.NDArray[np.int64] | None = None,
+    group: int = 1,
 ) -> PackedBatch:
-    """A batch of the `chosen` ones of many sequences end to end; `labels` are those of the many."""
-    lengths = np.diff(bounds)[chosen]
-    chosen_bounds = np.concatenate([[0], np.cumsum(lengths)])
-    places = np.arange(chosen_bounds[-1]) + np.repeat(bounds[chosen] - chosen_bounds[:-1], lengths)
-    return pack(
-        input_ids[places],
-        token_type_ids[places],
-        chosen_bounds,
-        labels=None if labels is None else labels[chosen],
-    )
+    """A batch of the `chosen` ones of many examples.
+
+    Args:
+        input_ids: of all sequences end to end.
+        token_type_ids: likewise.
+        bounds: cuts them into sequences.
+        chosen: the numbers of the examples, in the order wanted.
+        labels: one row for each of the many examples; or
+        token_labels: one for each of their tokens.
+        group: how many sequences an example is; they stand next to each other.
+    """
+    sequences = grouped(chosen, group)
+    chosen_bounds = np.concatenate([[0], np.cumsum(np.diff(bounds)[sequences])])
+    places = token_places(bounds, sequences)
+    if token_labels is not None:
+        chosen_labels: Labels | None = token_labels[places]
+    else:
+        chosen_labels = None if labels is None else labels[chosen]
+    return pack(input_ids[places], token_type_ids[places], chosen_bounds, labels=chosen_labels)
+
+
+def grouped(chosen: Int64s, group: int) -> Int64s:
+    """The numbers of the sequences that the `chosen` examples are: int64 (len(chosen) · group,)."""
+    return (chosen[:, None] * group + np.arange(group)).reshape(-1)
+
+
+def token_places(bounds: Int64s, sequences: Int64s) -> Int64s:
+    """Where the tokens of some sequences stand among all tokens, in order: int64."""
+    lengths = np.diff(bounds)[sequences]
+    starts = bounds[sequences] - np.cumsum(lengths) + lengths
+    places: Int64s = np.arange(lengths.sum()) + np.repeat(starts, lengths)
+    return places
 
 
 def token_budget_batches(bounds: npt.NDArray[np.int64], max_tokens: int) -> list[npt.NDArray[np.int64]]:
     """Cut sequences into batches of similar length and at most `max_tokens`; a longer one stands alone.
+
+    Where an example is a group of sequences, `bounds[::group]` keeps it together.
 
     Returns:
         For each batch the numbers of its sequences: int64 arrays that together hold each number once.

@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from bertie.model.attention import packed_attention
 from bertie.model.batch import PackedBatch
@@ -9,20 +10,33 @@ from bertie.model.config import BertConfig
 
 
 class BertModel(nn.Module):
-    """A packed batch -> one vector for each token, and one for each sequence."""
+    """A packed batch -> one vector for each token, and one for each sequence.
 
-    def __init__(self, config: BertConfig) -> None:
+    Args:
+        config: the network's shape.
+        pooler: whether there is one; heads on single tokens need none.
+
+    With `gradient_checkpointing` set, training keeps only what goes into each layer, and computes the layer
+    once more in the backward pass (Chen et al., arXiv:1604.06174): less memory, the same gradients.
+    """
+
+    def __init__(self, config: BertConfig, pooler: bool = True) -> None:
         super().__init__()
-        self.config = config
+        self.gradient_checkpointing = False
         self.embeddings = Embeddings(config)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
-        self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
+        self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if pooler else None
 
-    def forward(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
-        """Returns `sequence_output` (T, H) and `pooled_output` (N, H)."""
+    def forward(self, batch: PackedBatch) -> tuple[Tensor, Tensor | None]:
+        """Returns `sequence_output` (T, H), and `pooled_output` (N, H) where there is a pooler."""
         hidden = self.embeddings(batch)  # (T, H)
         for layer in self.layers:
-            hidden = layer(hidden, batch)  # (T, H)
+            if self.gradient_checkpointing and self.training:
+                hidden = checkpoint(layer, hidden, batch, use_reentrant=False)  # (T, H)
+            else:
+                hidden = layer(hidden, batch)  # (T, H)
+        if self.pooler is None:
+            return hidden, None
         cls = hidden.index_select(0, batch.cu_seqlens[:-1])  # (N, H)
         return hidden, torch.tanh(self.pooler(cls))
 

@@ -2,11 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 from bertie.base.errors import ModelError
 from bertie.base.files import read_json, write_json, write_text
 from bertie.model.config import BertConfig
 from bertie.text.tokenizer import Tokenizer
+
+# What the labels of a text are, under the names of `transformers`' config.json.
+ProblemType = Literal["single_label_classification", "multi_label_classification", "regression"]
+SEQUENCE_CLASSIFIER = "BertForSequenceClassification"
 
 
 @dataclass(frozen=True)
@@ -17,12 +22,17 @@ class Description:
     architecture  the `transformers` class that the weights belong to, which names the head
     labels        the classifier's labels, in the order of its logits; empty without a classifier
     tokenizer     its vocabulary and casing
+    problem_type  what the labels of a text are
+    null_threshold  a question has no answer where the null score exceeds the best answer's by more
+                  (Section 4.3's τ, chosen on dev); None where every question has one
     """
 
     config: BertConfig
     architecture: str
     labels: tuple[str, ...]
     tokenizer: Tokenizer
+    problem_type: ProblemType = "single_label_classification"
+    null_threshold: float | None = None
 
 
 def check_vocabulary(vocabulary_size: int, config: BertConfig, where: str) -> None:
@@ -46,13 +56,17 @@ def write_description(path: Path, description: Description, card: str) -> None:
     if description.labels:
         values["id2label"] = {str(i): label for i, label in enumerate(description.labels)}
         values["label2id"] = {label: i for i, label in enumerate(description.labels)}
+    if description.architecture == SEQUENCE_CLASSIFIER:
+        values["problem_type"] = description.problem_type
+    if description.null_threshold is not None:
+        values["null_threshold"] = description.null_threshold  # a key of our own, which `transformers` keeps
     write_json(path / "config.json", values)
     description.tokenizer.save(path, description.config.max_position_embeddings)
     write_text(path / "README.md", card)
 
 
 def read_description(path: Path) -> Description:
-    """Read what `write_description` wrote.
+    """Read what `write_description` or `transformers` wrote.
 
     Raises:
         ModelError: the directory is absent or not a model's, or its tokenizer does not fit the model.
@@ -64,7 +78,18 @@ def read_description(path: Path) -> Description:
     config = BertConfig.load(path / "config.json")
     values = read_json(path / "config.json")
     architecture = (values.get("architectures") or ["BertModel"])[0]
-    labels = tuple(values.get("id2label", {}).values())
+    labels = _labels(architecture, values)
+    # What `transformers` takes where the file does not say.
+    usual: ProblemType = "regression" if len(labels) == 1 else "single_label_classification"
     tokenizer = Tokenizer.load(path)
     check_vocabulary(len(tokenizer.vocabulary), config, str(path))
-    return Description(config, architecture, labels, tokenizer)
+    problem_type = values.get("problem_type") or usual
+    return Description(config, architecture, labels, tokenizer, problem_type, values.get("null_threshold"))
+
+
+def _labels(architecture: str, values: dict[str, Any]) -> tuple[str, ...]:
+    """A classifier's labels; `transformers` does not write them where they are two without names."""
+    if architecture not in (SEQUENCE_CLASSIFIER, "BertForTokenClassification"):
+        return ()
+    names = values.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
+    return tuple(names[number] for number in sorted(names, key=int))

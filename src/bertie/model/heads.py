@@ -1,8 +1,9 @@
-"""What stands on BERT: the two pre-training objectives (Section 3.1) and the classifier (Figure 4 a, b).
+"""What stands on BERT: the two pre-training objectives (Section 3.1) and the tasks of Figure 4.
 
 A model takes a packed batch. `forward` gives logits; `losses` gives, for each objective, the sum of the
 losses over its targets, how many of them the model got right, and how many there are. They are sums because
-a global batch is cut into micro-batches and over ranks, and only the whole knows what to divide by.
+a global batch is cut into micro-batches and over ranks, and only the whole knows what to divide by. Losses
+are in float32 whatever the logits are in.
 """
 
 from typing import NamedTuple
@@ -12,16 +13,66 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertie.model.batch import PackedBatch
-from bertie.model.bert import BertModel, activation, initialize
+from bertie.model.bert import BertModel, Embeddings, activation, initialize
 from bertie.model.config import BertConfig
+from bertie.model.directory import ProblemType
 
 
 class Objective(NamedTuple):
     """One objective on one batch."""
 
-    loss_sum: Tensor  # (), over the targets, in nats
-    correct: Tensor  # (), how many targets have the highest logit
+    loss_sum: Tensor  # (), over the targets; cross-entropies in nats
+    correct: Tensor | None  # (), how many targets the model got right; None for a regression
     targets: int  # how many targets there are
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor, targets: int) -> Objective:
+    """Logits (n, classes) and labels (n,); the label -100 is no target."""
+    loss_sum = F.cross_entropy(logits.float(), labels, reduction="sum")
+    return Objective(loss_sum, (logits.argmax(-1) == labels).sum(), targets)
+
+
+class EncoderModel(nn.Module):
+    """BERT without a head: `transformers`' BertModel."""
+
+    architecture = "BertModel"
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.bert = BertModel(config)
+        initialize(self, config.initializer_range)
+
+    def forward(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
+        """Returns `sequence_output` (T, H) and `pooled_output` (N, H)."""
+        return self.bert(batch)  # type: ignore[no-any-return]
+
+
+class MaskedLMModel(nn.Module):
+    """BERT with the masked-LM head alone, as in "No NSP" (Section 5.1): `transformers`' BertForMaskedLM."""
+
+    architecture = "BertForMaskedLM"
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.bert = BertModel(config, pooler=False)
+        self.masked_lm = MaskedLMHead(config)
+        initialize(self, config.initializer_range)
+
+    def forward(self, batch: PackedBatch) -> Tensor:
+        """Returns masked-LM logits (M, V), at the masked positions only."""
+        sequence_output, _ = self.bert(batch)
+        return self.masked_lm(sequence_output, batch, self.bert.embeddings)  # type: ignore[no-any-return]
+
+    def losses(self, batch: PackedBatch) -> dict[str, Objective]:
+        """Cross-entropy with `masked_labels`."""
+        assert batch.masked_labels is not None
+        return {"masked_lm": _cross_entropy(self(batch), batch.masked_labels, len(batch.masked_labels))}
+
+    @staticmethod
+    def target_counts(batch: PackedBatch) -> dict[str, int]:
+        """How many targets each objective has, known before the forward pass."""
+        assert batch.masked_labels is not None
+        return {"masked_lm": len(batch.masked_labels)}
 
 
 class PreTrainingModel(nn.Module):
@@ -31,7 +82,6 @@ class PreTrainingModel(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.config = config
         self.bert = BertModel(config)
         self.masked_lm = MaskedLMHead(config)
         self.next_sentence = nn.Linear(config.hidden_size, 2)
@@ -39,26 +89,24 @@ class PreTrainingModel(nn.Module):
 
     def forward(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
         """Returns masked-LM logits (M, V), at the masked positions only, and next-sentence logits (N, 2)."""
-        assert batch.masked_positions is not None
         sequence_output, pooled_output = self.bert(batch)  # (T, H), (N, H)
-        masked = sequence_output.index_select(0, batch.masked_positions)  # (M, H)
-        word_embeddings = self.bert.embeddings.word_embeddings.weight  # (V, H), shared with the decoder
-        return self.masked_lm(masked, word_embeddings), self.next_sentence(pooled_output)
+        masked_lm_logits = self.masked_lm(sequence_output, batch, self.bert.embeddings)
+        return masked_lm_logits, self.next_sentence(pooled_output)
 
     def losses(self, batch: PackedBatch) -> dict[str, Objective]:
         """Section 3.1's two objectives; without `next_sentence_labels` the first one alone."""
         assert batch.masked_labels is not None
         masked_lm_logits, next_sentence_logits = self(batch)
-        losses = {"masked_lm": _cross_entropy(masked_lm_logits, batch.masked_labels)}
-        if batch.next_sentence_labels is not None:
-            losses["next_sentence"] = _cross_entropy(next_sentence_logits, batch.next_sentence_labels)
+        labels, next_labels = batch.masked_labels, batch.next_sentence_labels
+        losses = {"masked_lm": _cross_entropy(masked_lm_logits, labels, len(labels))}
+        if next_labels is not None:
+            losses["next_sentence"] = _cross_entropy(next_sentence_logits, next_labels, len(batch))
         return losses
 
     @staticmethod
     def target_counts(batch: PackedBatch) -> dict[str, int]:
         """How many targets each objective has, known before the forward pass."""
-        assert batch.masked_labels is not None
-        counts = {"masked_lm": len(batch.masked_labels)}
+        counts = MaskedLMModel.target_counts(batch)
         if batch.next_sentence_labels is not None:
             counts["next_sentence"] = len(batch)
         return counts
@@ -74,33 +122,59 @@ class MaskedLMHead(nn.Module):
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
-    def forward(self, hidden: Tensor, word_embeddings: Tensor) -> Tensor:
-        """(M, H) -> (M, V)."""
-        return F.linear(self.norm(self.activation(self.dense(hidden))), word_embeddings, self.bias)
+    def forward(self, sequence_output: Tensor, batch: PackedBatch, embeddings: Embeddings) -> Tensor:
+        """(T, H) -> (M, V)."""
+        assert batch.masked_positions is not None
+        masked = sequence_output.index_select(0, batch.masked_positions)  # (M, H)
+        # Under autocast the dense layer's output is bfloat16, where epsilon vanishes.
+        hidden = self.norm(self.activation(self.dense(masked)).float())  # (M, H)
+        return F.linear(hidden, embeddings.word_embeddings.weight, self.bias)
 
 
 class ClassificationModel(nn.Module):
-    """BERT with a classifier on the pooled [CLS]: `transformers`' BertForSequenceClassification."""
+    """A classifier on the pooled [CLS] (Figure 4 a, b): `transformers`' BertForSequenceClassification.
+
+    Labels by `problem_type`: classes int64 (N,); 0 or 1 for each class, float32 (N, labels); or numbers,
+    float32 (N,), with `num_labels` 1.
+    """
 
     architecture = "BertForSequenceClassification"
 
-    def __init__(self, config: BertConfig, num_labels: int) -> None:
+    def __init__(
+        self,
+        config: BertConfig,
+        num_labels: int,
+        problem_type: ProblemType = "single_label_classification",
+    ) -> None:
         super().__init__()
-        self.config = config
+        self.problem_type = problem_type
         self.bert = BertModel(config)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.classifier = nn.Linear(config.hidden_size, num_labels)
         initialize(self, config.initializer_range)
 
     def forward(self, batch: PackedBatch) -> Tensor:
-        """Returns logits (N, labels)."""
+        """Returns logits (N, labels); for a regression the numbers (N, 1)."""
         _, pooled_output = self.bert(batch)
         return self.classifier(self.dropout(pooled_output))  # type: ignore[no-any-return]
 
     def losses(self, batch: PackedBatch) -> dict[str, Objective]:
-        """Cross-entropy with `labels`."""
+        """Cross-entropy with the class, the mean of each class's own, or the squared error.
+
+        With several labels a text counts as correct where all its labels are.
+        """
         assert batch.labels is not None
-        return {"classification": _cross_entropy(self(batch), batch.labels)}
+        labels, N = batch.labels, len(batch)
+        logits = self(batch).float()
+        if self.problem_type == "regression":
+            objective = Objective(F.mse_loss(logits.squeeze(1), labels, reduction="sum"), None, N)
+        elif self.problem_type == "multi_label_classification":
+            loss = F.binary_cross_entropy_with_logits(logits, labels, reduction="none")  # (N, labels)
+            correct = ((logits > 0) == (labels > 0)).all(1).sum()
+            objective = Objective(loss.mean(1).sum(), correct, N)
+        else:
+            objective = _cross_entropy(logits, labels, N)
+        return {"classification": objective}
 
     @staticmethod
     def target_counts(batch: PackedBatch) -> dict[str, int]:
@@ -108,10 +182,113 @@ class ClassificationModel(nn.Module):
         return {"classification": len(batch)}
 
 
-Model = PreTrainingModel | ClassificationModel
+class MultipleChoiceModel(nn.Module):
+    """Choices scored by their pooled [CLS] (Section 4.4): `transformers`' BertForMultipleChoice.
+
+    The choices of an example stand next to each other, equally many in each; labels int64 (examples,).
+    """
+
+    architecture = "BertForMultipleChoice"
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.bert = BertModel(config)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.classifier = nn.Linear(config.hidden_size, 1)
+        initialize(self, config.initializer_range)
+
+    def forward(self, batch: PackedBatch) -> Tensor:
+        """Returns the score of each choice, (N, 1)."""
+        _, pooled_output = self.bert(batch)
+        return self.classifier(self.dropout(pooled_output))  # type: ignore[no-any-return]
+
+    def losses(self, batch: PackedBatch) -> dict[str, Objective]:
+        """Cross-entropy over the choices of each example."""
+        assert batch.labels is not None
+        examples = len(batch.labels)
+        return {"multiple_choice": _cross_entropy(self(batch).view(examples, -1), batch.labels, examples)}
+
+    @staticmethod
+    def target_counts(batch: PackedBatch) -> dict[str, int]:
+        """One target for each example."""
+        assert batch.labels is not None
+        return {"multiple_choice": len(batch.labels)}
 
 
-def _cross_entropy(logits: Tensor, labels: Tensor) -> Objective:
-    """Summed in float32 whatever the logits are in."""
-    loss_sum = F.cross_entropy(logits.float(), labels, reduction="sum")
-    return Objective(loss_sum, (logits.argmax(-1) == labels).sum(), len(labels))
+class TokenClassificationModel(nn.Module):
+    """A classifier on every token (Figure 4 d): `transformers`' BertForTokenClassification.
+
+    Labels int64 (T,); -100 where there is nothing to learn.
+    """
+
+    architecture = "BertForTokenClassification"
+
+    def __init__(self, config: BertConfig, num_labels: int) -> None:
+        super().__init__()
+        self.bert = BertModel(config, pooler=False)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.classifier = nn.Linear(config.hidden_size, num_labels)
+        initialize(self, config.initializer_range)
+
+    def forward(self, batch: PackedBatch) -> Tensor:
+        """Returns logits (T, labels)."""
+        sequence_output, _ = self.bert(batch)
+        return self.classifier(self.dropout(sequence_output))  # type: ignore[no-any-return]
+
+    def losses(self, batch: PackedBatch) -> dict[str, Objective]:
+        """Cross-entropy of the labelled tokens."""
+        assert batch.labels is not None
+        return {"token_classification": _cross_entropy(self(batch), batch.labels, batch.num_targets)}
+
+    @staticmethod
+    def target_counts(batch: PackedBatch) -> dict[str, int]:
+        """One target for each labelled token."""
+        return {"token_classification": batch.num_targets}
+
+
+class QuestionAnsweringModel(nn.Module):
+    """Where an answer starts and ends (Figure 4 c): `transformers`' BertForQuestionAnswering. No dropout.
+
+    Labels int64 (N, 2): the start and the end, counted from the sequence's first token.
+    """
+
+    architecture = "BertForQuestionAnswering"
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.bert = BertModel(config, pooler=False)
+        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+        initialize(self, config.initializer_range)
+
+    def forward(self, batch: PackedBatch) -> Tensor:
+        """Returns the logits of start and end, (T, 2)."""
+        sequence_output, _ = self.bert(batch)
+        return self.qa_outputs(sequence_output)  # type: ignore[no-any-return]
+
+    def losses(self, batch: PackedBatch) -> dict[str, Objective]:
+        """The mean of the two cross-entropies over the sequence's tokens (run_squad.py:660).
+
+        google and `transformers` let padding compete too; here there is none. Correct means both ends.
+        """
+        assert batch.labels is not None
+        logits = self(batch).float()
+        padded = logits.new_full((len(batch), batch.max_seqlen, 2), float("-inf"))
+        padded = padded.index_put((batch.sequence_ids, batch.position_ids), logits)  # (N, S, 2)
+        loss_sum = F.cross_entropy(padded, batch.labels, reduction="sum") / 2
+        correct = (padded.argmax(1) == batch.labels).all(1).sum()
+        return {"question_answering": Objective(loss_sum, correct, len(batch))}
+
+    @staticmethod
+    def target_counts(batch: PackedBatch) -> dict[str, int]:
+        """One target for each sequence."""
+        return {"question_answering": len(batch)}
+
+
+Model = (
+    PreTrainingModel
+    | MaskedLMModel
+    | ClassificationModel
+    | MultipleChoiceModel
+    | TokenClassificationModel
+    | QuestionAnsweringModel
+)

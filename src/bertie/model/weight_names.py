@@ -29,6 +29,7 @@ NAMES: dict[str, tuple[str, ...]] = {
             "masked_lm.norm": ("cls.predictions.transform.LayerNorm",),
             "next_sentence": ("cls.seq_relationship",),
             "classifier": ("classifier",),
+            "qa_outputs": ("qa_outputs",),
         }.items()
         for kind in ("weight", "bias")
     },

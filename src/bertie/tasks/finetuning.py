@@ -1,46 +1,55 @@
-"""Fine-tuning (Section 4, Appendix A.3): BERT with a new head, all of it trained on labelled texts."""
+"""Fine-tuning (Section 4, Appendix A.3): BERT with a new head, all of it trained on a task's examples."""
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pydantic
 import torch
 
+from bertie.base.errors import SettingsError
+from bertie.base.files import read_json, write_json
 from bertie.base.progress import Progress
 from bertie.base.random import permutation, stream_key
-from bertie.base.settings import Settings, write_toml
-from bertie.model.batch import pack_selected, token_budget_batches
+from bertie.base.settings import write_toml
+from bertie.model.batch import pack_selected
 from bertie.model.config import BertConfig
-from bertie.model.directory import Description
-from bertie.model.heads import ClassificationModel
+from bertie.model.directory import Description, read_description
+from bertie.model.heads import ClassificationModel, TokenClassificationModel
 from bertie.model.weights import WEIGHTS_FILE, load_weights, save_model
-from bertie.tasks.metrics import accuracy
-from bertie.text.tokenizer import Encoding, Tokenizer
-from bertie.training.checkpoints import RunDirectory, TrainState
-from bertie.training.loop import GlobalBatch, Pace, train
+from bertie.tasks.evaluation import HEADS, Evaluation, Part, TaskModel, evaluate, saved_threshold
+from bertie.tasks.task import Inputs, Scores, Task
+from bertie.text.tokenizer import Tokenizer
+from bertie.training.checkpoints import RunDirectory, TrainState, check_run
+from bertie.training.distributed import Ranks
+from bertie.training.hardware import Hardware
+from bertie.training.loop import GlobalBatch, Pace, share_evenly, train
 from bertie.training.optimizers import OptimizerSettings, build_optimizer
 
+# What may be another when a run goes on: where and in how large parts numbers are computed.
+MAY_CHANGE = {"device", "precision", "gradient_checkpointing", "micro_batch_tokens"}
 
-class FinetuningSettings(Settings):
+SCORES_FILE = "scores.json"
+LOG_EVERY = 50  # steps
+
+
+class FinetuningSettings(Hardware):
     """The defaults are those of Section 4.1, and the bias correction that few examples need."""
 
-    seed: int = 0
-    batch_size: int = pydantic.Field(32, gt=0)
+    seed: int = 0  # of the new head, the dropout and the order of the examples
+    batch_size: int = pydantic.Field(32, gt=0)  # examples in a step
     epochs: int = pydantic.Field(3, gt=0)
-    warmup_share: float = 0.1  # run_classifier.py:843-845
+    warmup_share: float = pydantic.Field(0.1, ge=0, le=1)  # run_classifier.py:843-845
     max_seq_length: int = pydantic.Field(128, gt=2)
-    evaluation_batch_tokens: int = 8192
+    # Learn from so many examples (of spans and tags: windows), the same ones whatever the seed; 0 is all.
+    max_training_examples: int = pydantic.Field(0, ge=0)
+    micro_batch_tokens: int = pydantic.Field(16384, gt=0)  # about so many tokens in memory at a time
+    keep_best: bool = True  # of all epochs the one with the best score on the first dev part, or the last
+    training_set: str = ""  # the hash of what is learnt from, filled in at the start, checked on resuming
     optimizer: OptimizerSettings = OptimizerSettings(learning_rate=5e-5, bias_correction=True)
-
-
-class LabelledTexts(NamedTuple):
-    """Texts and the number of the class of each."""
-
-    texts: list[str]
-    labels: npt.NDArray[np.int64]
 
 
 class Start(NamedTuple):
@@ -50,97 +59,201 @@ class Start(NamedTuple):
     tokenizer: Tokenizer
     weights: Path | None
 
+    @classmethod
+    def load(cls, model: Path) -> "Start":
+        """From a model directory. Raises ModelError where it is none."""
+        description = read_description(model)
+        return cls(description.config, description.tokenizer, model)
 
-def finetune_classifier(
+
+def finetune(
+    task: Task[Any, Any],
     start: Start,
-    training: LabelledTexts,
-    held_out: LabelledTexts,
-    labels: tuple[str, ...],
+    training: Any,
+    dev: Mapping[str, Any],
     settings: FinetuningSettings,
     output: Path,
-) -> npt.NDArray[np.int64]:
-    """Train a classifier; `output` holds the run, `output`/model the result.
+    *,
+    resume: bool = False,
+) -> Evaluation:
+    """Train a task's head and the encoder under it; `output` holds the run, `output`/model the result.
 
-    The order of the examples and the new head are functions of the seed.
+    Args:
+        task: with its labels known.
+        start: the encoder.
+        training: the task's examples to learn from.
+        dev: examples to be judged by after each epoch, by the name of the part; the first one chooses.
+        settings: of the run.
+        output: the run's directory.
+        resume: go on with the run in `output` from its last whole epoch.
 
     Returns:
-        The predicted class of each held-out text: int64 (n,).
+        What the model that was kept says of dev, and what it scores.
+
+    Raises:
+        SettingsError: the settings do not fit the model, or the run that is there.
+        Stopped: a signal came; the run is saved and can be resumed.
     """
+    inputs = task.encode(training, start.tokenizer, settings.max_seq_length)
+    settings = _fit(settings, start, inputs)
+    run = RunDirectory(output)
+    check_run(run, settings, resume, MAY_CHANGE)
     torch.manual_seed(int(stream_key(settings.seed)))
-    model = ClassificationModel(start.config, len(labels))
+    model = new_model(task, start.config)
     if start.weights is not None:
         load_weights(start.weights / WEIGHTS_FILE, model, only="bert.")
-    encoded = start.tokenizer.encode_batch(training.texts, max_length=settings.max_seq_length)
-    unseen = start.tokenizer.encode_batch(held_out.texts, max_length=settings.max_seq_length)
-    steps_per_epoch = -(-len(encoded) // settings.batch_size)
+    model.bert.gradient_checkpointing = settings.gradient_checkpointing
+    model.to(settings.device)
+    optimizer = build_optimizer(model, settings.optimizer)
+    parts = {
+        name: Part(examples, task.encode(examples, start.tokenizer, settings.max_seq_length))
+        for name, examples in dev.items()
+    }
+    steps_per_epoch = -(-len(_learnt(inputs, settings)) // settings.batch_size)
     total_steps = steps_per_epoch * settings.epochs
+    description = Description(
+        start.config, model.architecture, task.labels, start.tokenizer, task.problem_type
+    )
+    kept: Evaluation | None = None
 
-    def predictions() -> npt.NDArray[np.int64]:
-        return predict_classes(model, unseen, settings.evaluation_batch_tokens)
+    def evaluate_and_keep() -> dict[str, float]:
+        nonlocal kept
+        now = evaluate(task, model, parts, settings, tune=True)
+        if not settings.keep_best or _is_better(task, now.scores, output):
+            kept = now
+            described = replace(description, null_threshold=saved_threshold(now.task))
+            card = _card(task, len(_learnt(inputs, settings)), now.scores)
+            save_model(run.model_directory, model, described, card)
+            for name, predictions in now.predictions.items():
+                file = output / "predictions" / name / task.predictions_file
+                now.task.write_predictions(dev[name], predictions, file)
+            write_json(output / SCORES_FILE, {"step": state.step, "scores": now.scores})
+        return {
+            f"{part}/{metric}": value
+            for part, scores in now.scores.items()
+            for metric, value in scores.items()
+        }
 
-    state = TrainState()
-    with (
-        RunDirectory(output) as run,
-        Progress(f"fine-tuning {output.name}", total_steps, "steps") as progress,
-    ):
+    with run:
+        state = run.restore(model, optimizer) if resume else TrainState()
         write_toml(run.settings_file, settings)
-        train(
-            model,
-            _global_batches(encoded, training.labels, settings),
-            build_optimizer(model, settings.optimizer),
-            learning_rate=settings.optimizer.learning_rate,
-            max_gradient_norm=settings.optimizer.max_gradient_norm,
-            pace=Pace(
-                total_steps=total_steps,
-                warmup_steps=int(total_steps * settings.warmup_share),
-                log_every=steps_per_epoch,
-                evaluate_every=0,
-                save_every=0,
-                keep_checkpoints=1,
-            ),
-            seed=settings.seed,
-            state=state,
-            run=run,
-            evaluate=lambda: {"accuracy": accuracy(held_out.labels, predictions())},
-            progress=progress,
-        )
-    description = Description(start.config, ClassificationModel.architecture, labels, start.tokenizer)
-    save_model(run.model_directory, model, description, _card(labels, len(training.texts)))
-    return predictions()
+        with Progress(f"fine-tuning {output.name}", total_steps, "steps", done=state.step) as progress:
+            train(
+                model,
+                _global_batches(inputs, settings, steps_per_epoch, state.step, model),
+                optimizer,
+                learning_rate=settings.optimizer.learning_rate,
+                max_gradient_norm=settings.optimizer.max_gradient_norm,
+                pace=Pace(
+                    total_steps=total_steps,
+                    warmup_steps=int(total_steps * settings.warmup_share),
+                    log_every=min(steps_per_epoch, LOG_EVERY),
+                    evaluate_every=steps_per_epoch,
+                    save_every=steps_per_epoch,
+                    keep_checkpoints=1,
+                ),
+                seed=settings.seed,
+                state=state,
+                run=run,
+                evaluate=evaluate_and_keep,
+                progress=progress,
+                ranks=Ranks(),
+                autocast=settings.autocast(),
+            )
+    run.forget_checkpoints()
+    if kept is None:  # the best epoch was before the run was resumed
+        load_weights(run.model_directory / WEIGHTS_FILE, model)
+        kept = evaluate(task, model, parts, settings, tune=True)
+    return kept
 
 
-@torch.inference_mode()
-def predict_classes(
-    model: ClassificationModel, encoding: Encoding, batch_tokens: int
-) -> npt.NDArray[np.int64]:
-    """The likeliest class of each text: int64 (n,)."""
-    model.eval()
-    classes = np.empty(len(encoding), dtype=np.int64)
-    for chosen in token_budget_batches(encoding.bounds, batch_tokens):
-        batch = pack_selected(encoding.input_ids, encoding.token_type_ids, encoding.bounds, chosen)
-        classes[chosen] = model(batch).argmax(-1).numpy()
-    return classes
+def new_model(task: Task[Any, Any], config: BertConfig) -> TaskModel:
+    """The task's head on a new encoder."""
+    head = HEADS[task.head]
+    if head is ClassificationModel:
+        return ClassificationModel(config, max(len(task.labels), 1), task.problem_type)
+    if head is TokenClassificationModel:
+        return TokenClassificationModel(config, len(task.labels))
+    return head(config)  # type: ignore[call-arg]
+
+
+def _learnt(inputs: Inputs, settings: FinetuningSettings) -> Any:
+    """The numbers of the examples that are learnt from: int64."""
+    chosen = permutation(inputs.examples, 0)[: settings.max_training_examples or None]
+    return np.sort(chosen)
 
 
 def _global_batches(
-    encoded: Encoding, labels: npt.NDArray[np.int64], settings: FinetuningSettings
+    inputs: Inputs, settings: FinetuningSettings, steps_per_epoch: int, step: int, model: TaskModel
 ) -> Iterator[GlobalBatch]:
-    """The batches of all epochs, each epoch in an order of its own."""
-    for epoch in range(settings.epochs):
-        order = permutation(len(encoded), settings.seed, epoch)
-        for first in range(0, len(order), settings.batch_size):
-            chosen = order[first : first + settings.batch_size]
-            batch = pack_selected(encoded.input_ids, encoded.token_type_ids, encoded.bounds, chosen, labels)
-            yield GlobalBatch([batch], {"epoch": epoch, "position": first + len(chosen)}, phase=0)
+    """The batches from `step` on, each epoch's in an order of its own."""
+    learnt = _learnt(inputs, settings)
+    example_lengths = np.diff(inputs.bounds[:: inputs.group])
+    per_token = isinstance(model, TokenClassificationModel)
+    while True:
+        epoch, place = divmod(step, steps_per_epoch)
+        order = learnt[permutation(len(learnt), settings.seed, epoch)]
+        chosen = order[place * settings.batch_size : (place + 1) * settings.batch_size]
+        bounds = np.concatenate([[0], np.cumsum(example_lengths[chosen])])
+        micro_batches = [
+            pack_selected(
+                inputs.input_ids,
+                inputs.token_type_ids,
+                inputs.bounds,
+                chosen[first:last],
+                None if per_token else inputs.labels,
+                token_labels=inputs.labels if per_token else None,
+                group=inputs.group,
+            )
+            for first, last in share_evenly(bounds, settings.micro_batch_tokens)
+        ]
+        yield GlobalBatch(micro_batches, {}, phase=0)
+        step += 1
 
 
-def _card(labels: tuple[str, ...], examples: int) -> str:
+def _is_better(task: Task[Any, Any], scores: dict[str, Scores], output: Path) -> bool:
+    """Whether the first dev part's main score beats that of the best model so far."""
+    if not scores or not (output / SCORES_FILE).exists():
+        return True
+    first = next(iter(scores))
+    best = read_json(output / SCORES_FILE)["scores"][first][task.main_metric]
+    return bool(scores[first][task.main_metric] > best)
+
+
+def _fit(settings: FinetuningSettings, start: Start, inputs: Inputs) -> FinetuningSettings:
+    """The settings with what only the machine and the examples can tell."""
+    if settings.max_seq_length > start.config.max_position_embeddings:
+        raise SettingsError(
+            f"max_seq_length {settings.max_seq_length} is longer than the model's positions: "
+            f"{start.config.max_position_embeddings} at most"
+        )
+    digest = hashlib.sha256()
+    assert inputs.labels is not None
+    for values in (inputs.input_ids, inputs.bounds, inputs.labels):
+        digest.update(values.tobytes())
+    return settings.resolved().model_copy(update={"training_set": digest.hexdigest()})
+
+
+def _card(task: Task[Any, Any], examples: int, scores: dict[str, Scores]) -> str:
     """The model directory's README.md."""
-    return f"""---
-library_name: transformers
-tags: [bert, text-classification]
----
-# A BERT classifier fine-tuned with bertie
-
-On {examples:,} labelled texts of {len(labels)} classes: {", ".join(labels)}.
-"""
+    rows = [
+        f"| {part} | {name} | {value:.2f} |"
+        for part, part_scores in scores.items()
+        for name, value in part_scores.items()
+    ]
+    labels = f" Labels: {', '.join(task.labels)}." if task.labels else ""
+    table = ["| part | score | percent |", "|---|---|---|", *rows] if rows else []
+    return "\n".join(
+        [
+            "---",
+            "library_name: transformers",
+            f"tags: [bert, {task.head}]",
+            "---",
+            f"# A BERT fine-tuned with bertie: {task.name}",
+            "",
+            f"On {examples:,} examples.{labels}",
+            "",
+            *table,
+            "",
+        ]
+    )

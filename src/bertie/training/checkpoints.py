@@ -8,17 +8,30 @@ RUN/model/                            a model directory, when the run has ended
 
 import json
 import shutil
+from collections.abc import Set
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from bertie.base.files import atomic_directory, locked_directory, read_json, sync, write_json
+from bertie.base.errors import DataError, ModelError, SettingsError
+from bertie.base.files import (
+    atomic_directory,
+    clear_leftovers,
+    failures_named,
+    locked_directory,
+    read_json,
+    sync,
+    write_json,
+)
+from bertie.base.settings import Settings, read_toml, resolve
 from bertie.model.weights import WEIGHTS_FILE, load_weights, save_weights
+from bertie.training.tracking import TensorBoard
 
 
 @dataclass
@@ -32,6 +45,7 @@ class TrainState:
     cursor         where the data stands
     window         sums since the last row of metrics: {objective: [loss, correct, targets]}
     window_tokens  tokens since the last row
+    window_gradient_norm  the largest norm since the last row, before clipping
     window_seconds time since the last row
     metrics_bytes  the length of metrics.jsonl; what stands behind it belongs to steps that will be done again
     """
@@ -43,15 +57,20 @@ class TrainState:
     cursor: dict[str, Any] = field(default_factory=dict)
     window: dict[str, list[float]] = field(default_factory=dict)
     window_tokens: int = 0
+    window_gradient_norm: float = 0.0
     window_seconds: float = 0.0
     metrics_bytes: int = 0
 
 
-class RunDirectory:
-    """Where a run writes."""
+FINGERPRINTS = ("corpus", "training_set")  # settings that name the data by its hash
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+
+class RunDirectory:
+    """Where a run writes. Of several ranks the first one alone writes; the others read checkpoints."""
+
+    def __init__(self, path: Path, leads: bool = True, tensorboard: bool = False) -> None:
+        self.path, self.leads = path, leads
+        self._tensorboard = TensorBoard(path / "tensorboard") if tensorboard and leads else None
         self.settings_file = path / "settings.toml"
         self.metrics_file = path / "metrics.jsonl"
         self.model_directory = path / "model"
@@ -59,18 +78,34 @@ class RunDirectory:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            stack.enter_context(locked_directory(self.path))
-            self._metrics = stack.enter_context(self.metrics_file.open("ab"))
+            if self.leads:
+                stack.enter_context(locked_directory(self.path))
+                clear_leftovers(self._checkpoints)
+                self._metrics = stack.enter_context(self.metrics_file.open("ab"))
+            if self._tensorboard is not None:
+                stack.callback(self._tensorboard.close)
             self._open = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._open.close()
+        with failures_named(self.metrics_file):  # on a full disk, what could not be logged is tried again
+            self._open.close()
 
     def log(self, row: dict[str, Any]) -> None:
         """Append a row to metrics.jsonl."""
-        self._metrics.write(json.dumps(row).encode() + b"\n")
-        self._metrics.flush()
+        if not self.leads:
+            return
+        with failures_named(self.metrics_file):
+            self._metrics.write(json.dumps(row).encode() + b"\n")
+            self._metrics.flush()
+        if self._tensorboard is not None:
+            self._tensorboard.log(row)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl so far."""
+        if not self.metrics_file.exists():
+            return []
+        return [json.loads(line) for line in self.metrics_file.read_text().splitlines()]
 
     def checkpoints(self) -> list[Path]:
         """The checkpoints there are, oldest first."""
@@ -78,6 +113,8 @@ class RunDirectory:
 
     def save(self, state: TrainState, model: nn.Module, optimizer: torch.optim.Optimizer, keep: int) -> None:
         """Write a checkpoint atomically; only then drop all but the newest `keep`."""
+        if not self.leads:
+            return
         sync(self.metrics_file)
         state.metrics_bytes = self._metrics.tell()
         moments: dict[str, Tensor] = {}
@@ -91,21 +128,71 @@ class RunDirectory:
         for old in self.checkpoints()[:-keep]:
             shutil.rmtree(old)
 
+    def forget_checkpoints(self) -> None:
+        """Remove them all: the run has ended, and its model is saved."""
+        shutil.rmtree(self._checkpoints, ignore_errors=True)
+
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainState:
         """Fill model and optimizer from the newest checkpoint, and forget the metrics written after it.
 
         A run that ended before its first checkpoint begins anew.
         """
         if not self.checkpoints():
-            self._metrics.truncate(0)
+            self._forget_metrics(0)
             return TrainState()
         newest = self.checkpoints()[-1]
         state = TrainState(**read_json(newest / "state.json"))
         load_weights(newest / WEIGHTS_FILE, model)
-        moments = load_file(newest / "optimizer.safetensors")
+        moments = _load_moments(newest / "optimizer.safetensors")
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 for moment, value in optimizer.state[parameter].items():
                     value.copy_(moments[f"{name}/{moment}"])
-        self._metrics.truncate(state.metrics_bytes)
+        self._forget_metrics(state.metrics_bytes)
         return state
+
+    def _forget_metrics(self, kept_bytes: int) -> None:
+        if self.leads:
+            self._metrics.truncate(kept_bytes)
+
+
+def check_run(run: RunDirectory, settings: Settings, resume: bool, may_change: Set[str]) -> None:
+    """Refuse to write over another run, and to go on with other settings or other data.
+
+    Raises:
+        SettingsError: there is no run to resume, or one that was not to be resumed, or it is another one.
+        DataError: the run began with other data.
+    """
+    if not run.settings_file.exists():
+        if resume:
+            raise SettingsError(f"{run.path}: there is no run to resume; start it without --resume")
+        return
+    if not resume:
+        raise SettingsError(f"{run.path}: already holds a run; go on with --resume, or name another --out")
+    before = resolve(type(settings), read_toml(run.settings_file), source=str(run.settings_file))
+    for key in type(settings).model_fields:
+        old, new = getattr(before, key), getattr(settings, key)
+        if old == new or key in may_change:
+            continue
+        if key in FINGERPRINTS:
+            raise DataError(
+                f"{run.path}: this run was started with another {key}; give the one it began with"
+            )
+        raise SettingsError(
+            f"{run.path}: {key} was {old!r} when the run began and is {new!r} now; resume with the same "
+            f"settings, or start a new run"
+        )
+
+
+def _load_moments(path: Path) -> dict[str, Tensor]:
+    """The optimizer's state.
+
+    Raises:
+        ModelError: the file is absent or damaged.
+    """
+    try:
+        return load_file(path)
+    except (FileNotFoundError, SafetensorError) as error:
+        raise ModelError(
+            f"{path}: absent or damaged ({error}); without {path.parent} the run goes on from the one before"
+        ) from None

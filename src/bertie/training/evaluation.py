@@ -9,7 +9,7 @@ import torch
 
 from bertie.corpus.shards import Shard
 from bertie.model.batch import PackedBatch
-from bertie.model.heads import PreTrainingModel
+from bertie.model.heads import MaskedLMModel, PreTrainingModel
 
 
 def unigram_counts(shards: Sequence[Shard], vocab_size: int) -> npt.NDArray[np.int64]:
@@ -38,13 +38,16 @@ def unigram_baseline(counts: npt.NDArray[np.int64], labels: npt.NDArray[np.int64
 
 
 @torch.inference_mode()
-def evaluate_pretraining(model: PreTrainingModel, batches: Sequence[PackedBatch]) -> dict[str, float]:
+def evaluate_pretraining(
+    model: PreTrainingModel | MaskedLMModel, batches: Sequence[PackedBatch]
+) -> dict[str, float]:
     """Loss and accuracy of each objective over `batches`, and the masked-LM perplexity (Section 5.2)."""
     device = next(model.parameters()).device
     sums: dict[str, list[float]] = {}
     for batch in batches:
         for name, objective in model.losses(batch.to(device)).items():
             total = sums.setdefault(name, [0.0, 0, 0])
+            assert objective.correct is not None
             total[0] += objective.loss_sum.item()
             total[1] += objective.correct.item()
             total[2] += objective.targets

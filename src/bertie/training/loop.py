@@ -3,8 +3,11 @@
 import math
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from bertie.base.errors import BertieError
@@ -13,6 +16,8 @@ from bertie.base.random import stream_key
 from bertie.model.batch import PackedBatch
 from bertie.model.heads import Model
 from bertie.training.checkpoints import RunDirectory, TrainState
+from bertie.training.distributed import Ranks
+from bertie.training.health import RunHealth
 from bertie.training.schedules import warmup_then_linear_decay
 from bertie.training.signals import Stopped, stop_on_signal
 
@@ -28,6 +33,11 @@ class GlobalBatch(NamedTuple):
     micro_batches: list[PackedBatch]
     cursor: dict[str, Any]
     phase: int
+
+    @property
+    def num_tokens(self) -> int:
+        """The number of tokens in all micro-batches."""
+        return sum(micro_batch.num_tokens for micro_batch in self.micro_batches)
 
 
 class Pace(NamedTuple):
@@ -54,17 +64,28 @@ def train(
     run: RunDirectory,
     evaluate: Callable[[], dict[str, float]],
     progress: Progress,
+    ranks: Ranks,
+    autocast: torch.autocast,
 ) -> None:
     """Train `model` until `pace.total_steps`, going on from `state`.
 
-    Losses are divided by the number of targets in the whole global batch, so cutting it into micro-batches
-    changes nothing. Dropout is a function of (seed, step). Rows go to metrics.jsonl.
+    Losses are divided by the number of targets in the whole global batch, so cutting it into micro-batches,
+    and dealing those to ranks, changes nothing. Dropout is a function of (seed, step, rank). Rows go to
+    metrics.jsonl.
 
     Raises:
         Stopped: a signal came; the run is saved.
         BertieError: the loss is not finite.
     """
     device = next(model.parameters()).device
+    health = RunHealth(run.rows(), pace.warmup_steps, pace.total_steps)
+
+    def log(row: dict[str, Any]) -> None:
+        run.log(row)
+        for finding in health.check(row):
+            progress.say(f"warning: {finding.message}")
+            run.log({"kind": "warning", "step": row["step"], **finding._asdict()})
+
     with stop_on_signal() as stop:
         while state.step < pace.total_steps:
             started = time.perf_counter()
@@ -73,19 +94,21 @@ def train(
             rate = learning_rate * warmup_then_linear_decay(state.step, pace.total_steps, pace.warmup_steps)
             for group in optimizer.param_groups:
                 group["lr"] = rate
-            torch.manual_seed(int(stream_key(seed, state.step)))
+            torch.manual_seed(int(stream_key(seed, state.step, ranks.rank)))
 
             model.train()
             targets = _global_targets(model, batch)
-            for micro_batch in batch.micro_batches:
-                losses = model.losses(micro_batch.to(device))
+            sums = torch.zeros(len(targets), 2, dtype=torch.float64, device=device)  # loss, correct
+            for micro_batch in batch.micro_batches[ranks.rank :: ranks.world_size]:
+                with autocast:
+                    losses = model.losses(micro_batch.to(device))
                 terms = [objective.loss_sum / targets[name] for name, objective in losses.items()]
                 torch.autograd.backward(torch.stack(terms).sum())
-                for name, objective in losses.items():
-                    sums = state.window.setdefault(name, [0.0, 0, 0])
-                    sums[0] += objective.loss_sum.item()
-                    sums[1] += int(objective.correct)
-                    sums[2] += objective.targets
+                for total, name in zip(sums, targets, strict=True):
+                    total[0] += losses[name].loss_sum.detach()
+                    correct = losses[name].correct
+                    total[1] += math.nan if correct is None else correct
+            ranks.sum_gradients(model)
             gradient_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_gradient_norm).item()
             if not math.isfinite(gradient_norm):
                 raise BertieError(_not_finite(state.step, run))
@@ -94,26 +117,52 @@ def train(
 
             state.step += 1
             state.cursor = batch.cursor
-            tokens = sum(micro_batch.num_tokens for micro_batch in batch.micro_batches)
-            state.tokens += tokens
-            state.window_tokens += tokens
+            state.tokens += batch.num_tokens
             state.examples += sum(len(micro_batch) for micro_batch in batch.micro_batches)
+            for name, (loss, correct) in zip(targets, ranks.sum(sums).tolist(), strict=True):
+                window_sums = state.window.setdefault(name, [0.0, 0.0, 0])
+                window_sums[0] += loss
+                window_sums[1] += correct
+                window_sums[2] += targets[name]
+            state.window_tokens += batch.num_tokens
+            state.window_gradient_norm = max(state.window_gradient_norm, gradient_norm)
             state.window_seconds += time.perf_counter() - started
 
             last = state.step == pace.total_steps
             if last or _due(state.step, pace.log_every):
-                row = {"kind": "train", "step": state.step, "phase": batch.phase, **_close_window(state)}
-                row |= {"learning_rate": rate, "gradient_norm": gradient_norm}
-                run.log(row)
+                row = {"kind": "train", "step": state.step, "phase": batch.phase, "learning_rate": rate}
+                row |= _close_window(state)
+                log(row)
                 progress.update(state.step, _shown(row))
             progress.update(state.step)
-            if last or _due(state.step, pace.evaluate_every):
+            if ranks.leads and (last or _due(state.step, pace.evaluate_every)):
                 model.eval()
-                run.log({"kind": "evaluation", "step": state.step, "phase": batch.phase, **evaluate()})
-            if pace.save_every and (last or stop.number or _due(state.step, pace.save_every)):
+                log({"kind": "evaluation", "step": state.step, "phase": batch.phase, **evaluate()})
+            signal_number = ranks.any(stop.number, device)
+            if pace.save_every and (last or signal_number or _due(state.step, pace.save_every)):
                 run.save(state, model, optimizer, pace.keep_checkpoints)
-            if stop.number:
-                raise Stopped(stop.number)
+            if signal_number:
+                raise Stopped(signal_number)
+
+
+def share_evenly(
+    bounds: npt.NDArray[np.int64], micro_batch_tokens: int, multiple: int = 1
+) -> list[tuple[int, int]]:
+    """Cut sequences, in order, into micro-batches of nearly as many tokens each.
+
+    Args:
+        bounds: int64 (N+1,), cuts the tokens into sequences.
+        micro_batch_tokens: about so many at most, or one sequence alone.
+        multiple: the number of micro-batches is a multiple of it, so that as many ranks have the same work.
+
+    Returns:
+        For each micro-batch its first sequence, and the one behind its last.
+    """
+    tokens = bounds[-1] - bounds[0]
+    count = -(-tokens // (micro_batch_tokens * multiple)) * multiple
+    shares = bounds[0] + tokens * np.arange(count + 1) // count
+    cuts = np.unique(np.searchsorted(bounds, shares))  # one long sequence may fill several shares
+    return list(pairwise(cuts.tolist()))
 
 
 def _due(step: int, every: int) -> bool:
@@ -135,11 +184,14 @@ def _close_window(state: TrainState) -> dict[str, Any]:
     row: dict[str, Any] = {"tokens": state.tokens, "examples": state.examples, "loss": 0.0}
     for name, (loss, correct, targets) in state.window.items():
         row[f"{name}_loss"] = loss / targets
-        row[f"{name}_accuracy"] = correct / targets
+        if not math.isnan(correct):  # a regression has no accuracy
+            row[f"{name}_accuracy"] = correct / targets
         row["loss"] += loss / targets
+    row["gradient_norm"] = state.window_gradient_norm
     row["seconds"] = round(state.seconds, 3)
     row["tokens_per_second"] = round(state.window_tokens / state.window_seconds, 1)
-    state.window, state.window_tokens, state.window_seconds = {}, 0, 0.0
+    state.window, state.window_tokens = {}, 0
+    state.window_gradient_norm = state.window_seconds = 0.0
     return row
 
 

@@ -7,28 +7,32 @@ import numpy as np
 import pydantic
 import torch
 
-from bertie.base.errors import DataError, SettingsError
+from bertie.base.errors import DataError, ModelError, SettingsError
 from bertie.base.progress import Progress
 from bertie.base.random import stream_key
-from bertie.base.settings import Settings, read_toml, resolve, write_toml
+from bertie.base.settings import Settings, write_toml
 from bertie.corpus.examples import Examples, ExampleSettings
 from bertie.corpus.sampling import ExampleStream, held_out_examples
 from bertie.corpus.shards import Corpus
 from bertie.model.batch import PackedBatch, pack
 from bertie.model.config import BertConfig
-from bertie.model.directory import Description, check_vocabulary
-from bertie.model.heads import PreTrainingModel
+from bertie.model.directory import Description, check_vocabulary, read_description
+from bertie.model.heads import MaskedLMModel, PreTrainingModel
 from bertie.model.weights import WEIGHTS_FILE, load_weights, save_model
 from bertie.text.tokenizer import Tokenizer
-from bertie.training.checkpoints import RunDirectory, TrainState
+from bertie.training.checkpoints import RunDirectory, TrainState, check_run
+from bertie.training.distributed import Ranks, join_ranks
 from bertie.training.evaluation import (
     evaluate_pretraining,
     majority_baseline,
     unigram_baseline,
     unigram_counts,
 )
-from bertie.training.loop import GlobalBatch, Pace, train
+from bertie.training.hardware import Hardware
+from bertie.training.health import check_corpus
+from bertie.training.loop import GlobalBatch, Pace, share_evenly, train
 from bertie.training.optimizers import OptimizerSettings, build_optimizer
+from bertie.training.planning import PhaseWork, Plan, make_plan
 
 
 class Phase(Settings):
@@ -38,20 +42,20 @@ class Phase(Settings):
     max_seq_length: int = pydantic.Field(gt=7)
 
 
-class PretrainingSettings(Settings):
+class PretrainingSettings(Hardware):
     """A whole pre-training run; the defaults are those of Appendix A.2."""
 
     seed: int = 0
-    device: str = "auto"  # auto takes a CUDA device where there is one
     corpus: str = ""  # the fingerprint of the corpus, filled in at the start and checked on resuming
     batch_size: int = pydantic.Field(256, gt=0)  # sequences in a step
-    micro_batch_tokens: int = pydantic.Field(16384, gt=0)  # at most so many tokens in memory at a time
+    micro_batch_tokens: int = pydantic.Field(16384, gt=0)  # about so many tokens in memory at a time
     warmup_steps: int = 10_000
     log_every: int = 100
     evaluate_every: int = 5_000
     save_every: int = 1_000
     keep_checkpoints: int = pydantic.Field(2, gt=0)
     held_out_examples: int = pydantic.Field(1024, gt=0)
+    tensorboard: bool = False
     phases: tuple[Phase, ...] = (
         Phase(steps=900_000, max_seq_length=128),
         Phase(steps=100_000, max_seq_length=512),
@@ -82,6 +86,21 @@ class PretrainingSettings(Settings):
         return self.examples.model_copy(update={"max_seq_length": self.phases[phase].max_seq_length})
 
 
+# What may be another when a run goes on: it changes where and how fast numbers are computed, and at most how
+# they are rounded.
+MAY_CHANGE = {
+    "device",
+    "precision",
+    "gradient_checkpointing",
+    "micro_batch_tokens",
+    "save_every",
+    "keep_checkpoints",
+    "tensorboard",
+}
+
+PROBE_GROWTH = 4  # the plan is measured on 1, 4, 16, … sequences
+
+
 def pretrain(
     settings: PretrainingSettings,
     corpus_path: Path,
@@ -99,50 +118,124 @@ def pretrain(
         Stopped: a signal came; the run is saved and can be resumed.
     """
     corpus = Corpus.open(corpus_path)
+    corpus.verify()
     tokenizer = Tokenizer.load(corpus.tokenizer_directory)
     settings = _fit(settings, corpus, tokenizer)
-    run = RunDirectory(output)
-    _check_run(run, settings, resume)
+    with join_ranks(settings.device) as ranks:
+        run = RunDirectory(output, ranks.leads, settings.tensorboard)
+        check_run(run, settings, resume, MAY_CHANGE)
+        model = _build_model(settings, tokenizer, init, ranks)
+        optimizer = build_optimizer(model, settings.optimizer)
+        held_out = HeldOut(corpus, tokenizer, settings)
+        autocast = settings.autocast()
+        with run:
+            state = run.restore(model, optimizer) if resume else TrainState()
+            with Progress(
+                "pre-training", settings.total_steps, "steps", done=state.step, silent=not ranks.leads
+            ) as progress:
+                progress.say(f"pre-training: {_plan(model, settings, corpus, tokenizer, ranks)}")
+                if ranks.leads:
+                    write_toml(run.settings_file, settings)
+                if state.step == 0:
+                    for finding in check_corpus(
+                        corpus, settings.examples_of(0), tokenizer.vocabulary, settings.seed
+                    ):
+                        progress.say(f"warning: {finding.message}")
+                        run.log({"kind": "warning", "step": 0, **finding._asdict()})
+                train(
+                    model,
+                    global_batches(corpus, tokenizer, settings, state, ranks),
+                    optimizer,
+                    learning_rate=settings.optimizer.learning_rate,
+                    max_gradient_norm=settings.optimizer.max_gradient_norm,
+                    pace=Pace(
+                        total_steps=settings.total_steps,
+                        warmup_steps=settings.warmup_steps,
+                        log_every=settings.log_every,
+                        evaluate_every=settings.evaluate_every,
+                        save_every=settings.save_every,
+                        keep_checkpoints=settings.keep_checkpoints,
+                    ),
+                    seed=settings.seed,
+                    state=state,
+                    run=run,
+                    evaluate=lambda: held_out.evaluate(model, settings.phase_at(state.step - 1), autocast),
+                    progress=progress,
+                    ranks=ranks,
+                    autocast=autocast,
+                )
+        if ranks.leads:
+            description = Description(settings.model, model.architecture, (), tokenizer)
+            save_model(run.model_directory, model, description, _card(settings, corpus, state))
 
-    device = torch.device(settings.device)
+
+def plan(
+    settings: PretrainingSettings, corpus_path: Path, output: Path, *, init: Path | None, resume: bool
+) -> Plan:
+    """What `pretrain` with the same arguments would take. Checks all that it checks, and writes nothing."""
+    corpus = Corpus.open(corpus_path)
+    tokenizer = Tokenizer.load(corpus.tokenizer_directory)
+    settings = _fit(settings, corpus, tokenizer)
+    check_run(RunDirectory(output), settings, resume, MAY_CHANGE)
+    model = _build_model(settings, tokenizer, init, Ranks())
+    HeldOut(corpus, tokenizer, settings)
+    return _plan(model, settings, corpus, tokenizer, Ranks())
+
+
+def _build_model(
+    settings: PretrainingSettings, tokenizer: Tokenizer, init: Path | None, ranks: Ranks
+) -> PreTrainingModel | MaskedLMModel:
+    """The model with its first weights, on its device."""
     torch.manual_seed(int(stream_key(settings.seed)))
-    model = PreTrainingModel(settings.model)
+    model = (MaskedLMModel if settings.examples.pairs == "none" else PreTrainingModel)(settings.model)
     if init is not None:
-        load_weights(init / WEIGHTS_FILE, model)
-    model.to(device)
-    optimizer = build_optimizer(model, settings.optimizer)
-
-    held_out = HeldOut(corpus, tokenizer, settings)
-    with run:
-        write_toml(run.settings_file, settings)
-        state = run.restore(model, optimizer) if resume else TrainState()
-        with Progress("pre-training", settings.total_steps, "steps", done=state.step) as progress:
-            train(
-                model,
-                global_batches(corpus, tokenizer, settings, state),
-                optimizer,
-                learning_rate=settings.optimizer.learning_rate,
-                max_gradient_norm=settings.optimizer.max_gradient_norm,
-                pace=Pace(
-                    total_steps=settings.total_steps,
-                    warmup_steps=settings.warmup_steps,
-                    log_every=settings.log_every,
-                    evaluate_every=settings.evaluate_every,
-                    save_every=settings.save_every,
-                    keep_checkpoints=settings.keep_checkpoints,
-                ),
-                seed=settings.seed,
-                state=state,
-                run=run,
-                evaluate=lambda: held_out.evaluate(model, settings.phase_at(state.step - 1)),
-                progress=progress,
+        theirs = read_description(init).tokenizer
+        if theirs.fingerprint != tokenizer.fingerprint:
+            raise ModelError(
+                f"{init}: its tokenizer is not the one that the corpus was prepared with; prepare the corpus "
+                f"with --tokenizer {init}"
             )
-    description = Description(settings.model, PreTrainingModel.architecture, (), tokenizer)
-    save_model(run.model_directory, model, description, _card(settings, corpus, state))
+        load_weights(init / WEIGHTS_FILE, model)
+    model.bert.gradient_checkpointing = settings.gradient_checkpointing
+    device = torch.device(settings.device)
+    if ranks.world_size > 1 and device.type == "cuda":
+        device = torch.device("cuda", ranks.local_rank)
+        torch.cuda.set_device(device)
+    return model.to(device)
+
+
+def _plan(
+    model: PreTrainingModel | MaskedLMModel,
+    settings: PretrainingSettings,
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    ranks: Ranks,
+) -> Plan:
+    """Measured on examples of each phase, in batches that grow up to a micro-batch."""
+    phases = []
+    for number, phase in enumerate(settings.phases):
+        stream = ExampleStream(
+            corpus.train, settings.examples_of(number), tokenizer.vocabulary, settings.seed, number
+        )
+        examples = stream.next(settings.batch_size)
+        batches, size = [], 1
+        while size <= len(examples) and examples.bounds[size] <= settings.micro_batch_tokens:
+            batches.append(_pack_range(examples, 0, size))
+            size *= PROBE_GROWTH
+        evaluations = 1 + (phase.steps // settings.evaluate_every if settings.evaluate_every else 0)
+        mean_length = examples.bounds[-1] / len(examples)
+        evaluated = round(evaluations * settings.held_out_examples * mean_length)
+        batches = batches or [_pack_range(examples, 0, 1)]
+        phases.append(PhaseWork(phase.steps, settings.batch_size, batches, evaluated))
+    return make_plan(model, phases, settings.micro_batch_tokens, ranks.world_size, settings.autocast())
 
 
 def global_batches(
-    corpus: Corpus, tokenizer: Tokenizer, settings: PretrainingSettings, state: TrainState
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    settings: PretrainingSettings,
+    state: TrainState,
+    ranks: Ranks,
 ) -> Iterator[GlobalBatch]:
     """The global batches from `state` on, without end. Each phase has a stream of its own."""
     step, cursor = state.step, state.cursor
@@ -157,33 +250,29 @@ def global_batches(
                 stream.restore(cursor["stream"])
             streaming = phase
         examples = stream.next(settings.batch_size)
-        micro_batches = pack_examples(examples, settings.micro_batch_tokens)
+        micro_batches = pack_examples(examples, settings.micro_batch_tokens, ranks.world_size)
         yield GlobalBatch(micro_batches, {"phase": phase, "stream": stream.state()}, phase)
         step += 1
 
 
-def pack_examples(examples: Examples, micro_batch_tokens: int) -> list[PackedBatch]:
-    """Examples in packed batches of at most so many tokens each; one example alone may be longer."""
-    batches = []
-    first = 0
-    while first < len(examples):
-        limit = examples.bounds[first] + micro_batch_tokens
-        last = max(int(np.searchsorted(examples.bounds, limit, side="right")) - 1, first + 1)
-        start, end = examples.bounds[first], examples.bounds[last]
-        masked = slice(examples.masked_bounds[first], examples.masked_bounds[last])
-        next_sentences = examples.next_sentence_labels
-        batches.append(
-            pack(
-                examples.input_ids[start:end],
-                examples.token_type_ids[start:end],
-                examples.bounds[first : last + 1],
-                masked_positions=examples.masked_positions[masked] - start,
-                masked_labels=examples.masked_labels[masked],
-                next_sentence_labels=None if next_sentences is None else next_sentences[first:last],
-            )
-        )
-        first = last
-    return batches
+def pack_examples(examples: Examples, micro_batch_tokens: int, multiple: int = 1) -> list[PackedBatch]:
+    """Examples in packed batches; see `share_evenly`."""
+    shares = share_evenly(examples.bounds, micro_batch_tokens, multiple)
+    return [_pack_range(examples, first, last) for first, last in shares]
+
+
+def _pack_range(examples: Examples, first: int, last: int) -> PackedBatch:
+    start, end = examples.bounds[first], examples.bounds[last]
+    masked = slice(examples.masked_bounds[first], examples.masked_bounds[last])
+    next_sentences = examples.next_sentence_labels
+    return pack(
+        examples.input_ids[start:end],
+        examples.token_type_ids[start:end],
+        examples.bounds[first : last + 1],
+        masked_positions=examples.masked_positions[masked] - start,
+        masked_labels=examples.masked_labels[masked],
+        next_sentence_labels=None if next_sentences is None else next_sentences[first:last],
+    )
 
 
 class HeldOut:
@@ -212,9 +301,12 @@ class HeldOut:
                 | majority_baseline(examples.next_sentence_labels)
             )
 
-    def evaluate(self, model: PreTrainingModel, phase: int) -> dict[str, float]:
+    def evaluate(
+        self, model: PreTrainingModel | MaskedLMModel, phase: int, autocast: torch.autocast
+    ) -> dict[str, float]:
         """A row of figures for metrics.jsonl."""
-        return evaluate_pretraining(model, self._batches[phase]) | self._baselines[phase]
+        with autocast:
+            return evaluate_pretraining(model, self._batches[phase]) | self._baselines[phase]
 
 
 def _fit(settings: PretrainingSettings, corpus: Corpus, tokenizer: Tokenizer) -> PretrainingSettings:
@@ -229,41 +321,18 @@ def _fit(settings: PretrainingSettings, corpus: Corpus, tokenizer: Tokenizer) ->
             f"max_seq_length {longest} is longer than the model's positions: set "
             f"model.max_position_embeddings to {longest} or more"
         )
-    device = settings.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    return settings.model_copy(
+    return settings.resolved().model_copy(
         update={
             "corpus": corpus.fingerprint,
-            "device": device,
             "model": settings.model.model_copy(update={"vocab_size": vocab_size}),
         }
     )
 
 
-def _check_run(run: RunDirectory, settings: PretrainingSettings, resume: bool) -> None:
-    """Refuse to write over another run, and to go on with other settings or another corpus."""
-    if not run.settings_file.exists():
-        if resume:
-            raise SettingsError(f"{run.path}: there is no run to resume; start it without --resume")
-        return
-    if not resume:
-        raise SettingsError(f"{run.path}: already holds a run; go on with --resume, or name another --out")
-    before = resolve(PretrainingSettings, read_toml(run.settings_file), source=str(run.settings_file))
-    if before.corpus != settings.corpus:
-        raise DataError(f"{run.path}: this run was started with another corpus; give the one it began with")
-    for key in PretrainingSettings.model_fields:
-        old, new = getattr(before, key), getattr(settings, key)
-        if old != new:
-            raise SettingsError(
-                f"{run.path}: {key} was {old!r} when the run began and is {new!r} now; resume with the same "
-                f"settings, or start a new run"
-            )
-
-
 def _card(settings: PretrainingSettings, corpus: Corpus, state: TrainState) -> str:
     """The model directory's README.md."""
     model = settings.model
+    objectives = "masked words" if settings.examples.pairs == "none" else "masked words and next sentences"
     return f"""---
 library_name: transformers
 tags: [bert, fill-mask]
@@ -271,7 +340,7 @@ tags: [bert, fill-mask]
 # A BERT pre-trained with bertie
 
 {model.num_hidden_layers} layers, hidden size {model.hidden_size}, {model.num_attention_heads} heads,
-{model.vocab_size:,} word pieces. Pre-trained with masked words and next sentences
+{model.vocab_size:,} word pieces. Pre-trained with {objectives}
 (arXiv:1810.04805, Section 3.1) for {state.step:,} steps on {state.tokens:,} tokens.
 
 The corpus has the fingerprint `{corpus.fingerprint}`; the run's `settings.toml` stands beside this folder.

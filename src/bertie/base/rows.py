@@ -1,0 +1,209 @@
+"""Tables that fit in memory: rows of named columns from csv, tsv, jsonl and Parquet files.
+
+There are two kinds of .tsv. A person's own has the quoting of csv (`read_rows`); in those of GLUE a quotation
+mark is text, and a line is a row (`read_unquoted`).
+"""
+
+import csv
+import difflib
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertie.base.compression import is_compressed, open_binary
+from bertie.base.errors import DataError, SettingsError
+from bertie.base.tables import open_parquet
+
+_SHOWN = 10  # of many malformed lines
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_JSON_LINES = (".jsonl", ".ndjson")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some columns of a file.
+
+    path     the file
+    columns  the values of each column, as many as there are rows
+    numbers  the line on which each row begins, from 1; the row's number where the file has no lines
+    unit     what the numbers count: "line" or "row"
+    """
+
+    path: Path
+    columns: dict[str, list[Any]]
+    numbers: Sequence[int]
+    unit: str = "line"
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def place(self, i: int) -> str:
+        """Where row `i` stands, for a message."""
+        return f"{self.path}: {self.unit} {self.numbers[i]}"
+
+
+def read_rows(path: Path, columns: Sequence[str]) -> Rows:
+    """Read columns of a .csv, .tsv, .jsonl, .ndjson (these also .gz, .bz2, .xz, .zst) or .parquet file.
+
+    The values of csv and tsv are strings, those of the others are what the file has. Blank lines are no rows.
+
+    Raises:
+        SettingsError: there is no such column; the message names the nearest.
+        DataError: the file is missing, damaged, empty, of no such kind, or has a malformed row, which the
+            message names.
+        BertieError: the package that reads such files is not installed.
+    """
+    kind = suffix_of(path)
+    if kind == ".parquet":
+        rows = _read_parquet(path, columns)
+    elif kind in _JSON_LINES:
+        rows = _gather(path, columns, _parse_json_lines(path, columns))
+    elif kind in _DELIMITERS:
+        rows = _gather(path, columns, _parse_csv(path, columns, _DELIMITERS[kind]))
+    else:
+        raise DataError(f"{path}: not a kind of table known here; name it .csv, .tsv, .jsonl or .parquet")
+    if not rows:
+        raise DataError(f"{path}: empty: no rows")
+    return rows
+
+
+def suffix_of(path: Path) -> str:
+    """The suffix that names the kind of a file, whatever it is compressed with: .csv of a.csv.gz."""
+    return path.with_suffix("").suffix if is_compressed(path) else path.suffix
+
+
+def read_header(path: Path) -> list[str]:
+    """The fields of the first line of a file of `read_unquoted`'s kind."""
+    return next(read_lines(path), "").split("\t")
+
+
+def read_unquoted(path: Path, columns: Sequence[str], header: Sequence[str] = ()) -> Rows:
+    """Read columns of a file of lines cut by tabs, quotation marks being text.
+
+    `header` names the columns where the first line does not.
+
+    Raises:
+        SettingsError: there is no such column.
+        DataError: the file is missing, empty or not UTF-8, or a line has too many fields, or too few.
+    """
+    lines = read_lines(path)
+    names = list(header) or next(lines, "").split("\t")
+    places = _find(columns, names, str(path))
+    first = 1 if header else 2
+    values: list[list[str]] = []
+    malformed: dict[int, int] = {}
+    for number, line in enumerate(lines, first):
+        fields = line.split("\t")
+        if len(fields) == len(names):
+            values.append([fields[place] for place in places])
+        else:
+            malformed[number] = len(fields)
+    if malformed:
+        number, count = next(iter(malformed.items()))
+        others = ", ".join(map(str, list(malformed)[:_SHOWN])) + ", …" * (len(malformed) > _SHOWN)
+        raise DataError(
+            f"{path}: line {number}: {count} fields, where there are {len(names)} columns; mend or delete "
+            f"such lines, of which there are {len(malformed)}: {others}"
+        )
+    if not values:
+        raise DataError(f"{path}: empty: no rows")
+    return Rows(path, _transpose(columns, values), range(first, first + len(values)))
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """The lines of a UTF-8 file, without their ends and a byte order mark.
+
+    Only a line feed ends a line: U+2028, U+0085 and the like stand in the texts of data sets.
+
+    Raises:
+        DataError: the file is missing, damaged or not UTF-8.
+    """
+    for line in _read_whole_lines(path):
+        yield line.removesuffix("\n").removesuffix("\r")
+
+
+def _read_whole_lines(path: Path) -> Iterator[str]:
+    with open_binary(path) as file:
+        for number, line in enumerate(file, 1):
+            try:
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                message = f"{path}: line {number}: not UTF-8 ({error.reason}); convert the file first"
+                raise DataError(message) from None
+
+
+Numbered = tuple[int, Sequence[Any]]  # the line a row begins on, and its values of the columns asked for
+
+
+def _gather(path: Path, columns: Sequence[str], rows: Iterable[Numbered]) -> Rows:
+    numbers, values = [], []
+    for number, row in rows:
+        numbers.append(number)
+        values.append(row)
+    return Rows(path, _transpose(columns, values), numbers)
+
+
+def _transpose(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
+    return {column: [row[place] for row in rows] for place, column in enumerate(columns)}
+
+
+def _parse_csv(path: Path, columns: Sequence[str], delimiter: str) -> Iterator[Numbered]:
+    csv.field_size_limit(sys.maxsize)  # the library's own limit, 131,072 characters, is less than a book
+    reader = csv.reader(_read_whole_lines(path), delimiter=delimiter, strict=True)
+    begin = 1
+    try:
+        names = next(reader, [])
+        places = _find(columns, names, str(path))
+        begin = reader.line_num + 1
+        for fields in reader:
+            if fields and len(fields) != len(names):
+                raise DataError(
+                    f"{path}: line {begin}: {len(fields)} fields, where there are {len(names)} columns; "
+                    f"put a field that holds the separator between quotation marks"
+                )
+            if fields:
+                yield begin, [fields[place] for place in places]
+            begin = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(f"{path}: line {begin}: the row that begins here is malformed ({error})") from None
+
+
+def _parse_json_lines(path: Path, columns: Sequence[str]) -> Iterator[Numbered]:
+    for number, line in enumerate(_read_whole_lines(path), 1):
+        if line.isspace():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path}: line {number}: not valid JSON ({error})") from None
+        if not isinstance(row, dict):
+            raise DataError(f"{path}: line {number}: not a JSON object; write one object a line")
+        if not row.keys() >= set(columns):
+            _find(columns, list(row), f"{path}: line {number}")
+        yield number, [row[column] for column in columns]
+
+
+def _read_parquet(path: Path, columns: Sequence[str]) -> Rows:
+    with open_parquet(path) as file:
+        _find(columns, file.schema_arrow.names, str(path))
+        table = file.read(columns=list(columns))
+        try:
+            values = {column: table.column(column).to_pylist() for column in columns}
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}: a value is not UTF-8 ({error.reason}); write the file anew") from None
+        return Rows(path, values, range(1, table.num_rows + 1), "row")
+
+
+def _find(columns: Sequence[str], names: Sequence[str], place: str) -> list[int]:
+    """Where `columns` stand among `names`; the error about the first that does not names `place`."""
+    if not any(names):
+        raise DataError(f"{place}: empty: no columns")
+    for column in columns:
+        if column not in names:
+            near = difflib.get_close_matches(column, names, n=1)
+            guess = f"did you mean {near[0]!r}? " if near else ""
+            raise SettingsError(f"{place}: no column {column!r}; {guess}there are: {', '.join(names)}")
+    return [names.index(column) for column in columns]

@@ -1,0 +1,109 @@
+"""`bertie evaluate`"""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bertie.commands.options import Json
+from bertie.commands.task_options import (
+    Columns,
+    Device,
+    KindOf,
+    Label,
+    Pair,
+    Separator,
+    TaskName,
+    Text,
+    own_task,
+    print_scores,
+)
+
+if TYPE_CHECKING:
+    from bertie.tasks.task import Scores, Task
+
+DEFAULT_LENGTH = 128  # FinetuningSettings.max_seq_length
+
+
+def evaluate(
+    data: Annotated[Path, typer.Option(help="A file with gold labels, or a folder of official files.")],
+    task: TaskName = None,
+    model: Annotated[Path | None, typer.Option(help="A fine-tuned model directory.")] = None,
+    predictions: Annotated[
+        Path | None, typer.Option(help="Or anyone's predictions, in the official form. No model is needed.")
+    ] = None,
+    null_scores: Annotated[
+        Path | None,
+        typer.Option(help="squad-v2: how sure they are that there is no answer (null_odds.json)."),
+    ] = None,
+    part: Annotated[
+        str | None, typer.Option(help="The part to score; the task's dev parts if not given.")
+    ] = None,
+    kind: KindOf = "texts",
+    text: Text = "text",
+    pair: Pair = None,
+    label: Label = "label",
+    separator: Separator = None,
+    columns: Columns = None,
+    max_seq_length: Annotated[
+        int | None, typer.Option(help="As in fine-tuning; the task's own if not given.")
+    ] = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Score a model, or a file of predictions, against gold labels, as the official scorers do."""
+    from bertie.base.errors import SettingsError
+    from bertie.tasks.catalogue import find_task
+
+    if (model is None) == (predictions is None):
+        raise SettingsError("give either --model DIR or --predictions FILE")
+    own = own_task(kind, text, pair, label, separator, columns)
+    found = own if task is None else find_task(task)
+    parts = [part] if part else list(found.dev_parts)
+    if data.is_file():
+        parts = parts[:1]
+    if predictions is not None and len(parts) > 1:
+        raise SettingsError(f"--predictions is of one part; name it with --part: {', '.join(parts)}")
+    scores = {}
+    for name in parts:
+        gold = found.file(data, name)
+        if predictions is not None:
+            scores[name] = _score_predictions(found, gold, predictions, null_scores)
+        else:
+            assert model is not None
+            scores[name] = _score_model(found, gold, model, max_seq_length, device)
+    if as_json and len(scores) == 1:
+        print(json.dumps(next(iter(scores.values()))))
+    else:
+        print_scores(scores, as_json)
+
+
+def _score_predictions(
+    task: "Task[Any, Any]", gold: Path, predictions: Path, null_scores: Path | None
+) -> "Scores":
+    from bertie.base.errors import SettingsError
+    from bertie.tasks.squad import SpanAnswers
+
+    examples = task.read(gold, labelled=True)
+    task = task.fitted(examples)
+    if null_scores is None:
+        return task.score(examples, task.read_predictions(examples, predictions))
+    if not isinstance(task, SpanAnswers):
+        raise SettingsError("--null-scores is for questions that may have no answer, such as --task squad-v2")
+    return task.score(examples, task.read_predictions(examples, predictions, null_scores))
+
+
+def _score_model(
+    task: "Task[Any, Any]", gold: Path, path: Path, max_seq_length: int | None, device: str
+) -> "Scores":
+    from bertie.tasks.evaluation import Part, evaluate, load_for
+    from bertie.training.hardware import Hardware
+
+    hardware = Hardware(device=device).resolved()
+    model, task, description = load_for(task, path)
+    examples = task.read(gold, labelled=True)
+    length = max_seq_length or task.defaults.get("max_seq_length", DEFAULT_LENGTH)
+    inputs = task.encode(examples, description.tokenizer, length)
+    model.to(hardware.device)
+    return evaluate(task, model, {"part": Part(examples, inputs)}, hardware, tune=False).scores["part"]

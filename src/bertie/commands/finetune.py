@@ -1,0 +1,65 @@
+"""`bertie finetune`"""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bertie.commands.options import Json
+from bertie.commands.task_options import (
+    Assignments,
+    Columns,
+    Data,
+    Dev,
+    Device,
+    KindOf,
+    Label,
+    Pair,
+    Separator,
+    TaskName,
+    Text,
+    Train,
+    own_task,
+    print_scores,
+    read_data,
+    write_submissions,
+)
+
+
+def finetune(
+    model: Annotated[Path, typer.Option(help="The model directory to start from.")],
+    out: Annotated[Path, typer.Option(help="The run's folder; the model will be in OUT/model.")],
+    task: TaskName = None,
+    data: Data = None,
+    train: Train = None,
+    dev: Dev = None,
+    kind: KindOf = "texts",
+    text: Text = "text",
+    pair: Pair = None,
+    label: Label = "label",
+    separator: Separator = None,
+    columns: Columns = None,
+    assignments: Assignments = None,
+    device: Device = "auto",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in OUT.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Fine-tune a model on a task of the paper, or on your own labelled files."""
+    from bertie.base.settings import read_assignments, resolve
+    from bertie.tasks.finetuning import FinetuningSettings, Start
+    from bertie.tasks.finetuning import finetune as run
+    from bertie.training.signals import Stopped
+
+    own = own_task(kind, text, pair, label, separator, columns)
+    found = read_data(task, data, train, dev, own)
+    changes = read_assignments([*(assignments or []), f"device={device}"])
+    settings = resolve(FinetuningSettings, found.task.defaults, changes, source="--set")
+    try:
+        result = run(found.task, Start.load(model), found.training, found.dev, settings, out, resume=resume)
+    except Stopped as stopped:
+        print(f"bertie: stopped and saved in {out}; go on with --resume", file=sys.stderr)
+        sys.exit(128 + stopped.number)
+    write_submissions(found, out, settings)
+    print_scores(result.scores, as_json)
+    print(out / "model", file=sys.stderr if as_json else sys.stdout)

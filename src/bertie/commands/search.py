@@ -1,0 +1,94 @@
+"""`bertie search`"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bertie.commands.options import Json
+from bertie.commands.task_options import (
+    Assignments,
+    Columns,
+    Data,
+    Dev,
+    Device,
+    KindOf,
+    Label,
+    Pair,
+    Separator,
+    TaskName,
+    Text,
+    Train,
+    own_task,
+    read_data,
+    write_submissions,
+)
+
+
+def search(
+    model: Annotated[Path, typer.Option(help="The model directory to start from.")],
+    out: Annotated[Path, typer.Option(help="The search's folder; the chosen model will be in OUT/model.")],
+    task: TaskName = None,
+    data: Data = None,
+    train: Train = None,
+    dev: Dev = None,
+    kind: KindOf = "texts",
+    text: Text = "text",
+    pair: Pair = None,
+    label: Label = "label",
+    separator: Separator = None,
+    columns: Columns = None,
+    recipe: Annotated[str, typer.Option(help="The grid: a recipe of bertie's, or a .toml file.")] = "search",
+    assignments: Assignments = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Fine-tune over a grid of settings, with restarts, and keep the best model by dev (Appendix A.3).
+
+    The same command given again goes on with a search that was stopped or killed.
+    """
+    from bertie.base.errors import SettingsError
+    from bertie.base.settings import read_assignments, resolve
+    from bertie.recipes import read_recipe
+    from bertie.tasks.finetuning import Start
+    from bertie.tasks.search import SearchSettings
+    from bertie.tasks.search import search as run
+    from bertie.training.signals import Stopped
+
+    found = read_data(task, data, train, dev, own_task(kind, text, pair, label, separator, columns))
+    if not found.dev:
+        raise SettingsError("a search chooses by dev: give --dev FILE")
+    changes = read_assignments([*(assignments or []), f"finetuning.device={device}"])
+    layers = ({"finetuning": found.task.defaults}, read_recipe(recipe), changes)
+    settings = resolve(SearchSettings, *layers, source=recipe)
+    try:
+        result = run(found.task, Start.load(model), found.training, found.dev, settings, out)
+    except Stopped as stopped:
+        print(f"bertie: stopped and saved in {out}; the same command goes on", file=sys.stderr)
+        sys.exit(128 + stopped.number)
+    write_submissions(found, out, settings.finetuning.resolved())
+    if as_json:
+        rows = [
+            {
+                "batch_size": cell.batch_size,
+                "learning_rate": cell.learning_rate,
+                "epochs": cell.epochs,
+                "scores": cell.scores,
+                "mean": cell.mean,
+                "std": cell.std,
+                "chosen": cell is result.chosen,
+            }
+            for cell in result.cells
+        ]
+        print(json.dumps(rows))
+        return
+    print(f"batch  rate     epochs  {found.task.main_metric} on {next(iter(found.dev))}")
+    for cell in result.cells:
+        chosen = "  chosen" if cell is result.chosen else ""
+        print(
+            f"{cell.batch_size:<6} {cell.learning_rate:<8g} {cell.epochs:<7} "
+            f"{cell.mean:.2f} ± {cell.std:.2f}{chosen}"
+        )
+    print(out / "model")

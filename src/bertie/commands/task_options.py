@@ -1,0 +1,145 @@
+"""What `finetune`, `search` and `evaluate` share: which task, and whose files."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+import typer
+
+if TYPE_CHECKING:
+    from bertie.tasks.finetuning import FinetuningSettings
+    from bertie.tasks.task import Scores, Task
+
+Kind = Literal["texts", "tags", "questions", "choices"]
+
+TaskName = Annotated[str | None, typer.Option("--task", help="A task of the paper: mrpc, squad-v1, ner, …")]
+Data = Annotated[Path | None, typer.Option(help="The folder of the task's official files.")]
+Train = Annotated[Path | None, typer.Option(help="Instead of --task: your own file to learn from.")]
+Dev = Annotated[Path | None, typer.Option(help="Your own file to be judged by.")]
+KindOf = Annotated[Kind, typer.Option("--kind", help="What is in your own files.")]
+Text = Annotated[str, typer.Option(help="texts: the column of the text.")]
+Pair = Annotated[str | None, typer.Option(help="texts: the column of a second text.")]
+Label = Annotated[str, typer.Option(help="texts, choices: the column of the label.")]
+Separator = Annotated[str | None, typer.Option(help="texts: what stands between several labels of a text.")]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--column",
+        metavar="NAME=COLUMN",
+        help="The other kinds: tags have words, tags; questions have question, context, answers; choices "
+        "have context, endings (one column of lists, or several with commas between) and label.",
+    ),
+]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. epochs=4."),
+]
+Device = Annotated[str, typer.Option(help="Where to compute: auto, cpu, cuda, cuda:1, …")]
+
+
+class TaskData(NamedTuple):
+    """A task whose labels are known, and its files read."""
+
+    task: "Task[Any, Any]"
+    training: Any
+    dev: dict[str, Any]
+    unlabelled: dict[str, Any]  # the official parts without gold labels
+
+
+def own_task(
+    kind: Kind, text: str, pair: str | None, label: str, separator: str | None, columns: list[str] | None
+) -> "Task[Any, Any]":
+    """The family for a person's own files, with the names of its columns.
+
+    Raises:
+        SettingsError: a column's name is given in another form, or the family has no such column.
+    """
+    from bertie.base.errors import SettingsError
+    from bertie.tasks.custom import OwnChoices, OwnQuestions, OwnTags, OwnTexts
+
+    if kind == "texts":
+        return OwnTexts(text=text, pair=pair, label=label, separator=separator)
+    families: dict[Kind, tuple[Callable[..., Task[Any, Any]], tuple[str, ...]]] = {
+        "tags": (OwnTags, ("words", "tags")),
+        "questions": (OwnQuestions, ("identifier", "question", "context", "answers")),
+        "choices": (OwnChoices, ("context", "endings", "label")),
+    }
+    family, known = families[kind]
+    named: dict[str, Any] = {}
+    for assignment in columns or []:
+        name, _, column = assignment.partition("=")
+        if name not in known or not column:
+            raise SettingsError(f"--column {assignment}: {kind} have NAME=COLUMN with {', '.join(known)}")
+        named[name] = tuple(column.split(",")) if name == "endings" else column
+    return family(**named)
+
+
+def read_data(
+    task: str | None, data: Path | None, train: Path | None, dev: Path | None, own: "Task[Any, Any]"
+) -> TaskData:
+    """Read what is to be learnt: the official files of a task, or one's own.
+
+    Raises:
+        SettingsError: neither or both are given.
+        DataError: a file cannot be read.
+    """
+    from bertie.base.errors import SettingsError
+    from bertie.tasks.catalogue import find_task
+
+    if (task is None) == (train is None) or (task is None) != (data is None):
+        raise SettingsError("give either --task NAME --data FOLDER, or --train FILE and --dev FILE")
+    if train is not None:
+        training = own.read(train, labelled=True)
+        own = own.fitted(training)
+        _show_labels(own, training)
+        if dev is None:
+            print("bertie: no --dev: the last epoch's model is kept, unjudged", file=sys.stderr)
+        return TaskData(own, training, {"dev": own.read(dev, labelled=True)} if dev else {}, {})
+    assert task is not None
+    assert data is not None
+    found = find_task(task)
+    training = found.read(found.file(data, "train"), labelled=True)
+    found = found.fitted(training)
+    _show_labels(found, training)
+    judged = {part: found.read(found.file(data, part), labelled=True) for part in found.dev_parts}
+    files = {part: found.file(data, part) for part in found.test_parts}
+    unlabelled = {part: found.read(file, labelled=False) for part, file in files.items() if file.exists()}
+    return TaskData(found, training, judged, unlabelled)
+
+
+def write_submissions(found: TaskData, run: Path, settings: "FinetuningSettings") -> None:
+    """Answer the official parts without gold labels, in files as the task's server takes them."""
+    from bertie.tasks.evaluation import answer
+    from bertie.tasks.glue import GlueTask
+
+    for part, examples in found.unlabelled.items():
+        predictions = answer(found.task, run / "model", examples, settings.max_seq_length, settings)
+        official = found.task.submissions if isinstance(found.task, GlueTask) else {}
+        file = run / "submission" / official.get(part, found.task.predictions_file)
+        found.task.write_predictions(examples, predictions, file)
+
+
+def _show_labels(task: "Task[Any, Any]", training: Any) -> None:
+    """Say what there is to learn, on stderr."""
+    from bertie.tasks.classification import TextClassification
+
+    print(f"{task.name}: {len(training):,} examples", file=sys.stderr)
+    if isinstance(task, TextClassification) and task.problem_type == "regression":
+        print("labels: numbers, so it is a regression", file=sys.stderr)
+    elif isinstance(task, TextClassification):
+        counts = task.label_counts(training)
+        print("labels:", ", ".join(f"{label} {count:,}" for label, count in counts.items()), file=sys.stderr)
+    elif task.labels:
+        print("labels:", ", ".join(task.labels), file=sys.stderr)
+
+
+def print_scores(scores: "dict[str, Scores]", as_json: bool) -> None:
+    """Print the scores of each part, on stdout."""
+    import json
+
+    if as_json:
+        print(json.dumps(scores))
+        return
+    for part, values in scores.items():
+        print(f"{part:<16} " + "  ".join(f"{name} {value:.2f}" for name, value in values.items()))

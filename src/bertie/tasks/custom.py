@@ -1,0 +1,349 @@
+"""A person's own labelled data, in tables with named columns (base/rows.py), for every family of tasks."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from bertie.base.errors import DataError
+from bertie.base.rows import Rows, read_rows, suffix_of
+from bertie.model.directory import ProblemType
+from bertie.tasks.classification import LabelledTexts, TextClassification
+from bertie.tasks.entities import find_fault
+from bertie.tasks.ner import TaggedSentences, Tagging
+from bertie.tasks.squad import SpanAnswers
+from bertie.tasks.squad_questions import Answer, Questions, read_questions
+from bertie.tasks.swag import Choices, MultipleChoice
+
+# The first is the one that chooses the checkpoint.
+_METRICS: dict[ProblemType, tuple[str, ...]] = {
+    "single_label_classification": ("accuracy", "f1_macro"),
+    "multi_label_classification": ("f1_micro", "f1_macro", "accuracy"),
+    "regression": ("spearmanr", "pearson"),
+}
+
+
+class _OwnFiles:
+    def file(self, data: Path, part: str) -> Path:
+        """`data`: one's own files have no official names."""
+        return data
+
+
+@dataclass(frozen=True)
+class OwnTexts(_OwnFiles, TextClassification):
+    """Texts with labels of one's own; the training examples say which there are, and of what type.
+
+    text       the column of the texts, or of the first ones of pairs
+    pair       the column of the second ones
+    label      the column of the labels: strings, numbers, or lists where a text has several
+    separator  what stands between the labels of a text, where several are in one string
+    detect     whether `fitted` finds out the problem_type
+    """
+
+    name: str = "classification"
+    labels: tuple[str, ...] = ()
+    main_metric: str = "accuracy"
+    defaults: dict[str, Any] = field(default_factory=dict)
+    text: str = "text"
+    pair: str | None = None
+    label: str = "label"
+    separator: str | None = None
+    detect: bool = True
+
+    def settled(self, problem_type: ProblemType) -> Self:
+        """This task for labels of that type, by its metrics."""
+        chosen = _METRICS[problem_type]
+        return replace(self, problem_type=problem_type, metrics=chosen, main_metric=chosen[0], detect=False)
+
+    def read(self, path: Path, labelled: bool) -> LabelledTexts:
+        """Read a table; the training part before `fitted`, the others after it.
+
+        Raises:
+            SettingsError: there is no such column.
+            DataError: the file cannot be read (see `read_rows`), a text or a label is empty, or a label is
+                unknown to the task.
+        """
+        rows = read_rows(path, [self.text, *filter(None, [self.pair]), *[self.label] * labelled])
+        examples = LabelledTexts(
+            _texts(rows, self.text),
+            _texts(rows, self.pair) if self.pair else None,
+            [self._parse_label(rows, i) for i in range(len(rows))] if labelled else None,
+            rows,
+        )
+        if labelled and not self.detect:
+            self._check_type(examples)
+            if self.labels or self.problem_type == "regression":
+                self.gold(examples)  # an unknown label is to be found before anything is trained
+        return examples
+
+    def fitted(self, examples: LabelledTexts) -> Self:
+        """This task with the type and the names of the training examples' labels.
+
+        Where all are lists a text has several; where all are numbers, and not all whole, it is a regression;
+        else they are names of classes, which come in alphabetical order, or by size where all are numbers.
+
+        Raises:
+            DataError: all labels are the same, a class has one example, or a label is not of the type.
+        """
+        assert examples.labels is not None
+        task = self.settled(_detect_type(examples.labels)) if self.detect else self
+        task._check_type(examples)
+        if len(set(examples.labels)) == 1:
+            raise DataError(
+                f"{examples.place(0)}: all examples have this one's label, {examples.labels[0]!r}; add others"
+            )
+        if task.problem_type == "regression":
+            task.gold(examples)
+            return task
+        several = task.problem_type == "multi_label_classification"
+        names_of = examples.labels if several else [(label,) for label in examples.labels]
+        counts = Counter(name for names in names_of for name in names)
+        if lone := [name for name, count in counts.items() if count == 1]:
+            i = next(i for i, names in enumerate(names_of) if lone[0] in names)
+            others = f" (and so it is with {len(lone) - 1} other labels)" if len(lone) > 1 else ""
+            raise DataError(
+                f"{examples.place(i)}: no other example has the label {lone[0]!r}{others}; "
+                "add some or delete it"
+            )
+        return replace(task, labels=_in_order(counts))
+
+    def _parse_label(self, rows: Rows, i: int) -> str | tuple[str, ...]:
+        value = rows.columns[self.label][i]
+        if isinstance(value, list):
+            return tuple(map(_label_name, value))
+        name = _label_name(value)
+        if self.separator is not None:
+            return tuple(filter(None, map(str.strip, name.split(self.separator))))
+        if not name:
+            raise DataError(
+                f"{rows.place(i)}: no label in the column {self.label!r}; add it or delete the row"
+            )
+        return name
+
+    def _check_type(self, examples: LabelledTexts) -> None:
+        several = self.problem_type == "multi_label_classification"
+        for i, label in enumerate(examples.labels or ()):
+            if isinstance(label, tuple) != several:
+                expected = "a list of labels; name the separator" if several else "one label"
+                raise DataError(f"{examples.place(i)}: {label!r} is not {expected}, as it is in other rows")
+
+
+@dataclass(frozen=True)
+class OwnTags(_OwnFiles, Tagging):
+    """Tagged words in jsonl or Parquet, a row a sentence without context; or in columns as NER's files.
+
+    words  the column of the words, a list in each row
+    tags   the column of their tags, likewise
+    """
+
+    name: str = "tagging"
+    labels: tuple[str, ...] = ()
+    main_metric: str = "f1"
+    defaults: dict[str, Any] = field(default_factory=dict)
+    words: str = "words"
+    tags: str = "tags"
+
+    def read(self, path: Path, labelled: bool) -> TaggedSentences:
+        """Read .jsonl or .parquet, and any other file as `read_conll` does.
+
+        Raises:
+            SettingsError: there is no such column.
+            DataError: the file cannot be read, a row has no words, or not a tag for each, or one is no tag.
+        """
+        if suffix_of(path) not in (".jsonl", ".ndjson", ".parquet"):
+            return super().read(path, labelled)
+        rows = read_rows(path, [self.words, *[self.tags] * labelled])
+        words = _lists_of_strings(rows, self.words)
+        documents = np.arange(len(rows) + 1)
+        if not labelled:
+            return TaggedSentences(words, None, documents)
+        tags = _lists_of_strings(rows, self.tags)
+        for i in range(len(rows)):
+            if len(tags[i]) != len(words[i]):
+                raise DataError(
+                    f"{rows.place(i)}: {len(tags[i])} tags for {len(words[i])} words; give one for each"
+                )
+        if fault := find_fault(list(chain.from_iterable(tags))):
+            place, reason = fault
+            i = int(np.searchsorted(np.cumsum([len(row) for row in tags]), place, side="right"))
+            raise DataError(f"{rows.place(i)}: {reason}")
+        return TaggedSentences.of(words, tags, documents)
+
+
+@dataclass(frozen=True)
+class OwnQuestions(_OwnFiles, SpanAnswers):
+    """Questions that a span of their context answers, or nothing, in a table or in SQuAD's json.
+
+    identifier, question, context, answers  the columns. Answers are those of SQuAD, {"text", "answer_start"}
+        objects in a list, or those of Hugging Face's copy of it, one object of two lists.
+    """
+
+    name: str = "questions"
+    labels: tuple[str, ...] = ()
+    main_metric: str = "f1"
+    defaults: dict[str, Any] = field(default_factory=lambda: {"max_seq_length": 384})  # run_squad.py
+    identifier: str = "id"
+    question: str = "question"
+    context: str = "context"
+    answers: str = "answers"
+
+    def read(self, path: Path, labelled: bool) -> Questions:
+        """Read a table, or a .json file as `read_questions` does.
+
+        Raises:
+            SettingsError: there is no such column.
+            DataError: the file cannot be read, a text is empty, an id is there twice, or an answer is not of
+                the form or does not stand where it says.
+        """
+        if suffix_of(path) == ".json":
+            return read_questions(path, labelled)
+        columns = [self.identifier, self.question, self.context, *[self.answers] * labelled]
+        rows = read_rows(path, columns)
+        ids = [str(value) for value in rows.columns[self.identifier]]
+        if len(set(ids)) < len(ids):
+            i = next(i for i, name in enumerate(ids) if name in ids[:i])
+            raise DataError(
+                f"{rows.place(i)}: a second question {ids[i]!r}; predictions go by id, so rename one"
+            )
+        contexts = _texts(rows, self.context)
+        number_of = {context: number for number, context in enumerate(dict.fromkeys(contexts))}
+        questions = Questions(
+            ids,
+            _texts(rows, self.question),
+            list(number_of),
+            np.array([number_of[context] for context in contexts], dtype=np.int64),
+            [_parse_answers(rows, self.answers, i) for i in range(len(rows))] if labelled else None,
+        )
+        if questions.answers is not None and questions.unlocated.any():
+            i = int(questions.unlocated.argmax())
+            text, start = questions.answers[i][0]
+            raise DataError(
+                f"{rows.place(i)}: the answer {text!r} does not stand at character {start} of the context; "
+                f"mend or delete such rows, of which there are {questions.unlocated.sum()}"
+            )
+        return questions
+
+    def fitted(self, examples: Questions) -> Self:
+        """As SQuAD v2.0 where a question has no answer, otherwise as v1.1."""
+        return replace(self, version="2.0" if examples.impossible.any() else "1.1")
+
+
+@dataclass(frozen=True)
+class OwnChoices(_OwnFiles, MultipleChoice):
+    """Contexts and several endings, one of which is right.
+
+    context  the column of the contexts
+    endings  the columns of the endings, or the one column that has a list of them in each row
+    label    the column that says which is right: its number, from 0
+    """
+
+    name: str = "choices"
+    labels: tuple[str, ...] = ()
+    main_metric: str = "accuracy"
+    defaults: dict[str, Any] = field(default_factory=dict)
+    context: str = "context"
+    endings: tuple[str, ...] = ("endings",)
+    label: str = "label"
+
+    def read(self, path: Path, labelled: bool) -> Choices:
+        """Read a table.
+
+        Raises:
+            SettingsError: there is no such column.
+            DataError: the file cannot be read, a text is empty, a row has too few endings, or not as many as
+                the first, or its label is not the number of one.
+        """
+        rows = read_rows(path, [self.context, *self.endings, *[self.label] * labelled])
+        if len(self.endings) == 1:
+            endings = _lists_of_strings(rows, self.endings[0])
+        else:
+            endings = list(map(list, zip(*(_texts(rows, column) for column in self.endings), strict=True)))
+        count = len(endings[0])
+        for i, row in enumerate(endings):
+            if len(row) != count or count < 2:
+                raise DataError(
+                    f"{rows.place(i)}: {len(row)} endings; every row needs as many, two at the least"
+                )
+        labels = None
+        if labelled:
+            numbers = [str(number) for number in range(count)]
+            names = list(map(_label_name, rows.columns[self.label]))
+            if wrong := [i for i, name in enumerate(names) if name not in numbers]:
+                raise DataError(
+                    f"{rows.place(wrong[0])}: label {names[wrong[0]]!r}; use one of {', '.join(numbers)}"
+                )
+            labels = np.array(names, dtype=np.int64)
+        ids = [str(number) for number in range(len(rows))]
+        return Choices(_texts(rows, self.context), [""] * len(rows), endings, labels, ids)
+
+
+def _texts(rows: Rows, column: str) -> list[str]:
+    texts = rows.columns[column]
+    for i, text in enumerate(texts):
+        if not (isinstance(text, str) and text.strip()):
+            found = "no text" if text is None or text == "" else f"{text!r}, which is no text,"
+            raise DataError(f"{rows.place(i)}: {found} in the column {column!r}; add it or delete the row")
+    return texts
+
+
+def _lists_of_strings(rows: Rows, column: str) -> list[list[str]]:
+    for i, value in enumerate(rows.columns[column]):
+        if not (isinstance(value, list) and value and all(isinstance(item, str) for item in value)):
+            raise DataError(f"{rows.place(i)}: {value!r} in the column {column!r} is not a list of strings")
+    return rows.columns[column]
+
+
+def _parse_answers(rows: Rows, column: str, i: int) -> list[Answer]:
+    value = rows.columns[column][i]
+    try:
+        if isinstance(value, dict):
+            answers = list(map(Answer, value["text"], value["answer_start"]))
+        else:
+            answers = [Answer(answer["text"], answer["answer_start"]) for answer in value]
+    except (KeyError, TypeError):
+        answers = [Answer("", -1)]
+    if not all(isinstance(text, str) and isinstance(start, int) and text for text, start in answers):
+        raise DataError(
+            f'{rows.place(i)}: the answers are not of the form {{"text": ["…"], "answer_start": [0]}}'
+        )
+    return answers
+
+
+def _label_name(value: Any) -> str:
+    """A label in one line of text. pandas has floats where a column of whole numbers has gaps."""
+    if value is None or value != value:
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return " ".join(str(value).split())
+
+
+def _detect_type(labels: Sequence[Any]) -> ProblemType:
+    if all(isinstance(label, tuple) for label in labels):
+        return "multi_label_classification"
+    numbers = _numbers(labels)
+    if numbers and not all(map(float.is_integer, numbers)):
+        return "regression"
+    return "single_label_classification"
+
+
+def _in_order(names: Iterable[str]) -> tuple[str, ...]:
+    names = sorted(names)
+    numbers = _numbers(names)
+    if numbers:
+        names.sort(key=dict(zip(names, numbers, strict=True)).__getitem__)
+    return tuple(names)
+
+
+def _numbers(labels: Sequence[Any]) -> list[float]:
+    """The labels as finite numbers; empty where one is something else."""
+    try:
+        numbers = [float(label) for label in labels]
+    except (TypeError, ValueError):
+        return []
+    return numbers if all(map(math.isfinite, numbers)) else []

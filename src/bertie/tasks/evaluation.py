@@ -1,0 +1,132 @@
+"""A model against gold labels."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from bertie.base.errors import ModelError
+from bertie.model.batch import grouped, pack_selected, token_budget_batches, token_places
+from bertie.model.directory import Description
+from bertie.model.heads import (
+    ClassificationModel,
+    MultipleChoiceModel,
+    QuestionAnsweringModel,
+    TokenClassificationModel,
+)
+from bertie.model.weights import load_model
+from bertie.tasks.custom import OwnQuestions, OwnTexts
+from bertie.tasks.squad import SpanAnswers
+from bertie.tasks.task import Head, Inputs, Scores, Task
+from bertie.training.hardware import Hardware
+
+TaskModel = ClassificationModel | TokenClassificationModel | QuestionAnsweringModel | MultipleChoiceModel
+HEADS: dict[Head, type[TaskModel]] = {
+    "classification": ClassificationModel,
+    "tagging": TokenClassificationModel,
+    "spans": QuestionAnsweringModel,
+    "choices": MultipleChoiceModel,
+}
+EVALUATION_TOKENS = 8192  # at most so many in memory at a time
+
+
+class Part(NamedTuple):
+    """Examples with gold labels, and what a model reads of them."""
+
+    examples: Any
+    inputs: Inputs
+
+
+class Evaluation(NamedTuple):
+    """What a model says, and what that is worth.
+
+    task         with what it chose on the first part, a threshold
+    predictions  for each part, as the task's `decode` gives them
+    scores       of each part, by the metrics' names
+    """
+
+    task: Task[Any, Any]
+    predictions: dict[str, Any]
+    scores: dict[str, Scores]
+
+
+def evaluate(
+    task: Task[Any, Any], model: TaskModel, parts: Mapping[str, Part], hardware: Hardware, tune: bool
+) -> Evaluation:
+    """Score a model on every part; with `tune` the task first chooses its threshold on the first one."""
+    predictions: dict[str, Any] = {}
+    scores: dict[str, Scores] = {}
+    for name, (examples, inputs) in parts.items():
+        logits = compute_logits(model, inputs, hardware)
+        if tune and not predictions:
+            task = task.tuned(examples, task.decode(examples, inputs, logits))
+        predictions[name] = task.decode(examples, inputs, logits)
+        scores[name] = task.score(examples, predictions[name])
+    return Evaluation(task, predictions, scores)
+
+
+@torch.inference_mode()
+def compute_logits(
+    model: TaskModel, inputs: Inputs, hardware: Hardware, batch_tokens: int = EVALUATION_TOKENS
+) -> npt.NDArray[np.float32]:
+    """What the model says of each sequence or token, in order: float32 (N, labels) or (T, labels)."""
+    model.eval()
+    device = next(model.parameters()).device
+    per_token = isinstance(model, TokenClassificationModel | QuestionAnsweringModel)
+    logits = np.empty((0, 0), dtype=np.float32)
+    for chosen in token_budget_batches(inputs.bounds[:: inputs.group], batch_tokens):
+        batch = pack_selected(
+            inputs.input_ids, inputs.token_type_ids, inputs.bounds, chosen, group=inputs.group
+        )
+        with hardware.autocast():
+            answers = model(batch.to(device)).float().cpu().numpy()
+        if not len(logits):
+            logits = np.empty((inputs.bounds[-1] if per_token else len(inputs), answers.shape[1]), np.float32)
+        sequences = grouped(chosen, inputs.group)
+        logits[token_places(inputs.bounds, sequences) if per_token else sequences] = answers
+    return logits
+
+
+def load_for(task: Task[Any, Any], path: Path) -> tuple[TaskModel, Task[Any, Any], Description]:
+    """A model directory, and the task with the model's labels and threshold.
+
+    Raises:
+        ModelError: the model has another head than the task needs, or other labels.
+    """
+    model, description = load_model(path)
+    needed = HEADS[task.head]
+    if not isinstance(model, needed):
+        raise ModelError(
+            f"{path}: {model.architecture}, but {task.name} needs {needed.architecture}; fine-tune it first"
+        )
+    if isinstance(task, OwnTexts) and task.detect:
+        task = task.settled(description.problem_type)
+    if isinstance(task, OwnQuestions) and description.null_threshold is not None:
+        task = replace(task, version="2.0")
+    if description.problem_type != task.problem_type:
+        raise ModelError(
+            f"{path}: made for {description.problem_type.replace('_', ' ')}, but {task.name} is "
+            f"{task.problem_type.replace('_', ' ')}"
+        )
+    if description.labels:
+        task = task.with_labels(description.labels)
+    if isinstance(task, SpanAnswers) and description.null_threshold is not None:
+        task = replace(task, null_threshold=description.null_threshold)
+    return model, task, description
+
+
+def answer(task: Task[Any, Any], path: Path, examples: Any, max_seq_length: int, hardware: Hardware) -> Any:
+    """What the model of a directory says of examples, labelled or not, in the task's form."""
+    model, task, description = load_for(task, path)
+    model.to(hardware.device)
+    inputs = task.encode(examples, description.tokenizer, max_seq_length)
+    return task.decode(examples, inputs, compute_logits(model, inputs, hardware))
+
+
+def saved_threshold(task: Task[Any, Any]) -> float | None:
+    """The null threshold that belongs into the model's directory, if the task has one."""
+    return task.null_threshold if isinstance(task, SpanAnswers) and task.allow_no_answer else None

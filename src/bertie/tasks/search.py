@@ -1,0 +1,125 @@
+"""Appendix A.3's exhaustive search: every batch size, learning rate and number of epochs, chosen on dev."""
+
+import itertools
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pydantic
+
+from bertie.base.files import atomic_directory, read_json, write_json
+from bertie.base.settings import Settings
+from bertie.tasks.finetuning import FinetuningSettings, Start, finetune
+from bertie.tasks.task import Scores, Task
+
+RESULT_FILE = "result.json"  # of a run that has ended: its scores
+
+
+class SearchSettings(Settings):
+    """The grid of Appendix A.3; for GLUE, Section 4.1 has another."""
+
+    batch_sizes: tuple[int, ...] = pydantic.Field((16, 32), min_length=1)
+    learning_rates: tuple[float, ...] = pydantic.Field((5e-5, 3e-5, 2e-5), min_length=1)
+    epochs: tuple[int, ...] = pydantic.Field((2, 3, 4), min_length=1)
+    restarts: int = pydantic.Field(1, gt=0)  # each with a seed of its own
+    finetuning: FinetuningSettings = FinetuningSettings()  # what the grid leaves open
+
+
+class Cell(NamedTuple):
+    """A place of the grid, and the runs it took.
+
+    batch_size, learning_rate, epochs  its settings
+    runs                               a directory for each restart
+    scores                             the main score of each on the first dev part, in percent
+    """
+
+    batch_size: int
+    learning_rate: float
+    epochs: int
+    runs: tuple[Path, ...]
+    scores: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Of the restarts."""
+        return float(np.mean(self.scores))
+
+    @property
+    def std(self) -> float:
+        """Of the restarts, as of a sample; 0 where there is one."""
+        return float(np.std(self.scores, ddof=1)) if len(self.scores) > 1 else 0.0
+
+
+class Search(NamedTuple):
+    """A finished search: all cells, and the one of the highest mean."""
+
+    cells: list[Cell]
+    chosen: Cell
+
+
+def search(
+    task: Task[Any, Any],
+    start: Start,
+    training: Any,
+    dev: Mapping[str, Any],
+    settings: SearchSettings,
+    output: Path,
+) -> Search:
+    """Fine-tune for each cell and restart; `output`/model is the best run of the best cell.
+
+    A run that has ended is not repeated, and one that was killed goes on where it was: the same command,
+    given again, finishes the search. Of the other cells, scores and predictions are kept, not the models.
+
+    Raises:
+        SettingsError: a run in `output` was begun with other settings.
+        Stopped: a signal came.
+    """
+    cells: list[Cell] = []
+    grid = itertools.product(settings.batch_sizes, settings.learning_rates, settings.epochs)
+    for batch_size, learning_rate, epochs in grid:
+        optimizer = settings.finetuning.optimizer.model_copy(update={"learning_rate": learning_rate})
+        changes = {"batch_size": batch_size, "epochs": epochs, "optimizer": optimizer}
+        runs, scores = [], []
+        for seed in range(settings.restarts):
+            run = output / "cells" / f"batch{batch_size}-rate{learning_rate:g}-epochs{epochs}-seed{seed}"
+            seeded = settings.finetuning.model_copy(update={**changes, "seed": seed})
+            found = _run_once(task, start, training, dev, seeded, run)
+            runs.append(run)
+            scores.append(next(iter(found.values()))[task.main_metric])
+        cells.append(Cell(batch_size, learning_rate, epochs, tuple(runs), tuple(scores)))
+        _drop_models_but(_best(cells), cells)
+    chosen = _best(cells)
+    with atomic_directory(output / "model") as temporary:
+        shutil.copytree(chosen.runs[int(np.argmax(chosen.scores))] / "model", temporary, dirs_exist_ok=True)
+    return Search(cells, chosen)
+
+
+def _run_once(
+    task: Task[Any, Any],
+    start: Start,
+    training: Any,
+    dev: Mapping[str, Any],
+    settings: FinetuningSettings,
+    run: Path,
+) -> dict[str, Scores]:
+    """The scores of a run, which is done only where it has not been."""
+    if not (run / RESULT_FILE).exists():
+        resume = (run / "settings.toml").exists()
+        result = finetune(task, start, training, dev, settings, run, resume=resume)
+        write_json(run / RESULT_FILE, result.scores)
+    scores: dict[str, Scores] = read_json(run / RESULT_FILE)
+    return scores
+
+
+def _best(cells: list[Cell]) -> Cell:
+    """The first of the highest mean."""
+    return max(cells, key=lambda cell: cell.mean)
+
+
+def _drop_models_but(best: Cell, cells: list[Cell]) -> None:
+    for cell in cells:
+        if cell is not best:
+            for run in cell.runs:
+                shutil.rmtree(run / "model", ignore_errors=True)

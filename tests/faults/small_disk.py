@@ -1,0 +1,38 @@
+"""Runs bertie on a disk that is too small for it, and again when it has room.
+
+    python small_disk.py DISK SIZE COPY COMMAND...
+
+In a mount namespace of its own: mounts a file system of SIZE bytes on DISK, runs `bertie COMMAND`, copies
+what is on the disk to COPY/full, makes room, runs the command again (pretrain: with --resume) and copies to
+COPY/room. Prints the two exit statuses.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from bertie.commands.main import main
+
+
+def run(arguments: list[str]) -> int:
+    process = os.fork()
+    if process == 0:
+        sys.argv = ["bertie", *arguments]
+        main()
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+disk, size, copy, *command = sys.argv[1:]
+if command[0] == "pretrain":  # loads what the two processes below would each load
+    import torch._dynamo  # noqa: F401
+
+    import bertie.training.pretraining  # noqa: F401
+subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk], check=True)
+statuses = [run(command)]
+shutil.copytree(disk, Path(copy) / "full", symlinks=True)
+subprocess.run(["mount", "-o", "remount,size=100m", disk], check=True)
+statuses.append(run([*command, "--resume"] if command[0] == "pretrain" else command))
+shutil.copytree(disk, Path(copy) / "room", symlinks=True)
+print(*statuses, flush=True)

@@ -1,0 +1,328 @@
+"""One's own files: what is read of them, what labels are taken for, and what is said of bad rows."""
+
+import csv
+import json
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertie.base.errors import DataError, SettingsError
+from bertie.tasks.classification import LabelledTexts
+from bertie.tasks.custom import OwnChoices, OwnQuestions, OwnTags, OwnTexts
+from bertie.tasks.squad_questions import read_questions
+from bertie.text.tokenizer import Tokenizer
+from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
+
+
+def write(path, table):
+    rows = list(zip(*table.values(), strict=True))
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.table(table), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(dict(zip(table, row, strict=True))) + "\n" for row in rows))
+    else:
+        with path.open("w", newline="") as file:
+            csv.writer(file).writerows([table, *rows])
+    return path
+
+
+def texts_and_labels(labels):
+    return {"text": [f"text {i}" for i in range(len(labels))], "label": labels}
+
+
+def fit(path, task=None):
+    """The task fitted to a file, and its labels as numbers."""
+    task = task or OwnTexts()
+    examples = task.read(path, labelled=True)
+    task = task.fitted(examples)
+    return task, task.gold(examples).tolist()
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_classes_are_inferred(tmp_path, suffix):
+    path = write(tmp_path / f"a{suffix}", texts_and_labels(["good", "bad", "bad", "good", " good  "]))
+    task, gold = fit(path)
+    assert (task.labels, task.problem_type, task.main_metric) == (
+        ("bad", "good"),
+        "single_label_classification",
+        "accuracy",
+    )
+    assert gold == [1, 0, 0, 1, 1]
+    assert task.label_counts(task.read(path, labelled=True)) == {"bad": 2, "good": 3}
+    assert OwnTexts().read(path, labelled=False).labels is None
+
+
+def test_numbers_are_classes_in_order_of_size_and_those_with_fractions_a_regression(tmp_path):
+    stars = ["10", "9", "10", "9", "1", "1"]
+    assert fit(write(tmp_path / "stars.csv", texts_and_labels(stars)))[0].labels == ("1", "9", "10")
+    floats = write(tmp_path / "floats.parquet", texts_and_labels([1.0, 2.0, 1.0, 2.0]))
+    assert fit(floats)[0].labels == ("1", "2")
+    for suffix in (".csv", ".jsonl", ".parquet"):
+        task, gold = fit(write(tmp_path / f"a{suffix}", texts_and_labels([3.5, 4.0, -1.25])))
+        assert (task.problem_type, task.labels, gold) == ("regression", (), [3.5, 4, -1.25])
+        assert task.main_metric in task.metrics
+
+
+def test_the_type_can_be_given(tmp_path):
+    path = write(tmp_path / "a.csv", texts_and_labels(["1", "2", "2", "1"]))
+    assert fit(path, OwnTexts().settled("regression"))[1] == [1, 2, 2, 1]
+    path = write(tmp_path / "b.csv", texts_and_labels(["1.1", "2.1", "2.1", "1.1"]))
+    assert fit(path, OwnTexts().settled("single_label_classification"))[0].labels == ("1.1", "2.1")
+
+
+def test_several_labels(tmp_path):
+    labels = [["sport", "news"], [], ["news"], ["news", "sport"]]
+    for suffix in (".jsonl", ".parquet"):
+        task, gold = fit(write(tmp_path / f"a{suffix}", texts_and_labels(labels)))
+        assert (task.labels, task.problem_type) == (("news", "sport"), "multi_label_classification")
+        assert gold == [[True, True], [False, False], [True, False], [True, True]]
+    joined = write(tmp_path / "a.csv", texts_and_labels(["sport | news", "", "news", "news|sport|"]))
+    assert fit(joined, OwnTexts(separator="|"))[1] == gold
+    assert task.label_counts(task.read(tmp_path / "a.jsonl", labelled=True)) == {"news": 3, "sport": 2}
+
+
+def test_pairs_and_named_columns(tmp_path):
+    table = {"b": ["x", "y", "z"], "a": ["1", "2", "3"], "stars": ["p", "q", "p"], "other": ["", "", ""]}
+    path = write(tmp_path / "a.csv", table)
+    examples = OwnTexts(text="a", pair="b", label="stars").read(path, labelled=True)
+    assert (examples.texts, examples.pairs, examples.labels) == (table["a"], table["b"], table["stars"])
+
+
+names = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1)
+
+
+@given(st.lists(names, min_size=2, unique=True))
+def test_every_label_has_a_number_of_its_own(labels):
+    labels = labels * 2
+    examples = LabelledTexts(["text"] * len(labels), labels=labels)
+    task = OwnTexts().settled("single_label_classification").fitted(examples)
+    assert sorted(task.labels) == sorted(set(labels))
+    assert [task.labels[number] for number in task.gold(examples)] == labels
+
+
+def training(lines):
+    return "text,label\n" + "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("task", "content", "message"),
+    [
+        (
+            OwnTexts(),
+            training(["a,x", "b,y", "c,x", "d,z"]),
+            r"line 3: no other example has the label 'y' \(",
+        ),
+        (OwnTexts(), training(["a,x", '"b\nb",x', "c,z", "d,x"]), "line 5: no other example has .* 'z'; add"),
+        (OwnTexts(), training(["a,x", "b,x"]), "line 2: all examples have this one's label, 'x'; add others"),
+        (OwnTexts(), training(["a,0.5", "b,0.5"]), "line 2: all examples have this one's label"),
+        (
+            OwnTexts(),
+            training(["a,x", ",y"]),
+            "line 3: no text in the column 'text'; add it or delete the row",
+        ),
+        (OwnTexts(), training(["a,x", " ,y"]), "line 3: ' ', which is no text, in the column 'text'"),
+        (OwnTexts(), training(["a,x", "b,"]), "line 3: no label in the column 'label'; add it or delete"),
+        (OwnTexts().settled("regression"), training(["a,1", "b,high"]), "line 3: 'high' is not a number"),
+        (
+            OwnTexts().settled("multi_label_classification"),
+            training(["a,x|y", "b,x"]),
+            r"line 2: 'x\|y' is not a list of labels; name the separator",
+        ),
+        (OwnTexts(), "text,label\n", "empty"),
+        (OwnTexts(), "", "empty"),
+    ],
+)
+def test_bad_training_files(tmp_path, task, content, message):
+    path = tmp_path / "train.csv"
+    path.write_text(content)
+    with pytest.raises(DataError, match=r"train\.csv: " + message):
+        fit(path, task)
+
+
+def test_many_labels_of_one_example_are_counted(tmp_path):
+    path = write(tmp_path / "a.csv", texts_and_labels(["x", "y", "z", "x", "u"]))
+    with pytest.raises(DataError, match=r"line 3: no other .* 'y' \(and so it is with 2 other labels\); add"):
+        fit(path)
+
+
+def test_a_missing_column(tmp_path):
+    path = write(tmp_path / "a.csv", texts_and_labels(["x", "y"]))
+    with pytest.raises(
+        SettingsError, match=r"no column 'texts'; did you mean 'text'\? there are: text, label"
+    ):
+        OwnTexts(text="texts").read(path, labelled=True)
+
+
+def test_labels_of_one_type_only(tmp_path):
+    path = write(tmp_path / "a.jsonl", texts_and_labels([["x"], "y", ["x"]]))
+    with pytest.raises(DataError, match=r"line 1: \('x',\) is not one label, as it is in other rows"):
+        fit(path)
+    for value in (None, [None], 7):
+        bad = {"text": ["a", "b"], "label": [["x"], value]}
+        with pytest.raises(DataError, match=r"a\.jsonl: line"):
+            fit(write(tmp_path / "a.jsonl", bad))
+
+
+def test_dev_has_the_training_labels_only(tmp_path):
+    task, _ = fit(write(tmp_path / "train.csv", texts_and_labels(["x", "y", "y", "x"])))
+    assert task.read(write(tmp_path / "dev.csv", texts_and_labels(["y"])), labelled=True).labels == ["y"]
+    dev = write(tmp_path / "dev.csv", texts_and_labels(["x", "z"]))
+    with pytest.raises(DataError, match=r"dev\.csv: line 3: unknown label 'z'; known: x, y"):
+        task.read(dev, labelled=True)
+    several, _ = fit(write(tmp_path / "train.jsonl", texts_and_labels([["x"], ["y"], ["y", "x"]])))
+    dev = write(tmp_path / "dev.jsonl", texts_and_labels(["x"]))
+    with pytest.raises(DataError, match=r"dev\.jsonl: line 1: 'x' is not a list of labels"):
+        several.read(dev, labelled=True)
+    number, _ = fit(write(tmp_path / "numbers.csv", texts_and_labels(["0.5", "1.5"])))
+    with pytest.raises(DataError, match=r"dev\.csv: line 2: 'x' is not a number"):
+        number.read(write(tmp_path / "dev.csv", texts_and_labels(["x"])), labelled=True)
+
+
+def test_a_models_labels_and_type_stand_for_training_examples(tmp_path):
+    task = OwnTexts().settled("single_label_classification").with_labels(["y", "x"])
+    examples = task.read(write(tmp_path / "a.csv", texts_and_labels(["x", "x"])), labelled=True)
+    assert task.gold(examples).tolist() == [1, 1]
+
+
+SENTENCES = {"words": [["Ada", "Lovelace", "wrote"], ["London"]], "tags": [["B-P", "I-P", "O"], ["B-L"]]}
+
+
+def test_tags(tmp_path):
+    for suffix in (".jsonl", ".parquet"):
+        path = write(tmp_path / f"a{suffix}", SENTENCES)
+        task = OwnTags()
+        examples = task.read(path, labelled=True)
+        assert (examples.words, examples.tags) == (SENTENCES["words"], SENTENCES["tags"])
+        assert examples.documents.tolist() == [0, 1, 2]
+        assert task.fitted(examples).labels == ("O", "B-L", "B-P", "I-P")
+        assert task.read(path, labelled=False).tags is None
+    (tmp_path / "a.txt").write_text("Ada B-P\nwrote O\n")
+    assert OwnTags().read(tmp_path / "a.txt", labelled=True).tags == [["B-P", "O"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "tags", "message"),
+    [
+        ([["a"], ["b"]], [["O"], ["O", "O"]], "line 2: 2 tags for 1 words; give one for each"),
+        ([["a"], []], [["O"], []], r"line 2: \[\] in the column 'words' is not a list of strings"),
+        ([["a"], "b"], [["O"], ["O"]], "line 2: 'b' in the column 'words' is not a list of strings"),
+        ([["a", "b"], ["c", "d"]], [["O", "O"], ["O", "P"]], "line 2: 'P' is no tag of an entity"),
+        ([["a"], ["c", "d"]], [["P"], ["O", "O"]], "line 1: 'P' is no tag of an entity"),
+    ],
+)
+def test_bad_tags(tmp_path, words, tags, message):
+    path = write(tmp_path / "a.jsonl", {"words": words, "tags": tags})
+    with pytest.raises(DataError, match=message):
+        OwnTags().read(path, labelled=True)
+
+
+def question_table(questions, as_lists):
+    answers = [
+        {"text": [text for text, _ in row], "answer_start": [start for _, start in row]}
+        if as_lists
+        else [{"text": text, "answer_start": start} for text, start in row]
+        for row in questions.answers
+    ]
+    contexts = [questions.contexts[number] for number in questions.context_of_question]
+    return {
+        "id": questions.ids,
+        "question": questions.questions,
+        "context": contexts,
+        "answers": answers,
+    }
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_questions_of_a_table_are_those_of_squads_json(tmp_path, shared_data, suffix):
+    source = next((shared_data / "squad").glob("dev*2.0.json"))
+    expected = read_questions(source)
+    table = {name: column[:500] for name, column in question_table(expected, suffix == ".parquet").items()}
+    questions = OwnQuestions().read(write(tmp_path / f"a{suffix}", table), labelled=True)
+    assert questions.ids == expected.ids[:500]
+    assert questions.answers == expected.answers[:500]
+    for i in range(500):
+        context = questions.contexts[questions.context_of_question[i]]
+        assert context == expected.contexts[expected.context_of_question[i]]
+    assert len(set(questions.contexts)) == len(questions.contexts)
+    assert OwnQuestions().fitted(questions).version == "2.0"
+    assert OwnQuestions().read(tmp_path / f"a{suffix}", labelled=False).answers is None
+    assert OwnQuestions().read(source, labelled=True).ids == expected.ids
+
+
+ONE_QUESTION = {
+    "id": 7,
+    "question": "Who?",
+    "context": "It was Ada.",
+    "answers": [{"text": "Ada", "answer_start": 7}],
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"id": 7}, "line 2: a second question '7'"),
+        ({"question": " "}, "line 2: ' ', which is no text, in the column 'question'"),
+        (
+            {"answers": [{"text": "Ada", "answer_start": 6}]},
+            "line 2: the answer 'Ada' does not stand at char",
+        ),
+        ({"answers": [{"text": "Ada"}]}, "line 2: the answers are not of the form"),
+        ({"answers": "Ada"}, "line 2: the answers are not of the form"),
+        ({"answers": None}, "line 2: the answers are not of the form"),
+        ({"answers": {"text": "Ada", "answer_start": 7}}, "line 2: the answers are not of the form"),
+    ],
+)
+def test_bad_questions(tmp_path, change, message):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(ONE_QUESTION) + "\n" + json.dumps(ONE_QUESTION | {"id": 8} | change))
+    with pytest.raises(DataError, match=message):
+        OwnQuestions().read(path, labelled=True)
+
+
+def test_questions_that_all_have_answers_are_of_version_1(tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps(ONE_QUESTION))
+    questions = OwnQuestions().read(tmp_path / "a.jsonl", labelled=True)
+    assert OwnQuestions().fitted(questions).version == "1.1"
+
+
+def test_choices(tmp_path):
+    table = {
+        "context": ["a", "b"],
+        "one": ["c", "d"],
+        "two": ["e", "f"],
+        "three": ["g", "h"],
+        "label": [2, 0],
+    }
+    columns = OwnChoices(endings=("one", "two", "three"))
+    expected = columns.read(write(tmp_path / "a.csv", table), labelled=True)
+    assert expected.endings == [["c", "e", "g"], ["d", "f", "h"]]
+    assert expected.labels.tolist() == [2, 0]
+    listed = {"context": table["context"], "endings": expected.endings, "label": table["label"]}
+    for suffix in (".jsonl", ".parquet"):
+        examples = OwnChoices().read(write(tmp_path / f"a{suffix}", listed), labelled=True)
+        assert (examples.contexts, examples.endings) == (expected.contexts, expected.endings)
+        assert examples.labels.tolist() == [2, 0]
+    tokenizer = Tokenizer(Vocabulary([*SPECIAL_TOKENS, *"abcdefgh"]))
+    inputs = columns.encode(expected, tokenizer, 10)
+    assert (len(inputs), inputs.group) == (6, 3)
+    assert columns.read(tmp_path / "a.csv", labelled=False).labels is None
+    assert np.diff(inputs.bounds).tolist() == [5] * 6
+
+
+@pytest.mark.parametrize(
+    ("endings", "label", "message"),
+    [
+        ([["a", "b"], ["c"]], [0, 0], "line 2: 1 endings; every row needs as many"),
+        ([["a"], ["c"]], [0, 0], "line 1: 1 endings; every row needs as many, two at the least"),
+        ([["a", "b"], ["c", "d"]], [0, 2], "line 2: label '2'; use one of 0, 1"),
+        ([["a", "b"], ["c", "d"]], [0, None], "line 2: label ''; use one of 0, 1"),
+    ],
+)
+def test_bad_choices(tmp_path, endings, label, message):
+    path = write(tmp_path / "a.jsonl", {"context": ["x", "y"], "endings": endings, "label": label})
+    with pytest.raises(DataError, match=message):
+        OwnChoices().read(path, labelled=True)

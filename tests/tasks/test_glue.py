@@ -1,0 +1,180 @@
+"""The official files of GLUE read as they are, and the official submission comes out."""
+
+import zipfile
+
+import numpy as np
+import pytest
+import scipy.stats
+import sklearn.metrics
+
+from bertie.base.errors import DataError, SettingsError
+from bertie.tasks.classification import METRICS, LabelledTexts
+from bertie.tasks.glue import SUBMISSION_FILES, TASKS, write_submission
+
+TASK = {task.name: task for task in TASKS}
+
+
+def test_the_table():
+    assert " ".join(TASK) == "cola sst-2 mrpc sts-b qqp mnli qnli rte wnli ax"
+    for task in TASKS:
+        assert set(task.metrics) <= set(METRICS)
+        assert task.main_metric in task.metrics
+        assert set(task.submissions) == set(task.test_parts)
+    assert TASK["mnli"].labels == ("contradiction", "entailment", "neutral") == TASK["ax"].labels
+    assert "majority" in TASK["wnli"].note
+
+
+@pytest.mark.parametrize("name", TASK)
+def test_every_official_file_reads(shared_data, name):
+    task = TASK[name]
+    read = 0
+    for part in ("train", *task.dev_parts, *task.test_parts):
+        path = task.file(shared_data / "glue", part)
+        if not path.exists():
+            continue
+        read += 1
+        labelled = part not in task.test_parts
+        examples = task.read(path, labelled)
+        lines = path.read_bytes().decode("utf-8-sig").removesuffix("\n").split("\n")
+        has_header = name != "cola" or not labelled
+        assert len(examples) == len(lines) - has_header
+        assert (examples.pairs is None) == (name in ("cola", "sst-2"))
+        for i in (0, len(examples) - 1):
+            fields = lines[i + has_header].split("\t")
+            assert examples.texts[i] in fields
+            assert examples.pairs is None or examples.pairs[i] in fields
+            assert examples.labels is None or examples.labels[i] in fields
+            assert examples.place(i) == f"{path}: line {i + has_header + 1}"
+    assert read or name == "qqp"
+
+
+def test_a_file_may_be_named_by_itself_or_its_folder(shared_data):
+    folder = shared_data / "glue" / "RTE"
+    for data in (folder, folder.parent, folder / "dev.tsv"):
+        assert TASK["rte"].file(data, "dev") == folder / "dev.tsv"
+
+
+# As the official files begin, in the layouts that are not among the data at hand.
+LAYOUTS = {
+    ("qqp", "train"): "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
+    '1\t2\t3\tWhat is "it"?\tWhy?\t0\n4\t5\t6\tWho?\t\t1\n',
+    ("qqp", "test"): "id\tquestion1\tquestion2\n0\tWould he?\tWould she?\n",
+    (
+        "mnli",
+        "test_matched",
+    ): "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\t"
+    "sentence1_parse\tsentence2_parse\tsentence1\tsentence2\n0\t1\t1\tfiction\t\t\t\t\tA man.\tA woman.\n",
+    ("qnli", "test"): "index\tquestion\tsentence\n0\tWhat?\tThat.\n",
+    ("ax", "diagnostic-full"): "Lexical Semantics\tPredicate-Argument Structure\tLogic\tKnowledge\tDomain\t"
+    "Premise\tHypothesis\tLabel\n\t\tNegation\t\tArtificial\tThe cat sat.\tIt did not.\tcontradiction\n",
+}
+
+
+@pytest.mark.parametrize(("name", "part"), LAYOUTS)
+def test_other_official_layouts(tmp_path, name, part):
+    task = TASK[name]
+    path = task.file(tmp_path, part)
+    path.write_text(LAYOUTS[name, part])
+    examples = task.read(path, labelled=part not in task.test_parts)
+    fields = LAYOUTS[name, part].splitlines()[1].split("\t")
+    assert examples.texts[0] in fields
+    assert examples.pairs[0] in fields
+    assert (examples.labels is None) == (part in task.test_parts)
+    if name == "qqp" and examples.labels:
+        assert examples.pairs == ["Why?", ""]
+        assert examples.labels == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "qqp",
+            "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n1\t2\t3\tA",
+            r": line 2: 4 fields, where",
+        ),
+        (
+            "qnli",
+            "index\tquestion\tsentence\tlabel\n0\ta\tb\tentailment\n1\ta\tb\tc",
+            ": line 3: unknown label",
+        ),
+        ("cola", "gj04\t1\t\tA.\ngj04\t1\tB.\n", r": line 2: 3 fields"),
+        ("sts-b", "sentence1\tsentence2\tscore\na\tb\tx\n", ": line 2: 'x' is not a number"),
+        ("mrpc", "", "empty"),
+    ],
+)
+def test_malformed_lines_are_named(tmp_path, name, content, message):
+    path = tmp_path / "train.tsv"
+    path.write_text(content)
+    with pytest.raises(DataError, match=message):
+        TASK[name].read(path, labelled=True)
+
+
+def test_a_file_without_labels_is_refused_where_they_are_wanted(shared_data):
+    for name in ("cola", "rte"):
+        path = TASK[name].file(shared_data / "glue", "test")
+        with pytest.raises(SettingsError, match=r"test\.tsv: no column 'label'; there are: index, sentence"):
+            TASK[name].read(path, labelled=True)
+
+
+@pytest.mark.parametrize("name", [name for name in TASK if name not in ("qqp", "ax")])  # not at hand
+def test_a_submission_of_dev_scores_as_independent_scorers_say(shared_data, tmp_path, name):
+    task = TASK[name]
+    examples = task.read(task.file(shared_data / "glue", task.dev_parts[0]), labelled=True)
+    random = np.random.default_rng(0)
+    n = len(examples)
+    if name == "sts-b":
+        predictions = (task.gold(examples) + random.normal(0, 1, n)).round(3)
+    else:
+        predictions = np.where(random.random(n) < 0.7, task.gold(examples), 1)
+    words = predictions.astype(str) if name == "sts-b" else np.array(task.labels)[predictions]
+    rows = [f"{index}\t{word}" for index, word in enumerate(words)]
+    random.shuffle(rows)
+    (tmp_path / "submission.tsv").write_text("\n".join(["index\tprediction", *rows]))
+
+    gold = examples.labels
+    scorers = {
+        "accuracy": lambda: sklearn.metrics.accuracy_score(gold, words),
+        "f1": lambda: sklearn.metrics.f1_score(gold, words, pos_label="1"),
+        "matthews_correlation": lambda: sklearn.metrics.matthews_corrcoef(gold, words),
+        "pearson": lambda: scipy.stats.pearsonr(np.array(gold, float), predictions).statistic,
+        "spearmanr": lambda: scipy.stats.spearmanr(np.array(gold, float), predictions).statistic,
+    }
+    scores = task.score(examples, task.read_predictions(examples, tmp_path / "submission.tsv"))
+    assert scores == {metric: pytest.approx(100 * scorers[metric]()) for metric in task.metrics}
+
+
+def test_the_file_of_sts_b_scores_as_the_predictions_do(tmp_path):
+    task = TASK["sts-b"]
+    random = np.random.default_rng(0)
+    # Within a thousandth of each other: rounding makes ties.
+    logits = random.normal(3, 0.002, (100, 1)).astype(np.float32)
+    examples = LabelledTexts([""] * 100, [""] * 100, random.normal(3, 1, 100).tolist())
+    predictions = task.decode(examples, None, logits)
+    task.write_predictions(examples, predictions, tmp_path / "STS-B.tsv")
+    written = (tmp_path / "STS-B.tsv").read_text().splitlines()[1:]
+    assert max(len(line.partition(".")[2]) for line in written) == 3
+    scores = task.score(examples, task.read_predictions(examples, tmp_path / "STS-B.tsv"))
+    assert scores == task.score(examples, predictions)
+
+
+def test_the_submission(tmp_path):
+    assert len(SUBMISSION_FILES) == 11
+    for name in SUBMISSION_FILES[:-2]:
+        (tmp_path / name).write_text(f"index\tprediction\n0\t{name}\n")
+    with pytest.raises(DataError, match=r"no WNLI\.tsv, AX\.tsv; a submission has 11 files"):
+        write_submission(tmp_path, tmp_path / "submission.zip")
+    assert not (tmp_path / "submission.zip").exists()
+    for name in SUBMISSION_FILES[-2:]:
+        (tmp_path / name).write_text(f"index\tprediction\n0\t{name}\n")
+    (tmp_path / "other.txt").write_text("not of it")
+    write_submission(tmp_path, tmp_path / "submission.zip")
+    with zipfile.ZipFile(tmp_path / "submission.zip") as archive:
+        assert archive.testzip() is None
+        names = "CoLA SST-2 MRPC STS-B QQP MNLI-m MNLI-mm QNLI RTE WNLI AX"
+        assert archive.namelist() == [f"{name}.tsv" for name in names.split()]
+        assert archive.read("AX.tsv") == b"index\tprediction\n0\tAX.tsv\n"
+    for name in SUBMISSION_FILES:
+        (tmp_path / name).touch()  # another time
+    write_submission(tmp_path, tmp_path / "again.zip")
+    assert (tmp_path / "again.zip").read_bytes() == (tmp_path / "submission.zip").read_bytes()
