@@ -76,15 +76,22 @@ tasks.entities
 tasks.ner
 tasks.swag
 tasks.custom
+tasks.details
 tasks.catalogue
 tasks.evaluation
 tasks.finetuning
 tasks.search
+inference.answers
+inference.masks
 inference.predictors
+inference.records
+inference.rendering
 reports.metrics
 reports.stylesheet
 reports.page
+reports.drawing
 reports.pictures
+reports.finetuning
 recipes
 commands.options
 commands.vocab
@@ -108,6 +115,7 @@ TORCH_FREE = [
     for name in CONTENTS
     if name.split(".")[0] in {"base", "text", "corpus", "reports", "recipes", "commands"}
     or name in {"model.config", "model.directory", "model.weight_names", "training.health"}
+    or (name.startswith("inference.") and name != "inference.predictors")
     or (name.startswith("tasks.") and name not in {"tasks.evaluation", "tasks.finetuning", "tasks.search"})
 ]
 

@@ -65,6 +65,7 @@ def full_page(text: str) -> Page:
     page.picture(SVG, text, text)
     page.table([text, "n"], [[text, 1], [text, 2.5]], text)
     page.masked_words([(f"{text} [MASK] {text}", text, [(text, 0.75)]), (text, None, [])])
+    page.mistakes([(text, text, text)])
     return page
 
 
@@ -170,6 +171,15 @@ def test_a_mask_of_unknown_truth_stays_a_mask_and_nothing_is_ticked() -> None:
     document = masked("A [MASK] b [MASK].", None, [("x", 0.5)])
     assert document.text_of("mark") == ["[MASK]"]
     assert "✓" not in document.text_of("span")
+
+
+def test_mistakes_are_read_in_the_direction_of_their_letters() -> None:
+    page = Page("title")
+    page.mistakes([("שלום", "a", "b"), ("text", "c", "d")])
+    document = Document(page.html())
+    assert document.text_of("p") == ["שלום", "text"]
+    assert document.text_of("dd") == ["a", "b", "c", "d"]
+    assert document.attributes("dir") == ["auto"] * 6
 
 
 def test_the_same_content_is_the_same_file(tmp_path: Path) -> None:

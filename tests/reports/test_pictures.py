@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from bertie.reports import pictures
 from bertie.reports.page import Page
-from bertie.reports.pictures import comparison, confusion_matrix, training_curves
+from bertie.reports.pictures import (
+    comparison,
+    confusion_matrix,
+    dots,
+    finetuning_curves,
+    scatter,
+    threshold_curves,
+    training_curves,
+)
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 
@@ -145,12 +153,88 @@ def test_a_comparison_survives_what_is_missing(groups: dict[str, list[float]]) -
     assert set(groups) <= set(texts(svg))
 
 
+FINETUNING = [
+    *({"kind": "train", "step": step, "phase": 0, "loss": 1 / step} for step in range(1, 31)),
+    *(
+        {"kind": "evaluation", "step": step, "dev/f1": 80.0 + step, "other/f1": 70.0, "dev/f1 X": 1.0}
+        for step in (10, 20, 30)
+    ),
+]
+
+
+def test_a_fine_tuning_has_its_loss_and_the_score_of_each_part() -> None:
+    svg = finetuning_curves(FINETUNING, "f1")
+    assert len(panels(svg)) == 2
+    shown = texts(svg)
+    assert {"Loss", "f1", "%"} <= set(shown)
+    assert [shown.count(name) for name in ("training", "dev", "other", "held out")] == [1, 1, 1, 0]
+
+
+def test_a_fine_tuning_without_dev_has_its_loss_alone() -> None:
+    assert len(panels(finetuning_curves(FINETUNING[:30], "f1"))) == 1
+
+
+def markers(svg: str, colour: str) -> list[tuple[float, float]]:
+    """Where dots of a colour are."""
+    found = re.findall(rf'<use [^>]*x="([\d.]+)" y="([\d.]+)"[^>]*fill: {colour}', svg)
+    return [(float(x), float(y)) for x, y in found]
+
+
+def test_dots_stand_on_their_lines_from_the_top() -> None:
+    names = ["first", "second", "third", "without"]
+    series = {"precision": [[10.0], [20.0], [30.0], []], "recall": [[5.0, 6.0], [7.0], [8.0], []]}
+    svg = dots(names, series, "%")
+    assert {*names, "precision", "recall", "%"} <= set(texts(svg))
+    blue, orange = (
+        [place for place in markers(svg, colour) if place[1] > min(y for _, y in markers(svg, colour))]
+        for colour in (pictures.BLUE, pictures.ORANGE)
+    )  # without those of the legend, which is above
+    assert [x for x, _ in blue] == sorted(x for x, _ in blue)
+    assert [y for _, y in blue] == sorted({y for _, y in orange})
+    assert orange[0][1] == orange[1][1]
+    assert len(orange) == 4
+
+
+def test_the_chosen_line_is_marked() -> None:
+    series = {"a restart": [[1.0, 2.0], [2.0, 3.0]], "mean": [[1.5], [2.5]]}
+    assert dots(["one", "two"], series, "f1", 1).count("opacity: 0.2") == 1
+    assert "opacity: 0.2;" not in dots(["one", "two"], series, "f1")
+
+
+def test_a_scatter_has_a_dot_for_each_pair_but_not_too_many() -> None:
+    gold, predicted = np.arange(10.0), np.arange(10.0)[::-1].copy()
+    assert len(markers(scatter(gold, predicted), pictures.BLUE)) == 10
+    many = np.linspace(0, 5, 7 * pictures.SCATTERED + 1)
+    assert 0.8 * pictures.SCATTERED < len(markers(scatter(many, many), pictures.BLUE)) <= pictures.SCATTERED
+    assert {"gold", "predicted"} <= set(texts(scatter(gold[:1], predicted[:1])))
+
+
+@pytest.mark.parametrize("odds", [[0.0], [1.0, 1.0, 1.0], [-3.0, -1.0, 2.0, 1e6], list(range(5000))])
+def test_threshold_curves_name_the_chosen_threshold(odds: list[float]) -> None:
+    thresholds = np.array(odds, dtype=np.float64)
+    curves = {"exact match": np.linspace(0, 80, len(odds)), "F1": np.linspace(0, 90, len(odds))}
+    svg = threshold_curves(thresholds, curves, -1.25)
+    assert {"exact match", "F1", "chosen: -1.25", "null threshold"} <= set(texts(svg))
+    assert len(svg) < 100_000
+
+
+def test_an_outlier_does_not_press_the_threshold_curve_flat() -> None:
+    thresholds = np.array([*np.linspace(-5, 5, 100), 1e6])
+    curves = {"exact match": np.ones(101), "F1": np.zeros(101)}
+    svg = threshold_curves(thresholds, curves, 0.0)
+    assert "1e6" not in texts(svg)
+
+
 HOSTILE = "</svg><script>$\\frac{1}{</script> & \"'"
 
 
 @pytest.mark.parametrize(
     "draw",
-    [lambda label: confusion_matrix([[1]], [label], label), lambda label: comparison({label: [1.0]}, label)],
+    [
+        lambda label: confusion_matrix([[1]], [label], label),
+        lambda label: comparison({label: [1.0]}, label),
+        lambda label: dots([label], {"a": [[1.0]], "b": [[1.0]]}, label),
+    ],
 )
 @pytest.mark.parametrize("label", ["<&>\"'", "$x_1$", "$\\frac{1}{", "権利", "a\tb", "</svg><b>"])
 def test_labels_are_text_whatever_they_hold(draw: Any, label: str) -> None:
@@ -164,6 +248,8 @@ def test_equal_input_gives_equal_bytes() -> None:
         lambda: training_curves(RUN),
         lambda: confusion_matrix([[3, 1], [0, 4]], ["a", "b"]),
         lambda: comparison({"a": [1.0, 2.0]}, "score"),
+        lambda: finetuning_curves(FINETUNING, "f1"),
+        lambda: dots(["a"], {"one": [[1.0]], "two": [[2.0]]}, "%"),
     ):
         assert draw() == draw()
 
@@ -173,6 +259,10 @@ def test_pictures_take_the_ink_of_the_page_and_have_no_ground_of_their_own() -> 
         training_curves(RUN)
         + confusion_matrix([[3, 1], [0, 4]], ["a", "b"])
         + comparison({"a": [1.0]}, "s", 2)
+        + finetuning_curves(FINETUNING, "f1")
+        + dots(["a"], {"one": [[1.0]], "two": [[2.0]]}, "%", 0)
+        + scatter(np.arange(3.0), np.arange(3.0))
+        + threshold_curves(np.arange(3.0), {"a": np.arange(3.0), "b": np.arange(3.0)}, 1.0)
     )
     colours = set(re.findall(r"#[0-9a-f]{6}\b", svg))
     assert colours == {pictures.BLUE, pictures.ORANGE}

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -24,6 +24,15 @@ if TYPE_CHECKING:
     from bertie.tasks.task import Scores, Task
 
 DEFAULT_LENGTH = 128  # FinetuningSettings.max_seq_length
+
+
+class Scored(NamedTuple):
+    """A task with its labels, examples with gold labels, answers to them, and what those are worth."""
+
+    task: "Task[Any, Any]"
+    examples: Any
+    answers: Any
+    scores: "Scores"
 
 
 def evaluate(
@@ -55,6 +64,7 @@ def evaluate(
     """Score a model, or a file of predictions, against gold labels, as the official scorers do."""
     from bertie.base.errors import SettingsError
     from bertie.tasks.catalogue import find_task
+    from bertie.tasks.details import details_of
 
     if (model is None) == (predictions is None):
         raise SettingsError("give either --model DIR or --predictions FILE")
@@ -65,45 +75,49 @@ def evaluate(
         parts = parts[:1]
     if predictions is not None and len(parts) > 1:
         raise SettingsError(f"--predictions is of one part; name it with --part: {', '.join(parts)}")
-    scores = {}
+    scores, details = {}, {}
     for name in parts:
         gold = found.file(data, name)
         if predictions is not None:
-            scores[name] = _score_predictions(found, gold, predictions, null_scores)
+            scored = _score_predictions(found, gold, predictions, null_scores)
         else:
             assert model is not None
-            scores[name] = _score_model(found, gold, model, max_seq_length, device)
+            scored = _score_model(found, gold, model, max_seq_length, device)
+        judged, examples, answers, scores[name] = scored
+        details[name] = details_of(judged, examples, answers)
     if as_json and len(scores) == 1:
-        print(json.dumps(next(iter(scores.values()))))
+        (part_scores,) = scores.values()
+        print(json.dumps({**part_scores, **details[parts[0]].as_json()}))
     else:
         print_scores(scores, as_json)
 
 
 def _score_predictions(
     task: "Task[Any, Any]", gold: Path, predictions: Path, null_scores: Path | None
-) -> "Scores":
+) -> "Scored":
     from bertie.base.errors import SettingsError
     from bertie.tasks.squad import SpanAnswers
 
     examples = task.read(gold, labelled=True)
     task = task.fitted(examples)
     if null_scores is None:
-        return task.score(examples, task.read_predictions(examples, predictions))
-    if not isinstance(task, SpanAnswers):
+        answers = task.read_predictions(examples, predictions)
+    elif isinstance(task, SpanAnswers):
+        answers = task.read_predictions(examples, predictions, null_scores)
+    else:
         raise SettingsError("--null-scores is for questions that may have no answer, such as --task squad-v2")
-    return task.score(examples, task.read_predictions(examples, predictions, null_scores))
+    return Scored(task, examples, answers, task.score(examples, answers))
 
 
 def _score_model(
     task: "Task[Any, Any]", gold: Path, path: Path, max_seq_length: int | None, device: str
-) -> "Scores":
-    from bertie.tasks.evaluation import Part, evaluate, load_for
+) -> "Scored":
+    from bertie.tasks.evaluation import answer, load_for
     from bertie.training.hardware import Hardware
 
     hardware = Hardware(device=device).resolved()
-    model, task, description = load_for(task, path)
-    examples = task.read(gold, labelled=True)
+    loaded = load_for(task, path, hardware)
+    examples = loaded.task.read(gold, labelled=True)
     length = max_seq_length or task.defaults.get("max_seq_length", DEFAULT_LENGTH)
-    inputs = task.encode(examples, description.tokenizer, length)
-    model.to(hardware.device)
-    return evaluate(task, model, {"part": Part(examples, inputs)}, hardware, tune=False).scores["part"]
+    answers = answer(loaded, examples, length, hardware)
+    return Scored(loaded.task, examples, answers, loaded.task.score(examples, answers))

@@ -47,6 +47,9 @@ def finetune(
 ) -> None:
     """Fine-tune a model on a task of the paper, or on your own labelled files."""
     from bertie.base.settings import read_assignments, resolve
+    from bertie.reports.finetuning import write_report
+    from bertie.reports.metrics import read_metrics
+    from bertie.tasks.details import details_of
     from bertie.tasks.finetuning import FinetuningSettings, Start
     from bertie.tasks.finetuning import finetune as run
     from bertie.training.signals import Stopped
@@ -54,12 +57,22 @@ def finetune(
     own = own_task(kind, text, pair, label, separator, columns)
     found = read_data(task, data, train, dev, own)
     changes = read_assignments([*(assignments or []), f"device={device}"])
-    settings = resolve(FinetuningSettings, found.task.defaults, changes, source="--set")
+    settings = resolve(FinetuningSettings, found.task.defaults, changes, source="--set").resolved()
     try:
         result = run(found.task, Start.load(model), found.training, found.dev, settings, out, resume=resume)
     except Stopped as stopped:
         print(f"bertie: stopped and saved in {out}; go on with --resume", file=sys.stderr)
         sys.exit(128 + stopped.number)
     write_submissions(found, out, settings)
+    details = {part: details_of(result.task, found.dev[part], result.predictions[part]) for part in found.dev}
+    write_report(
+        out / "report.html",
+        f"{found.task.name}, fine-tuned",
+        read_metrics(out / "metrics.jsonl"),
+        result.scores,
+        details,
+        (out / "settings.toml").read_text(encoding="utf-8"),
+        main_metric=found.task.main_metric,
+    )
     print_scores(result.scores, as_json)
     print(out / "model", file=sys.stderr if as_json else sys.stdout)

@@ -1,64 +1,196 @@
 """`bertie predict`"""
 
-import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from io import TextIOWrapper
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
 
 from bertie.commands.options import Json
 
+if TYPE_CHECKING:
+    from bertie.inference.answers import Method
+    from bertie.inference.predictors import Predictor
+    from bertie.inference.records import Record
+    from bertie.inference.rendering import OutputFormat
+
+CHUNK = 1024  # records in memory at a time: enough for batches of texts of one length
+
+# What is asked, by the names that --column takes. `pair` is only asked where it is named.
+ASKED: "dict[Method, tuple[str, ...]]" = {
+    "fill_mask": ("text",),
+    "classify": ("text",),
+    "rate": ("text",),
+    "tag": ("text",),
+    "answer": ("question", "context"),
+    "choose": ("context", "endings"),
+}
+
 
 def predict(
     directory: Annotated[Path, typer.Argument(help="A model directory.")],
-    text: Annotated[list[str] | None, typer.Option(help="A text; may be given several times.")] = None,
-    input: Annotated[str | None, typer.Option(help="A file with a text a line; - is standard input.")] = None,
+    text: Annotated[
+        list[str] | None, typer.Option(help="A text, or a question; may be given several times.")
+    ] = None,
+    pair: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What goes with --text: a second text, or the context of a question; one for all or one for "
+            "each. For multiple choice: an ending; give all of them."
+        ),
+    ] = None,
+    input: Annotated[
+        str | None,
+        typer.Option(
+            help="A file: .csv, .tsv, .jsonl, .parquet; .conll, whose words are to be tagged; any other is a "
+            "text a line. - is standard input. Every row has an answer, a blank line an empty one."
+        ),
+    ] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--column",
+            metavar="NAME=COLUMN",
+            help="Where a table has text, pair (without it there is none), question, context or endings (a "
+            "column of lists, or several with commas between; without it also ending0, ending1, …).",
+        ),
+    ] = None,
+    format: Annotated[
+        Literal["text", "jsonl", "csv", "tsv", "parquet", "conll"] | None,
+        typer.Option(help="The format of the input, where its name does not say."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            help="A file to write: .jsonl, each row with all answers under `prediction`, as --json prints "
+            "them; .csv or .tsv, with the best; .conll, with the tag of each word."
+        ),
+    ] = None,
     top_k: Annotated[int, typer.Option(min=1, help="How many answers for each text.")] = 5,
     as_json: Json = False,
 ) -> None:
-    """Answer with a trained model; its head decides: guesses for each [MASK], or labels."""
+    """Answer with a trained model; its head decides: words for [MASK], labels, entities, spans."""
     import bertie
-    from bertie.base.errors import SettingsError
-    from bertie.inference.predictors import Guess
-    from bertie.model.heads import MaskedLMModel, PreTrainingModel
+    from bertie.base.errors import ModelError, SettingsError
+    from bertie.base.files import atomic_file
+    from bertie.inference.records import input_format, read_records
+    from bertie.inference.rendering import output_format, write_answers
 
-    if not text and input is None:
-        raise SettingsError("nothing to predict: give --text or --input")
+    if (not text) == (input is None):
+        raise SettingsError("nothing to predict, or too much: give either --text or --input")
+    if pair and not text:
+        raise SettingsError("--pair goes with --text; of a table, name the column: --column pair=COLUMN")
+    to_standard_output: OutputFormat = "jsonl" if as_json else "text"
+    written = output_format(output) if output else to_standard_output
+    file = None if input in (None, "-") else Path(input)
+    read = format or (input_format(file) if file else "text")
+    if file is None and read in ("parquet", "conll"):
+        raise SettingsError(f"--format {read}: standard input cannot be that; give a file")
     model = bertie.load(directory)
-    for line in _texts(text or [], input):
-        answers: list[list[Any]]
-        if isinstance(model.model, PreTrainingModel | MaskedLMModel):
-            answers = [list(guesses) for guesses in model.fill_mask(line, top_k)]
-        else:
-            answers = [model.classify([line])[0][:top_k]]
-        if as_json:
-            rows = [[answer._asdict() for answer in group] for group in answers]
-            print(json.dumps({"text": line, "answers": rows}, ensure_ascii=False))
-            continue
-        for group in answers:
-            print(line)
-            for answer in group:
-                shown = answer.sequence if isinstance(answer, Guess) else answer.label
-                print(f"  {answer.score:6.1%}  {shown}")
-
-
-def _texts(given: list[str], file: str | None) -> Iterator[str]:
-    """The texts of the options, then the lines of the file that are not empty."""
-    from bertie.base.errors import DataError
-
-    yield from given
-    if file is None:
-        return
+    method = model.method
+    if method is None:
+        raise ModelError(f"{directory}: an encoder without a head answers nothing; fine-tune it")
+    if "conll" in (read, written) and method != "tag":
+        raise SettingsError(f"{directory}: .conll is for words and their tags, but this model can {method}")
+    if file and read == "conll":
+        answered = _tag_file(model, file)
+        written = "conll" if written == "text" else written
+    else:
+        names = _columns(method, columns or [])
+        records = _given(method, text, pair or []) if text else read_records(file, read, names)
+        answered = _answer(model, method, records, top_k, words=written == "conll")
     with ExitStack() as stack:
+        if output:
+            temporary = stack.enter_context(atomic_file(output))
+            stream: TextIO = stack.enter_context(temporary.open("w", encoding="utf-8", newline=""))
+        else:
+            stream = sys.stdout
+        assert isinstance(stream, TextIOWrapper)
+        # Half of a surrogate pair, which JSON can name, is then its own escape.
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+        write_answers(answered, stream, written, method, model.several_labels)
+
+
+def _columns(method: "Method", assignments: Iterable[str]) -> dict[str, str]:
+    """The column of each text that is asked for."""
+    from bertie.base.errors import SettingsError
+
+    names = {name: name for name in ASKED[method]}
+    known = [*names, *["pair"] * (method in ("classify", "rate"))]
+    for assignment in assignments:
+        name, _, column = assignment.partition("=")
+        if name not in known or not column:
+            raise SettingsError(f"--column {assignment}: this model has NAME=COLUMN with {', '.join(known)}")
+        names[name] = column
+    return names
+
+
+def _given(method: "Method", texts: list[str], pairs: list[str]) -> "Iterator[Record]":
+    """The texts of the options."""
+    from bertie.base.errors import SettingsError
+    from bertie.inference.records import Record
+
+    names = [*ASKED[method], "pair"][:2]
+    if pairs and method in ("fill_mask", "tag"):
+        raise SettingsError("--pair: this model reads one text at a time")
+    if not pairs and method in ("answer", "choose"):
+        raise SettingsError(f"--text is the {names[0]}; give the {names[1]} with --pair")
+    seconds: list[Any] = pairs
+    if method == "choose" or len(pairs) == 1:
+        seconds = [pairs if method == "choose" else pairs[0]] * len(texts)
+    if len(seconds) not in (0, len(texts)):
+        raise SettingsError(f"{len(pairs)} --pair for {len(texts)} --text; give one for each, or one for all")
+    for number, asked in enumerate(zip(texts, seconds, strict=True) if seconds else zip(texts), 1):
+        yield Record(f"--text {number}", dict(zip(names, asked, strict=False)), asked)
+
+
+def _answer(
+    model: "Predictor", method: "Method", records: "Iterator[Record]", top_k: int, words: bool
+) -> "Iterator[tuple[Record, Any]]":
+    """Each record with its answers, or with `words` the tag of each word; nothing where it is blank."""
+    from bertie.base.errors import DataError
+    from bertie.inference.answers import RowError
+
+    while chunk := list(islice(records, CHUNK)):
+        asked = [record for record in chunk if not record.is_blank]
         try:
-            lines = sys.stdin if file == "-" else stack.enter_context(open(file, encoding="utf-8"))
-            for line in lines:
-                if line.strip():
-                    yield line.rstrip("\n")
-        except FileNotFoundError:
-            raise DataError(f"{file}: no such file") from None
-        except UnicodeDecodeError as error:
-            raise DataError(f"{file}: not valid UTF-8 ({error.reason})") from None
+            answers = iter(_ask(model, method, asked, top_k, words) if asked else ())
+        except RowError as error:
+            raise DataError(f"{asked[error.row].place}: {error.reason}") from None
+        nothing: Any = None if method == "rate" else []
+        for record in chunk:
+            yield record, nothing if record.is_blank else next(answers)
+
+
+def _ask(model: "Predictor", method: "Method", asked: "list[Record]", top_k: int, words: bool) -> list[Any]:
+    texts, *others = (list(column) for column in zip(*(record.texts for record in asked), strict=True))
+    match method:
+        case "fill_mask":
+            return model.fill_masks(texts, top_k)
+        case "classify":
+            labels = model.classify(texts, *others)
+            return labels if model.several_labels else [ranked[:top_k] for ranked in labels]
+        case "rate":
+            return model.rate(texts, *others)
+        case "tag":
+            return model.tag_words(texts) if words else model.tag(texts)
+        case "answer":
+            return model.answer(texts, others[0], top_k)
+        case "choose":
+            return [ranked[:top_k] for ranked in model.choose(texts, others[0])]
+
+
+def _tag_file(model: "Predictor", file: Path) -> "Iterator[tuple[Record, Any]]":
+    """Each sentence of CoNLL columns with the tags of its words, seen with its document as in evaluation."""
+    from bertie.inference.records import Record
+    from bertie.tasks.ner import read_conll
+
+    found = read_conll(file, labelled=False)
+    for words, tagged in zip(
+        found.words, model.tag_words(found.words, found.documents.tolist()), strict=True
+    ):
+        yield Record(str(file), {"words": words}, (words,)), tagged

@@ -52,6 +52,7 @@ def search(
     from bertie.base.errors import SettingsError
     from bertie.base.settings import read_assignments, resolve
     from bertie.recipes import read_recipe
+    from bertie.reports.finetuning import write_search_report
     from bertie.tasks.finetuning import Start
     from bertie.tasks.search import SearchSettings
     from bertie.tasks.search import search as run
@@ -69,6 +70,8 @@ def search(
         print(f"bertie: stopped and saved in {out}; the same command goes on", file=sys.stderr)
         sys.exit(128 + stopped.number)
     write_submissions(found, out, settings.finetuning.resolved())
+    title = f"{found.task.name}: a search over {len(result.cells)} settings"
+    write_search_report(out / "report.html", title, found.task.main_metric, result)
     if as_json:
         rows = [
             {

@@ -110,11 +110,12 @@ def read_data(
 
 def write_submissions(found: TaskData, run: Path, settings: "FinetuningSettings") -> None:
     """Answer the official parts without gold labels, in files as the task's server takes them."""
-    from bertie.tasks.evaluation import answer
+    from bertie.tasks.evaluation import answer, load_for
     from bertie.tasks.glue import GlueTask
 
+    loaded = load_for(found.task, run / "model", settings)
     for part, examples in found.unlabelled.items():
-        predictions = answer(found.task, run / "model", examples, settings.max_seq_length, settings)
+        predictions = answer(loaded, examples, settings.max_seq_length, settings)
         official = found.task.submissions if isinstance(found.task, GlueTask) else {}
         file = run / "submission" / official.get(part, found.task.predictions_file)
         found.task.write_predictions(examples, predictions, file)

@@ -1,8 +1,10 @@
 """What models answer with."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from bertie.base.errors import DataError
+
+Method = Literal["fill_mask", "classify", "rate", "tag", "answer", "choose"]  # of a Predictor, by its head
 
 
 class Guess(NamedTuple):

@@ -5,16 +5,16 @@ What a task's evaluation does is done here by the same code: the families of `ta
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import pairwise
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from bertie.base.errors import ModelError
-from bertie.inference.answers import Answer, Choice, Guess, Label, Mention, RowError, TaggedWord
+from bertie.inference.answers import Answer, Choice, Guess, Label, Mention, Method, TaggedWord
+from bertie.inference.masks import encode_masks, fill
 from bertie.model.batch import pack, token_budget_batches, token_places
 from bertie.model.heads import (
     ClassificationModel,
@@ -33,16 +33,12 @@ from bertie.tasks.ner import TaggedSentences
 from bertie.tasks.squad_questions import Questions
 from bertie.tasks.swag import Choices
 from bertie.tasks.task import Inputs
-from bertie.text.tokenizer import Tokenizer
 from bertie.training.hardware import Hardware
 
-MASK = "[MASK]"
 BATCH_TOKENS = 8192  # at most so many tokens in memory at a time
 
 Float32s = npt.NDArray[np.float32]
 Float64s = npt.NDArray[np.float64]
-Int64s = npt.NDArray[np.int64]
-Method = Literal["fill_mask", "classify", "rate", "tag", "answer", "choose"]
 
 NEEDED: dict[Method, str] = {
     "fill_mask": "a masked-LM head (architecture BertForPreTraining or BertForMaskedLM)",
@@ -110,7 +106,7 @@ class Predictor:
     def fill_masks(self, texts: Sequence[str], top_k: int = 5) -> list[list[list[Guess]]]:
         """The same for many texts."""
         self._require("fill_mask")
-        input_ids, bounds = _encode_masks(texts, self.tokenizer, self.config.max_position_embeddings)
+        input_ids, bounds = encode_masks(texts, self.tokenizer, self.config.max_position_embeddings)
         answers: list[list[list[Guess]]] = [[] for _ in texts]
         for chosen in token_budget_batches(bounds, BATCH_TOKENS):
             ids = input_ids[token_places(bounds, chosen)]
@@ -129,7 +125,7 @@ class Predictor:
                 text, place = texts[number], len(answers[number])
                 answers[number].append(
                     [
-                        Guess(score, token, name, _fill(text, place, name))
+                        Guess(score, token, name, fill(text, place, name))
                         for score, token, name in zip(
                             scores, tokens, self.tokenizer.tokens(tokens), strict=True
                         )
@@ -165,19 +161,160 @@ class Predictor:
     def tag(self, texts: Sequence[str]) -> list[list[Mention]]:
         """The entities that each text names, in order. No text is too long.
 
-        A word is what BERT's basic tokenizer takes for one: punctuation stands alone. Its first piece decides.
+        A word is what BERT's basic tokenizer takes for one, so punctuation stands alone. Its first piece
+        decides.
 
         Raises:
             ModelError: the model has no classifier of tokens, or its labels are not tags of entities.
         """
-        spans = [_split_words(text_spans) for text_spans in self._word_spans(texts)]
-        tagged = self.tag_words(texts)
+        spans = self._word_spans(texts)
+        words = [
+            [text[start:end] for start, end in places] for text, places in zip(texts, spans, strict=True)
+        ]
         mentions = []
-        for text, places, words in zip(texts, spans, tagged, strict=True):
+        for text, places, tagged in zip(texts, spans, self.tag_words(words), strict=True):
             found = []
-            for label, first, end in find_entities([word.tag for word in words]):
-                start, stop = places[first][0], places[end - 1][1]
-                score = float(np.mean([word.score for word in words[first:end]]))
-                found.append(Mention(label, text[start:stop], start, stop, score))
+            for label, first, last in find_entities([word.tag for word in tagged]):
+                start, end = places[first][0], places[last - 1][1]
+                score = float(np.mean([word.score for word in tagged[first:last]]))
+                found.append(Mention(label, text[start:end], start, end, score))
             mentions.append(found)
         return mentions
+
+    def tag_words(
+        self, sentences: Sequence[str | Sequence[str]], documents: Sequence[int] | None = None
+    ) -> list[list[TaggedWord]]:
+        """The likeliest tag of each word, one by one.
+
+        Args:
+            sentences: the words of each, or a text, the words of which are those of `tag`.
+            documents: sentences of document i are documents[i] to documents[i+1], and seen together; without
+                it each sentence is seen alone.
+
+        Raises:
+            ModelError: as in `tag`.
+        """
+        self._require("tag")
+        spans = iter(self._word_spans([text for text in sentences if isinstance(text, str)]))
+        words = [
+            [text[start:end] for start, end in next(spans)] if isinstance(text, str) else text
+            for text in sentences
+        ]
+        task = OwnTags().with_labels(self.labels)
+        cuts = range(len(words) + 1) if documents is None else documents
+        examples = TaggedSentences(words, None, np.array(cuts, dtype=np.int64))
+        inputs = task.encode(examples, self.tokenizer, self.config.max_position_embeddings)
+        logits = self._logits(inputs)
+        tags = task.decode(examples, inputs, logits)
+        scores = iter(_softmax(logits[inputs.word_tokens]).max(axis=1).tolist())
+        return [
+            [TaggedWord(word, tag, next(scores)) for word, tag in zip(*sentence, strict=True)]
+            for sentence in zip(words, tags, strict=True)
+        ]
+
+    def answer(self, questions: Sequence[str], contexts: Sequence[str], top_k: int = 1) -> list[list[Answer]]:
+        """The likeliest answers to each question in the context that goes with it, best first.
+
+        A model that learnt that a context may have no answer puts that first where the null score exceeds the
+        best answer's by more than the directory's `null_threshold`, and leaves it out otherwise. The first
+        answer is what evaluation scores. No context is too long.
+
+        Raises:
+            ModelError: the model has no head for spans.
+        """
+        self._require("answer")
+        threshold = self._description.null_threshold
+        task = OwnQuestions(version="1.1" if threshold is None else "2.0", null_threshold=threshold or 0.0)
+        task = replace(task, n_best=max(task.n_best, top_k))
+        numbers = np.arange(len(questions))
+        examples = Questions([*map(str, numbers)], questions, contexts, numbers)
+        length = min(task.defaults["max_seq_length"], self.config.max_position_embeddings)
+        inputs = task.encode(examples, self.tokenizer, length)
+        predictions = task.decode(examples, inputs, self._logits(inputs))
+        n_best = predictions.n_best
+        assert n_best is not None
+        answers = []
+        for i, (context, text) in enumerate(zip(contexts, predictions.texts, strict=True)):
+            count = n_best.counts[i]
+            listed = [
+                Answer(context[start:end], start, end, score)
+                for (start, end), score in zip(
+                    n_best.offsets[i, :count].tolist(), n_best.probabilities[i, :count].tolist(), strict=True
+                )
+            ]
+            none = [entry for entry in listed if entry.end == 0]
+            others = [entry for entry in listed if entry.end > 0]
+            answers.append([*(none if text == "" else []), *others][:top_k])
+        return answers
+
+    def choose(self, contexts: Sequence[str], endings: Sequence[Sequence[str]]) -> list[list[Choice]]:
+        """The endings of each context with their probabilities, the likeliest first. Long texts are cut.
+
+        Raises:
+            ModelError: the model has no head for multiple choice.
+        """
+        self._require("choose")
+        answers: list[list[Choice]] = [[] for _ in contexts]
+        counts = np.array([len(choices) for choices in endings], dtype=np.int64)
+        for count in np.unique(counts[counts > 0]).tolist():  # a batch has as many in each of its examples
+            chosen = np.flatnonzero(counts == count).tolist()
+            examples = Choices(
+                [contexts[i] for i in chosen], [""] * len(chosen), [endings[i] for i in chosen], None, []
+            )
+            inputs = OwnChoices().encode(examples, self.tokenizer, self.config.max_position_embeddings)
+            probabilities = _softmax(self._logits(inputs).reshape(len(chosen), count))
+            for i, row in zip(chosen, probabilities, strict=True):
+                answers[i] = [Choice(number, endings[i][number], score) for number, score in _ranked(row)]
+        return answers
+
+    def _require(self, method: Method) -> None:
+        if self.method != method:
+            can = f", which can {self.method}" if self.method else ""
+            found = f"this model is a {self.model.architecture}{can}"
+            raise ModelError(f"{self.path}: {method} needs {NEEDED[method]}; {found}")
+
+    def _classifier_logits(self, texts: Sequence[str], pairs: Sequence[str] | None) -> Float32s:
+        examples = LabelledTexts(texts, pairs)
+        return self._logits(OwnTexts().encode(examples, self.tokenizer, self.config.max_position_embeddings))
+
+    def _logits(self, inputs: Inputs) -> Float32s:
+        assert isinstance(self.model, TaskModel)
+        if not len(inputs):
+            return np.empty((0, max(len(self.labels), 2)), np.float32)
+        return compute_logits(self.model, inputs, self._hardware, BATCH_TOKENS)
+
+    def _word_spans(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
+        """First character and end of each word of each text."""
+        encoding = self.tokenizer.encode_batch(texts, add_special_tokens=False)
+        begins = np.diff(encoding.word_ids, prepend=-1) != 0
+        begins[encoding.bounds[:-1][np.diff(encoding.bounds) > 0]] = True
+        first, last = np.flatnonzero(begins), np.flatnonzero(np.roll(begins, -1))
+        ends = encoding.offsets[last, 1].tolist()
+        spans = list(zip(encoding.offsets[first, 0].tolist(), ends, strict=True))
+        return [spans[begin:end] for begin, end in pairwise(np.searchsorted(first, encoding.bounds).tolist())]
+
+
+def _ranked(probabilities: Float64s) -> list[tuple[int, float]]:
+    """Numbers and probabilities, the likeliest first."""
+    order = np.argsort(-probabilities, kind="stable")
+    return list(zip(order.tolist(), probabilities[order].tolist(), strict=True))
+
+
+def _softmax(logits: Float32s) -> Float64s:
+    exponentials = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
+    probabilities: Float64s = exponentials / exponentials.sum(axis=-1, keepdims=True)
+    return probabilities
+
+
+def _sigmoid(logits: Float32s) -> Float64s:
+    values: Float64s = (1 + np.tanh(logits.astype(np.float64) / 2)) / 2  # exp(-x) may overflow
+    return values
+
+
+def load(path: str | Path) -> Predictor:
+    """Load a model directory.
+
+    Raises:
+        ModelError: it is absent, damaged, or not a model's.
+    """
+    return Predictor(Path(path))

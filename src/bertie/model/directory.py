@@ -53,9 +53,11 @@ def write_description(path: Path, description: Description, card: str) -> None:
         "pad_token_id": description.tokenizer.vocabulary.pad_id,
         "tie_word_embeddings": True,
     }
-    if description.labels:
-        values["id2label"] = {str(i): label for i, label in enumerate(description.labels)}
-        values["label2id"] = {label: i for i, label in enumerate(description.labels)}
+    # `transformers` takes the number of outputs from the names: a regression has one.
+    labels = description.labels or ("LABEL_0",) * (description.problem_type == "regression")
+    if labels:
+        values["id2label"] = {str(i): label for i, label in enumerate(labels)}
+        values["label2id"] = {label: i for i, label in enumerate(labels)}
     if description.architecture == SEQUENCE_CLASSIFIER:
         values["problem_type"] = description.problem_type
     if description.null_threshold is not None:

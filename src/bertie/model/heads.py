@@ -249,7 +249,8 @@ class TokenClassificationModel(nn.Module):
 class QuestionAnsweringModel(nn.Module):
     """Where an answer starts and ends (Figure 4 c): `transformers`' BertForQuestionAnswering. No dropout.
 
-    Labels int64 (N, 2): the start and the end, counted from the sequence's first token.
+    Labels int64 (N, 2): the start and the end, counted from the sequence's first token; -100 where they are
+    not known.
     """
 
     architecture = "BertForQuestionAnswering"
@@ -276,12 +277,12 @@ class QuestionAnsweringModel(nn.Module):
         padded = padded.index_put((batch.sequence_ids, batch.position_ids), logits)  # (N, S, 2)
         loss_sum = F.cross_entropy(padded, batch.labels, reduction="sum") / 2
         correct = (padded.argmax(1) == batch.labels).all(1).sum()
-        return {"question_answering": Objective(loss_sum, correct, len(batch))}
+        return {"question_answering": Objective(loss_sum, correct, batch.num_targets // 2)}
 
     @staticmethod
     def target_counts(batch: PackedBatch) -> dict[str, int]:
-        """One target for each sequence."""
-        return {"question_answering": len(batch)}
+        """One target for each sequence whose answer is known."""
+        return {"question_answering": batch.num_targets // 2}
 
 
 Model = (

@@ -91,6 +91,15 @@ class Page:
         items = "\n".join(_masked_sentence(*row) for row in rows)
         self._pieces.append(f'<ul class="masked">\n{items}\n</ul>')
 
+    def mistakes(self, rows: Sequence[tuple[str, str, str]]) -> None:
+        """Texts answered wrongly, each (text, gold, predicted), in whatever direction they are read."""
+        items = "\n".join(
+            f'<li><p dir="auto">{escape(text)}</p>\n<dl><dt>gold</dt><dd dir="auto">{escape(gold)}</dd>'
+            f'<dt>predicted</dt><dd dir="auto">{escape(predicted)}</dd></dl></li>'
+            for text, gold, predicted in rows
+        )
+        self._pieces.append(f'<ul class="mistakes">\n{items}\n</ul>')
+
     def html(self) -> str:
         """The whole page. It depends on nothing but what was added: no date, no version."""
         subtitle = f'\n<p class="subtitle">{escape(self.subtitle)}</p>' if self.subtitle else ""

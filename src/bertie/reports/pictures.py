@@ -1,57 +1,39 @@
-"""The pictures of a report, as SVG to stand inside HTML: their lines and letters take the page's colour.
+"""The pictures of a report, as SVG."""
 
-Pictures are never scaled on the page: an inch here is 96 pixels there, so the smallest panel fits a phone.
-"""
-
-import io
 import itertools
 import math
 import textwrap
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter
+
+from bertie.reports.drawing import (
+    BLUE,
+    INK,
+    ORANGE,
+    PANEL,
+    RED,
+    add_legend,
+    name_steps,
+    new_panel,
+    shorten,
+    style,
+    to_svg,
+)
 
 Floats = npt.NDArray[np.float64]
 Row = Mapping[str, Any]
 
-# Okabe and Ito's colours, which the colour-blind can tell apart: those dark and light paper both carry.
-BLUE, ORANGE, RED = "#3b8fc7", "#e08a00", "#d55e00"
-INK = "#010203"  # drawn nowhere else, so that it can be replaced by the colour of the page's text
-
-PANEL = (3.1, 2.3)  # inches: 298 pixels wide, for a screen of 320
 POINTS = 300  # more than a panel has pixels
+SCATTERED = 2000  # points
 SMOOTHING = 0.02  # the train curve is averaged over this share of the run
-
-_STYLE: Any = {
-    "svg.fonttype": "none",  # text stays text: it can be searched, and is set in the page's letters
-    "svg.hashsalt": "bertie",
-    "text.parse_math": False,  # labels are the user's: a dollar is a dollar
-    "font.size": 8,
-    "font.family": ["DejaVu Sans"],  # comes with matplotlib, so sizes are the same everywhere
-    "axes.titlesize": 8.5,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.6,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "xtick.labelsize": 7.5,
-    "ytick.labelsize": 7.5,
-    "legend.frameon": False,
-    "legend.fontsize": 7.5,
-    "lines.linewidth": 1.5,
-    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
-}
+DASHED: Any = {"color": INK, "alpha": 0.6, "linewidth": 1, "linestyle": (0, (4, 3))}
 
 
 def training_curves(rows: Sequence[Row]) -> str:
@@ -63,12 +45,38 @@ def training_curves(rows: Sequence[Row]) -> str:
     """
     train = [row for row in rows if row["kind"] == "train"]
     held_out = [row for row in rows if row["kind"] == "evaluation"]
-    with _style():
+    with style():
         return "".join(
             _curve_panel(title, key, unigram, train, held_out)
             for title, key, unigram in _PANELS
             if key == "masked_lm_loss" or any(row.get(key) is not None for row in rows)
         )
+
+
+def finetuning_curves(rows: Sequence[Row], metric: str) -> str:
+    """The course of a fine-tuning, from the rows of `metrics.jsonl`: the loss, and `metric` on each dev part.
+
+    The second panel is left out where there is no dev part.
+    """
+    train = [row for row in rows if row["kind"] == "train"]
+    evaluations = [row for row in rows if row["kind"] == "evaluation"]
+    parts = [
+        key.removesuffix(f"/{metric}") for row in evaluations[:1] for key in row if key.endswith(f"/{metric}")
+    ]
+    with style():
+        loss = _curve_panel("Loss", "loss", None, train, [])
+        if not parts:
+            return loss
+        figure, axes = new_panel(metric)
+        for part, colour in zip(parts, itertools.cycle((ORANGE, BLUE, RED))):
+            steps, values = _series(evaluations, f"{part}/{metric}", axes)
+            axes.plot(
+                steps, values, color=colour, marker="o", markersize=3, linewidth=1.2, label=shorten(part)
+            )
+        axes.set_ylabel("%")
+        name_steps(axes)
+        add_legend(axes)
+        return loss + to_svg(figure)
 
 
 _PANELS = (
@@ -81,8 +89,7 @@ _PANELS = (
 def _curve_panel(
     title: str, key: str, unigram: str | None, train: Sequence[Row], held_out: Sequence[Row]
 ) -> str:
-    figure = Figure(figsize=PANEL, layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = new_panel(title)
     steps, values = _series(train, key, axes)
     if len(steps) > 1:
         axes.plot(*_extremes(steps, values), color=BLUE, alpha=0.3, linewidth=0.7)
@@ -95,28 +102,13 @@ def _curve_panel(
         axes.plot(steps, values, color=ORANGE, marker="o", markersize=3, linewidth=1.2, label="held out")
     baseline = held_out[-1].get(unigram) if unigram and held_out else None
     if baseline is not None:
-        axes.axhline(
-            baseline, color=INK, alpha=0.6, linewidth=1, linestyle=(0, (4, 3)), label="word frequency"
-        )
+        axes.axhline(baseline, label="word frequency", **DASHED)
     _mark_phases(axes, train)
-    axes.set_title(title, pad=18)
-    axes.set_xlabel("step")
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
-    axes.yaxis.set_major_locator(MaxNLocator(5))
+    name_steps(axes)
     if "accuracy" in key:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.3g}%"))
-    axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.6)
-    axes.legend(
-        loc="lower left",
-        bbox_to_anchor=(-0.02, 0.99),
-        ncols=3,
-        borderpad=0,
-        handlelength=1.4,
-        handletextpad=0.5,
-        columnspacing=1.1,
-    )
-    return _svg(figure)
+    add_legend(axes)
+    return to_svg(figure)
 
 
 def _series(rows: Sequence[Row], key: str, axes: Axes) -> tuple[Floats, Floats]:
@@ -172,8 +164,8 @@ def confusion_matrix(matrix: npt.ArrayLike, labels: Sequence[str], title: str = 
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     size = len(labels)
     cell = 0.66 if size <= 6 else 0.4  # inches: 20 labels fit the page
-    names = [label if len(label) <= 24 else label[:23] + "…" for label in labels]
-    with _style():
+    names = [*map(shorten, labels)]
+    with style():
         # The axes fill the figure; the labels stand outside, and the saved picture grows around them.
         figure = Figure(figsize=(cell * size, cell * size))
         axes = figure.add_axes((0, 0, 1, 1), xlim=(0, size), ylim=(size, 0))
@@ -196,7 +188,7 @@ def confusion_matrix(matrix: npt.ArrayLike, labels: Sequence[str], title: str = 
         axes.set_xlabel("predicted")
         axes.set_ylabel("true")
         axes.set_title(title)
-        return _svg(figure, bbox_inches="tight")
+        return to_svg(figure, bbox_inches="tight")
 
 
 def comparison(groups: Mapping[str, Sequence[float]], ylabel: str, baseline: float | None = None) -> str:
@@ -205,7 +197,7 @@ def comparison(groups: Mapping[str, Sequence[float]], ylabel: str, baseline: flo
     A group of one seed has no error bar. Scores that are not finite are left out. `baseline` is a dashed
     line to compare with.
     """
-    with _style():
+    with style():
         figure = Figure(figsize=(max(PANEL[0], 0.7 + 0.95 * len(groups)), 2.6), layout="constrained")
         axes = figure.add_subplot()
         for place, group in enumerate(groups.values()):
@@ -224,7 +216,7 @@ def comparison(groups: Mapping[str, Sequence[float]], ylabel: str, baseline: flo
                 text, (place + 0.27, mean), (6, 0), textcoords="offset points", va="center", fontsize=7
             )
         if baseline is not None:
-            axes.axhline(baseline, color=INK, alpha=0.6, linewidth=1, linestyle=(0, (4, 3)))
+            axes.axhline(baseline, **DASHED)
             axes.annotate(
                 f"baseline {baseline:.4g}",
                 (0, baseline),
@@ -239,27 +231,78 @@ def comparison(groups: Mapping[str, Sequence[float]], ylabel: str, baseline: flo
         axes.set_ylabel(ylabel)
         axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.6)
         axes.margins(y=0.15)
-        return _svg(figure)
+        return to_svg(figure)
+
+
+def dots(
+    names: Sequence[str],
+    series: Mapping[str, Sequence[Sequence[float]]],
+    xlabel: str,
+    chosen: int | None = None,
+) -> str:
+    """A line for each name, from the top, with the values of two series on it as dots.
+
+    Args:
+        names: (R,) of the lines.
+        series: its name, and for each line the values: none, one or several.
+        xlabel: what the values are.
+        chosen: a line that is marked.
+    """
+    with style():
+        # The axes fill the figure; the names stand outside, and the saved picture grows around them.
+        figure = Figure(figsize=(PANEL[0], 0.21 * max(len(names), 2)))
+        axes = figure.add_axes((0, 0, 1, 1), ylim=(len(names) - 0.4, -0.6))
+        for (name, rows), marker, colour in zip(series.items(), "oD", (BLUE, ORANGE), strict=True):
+            points = [(value, place) for place, values in enumerate(rows) for value in values]
+            x, y = np.array(points, dtype=np.float64).reshape(-1, 2).T
+            axes.plot(x, y, marker, color=colour, alpha=0.8, markersize=4, markeredgewidth=0, label=name)
+        if chosen is not None:
+            axes.axhspan(chosen - 0.5, chosen + 0.5, color=BLUE, alpha=0.2, linewidth=0)
+        axes.set_yticks(range(len(names)), [*map(shorten, names)])
+        axes.tick_params(axis="y", length=0)
+        axes.set_xlabel(xlabel)
+        axes.grid(color=INK, alpha=0.12, linewidth=0.6)
+        add_legend(axes)
+        return to_svg(figure, bbox_inches="tight")
+
+
+def scatter(gold: Floats, predicted: Floats) -> str:
+    """Predicted numbers by gold ones, (n,) each; those on the dashed line are right."""
+    every = -(-len(gold) // SCATTERED)
+    with style():
+        figure = Figure(figsize=(PANEL[0], PANEL[0]), layout="constrained")
+        axes = figure.add_subplot(aspect="equal")
+        ends = [min(gold.min(), predicted.min()), max(gold.max(), predicted.max())]
+        axes.plot(ends, ends, **DASHED)
+        axes.plot(
+            gold[::every], predicted[::every], "o", color=BLUE, alpha=0.4, markersize=3, markeredgewidth=0
+        )
+        axes.set_xlabel("gold")
+        axes.set_ylabel("predicted")
+        axes.grid(color=INK, alpha=0.12, linewidth=0.6)
+        return to_svg(figure)
+
+
+def threshold_curves(thresholds: Floats, curves: Mapping[str, Floats], chosen: float) -> str:
+    """Scores in percent by the threshold from which on there is no answer; (n,) each, in order.
+
+    Outliers are drawn at the ends: where no span is possible, run_squad.py's null odds are a million.
+    """
+    lower, upper = np.quantile(thresholds, [0.25, 0.75])
+    reach = 1.5 * (upper - lower)  # Tukey's, of a box plot
+    ends = lower - reach, upper + reach
+    with style():
+        figure, axes = new_panel()
+        for (name, values), colour in zip(curves.items(), (BLUE, ORANGE), strict=True):
+            x, y = _extremes(thresholds.clip(*ends), values)
+            axes.plot(x, y, color=colour, drawstyle="steps-post", label=name)
+        axes.axvline(float(np.clip(chosen, *ends)), label=f"chosen: {chosen:.4g}", **DASHED)
+        axes.set_xlabel("null threshold")
+        axes.set_ylabel("%")
+        add_legend(axes)
+        return to_svg(figure)
 
 
 def _short(count: float) -> str:
     """A count in at most five characters or so."""
     return f"{count:,.0f}" if count < 100_000 else f"{count / 1000:,.0f}k"
-
-
-@contextmanager
-def _style() -> Iterator[None]:
-    """Draw in the style of the report; other users of matplotlib keep theirs."""
-    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
-        # The browser has letters that matplotlib's own font lacks.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font", category=UserWarning)
-        yield
-
-
-def _svg(figure: Figure, **options: Any) -> str:
-    """The SVG element alone, without prologue, background or date; equal figures give equal text."""
-    drawing = io.StringIO()
-    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    figure.savefig(drawing, format="svg", transparent=True, metadata=nothing, **options)
-    text = drawing.getvalue()
-    return text[text.index("<svg") :].replace(INK, "currentColor")

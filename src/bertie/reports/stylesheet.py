@@ -75,6 +75,13 @@ td.number { white-space: nowrap; }
 .share { text-align: right; color: var(--faint); }
 mark { background: none; color: var(--accent); border-bottom: 2px solid var(--bar); font-weight: 600; }
 
+.mistakes { list-style: none; margin: 1.4rem 0 2.2rem; padding: 0; }
+.mistakes li { break-inside: avoid; border-top: 1px solid var(--rule); padding: .6rem 0; max-width: 46rem; }
+.mistakes p { margin: 0 0 .25rem; max-width: none; overflow-wrap: anywhere; }
+.mistakes dl { margin: 0; font-size: .9rem; overflow-wrap: anywhere; }
+.mistakes dt, .mistakes dd { display: inline; margin: 0 .5rem 0 0; }
+.mistakes dt { color: var(--faint); font-style: italic; }
+
 @media (max-width: 30rem) {
   main { padding: 1.6rem .625rem 3rem; }
   body { font-size: 1rem; }

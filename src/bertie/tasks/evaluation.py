@@ -11,7 +11,6 @@ import torch
 
 from bertie.base.errors import ModelError
 from bertie.model.batch import grouped, pack_selected, token_budget_batches, token_places
-from bertie.model.directory import Description
 from bertie.model.heads import (
     ClassificationModel,
     MultipleChoiceModel,
@@ -22,6 +21,7 @@ from bertie.model.weights import load_model
 from bertie.tasks.custom import OwnQuestions, OwnTexts
 from bertie.tasks.squad import SpanAnswers
 from bertie.tasks.task import Head, Inputs, Scores, Task
+from bertie.text.tokenizer import Tokenizer
 from bertie.training.hardware import Hardware
 
 TaskModel = ClassificationModel | TokenClassificationModel | QuestionAnsweringModel | MultipleChoiceModel
@@ -55,14 +55,14 @@ class Evaluation(NamedTuple):
 
 
 def evaluate(
-    task: Task[Any, Any], model: TaskModel, parts: Mapping[str, Part], hardware: Hardware, tune: bool
+    task: Task[Any, Any], model: TaskModel, parts: Mapping[str, Part], hardware: Hardware
 ) -> Evaluation:
-    """Score a model on every part; with `tune` the task first chooses its threshold on the first one."""
+    """Score a model on every part; on the first one the task chooses its threshold."""
     predictions: dict[str, Any] = {}
     scores: dict[str, Scores] = {}
     for name, (examples, inputs) in parts.items():
         logits = compute_logits(model, inputs, hardware)
-        if tune and not predictions:
+        if not predictions:
             task = task.tuned(examples, task.decode(examples, inputs, logits))
         predictions[name] = task.decode(examples, inputs, logits)
         scores[name] = task.score(examples, predictions[name])
@@ -91,8 +91,16 @@ def compute_logits(
     return logits
 
 
-def load_for(task: Task[Any, Any], path: Path) -> tuple[TaskModel, Task[Any, Any], Description]:
-    """A model directory, and the task with the model's labels and threshold.
+class Loaded(NamedTuple):
+    """A fine-tuned model, and its task with its labels and threshold."""
+
+    task: Task[Any, Any]
+    model: TaskModel
+    tokenizer: Tokenizer
+
+
+def load_for(task: Task[Any, Any], path: Path, hardware: Hardware) -> Loaded:
+    """Read a model directory for a task.
 
     Raises:
         ModelError: the model has another head than the task needs, or other labels.
@@ -116,14 +124,14 @@ def load_for(task: Task[Any, Any], path: Path) -> tuple[TaskModel, Task[Any, Any
         task = task.with_labels(description.labels)
     if isinstance(task, SpanAnswers) and description.null_threshold is not None:
         task = replace(task, null_threshold=description.null_threshold)
-    return model, task, description
-
-
-def answer(task: Task[Any, Any], path: Path, examples: Any, max_seq_length: int, hardware: Hardware) -> Any:
-    """What the model of a directory says of examples, labelled or not, in the task's form."""
-    model, task, description = load_for(task, path)
     model.to(hardware.device)
-    inputs = task.encode(examples, description.tokenizer, max_seq_length)
+    return Loaded(task, model, description.tokenizer)
+
+
+def answer(loaded: Loaded, examples: Any, max_seq_length: int, hardware: Hardware) -> Any:
+    """What a model says of examples, labelled or not, in the task's form."""
+    task, model, tokenizer = loaded
+    inputs = task.encode(examples, tokenizer, max_seq_length)
     return task.decode(examples, inputs, compute_logits(model, inputs, hardware))
 
 

@@ -95,7 +95,7 @@ def finetune(
         Stopped: a signal came; the run is saved and can be resumed.
     """
     inputs = task.encode(training, start.tokenizer, settings.max_seq_length)
-    settings = _fit(settings, start, inputs)
+    settings = fit_settings(settings, start, inputs)
     run = RunDirectory(output)
     check_run(run, settings, resume, MAY_CHANGE)
     torch.manual_seed(int(stream_key(settings.seed)))
@@ -118,7 +118,7 @@ def finetune(
 
     def evaluate_and_keep() -> dict[str, float]:
         nonlocal kept
-        now = evaluate(task, model, parts, settings, tune=True)
+        now = evaluate(task, model, parts, settings)
         if not settings.keep_best or _is_better(task, now.scores, output):
             kept = now
             described = replace(description, null_threshold=saved_threshold(now.task))
@@ -163,7 +163,7 @@ def finetune(
     run.forget_checkpoints()
     if kept is None:  # the best epoch was before the run was resumed
         load_weights(run.model_directory / WEIGHTS_FILE, model)
-        kept = evaluate(task, model, parts, settings, tune=True)
+        kept = evaluate(task, model, parts, settings)
     return kept
 
 
@@ -220,8 +220,12 @@ def _is_better(task: Task[Any, Any], scores: dict[str, Scores], output: Path) ->
     return bool(scores[first][task.main_metric] > best)
 
 
-def _fit(settings: FinetuningSettings, start: Start, inputs: Inputs) -> FinetuningSettings:
-    """The settings with what only the machine and the examples can tell."""
+def fit_settings(settings: FinetuningSettings, start: Start, inputs: Inputs) -> FinetuningSettings:
+    """The settings with what only the machine and the examples can tell.
+
+    Raises:
+        SettingsError: they do not fit the model, or there is no such device.
+    """
     if settings.max_seq_length > start.config.max_position_embeddings:
         raise SettingsError(
             f"max_seq_length {settings.max_seq_length} is longer than the model's positions: "

@@ -156,6 +156,11 @@ class Tagging(Task[TaggedSentences, Tags]):
         paths += [data / f"eng.{stem}" for stem in stems]
         return next((path for path in paths if path.exists()), paths[0])
 
+    @property
+    def predictions_file(self) -> str:
+        """Columns, which conlleval reads."""
+        return "predictions.conll"
+
     def read(self, path: Path, labelled: bool) -> TaggedSentences:
         return read_conll(path, labelled)
 

@@ -10,9 +10,13 @@ import numpy as np
 import pydantic
 
 from bertie.base.files import atomic_directory, read_json, write_json
-from bertie.base.settings import Settings
-from bertie.tasks.finetuning import FinetuningSettings, Start, finetune
+from bertie.base.settings import Settings, write_toml
+from bertie.tasks.finetuning import FinetuningSettings, Start, finetune, fit_settings
 from bertie.tasks.task import Scores, Task
+from bertie.training.checkpoints import RunDirectory, check_run
+
+# What may be another when a search goes on: it can be widened.
+GRID = {"batch_sizes", "learning_rates", "epochs", "restarts"}
 
 RESULT_FILE = "result.json"  # of a run that has ended: its scores
 
@@ -24,6 +28,7 @@ class SearchSettings(Settings):
     learning_rates: tuple[float, ...] = pydantic.Field((5e-5, 3e-5, 2e-5), min_length=1)
     epochs: tuple[int, ...] = pydantic.Field((2, 3, 4), min_length=1)
     restarts: int = pydantic.Field(1, gt=0)  # each with a seed of its own
+    training_set: str = ""  # the hash of what is learnt from, filled in at the start
     finetuning: FinetuningSettings = FinetuningSettings()  # what the grid leaves open
 
 
@@ -73,9 +78,16 @@ def search(
     given again, finishes the search. Of the other cells, scores and predictions are kept, not the models.
 
     Raises:
-        SettingsError: a run in `output` was begun with other settings.
+        SettingsError: the search in `output` was begun with other settings than those of the grid.
+        DataError: it was begun with other examples.
         Stopped: a signal came.
     """
+    inputs = task.encode(training, start.tokenizer, settings.finetuning.max_seq_length)
+    fitted = fit_settings(settings.finetuning, start, inputs)
+    settings = settings.model_copy(update={"finetuning": fitted, "training_set": fitted.training_set})
+    directory = RunDirectory(output)
+    check_run(directory, settings, resume=directory.settings_file.exists(), may_change=GRID)
+    write_toml(directory.settings_file, settings)
     cells: list[Cell] = []
     grid = itertools.product(settings.batch_sizes, settings.learning_rates, settings.epochs)
     for batch_size, learning_rate, epochs in grid:

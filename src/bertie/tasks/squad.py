@@ -45,6 +45,11 @@ class SpanAnswers(Task[Questions, SpanPredictions]):
         return "spans"
 
     @property
+    def predictions_file(self) -> str:
+        """As run_squad.py has it."""
+        return "predictions.json"
+
+    @property
     def allow_no_answer(self) -> bool:
         """Whether a question may have no answer."""
         return self.version == "2.0"
@@ -64,10 +69,19 @@ class SpanAnswers(Task[Questions, SpanPredictions]):
         return decode_spans(examples, inputs, logits, self.n_best, self.max_answer_length, threshold)
 
     def tuned(self, examples: Questions, predictions: SpanPredictions) -> Self:
-        """This task with the threshold that gives these predictions the highest F1, as Section 4.3 has it."""
+        """This task with the threshold that gives these predictions the highest F1, as Section 4.3 has it.
+
+        Where that is never to answer, evaluate-v2.0.py names the threshold 0, which is not that of no answer.
+        """
         if not self.allow_no_answer:
             return self
-        return replace(self, null_threshold=self.score(examples, predictions)["best_f1_thresh"])
+        assert predictions.null_odds is not None
+        scores = self.score(examples, predictions)
+        tuned = replace(self, null_threshold=scores["best_f1_thresh"])
+        found = replace(predictions, null_threshold=tuned.null_threshold)
+        if self.score(examples, found)["f1"] < scores["best_f1"]:
+            return replace(self, null_threshold=float(predictions.null_odds.min()) - 1)
+        return tuned
 
     def score(self, examples: Questions, predictions: SpanPredictions) -> Scores:
         """`exact_match` and `f1`; for v2.0 also what else evaluate-v2.0.py gives.

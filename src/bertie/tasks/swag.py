@@ -81,6 +81,11 @@ class MultipleChoice(Task[Choices, Int64s]):
     def head(self) -> Head:
         return "choices"
 
+    @property
+    def predictions_file(self) -> str:
+        """As rowanz/swagaf has it."""
+        return "predictions.csv"
+
     def file(self, data: Path, part: str) -> Path:
         return data / f"{part}.csv" if data.is_dir() else data
 

@@ -1,0 +1,161 @@
+"""Files of texts -> what a model is asked, few rows in memory at a time.
+
+Every row gives one record, in order. So does a blank line of plain text, which has an empty answer: a file of
+n lines has n answers.
+"""
+
+import csv
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from itertools import count, takewhile
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from bertie.base.errors import DataError, SettingsError
+from bertie.base.rows import read_lines, suffix_of
+from bertie.base.tables import open_parquet
+
+InputFormat = Literal["text", "jsonl", "csv", "tsv", "parquet", "conll"]
+
+DELIMITERS = {"csv": ",", "tsv": "\t"}
+_SUFFIXES: dict[str, InputFormat] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+    ".conll": "conll",
+}
+_BATCH_ROWS = 256  # of a Parquet file, in memory at a time
+
+
+class Record(NamedTuple):
+    """What is asked of a model at a time.
+
+    place  where it stands, for messages
+    row    all columns of its row
+    texts  what is asked, in the order of the columns asked for; a list of endings is one
+    """
+
+    place: str
+    row: Mapping[str, Any]
+    texts: tuple[Any, ...]
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether nothing is asked."""
+        return not self.texts[0].strip()
+
+
+def input_format(path: Path) -> InputFormat:
+    """The format that a file's name says; plain text, a text a line, where it says none."""
+    return _SUFFIXES.get(suffix_of(path), "text")
+
+
+def read_records(path: Path | None, format: InputFormat, columns: Mapping[str, str]) -> Iterator[Record]:
+    """Read the records of a file, or of standard input where `path` is None; few are in memory at a time.
+
+    Args:
+        path: the file.
+        format: any but conll.
+        columns: of each text asked for, by what it is, the column. `endings` is a column of lists, several
+            columns with commas between, or else the columns ending0, ending1, ….
+
+    Raises:
+        SettingsError: there is no such column, or plain text cannot have what is asked for.
+        DataError: the file is missing or damaged, or a row is malformed; the message names it.
+    """
+    if format == "text" and len(columns) > 1:
+        wanted = ", ".join(columns)
+        raise SettingsError(f"plain text has no columns for {wanted}: give a .csv, .tsv, .jsonl or .parquet")
+    name = str(path or "standard input")
+    for place, row in _rows(path, name, format, columns):
+        texts = tuple(_pick(row, role, column, place) for role, column in columns.items())
+        yield Record(place, row, texts)
+
+
+def _pick(row: Mapping[str, Any], role: str, column: str, place: str) -> Any:
+    """The text, or the list of endings, that a column holds."""
+    if role == "endings" and column not in row:
+        numbered = takewhile(row.__contains__, (f"ending{number}" for number in count()))
+        names = column.split(",") if "," in column else list(numbered)
+        if names:
+            return [_pick(row, "ending", name, place) for name in names]
+    if column not in row:
+        raise SettingsError(
+            f"{place}: no column {column!r}; name another with --column {role}=…, there are: {', '.join(row)}"
+        )
+    value = row[column]
+    if role == "endings" and isinstance(value, list) and all(isinstance(ending, str) for ending in value):
+        return value
+    if role == "endings" or not isinstance(value, str):
+        kind = "list of texts" if role == "endings" else "text"
+        raise DataError(f"{place}: {value!r} in the column {column!r} is no {kind}")
+    return value
+
+
+def _rows(
+    path: Path | None, name: str, format: InputFormat, columns: Mapping[str, str]
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Each row, and its place."""
+    if format == "parquet":
+        assert path is not None
+        yield from _parquet_rows(path)
+        return
+    lines = _read_standard_input() if path is None else read_lines(path)
+    if format in DELIMITERS:
+        yield from _csv_rows(lines, name, DELIMITERS[format])
+        return
+    (column,) = columns.values() if format == "text" else [""]
+    for number, line in enumerate(lines, 1):
+        place = f"{name}: line {number}"
+        if format == "text":
+            yield place, {column: line}
+        elif line and not line.isspace():
+            yield place, _parse_object(line, place)
+
+
+def _read_standard_input() -> Iterator[str]:
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError as error:
+            message = f"standard input: line {number}: not UTF-8 ({error.reason}); convert it first"
+            raise DataError(message) from None
+
+
+def _parse_object(line: str, place: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{place}: not valid JSON ({error})") from None
+    if not isinstance(row, dict):
+        raise DataError(f"{place}: not a JSON object; write one object a line")
+    return row
+
+
+def _csv_rows(lines: Iterator[str], name: str, delimiter: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    csv.field_size_limit(sys.maxsize)  # the library's own limit, 131,072 characters, is less than a book
+    reader = csv.DictReader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True)
+    try:
+        for row in reader:
+            place = f"{name}: line {reader.line_num}"
+            if None in row or None in row.values():  # more fields, or fewer
+                raise DataError(
+                    f"{place}: not {len(reader.fieldnames or ())} fields, as there are columns; put a field "
+                    "that holds the separator between quotation marks"
+                )
+            yield place, row
+    except csv.Error as error:
+        place = f"{name}: line {reader.line_num + 1}"
+        raise DataError(f"{place}: the row that begins here is malformed ({error})") from None
+
+
+def _parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    with open_parquet(path) as file:
+        number = 0
+        for batch in file.iter_batches(_BATCH_ROWS):
+            for row in batch.to_pylist():
+                number += 1
+                yield f"{path}: row {number}", row

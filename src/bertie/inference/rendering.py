@@ -1,0 +1,129 @@
+"""Answers -> text for people, JSON lines, tables, CoNLL columns: one row for each record, in order."""
+
+import csv
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+from bertie.base.errors import SettingsError
+from bertie.inference.answers import Answer, Choice, Guess, Label, Mention, Method
+from bertie.inference.records import DELIMITERS, Record
+
+OutputFormat = Literal["text", "jsonl", "csv", "tsv", "conll"]
+# A record and what the method gives for it; where it is blank an empty list, of a number None.
+Answered = Iterable[tuple[Record, Any]]
+
+_FORMATS: dict[str, OutputFormat] = {".jsonl": "jsonl", ".csv": "csv", ".tsv": "tsv", ".conll": "conll"}
+# The columns of a table; those behind `prediction` belong to the best answer.
+_COLUMNS: dict[Method, tuple[str, ...]] = {
+    "fill_mask": ("prediction",),
+    "classify": ("prediction", "score"),
+    "rate": ("prediction",),
+    "tag": ("prediction",),
+    "answer": ("prediction", "start", "end", "score"),
+    "choose": ("prediction", "ending", "score"),
+}
+
+
+def output_format(path: Path) -> OutputFormat:
+    """The format that the name of a file to be written says.
+
+    Raises:
+        SettingsError: it says none.
+    """
+    if path.suffix not in _FORMATS:
+        raise SettingsError(f"--output {path}: name it {', '.join(_FORMATS)}")
+    return _FORMATS[path.suffix]
+
+
+def write_answers(
+    answered: Answered, file: TextIO, format: OutputFormat, method: Method, several_labels: bool
+) -> None:
+    """Write all answers, each as soon as it is there.
+
+    In JSON lines a row keeps its own columns and has its answers under `prediction`; a table has the columns
+    of the first row and the best answer (see `_best`).
+    """
+    if format in DELIMITERS:
+        _write_table(answered, file, DELIMITERS[format], method, several_labels)
+        return
+    for record, answers in answered:
+        if format == "jsonl":
+            row = {**record.row, "prediction": _named(answers)}
+            # Dates and the like, which Parquet has, become strings.
+            print(json.dumps(row, ensure_ascii=False, default=str), file=file)
+        elif format == "conll":
+            print("".join(f"{word.word}\t{word.tag}\n" for word in answers), file=file)
+        else:
+            print(*_lines(record, answers, method), sep="\n", file=file)
+
+
+def _write_table(
+    answered: Answered, file: TextIO, delimiter: str, method: Method, several_labels: bool
+) -> None:
+    writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+    names: list[str] = []
+    for record, answers in answered:
+        row = {**record.row, **dict.fromkeys(_COLUMNS[method], "")}
+        if answers not in ([], None):
+            row |= dict(zip(_COLUMNS[method], _best(answers, method, several_labels), strict=False))
+        if not names:
+            names = list(row)
+            writer.writerow(names)
+        writer.writerow([_cell(row.get(name, "")) for name in names])
+
+
+def _best(answers: Any, method: Method, several_labels: bool) -> tuple[Any, ...]:
+    """The pieces for all [MASK]s; all entities; all labels likelier than not; otherwise the best answer."""
+    match method:
+        case "fill_mask":
+            return (" ".join(guesses[0].token_str for guesses in answers),)
+        case "rate":
+            return (answers,)
+        case "tag":
+            return (_named(answers),)
+        case "classify" if several_labels:
+            return ([label.label for label in answers if label.score > 0.5],)
+        case _:
+            return tuple(answers[0])
+
+
+def _cell(value: Any) -> Any:
+    return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, list | dict) else value
+
+
+def _named(answers: Any) -> Any:
+    """Answers as JSON objects."""
+    if isinstance(answers, list):
+        return [_named(answer) for answer in answers]
+    return answers._asdict() if hasattr(answers, "_asdict") else answers
+
+
+def _lines(record: Record, answers: Any, method: Method) -> Iterator[str]:
+    """The text, and below it its answers; the text again for each further [MASK]."""
+    asked = [text for text in record.texts if isinstance(text, str)]
+    title = asked[0] if method == "answer" else " | ".join(asked)
+    if method == "rate":
+        yield title
+        if answers is not None:
+            yield f"  {answers:.4g}"
+        return
+    for group in answers if method == "fill_mask" and answers else [answers]:
+        yield title
+        for answer in group:
+            yield f"  {answer.score:6.1%}  {_shown(answer)}"
+
+
+def _shown(answer: Guess | Label | Mention | Answer | Choice) -> str:
+    match answer:
+        case Guess():
+            return answer.sequence
+        case Label():
+            return answer.label
+        case Mention():
+            return f"{answer.label}  {answer.text}  ({answer.start}-{answer.end})"
+        case Answer():
+            return f"{answer.text}  ({answer.start}-{answer.end})" if answer.text else "(no answer)"
+        case Choice():
+            return answer.ending

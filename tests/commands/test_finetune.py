@@ -1,0 +1,192 @@
+"""`bertie finetune`, `search`, `evaluate` and `submission`, as a user types them."""
+
+import csv
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from bertie.commands.main import main
+from bertie.model.config import BertConfig
+from bertie.model.directory import Description
+from bertie.model.heads import PreTrainingModel
+from bertie.model.weights import save_model
+from bertie.tasks.catalogue import TASKS
+from bertie.text.tokenizer import Tokenizer
+from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
+
+GOOD, BAD = ("good", "fine", "great"), ("bad", "poor", "awful")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A tiny model, and reviews whose label is in the words."""
+    folder = tmp_path_factory.mktemp("finetune")
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789"
+    words = ["film", "the", "was", *GOOD, *BAD, *letters, *(f"##{letter}" for letter in letters)]
+    tokenizer = Tokenizer(Vocabulary([*SPECIAL_TOKENS, *words]))
+    config = BertConfig(
+        vocab_size=len(tokenizer.vocabulary),
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=64,
+        initializer_range=0.1,
+    )
+    torch.manual_seed(0)
+    description = Description(config, PreTrainingModel.architecture, (), tokenizer)
+    save_model(folder / "model", PreTrainingModel(config), description, "card")
+    chance = np.random.default_rng(0)
+    for name, count in (("train", 120), ("dev", 40)):
+        with (folder / f"{name}.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["review", "stars"])
+            for _ in range(count):
+                stars = int(chance.integers(2))
+                writer.writerow([f"the film was {chance.choice((BAD, GOOD)[stars])}, a film", stars])
+    return folder
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def bertie(monkeypatch, capsys) -> Callable[..., Done]:
+    """Run a command in a folder, in this process: starting a new one takes seconds."""
+
+    def run(folder: Path, *arguments: str) -> Done:
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(sys, "argv", ["bertie", *arguments])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as exit_status:
+            main()
+        return Done(exit_status.value.code or 0, *capsys.readouterr())
+
+    return run
+
+
+OWN = ["--train", "train.csv", "--dev", "dev.csv", "--text", "review", "--label", "stars", "--model", "model"]
+FAST = ["--set", "optimizer.learning_rate=3e-3", "--set", "epochs=4"]
+
+
+def test_ones_own_file(bertie, folder):
+    done = bertie(folder, "finetune", *OWN, "--out", "run", *FAST, "--json")
+    assert done.returncode == 0, done.stderr
+    scores = json.loads(done.stdout)
+    assert scores["dev"]["accuracy"] > 90
+    assert scores == json.loads((folder / "run/scores.json").read_text())["scores"]
+    assert "labels: 0 " in done.stderr
+    assert (folder / "run/report.html").exists()
+    columns = ["--text", "review", "--label", "stars"]
+    again = bertie(folder, "evaluate", "--model", "run/model", "--data", "dev.csv", *columns, "--json")
+    assert json.loads(again.stdout)["accuracy"] == scores["dev"]["accuracy"], again.stderr
+    file = "run/predictions/dev/predictions.tsv"
+    again = bertie(folder, "evaluate", "--predictions", file, "--data", "dev.csv", *columns, "--json")
+    assert json.loads(again.stdout)["accuracy"] == scores["dev"]["accuracy"], again.stderr
+    refused = bertie(folder, "finetune", *OWN, "--out", "run", *FAST)
+    assert refused.returncode == 2
+    assert "already holds a run" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("review,stars\nfine,1\n,0\nbad,1\nbad,0\n", "train.csv: line 3"),
+        ("review,rating\nfine,1\n", "no column 'stars'"),
+        ("review,stars\nfine,1\nbad,1\n", "all examples have"),
+        ("review,stars\nfine,1\nbad,0\nbad,0\n", "no other example has the label '1'"),
+    ],
+)
+def test_bad_input_is_one_line(bertie, folder, tmp_path, rows, message):
+    shutil.copytree(folder / "model", tmp_path / "model")
+    shutil.copy(folder / "dev.csv", tmp_path)
+    (tmp_path / "train.csv").write_text(rows)
+    refused = bertie(tmp_path, "finetune", *OWN, "--out", "run")
+    assert refused.returncode == 2
+    assert message in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unknown_label_in_dev_is_named(bertie, folder, tmp_path):
+    for name in ("model", "train.csv"):
+        (tmp_path / name).symlink_to(folder / name)
+    (tmp_path / "dev.csv").write_text("review,stars\nfine,1\nfine,7\n")
+    refused = bertie(tmp_path, "finetune", *OWN, "--out", "run")
+    assert refused.returncode == 2
+    assert "dev.csv: line 3" in refused.stderr
+    assert "'7'" in refused.stderr
+
+
+def test_a_search_repeats_nothing_and_keeps_the_best(bertie, folder):
+    grid = ["--set", "batch_sizes=[32]", "--set", "learning_rates=[3e-3,1e-6]", "--set", "epochs=[2]"]
+    arguments = ["search", *OWN, "--out", "search", *grid, "--set", "restarts=2", "--json"]
+    done = bertie(folder, *arguments)
+    assert done.returncode == 0, done.stderr
+    cells = json.loads(done.stdout)
+    assert [len(cell["scores"]) for cell in cells] == [2, 2]
+    assert max(cells, key=lambda cell: cell["mean"])["chosen"]
+    assert cells[0]["std"] == pytest.approx(np.std(cells[0]["scores"], ddof=1))
+    kept = [path.parent.name for path in (folder / "search/cells").glob("*/model")]
+    assert all("rate0.003" in name for name in kept) == cells[0]["chosen"]
+    assert len(kept) == 2
+    lost = folder / "search/cells/batch32-rate1e-06-epochs2-seed1"
+    before = {path: path.stat().st_mtime_ns for path in (folder / "search/cells").glob("*/metrics.jsonl")}
+    shutil.rmtree(lost)
+    again = bertie(folder, *arguments)
+    assert json.loads(again.stdout) == cells, again.stderr
+    for path, time in before.items():
+        assert (path.stat().st_mtime_ns == time) == (path.parent != lost)
+    other = bertie(folder, *arguments, "--set", "finetuning.max_seq_length=64")
+    assert other.returncode == 2
+    assert "finetuning was" in other.stderr
+
+
+@pytest.mark.parametrize("name", ["mrpc", "sts-b", "mnli", "swag", "squad-v1", "squad-v2", "ner"])
+def test_a_task_of_the_paper(bertie, folder, shared_data, name):
+    places = {"swag": "swag-layout", "squad-v1": "squad", "squad-v2": "squad", "ner": "ner/wnut17"}
+    data = str(shared_data / places.get(name, "glue"))
+    few = ["--set", "max_training_examples=32", "--set", "epochs=1"]
+    done = bertie(
+        folder, "finetune", "--task", name, "--data", data, "--model", "model", "--out", name, *few, "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    scores = json.loads(done.stdout)
+    task = TASKS[name]
+    assert list(scores) == list(task.dev_parts)
+    part = task.dev_parts[0]
+    for source in (
+        ["--model", f"{name}/model"],
+        ["--predictions", f"{name}/predictions/{part}/{task.predictions_file}"],
+    ):
+        again = bertie(folder, "evaluate", "--task", name, "--data", data, "--part", part, *source, "--json")
+        found = json.loads(again.stdout)
+        assert found[task.main_metric] == pytest.approx(scores[part][task.main_metric], abs=1e-9), (
+            again.stderr
+        )
+
+
+def test_a_submission_wants_all_tasks(bertie, folder, shared_data):
+    few = ["--set", "max_training_examples=32", "--set", "epochs=1"]
+    data = str(shared_data / "glue")
+    done = bertie(
+        folder, "finetune", "--task", "rte", "--data", data, "--model", "model", "--out", "rte", *few
+    )
+    assert done.returncode == 0, done.stderr
+    lines = (folder / "rte/submission/RTE.tsv").read_text().splitlines()
+    assert lines[0] == "index\tprediction"
+    assert len(lines) == 3001
+    refused = bertie(folder, "submission", "rte", "--out", "glue.zip")
+    assert refused.returncode == 2
+    assert "CoLA.tsv" in refused.stderr

@@ -1,0 +1,71 @@
+"""A small random model for each head, in a directory, that reads any lower-case text."""
+
+import string
+from pathlib import Path
+
+import torch
+
+from bertie.model.config import BertConfig
+from bertie.model.directory import Description
+from bertie.model.heads import (
+    ClassificationModel,
+    EncoderModel,
+    MaskedLMModel,
+    MultipleChoiceModel,
+    PreTrainingModel,
+    QuestionAnsweringModel,
+    TokenClassificationModel,
+)
+from bertie.model.weights import save_model
+from bertie.text.tokenizer import Tokenizer
+from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
+
+LETTERS = [*string.ascii_lowercase, *string.digits]
+WORDS = ["the", "cat", "sat", "on", "mat", "paris", "##ting"]
+TOKENIZER = Tokenizer(
+    Vocabulary([*SPECIAL_TOKENS, *WORDS, *LETTERS, *(f"##{letter}" for letter in LETTERS), *".,?!-'[]()"])
+)
+CONFIG = BertConfig(
+    vocab_size=len(TOKENIZER.vocabulary),
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=32,
+    max_position_embeddings=128,
+    initializer_range=0.5,
+)
+LABELS = ("bad", "fair", "good")
+TAGS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
+
+# The model, its labels, the rest of its description.
+MODELS = {
+    "pre-training": (lambda: PreTrainingModel(CONFIG), (), {}),
+    "masked LM": (lambda: MaskedLMModel(CONFIG), (), {}),
+    "classifier": (lambda: ClassificationModel(CONFIG, 3), LABELS, {}),
+    "several labels": (
+        lambda: ClassificationModel(CONFIG, 3, "multi_label_classification"),
+        LABELS,
+        {"problem_type": "multi_label_classification"},
+    ),
+    "regression": (
+        lambda: ClassificationModel(CONFIG, 1, "regression"),
+        ("number",),
+        {"problem_type": "regression"},
+    ),
+    "tagger": (lambda: TokenClassificationModel(CONFIG, len(TAGS)), TAGS, {}),
+    "squad-v1": (lambda: QuestionAnsweringModel(CONFIG), (), {}),
+    "squad-v2": (lambda: QuestionAnsweringModel(CONFIG), (), {"null_threshold": 0.5}),
+    "choices": (lambda: MultipleChoiceModel(CONFIG), (), {}),
+    "encoder": (lambda: EncoderModel(CONFIG), (), {}),
+}
+
+
+def save_small(directory: Path, kind: str, **description: object) -> Path:
+    """Write one of MODELS; the same weights each time."""
+    torch.manual_seed(1)
+    make, labels, rest = MODELS[kind]
+    model = make()
+    values = {"labels": labels, **rest, **description}
+    described = Description(CONFIG, model.architecture, tokenizer=TOKENIZER, **values)
+    save_model(directory / kind, model, described, "card")
+    return directory / kind

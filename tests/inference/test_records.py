@@ -1,0 +1,142 @@
+"""Files of every kind give the same records, and say where they are wrong."""
+
+import gzip
+import io
+import json
+import sys
+from itertools import islice
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertie.base.errors import BertieError, DataError, SettingsError
+from bertie.inference.records import input_format, read_records
+
+ROWS = [
+    {"id": "1", "text": "one, two", "pair": 'a "b"'},
+    {"id": "2", "text": "", "pair": "c"},
+    {"id": "3", "text": "drei\u2028vier", "pair": ""},
+]
+
+
+def write(path, rows):
+    """The rows in a file of the kind that its name says."""
+    if path.suffix == ".parquet":
+        pyarrow = pytest.importorskip("pyarrow")
+        from pyarrow.parquet import write_table
+
+        write_table(pyarrow.Table.from_pylist(rows), path)
+        return path
+    if ".jsonl" in path.name:
+        content = "\n".join(json.dumps(row) for row in rows) + "\n\n"
+    else:
+        delimiter = "\t" if ".tsv" in path.name else ","
+        cells = [list(rows[0]), *(row.values() for row in rows)]
+        quoted = [['"' + str(cell).replace('"', '""') + '"' for cell in row] for row in cells]
+        content = "".join(delimiter.join(row) + "\n" for row in quoted)
+    data = content.encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def read(path, columns=None, format=None):
+    columns = columns or {"text": "text"}
+    return list(read_records(path, format or input_format(path), columns))
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.jsonl.gz", "a.csv.gz", "a.parquet"])
+def test_rows_of_every_kind_of_file(tmp_path, name):
+    path = write(tmp_path / name, ROWS)
+    records = read(path, {"text": "text", "pair": "pair"})
+    assert [record.row for record in records] == ROWS
+    assert [record.texts for record in records] == [(row["text"], row["pair"]) for row in ROWS]
+    assert [record.is_blank for record in records] == [False, True, False]
+    unit, first = ("row", 1) if name == "a.parquet" else ("line", 1 if "jsonl" in name else 2)
+    assert [record.place for record in records] == [f"{path}: {unit} {first + i}" for i in range(3)]
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs"]))))
+def test_every_line_of_plain_text_is_a_record(tmp_path_factory, lines):
+    path = tmp_path_factory.mktemp("texts") / "a.txt"
+    path.write_bytes("".join(f"{line}\r\n" for line in lines).encode())
+    records = read(path)
+    assert [record.texts[0] for record in records] == [
+        line.removeprefix("\ufeff") for line in lines[:1]
+    ] + lines[1:]
+    assert [record.is_blank for record in records] == [
+        not text.strip() for (text,) in (r.texts for r in records)
+    ]
+
+
+def test_standard_input_is_read_as_it_comes(monkeypatch):
+    def lines():
+        number = 0
+        while True:
+            number += 1
+            yield b'{"review": "text %d"}\n' % number
+
+    monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": lines()}))
+    records = islice(read_records(None, "jsonl", {"text": "review"}), 3)
+    assert [(record.place, record.texts) for record in records] == [
+        (f"standard input: line {number}", (f"text {number}",)) for number in (1, 2, 3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "column"),
+    [
+        ({"context": "a", "endings": ["b", "c"]}, "endings"),
+        ({"context": "a", "ending0": "b", "ending1": "c", "ending3": "d"}, "endings"),
+        ({"context": "a", "right": "b", "wrong": "c"}, "right,wrong"),
+    ],
+)
+def test_endings_are_a_list_or_in_columns(tmp_path, row, column):
+    (record,) = read(write(tmp_path / "a.jsonl", [row]), {"context": "context", "endings": column})
+    assert record.texts == ("a", ["b", "c"])
+
+
+BAD = {
+    "no such column": (
+        "a.csv",
+        b"id,body\n1,a\n",
+        "line 2: no column 'text'; name another with --column text",
+    ),
+    "too few fields": ("a.csv", b"id,text\n1,a\n2\n", "line 3: not 2 fields"),
+    "too many fields": ("a.tsv", b"id\ttext\n1\ta\tb\n", "line 2: not 2 fields"),
+    "open quotation": ("a.csv", b'id,text\n1,a\n2,"b\n', "line 3: the row that begins here is malformed"),
+    "no JSON": ("a.jsonl", b'{"text": "a"}\n{"text"\n', "line 2: not valid JSON"),
+    "no object": ("a.jsonl", b"[1]\n", "line 1: not a JSON object"),
+    "a number": ("a.jsonl", b'{"text": 1}\n', "line 1: 1 in the column 'text' is no text"),
+    "not UTF-8": ("a.txt", b"a\n\xff\n", "line 2: not UTF-8"),
+    "damaged": ("a.parquet", b"PAR1", "damaged"),
+    "cut off": ("a.jsonl.gz", gzip.compress(b'{"text": "a"}\n' * 99)[:-9], "cut-off"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_named(tmp_path, case):
+    name, content, message = BAD[case]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(BertieError, match=message) as error:
+        read(tmp_path / name)
+    assert str(error.value).startswith(str(tmp_path / name))
+
+
+def test_a_missing_file_and_bad_standard_input(tmp_path, monkeypatch):
+    with pytest.raises(DataError, match=r"nowhere\.txt: no such file"):
+        read(tmp_path / "nowhere.txt")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\n\xff\n")))
+    with pytest.raises(DataError, match="standard input: line 2: not UTF-8"):
+        read(None, format="text")
+
+
+def test_endings_that_are_no_list(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{"context": "a", "endings": "b"}])
+    with pytest.raises(DataError, match="line 1: 'b' in the column 'endings' is no list of texts"):
+        read(path, {"context": "context", "endings": "endings"})
+
+
+def test_plain_text_has_no_columns(tmp_path):
+    with pytest.raises(SettingsError, match="plain text has no columns for question, context"):
+        read(tmp_path / "a.txt", {"question": "question", "context": "context"})
