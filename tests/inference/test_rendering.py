@@ -18,8 +18,13 @@ CASES = {
     "fill_mask": (
         ("cat [MASK] on a [MASK]",),
         [GUESSES, [Guess(0.75, 9, "mat", "cat [MASK] on a mat")]],
-        ["cat [MASK] on a [MASK]", "   50.0%  cats on a [MASK]", "   25.0%  cat cat on a [MASK]"]
-        + ["cat [MASK] on a [MASK]", "   75.0%  cat [MASK] on a mat"],
+        [
+            "cat [MASK] on a [MASK]",
+            "   50.0%  cats on a [MASK]",
+            "   25.0%  cat cat on a [MASK]",
+            "cat [MASK] on a [MASK]",
+            "   75.0%  cat [MASK] on a mat",
+        ],
         {"prediction": "##s mat"},
     ),
     "classify": (
