@@ -45,6 +45,7 @@ corpus.examples
 corpus.sampling
 model.config
 model.directory
+model.labels
 model.batch
 model.attention
 model.bert
@@ -114,7 +115,7 @@ TORCH_FREE = [
     name
     for name in CONTENTS
     if name.split(".")[0] in {"base", "text", "corpus", "reports", "recipes", "commands"}
-    or name in {"model.config", "model.directory", "model.weight_names", "training.health"}
+    or name in {"model.config", "model.directory", "model.labels", "model.weight_names", "training.health"}
     or (name.startswith("inference.") and name != "inference.predictors")
     or (name.startswith("tasks.") and name not in {"tasks.evaluation", "tasks.finetuning", "tasks.search"})
 ]

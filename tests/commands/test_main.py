@@ -50,7 +50,7 @@ def test_the_path_from_text_to_a_filled_mask(workplace, capsys):
     assert status == 0
     row = json.loads(out)
     assert row["text"] == text
-    (guesses,) = row["answers"]
+    (guesses,) = row["prediction"]
     assert len(guesses) == 5
     assert guesses == sorted(guesses, key=lambda guess: -guess["score"])
     assert guesses[0]["sequence"] == text.replace("[MASK]", guesses[0]["token_str"])
@@ -62,7 +62,9 @@ def test_predict_reads_a_file_a_line_at_a_time(workplace, capsys):
     model = workplace / "run" / "model"
     status, out, _ = run(capsys, "predict", model, "--input", file, "--json", "--top-k", 1)
     assert status == 0
-    assert [json.loads(line)["text"] for line in out.splitlines()] == ["[MASK] is well", "all [MASK] well"]
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["text"] for row in rows] == ["[MASK] is well", "", "all [MASK] well"]
+    assert [len(row["prediction"]) for row in rows] == [1, 0, 1]
 
 
 def test_tokenize_shows_pieces_ids_and_places(workplace, capsys):

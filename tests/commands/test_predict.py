@@ -6,6 +6,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from threading import Timer
 
 import pytest
 from tests.inference.small_models import MODELS, save_small
@@ -159,6 +160,8 @@ def test_standard_input_streams_and_a_closed_pipe_ends_quietly(models):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as process:
+        alarm = Timer(60, process.kill)  # waiting for what never comes would last for ever
+        alarm.start()
         for number in range(command.CHUNK):
             process.stdin.write(b'{"text": "cat", "number": %d}\n' % number)
         process.stdin.flush()
@@ -168,6 +171,7 @@ def test_standard_input_streams_and_a_closed_pipe_ends_quietly(models):
             process.stdin.write(b'{"text": "cat"}\n' * command.CHUNK)
             process.stdin.close()
         assert process.stderr.read() == b""
+        alarm.cancel()
 
 
 TEXT = ["--text", "the cat"]

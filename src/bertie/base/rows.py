@@ -80,28 +80,40 @@ def read_header(path: Path) -> list[str]:
     return next(read_lines(path), "").split("\t")
 
 
-def read_unquoted(path: Path, columns: Sequence[str], header: Sequence[str] = ()) -> Rows:
+def read_unquoted(
+    path: Path, columns: Sequence[str], header: Sequence[str] = (), leave_out_malformed: bool = False
+) -> Rows:
     """Read columns of a file of lines cut by tabs, quotation marks being text.
 
-    `header` names the columns where the first line does not.
+    Args:
+        path: the file.
+        columns: those wanted.
+        header: names the columns where the first line does not.
+        leave_out_malformed: whether lines with too many fields, or too few, are left out, with a line on
+            stderr, and no error.
 
     Raises:
         SettingsError: there is no such column.
-        DataError: the file is missing, empty or not UTF-8, or a line has too many fields, or too few.
+        DataError: the file is missing, empty or not UTF-8, or a line is malformed.
     """
     lines = read_lines(path)
     names = list(header) or next(lines, "").split("\t")
     places = _find(columns, names, str(path))
     first = 1 if header else 2
+    numbers: list[int] = []
     values: list[list[str]] = []
     malformed: dict[int, int] = {}
     for number, line in enumerate(lines, first):
         fields = line.split("\t")
         if len(fields) == len(names):
+            numbers.append(number)
             values.append([fields[place] for place in places])
         else:
             malformed[number] = len(fields)
-    if malformed:
+    if malformed and leave_out_malformed:
+        message = f"{len(malformed)} lines do not have {len(names)} fields (first: line {min(malformed)})"
+        print(f"{path}: {message}; they are left out", file=sys.stderr)
+    elif malformed:
         number, count = next(iter(malformed.items()))
         others = ", ".join(map(str, list(malformed)[:_SHOWN])) + ", …" * (len(malformed) > _SHOWN)
         raise DataError(
@@ -110,7 +122,7 @@ def read_unquoted(path: Path, columns: Sequence[str], header: Sequence[str] = ()
         )
     if not values:
         raise DataError(f"{path}: empty: no rows")
-    return Rows(path, _transpose(columns, values), range(first, first + len(values)))
+    return Rows(path, _transpose(columns, values), numbers)
 
 
 def read_lines(path: Path) -> Iterator[str]:

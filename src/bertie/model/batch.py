@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 from bertie.base.kernels import kernel
+from bertie.model.labels import IGNORED
 
 Int64s = npt.NDArray[np.int64]
 Labels = npt.NDArray[np.int64] | npt.NDArray[np.float32]
-
-IGNORED = -100  # the label of what has none, as in torch's cross-entropy
 
 # Sequences that share an attention bucket differ in length by at most this factor, which bounds the
 # padding inside attention, while ten buckets reach from 512 down to 30 tokens.

@@ -14,7 +14,7 @@ from bertie.base.errors import DataError
 from bertie.base.rows import Rows, read_rows, suffix_of
 from bertie.model.directory import ProblemType
 from bertie.tasks.classification import LabelledTexts, TextClassification
-from bertie.tasks.entities import find_fault
+from bertie.tasks.entities import find_fault, is_plain
 from bertie.tasks.ner import TaggedSentences, Tagging
 from bertie.tasks.squad import SpanAnswers
 from bertie.tasks.squad_questions import Answer, Questions, read_questions
@@ -137,6 +137,9 @@ class OwnTexts(_OwnFiles, TextClassification):
 class OwnTags(_OwnFiles, Tagging):
     """Tagged words in jsonl or Parquet, a row a sentence without context; or in columns as NER's files.
 
+    Where no tag of the training set has the form of an entity's, they are plain: parts of speech and the like.
+    What is longer than `max_seq_length` is read in windows, so nothing is cut.
+
     words  the column of the words, a list in each row
     tags   the column of their tags, likewise
     """
@@ -145,6 +148,7 @@ class OwnTags(_OwnFiles, Tagging):
     labels: tuple[str, ...] = ()
     main_metric: str = "f1"
     defaults: dict[str, Any] = field(default_factory=dict)
+    plain: bool | None = None
     words: str = "words"
     tags: str = "tags"
 
@@ -153,7 +157,8 @@ class OwnTags(_OwnFiles, Tagging):
 
         Raises:
             SettingsError: there is no such column.
-            DataError: the file cannot be read, a row has no words, or not a tag for each, or one is no tag.
+            DataError: the file cannot be read, a row has no words, or not a tag for each, or one is no tag of
+                the kind that the others are.
         """
         if suffix_of(path) not in (".jsonl", ".ndjson", ".parquet"):
             return super().read(path, labelled)
@@ -168,11 +173,20 @@ class OwnTags(_OwnFiles, Tagging):
                 raise DataError(
                     f"{rows.place(i)}: {len(tags[i])} tags for {len(words[i])} words; give one for each"
                 )
-        if fault := find_fault(list(chain.from_iterable(tags))):
+        if fault := find_fault(list(chain.from_iterable(tags)), self.plain):
             place, reason = fault
             i = int(np.searchsorted(np.cumsum([len(row) for row in tags]), place, side="right"))
             raise DataError(f"{rows.place(i)}: {reason}")
         return TaggedSentences.of(words, tags, documents)
+
+    def with_labels(self, labels: Sequence[str]) -> Self:
+        """With a model's labels in the model's order, which say what kind of tags they are.
+
+        Raises:
+            ModelError: an earlier label was of the other kind.
+        """
+        plain = is_plain(labels)
+        return replace(super().with_labels(labels), plain=plain, main_metric="accuracy" if plain else "f1")
 
 
 @dataclass(frozen=True)

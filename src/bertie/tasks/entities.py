@@ -5,7 +5,8 @@ A tag is O, or a letter and a type: B-PER. The schemes say when which letter sta
     IOB2   B first, then I
     IOBES  B first, E last, I between; S alone
     BILOU  the same with L for E and U for S
-conlleval's rules read all of them alike, and whatever a model makes of them.
+    plain  no tag is of an entity: parts of speech, and whatever else is said of words one by one
+conlleval's rules read all but the last alike, and whatever a model makes of them.
 """
 
 import re
@@ -14,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Literal, NamedTuple
 
-Scheme = Literal["IOB1", "IOB2", "IOBES", "BILOU"]
+Scheme = Literal["IOB1", "IOB2", "IOBES", "BILOU", "plain"]
 
 _TAG = re.compile(r"O|[BIESLU]-.+")
 
@@ -54,14 +55,25 @@ def to_iob2(tags: Sequence[str]) -> list[str]:
     return converted
 
 
-def find_fault(tags: Sequence[str]) -> tuple[int, str] | None:
-    """The first tag of a file that is no tag, or of another scheme than those before: (its place, why)."""
+def is_plain(tags: Iterable[str]) -> bool:
+    """Whether none of some tags has the form of an entity's."""
+    return not any(map(_TAG.fullmatch, set(tags)))
+
+
+def find_fault(tags: Sequence[str], plain: bool | None = False) -> tuple[int, str] | None:
+    """The first tag of a file that is no tag, or of another scheme than those before: (its place, why).
+
+    `plain` is whether they are to be so; None is whatever they are.
+    """
+    if plain is None:
+        plain = is_plain(tags)
     distinct = list(dict.fromkeys(tags))  # in the order of their first places
+    wanted = "plain tag; write NOUN and the like" if plain else "tag of an entity; write O, or B-TYPE and I-TYPE"
     for tag in distinct:
-        if not _TAG.fullmatch(tag):
-            return tags.index(tag), f"{tag!r} is no tag of an entity; write O, or B-TYPE and I-TYPE"
+        if not tag or plain == bool(_TAG.fullmatch(tag)):
+            return tags.index(tag), f"{tag!r} is no {wanted}"
     iobes, bilou = ([tag for tag in distinct if tag[0] in letters] for letters in ("ES", "LU"))
-    if iobes and bilou:
+    if iobes and bilou and not plain:
         place = max(tags.index(iobes[0]), tags.index(bilou[0]))
         others = bilou[0] if tags[place] == iobes[0] else iobes[0]
         return place, f"{tags[place]} here and {others} before: IOBES or BILOU, not both"
@@ -74,7 +86,10 @@ def scheme_of(sentences: Iterable[Sequence[str]]) -> Scheme:
     Entities may begin with B and with I: IOB1 where each such B follows on an entity of its type, else IOB2.
     """
     sentences = list(sentences)
-    letters = {tag[0] for tag in set(chain.from_iterable(sentences))}
+    distinct = set(chain.from_iterable(sentences))
+    if distinct and is_plain(distinct):
+        return "plain"
+    letters = {tag[0] for tag in distinct}
     if letters & {"L", "U"}:
         return "BILOU"
     if letters & {"E", "S"}:

@@ -3,7 +3,7 @@
 A word is seen with its document around it, in training as in evaluation: the pieces of a document stand in
 one row, windows as long as the model can read are laid over it, and each word is tagged in one of them, where
 it has most context. Sentence boundaries are not marked; a sentence longer than a window loses nothing. There
-is no CRF.
+is no CRF. Parts of speech, or other plain tags, are told in the same way; only their scores are others.
 """
 
 import re
@@ -20,7 +20,9 @@ import numpy.typing as npt
 from bertie.base.errors import DataError, ModelError
 from bertie.base.files import write_text
 from bertie.base.rows import read_lines
+from bertie.model.labels import IGNORED
 from bertie.tasks.entities import Scheme, entity_scores, find_fault, scheme_of, to_iob2
+from bertie.tasks.metrics import accuracy, f1_macro
 from bertie.tasks.task import Head, Inputs, Scores, Task
 from bertie.text.tokenizer import Tokenizer
 
@@ -28,7 +30,6 @@ Int64s = npt.NDArray[np.int64]
 Tags = Sequence[Sequence[str]]
 
 DOCUMENT_START = "-DOCSTART-"  # CoNLL-2003: in the first column of a line before each document
-IGNORED = -100  # nothing is learnt of such a token; torch's cross_entropy leaves it out
 _STEMS = {"train": ("train",), "dev": ("dev", "devel", "valid", "testa"), "test": ("test", "testb")}
 
 
@@ -37,7 +38,7 @@ class TaggedSentences:
     """n sentences in documents; `of` makes them from tags in any scheme.
 
     words      of each sentence
-    tags       of each word, in IOB2, ill-formed where the file's are; None where nobody knows them
+    tags       of each word, in IOB2, ill-formed where the file's are, or plain; None where nobody knows them
     documents  int64 (d+1,)  sentences of document i: documents[i] to documents[i + 1]
     scheme     that of the file
     """
@@ -51,7 +52,7 @@ class TaggedSentences:
     def of(cls, words: Sequence[Sequence[str]], tags: Tags, documents: Int64s) -> Self:
         """With tags in which `find_fault` finds no fault."""
         scheme = scheme_of(tags)
-        return cls(words, tags if scheme == "IOB2" else [*map(to_iob2, tags)], documents, scheme)
+        return cls(words, tags if scheme in ("IOB2", "plain") else [*map(to_iob2, tags)], documents, scheme)
 
     def __len__(self) -> int:
         return len(self.words)
@@ -72,16 +73,17 @@ class WordWindows(Inputs):
     word_tokens: Int64s
 
 
-def read_conll(path: Path, labelled: bool = True) -> TaggedSentences:
+def read_conll(path: Path, labelled: bool = True, plain: bool | None = False) -> TaggedSentences:
     """Read columns cut by tabs or spaces: the word first, its tag last, a blank line after each sentence.
 
     Without lines of -DOCSTART- the file is one document. Without labels only the words are looked at.
+    `plain` is whether the tags are of no entities; None is whatever they are.
 
     Raises:
         DataError: the file is missing, empty or not UTF-8, a line has one column or not as many as the first
             line, or a tag cannot be read.
     """
-    lines = _read_columns(path, labelled)
+    lines = _read_columns(path, labelled, plain)
     words, documents = _cut(lines.words, lines.sentences), np.array(lines.documents, dtype=np.int64)
     if not labelled:
         return TaggedSentences(words, None, documents)
@@ -98,7 +100,7 @@ class _Columns(NamedTuple):
     documents: list[int]
 
 
-def _read_columns(path: Path, tagged: bool) -> _Columns:
+def _read_columns(path: Path, tagged: bool, plain: bool | None) -> _Columns:
     words, tags, numbers, sentences, documents = _Columns([], [], [], [0], [0])
     width = 0
     for number, columns in chain(_lines(path), [(0, [DOCUMENT_START])]):
@@ -121,7 +123,7 @@ def _read_columns(path: Path, tagged: bool) -> _Columns:
         numbers.append(number)
     if not words:
         raise DataError(f"{path}: empty: no words")
-    fault = find_fault(tags) if tagged else None
+    fault = find_fault(tags, plain) if tagged else None
     if fault:
         raise DataError(f"{path}: line {numbers[fault[0]]}: {fault[1]}")
     return _Columns(words, tags, numbers, sentences, documents)
@@ -136,12 +138,14 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 @dataclass(frozen=True)
 class Tagging(Task[TaggedSentences, Tags]):
-    """A tag for each word; the labels are those of the training set, in IOB2.
+    """A tag for each word; the labels are those of the training set, in IOB2 or plain.
 
     context  whether a word is seen with its document; otherwise with its sentence only
+    plain    whether the tags are of no entities; None where the labels, once known, say it
     """
 
     context: bool = True
+    plain: bool | None = False
 
     @property
     def head(self) -> Head:
@@ -162,20 +166,21 @@ class Tagging(Task[TaggedSentences, Tags]):
         return "predictions.conll"
 
     def read(self, path: Path, labelled: bool) -> TaggedSentences:
-        return read_conll(path, labelled)
+        return read_conll(path, labelled, self.plain)
 
     def fitted(self, examples: TaggedSentences) -> Self:
-        """With the tags of the examples as labels: O, then the others in order."""
+        """With the tags of the examples as labels: O, where they are of entities, then the others in order."""
         assert examples.tags is not None
-        return self.with_labels(["O", *sorted(set(chain.from_iterable(examples.tags)) - {"O"})])
+        outside = [] if examples.scheme == "plain" else ["O"]
+        return self.with_labels([*outside, *sorted(set(chain.from_iterable(examples.tags)) - {"O"})])
 
     def with_labels(self, labels: Sequence[str]) -> Self:
         """With a model's labels in the model's order.
 
         Raises:
-            ModelError: they are not tags of entities.
+            ModelError: they are not tags of the task's kind.
         """
-        fault = find_fault(labels)
+        fault = find_fault(labels, self.plain)
         if fault:
             raise ModelError(f"the model's label {fault[0]} cannot be used here: {fault[1]}")
         return super().with_labels(labels)
@@ -224,8 +229,15 @@ class Tagging(Task[TaggedSentences, Tags]):
         return _cut([self.labels[number] for number in numbers.tolist()], examples.bounds.tolist())
 
     def score(self, examples: TaggedSentences, predictions: Tags) -> Scores:
-        """As conlleval: see `entity_scores`. Where gold or predictions were not in IOB2, both now are."""
+        """As conlleval: see `entity_scores`. Where gold or predictions were not in IOB2, both now are.
+
+        Of plain tags `accuracy` and `f1_macro`, of all words.
+        """
         assert examples.tags is not None
+        if examples.scheme == "plain":
+            words = [*chain.from_iterable(examples.tags), *chain.from_iterable(predictions)]
+            gold, predicted = np.split(np.unique(words, return_inverse=True)[1], 2)
+            return {"accuracy": 100 * accuracy(gold, predicted), "f1_macro": 100 * f1_macro(gold, predicted)}
         if examples.scheme != "IOB2" or scheme_of(predictions) in ("IOBES", "BILOU"):
             predictions = [*map(to_iob2, predictions)]
         return entity_scores(examples.tags, predictions)
@@ -243,7 +255,7 @@ class Tagging(Task[TaggedSentences, Tags]):
         Raises:
             DataError: as in `read_conll`, or the words are not the examples'.
         """
-        lines = _read_columns(path, tagged=True)
+        lines = _read_columns(path, tagged=True, plain=self.plain)
         words = [_cell(word) for word in chain.from_iterable(examples.words)]
         for number, found, word in zip(lines.numbers, lines.words, words, strict=False):
             if found != word:

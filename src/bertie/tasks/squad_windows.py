@@ -13,14 +13,13 @@ import numpy.typing as npt
 
 from bertie.base.errors import SettingsError
 from bertie.base.kernels import kernel
+from bertie.model.labels import IGNORED
 from bertie.tasks.squad_questions import Questions
 from bertie.tasks.task import Inputs
 from bertie.text.tokenizer import Encoding, Tokenizer
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
-
-IGNORED = -100  # nothing is learnt of such a window; torch's cross_entropy leaves it out
 
 
 @dataclass(frozen=True, kw_only=True)

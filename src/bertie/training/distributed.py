@@ -38,6 +38,11 @@ class Ranks:
         """Whether this process writes the run's files."""
         return self.rank == 0
 
+    def wait(self) -> None:
+        """Wait until every rank is here."""
+        if self.world_size > 1:
+            dist.barrier()
+
     def sum(self, values: Tensor) -> Tensor:
         """The sum over all ranks, in place."""
         if self.world_size > 1:

@@ -170,12 +170,12 @@ def _due(step: int, every: int) -> bool:
 
 
 def _global_targets(model: Model, batch: GlobalBatch) -> dict[str, int]:
-    """How many targets each objective has in the whole global batch."""
+    """How many targets each objective has in the whole global batch; 1 where it has none, and no loss."""
     totals: dict[str, int] = {}
     for micro_batch in batch.micro_batches:
         for name, count in model.target_counts(micro_batch).items():
             totals[name] = totals.get(name, 0) + count
-    return totals
+    return {name: max(count, 1) for name, count in totals.items()}
 
 
 def _close_window(state: TrainState) -> dict[str, Any]:

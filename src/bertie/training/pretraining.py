@@ -124,6 +124,7 @@ def pretrain(
     with join_ranks(settings.device) as ranks:
         run = RunDirectory(output, ranks.leads, settings.tensorboard)
         check_run(run, settings, resume, MAY_CHANGE)
+        ranks.wait()  # what the first one writes would be another run to those that come later
         model = _build_model(settings, tokenizer, init, ranks)
         optimizer = build_optimizer(model, settings.optimizer)
         held_out = HeldOut(corpus, tokenizer, settings)
