@@ -145,6 +145,22 @@ def test_unquoted_lines(tmp_path):
     assert list(read_lines(path))[2] == '8\ttwo"\t0'
 
 
+def test_malformed_lines_may_be_left_out(tmp_path, capsys):
+    path = tmp_path / "a.tsv"
+    path.write_text("a\tb\n1\t2\n3\n4\t5\t6\n7\t8\n")
+    rows = read_unquoted(path, ["b"], leave_out_malformed=True)
+    assert rows.columns == {"b": ["2", "8"]}
+    assert rows.place(1) == f"{path}: line 5"
+    message = f"{path}: 2 lines do not have 2 fields (first: line 3); they are left out\n"
+    assert capsys.readouterr() == ("", message)
+    path.write_text("a\tb\n1\t2\n")
+    read_unquoted(path, ["b"], leave_out_malformed=True)
+    assert capsys.readouterr() == ("", "")
+    path.write_text("a\tb\n1\n")
+    with pytest.raises(DataError, match="empty"):
+        read_unquoted(path, ["b"], leave_out_malformed=True)
+
+
 def test_malformed_lines_are_all_named(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("a\tb\n1\n1\t2\n1\t2\t3\n")

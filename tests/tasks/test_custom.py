@@ -1,18 +1,21 @@
 """One's own files: what is read of them, what labels are taken for, and what is said of bad rows."""
 
 import csv
+import itertools
 import json
 
 import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
+import sklearn.metrics
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertie.base.errors import DataError, SettingsError
+from bertie.base.errors import DataError, ModelError, SettingsError
 from bertie.tasks.classification import LabelledTexts
 from bertie.tasks.custom import OwnChoices, OwnQuestions, OwnTags, OwnTexts
+from bertie.tasks.ner import TaggedSentences
 from bertie.tasks.squad_questions import read_questions
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
@@ -204,6 +207,61 @@ def test_tags(tmp_path):
     assert OwnTags().read(tmp_path / "a.txt", labelled=True).tags == [["B-P", "O"]]
 
 
+PARTS_OF_SPEECH = [["PROPN", "PROPN", "VERB"], ["PROPN"]]
+
+
+def tag_file(tmp_path, name, tags, words=SENTENCES["words"]):
+    if name.endswith(".jsonl"):
+        return write(tmp_path / name, {"words": words, "tags": tags})
+    lines = [zip(*sentence, strict=True) for sentence in zip(words, tags, strict=True)]
+    (tmp_path / name).write_text("\n\n".join("\n".join(map("\t".join, rows)) for rows in lines))
+    return tmp_path / name
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".txt"])
+def test_plain_tags(tmp_path, suffix):
+    path = tag_file(tmp_path, f"train{suffix}", PARTS_OF_SPEECH)
+    examples = OwnTags().read(path, labelled=True)
+    assert (examples.tags, examples.scheme) == (PARTS_OF_SPEECH, "plain")
+    task = OwnTags().fitted(examples)
+    assert (task.labels, task.main_metric) == (("PROPN", "VERB"), "accuracy")
+    assert OwnTags().with_labels(["VERB", "PROPN"]).main_metric == "accuracy"
+
+    dev = task.read(tag_file(tmp_path, f"dev{suffix}", [["NOUN", "VERB", "VERB"], ["VERB"]]), labelled=True)
+    task.write_predictions(dev, PARTS_OF_SPEECH, tmp_path / "predictions.conll")
+    predictions = task.read_predictions(dev, tmp_path / "predictions.conll")
+    assert predictions == PARTS_OF_SPEECH
+    assert task.main_metric in task.score(dev, predictions)
+
+    mixed = tag_file(tmp_path, f"mixed{suffix}", [["VERB", "VERB", "VERB"], ["B-PER"]])
+    line = 2 if suffix == ".jsonl" else 5
+    with pytest.raises(DataError, match=f"line {line}: 'B-PER' is no plain tag"):
+        task.read(mixed, labelled=True)
+    with pytest.raises(DataError, match="line 1: 'VERB' is no tag of an entity"):
+        OwnTags().read(mixed, labelled=True)
+    with pytest.raises(DataError, match="line 1: 'PROPN' is no tag of an entity"):
+        OwnTags().with_labels(["O", "B-PER"]).read(path, labelled=True)
+    with pytest.raises(ModelError, match="label 0 cannot be used here: 'O' is no plain tag"):
+        task.with_labels(["O", "B-PER"])
+
+
+words_and_answers = st.lists(st.tuples(st.sampled_from("NVAX"), st.sampled_from("NVA")), min_size=1)
+
+
+@given(words_and_answers, st.data())
+def test_plain_tags_have_the_scores_of_scikit_learn(words, data):
+    cuts = sorted({0, len(words), data.draw(st.integers(0, len(words)))})
+    sentences = [words[first:end] for first, end in itertools.pairwise(cuts)]
+    gold, predicted = ([[pair[i] for pair in sentence] for sentence in sentences] for i in (0, 1))
+    examples = TaggedSentences.of(gold, gold, np.array([0, len(gold)]))
+    scores = OwnTags().with_labels("NVA").score(examples, predicted)
+    columns = list(zip(*words, strict=True))
+    assert scores == {
+        "accuracy": pytest.approx(100 * sklearn.metrics.accuracy_score(*columns)),
+        "f1_macro": pytest.approx(100 * sklearn.metrics.f1_score(*columns, average="macro", zero_division=0)),
+    }
+
+
 @pytest.mark.parametrize(
     ("words", "tags", "message"),
     [
@@ -212,6 +270,7 @@ def test_tags(tmp_path):
         ([["a"], "b"], [["O"], ["O"]], "line 2: 'b' in the column 'words' is not a list of strings"),
         ([["a", "b"], ["c", "d"]], [["O", "O"], ["O", "P"]], "line 2: 'P' is no tag of an entity"),
         ([["a"], ["c", "d"]], [["P"], ["O", "O"]], "line 1: 'P' is no tag of an entity"),
+        ([["a"], ["c", "d"]], [["P"], ["P", ""]], "line 2: '' is no plain tag"),
     ],
 )
 def test_bad_tags(tmp_path, words, tags, message):

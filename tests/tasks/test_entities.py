@@ -16,6 +16,7 @@ from bertie.tasks.entities import (
     entity_scores,
     find_entities,
     find_fault,
+    is_plain,
     scheme_of,
     to_iob2,
 )
@@ -90,6 +91,27 @@ def test_the_scheme_is_found_where_it_shows(scheme, sentences):
 )
 def test_iob1_and_iob2_are_told_apart_by_where_b_stands(tags, scheme):
     assert scheme_of([tags.split()]) == scheme
+
+
+@pytest.mark.parametrize("tags", ["NOUN VERB", "B I", "NN -LRB- ES L", "B- -PER"])
+def test_tags_of_no_entities_are_plain(tags):
+    tags = tags.split()
+    assert is_plain(tags)
+    assert find_fault(tags, plain=True) is None is find_fault(tags, plain=None)
+    assert find_fault(tags)[0] == 0
+    assert scheme_of([tags]) == "plain"
+
+
+@given(st.lists(st.sampled_from(["NOUN", "O", "B-PER", "S-X", ""]), min_size=1))
+def test_plain_tags_and_those_of_entities_do_not_mix(tags):
+    of_entities = [tag in ("O", "B-PER", "S-X") for tag in tags]
+    assert is_plain(tags) == (not any(of_entities))
+    if all(of_entities) or all(tag == "NOUN" for tag in tags):
+        assert find_fault(tags, plain=None) is None
+    elif any(of_entities):
+        assert find_fault(tags, plain=None)[0] == of_entities.index(False)
+    else:
+        assert find_fault(tags, plain=None) == (tags.index(""), "'' is no plain tag; write one like NOUN")
 
 
 @given(st.lists(random_tags("BIES"), max_size=12))

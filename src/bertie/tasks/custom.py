@@ -137,7 +137,7 @@ class OwnTexts(_OwnFiles, TextClassification):
 class OwnTags(_OwnFiles, Tagging):
     """Tagged words in jsonl or Parquet, a row a sentence without context; or in columns as NER's files.
 
-    Where no tag of the training set has the form of an entity's, they are plain: parts of speech and the like.
+    Where no tag of the training set has the form of an entity's they are plain: parts of speech, say.
     What is longer than `max_seq_length` is read in windows, so nothing is cut.
 
     words  the column of the words, a list in each row

@@ -63,15 +63,15 @@ def is_plain(tags: Iterable[str]) -> bool:
 def find_fault(tags: Sequence[str], plain: bool | None = False) -> tuple[int, str] | None:
     """The first tag of a file that is no tag, or of another scheme than those before: (its place, why).
 
-    `plain` is whether they are to be so; None is whatever they are.
+    `plain` is whether they are to be; None is whatever they are.
     """
     if plain is None:
         plain = is_plain(tags)
     distinct = list(dict.fromkeys(tags))  # in the order of their first places
-    wanted = "plain tag; write NOUN and the like" if plain else "tag of an entity; write O, or B-TYPE and I-TYPE"
+    kind = "plain tag; write one like NOUN" if plain else "tag of an entity; write O, or B-TYPE and I-TYPE"
     for tag in distinct:
         if not tag or plain == bool(_TAG.fullmatch(tag)):
-            return tags.index(tag), f"{tag!r} is no {wanted}"
+            return tags.index(tag), f"{tag!r} is no {kind}"
     iobes, bilou = ([tag for tag in distinct if tag[0] in letters] for letters in ("ES", "LU"))
     if iobes and bilou and not plain:
         place = max(tags.index(iobes[0]), tags.index(bilou[0]))

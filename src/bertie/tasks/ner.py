@@ -169,7 +169,7 @@ class Tagging(Task[TaggedSentences, Tags]):
         return read_conll(path, labelled, self.plain)
 
     def fitted(self, examples: TaggedSentences) -> Self:
-        """With the tags of the examples as labels: O, where they are of entities, then the others in order."""
+        """With the tags of the examples as labels: O unless they are plain, then the others in order."""
         assert examples.tags is not None
         outside = [] if examples.scheme == "plain" else ["O"]
         return self.with_labels([*outside, *sorted(set(chain.from_iterable(examples.tags)) - {"O"})])
