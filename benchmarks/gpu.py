@@ -98,7 +98,7 @@ def clock(work: Callable[[], object], device: torch.device) -> float:
 
 
 def operations(config: BertConfig, examples: Examples) -> float:
-    """Of forward and backward over real tokens: three times two for each weight of a product, and attention."""
+    """Of forward and backward over real tokens: six for each weight of a product, and attention's."""
     H, L = config.hidden_size, config.num_hidden_layers
     tokens, masked = int(examples.bounds[-1]), len(examples.masked_labels)
     layer = 4 * H * H + 2 * H * config.intermediate_size

@@ -7,15 +7,14 @@ its last whole epoch: give the same command again. The table, with the commands 
 and written to OUT/results.md.
 
 With --peer the tasks of PEERED are run with three seeds, here and with `transformers` on the same budget: the
-same examples, batch size, epochs, optimizer and peak rate, in a plain loop that pads to the longest of a batch;
-the best epoch on dev counts on both sides. `transformers` gets our word pieces, which are the same as its
-own, and our code turns the logits of both into answers and scores.
+same examples, batch size, epochs, optimizer, peak rate and warm-up, in a plain loop that pads to the longest
+of a batch. The best epoch on dev counts on both sides. `transformers` gets our word pieces, which are the
+same as its own, and our code turns the logits of both into answers and scores.
 """
 
 import argparse
 import importlib.util
 import os
-import shlex
 import statistics
 import time
 from pathlib import Path
@@ -46,7 +45,7 @@ from bertie.text.tokenizer import Tokenizer
 
 DATA = Path(os.environ.get("BERTIE_DATA") or Path(__file__).parents[2] / "shared" / "data")
 SEEDS = range(3)  # with --peer
-PEER_FILE = "transformers.json"
+COMMAND_FILE, PEER_FILE = "command.txt", "transformers.json"
 BATCH_SIZE = 32  # of the peer's evaluation
 
 Chosen = npt.NDArray[np.int64]
@@ -78,6 +77,10 @@ ROWS = {
     "swag": Row("swag", "swag-layout"),
 }
 PEERED = ("mrpc", "rte", "squad-v1")
+METRICS = {  # what the table shows; v2.0 and NER have more
+    *("matthews_correlation", "accuracy", "spearmanr", "pearson"),
+    *("exact_match", "f1", "precision", "recall"),
+}
 
 
 class Loaded(NamedTuple):
@@ -107,17 +110,25 @@ def load(row: Row, settings: FinetuningSettings) -> Loaded:
     return Loaded(task, inputs, dev, dev_inputs)
 
 
-def command(row: Row, seed: int, run: Path, changes: list[str]) -> list[str]:
+def command(name: str, seed: int, changes: list[str], model: object, data: object, out: object) -> list[str]:
     """What stands behind `bertie` on the command line."""
+    row = ROWS[name]
     settings = [RATE, *row.settings, *changes, *[f"seed={seed}"] * (seed > 0)]
-    places = ["--model", str(checkpoint()), "--data", str(DATA / row.data), "--out", str(run)]
+    places = ["--model", f"{model}", "--data", f"{data}/{row.data}", "--out", f"{out}/{run_name(name, seed)}"]
     return ["finetune", "--task", row.task, *places, *(part for s in settings for part in ("--set", s))]
 
 
-def fine_tune_ours(arguments: list[str], run: Path) -> None:
+def run_name(name: str, seed: int) -> str:
+    return f"{name}-seed{seed}" if seed else name
+
+
+def fine_tune_ours(name: str, seed: int, changes: list[str], out: Path) -> None:
+    run = out / run_name(name, seed)
     if not (run / "report.html").exists():  # the last that the command writes
+        shown = command(name, seed, changes, "$MODEL", "$DATA", "$OUT")
+        write_text(run / COMMAND_FILE, f"bertie {' '.join(shown)}\n")
         resume = ["--resume"] * (run / "settings.toml").exists()
-        app([*arguments, *resume], standalone_mode=False)
+        app([*command(name, seed, changes, checkpoint(), DATA, out), *resume], standalone_mode=False)
 
 
 def settings_of(run: Path) -> FinetuningSettings:
@@ -205,25 +216,99 @@ def their_logits(model: torch.nn.Module, inputs: Inputs) -> npt.NDArray[np.float
     return torch.cat(logits).numpy()
 
 
+def seconds_of(run: Path) -> float:
+    """How long our training steps took."""
+    return float(
+        [row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "train"][-1]["seconds"]
+    )
+
+
+def our_scores(run: Path) -> Scores:
+    """The kept epoch's, on the first dev part."""
+    scores: dict[str, Scores] = read_json(run / SCORES_FILE)["scores"]
+    return next(iter(scores.values()))
+
+
 def result_line(name: str, run: Path) -> str:
     """A finished run's row of the table."""
-    settings, row = settings_of(run), ROWS[name]
-    task, inputs, _, _ = load(row, settings)
-    last = [row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "train"][-1]
-    cap = settings.max_training_examples
-    learnt = f"all {inputs.examples:,}"
-    if 0 < cap < inputs.examples:
-        whole = inputs.bounds[-1] * settings.epochs / last["tokens"] * last["seconds"] / 60
-        learnt = f"{cap:,} of {inputs.examples:,} (all: {whole:.0f} min)"
+    settings = settings_of(run)
+    task, inputs, _, _ = load(ROWS[name], settings)
+    cap, minutes = settings.max_training_examples, seconds_of(run) / 60
     unit = "windows" if task.head in ("spans", "tagging") else "examples"
-    scores = next(iter(read_json(run / SCORES_FILE)["scores"].values()))
-    main = {task.main_metric: scores[task.main_metric]}
+    learnt = f"{inputs.examples:,} {unit}"
+    if 0 < cap < inputs.examples:
+        learnt = f"{cap:,} of {learnt} (all: {minutes * inputs.examples / cap:.0f} min)"
+    scores = {metric: value for metric, value in our_scores(run).items() if metric in METRICS}
     cells = [
         name,
-        f"{learnt} {unit}",
-        f"{settings.epochs} x {settings.batch_size}",
+        learnt,
+        f"{settings.epochs}",
+        f"{settings.batch_size}",
         f"{settings.optimizer.learning_rate:g}",
-        ", ".join(f"{metric} {value:.1f}" for metric, value in (main | scores).items() if metric in SHOWN),
-        f"{last['seconds'] / 60:.1f}",
+        ", ".join(f"{metric} {value:.1f}" for metric, value in scores.items()),
+        f"{minutes:.1f}",
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def peer_lines(name: str, out: Path) -> list[str]:
+    """A row for each metric: mean and standard deviation of the seeds on both sides, and the minutes."""
+    runs = [out / run_name(name, seed) for seed in SEEDS]
+    theirs = [read_json(run / PEER_FILE) for run in runs]
+    minutes = [sum(map(seconds_of, runs)), sum(result["seconds"] for result in theirs)]
+    lines = []
+    for metric in theirs[0]["scores"]:
+        sides = [[our_scores(run)[metric] for run in runs], [result["scores"][metric] for result in theirs]]
+        cells = [
+            f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f} | {seconds / len(runs) / 60:.1f}"
+            for values, seconds in zip(sides, minutes, strict=True)
+        ]
+        lines.append(f"| {name} | {metric} | {' | '.join(cells)} |")
+    return lines
+
+
+def write_results(out: Path) -> None:
+    """OUT/results.md of what is finished so far."""
+    done = [name for name in ROWS if (out / name / "report.html").exists()]
+    peered = [name for name in PEERED if all((out / run_name(name, s) / PEER_FILE).exists() for s in SEEDS)]
+    lines = [
+        "| task | training | epochs | batch | rate | dev | minutes of training |",
+        "|---|---|---|---|---|---|---|",
+        *(result_line(name, out / name) for name in done),
+        "",
+        "Capped where all would take over 20 minutes on two cores. Seed 0; the best epoch on dev counts.",
+        "",
+        *(f"    {(out / name / COMMAND_FILE).read_text().strip()}" for name in done),
+    ]
+    if peered:
+        lines += [
+            "",
+            f"{len(SEEDS)} seeds on the same budget, mean ± standard deviation:",
+            "",
+            "| task | metric | bertie | minutes | transformers | minutes |",
+            "|---|---|---|---|---|---|",
+            *(line for name in peered for line in peer_lines(name, out)),
+        ]
+    write_text(out / "results.md", "\n".join(lines) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--peer", action="store_true")
+    parser.add_argument("--set", action="append", default=[], dest="changes")
+    options = parser.parse_intermixed_args()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    for name in options.names or ROWS:
+        for seed in SEEDS if options.peer and name in PEERED else [0]:
+            fine_tune_ours(name, seed, options.changes, options.out)
+            if options.peer and name in PEERED:
+                fine_tune_theirs(ROWS[name], options.out / run_name(name, seed))
+            write_results(options.out)
+    print((options.out / "results.md").read_text())
+
+
+if __name__ == "__main__":
+    main()

@@ -133,6 +133,15 @@ def test_conll_files_are_tagged_in_their_documents(models, capsys, tmp_path):
     ]
 
 
+def test_plain_tags_are_of_each_word(capsys, tmp_path):
+    directory = save_small(tmp_path, "tagger", labels=("NOUN", "VERB", "ADJ", "ADV", "DET"))
+    (words,) = bertie.load(directory).tag_words(["the cat"])
+    status, out, _ = run(capsys, directory, "--text", "the cat", "--json")
+    assert (status, json.loads(out)["prediction"]) == (0, named(words))
+    status, out, _ = run(capsys, directory, "--text", "the cat")
+    assert [line.split()[1:] for line in out.splitlines()[1:]] == [[word.tag, word.word] for word in words]
+
+
 def test_the_words_of_texts_in_columns(models, capsys, tmp_path):
     (tmp_path / "in.txt").write_text("cats, cats\n\nin Paris\n")
     output = tmp_path / "out.conll"

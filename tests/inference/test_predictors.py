@@ -298,7 +298,10 @@ def numbers_and_names(value):
         yield value
 
 
-def test_a_tagger_of_anything_but_entities_is_refused(tmp_path):
+def test_a_tagger_of_anything_but_entities_tags_words_alone(tmp_path):
     model = bertie.load(save_small(tmp_path, "tagger", labels=("NOUN", "VERB", "ADJ", "ADV", "DET")))
     with pytest.raises(ModelError, match="'NOUN' is no tag of an entity"):
         model.tag(["the cat"])
+    (words,) = model.tag_words(["the cat"])
+    assert [word.word for word in words] == ["the", "cat"]
+    assert {word.tag for word in words} <= set(model.labels)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bertie.tasks import details
 from bertie.tasks.catalogue import find_task
 from bertie.tasks.classification import LabelledTexts
-from bertie.tasks.custom import OwnTexts
+from bertie.tasks.custom import OwnTags, OwnTexts
 from bertie.tasks.details import Mistake, details_of
 from bertie.tasks.entities import entity_scores
 from bertie.tasks.ner import NER, TaggedSentences
@@ -127,6 +127,17 @@ def test_entities_have_the_figures_of_conlleval_in_any_scheme():
         ),
         Mistake("Oslo", "Oslo (LOC)", "Oslo (ORG)"),
     ]
+
+
+def test_plain_tags_are_classes_of_words():
+    gold = [["PRON", "VERB"], ["NOUN", "VERB"]]
+    predicted = [["PRON", "NOUN"], ["NOUN", "VERB"]]
+    examples = TaggedSentences.of([["I", "run"], ["Cats", "run"]], gold, np.array([0, 2]))
+    found = details_of(OwnTags().with_labels(["NOUN", "PRON", "VERB"]), examples, predicted)
+    assert list(found.by_label) == ["NOUN", "PRON", "VERB"]
+    assert found.by_label["VERB"] == (100.0, 50.0, pytest.approx(200 / 3), 2)
+    np.testing.assert_array_equal(found.confusion, [[1, 0, 0], [0, 1, 0], [1, 0, 1]])
+    assert found.mistakes == [Mistake("run ‖ I run", "VERB", "NOUN")]
 
 
 def asked(golds):

@@ -177,7 +177,7 @@ def _ask(model: "Predictor", method: "Method", asked: "list[Record]", top_k: int
         case "rate":
             return model.rate(texts, *others)
         case "tag":
-            return model.tag_words(texts) if words else model.tag(texts)
+            return model.tag_words(texts) if words or model.tags_are_plain else model.tag(texts)
         case "answer":
             return model.answer(texts, others[0], top_k)
         case "choose":

@@ -27,7 +27,7 @@ from bertie.model.heads import (
 from bertie.model.weights import load_model
 from bertie.tasks.classification import LabelledTexts
 from bertie.tasks.custom import OwnChoices, OwnQuestions, OwnTags, OwnTexts
-from bertie.tasks.entities import find_entities
+from bertie.tasks.entities import find_entities, is_plain
 from bertie.tasks.evaluation import TaskModel, compute_logits
 from bertie.tasks.ner import TaggedSentences
 from bertie.tasks.squad_questions import Questions
@@ -92,6 +92,11 @@ class Predictor:
     def several_labels(self) -> bool:
         """Whether a text may have several labels, each of them with a probability of its own."""
         return self._description.problem_type == "multi_label_classification"
+
+    @property
+    def tags_are_plain(self) -> bool:
+        """Whether the labels are tags of no entities, such as parts of speech."""
+        return is_plain(self.labels)
 
     def fill_mask(self, text: str, top_k: int = 5) -> list[list[Guess]]:
         """The likeliest word pieces for each [MASK] in `text`, in the order of the text.
@@ -165,8 +170,14 @@ class Predictor:
         decides.
 
         Raises:
-            ModelError: the model has no classifier of tokens, or its labels are not tags of entities.
+            ModelError: the model has no classifier of tokens, or its labels are not tags of entities, which
+                only `tag_words` can give.
         """
+        self._require("tag")
+        if self.tags_are_plain:
+            raise ModelError(
+                f"{self.path}: {self.labels[0]!r} is no tag of an entity; tag_words gives each word's"
+            )
         spans = self._word_spans(texts)
         words = [
             [text[start:end] for start, end in places] for text, places in zip(texts, spans, strict=True)
@@ -192,7 +203,7 @@ class Predictor:
                 it each sentence is seen alone.
 
         Raises:
-            ModelError: as in `tag`.
+            ModelError: the model has no classifier of tokens.
         """
         self._require("tag")
         spans = iter(self._word_spans([text for text in sentences if isinstance(text, str)]))

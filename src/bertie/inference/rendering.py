@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from bertie.base.errors import SettingsError
-from bertie.inference.answers import Answer, Choice, Guess, Label, Mention, Method
+from bertie.inference.answers import Answer, Choice, Guess, Label, Mention, Method, TaggedWord
 from bertie.inference.records import DELIMITERS, Record
 
 OutputFormat = Literal["text", "jsonl", "csv", "tsv", "conll"]
@@ -115,7 +115,7 @@ def _lines(record: Record, answers: Any, method: Method) -> Iterator[str]:
             yield f"  {answer.score:6.1%}  {_shown(answer)}"
 
 
-def _shown(answer: Guess | Label | Mention | Answer | Choice) -> str:
+def _shown(answer: Guess | Label | Mention | TaggedWord | Answer | Choice) -> str:
     match answer:
         case Guess():
             return answer.sequence
@@ -123,6 +123,8 @@ def _shown(answer: Guess | Label | Mention | Answer | Choice) -> str:
             return answer.label
         case Mention():
             return f"{answer.label}  {answer.text}  ({answer.start}-{answer.end})"
+        case TaggedWord():
+            return f"{answer.tag}  {answer.word}"
         case Answer():
             return f"{answer.text}  ({answer.start}-{answer.end})" if answer.text else "(no answer)"
         case Choice():

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -102,6 +103,8 @@ def details_of(task: Task[Any, Any], examples: Any, predictions: Any) -> Details
             return _of_texts(task, examples, predictions)
         case MultipleChoice():
             return _of_choices(examples, predictions)
+        case Tagging() if examples.scheme == "plain":
+            return _of_words(examples, predictions)
         case Tagging():
             return _of_entities(examples, predictions)
         case SpanAnswers():
@@ -185,6 +188,24 @@ def _each_confusion_in_turn(gold: Int64s, predicted: Int64s) -> list[int]:
 
 def _pairs(gold: Int64s, predicted: Int64s) -> list[tuple[int, int]]:
     return list(zip(gold.tolist(), predicted.tolist(), strict=True))
+
+
+def _of_words(examples: TaggedSentences, predicted: Tags) -> Details:
+    """Of plain tags: each word has one, as each text has a label."""
+    assert examples.tags is not None
+    tags = [*chain.from_iterable(examples.tags), *chain.from_iterable(predicted)]
+    labels, numbers = np.unique(tags, return_inverse=True)
+    names: list[str] = labels.tolist()
+    gold, answers = np.split(numbers, 2)
+    words = list(chain.from_iterable(examples.words))
+    sentences = np.repeat(np.arange(len(examples)), np.diff(examples.bounds))
+    mistakes = [
+        Mistake(
+            _cut(f"{words[i]} ‖ {' '.join(examples.words[sentences[i]])}"), names[gold[i]], names[answers[i]]
+        )
+        for i in _each_confusion_in_turn(gold, answers)
+    ]
+    return _of_classes(names, gold, answers, mistakes)
 
 
 def _of_entities(examples: TaggedSentences, predicted: Tags) -> Details:

@@ -119,6 +119,8 @@ def finetune(
     def evaluate_and_keep() -> dict[str, float]:
         nonlocal kept
         now = evaluate(task, model, parts, settings)
+        for name, scores in now.scores.items():
+            progress.say(f"step {state.step:,}: {name} {task.main_metric} {scores[task.main_metric]:.2f}")
         if not settings.keep_best or _is_better(task, now.scores, output):
             kept = now
             described = replace(description, null_threshold=saved_threshold(now.task))

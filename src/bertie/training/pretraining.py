@@ -143,6 +143,12 @@ def pretrain(
                     ):
                         progress.say(f"warning: {finding.message}")
                         run.log({"kind": "warning", "step": 0, **finding._asdict()})
+
+                def evaluate() -> dict[str, float]:
+                    figures = held_out.evaluate(model, settings.phase_at(state.step - 1), autocast)
+                    progress.say(f"step {state.step:,}, held out: {_told(figures)}")
+                    return figures
+
                 train(
                     model,
                     global_batches(corpus, tokenizer, settings, state, ranks),
@@ -160,7 +166,7 @@ def pretrain(
                     seed=settings.seed,
                     state=state,
                     run=run,
-                    evaluate=lambda: held_out.evaluate(model, settings.phase_at(state.step - 1), autocast),
+                    evaluate=evaluate,
                     progress=progress,
                     ranks=ranks,
                     autocast=autocast,
@@ -328,6 +334,21 @@ def _fit(settings: PretrainingSettings, corpus: Corpus, tokenizer: Tokenizer) ->
             "model": settings.model.model_copy(update={"vocab_size": vocab_size}),
         }
     )
+
+
+def _told(figures: dict[str, float]) -> str:
+    """The held-out figures in words, each beside what knows no context."""
+    told = (
+        f"loss {figures['masked_lm_loss']:.2f} (word frequencies {figures['unigram_loss']:.2f}), "
+        f"perplexity {figures['perplexity']:,.0f}, masked words {figures['masked_lm_accuracy']:.1%} "
+        f"(commonest {figures['unigram_accuracy']:.1%})"
+    )
+    if "next_sentence_accuracy" in figures:
+        told += (
+            f", next sentence {figures['next_sentence_accuracy']:.1%} "
+            f"(commoner label {figures['majority_accuracy']:.1%})"
+        )
+    return told
 
 
 def _card(settings: PretrainingSettings, corpus: Corpus, state: TrainState) -> str:
