@@ -10,7 +10,6 @@ from tests.inference.small_models import CONFIG, MODELS, TAGS, TOKENIZER, save_s
 
 import bertie
 from bertie.base.errors import ModelError
-from bertie.inference import predictors
 from bertie.inference.answers import RowError
 from bertie.inference.predictors import Predictor
 from bertie.tasks.evaluation import compute_logits
@@ -280,7 +279,7 @@ def test_batches_are_bounded_and_change_no_answer(load, kind, monkeypatch):
     texts = [" ".join(["cat", "sat", "on"][: number % 3 + 1] * (number % 4 + 1)) for number in range(20)]
     whole = call(model, texts)
     sizes = []
-    monkeypatch.setattr(predictors, "BATCH_TOKENS", 40)
+    monkeypatch.setattr(Hardware, "evaluation_tokens", 40)
     with model.model.register_forward_pre_hook(lambda _, inputs: sizes.append(inputs[0].num_tokens)):
         flat, same = ([*numbers_and_names(value)] for value in (whole, call(model, texts)))
     assert max(sizes) <= 40

@@ -138,6 +138,9 @@ def test_a_stopped_run_goes_on_bit_for_bit(start, tmp_path, monkeypatch):
         finetune(TASK, start, texts(9, 100), dev, settings(), tmp_path / "stopped", resume=True)
     resumed = finetune(TASK, start, training, dev, settings(), tmp_path / "stopped", resume=True)
     assert resumed.scores == undisturbed.scores
+    monkeypatch.setattr("bertie.tasks.finetuning.train", None)  # what has ended is not trained again
+    again = finetune(TASK, start, training, dev, settings(), tmp_path / "stopped", resume=True)
+    assert again.scores == undisturbed.scores
     assert rows_of(tmp_path / "stopped") == rows_of(tmp_path / "undisturbed")
     one, two = weights(tmp_path / "stopped"), weights(tmp_path / "undisturbed")
     assert all(torch.equal(one[name], two[name]) for name in one)

@@ -35,8 +35,6 @@ from bertie.tasks.swag import Choices
 from bertie.tasks.task import Inputs
 from bertie.training.hardware import Hardware
 
-BATCH_TOKENS = 8192  # at most so many tokens in memory at a time
-
 Float32s = npt.NDArray[np.float32]
 Float64s = npt.NDArray[np.float64]
 
@@ -113,7 +111,7 @@ class Predictor:
         self._require("fill_mask")
         input_ids, bounds = encode_masks(texts, self.tokenizer, self.config.max_position_embeddings)
         answers: list[list[list[Guess]]] = [[] for _ in texts]
-        for chosen in token_budget_batches(bounds, BATCH_TOKENS):
+        for chosen in token_budget_batches(bounds, self._hardware.evaluation_tokens):
             ids = input_ids[token_places(bounds, chosen)]
             masked_positions = np.flatnonzero(ids == self.tokenizer.vocabulary.mask_id)
             batch_bounds = np.concatenate([[0], np.cumsum(np.diff(bounds)[chosen])])
@@ -292,7 +290,7 @@ class Predictor:
         assert isinstance(self.model, TaskModel)
         if not len(inputs):
             return np.empty((0, max(len(self.labels), 2)), np.float32)
-        return compute_logits(self.model, inputs, self._hardware, BATCH_TOKENS)
+        return compute_logits(self.model, inputs, self._hardware)
 
     def _word_spans(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
         """First character and end of each word of each text."""

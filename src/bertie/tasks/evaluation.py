@@ -31,7 +31,6 @@ HEADS: dict[Head, type[TaskModel]] = {
     "spans": QuestionAnsweringModel,
     "choices": MultipleChoiceModel,
 }
-EVALUATION_TOKENS = 8192  # at most so many in memory at a time
 
 
 class Part(NamedTuple):
@@ -70,15 +69,13 @@ def evaluate(
 
 
 @torch.inference_mode()
-def compute_logits(
-    model: TaskModel, inputs: Inputs, hardware: Hardware, batch_tokens: int = EVALUATION_TOKENS
-) -> npt.NDArray[np.float32]:
+def compute_logits(model: TaskModel, inputs: Inputs, hardware: Hardware) -> npt.NDArray[np.float32]:
     """What the model says of each sequence or token, in order: float32 (N, labels) or (T, labels)."""
     model.eval()
     device = next(model.parameters()).device
     per_token = isinstance(model, TokenClassificationModel | QuestionAnsweringModel)
     logits = np.empty((0, 0), dtype=np.float32)
-    for chosen in token_budget_batches(inputs.bounds[:: inputs.group], batch_tokens):
+    for chosen in token_budget_batches(inputs.bounds[:: inputs.group], hardware.evaluation_tokens):
         batch = pack_selected(
             inputs.input_ids, inputs.token_type_ids, inputs.bounds, chosen, group=inputs.group
         )

@@ -136,37 +136,42 @@ def finetune(
             for metric, value in scores.items()
         }
 
-    with run:
-        state = run.restore(model, optimizer) if resume else TrainState()
-        write_toml(run.settings_file, settings)
-        with Progress(f"fine-tuning {output.name}", total_steps, "steps", done=state.step) as progress:
-            train(
-                model,
-                _global_batches(inputs, settings, steps_per_epoch, state.step, model),
-                optimizer,
-                learning_rate=settings.optimizer.learning_rate,
-                max_gradient_norm=settings.optimizer.max_gradient_norm,
-                pace=Pace(
-                    total_steps=total_steps,
-                    warmup_steps=int(total_steps * settings.warmup_share),
-                    log_every=min(steps_per_epoch, LOG_EVERY),
-                    evaluate_every=steps_per_epoch,
-                    save_every=steps_per_epoch,
-                    keep_checkpoints=1,
-                ),
-                seed=settings.seed,
-                state=state,
-                run=run,
-                evaluate=evaluate_and_keep,
-                progress=progress,
-                ranks=Ranks(),
-                autocast=settings.autocast(),
-            )
-    run.forget_checkpoints()
+    if not _has_ended(run, total_steps):
+        with run:
+            state = run.restore(model, optimizer) if resume else TrainState()
+            write_toml(run.settings_file, settings)
+            with Progress(f"fine-tuning {output.name}", total_steps, "steps", done=state.step) as progress:
+                train(
+                    model,
+                    _global_batches(inputs, settings, steps_per_epoch, state.step, model),
+                    optimizer,
+                    learning_rate=settings.optimizer.learning_rate,
+                    max_gradient_norm=settings.optimizer.max_gradient_norm,
+                    pace=Pace(
+                        total_steps=total_steps,
+                        warmup_steps=int(total_steps * settings.warmup_share),
+                        log_every=min(steps_per_epoch, LOG_EVERY),
+                        evaluate_every=steps_per_epoch,
+                        save_every=steps_per_epoch,
+                        keep_checkpoints=1,
+                    ),
+                    seed=settings.seed,
+                    state=state,
+                    run=run,
+                    evaluate=evaluate_and_keep,
+                    progress=progress,
+                    ranks=Ranks(),
+                    autocast=settings.autocast(),
+                )
+        run.forget_checkpoints()
     if kept is None:  # the best epoch was before the run was resumed
         load_weights(run.model_directory / WEIGHTS_FILE, model)
         kept = evaluate(task, model, parts, settings)
     return kept
+
+
+def _has_ended(run: RunDirectory, total_steps: int) -> bool:
+    return not run.checkpoints() and any(row["step"] == total_steps for row in run.rows())
 
 
 def new_model(task: Task[Any, Any], config: BertConfig) -> TaskModel:

@@ -129,8 +129,10 @@ class RunDirectory:
             shutil.rmtree(old)
 
     def forget_checkpoints(self) -> None:
-        """Remove them all: the run has ended, and its model is saved."""
-        shutil.rmtree(self._checkpoints, ignore_errors=True)
+        """Remove them all, or none: the run has ended, and its model is saved."""
+        leftover = self.path / ".checkpoints.tmp"  # what a kill leaves is cleared as other leftovers are
+        self._checkpoints.rename(leftover)
+        shutil.rmtree(leftover)
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainState:
         """Fill model and optimizer from the newest checkpoint, and forget the metrics written after it.

@@ -37,6 +37,14 @@ class Hardware(Settings):
             precision = "bfloat16" if fast else "float32"
         return self.model_copy(update={"device": device, "precision": precision})
 
+    @property
+    def evaluation_tokens(self) -> int:
+        """So many tokens at a time where nothing is learnt.
+
+        On a CPU what they take has to stay in its cache: with 6 × 384, 2,048 were 15 % faster than 8,192.
+        """
+        return 2048 if torch.device(self.device).type == "cpu" else 32768
+
     def autocast(self) -> torch.autocast:
         """The context in which forward passes run."""
         kind = torch.device(self.device).type
