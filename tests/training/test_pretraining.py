@@ -1,6 +1,7 @@
 """Whole small runs: what they leave, how they go on, what they refuse."""
 
 import json
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -12,12 +13,13 @@ from safetensors.torch import load_file
 from transformers import AutoModelForPreTraining, AutoTokenizer
 
 import bertie
-from bertie.base.errors import BertieError, DataError, SettingsError
+from bertie.base.errors import BertieError, DataError, ModelError, SettingsError
 from bertie.base.settings import read_toml, resolve
 from bertie.corpus.preparation import prepare
 from bertie.corpus.shards import Corpus
 from bertie.model.batch import pack
 from bertie.text.tokenizer import Tokenizer
+from bertie.text.vocabulary import Vocabulary
 from bertie.training.checkpoints import TrainState
 from bertie.training.distributed import Ranks
 from bertie.training.evaluation import unigram_counts
@@ -188,6 +190,29 @@ def test_init_starts_from_a_models_weights(finished, corpus_path, tmp_path, tiny
     from_scratch = rows_of(finished)[0]["loss"]
     pretrain(tiny_settings(), corpus_path, tmp_path / "run", init=finished / "model")
     assert rows_of(tmp_path / "run")[0]["loss"] < from_scratch
+
+
+def test_a_model_with_another_tokenizer_is_not_gone_on_from(finished, corpus_path, tmp_path, tiny_settings):
+    tokenizer = Tokenizer.load(finished / "model")
+    words = [*tokenizer.vocabulary.tokens[:-1], "another"]
+    shutil.copytree(finished / "model", tmp_path / "model")
+    Tokenizer(Vocabulary(words)).save(tmp_path / "model")
+    with pytest.raises(ModelError, match="its tokenizer is not the one that the corpus was prepared with"):
+        pretrain(tiny_settings(), corpus_path, tmp_path / "run", init=tmp_path / "model")
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_only_computes_the_same_elsewhere_may_change_on_resuming(
+    finished, corpus_path, tmp_path, tiny_settings
+):
+    shutil.copytree(finished, tmp_path / "run")
+    for folder in sorted((tmp_path / "run" / "checkpoints").iterdir())[1:]:
+        shutil.rmtree(folder)
+    changed = tiny_settings(micro_batch_tokens=100, gradient_checkpointing=True, keep_checkpoints=1)
+    pretrain(changed, corpus_path, tmp_path / "run", resume=True)
+    before, after = weights_of(finished), weights_of(tmp_path / "run")
+    assert all(torch.allclose(before[name], after[name], atol=1e-2) for name in before)
+    assert [row["step"] for row in rows_of(tmp_path / "run")] == [row["step"] for row in rows_of(finished)]
 
 
 def test_a_run_is_not_written_over(finished, corpus_path, tiny_settings):

@@ -86,8 +86,8 @@ class PretrainingSettings(Hardware):
         return self.examples.model_copy(update={"max_seq_length": self.phases[phase].max_seq_length})
 
 
-# What may be another when a run goes on: it changes where and how fast numbers are computed, and at most how
-# they are rounded.
+# What may be another when a run goes on: where, how fast and in which parts numbers are computed. It changes
+# their rounding, and with the parts the masks of dropout; never the examples or their order.
 MAY_CHANGE = {
     "device",
     "precision",
