@@ -93,6 +93,7 @@ reports.page
 reports.drawing
 reports.pictures
 reports.finetuning
+reports.pretraining
 recipes
 commands.options
 commands.vocab

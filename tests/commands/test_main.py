@@ -50,6 +50,7 @@ def test_the_path_from_text_to_a_filled_mask(workplace, capsys):
     assert status == 0
     row = json.loads(out)
     assert row["text"] == text
+    assert (workplace / "run" / "report.html").exists()
     (guesses,) = row["prediction"]
     assert len(guesses) == 5
     assert guesses == sorted(guesses, key=lambda guess: -guess["score"])

@@ -1,5 +1,6 @@
 """`bertie pretrain`"""
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -27,6 +28,7 @@ def pretrain(
     """Pre-train a BERT on a prepared corpus: masked words and next sentences."""
     from bertie.base.settings import read_assignments, resolve
     from bertie.recipes import read_recipe
+    from bertie.reports.pretraining import write_report
     from bertie.training.pretraining import PretrainingSettings, plan
     from bertie.training.pretraining import pretrain as run
     from bertie.training.signals import Stopped
@@ -41,4 +43,7 @@ def pretrain(
     except Stopped as stopped:
         print(f"bertie: stopped and saved in {out}; go on with --resume", file=sys.stderr)
         sys.exit(128 + stopped.number)
-    print(out / "model")
+    if int(os.environ.get("RANK", "0")) == 0:  # of several processes that torchrun started, one
+        settings_text = (out / "settings.toml").read_text(encoding="utf-8")
+        write_report(out / "report.html", out / "metrics.jsonl", settings_text)
+        print(out / "model")

@@ -1,0 +1,36 @@
+"""The page of a pre-training run."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bertie.reports.pretraining import write_report
+
+TRAIN = {"kind": "train", "step": 10, "phase": 0, "tokens": 1000, "examples": 20, "loss": 7.0, "seconds": 2.0}
+MASKED = {"masked_lm_loss": 6.2, "masked_lm_accuracy": 0.125}
+HELD_OUT = {"kind": "evaluation", "step": 10, "phase": 0, **MASKED, "perplexity": 492.7}
+BASELINE = {"unigram_loss": 7.0, "unigram_accuracy": 0.05}
+PAIRS = {"next_sentence_loss": 0.5, "next_sentence_accuracy": 0.75}
+
+
+@pytest.mark.parametrize("pairs", [True, False])
+def test_the_last_figures_stand_beside_what_knows_no_context(tmp_path: Path, pairs: bool) -> None:
+    warning = {"kind": "warning", "step": 0, "check": "label_balance", "message": "too many <pairs>"}
+    train = TRAIN | MASKED | (PAIRS if pairs else {})
+    held_out = HELD_OUT | BASELINE | (PAIRS | {"majority_accuracy": 0.55} if pairs else {})
+    rows = [warning, train, train | {"step": 20}, held_out | {"step": 5, "perplexity": 900.0}, held_out]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_report(tmp_path / "report.html", tmp_path / "metrics.jsonl", "seed = 7")
+    page = (tmp_path / "report.html").read_text()
+    for shown in (
+        "12.5%",
+        "493",
+        "1,097",
+        "commonest word: 5.0%",
+        "too many &lt;pairs&gt;",
+        "seed = 7",
+        "<svg",
+    ):
+        assert shown in page
+    assert ("commoner label: 55.0%" in page) == pairs
