@@ -36,9 +36,10 @@ def write_report(path: Path, metrics_file: Path, settings_text: str) -> None:
         told = f"commoner label: {last['majority_accuracy']:.1%}"
         figures.append(("next sentence", f"{last['next_sentence_accuracy']:.1%}", told))
     page.figures(figures)
+    tokens, seconds = trained["tokens"], trained["seconds"]
     page.paragraph(
-        f"On held-out documents, after {trained['step']:,} steps on {trained['tokens']:,} tokens: "
-        f"{trained['seconds'] / 60:,.0f} minutes, {trained['tokens'] / trained['seconds']:,.0f} tokens a second."
+        f"On held-out documents, after {trained['step']:,} steps on {tokens:,} tokens: "
+        f"{seconds / 60:,.0f} minutes, {tokens / seconds:,.0f} tokens a second."
     )
     page.picture(
         training_curves(rows),
