@@ -1,6 +1,8 @@
 """A whole training step against `transformers`' BertForPreTraining with AdamW, in one run, alternating.
 
-    python benchmarks/training.py [SIZE ...]        tiny, mini, mini-512, base; all without any
+    python benchmarks/training.py [--fused] [SIZE ...]      tiny, mini, mini-512, base; all without any
+
+`transformers` has torch's AdamW as it comes, or with --fused the fused one, as bertie has.
 
 Both sides learn from the same real examples (Wikipedia, the original uncased vocabulary) with the paper's
 dropout in float32, and both make their batch from those examples within the measured time: bertie from the
@@ -61,7 +63,7 @@ def padded(examples: Examples) -> dict[str, torch.Tensor]:
     return inputs
 
 
-def compare(size: str, corpus: Corpus) -> None:
+def compare(size: str, corpus: Corpus, fused: bool) -> None:
     """Print one row."""
     recipe, batch_size, length, steps = SIZES[size]
     config = BertConfig(**read_toml(FOLDER / f"{recipe}.toml")["model"])
@@ -71,7 +73,7 @@ def compare(size: str, corpus: Corpus) -> None:
     ours = PreTrainingModel(config).train()
     our_optimizer = build_optimizer(ours, OptimizerSettings())
     theirs = BertForPreTraining(TheirConfig(**config.model_dump())).train()
-    their_optimizer = torch.optim.AdamW(theirs.parameters(), lr=1e-4, weight_decay=0.01)
+    their_optimizer = torch.optim.AdamW(theirs.parameters(), lr=1e-4, weight_decay=0.01, fused=fused)
 
     def our_step() -> int:
         (batch,) = pack_examples(stream.next(batch_size), micro_batch_tokens=10**9)
@@ -110,8 +112,9 @@ def main() -> None:
         prepare(inputs, DATA / "vocab" / "uncased_en", Path(folder) / "corpus", workers=1)
         corpus = Corpus.open(Path(folder) / "corpus")
         print(f"{'size':<9} {'batch':<10} {'bertie':>9} {'transformers':>12}  ratio   (tokens/s)")
-        for size in sys.argv[1:] or SIZES:
-            compare(size, corpus)
+        fused = "--fused" in sys.argv
+        for size in [argument for argument in sys.argv[1:] if argument != "--fused"] or SIZES:
+            compare(size, corpus, fused)
 
 
 if __name__ == "__main__":

@@ -47,6 +47,7 @@ model.config
 model.directory
 model.labels
 model.batch
+model.dropout
 model.attention
 model.bert
 model.heads

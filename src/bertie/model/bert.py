@@ -7,6 +7,7 @@ from torch.utils.checkpoint import checkpoint
 from bertie.model.attention import packed_attention
 from bertie.model.batch import PackedBatch
 from bertie.model.config import BertConfig
+from bertie.model.dropout import Dropout
 
 
 class BertModel(nn.Module):
@@ -50,7 +51,7 @@ class Embeddings(nn.Module):
         self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, batch: PackedBatch) -> Tensor:
         embedded = (
@@ -74,7 +75,7 @@ class Layer(nn.Module):
         self.intermediate = nn.Linear(config.hidden_size, config.intermediate_size)
         self.output = nn.Linear(config.intermediate_size, config.hidden_size)
         self.output_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
         self.activation = activation(config)
 
     def forward(self, hidden: Tensor, batch: PackedBatch) -> Tensor:

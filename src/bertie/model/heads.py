@@ -16,6 +16,7 @@ from bertie.model.batch import PackedBatch
 from bertie.model.bert import BertModel, Embeddings, activation, initialize
 from bertie.model.config import BertConfig
 from bertie.model.directory import ProblemType
+from bertie.model.dropout import Dropout
 
 
 class Objective(NamedTuple):
@@ -149,7 +150,7 @@ class ClassificationModel(nn.Module):
         super().__init__()
         self.problem_type = problem_type
         self.bert = BertModel(config)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
         self.classifier = nn.Linear(config.hidden_size, num_labels)
         initialize(self, config.initializer_range)
 
@@ -193,7 +194,7 @@ class MultipleChoiceModel(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.bert = BertModel(config)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
         self.classifier = nn.Linear(config.hidden_size, 1)
         initialize(self, config.initializer_range)
 
@@ -226,7 +227,7 @@ class TokenClassificationModel(nn.Module):
     def __init__(self, config: BertConfig, num_labels: int) -> None:
         super().__init__()
         self.bert = BertModel(config, pooler=False)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
         self.classifier = nn.Linear(config.hidden_size, num_labels)
         initialize(self, config.initializer_range)
 
