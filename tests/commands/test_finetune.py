@@ -153,7 +153,10 @@ def test_a_search_repeats_nothing_and_keeps_the_best(bertie, folder):
     assert "finetuning was" in other.stderr
 
 
-@pytest.mark.parametrize("name", ["mrpc", "sts-b", "mnli", "swag", "squad-v1", "squad-v2", "ner"])
+SLOW = pytest.param("squad-v2", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("name", ["mrpc", "sts-b", "mnli", "swag", "squad-v1", SLOW, "ner"])
 def test_a_task_of_the_paper(bertie, folder, shared_data, name):
     places = {"swag": "swag-layout", "squad-v1": "squad", "squad-v2": "squad", "ner": "ner/wnut17"}
     data = str(shared_data / places.get(name, "glue"))

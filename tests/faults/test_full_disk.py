@@ -49,6 +49,7 @@ def test_pretraining_that_fills_the_disk_in_a_save(folder: Path, tmp_path: Path,
     assert_same_run(tmp_path / "copy/room/run", folder / "undisturbed")
 
 
+@pytest.mark.slow
 def test_pretraining_that_fills_the_disk_in_the_metrics(folder: Path, tmp_path: Path) -> None:
     """The metrics alone are on the small disk, which has room for their first page."""
     run = tmp_path / "run"

@@ -167,7 +167,7 @@ def run(corpus_path: Path, out: Path, settings) -> tuple[list[dict], list[Findin
     return rows, watch(rows, settings.warmup_steps, settings.total_steps)
 
 
-EXPLODING = {"optimizer": {"learning_rate": 0.1, "max_gradient_norm": 1e9}}
+EXPLODING = {"optimizer": {"learning_rate": 10.0, "max_gradient_norm": 1e9}}
 
 
 @pytest.mark.parametrize(("changes", "expected"), [(EXPLODING, ["exploding_gradient"]), ({}, [])])
