@@ -199,9 +199,8 @@ def _finetune(out: Path, collected: Collected) -> Outcome:
         for seed in range(SEEDS):
             settings = resolve(FinetuningSettings, FINETUNING, {"seed": seed})
             run = out / "classifiers" / f"{name.replace(' ', '-')}-{seed}"
-            predicted = finetune(task, start, training, {"unseen": unseen}, settings, run).predictions[
-                "unseen"
-            ]
+            result = finetune(task, start, training, {"unseen": unseen}, settings, run, silent=True)
+            predicted = result.predictions["unseen"]
             accuracies[name].append(accuracy(gold, predicted))
             confusions.append(confusion_matrix(gold, predicted, len(task.labels)))
         mean = np.mean(accuracies[name])

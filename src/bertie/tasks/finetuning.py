@@ -75,6 +75,7 @@ def finetune(
     output: Path,
     *,
     resume: bool = False,
+    silent: bool = False,
 ) -> Evaluation:
     """Train a task's head and the encoder under it; `output` holds the run, `output`/model the result.
 
@@ -86,6 +87,7 @@ def finetune(
         settings: of the run.
         output: the run's directory.
         resume: go on with the run in `output` from its last whole epoch.
+        silent: show no progress.
 
     Returns:
         What the model that was kept says of dev, and what it scores.
@@ -140,7 +142,9 @@ def finetune(
         with run:
             state = run.restore(model, optimizer) if resume else TrainState()
             write_toml(run.settings_file, settings)
-            with Progress(f"fine-tuning {output.name}", total_steps, "steps", done=state.step) as progress:
+            with Progress(
+                f"fine-tuning {output.name}", total_steps, "steps", done=state.step, silent=silent
+            ) as progress:
                 train(
                     model,
                     _global_batches(inputs, settings, steps_per_epoch, state.step, model),
