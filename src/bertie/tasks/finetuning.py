@@ -116,28 +116,7 @@ def finetune(
     description = Description(
         start.config, model.architecture, task.labels, start.tokenizer, task.problem_type
     )
-    kept: Evaluation | None = None
-
-    def evaluate_and_keep() -> dict[str, float]:
-        nonlocal kept
-        now = evaluate(task, model, parts, settings)
-        for name, scores in now.scores.items():
-            progress.say(f"step {state.step:,}: {name} {task.main_metric} {scores[task.main_metric]:.2f}")
-        if not settings.keep_best or _is_better(task, now.scores, output):
-            kept = now
-            described = replace(description, null_threshold=saved_threshold(now.task))
-            card = _card(task, len(_learnt(inputs, settings)), now.scores)
-            save_model(run.model_directory, model, described, card)
-            for name, predictions in now.predictions.items():
-                file = output / "predictions" / name / task.predictions_file
-                now.task.write_predictions(dev[name], predictions, file)
-            write_json(output / SCORES_FILE, {"step": state.step, "scores": now.scores})
-        return {
-            f"{part}/{metric}": value
-            for part, scores in now.scores.items()
-            for metric, value in scores.items()
-        }
-
+    judge = _Judge(task, model, parts, settings, description, output)
     if not _has_ended(run, total_steps):
         with run:
             state = run.restore(model, optimizer) if resume else TrainState()
@@ -162,16 +141,53 @@ def finetune(
                     seed=settings.seed,
                     state=state,
                     run=run,
-                    evaluate=evaluate_and_keep,
+                    evaluate=lambda: judge.evaluate_and_keep(state.step, progress),
                     progress=progress,
                     ranks=Ranks(),
                     autocast=settings.autocast(),
                 )
         run.forget_checkpoints()
-    if kept is None:  # the best epoch was before the run was resumed
+    if judge.kept is None:  # the best epoch was before the run was resumed
         load_weights(run.model_directory / WEIGHTS_FILE, model)
-        kept = evaluate(task, model, parts, settings)
-    return kept
+        return evaluate(task, model, parts, settings)
+    return judge.kept
+
+
+class _Judge:
+    """Scores the model after each epoch, and keeps the best one."""
+
+    def __init__(
+        self,
+        task: Task[Any, Any],
+        model: TaskModel,
+        parts: Mapping[str, Part],
+        settings: FinetuningSettings,
+        description: Description,
+        output: Path,
+    ) -> None:
+        self.task, self.model, self.parts, self.settings = task, model, parts, settings
+        self.description, self.output = description, output
+        self.kept: Evaluation | None = None
+
+    def evaluate_and_keep(self, step: int, progress: Progress) -> dict[str, float]:
+        """The scores of every dev part, for metrics.jsonl."""
+        task, output = self.task, self.output
+        now = evaluate(task, self.model, self.parts, self.settings)
+        for name, scores in now.scores.items():
+            progress.say(f"step {step:,}: {name} {task.main_metric} {scores[task.main_metric]:.2f}")
+        if not self.settings.keep_best or _is_better(task, now.scores, output):
+            self.kept = now
+            described = replace(self.description, null_threshold=saved_threshold(now.task))
+            save_model(output / "model", self.model, described, _card(task, now.scores))
+            for name, predictions in now.predictions.items():
+                file = output / "predictions" / name / task.predictions_file
+                now.task.write_predictions(self.parts[name].examples, predictions, file)
+            write_json(output / SCORES_FILE, {"step": step, "scores": now.scores})
+        return {
+            f"{part}/{metric}": value
+            for part, scores in now.scores.items()
+            for metric, value in scores.items()
+        }
 
 
 def _has_ended(run: RunDirectory, total_steps: int) -> bool:
@@ -249,14 +265,13 @@ def fit_settings(settings: FinetuningSettings, start: Start, inputs: Inputs) -> 
     return settings.resolved().model_copy(update={"training_set": digest.hexdigest()})
 
 
-def _card(task: Task[Any, Any], examples: int, scores: dict[str, Scores]) -> str:
+def _card(task: Task[Any, Any], scores: dict[str, Scores]) -> str:
     """The model directory's README.md."""
     rows = [
         f"| {part} | {name} | {value:.2f} |"
         for part, part_scores in scores.items()
         for name, value in part_scores.items()
     ]
-    labels = f" Labels: {', '.join(task.labels)}." if task.labels else ""
     table = ["| part | score | percent |", "|---|---|---|", *rows] if rows else []
     return "\n".join(
         [
@@ -266,8 +281,7 @@ def _card(task: Task[Any, Any], examples: int, scores: dict[str, Scores]) -> str
             "---",
             f"# A BERT fine-tuned with bertie: {task.name}",
             "",
-            f"On {examples:,} examples.{labels}",
-            "",
+            *([f"Labels: {', '.join(task.labels)}.", ""] if task.labels else []),
             *table,
             "",
         ]

@@ -98,16 +98,7 @@ def train(
 
             model.train()
             targets = _global_targets(model, batch)
-            sums = torch.zeros(len(targets), 2, dtype=torch.float64, device=device)  # loss, correct
-            for micro_batch in batch.micro_batches[ranks.rank :: ranks.world_size]:
-                with autocast:
-                    losses = model.losses(micro_batch.to(device))
-                terms = [objective.loss_sum / targets[name] for name, objective in losses.items()]
-                torch.autograd.backward(torch.stack(terms).sum())
-                for total, name in zip(sums, targets, strict=True):
-                    total[0] += losses[name].loss_sum.detach()
-                    correct = losses[name].correct
-                    total[1] += math.nan if correct is None else correct
+            sums = _backward(model, batch.micro_batches[ranks.rank :: ranks.world_size], targets, autocast)
             ranks.sum_gradients(model)
             gradient_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_gradient_norm).item()
             if not math.isfinite(gradient_norm):
@@ -143,6 +134,24 @@ def train(
                 run.save(state, model, optimizer, pace.keep_checkpoints)
             if signal_number:
                 raise Stopped(signal_number)
+
+
+def _backward(
+    model: Model, micro_batches: list[PackedBatch], targets: dict[str, int], autocast: torch.autocast
+) -> torch.Tensor:
+    """Add the gradients of some micro-batches; the sums of loss and correct for each objective, (…, 2)."""
+    device = next(model.parameters()).device
+    sums = torch.zeros(len(targets), 2, dtype=torch.float64, device=device)
+    for micro_batch in micro_batches:
+        with autocast:
+            losses = model.losses(micro_batch.to(device))
+        terms = [objective.loss_sum / targets[name] for name, objective in losses.items()]
+        torch.autograd.backward(torch.stack(terms).sum())
+        for total, name in zip(sums, targets, strict=True):
+            total[0] += losses[name].loss_sum.detach()
+            correct = losses[name].correct
+            total[1] += math.nan if correct is None else correct
+    return sums
 
 
 def share_evenly(
