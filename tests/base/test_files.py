@@ -222,8 +222,9 @@ def test_a_directory_is_held_by_one_at_a_time(tmp_path: Path) -> None:
 
 def test_a_killed_process_gives_up_its_lock(tmp_path: Path) -> None:
     die_while_writing("lock", tmp_path / "run")
-    with locked_directory(tmp_path / "run"):
-        pass
+    assert (tmp_path / "run" / ".lock").exists()  # what it held is still there
+    with locked_directory(tmp_path / "run"), pytest.raises(BertieError), locked_directory(tmp_path / "run"):
+        pytest.fail("two hold the directory")
 
 
 json_values = st.recursive(

@@ -89,6 +89,7 @@ def test_nothing_is_made_on_another_device_or_waited_for(make, labels):
     batch = ragged_batch(lengths=LENGTHS, labels=labels).to(meta)
     with OnMetaAlone():
         mean_loss(model, batch).backward()
+    assert all(gradient is not None and gradient.is_meta for gradient in gradients(model).values())
 
 
 @pytest.mark.parametrize(PARAMETERS, MODELS)

@@ -299,4 +299,6 @@ def test_any_course_of_the_loss_can_be_drawn(losses: list[float | None]) -> None
     clipped = [
         loss if loss is None or not math.isfinite(loss) else max(-1e6, min(loss, 1e6)) for loss in losses
     ]
-    panels(training_curves([train_row(step, masked_lm_loss=loss) for step, loss in enumerate(clipped)]))
+    assert panels(
+        training_curves([train_row(step, masked_lm_loss=loss) for step, loss in enumerate(clipped)])
+    )

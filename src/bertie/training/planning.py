@@ -140,7 +140,9 @@ def _resident_bytes() -> int:
 
 
 def _spoken(seconds: float) -> str:
-    return f"{seconds / 3600:,.1f} hours" if seconds >= 5400 else f"{max(seconds / 60, 1):.0f} minutes"
+    if seconds < 90:
+        return "a minute"
+    return f"{seconds / 3600:,.1f} hours" if seconds >= 5400 else f"{seconds / 60:.0f} minutes"
 
 
 def _rounded(number: float) -> str:
