@@ -87,8 +87,11 @@ def join_ranks(device_type: str) -> Iterator[Ranks]:
     if "WORLD_SIZE" not in os.environ:  # torchrun sets it, and what else init_process_group reads
         yield Ranks()
         return
+    local_rank = int(os.environ["LOCAL_RANK"])
+    if device_type == "cuda":
+        torch.cuda.set_device(local_rank)  # before NCCL is first used, which takes the current device
     dist.init_process_group("nccl" if device_type == "cuda" else "gloo")
     try:
-        yield Ranks(dist.get_rank(), dist.get_world_size(), int(os.environ["LOCAL_RANK"]))
+        yield Ranks(dist.get_rank(), dist.get_world_size(), local_rank)
     finally:
         dist.destroy_process_group()

@@ -121,7 +121,7 @@ def pretrain(
     corpus.verify()
     tokenizer = Tokenizer.load(corpus.tokenizer_directory)
     settings = _fit(settings, corpus, tokenizer)
-    with join_ranks(settings.device) as ranks:
+    with join_ranks(torch.device(settings.device).type) as ranks:
         run = RunDirectory(output, ranks.leads, settings.tensorboard)
         check_run(run, settings, resume, MAY_CHANGE)
         ranks.wait()  # what the first one writes would be another run to those that come later
@@ -207,7 +207,6 @@ def _build_model(
     device = torch.device(settings.device)
     if ranks.world_size > 1 and device.type == "cuda":
         device = torch.device("cuda", ranks.local_rank)
-        torch.cuda.set_device(device)
     return model.to(device)
 
 
