@@ -174,6 +174,7 @@ def pretrain(
         if ranks.leads:
             description = Description(settings.model, model.architecture, (), tokenizer)
             save_model(run.model_directory, model, description, _card(settings, corpus, state))
+        ranks.wait()  # torchrun ends all processes where one that is done goes first and fails in going
 
 
 def plan(
