@@ -43,6 +43,7 @@ def folder(tmp_path, tiny_settings) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_two_ranks_learn_what_one_learns(folder, corpus_path, tiny_settings):
     still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     more = [f"--set=model.{name}={value}" for name, value in still.items()]
