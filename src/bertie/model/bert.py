@@ -28,18 +28,39 @@ class BertModel(nn.Module):
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if pooler else None
 
-    def forward(self, batch: PackedBatch) -> tuple[Tensor, Tensor | None]:
-        """Returns `sequence_output` (T, H), and `pooled_output` (N, H) where there is a pooler."""
+    def forward(self, batch: PackedBatch, tokens: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Encode.
+
+        Args:
+            batch: T tokens in N sequences.
+            tokens: the places of those whose `sequence_output` is wanted, (M,); by default all. The last
+                layer transforms these and [CLS] alone: nothing reads what it would make of the others.
+
+        Returns:
+            `sequence_output` (T, H) or (M, H), and `pooled_output` (N, H) where there is a pooler.
+        """
+        cls = batch.cu_seqlens[:-1]  # (N,)
+        read = tokens
+        if tokens is not None and self.pooler is not None:
+            read = torch.cat([cls, tokens])  # (N + M,)
         hidden = self.embeddings(batch)  # (T, H)
         for layer in self.layers:
+            arguments = (hidden, batch, read if layer is self.layers[-1] else None)
             if self.gradient_checkpointing and self.training:
-                hidden = checkpoint(layer, hidden, batch, use_reentrant=False)  # (T, H)
+                hidden = checkpoint(layer, *arguments, use_reentrant=False)  # (T, H)
             else:
-                hidden = layer(hidden, batch)  # (T, H)
+                hidden = layer(*arguments)  # (T, H), after the last layer what is read
         if self.pooler is None:
             return hidden, None
-        cls = hidden.index_select(0, batch.cu_seqlens[:-1])  # (N, H)
-        return hidden, torch.tanh(self.pooler(cls))
+        if tokens is None:
+            return hidden, torch.tanh(self.pooler(hidden.index_select(0, cls)))
+        cls_output, sequence_output = hidden.split([len(cls), len(tokens)])
+        return sequence_output, torch.tanh(self.pooler(cls_output))
+
+    def pooled(self, batch: PackedBatch) -> Tensor:
+        """`pooled_output` (N, H) alone."""
+        _, pooled_output = self(batch, batch.cu_seqlens[:0])
+        return pooled_output  # type: ignore[no-any-return]
 
 
 class Embeddings(nn.Module):
@@ -78,9 +99,11 @@ class Layer(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.activation = activation(config)
 
-    def forward(self, hidden: Tensor, batch: PackedBatch) -> Tensor:
+    def forward(self, hidden: Tensor, batch: PackedBatch, read: Tensor | None = None) -> Tensor:
         attention_dropout = self.attention_dropout if self.training else 0.0
         attended = packed_attention(self.qkv(hidden), batch, self.num_heads, attention_dropout)  # (T, H)
+        if read is not None:  # from here on a token needs no other
+            attended, hidden = attended.index_select(0, read), hidden.index_select(0, read)
         hidden = self.attention_norm(hidden + self.dropout(self.attention_output(attended)))  # (T, H)
         widened = self.activation(self.intermediate(hidden))  # (T, 4H)
         return self.output_norm(hidden + self.dropout(self.output(widened)))  # type: ignore[no-any-return]

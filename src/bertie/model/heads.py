@@ -61,8 +61,8 @@ class MaskedLMModel(nn.Module):
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """Returns masked-LM logits (M, V), at the masked positions only."""
-        sequence_output, _ = self.bert(batch)
-        return self.masked_lm(sequence_output, batch, self.bert.embeddings)  # type: ignore[no-any-return]
+        masked, _ = self.bert(batch, batch.masked_positions)  # (M, H)
+        return self.masked_lm(masked, self.bert.embeddings)  # type: ignore[no-any-return]
 
     def losses(self, batch: PackedBatch) -> dict[str, Objective]:
         """Cross-entropy with `masked_labels`."""
@@ -90,9 +90,8 @@ class PreTrainingModel(nn.Module):
 
     def forward(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
         """Returns masked-LM logits (M, V), at the masked positions only, and next-sentence logits (N, 2)."""
-        sequence_output, pooled_output = self.bert(batch)  # (T, H), (N, H)
-        masked_lm_logits = self.masked_lm(sequence_output, batch, self.bert.embeddings)
-        return masked_lm_logits, self.next_sentence(pooled_output)
+        masked, pooled_output = self.bert(batch, batch.masked_positions)  # (M, H), (N, H)
+        return self.masked_lm(masked, self.bert.embeddings), self.next_sentence(pooled_output)
 
     def losses(self, batch: PackedBatch) -> dict[str, Objective]:
         """Section 3.1's two objectives; without `next_sentence_labels` the first one alone."""
@@ -123,10 +122,8 @@ class MaskedLMHead(nn.Module):
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
-    def forward(self, sequence_output: Tensor, batch: PackedBatch, embeddings: Embeddings) -> Tensor:
-        """(T, H) -> (M, V)."""
-        assert batch.masked_positions is not None
-        masked = sequence_output.index_select(0, batch.masked_positions)  # (M, H)
+    def forward(self, masked: Tensor, embeddings: Embeddings) -> Tensor:
+        """What the masked positions have become, (M, H) -> (M, V)."""
         # Under autocast the dense layer's output is bfloat16, where epsilon vanishes.
         hidden = self.norm(self.activation(self.dense(masked)).float())  # (M, H)
         return F.linear(hidden, embeddings.word_embeddings.weight, self.bias)
@@ -156,8 +153,7 @@ class ClassificationModel(nn.Module):
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """Returns logits (N, labels); for a regression the numbers (N, 1)."""
-        _, pooled_output = self.bert(batch)
-        return self.classifier(self.dropout(pooled_output))  # type: ignore[no-any-return]
+        return self.classifier(self.dropout(self.bert.pooled(batch)))  # type: ignore[no-any-return]
 
     def losses(self, batch: PackedBatch) -> dict[str, Objective]:
         """Cross-entropy with the class, the mean of each class's own, or the squared error.
@@ -200,8 +196,7 @@ class MultipleChoiceModel(nn.Module):
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """Returns the score of each choice, (N, 1)."""
-        _, pooled_output = self.bert(batch)
-        return self.classifier(self.dropout(pooled_output))  # type: ignore[no-any-return]
+        return self.classifier(self.dropout(self.bert.pooled(batch)))  # type: ignore[no-any-return]
 
     def losses(self, batch: PackedBatch) -> dict[str, Objective]:
         """Cross-entropy over the choices of each example."""
