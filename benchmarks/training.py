@@ -1,12 +1,13 @@
 """A whole training step against `transformers`' BertForPreTraining with AdamW, in one run, alternating.
 
-    python benchmarks/training.py [--fused] [SIZE ...]      tiny, mini, mini-512, base; all without any
+    python benchmarks/training.py [--fused] [--bfloat16] [SIZE ...]     tiny, mini, mini-512, base; or all
 
-`transformers` has torch's AdamW as it comes, or with --fused the fused one, as bertie has.
+`transformers` has torch's AdamW as it comes, or with --fused the fused one, as bertie has. With --bfloat16
+the forward passes of both run under autocast, otherwise in float32.
 
 Both sides learn from the same real examples (Wikipedia, the original uncased vocabulary) with the paper's
-dropout in float32, and both make their batch from those examples within the measured time: bertie from the
-cursor to a packed batch, transformers by padding to the longest. The median of the steps counts.
+dropout, and both make their batch from those examples within the measured time: bertie from the cursor to a
+packed batch, transformers by padding to the longest. The median of the steps counts.
 """
 
 import os
@@ -17,6 +18,7 @@ import time
 from pathlib import Path
 
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as the command line does
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 import numpy as np
 import torch
@@ -63,7 +65,7 @@ def padded(examples: Examples) -> dict[str, torch.Tensor]:
     return inputs
 
 
-def compare(size: str, corpus: Corpus, fused: bool) -> None:
+def compare(size: str, corpus: Corpus, fused: bool, bfloat16: bool) -> None:
     """Print one row."""
     recipe, batch_size, length, steps = SIZES[size]
     config = BertConfig(**read_toml(FOLDER / f"{recipe}.toml")["model"])
@@ -75,9 +77,12 @@ def compare(size: str, corpus: Corpus, fused: bool) -> None:
     theirs = BertForPreTraining(TheirConfig(**config.model_dump())).train()
     their_optimizer = torch.optim.AdamW(theirs.parameters(), lr=1e-4, weight_decay=0.01, fused=fused)
 
+    autocast = torch.autocast("cpu", torch.bfloat16, enabled=bfloat16)
+
     def our_step() -> int:
         (batch,) = pack_examples(stream.next(batch_size), micro_batch_tokens=10**9)
-        losses = ours.losses(batch)
+        with autocast:
+            losses = ours.losses(batch)
         sum(objective.loss_sum / objective.targets for objective in losses.values()).backward()
         torch.nn.utils.clip_grad_norm_(ours.parameters(), 1.0)
         our_optimizer.step()
@@ -86,7 +91,9 @@ def compare(size: str, corpus: Corpus, fused: bool) -> None:
 
     def their_step() -> int:
         examples = stream.next(batch_size)
-        theirs(**padded(examples)).loss.backward()
+        with autocast:
+            loss = theirs(**padded(examples)).loss
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
         their_optimizer.step()
         their_optimizer.zero_grad()
@@ -112,9 +119,9 @@ def main() -> None:
         prepare(inputs, DATA / "vocab" / "uncased_en", Path(folder) / "corpus", workers=1)
         corpus = Corpus.open(Path(folder) / "corpus")
         print(f"{'size':<9} {'batch':<10} {'bertie':>9} {'transformers':>12}  ratio   (tokens/s)")
-        fused = "--fused" in sys.argv
-        for size in [argument for argument in sys.argv[1:] if argument != "--fused"] or SIZES:
-            compare(size, corpus, fused)
+        options = {"--fused", "--bfloat16"}
+        for size in [argument for argument in sys.argv[1:] if argument not in options] or SIZES:
+            compare(size, corpus, *(option in sys.argv for option in ("--fused", "--bfloat16")))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ model.fill_mask("The capital of France is [MASK].")
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from bertie.inference.predictors import Predictor
@@ -14,12 +14,20 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 
-def load(path: str | Path) -> "Predictor":
+def load(
+    path: str | Path, device: str = "auto", precision: Literal["float32", "bfloat16"] = "float32"
+) -> "Predictor":
     """Load a model directory; see `bertie.inference.predictors.Predictor` for what it can do.
+
+    Args:
+        path: the directory.
+        device: where to compute; `auto` is a CUDA device where there is one.
+        precision: of the matrix products.
 
     Raises:
         ModelError: it is absent, damaged, or not a model's.
+        SettingsError: there is no such device.
     """
     from bertie.inference.predictors import load  # torch is only needed from here on
 
-    return load(path)
+    return load(path, device, precision)

@@ -7,10 +7,13 @@ from bertie.base.errors import SettingsError
 from bertie.training.hardware import Hardware
 
 
-def test_the_processor_computes_in_float32_unless_asked_otherwise(monkeypatch):
+@pytest.mark.parametrize(("bfloat16", "precision"), [(True, "bfloat16"), (False, "float32")])
+def test_a_processor_made_for_bfloat16_learns_in_it_unless_asked_otherwise(monkeypatch, bfloat16, precision):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert Hardware().resolved() == Hardware(device="cpu", precision="float32")
-    assert Hardware(precision="bfloat16").resolved().precision == "bfloat16"
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bfloat16)
+    assert Hardware().resolved() == Hardware(device="cpu", precision=precision)
+    for asked in ("float32", "bfloat16"):
+        assert Hardware(precision=asked).resolved().precision == asked
 
 
 def test_a_device_that_is_not_there_is_refused():

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from bertie.commands.options import Json
+from bertie.commands.options import Device, Json, Precision, PrecisionChoice
 from bertie.commands.task_options import (
     Columns,
-    Device,
     KindOf,
     Label,
     Pair,
@@ -22,8 +21,6 @@ from bertie.commands.task_options import (
 
 if TYPE_CHECKING:
     from bertie.tasks.task import Scores, Task
-
-DEFAULT_LENGTH = 128  # FinetuningSettings.max_seq_length
 
 
 class Scored(NamedTuple):
@@ -55,10 +52,9 @@ def evaluate(
     label: Label = "label",
     separator: Separator = None,
     columns: Columns = None,
-    max_seq_length: Annotated[
-        int | None, typer.Option(help="As in fine-tuning; the task's own if not given.")
-    ] = None,
+    max_seq_length: Annotated[int | None, typer.Option(help="As in fine-tuning if not given.")] = None,
     device: Device = "auto",
+    precision: Precision = "float32",
     as_json: Json = False,
 ) -> None:
     """Score a model, or a file of predictions, against gold labels, as the official scorers do."""
@@ -82,7 +78,7 @@ def evaluate(
             scored = _score_predictions(found, gold, predictions, null_scores)
         else:
             assert model is not None
-            scored = _score_model(found, gold, model, max_seq_length, device)
+            scored = _score_model(found, gold, model, max_seq_length, device, precision)
         judged, examples, answers, scores[name] = scored
         details[name] = details_of(judged, examples, answers)
     if as_json and len(scores) == 1:
@@ -110,14 +106,20 @@ def _score_predictions(
 
 
 def _score_model(
-    task: "Task[Any, Any]", gold: Path, path: Path, max_seq_length: int | None, device: str
+    task: "Task[Any, Any]",
+    gold: Path,
+    path: Path,
+    max_seq_length: int | None,
+    device: str,
+    precision: "PrecisionChoice",
 ) -> "Scored":
     from bertie.tasks.evaluation import answer, load_for
     from bertie.training.hardware import Hardware
 
-    hardware = Hardware(device=device).resolved()
+    hardware = Hardware(device=device, precision=precision).resolved()
     loaded = load_for(task, path, hardware)
+    if max_seq_length is not None:
+        loaded = loaded._replace(max_seq_length=max_seq_length)
     examples = loaded.task.read(gold, labelled=True)
-    length = max_seq_length or task.defaults.get("max_seq_length", DEFAULT_LENGTH)
-    answers = answer(loaded, examples, length, hardware)
+    answers = answer(loaded, examples, hardware)
     return Scored(loaded.task, examples, answers, loaded.task.score(examples, answers))

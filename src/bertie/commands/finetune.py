@@ -6,13 +6,12 @@ from typing import Annotated
 
 import typer
 
-from bertie.commands.options import Json
+from bertie.commands.options import Device, Json
 from bertie.commands.task_options import (
     Assignments,
     Columns,
     Data,
     Dev,
-    Device,
     KindOf,
     Label,
     Pair,

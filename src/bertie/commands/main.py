@@ -64,6 +64,8 @@ def main() -> None:
     # Beside other work on its processors, torch's threads would wait for each other by burning whole time
     # slices: steps of a small model took ten times as long (docs/decisions/threads.md).
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    # Large tensors in large pages: a step of fine-tuning took 5 % less (docs/decisions/processors.md).
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     try:
         app()
     except BertieError as error:

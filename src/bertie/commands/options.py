@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -31,6 +31,12 @@ OnError = Annotated[
 ]
 Language = Annotated[str, typer.Option(help="What sentences are split as: an ISO 639-1 code.")]
 Workers = Annotated[int, typer.Option(min=1, help="Processes to work with.")]
+Device = Annotated[str, typer.Option(help="Where to compute: auto, cpu, cuda, cuda:1, …")]
+PrecisionChoice = Literal["float32", "bfloat16"]
+Precision = Annotated[
+    PrecisionChoice,
+    typer.Option(help="bfloat16 answers faster on hardware made for it, rounded to 3 digits."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 
 CPUS = len(os.sched_getaffinity(0))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
 
-from bertie.commands.options import Json
+from bertie.commands.options import Device, Json, Precision
 
 if TYPE_CHECKING:
     from bertie.inference.answers import Method
@@ -71,6 +71,8 @@ def predict(
         ),
     ] = None,
     top_k: Annotated[int, typer.Option(min=1, help="How many answers for each text.")] = 5,
+    device: Device = "auto",
+    precision: Precision = "float32",
     as_json: Json = False,
 ) -> None:
     """Answer with a trained model; its head decides: words for [MASK], labels, entities, spans."""
@@ -90,7 +92,7 @@ def predict(
     read = format or (input_format(file) if file else "text")
     if file is None and read in ("parquet", "conll"):
         raise SettingsError(f"--format {read}: standard input cannot be that; give a file")
-    model = bertie.load(directory)
+    model = bertie.load(directory, device, precision)
     method = model.method
     if method is None:
         raise ModelError(f"{directory}: an encoder without a head answers nothing; fine-tune it")

@@ -35,7 +35,6 @@ Assignments = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. epochs=4."),
 ]
-Device = Annotated[str, typer.Option(help="Where to compute: auto, cpu, cuda, cuda:1, …")]
 
 
 class TaskData(NamedTuple):
@@ -113,9 +112,10 @@ def write_submissions(found: TaskData, run: Path, settings: "FinetuningSettings"
     from bertie.tasks.evaluation import answer, load_for
     from bertie.tasks.glue import GlueTask
 
-    loaded = load_for(found.task, run / "model", settings)
+    hardware = settings.exact()
+    loaded = load_for(found.task, run / "model", hardware)
     for part, examples in found.unlabelled.items():
-        predictions = answer(loaded, examples, settings.max_seq_length, settings)
+        predictions = answer(loaded, examples, hardware)
         official = found.task.submissions if isinstance(found.task, GlueTask) else {}
         file = run / "submission" / official.get(part, found.task.predictions_file)
         found.task.write_predictions(examples, predictions, file)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -58,13 +59,14 @@ class Predictor:
     tokenizer  the model's
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, hardware: Hardware) -> None:
         self.path = path
         self.model, self._description = load_model(path)
         self.config = self._description.config
         self.labels = self._description.labels
         self.tokenizer = self._description.tokenizer
-        self._hardware = Hardware().resolved()
+        self._max_seq_length = self._description.max_seq_length or self.config.max_position_embeddings
+        self._hardware = hardware
         self.model.to(self._hardware.device)
 
     @property
@@ -212,7 +214,7 @@ class Predictor:
         task = OwnTags().with_labels(self.labels)
         cuts = range(len(words) + 1) if documents is None else documents
         examples = TaggedSentences(words, None, np.array(cuts, dtype=np.int64))
-        inputs = task.encode(examples, self.tokenizer, self.config.max_position_embeddings)
+        inputs = task.encode(examples, self.tokenizer, self._max_seq_length)
         logits = self._logits(inputs)
         tags = task.decode(examples, inputs, logits)
         scores = iter(_softmax(logits[inputs.word_tokens]).max(axis=1).tolist())
@@ -237,7 +239,9 @@ class Predictor:
         task = replace(task, n_best=max(task.n_best, top_k))
         numbers = np.arange(len(questions))
         examples = Questions([*map(str, numbers)], questions, contexts, numbers)
-        length = min(task.defaults["max_seq_length"], self.config.max_position_embeddings)
+        length = self._description.max_seq_length or min(
+            task.defaults["max_seq_length"], self.config.max_position_embeddings
+        )
         inputs = task.encode(examples, self.tokenizer, length)
         predictions = task.decode(examples, inputs, self._logits(inputs))
         n_best = predictions.n_best
@@ -270,7 +274,7 @@ class Predictor:
             examples = Choices(
                 [contexts[i] for i in chosen], [""] * len(chosen), [endings[i] for i in chosen], None, []
             )
-            inputs = OwnChoices().encode(examples, self.tokenizer, self.config.max_position_embeddings)
+            inputs = OwnChoices().encode(examples, self.tokenizer, self._max_seq_length)
             probabilities = _softmax(self._logits(inputs).reshape(len(chosen), count))
             for i, row in zip(chosen, probabilities, strict=True):
                 answers[i] = [Choice(number, endings[i][number], score) for number, score in _ranked(row)]
@@ -284,7 +288,7 @@ class Predictor:
 
     def _classifier_logits(self, texts: Sequence[str], pairs: Sequence[str] | None) -> Float32s:
         examples = LabelledTexts(texts, pairs)
-        return self._logits(OwnTexts().encode(examples, self.tokenizer, self.config.max_position_embeddings))
+        return self._logits(OwnTexts().encode(examples, self.tokenizer, self._max_seq_length))
 
     def _logits(self, inputs: Inputs) -> Float32s:
         assert isinstance(self.model, TaskModel)
@@ -320,10 +324,13 @@ def _sigmoid(logits: Float32s) -> Float64s:
     return values
 
 
-def load(path: str | Path) -> Predictor:
+def load(
+    path: str | Path, device: str = "auto", precision: Literal["float32", "bfloat16"] = "float32"
+) -> Predictor:
     """Load a model directory.
 
     Raises:
         ModelError: it is absent, damaged, or not a model's.
+        SettingsError: there is no such device.
     """
-    return Predictor(Path(path))
+    return Predictor(Path(path), Hardware(device=device, precision=precision).resolved())

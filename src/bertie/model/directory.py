@@ -12,6 +12,7 @@ from bertie.text.tokenizer import Tokenizer
 # What the labels of a text are, under the names of `transformers`' config.json.
 ProblemType = Literal["single_label_classification", "multi_label_classification", "regression"]
 SEQUENCE_CLASSIFIER = "BertForSequenceClassification"
+OWN_KEYS = ("null_threshold", "max_seq_length")  # in config.json; `transformers` keeps them
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Description:
     problem_type  what the labels of a text are
     null_threshold  a question has no answer where the null score exceeds the best answer's by more
                   (Section 4.3's τ, chosen on dev); None where every question has one
+    max_seq_length  in fine-tuning; None where that is not known
     """
 
     config: BertConfig
@@ -33,6 +35,7 @@ class Description:
     tokenizer: Tokenizer
     problem_type: ProblemType = "single_label_classification"
     null_threshold: float | None = None
+    max_seq_length: int | None = None
 
 
 def check_vocabulary(vocabulary_size: int, config: BertConfig, where: str) -> None:
@@ -60,8 +63,9 @@ def write_description(path: Path, description: Description, card: str) -> None:
         values["label2id"] = {label: i for i, label in enumerate(labels)}
     if description.architecture == SEQUENCE_CLASSIFIER:
         values["problem_type"] = description.problem_type
-    if description.null_threshold is not None:
-        values["null_threshold"] = description.null_threshold  # a key of our own, which `transformers` keeps
+    for key in OWN_KEYS:
+        if (value := getattr(description, key)) is not None:
+            values[key] = value
     write_json(path / "config.json", values)
     description.tokenizer.save(path, description.config.max_position_embeddings)
     write_text(path / "README.md", card)
@@ -86,7 +90,8 @@ def read_description(path: Path) -> Description:
     tokenizer = Tokenizer.load(path)
     check_vocabulary(len(tokenizer.vocabulary), config, str(path))
     problem_type = values.get("problem_type") or usual
-    return Description(config, architecture, labels, tokenizer, problem_type, values.get("null_threshold"))
+    own = {key: values.get(key) for key in OWN_KEYS}
+    return Description(config, architecture, labels, tokenizer, problem_type, **own)
 
 
 def _labels(architecture: str, values: dict[str, Any]) -> tuple[str, ...]:

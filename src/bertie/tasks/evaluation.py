@@ -31,6 +31,7 @@ HEADS: dict[Head, type[TaskModel]] = {
     "spans": QuestionAnsweringModel,
     "choices": MultipleChoiceModel,
 }
+USUAL_LENGTH = 128  # run_classifier.py:60
 
 
 class Part(NamedTuple):
@@ -89,11 +90,12 @@ def compute_logits(model: TaskModel, inputs: Inputs, hardware: Hardware) -> npt.
 
 
 class Loaded(NamedTuple):
-    """A fine-tuned model, and its task with its labels and threshold."""
+    """A fine-tuned model, its task with its labels and threshold, and the longest sequence it has learnt."""
 
     task: Task[Any, Any]
     model: TaskModel
     tokenizer: Tokenizer
+    max_seq_length: int
 
 
 def load_for(task: Task[Any, Any], path: Path, hardware: Hardware) -> Loaded:
@@ -122,12 +124,13 @@ def load_for(task: Task[Any, Any], path: Path, hardware: Hardware) -> Loaded:
     if isinstance(task, SpanAnswers) and description.null_threshold is not None:
         task = replace(task, null_threshold=description.null_threshold)
     model.to(hardware.device)
-    return Loaded(task, model, description.tokenizer)
+    usual = task.defaults.get("max_seq_length", USUAL_LENGTH)
+    return Loaded(task, model, description.tokenizer, description.max_seq_length or usual)
 
 
-def answer(loaded: Loaded, examples: Any, max_seq_length: int, hardware: Hardware) -> Any:
+def answer(loaded: Loaded, examples: Any, hardware: Hardware) -> Any:
     """What a model says of examples, labelled or not, in the task's form."""
-    task, model, tokenizer = loaded
+    task, model, tokenizer, max_seq_length = loaded
     inputs = task.encode(examples, tokenizer, max_seq_length)
     return task.decode(examples, inputs, compute_logits(model, inputs, hardware))
 

@@ -20,7 +20,15 @@ from bertie.model.config import BertConfig
 from bertie.model.directory import Description, read_description
 from bertie.model.heads import ClassificationModel, TokenClassificationModel
 from bertie.model.weights import WEIGHTS_FILE, load_weights, save_model
-from bertie.tasks.evaluation import HEADS, Evaluation, Part, TaskModel, evaluate, saved_threshold
+from bertie.tasks.evaluation import (
+    HEADS,
+    USUAL_LENGTH,
+    Evaluation,
+    Part,
+    TaskModel,
+    evaluate,
+    saved_threshold,
+)
 from bertie.tasks.task import Inputs, Scores, Task
 from bertie.text.tokenizer import Tokenizer
 from bertie.training.checkpoints import RunDirectory, TrainState, check_run
@@ -43,7 +51,7 @@ class FinetuningSettings(Hardware):
     batch_size: int = pydantic.Field(32, gt=0)  # examples in a step
     epochs: int = pydantic.Field(3, gt=0)
     warmup_share: float = pydantic.Field(0.1, ge=0, le=1)  # run_classifier.py:843-845
-    max_seq_length: int = pydantic.Field(128, gt=2)
+    max_seq_length: int = pydantic.Field(USUAL_LENGTH, gt=2)
     # Learn from so many examples (of spans and tags: windows), the same ones whatever the seed; 0 is all.
     max_training_examples: int = pydantic.Field(0, ge=0)
     micro_batch_tokens: int = pydantic.Field(16384, gt=0)  # about so many tokens in memory at a time
@@ -114,7 +122,12 @@ def finetune(
     steps_per_epoch = -(-len(_learnt(inputs, settings)) // settings.batch_size)
     total_steps = steps_per_epoch * settings.epochs
     description = Description(
-        start.config, model.architecture, task.labels, start.tokenizer, task.problem_type
+        start.config,
+        model.architecture,
+        task.labels,
+        start.tokenizer,
+        task.problem_type,
+        max_seq_length=settings.max_seq_length,
     )
     judge = _Judge(task, model, parts, settings, description, output)
     if not _has_ended(run, total_steps):
@@ -149,7 +162,7 @@ def finetune(
         run.forget_checkpoints()
     if judge.kept is None:  # the best epoch was before the run was resumed
         load_weights(run.model_directory / WEIGHTS_FILE, model)
-        return evaluate(task, model, parts, settings)
+        return evaluate(task, model, parts, settings.exact())
     return judge.kept
 
 
@@ -172,7 +185,7 @@ class _Judge:
     def evaluate_and_keep(self, step: int, progress: Progress) -> dict[str, float]:
         """The scores of every dev part, for metrics.jsonl."""
         task, output = self.task, self.output
-        now = evaluate(task, self.model, self.parts, self.settings)
+        now = evaluate(task, self.model, self.parts, self.settings.exact())
         for name, scores in now.scores.items():
             progress.say(f"step {step:,}: {name} {task.main_metric} {scores[task.main_metric]:.2f}")
         if not self.settings.keep_best or _is_better(task, now.scores, output):

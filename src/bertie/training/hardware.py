@@ -12,7 +12,8 @@ class Hardware(Settings):
     """Settings that every run has, with `resolved` for what only the machine can tell."""
 
     device: str = "auto"  # a CUDA device where there is one, otherwise the processor
-    # float32 weights and moments always; bfloat16 is for the products of matrices, on hardware made for it.
+    # Of the matrix products in training, where the hardware multiplies bfloat16 faster: weights, moments,
+    # norms and losses are float32 always.
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     gradient_checkpointing: bool = False  # compute each layer twice instead of keeping what is in it
 
@@ -33,9 +34,16 @@ class Hardware(Settings):
             ) from None
         precision = self.precision
         if precision == "auto":
-            fast = kind == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+            if kind == "cuda":
+                fast = torch.cuda.is_bf16_supported(including_emulation=False)
+            else:
+                fast = torch.cpu._is_avx512_bf16_supported()
             precision = "bfloat16" if fast else "float32"
         return self.model_copy(update={"device": device, "precision": precision})
+
+    def exact(self) -> "Hardware":
+        """The same device, in float32: what is judged or answered."""
+        return Hardware(device=self.device, precision="float32")
 
     @property
     def evaluation_tokens(self) -> int:
