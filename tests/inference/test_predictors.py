@@ -198,6 +198,12 @@ def test_answers_are_the_likeliest_spans(load, kind):
     close(answers[1].score / answers[0].score, ratio)
 
 
+def test_a_text_is_cut_where_it_was_in_fine_tuning(tmp_path):
+    model = bertie.load(save_small(tmp_path, "classifier", max_seq_length=8))
+    long, cut = model.classify([f"{QUESTION} {CONTEXT}", f"{QUESTION} {CONTEXT} {CONTEXT}"])
+    assert [label.score for label in long] == [label.score for label in cut]
+
+
 @pytest.mark.parametrize(("threshold", "answers_nothing"), [(None, False), (1e9, False), (-1e9, True)])
 def test_no_answer_where_the_null_threshold_says_so(tmp_path, threshold, answers_nothing):
     model = bertie.load(save_small(tmp_path, "squad-v2", null_threshold=threshold))

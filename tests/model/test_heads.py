@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bertie.model.batch import PackedBatch
+from bertie.model.bert import BertModel, initialize
 from bertie.model.config import BertConfig
 from bertie.model.heads import (
     ClassificationModel,
@@ -160,6 +161,31 @@ def test_without_a_pooler_there_is_no_pooled_output():
     sequence_output, pooled_output = model.bert(ragged_batch(lengths=LENGTHS))
     assert sequence_output.shape == (T, CONFIG.hidden_size)
     assert pooled_output is None
+
+
+@pytest.mark.parametrize("pooler", [True, False])
+@pytest.mark.parametrize("tokens", [[0, 7, 41, T - 1], []])
+def test_the_last_layer_transforms_only_what_is_read(pooler, tokens):
+    batch, places = ragged_batch(lengths=LENGTHS), torch.tensor(tokens, dtype=torch.int64)
+    model = BertModel(CONFIG, pooler).eval()
+    initialize(model, 0.1)
+    transformed = []
+    model.layers[-1].intermediate.register_forward_pre_hook(lambda _, inputs: transformed.append(inputs[0]))
+
+    def outputs(chosen):
+        sequence_output, pooled_output = model(batch, chosen)
+        read = sequence_output[places] if chosen is None else sequence_output
+        return [output for output in (read, pooled_output) if output is not None]
+
+    found = []
+    for chosen in (None, places):
+        model.zero_grad()
+        values = outputs(chosen)
+        torch.stack([value.sin().sum() for value in values]).sum().backward()
+        found.append(values + [weight.grad for weight in model.parameters() if weight.grad is not None])
+    for of_all, of_read in zip(*found, strict=True):
+        torch.testing.assert_close(of_read, of_all, atol=1e-5, rtol=1e-4)
+    assert [len(inputs) for inputs in transformed] == [T, len(tokens) + N * pooler]
 
 
 def test_without_next_sentences_the_first_objective_is_alone():

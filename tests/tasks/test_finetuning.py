@@ -17,10 +17,12 @@ from bertie.model.heads import PreTrainingModel
 from bertie.model.weights import save_model
 from bertie.tasks.classification import LabelledTexts
 from bertie.tasks.custom import OwnTexts
+from bertie.tasks.evaluation import load_for
 from bertie.tasks.finetuning import FinetuningSettings, Start, finetune
 from bertie.tasks.metrics import accuracy
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
+from bertie.training.hardware import Hardware
 from bertie.training.signals import Stopped
 
 WORDS = [f"{letter}{number}" for letter in "abc" for number in range(10)]
@@ -68,15 +70,20 @@ def weights(run) -> dict[str, torch.Tensor]:
     return load_file(run / "model" / "model.safetensors")
 
 
-def test_it_learns_and_the_saved_model_gives_the_same_answers(start, tmp_path):
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_it_learns_and_the_saved_model_gives_the_same_answers(start, tmp_path, precision):
+    """In float32, whatever the matrix products of training were in."""
     unseen = texts(1, 100)
-    result = finetune(TASK, start, texts(0, 300), {"dev": unseen}, settings(), tmp_path / "run")
+    learning = settings(precision=precision)
+    result = finetune(TASK, start, texts(0, 300), {"dev": unseen}, learning, tmp_path / "run")
     assert result.scores["dev"]["accuracy"] > 95
     predicted = result.predictions["dev"]
     assert accuracy(TASK.gold(unseen), predicted) * 100 == result.scores["dev"]["accuracy"]
     answers = bertie.load(tmp_path / "run" / "model").classify(unseen.texts)
     assert [labels[0].label for labels in answers] == [LABELS[number] for number in predicted]
     assert not (tmp_path / "run" / "checkpoints").exists()
+    loaded = load_for(TASK, tmp_path / "run" / "model", Hardware().exact().resolved())
+    assert loaded.max_seq_length == learning.max_seq_length
 
 
 def test_a_run_is_a_function_of_its_seed(start, tmp_path):
