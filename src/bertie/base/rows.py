@@ -60,9 +60,9 @@ def read_rows(path: Path, columns: Sequence[str]) -> Rows:
     if kind == ".parquet":
         rows = _read_parquet(path, columns)
     elif kind in _JSON_LINES:
-        rows = _gather(path, columns, _parse_json_lines(path, columns))
+        rows = _gather(path, columns, parse_json_lines(read_lines(path), str(path)))
     elif kind in _DELIMITERS:
-        rows = _gather(path, columns, _parse_csv(path, columns, _DELIMITERS[kind]))
+        rows = _gather(path, columns, parse_csv(read_lines(path), str(path), _DELIMITERS[kind]))
     else:
         raise DataError(f"{path}: not a kind of table known here; name it .csv, .tsv, .jsonl or .parquet")
     if not rows:
@@ -133,28 +133,34 @@ def read_lines(path: Path) -> Iterator[str]:
     Raises:
         DataError: the file is missing, damaged or not UTF-8.
     """
-    for line in _read_whole_lines(path):
-        yield line.removesuffix("\n").removesuffix("\r")
-
-
-def _read_whole_lines(path: Path) -> Iterator[str]:
     with open_binary(path) as file:
-        for number, line in enumerate(file, 1):
-            try:
-                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                message = f"{path}: line {number}: not UTF-8 ({error.reason}); convert the file first"
-                raise DataError(message) from None
+        yield from decode_lines(file, str(path))
 
 
-Numbered = tuple[int, Sequence[Any]]  # the line a row begins on, and its values of the columns asked for
+def decode_lines(file: Iterable[bytes], name: str) -> Iterator[str]:
+    """The same of an open file, which messages call `name`."""
+    for number, line in enumerate(file, 1):
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            message = f"{name}: line {number}: not UTF-8 ({error.reason}); convert the file first"
+            raise DataError(message) from None
+        yield text.removesuffix("\n").removesuffix("\r")
+
+
+Numbered = tuple[int, dict[str, Any]]  # the line a row begins on, and the row
 
 
 def _gather(path: Path, columns: Sequence[str], rows: Iterable[Numbered]) -> Rows:
     numbers, values = [], []
+    wanted = set(columns)
     for number, row in rows:
+        if not row.keys() >= wanted:
+            # Every object of JSON lines names its own columns, a table has one header.
+            place = f"{path}: line {number}" if suffix_of(path) in _JSON_LINES else str(path)
+            _find(columns, list(row), place)
         numbers.append(number)
-        values.append(row)
+        values.append([row[column] for column in columns])
     return Rows(path, _transpose(columns, values), numbers)
 
 
@@ -162,40 +168,47 @@ def _transpose(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[st
     return {column: [row[place] for row in rows] for place, column in enumerate(columns)}
 
 
-def _parse_csv(path: Path, columns: Sequence[str], delimiter: str) -> Iterator[Numbered]:
+def parse_csv(lines: Iterable[str], name: str, delimiter: str) -> Iterator[Numbered]:
+    """The rows of a table whose first line names the columns; blank lines are none.
+
+    Raises:
+        DataError: a row is malformed; the message names the line of `name` on which it begins.
+    """
     csv.field_size_limit(sys.maxsize)  # the library's own limit, 131,072 characters, is less than a book
-    reader = csv.reader(_read_whole_lines(path), delimiter=delimiter, strict=True)
+    reader = csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True)
     begin = 1
     try:
-        names = next(reader, [])
-        places = _find(columns, names, str(path))
+        columns = next(reader, [])
         begin = reader.line_num + 1
         for fields in reader:
-            if fields and len(fields) != len(names):
+            if fields and len(fields) != len(columns):
                 raise DataError(
-                    f"{path}: line {begin}: {len(fields)} fields, where there are {len(names)} columns; "
+                    f"{name}: line {begin}: {len(fields)} fields, where there are {len(columns)} columns; "
                     f"put a field that holds the separator between quotation marks"
                 )
             if fields:
-                yield begin, [fields[place] for place in places]
+                yield begin, dict(zip(columns, fields, strict=True))
             begin = reader.line_num + 1
     except csv.Error as error:
-        raise DataError(f"{path}: line {begin}: the row that begins here is malformed ({error})") from None
+        raise DataError(f"{name}: line {begin}: the row that begins here is malformed ({error})") from None
 
 
-def _parse_json_lines(path: Path, columns: Sequence[str]) -> Iterator[Numbered]:
-    for number, line in enumerate(_read_whole_lines(path), 1):
-        if line.isspace():
+def parse_json_lines(lines: Iterable[str], name: str) -> Iterator[Numbered]:
+    """The rows of lines that are JSON objects; blank lines are none.
+
+    Raises:
+        DataError: a line is something else; the message names the line of `name`.
+    """
+    for number, line in enumerate(lines, 1):
+        if not line or line.isspace():
             continue
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{path}: line {number}: not valid JSON ({error})") from None
+            raise DataError(f"{name}: line {number}: not valid JSON ({error})") from None
         if not isinstance(row, dict):
-            raise DataError(f"{path}: line {number}: not a JSON object; write one object a line")
-        if not row.keys() >= set(columns):
-            _find(columns, list(row), f"{path}: line {number}")
-        yield number, [row[column] for column in columns]
+            raise DataError(f"{name}: line {number}: not a JSON object; write one object a line")
+        yield number, row
 
 
 def _read_parquet(path: Path, columns: Sequence[str]) -> Rows:

@@ -4,8 +4,6 @@ Every row gives one record, in order. So does a blank line of plain text, which 
 n lines has n answers.
 """
 
-import csv
-import json
 import sys
 from collections.abc import Iterator, Mapping
 from itertools import count, takewhile
@@ -13,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from bertie.base.errors import DataError, SettingsError
-from bertie.base.rows import read_lines, suffix_of
+from bertie.base.rows import decode_lines, parse_csv, parse_json_lines, read_lines, suffix_of
 from bertie.base.tables import open_parquet
 
 InputFormat = Literal["text", "jsonl", "csv", "tsv", "parquet", "conll"]
@@ -103,53 +101,16 @@ def _rows(
         assert path is not None
         yield from _parquet_rows(path)
         return
-    lines = _read_standard_input() if path is None else read_lines(path)
+    lines = read_lines(path) if path else decode_lines(sys.stdin.buffer, name)
     if format in DELIMITERS:
-        yield from _csv_rows(lines, name, DELIMITERS[format])
-        return
-    (column,) = columns.values() if format == "text" else [""]
-    for number, line in enumerate(lines, 1):
-        place = f"{name}: line {number}"
-        if format == "text":
-            yield place, {column: line}
-        elif line and not line.isspace():
-            yield place, _parse_object(line, place)
-
-
-def _read_standard_input() -> Iterator[str]:
-    for number, line in enumerate(sys.stdin.buffer, 1):
-        try:
-            yield line.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\n").removesuffix("\r")
-        except UnicodeDecodeError as error:
-            message = f"standard input: line {number}: not UTF-8 ({error.reason}); convert it first"
-            raise DataError(message) from None
-
-
-def _parse_object(line: str, place: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{place}: not valid JSON ({error})") from None
-    if not isinstance(row, dict):
-        raise DataError(f"{place}: not a JSON object; write one object a line")
-    return row
-
-
-def _csv_rows(lines: Iterator[str], name: str, delimiter: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    csv.field_size_limit(sys.maxsize)  # the library's own limit, 131,072 characters, is less than a book
-    reader = csv.DictReader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True)
-    try:
-        for row in reader:
-            place = f"{name}: line {reader.line_num}"
-            if None in row or None in row.values():  # more fields, or fewer
-                raise DataError(
-                    f"{place}: not {len(reader.fieldnames or ())} fields, as there are columns; put a field "
-                    "that holds the separator between quotation marks"
-                )
-            yield place, row
-    except csv.Error as error:
-        place = f"{name}: line {reader.line_num + 1}"
-        raise DataError(f"{place}: the row that begins here is malformed ({error})") from None
+        rows = parse_csv(lines, name, DELIMITERS[format])
+    elif format == "jsonl":
+        rows = parse_json_lines(lines, name)
+    else:
+        (column,) = columns.values()
+        rows = ((number, {column: line}) for number, line in enumerate(lines, 1))
+    for number, row in rows:
+        yield f"{name}: line {number}", row
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
