@@ -4,8 +4,8 @@
 
 Of STEPS of training (30 without), and an evaluation for every tenth. All sides start from the same weights
 (the encoder of all-MiniLM-L6-v2, 6 x 384, and a new head) in float32. With --bfloat16 the forward passes run
-under autocast: ours alone, or those of all. (On a processor made for it `bertie finetune` learns so by itself,
-`bertie evaluate` needs --precision bfloat16.)
+under autocast: ours alone, or those of all. (On a processor made for it `bertie finetune` learns so by
+itself, `bertie evaluate` needs --precision bfloat16.)
 A step of training makes its batch of 32 from the same examples, with the paper's dropout, and goes as far as
 the clipped AdamW update; `transformers` has its DataCollatorWithPadding over features tokenized beforehand,
 which is what its users do, padding to the longest of the batch or to 128. On every side a step also bears
