@@ -7,9 +7,9 @@ its last whole epoch: give the same command again. The table, with the commands 
 and written to OUT/results.md.
 
 With --peer the tasks of PEERED are run with three seeds, here and with `transformers` on the same budget: the
-same examples, batch size, epochs, optimizer, peak rate and warm-up, in a plain loop that pads to the longest
-of a batch. The best epoch on dev counts on both sides. `transformers` gets our word pieces, which are the
-same as its own, and our code turns the logits of both into answers and scores.
+same examples, batch size, epochs, optimizer, peak rate, warm-up and precision, in a plain loop that pads to
+the longest of a batch. The best epoch on dev counts on both sides. `transformers` gets our word pieces, which
+are the same as its own, and our code turns the logits of both into answers and scores.
 """
 
 import argparse
@@ -156,7 +156,9 @@ def fine_tune_theirs(row: Row, run: Path) -> None:
         begin = time.perf_counter()
         model.train()
         for chosen in torch.from_numpy(learnt)[torch.randperm(len(learnt))].split(settings.batch_size):
-            model(**padded(inputs, chosen.numpy())).loss.backward()
+            with settings.autocast():
+                loss = model(**padded(inputs, chosen.numpy())).loss
+            loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), settings.optimizer.max_gradient_norm)
             optimizer.step()
             schedule.step()
