@@ -98,12 +98,18 @@ def clock(work: Callable[[], object], device: torch.device) -> float:
 
 
 def operations(config: BertConfig, examples: Examples) -> float:
-    """Of forward and backward over real tokens: six for each weight of a product, and attention's."""
+    """Of forward and backward over real tokens: six for each weight of a product, and attention's.
+
+    Of the last layer only what is needed, the queries, keys and values of all tokens and the rest of those
+    that are read, on both sides.
+    """
     H, L = config.hidden_size, config.num_hidden_layers
     tokens, masked = int(examples.bounds[-1]), len(examples.masked_labels)
+    read = masked + len(examples.bounds) - 1
     layer = 4 * H * H + 2 * H * config.intermediate_size
     attention = 2 * L * H * float((np.diff(examples.bounds).astype(float) ** 2).sum())
-    return 6 * (tokens * L * layer + masked * (H * H + H * config.vocab_size) + attention)
+    encoder = tokens * ((L - 1) * layer + 3 * H * H) + read * (layer - 3 * H * H)
+    return 6 * (encoder + masked * (H * H + H * config.vocab_size) + attention)
 
 
 def compare(size: str, steps: int, device: torch.device, peak: float) -> None:
