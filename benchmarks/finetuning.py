@@ -35,7 +35,7 @@ from transformers.utils import logging
 from bertie.model.batch import pack_selected
 from bertie.model.directory import Description
 from bertie.model.heads import ClassificationModel
-from bertie.model.weights import WEIGHTS_FILE, load_weights, save_model
+from bertie.model.weights import load_weights, save_model
 from bertie.tasks.catalogue import find_task
 from bertie.tasks.evaluation import compute_logits
 from bertie.tasks.finetuning import Start
@@ -158,7 +158,7 @@ def main() -> None:
     training, dev = (task.read(task.file(DATA / "glue", part), labelled=True) for part in ("train", "dev"))
     torch.manual_seed(0)
     model = ClassificationModel(start.config, len(task.labels))
-    load_weights(start.weights / WEIGHTS_FILE, model, only="bert.")
+    load_weights(start.weights, model, only="bert.")
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder) / "model"
         save_model(
