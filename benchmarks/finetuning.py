@@ -39,6 +39,7 @@ from bertie.model.weights import load_weights, save_model
 from bertie.tasks.catalogue import find_task
 from bertie.tasks.evaluation import compute_logits
 from bertie.tasks.finetuning import Start
+from bertie.tasks.torch_engine import TorchEngine
 from bertie.training.hardware import Hardware
 from bertie.training.optimizers import OptimizerSettings, build_optimizer
 
@@ -84,7 +85,7 @@ def our_side(
 
     def evaluate() -> npt.NDArray[np.int64]:
         inputs = task.encode(dev, start.tokenizer, MAX_SEQ_LENGTH)
-        return task.decode(dev, inputs, compute_logits(model, inputs, hardware))
+        return task.decode(dev, inputs, compute_logits(TorchEngine(model, hardware), inputs))
 
     return Side(lambda: task.encode(training, start.tokenizer, MAX_SEQ_LENGTH), step, evaluate)
 

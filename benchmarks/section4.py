@@ -37,7 +37,7 @@ from bertie.base.files import read_json, write_json, write_text
 from bertie.base.random import permutation
 from bertie.base.settings import read_toml, resolve
 from bertie.commands.main import app
-from bertie.model.batch import token_places
+from bertie.model.sequences import token_places
 from bertie.reports.metrics import read_metrics
 from bertie.tasks.catalogue import find_task
 from bertie.tasks.finetuning import SCORES_FILE, FinetuningSettings

@@ -19,6 +19,7 @@ base.compression
 base.tables
 base.rows
 base.kernels
+base.crc32c
 base.random
 base.settings
 base.progress
@@ -27,6 +28,7 @@ text.unicode
 text.vocabulary
 text.trie
 text.wordpiece
+text.added_tokens
 text.tokenizer
 text.learning
 text.sentences
@@ -44,15 +46,28 @@ corpus.sentence_pairs
 corpus.examples
 corpus.sampling
 model.config
+model.sentence_transformers
 model.directory
 model.labels
+model.objectives
+model.sequences
+model.engine
+model.onnx_engine
 model.batch
 model.dropout
 model.attention
+model.bilstm
 model.bert
 model.heads
+model.onnx
 model.weight_names
+model.huggingface
 model.weights
+model.sorted_table
+model.tensor_bundle
+model.tensorflow
+model.conversion
+model.inspection
 training.hardware
 training.optimizers
 training.schedules
@@ -80,14 +95,22 @@ tasks.swag
 tasks.custom
 tasks.details
 tasks.catalogue
+tasks.torch_engine
+tasks.engines
 tasks.evaluation
 tasks.finetuning
 tasks.search
+tasks.feature_extraction
+tasks.feature_files
+tasks.features
 inference.answers
 inference.masks
+inference.probabilities
+inference.embeddings
 inference.predictors
 inference.records
 inference.rendering
+inference.exporting
 reports.metrics
 reports.stylesheet
 reports.page
@@ -96,6 +119,11 @@ reports.pictures
 reports.finetuning
 reports.pretraining
 recipes
+reproduction.tables
+reproduction.passages
+reproduction.runner
+reproduction.verdicts
+reproduction.writing
 commands.options
 commands.vocab
 commands.prepare
@@ -105,8 +133,13 @@ commands.finetune
 commands.search
 commands.evaluate
 commands.predict
+commands.features
 commands.submission
+commands.reproduce
 commands.tokenize
+commands.convert
+commands.export
+commands.inspect
 commands.doctor
 commands.standard_library
 commands.demo
@@ -117,9 +150,26 @@ TORCH_FREE = [
     name
     for name in CONTENTS
     if name.split(".")[0] in {"base", "text", "corpus", "reports", "recipes", "commands"}
-    or name in {"model.config", "model.directory", "model.labels", "model.weight_names", "training.health"}
-    or (name.startswith("inference.") and name != "inference.predictors")
-    or (name.startswith("tasks.") and name not in {"tasks.evaluation", "tasks.finetuning", "tasks.search"})
+    or name
+    in {
+        "model.config",
+        "model.sentence_transformers",
+        "model.directory",
+        "model.labels",
+        "model.objectives",
+        "model.sequences",
+        "model.engine",
+        "model.onnx_engine",
+        "model.weight_names",
+        "model.sorted_table",
+        "model.tensor_bundle",
+        "training.health",
+    }
+    or (name.startswith("inference.") and name != "inference.exporting")
+    or (
+        name.startswith("tasks.")
+        and name not in {"tasks.torch_engine", "tasks.finetuning", "tasks.search", "tasks.features"}
+    )
 ]
 
 

@@ -42,6 +42,7 @@ def named(answers):
 GIVEN = {
     "masked LM": (["--text", "the [MASK] sat"], {"text": "the [MASK] sat"}),
     "pre-training": (["--text", "the [MASK] sat"], {"text": "the [MASK] sat"}),
+    "next sentence": (["--text", "cat", "--pair", "mat"], {"text": "cat", "pair": "mat"}),
     "classifier": (["--text", "cat", "--pair", "mat"], {"text": "cat", "pair": "mat"}),
     "several labels": (["--text", "cat"], {"text": "cat"}),
     "regression": (["--text", "cat"], {"text": "cat"}),
@@ -64,6 +65,8 @@ def test_the_head_decides(models, capsys, tmp_path, kind):
     match model.method:
         case "fill_mask":
             assert prediction == [named(guesses) for guesses in model.fill_mask("the [MASK] sat", 2)]
+        case "next_sentence":
+            assert prediction == model.next_sentence(["cat"], ["mat"])[0]
         case "rate":
             assert prediction == model.rate(["cat"])[0]
         case "classify" if kind == "classifier":

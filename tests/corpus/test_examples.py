@@ -136,6 +136,15 @@ def test_settings():
         resolve(ExampleSettings, {"mask_share": 0.8, "keep_share": 0.3})
 
 
+@pytest.mark.parametrize("changes", [{}, {"max_predictions_per_sequence": 3}, {"whole_word_masking": True}])
+def test_unmasked_examples_are_the_same_ones_with_nothing_to_predict(numbered, changes):
+    settings = SETTINGS.model_copy(update=changes)
+    examples = examples_of(numbered, settings.unmasked(), 300)
+    assert unmasked(examples_of(numbered, settings, 300)) == unmasked(examples)
+    assert not len(examples.masked_positions)
+    assert not examples.masked_bounds.any()
+
+
 def test_masks_are_capped(numbered):
     settings = ExampleSettings(max_seq_length=64, max_predictions_per_sequence=3)
     examples = examples_of(numbered, settings, 200)

@@ -12,6 +12,7 @@ from bertie.model.heads import (
     EncoderModel,
     MaskedLMModel,
     MultipleChoiceModel,
+    NextSentenceModel,
     PreTrainingModel,
     QuestionAnsweringModel,
     TokenClassificationModel,
@@ -41,6 +42,7 @@ TAGS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
 MODELS = {
     "pre-training": (lambda: PreTrainingModel(CONFIG), (), {}),
     "masked LM": (lambda: MaskedLMModel(CONFIG), (), {}),
+    "next sentence": (lambda: NextSentenceModel(CONFIG), (), {}),
     "classifier": (lambda: ClassificationModel(CONFIG, 3), LABELS, {}),
     "several labels": (
         lambda: ClassificationModel(CONFIG, 3, "multi_label_classification"),

@@ -14,7 +14,6 @@ from bertie.inference.answers import RowError
 from bertie.inference.predictors import Predictor
 from bertie.tasks.evaluation import compute_logits
 from bertie.tasks.ner import NER, read_conll
-from bertie.training.hardware import Hardware
 
 TEXTS = ["the cat sat on a mat .", "rings, cats and mats!", "", "a cat ." * 60, "Paris"]
 PAIRS = ["on a mat", "cats", "the cat", "paris", "sitting? " * 70]
@@ -100,6 +99,15 @@ def test_labels(load, kind, pairs):
         close([label.score for label in ranked], [label["score"] for label in expected])
 
 
+@pytest.mark.parametrize("kind", ["pre-training", "next sentence"])
+def test_next_sentences(load, kind):
+    model = load(kind)
+    theirs = transformers.AutoModelForNextSentencePrediction.from_pretrained(model.path).eval()
+    for i, score in enumerate(model.next_sentence(TEXTS, PAIRS)):
+        expected = theirs(**encode(model, TEXTS[i], PAIRS[i])).logits.softmax(-1)
+        close(score, expected[0, 0].item())
+
+
 @pytest.mark.parametrize("pairs", [None, PAIRS])
 def test_numbers(load, pairs):
     model = load("regression")
@@ -152,7 +160,7 @@ def test_words_of_ones_own_and_their_documents(load, tmp_path):
     assert [list(words) for words in examples.words] == sentences
     task = NER.with_labels(TAGS)
     inputs = task.encode(examples, TOKENIZER, CONFIG.max_position_embeddings)
-    expected = task.decode(examples, inputs, compute_logits(model.model, inputs, Hardware().resolved()))
+    expected = task.decode(examples, inputs, compute_logits(model.engine, inputs))
     together = model.tag_words(sentences, [0, 3])
     assert [[word.tag for word in words] for words in together] == [list(tags) for tags in expected]
     assert [[word.word for word in words] for words in together] == sentences
@@ -256,6 +264,7 @@ def test_choices(load):
 
 CALLS = {
     "fill_mask": lambda model, texts: model.fill_masks([f"{text} [MASK]" for text in texts]),
+    "next_sentence": lambda model, texts: model.next_sentence(texts, texts),
     "classify": lambda model, texts: model.classify(texts),
     "rate": lambda model, texts: model.rate(texts),
     "tag": lambda model, texts: model.tag(texts),
@@ -268,11 +277,11 @@ CALLS = {
 def test_a_method_the_head_cannot_serve_says_which_is_needed(load, kind):
     model = load(kind)
     for method, call in CALLS.items():
-        if method == model.method:
+        if method == model.method or (method, kind) == ("next_sentence", "pre-training"):
             assert call(model, []) == []
             assert len(call(model, ["the cat", ""])) == 2
             continue
-        found = f"{method} needs a .*; this model is a {model.model.architecture}"
+        found = f"{method} needs a .*; this model is a {model.engine.architecture}"
         with pytest.raises(
             ModelError, match=found + (f", which can {model.method}" if model.method else "$")
         ):
@@ -285,8 +294,8 @@ def test_batches_are_bounded_and_change_no_answer(load, kind, monkeypatch):
     texts = [" ".join(["cat", "sat", "on"][: number % 3 + 1] * (number % 4 + 1)) for number in range(20)]
     whole = call(model, texts)
     sizes = []
-    monkeypatch.setattr(Hardware, "evaluation_tokens", 40)
-    with model.model.register_forward_pre_hook(lambda _, inputs: sizes.append(inputs[0].num_tokens)):
+    monkeypatch.setattr(model.engine, "max_tokens", 40)
+    with model.engine.model.register_forward_pre_hook(lambda _, inputs: sizes.append(inputs[0].num_tokens)):
         flat, same = ([*numbers_and_names(value)] for value in (whole, call(model, texts)))
     assert max(sizes) <= 40
     assert len(sizes) > 3

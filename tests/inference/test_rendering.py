@@ -33,6 +33,7 @@ CASES = {
         ["a | b", "   75.0%  good", "   25.0%  bad"],
         {"prediction": "good", "score": "0.75"},
     ),
+    "next_sentence": (("a", "b"), 0.25, ["a | b", "  0.25"], {"prediction": "0.25"}),
     "rate": (("a",), 2.5, ["a", "  2.5"], {"prediction": "2.5"}),
     "tag": (
         ("in Paris",),
@@ -55,6 +56,9 @@ CASES = {
 }
 
 
+NUMBERS = ("next_sentence", "rate")
+
+
 def written(answered, format, method, several_labels=False) -> str:
     file = io.StringIO()
     write_answers(answered, file, format, method, several_labels)
@@ -68,7 +72,7 @@ def case(request):
     texts, answers, lines, cells = CASES[method]
     record = Record("a.jsonl: line 1", {"id": 1, "of": [texts[0]], "score": "old"}, texts)
     blank = Record("a.jsonl: line 2", {"id": 2, "more": True}, ("",))
-    return method, [(record, answers), (blank, None if method == "rate" else [])], lines, cells
+    return method, [(record, answers), (blank, None if method in NUMBERS else [])], lines, cells
 
 
 def test_people_read_the_text_and_its_answers(case):
@@ -81,9 +85,9 @@ def test_json_lines_keep_the_row_and_have_all_answers(case):
     first, second = map(json.loads, written(answered, "jsonl", method).splitlines())
     prediction = first.pop("prediction")
     assert first == dict(answered[0][0].row)
-    assert second == {"id": 2, "more": True, "prediction": None if method == "rate" else []}
+    assert second == {"id": 2, "more": True, "prediction": None if method in NUMBERS else []}
     answers = answered[0][1]
-    if method == "rate":
+    if method in NUMBERS:
         assert prediction == answers
     elif method == "fill_mask":
         assert prediction == [[guess._asdict() for guess in guesses] for guesses in answers]

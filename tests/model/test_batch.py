@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertie.model.attention import packed_attention
-from bertie.model.batch import BUCKET_RATIO, pack, pack_selected, token_budget_batches
+from bertie.model.batch import BUCKET_RATIO, pack, pack_selected
 from bertie.model.config import BertConfig
 from bertie.model.heads import ClassificationModel
+from bertie.model.sequences import token_budget_batches
 
 lengths_of = st.lists(st.integers(1, 40), min_size=1, max_size=12)
 

@@ -15,6 +15,7 @@ from bertie.model.bert import BertModel, initialize
 from bertie.model.config import BertConfig
 from bertie.model.heads import (
     ClassificationModel,
+    LanguageModel,
     MaskedLMModel,
     MultipleChoiceModel,
     PreTrainingModel,
@@ -54,6 +55,9 @@ MODELS = [
         lambda: QuestionAnsweringModel(CONFIG), RANDOM.integers(0, np.array([LENGTHS] * 2).T), id="answers"
     ),
     pytest.param(lambda: MultipleChoiceModel(CONFIG), RANDOM.integers(0, 2, N // 2), id="choices"),
+    pytest.param(
+        lambda: LanguageModel(CONFIG.model_copy(update={"is_decoder": True})), None, id="language model"
+    ),
 ]
 
 

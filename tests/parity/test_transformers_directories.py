@@ -1,5 +1,7 @@
 """Directories of `transformers` load here, and ours load there, with equal ids and logits."""
 
+import re
+
 import pytest
 import torch
 import transformers
@@ -8,7 +10,8 @@ from tests.parity.transformers_peer import SHAPE, padded, ragged_batch, real
 
 import bertie
 from bertie.base.errors import ModelError
-from bertie.base.files import write_json
+from bertie.base.files import read_json, write_json
+from bertie.model.batch import pack
 from bertie.model.config import BertConfig
 from bertie.model.directory import Description, read_description
 from bertie.model.heads import (
@@ -16,6 +19,7 @@ from bertie.model.heads import (
     EncoderModel,
     MaskedLMModel,
     MultipleChoiceModel,
+    NextSentenceModel,
     PreTrainingModel,
     QuestionAnsweringModel,
     TokenClassificationModel,
@@ -53,6 +57,7 @@ HEADS = {
         (),
         lambda theirs: (theirs.last_hidden_state[real(BATCH)], theirs.pooler_output),
     ),
+    "next sentence": (lambda: NextSentenceModel(CONFIG), (), lambda theirs: theirs.logits),
     "classification": (lambda: ClassificationModel(CONFIG, 3), THREE, lambda theirs: theirs.logits),
     "two unnamed classes": (
         lambda: ClassificationModel(CONFIG, 2),
@@ -238,13 +243,107 @@ def test_old_files_with_buffers_and_the_tied_decoder_load(file):
 
 
 def test_an_unknown_architecture_names_the_known(tmp_path):
-    theirs = transformers.BertForNextSentencePrediction(transformers.BertConfig(**CONFIG.model_dump()))
-    theirs.save_pretrained(tmp_path)
-    VOCABULARY.save(tmp_path / "vocab.txt")
-    with pytest.raises(
-        ModelError, match=r"'BertForNextSentencePrediction' is not one of BertForPreTraining,"
-    ):
+    saved(tmp_path, PreTrainingModel(CONFIG))
+    config = read_json(tmp_path / "config.json")
+    write_json(tmp_path / "config.json", {**config, "architectures": ["BertForDependencyParsing"]})
+    with pytest.raises(ModelError, match=r"'BertForDependencyParsing' is not one of BertForPreTraining,"):
         load_model(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["Roberta", "DistilBert", "ModernBert", "Electra", "Albert", "MPNet"])
+def test_other_models_are_refused_by_their_name(tmp_path, name):
+    config = getattr(transformers, f"{name}Config")()
+    config.save_pretrained(tmp_path)
+    VOCABULARY.save(tmp_path / "vocab.txt")
+    with pytest.raises(ModelError, match=f"model_type is '{name.lower()}'; only 'bert' can be loaded"):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("position_embedding_type", "relative_key_query"),
+        ("add_cross_attention", True),
+        ("pruned_heads", {"0": [1]}),
+    ],
+)
+def test_what_bert_had_not_is_refused_by_its_name(tmp_path, key, value):
+    write_json(tmp_path / "config.json", {**CONFIG.model_dump(), key: value})
+    with pytest.raises(ModelError, match=re.escape(f"config.json: {key} is {value!r}; only")):
+        load_model(tmp_path)
+
+
+def test_a_name_on_the_hub_is_answered_with_what_to_do(tmp_path):
+    with pytest.raises(ModelError, match=r"hf download bert-base-uncased --local-dir bert-base-uncased$"):
+        bertie.load("bert-base-uncased")
+    with pytest.raises(ModelError, match=r"no such model directory$"):
+        bertie.load(tmp_path / "absent")
+
+
+def test_an_encoder_without_a_pooler_has_none(tmp_path):
+    theirs = transformers.BertModel(transformers.BertConfig(**CONFIG.model_dump()), add_pooling_layer=False)
+    theirs.save_pretrained(tmp_path / "theirs")
+    VOCABULARY.save(tmp_path / "theirs" / "vocab.txt")
+    ours, description = load_model(tmp_path / "theirs")
+    sequence_output, pooled_output = ours(BATCH)
+    assert pooled_output is None
+    close(sequence_output, theirs.eval()(**padded(BATCH)).last_hidden_state[real(BATCH)])
+    save_model(tmp_path / "again", ours, description, "card")
+    assert not any("pooler" in name for name in load_file(tmp_path / "again" / "model.safetensors"))
+    load_model(tmp_path / "again")
+
+
+@pytest.mark.parametrize("file", ["config.json", "bert_config.json"])
+def test_a_directory_of_2019(tmp_path, file):
+    """A fine-tuned pytorch_model.bin with TensorFlow's names and no architecture, beside a bare vocab.txt."""
+    theirs = transformers.BertForSequenceClassification(
+        transformers.BertConfig(**CONFIG.model_dump(), num_labels=3)
+    ).eval()
+    weights = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value
+        for name, value in theirs.state_dict().items()
+    }
+    torch.save(weights, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=False)
+    config = {**CONFIG.model_dump(exclude={"is_decoder"}), "finetuning_task": "mnli", "num_labels": 3}
+    write_json(tmp_path / file, {**config, "torchscript": False, "pruned_heads": {}})
+    VOCABULARY.save(tmp_path / "vocab.txt")
+    ours, description = load_model(tmp_path, allow_pickle=True)
+    assert description.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+    assert description.tokenizer.lowercase
+    close(ours(BATCH), theirs(**padded(BATCH)).logits)
+
+
+@pytest.mark.parametrize("name", ["hf_tiny_bert_seqcls", "camphr_ner_bert"])
+def test_real_files(shared_data, tmp_path, name):
+    path = shared_data / "checkpoints" / name
+    with pytest.raises(ModelError, match="--allow-pickle"):
+        load_model(path)
+    ours, description = load_model(path, allow_pickle=True)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(path)
+    theirs = getattr(transformers, ours.architecture).from_pretrained(path).eval()
+    assert description.labels == tuple(theirs.config.id2label.values())
+    save_model(tmp_path / "again", ours, description, "card")
+    again, _ = load_model(tmp_path / "again")
+    text = "A sentence of 2021, with Names: Café Müller!"
+    for pair in (None, "and another"):
+        encoding = description.tokenizer.encode(text, pair, max_length=16)
+        inputs = tokenizer(text, pair, max_length=16, truncation=True, return_tensors="pt")
+        assert encoding.input_ids.tolist() == inputs["input_ids"][0].tolist()
+        batch = pack(encoding.input_ids, encoding.token_type_ids, encoding.bounds)
+        expected = theirs(**inputs).logits
+        expected = expected[0] if expected.ndim == 3 else expected
+        close(ours(batch), expected)
+        assert torch.equal(again(batch), ours(batch))
+
+
+def test_entries_beyond_the_embeddings(tmp_path):
+    """Those that no text has are dropped; any other is refused."""
+    saved(tmp_path, PreTrainingModel(CONFIG))
+    Vocabulary([*VOCABULARY.tokens, "Upper", "##É", "two words"]).save(tmp_path / "vocab.txt")
+    assert read_description(tmp_path).tokenizer.vocabulary.tokens == VOCABULARY.tokens
+    Vocabulary([*VOCABULARY.tokens, "Upper", "##z"]).save(tmp_path / "vocab.txt")
+    with pytest.raises(ModelError, match="the tokenizer has 87 entries, but the model has embeddings for 85"):
+        read_description(tmp_path)
 
 
 def test_labels_stand_in_the_order_of_their_numbers(tmp_path):

@@ -34,3 +34,15 @@ def test_the_last_figures_stand_beside_what_knows_no_context(tmp_path: Path, pai
     ):
         assert shown in page
     assert ("commoner label: 55.0%" in page) == pairs
+
+
+def test_of_a_left_to_right_model_the_next_words_are_told(tmp_path: Path) -> None:
+    next_words = {"language_model_loss": 6.2, "language_model_accuracy": 0.125}
+    held_out = {key: value for key, value in HELD_OUT.items() if key not in MASKED} | BASELINE | next_words
+    rows = [TRAIN | next_words, held_out]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_report(tmp_path / "report.html", tmp_path / "metrics.jsonl", "")
+    page = (tmp_path / "report.html").read_text()
+    for shown in ("12.5%", "next words", "Language-model loss", "Next words found", "word frequency"):
+        assert shown in page
+    assert "Masked-LM loss" not in page  # no empty panel

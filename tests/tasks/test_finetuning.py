@@ -12,7 +12,7 @@ import bertie
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.settings import resolve
 from bertie.model.config import BertConfig
-from bertie.model.directory import Description
+from bertie.model.directory import Description, read_description
 from bertie.model.heads import PreTrainingModel
 from bertie.model.weights import save_model
 from bertie.tasks.classification import LabelledTexts
@@ -22,7 +22,6 @@ from bertie.tasks.finetuning import FinetuningSettings, Start, finetune
 from bertie.tasks.metrics import accuracy
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
-from bertie.training.hardware import Hardware
 from bertie.training.signals import Stopped
 
 WORDS = [f"{letter}{number}" for letter in "abc" for number in range(10)]
@@ -82,8 +81,25 @@ def test_it_learns_and_the_saved_model_gives_the_same_answers(start, tmp_path, p
     answers = bertie.load(tmp_path / "run" / "model").classify(unseen.texts)
     assert [labels[0].label for labels in answers] == [LABELS[number] for number in predicted]
     assert not (tmp_path / "run" / "checkpoints").exists()
-    loaded = load_for(TASK, tmp_path / "run" / "model", Hardware().exact().resolved())
+    loaded = load_for(TASK, tmp_path / "run" / "model")
     assert loaded.max_seq_length == learning.max_seq_length
+
+
+@pytest.mark.parametrize("bilstm", [False, True])
+def test_a_left_to_right_model_learns_and_stays_one(start, tmp_path, bilstm):
+    """With a BiLSTM, too, which is there again after loading."""
+    leftward = start._replace(config=start.config.model_copy(update={"is_decoder": True}))
+    unseen = texts(1, 100)
+    result = finetune(
+        TASK, leftward, texts(0, 300), {"dev": unseen}, settings(bilstm=bilstm), tmp_path / "run"
+    )
+    assert result.scores["dev"]["accuracy"] > 95
+    description = read_description(tmp_path / "run" / "model")
+    assert description.config.is_decoder
+    assert description.bilstm == bilstm
+    model = bertie.load(tmp_path / "run" / "model")
+    answers = [labels[0].label for labels in model.classify(unseen.texts)]
+    assert answers == [LABELS[number] for number in result.predictions["dev"]]
 
 
 def test_a_run_is_a_function_of_its_seed(start, tmp_path):

@@ -225,6 +225,57 @@ def test_what_cannot_be_loaded_is_named(tmp_path: Path) -> None:
             Tokenizer.load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("file", "settings", "message"),
+    [
+        (
+            "tokenizer_config.json",
+            {"tokenizer_class": "BertJapaneseTokenizer"},
+            "is 'BertJapaneseTokenizer'; only",
+        ),
+        ("tokenizer_config.json", {"tokenize_chinese_chars": False}, "tokenize_chinese_chars is False, but"),
+        ("tokenizer.json", {"model": {"type": "Unigram"}}, "model is 'Unigram', but of BERT's own"),
+        ("tokenizer.json", {"pre_tokenizer": {"type": "Metaspace"}}, "pre_tokenizer is 'Metaspace', but"),
+        ("tokenizer.json", {"normalizer": {"type": "NFC"}}, "normalizer is 'NFC', but"),
+    ],
+)
+def test_other_tokenizers_are_refused_by_name(
+    tmp_path: Path, file: str, settings: dict[str, object], message: str
+) -> None:
+    VOCABULARY.save(tmp_path / "vocab.txt")
+    (tmp_path / file).write_text(json.dumps(settings))
+    with pytest.raises(ModelError, match=f"{file}: .*{message}"):
+        Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("files", "lowercase"),
+    [
+        ({}, False),  # the vocabulary has upper-case letters
+        ({"tokenizer_config.json": {"do_lower_case": True}}, True),
+        ({"tokenizer.json": {"normalizer": {"lowercase": True}}}, True),
+        (
+            {
+                "tokenizer.json": {"normalizer": {"lowercase": True}},
+                "tokenizer_config.json": {"do_lower_case": False},
+            },
+            False,
+        ),
+    ],
+)
+def test_what_says_whether_text_is_lower_cased(
+    tmp_path: Path, files: dict[str, object], lowercase: bool
+) -> None:
+    """The files, whatever the directory is called; where they do not, the vocabulary."""
+    path = tmp_path / "bert-base-uncased"
+    Vocabulary([*TOKENS, "Abc"]).save(path / "vocab.txt")
+    for name, content in files.items():
+        (path / name).write_text(json.dumps(content))
+    assert Tokenizer.load(path).lowercase == lowercase
+    assert Tokenizer.load(path / "vocab.txt").lowercase is False
+    assert Tokenizer.load(path / "vocab.txt", lowercase=True).lowercase
+
+
 def test_a_vocabulary_with_gaps_is_refused(tmp_path: Path) -> None:
     model = {"type": "WordPiece", "vocab": {token: 2 * i for i, token in enumerate(TOKENS)}}
     (tmp_path / "tokenizer.json").write_text(json.dumps({"model": model}))

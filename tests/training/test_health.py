@@ -200,7 +200,7 @@ def test_recorded_runs():
         assert watch([train_row(*row) for row in figures]) == []
     (finding,) = watch(rows_of(*STUCK))
     assert finding.check == "unigram_plateau"
-    assert "after 1,000 of 2,000 steps the held-out masked-LM loss is 6.35" in finding.message
+    assert "after 1,000 of 2,000 steps the held-out loss is 6.35" in finding.message
     assert "gives 6.40" in finding.message
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForPreTraining, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForPreTraining, AutoTokenizer
 
 import bertie
 from bertie.base.errors import BertieError, DataError, ModelError, SettingsError
@@ -80,6 +80,30 @@ def test_without_pairs_only_masked_words_are_learnt(corpus_path, tmp_path, tiny_
     assert {row["kind"] for row in rows} == {"train", "evaluation"}
     assert all("masked_lm_loss" in row for row in rows)
     assert not any(key.startswith("next_sentence") for row in rows for key in row)
+
+
+def test_from_left_to_right_every_next_word_is_learnt(corpus_path, tmp_path, tiny_settings):
+    settings = tiny_settings(
+        model={"is_decoder": True},
+        examples={"pairs": "none", "max_predictions_per_sequence": 3},
+        phases=[{"steps": 60, "max_seq_length": 32}],
+    )
+    pretrain(settings, corpus_path, tmp_path / "run")
+    rows = rows_of(tmp_path / "run")
+    assert not any(key.startswith(("masked_lm", "next_sentence")) for row in rows for key in row)
+    last = rows[-1]
+    assert last["language_model_loss"] < last["unigram_loss"] - 0.5
+    assert last["perplexity"] == pytest.approx(np.exp(last["language_model_loss"]))
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model").config.is_decoder
+    corpus = Corpus.open(corpus_path)
+    tokenizer = Tokenizer.load(corpus.tokenizer_directory)
+    batch = next(global_batches(corpus, tokenizer, settings, TrainState(), Ranks())).micro_batches[0]
+    assert tokenizer.vocabulary.mask_id not in batch.input_ids
+
+
+def test_a_left_to_right_model_predicts_no_next_sentence(tiny_settings):
+    with pytest.raises(SettingsError, match=r'set examples.pairs = "none"'):
+        tiny_settings(model={"is_decoder": True})
 
 
 def test_the_model_directory_loads_in_transformers_with_equal_ids_and_logits(finished):

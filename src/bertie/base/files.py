@@ -14,7 +14,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from bertie.base.errors import BertieError, DataError
+from bertie.base.errors import BertieError, DataError, ModelError
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 
@@ -147,6 +147,19 @@ def read_json(path: Path) -> Any:
         raise DataError(f"{path}: no such file") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: not valid JSON ({error})") from None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in one of a model's files, empty where there is no file.
+
+    Raises:
+        DataError: the file is not JSON.
+        ModelError: it holds no object.
+    """
+    value = read_json(path) if path.exists() else {}
+    if not isinstance(value, dict):
+        raise ModelError(f"{path}: not a JSON object; write the directory anew")
+    return value
 
 
 def sha256(path: Path) -> str:

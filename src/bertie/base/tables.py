@@ -47,7 +47,7 @@ def read_arrow_column(path: Path, column: str) -> Iterator[tuple[int, bytes | No
     Raises:
         SettingsError, DataError, BertieError: as in `read_parquet_column`.
     """
-    pyarrow = _import_pyarrow(path)
+    pyarrow = import_pyarrow(path)
     with _damage_named(path, pyarrow), pyarrow.OSFile(str(path)) as file:
         reader = pyarrow.ipc.open_stream(file)
         _require_text(path, column, reader.schema)
@@ -76,7 +76,7 @@ def _require_text(path: Path, column: str, schema: Any) -> None:
 
 @contextmanager
 def open_parquet(path: Path) -> Iterator[Any]:
-    pyarrow = _import_pyarrow(path)
+    pyarrow = import_pyarrow(path)
     from pyarrow.parquet import ParquetFile
 
     with _damage_named(path, pyarrow), ParquetFile(path) as file:
@@ -93,9 +93,10 @@ def _damage_named(path: Path, pyarrow: Any) -> Iterator[None]:
         raise DataError(f"{path}: damaged or cut off ({str(error).splitlines()[0]})") from None
 
 
-def _import_pyarrow(path: Path) -> Any:
+def import_pyarrow(path: Path) -> Any:
+    """The package that reads and writes a file of this kind. Raises BertieError where it is not there."""
     try:
         import pyarrow
     except ImportError:
-        raise BertieError(f"{path}: to read {path.suffix} files, pip install 'bertie[data]'") from None
+        raise BertieError(f"{path}: for {path.suffix} files, pip install 'bertie[data]'") from None
     return pyarrow

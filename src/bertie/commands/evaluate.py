@@ -114,12 +114,10 @@ def _score_model(
     precision: "PrecisionChoice",
 ) -> "Scored":
     from bertie.tasks.evaluation import answer, load_for
-    from bertie.training.hardware import Hardware
 
-    hardware = Hardware(device=device, precision=precision).resolved()
-    loaded = load_for(task, path, hardware)
+    loaded = load_for(task, path, device, precision)
     if max_seq_length is not None:
         loaded = loaded._replace(max_seq_length=max_seq_length)
     examples = loaded.task.read(gold, labelled=True)
-    answers = answer(loaded, examples, hardware)
+    answers = answer(loaded, examples)
     return Scored(loaded.task, examples, answers, loaded.task.score(examples, answers))

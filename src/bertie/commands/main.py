@@ -7,13 +7,18 @@ import sys
 import typer
 
 from bertie.base.errors import BertieError
+from bertie.commands.convert import convert
 from bertie.commands.demo import demo
 from bertie.commands.doctor import doctor
 from bertie.commands.evaluate import evaluate
+from bertie.commands.export import export
+from bertie.commands.features import features
 from bertie.commands.finetune import finetune
+from bertie.commands.inspect import inspect
 from bertie.commands.predict import predict
 from bertie.commands.prepare import prepare
 from bertie.commands.pretrain import pretrain
+from bertie.commands.reproduce import reproduce
 from bertie.commands.search import search
 from bertie.commands.submission import submission
 from bertie.commands.tokenize import tokenize
@@ -35,8 +40,13 @@ for verb in (
     search,
     evaluate,
     predict,
+    features,
     submission,
     tokenize,
+    convert,
+    export,
+    inspect,
+    reproduce,
     doctor,
     demo,
 ):

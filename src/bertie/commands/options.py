@@ -37,10 +37,49 @@ Precision = Annotated[
     PrecisionChoice,
     typer.Option(help="bfloat16 answers faster on hardware made for it, rounded to 3 digits."),
 ]
+InputFile = Annotated[
+    str | None,
+    typer.Option(
+        "--input",
+        help="A file: .csv, .tsv, .jsonl, .parquet; .conll, which has words; any other is a text a line. - "
+        "is standard input. Every row has an answer, a blank line an empty one.",
+    ),
+]
+InputFormat = Annotated[
+    Literal["text", "jsonl", "csv", "tsv", "parquet", "conll"] | None,
+    typer.Option("--format", help="The format of the input, where its name does not say."),
+]
+AllowPickle = Annotated[
+    bool,
+    typer.Option(
+        "--allow-pickle",
+        help="Also read pytorch_model.bin, a pickle, which may run code as it is read. Only tensors are "
+        "taken from it; still, allow it only for files of a source you trust.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 
 CPUS = len(os.sched_getaffinity(0))
 MAX_NAMED = 10  # inputs, on the terminal
+
+
+def named_columns(
+    assignments: Iterable[str], asked: Iterable[str], more: Iterable[str] = ()
+) -> dict[str, str]:
+    """The column of each text that is asked for: its own name where no NAME=COLUMN says another.
+
+    `more` may be named too. Raises SettingsError where something else is.
+    """
+    from bertie.base.errors import SettingsError
+
+    names = {name: name for name in asked}
+    known = [*names, *more]
+    for assignment in assignments:
+        name, _, column = assignment.partition("=")
+        if name not in known or not column:
+            raise SettingsError(f"--column {assignment}: give NAME=COLUMN with {', '.join(known)}")
+        names[name] = column
+    return names
 
 
 def print_skipped(counts: Mapping[str, int], messages: Iterable[str]) -> None:

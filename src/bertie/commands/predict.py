@@ -1,16 +1,16 @@
 """`bertie predict`"""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from bertie.commands.options import Device, Json, Precision
+from bertie.commands.options import Device, InputFile, InputFormat, Json, Precision, named_columns
 
 if TYPE_CHECKING:
     from bertie.inference.answers import Method
@@ -23,6 +23,7 @@ CHUNK = 1024  # records in memory at a time: enough for batches of texts of one 
 # What is asked, by the names that --column takes. `pair` is only asked where it is named.
 ASKED: "dict[Method, tuple[str, ...]]" = {
     "fill_mask": ("text",),
+    "next_sentence": ("text", "pair"),
     "classify": ("text",),
     "rate": ("text",),
     "tag": ("text",),
@@ -43,13 +44,7 @@ def predict(
             "each. For multiple choice: an ending; give all of them."
         ),
     ] = None,
-    input: Annotated[
-        str | None,
-        typer.Option(
-            help="A file: .csv, .tsv, .jsonl, .parquet; .conll, whose words are to be tagged; any other is a "
-            "text a line. - is standard input. Every row has an answer, a blank line an empty one."
-        ),
-    ] = None,
+    input: InputFile = None,
     columns: Annotated[
         list[str] | None,
         typer.Option(
@@ -59,10 +54,7 @@ def predict(
             "column of lists, or several with commas between; without it also ending0, ending1, …).",
         ),
     ] = None,
-    format: Annotated[
-        Literal["text", "jsonl", "csv", "tsv", "parquet", "conll"] | None,
-        typer.Option(help="The format of the input, where its name does not say."),
-    ] = None,
+    format: InputFormat = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -79,7 +71,7 @@ def predict(
     import bertie
     from bertie.base.errors import ModelError, SettingsError
     from bertie.base.files import atomic_file
-    from bertie.inference.records import input_format, read_records
+    from bertie.inference.records import find_input, read_records
     from bertie.inference.rendering import output_format, write_answers
 
     if (not text) == (input is None):
@@ -88,10 +80,7 @@ def predict(
         raise SettingsError("--pair goes with --text; of a table, name the column: --column pair=COLUMN")
     to_standard_output: OutputFormat = "jsonl" if as_json else "text"
     written = output_format(output) if output else to_standard_output
-    file = None if input in (None, "-") else Path(input)
-    read = format or (input_format(file) if file else "text")
-    if file is None and read in ("parquet", "conll"):
-        raise SettingsError(f"--format {read}: standard input cannot be that; give a file")
+    file, read = find_input(input, format)
     model = bertie.load(directory, device, precision)
     method = model.method
     if method is None:
@@ -102,7 +91,8 @@ def predict(
         answered = _tag_file(model, file)
         written = "conll" if written == "text" else written
     else:
-        names = _columns(method, columns or [])
+        more = ("pair",) if method in ("classify", "rate") else ()
+        names = named_columns(columns or [], ASKED[method], more)
         records = _given(method, text, pair or []) if text else read_records(file, read, names)
         answered = _answer(model, method, records, top_k, words=written == "conll")
     with ExitStack() as stack:
@@ -117,20 +107,6 @@ def predict(
         write_answers(answered, stream, written, method, model.several_labels)
 
 
-def _columns(method: "Method", assignments: Iterable[str]) -> dict[str, str]:
-    """The column of each text that is asked for."""
-    from bertie.base.errors import SettingsError
-
-    names = {name: name for name in ASKED[method]}
-    known = [*names, *["pair"] * (method in ("classify", "rate"))]
-    for assignment in assignments:
-        name, _, column = assignment.partition("=")
-        if name not in known or not column:
-            raise SettingsError(f"--column {assignment}: this model has NAME=COLUMN with {', '.join(known)}")
-        names[name] = column
-    return names
-
-
 def _given(method: "Method", texts: list[str], pairs: list[str]) -> "Iterator[Record]":
     """The texts of the options."""
     from bertie.base.errors import SettingsError
@@ -139,7 +115,7 @@ def _given(method: "Method", texts: list[str], pairs: list[str]) -> "Iterator[Re
     names = [*ASKED[method], "pair"][:2]
     if pairs and method in ("fill_mask", "tag"):
         raise SettingsError("--pair: this model reads one text at a time")
-    if not pairs and method in ("answer", "choose"):
+    if not pairs and method in ("next_sentence", "answer", "choose"):
         raise SettingsError(f"--text is the {names[0]}; give the {names[1]} with --pair")
     seconds: list[Any] = pairs
     if method == "choose" or len(pairs) == 1:
@@ -163,7 +139,7 @@ def _answer(
             answers = iter(_ask(model, method, asked, top_k, words) if asked else ())
         except RowError as error:
             raise DataError(f"{asked[error.row].place}: {error.reason}") from None
-        nothing: Any = None if method == "rate" else []
+        nothing: Any = None if method in ("next_sentence", "rate") else []
         for record in chunk:
             yield record, nothing if record.is_blank else next(answers)
 
@@ -176,6 +152,8 @@ def _ask(model: "Predictor", method: "Method", asked: "list[Record]", top_k: int
         case "classify":
             labels = model.classify(texts, *others)
             return labels if model.several_labels else [ranked[:top_k] for ranked in labels]
+        case "next_sentence":
+            return model.next_sentence(texts, others[0])
         case "rate":
             return model.rate(texts, *others)
         case "tag":

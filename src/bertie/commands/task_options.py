@@ -112,10 +112,9 @@ def write_submissions(found: TaskData, run: Path, settings: "FinetuningSettings"
     from bertie.tasks.evaluation import answer, load_for
     from bertie.tasks.glue import GlueTask
 
-    hardware = settings.exact()
-    loaded = load_for(found.task, run / "model", hardware)
+    loaded = load_for(found.task, run / "model", settings.device)
     for part, examples in found.unlabelled.items():
-        predictions = answer(loaded, examples, hardware)
+        predictions = answer(loaded, examples)
         official = found.task.submissions if isinstance(found.task, GlueTask) else {}
         file = run / "submission" / official.get(part, found.task.predictions_file)
         found.task.write_predictions(examples, predictions, file)

@@ -47,6 +47,10 @@ class ExampleSettings(Settings):
         """
         return self.max_predictions_per_sequence or math.ceil(self.max_seq_length * self.masking_rate)
 
+    def unmasked(self) -> Self:
+        """The same examples with no token to predict, which as a setting would be of no use."""
+        return self.model_copy(update={"masking_rate": 0.0, "max_predictions_per_sequence": None})
+
 
 @dataclass(frozen=True)
 class Examples:

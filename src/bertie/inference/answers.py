@@ -4,7 +4,8 @@ from typing import Literal, NamedTuple
 
 from bertie.base.errors import DataError
 
-Method = Literal["fill_mask", "classify", "rate", "tag", "answer", "choose"]  # of a Predictor, by its head
+# Of a Predictor, by its head.
+Method = Literal["fill_mask", "next_sentence", "classify", "rate", "tag", "answer", "choose"]
 
 
 class Guess(NamedTuple):

@@ -7,40 +7,49 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from bertie.base.errors import ModelError
 from bertie.inference.answers import Answer, Choice, Guess, Label, Mention, Method, TaggedWord
+from bertie.inference.embeddings import embed
 from bertie.inference.masks import encode_masks, fill
-from bertie.model.batch import pack, token_budget_batches, token_places
-from bertie.model.heads import (
-    ClassificationModel,
-    MaskedLMModel,
-    MultipleChoiceModel,
-    PreTrainingModel,
-    QuestionAnsweringModel,
-    TokenClassificationModel,
-)
-from bertie.model.weights import load_model
+from bertie.inference.probabilities import likeliest, ranked, sigmoid, softmax
+from bertie.model.directory import SEQUENCE_CLASSIFIER
+from bertie.model.sentence_transformers import Embedding, Pooling
+from bertie.model.sequences import Sequences
 from bertie.tasks.classification import LabelledTexts
 from bertie.tasks.custom import OwnChoices, OwnQuestions, OwnTags, OwnTexts
+from bertie.tasks.engines import Precision, load_engine
 from bertie.tasks.entities import find_entities, is_plain
-from bertie.tasks.evaluation import TaskModel, compute_logits
-from bertie.tasks.ner import TaggedSentences
+from bertie.tasks.evaluation import compute_logits
+from bertie.tasks.feature_extraction import (
+    Combination,
+    Features,
+    LayerChoice,
+    compute_features,
+    read_texts,
+)
+from bertie.tasks.ner import TaggedSentences, word_pieces
 from bertie.tasks.squad_questions import Questions
 from bertie.tasks.swag import Choices
 from bertie.tasks.task import Inputs
-from bertie.training.hardware import Hardware
 
 Float32s = npt.NDArray[np.float32]
-Float64s = npt.NDArray[np.float64]
 
+METHODS: dict[str, Method] = {
+    "BertForPreTraining": "fill_mask",
+    "BertForMaskedLM": "fill_mask",
+    "BertForNextSentencePrediction": "next_sentence",
+    SEQUENCE_CLASSIFIER: "classify",
+    "BertForTokenClassification": "tag",
+    "BertForQuestionAnswering": "answer",
+    "BertForMultipleChoice": "choose",
+}
 NEEDED: dict[Method, str] = {
     "fill_mask": "a masked-LM head (architecture BertForPreTraining or BertForMaskedLM)",
+    "next_sentence": "a next-sentence head (BertForPreTraining or BertForNextSentencePrediction)",
     "classify": "a classifier whose problem_type is not regression (BertForSequenceClassification)",
     "rate": "a classifier whose problem_type is regression (BertForSequenceClassification)",
     "tag": "a classifier of tokens (BertForTokenClassification)",
@@ -50,43 +59,29 @@ NEEDED: dict[Method, str] = {
 
 
 class Predictor:
-    """A loaded model, on a GPU where there is one. Which of the methods it serves depends on its head.
+    """A loaded model. Which of the methods it serves depends on its head.
 
     path       the directory
-    model      what `load_model` gave
+    engine     what computes the model: torch, or ONNX Runtime
     config     the network's shape
     labels     of a classifier, in the order of its logits
     tokenizer  the model's
     """
 
-    def __init__(self, path: Path, hardware: Hardware) -> None:
+    def __init__(self, path: Path, device: str, precision: Precision) -> None:
         self.path = path
-        self.model, self._description = load_model(path)
+        self.engine, self._description = load_engine(path, device, precision)
         self.config = self._description.config
         self.labels = self._description.labels
         self.tokenizer = self._description.tokenizer
         self._max_seq_length = self._description.max_seq_length or self.config.max_position_embeddings
-        self._hardware = hardware
-        self.model.to(self._hardware.device)
 
     @property
     def method(self) -> Method | None:
         """The method that the head serves; None for an encoder without one. `tag` is also `tag_words`."""
-        match self.model:
-            case PreTrainingModel() | MaskedLMModel():
-                return "fill_mask"
-            case ClassificationModel(problem_type="regression"):
-                return "rate"
-            case ClassificationModel():
-                return "classify"
-            case TokenClassificationModel():
-                return "tag"
-            case QuestionAnsweringModel():
-                return "answer"
-            case MultipleChoiceModel():
-                return "choose"
-            case _:
-                return None
+        if self.engine.architecture == SEQUENCE_CLASSIFIER and self._description.problem_type == "regression":
+            return "rate"
+        return METHODS.get(self.engine.architecture)
 
     @property
     def several_labels(self) -> bool:
@@ -107,36 +102,60 @@ class Predictor:
         """
         return self.fill_masks([text], top_k)[0]
 
-    @torch.inference_mode()
     def fill_masks(self, texts: Sequence[str], top_k: int = 5) -> list[list[list[Guess]]]:
         """The same for many texts."""
         self._require("fill_mask")
         input_ids, bounds = encode_masks(texts, self.tokenizer, self.config.max_position_embeddings)
+        sequences = Sequences(input_ids, np.zeros_like(input_ids), bounds)
         answers: list[list[list[Guess]]] = [[] for _ in texts]
-        for chosen in token_budget_batches(bounds, self._hardware.evaluation_tokens):
-            ids = input_ids[token_places(bounds, chosen)]
-            masked_positions = np.flatnonzero(ids == self.tokenizer.vocabulary.mask_id)
-            batch_bounds = np.concatenate([[0], np.cumsum(np.diff(bounds)[chosen])])
-            batch = pack(ids, np.zeros_like(ids), batch_bounds, masked_positions=masked_positions)
-            with self._hardware.autocast():
-                logits = self.model(batch.to(torch.device(self._hardware.device)))
-            if isinstance(self.model, PreTrainingModel):
-                logits, _ = logits
-            best = logits.float().softmax(-1).topk(min(top_k, logits.shape[1]))  # (M, k) of (M, V)
-            owners = chosen[np.searchsorted(batch_bounds, masked_positions, side="right") - 1]
-            for number, scores, tokens in zip(
-                owners.tolist(), best.values.tolist(), best.indices.tolist(), strict=True
-            ):
+        for chosen, batch in sequences.batches(self.engine.max_tokens):
+            masked_positions = np.flatnonzero(batch.input_ids == self.tokenizer.vocabulary.mask_id)
+            best, scores = likeliest(self.engine.masked_lm_logits(batch, masked_positions), top_k)
+            owners = chosen[np.searchsorted(batch.bounds, masked_positions, side="right") - 1]
+            for number, *guesses in zip(owners.tolist(), scores.tolist(), best.tolist(), strict=True):
                 text, place = texts[number], len(answers[number])
+                names = self.tokenizer.tokens(guesses[1])
                 answers[number].append(
                     [
                         Guess(score, token, name, fill(text, place, name))
-                        for score, token, name in zip(
-                            scores, tokens, self.tokenizer.tokens(tokens), strict=True
-                        )
+                        for score, token, name in zip(*guesses, names, strict=True)
                     ]
                 )
         return answers
+
+    def next_sentence(self, texts: Sequence[str], pairs: Sequence[str]) -> list[float]:
+        """The probability that each second text comes next after its first (Section 3.1, Task #2).
+
+        Long pairs are cut.
+
+        Raises:
+            ModelError: the model has no next-sentence head.
+        """
+        if self.engine.architecture != "BertForPreTraining":
+            self._require("next_sentence")
+        encoding = self.tokenizer.encode_batch(texts, pairs, max_length=self._max_seq_length)
+        logits = self._logits(Inputs(encoding.input_ids, encoding.token_type_ids, encoding.bounds, None))
+        probabilities: list[float] = softmax(logits)[:, 0].tolist()
+        return probabilities
+
+    def embed(
+        self, texts: Sequence[str], pooling: Pooling | None = None, normalize: bool | None = None
+    ) -> Float32s:
+        """One vector for each text, float32 (n, H), whatever the head. A text longer than the model is cut.
+
+        Args:
+            texts: to be embedded.
+            pooling: the mean or the maximum of the tokens' vectors, or that of [CLS]; as the directory says
+                if not given, and the mean where it does not.
+            normalize: to length 1; likewise, and not where the directory does not say.
+
+        Raises:
+            SettingsError: there is no such pooling.
+        """
+        embedding = (self._description.embedding or Embedding()).but(pooling, normalize)
+        length = min(embedding.max_seq_length or self._max_seq_length, self.config.max_position_embeddings)
+        encoding = self.tokenizer.encode_batch(texts, max_length=length)
+        return embed(self.engine, encoding, embedding, self.config)
 
     def classify(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[list[Label]]:
         """The labels of each text, or pair of texts, with their probabilities, the likeliest first.
@@ -148,10 +167,8 @@ class Predictor:
         """
         self._require("classify")
         logits = self._classifier_logits(texts, pairs)
-        probabilities = _sigmoid(logits) if self.several_labels else _softmax(logits)
-        return [
-            [Label(self.labels[number], score) for number, score in _ranked(row)] for row in probabilities
-        ]
+        probabilities = sigmoid(logits) if self.several_labels else softmax(logits)
+        return [[Label(self.labels[number], score) for number, score in ranked(row)] for row in probabilities]
 
     def rate(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[float]:
         """The number that a regression gives to each text, or pair of texts. A long text is cut.
@@ -217,7 +234,7 @@ class Predictor:
         inputs = task.encode(examples, self.tokenizer, self._max_seq_length)
         logits = self._logits(inputs)
         tags = task.decode(examples, inputs, logits)
-        scores = iter(_softmax(logits[inputs.word_tokens]).max(axis=1).tolist())
+        scores = iter(softmax(logits[inputs.word_tokens]).max(axis=1).tolist())
         return [
             [TaggedWord(word, tag, next(scores)) for word, tag in zip(*sentence, strict=True)]
             for sentence in zip(words, tags, strict=True)
@@ -275,15 +292,40 @@ class Predictor:
                 [contexts[i] for i in chosen], [""] * len(chosen), [endings[i] for i in chosen], None, []
             )
             inputs = OwnChoices().encode(examples, self.tokenizer, self._max_seq_length)
-            probabilities = _softmax(self._logits(inputs).reshape(len(chosen), count))
+            probabilities = softmax(self._logits(inputs).reshape(len(chosen), count))
             for i, row in zip(chosen, probabilities, strict=True):
-                answers[i] = [Choice(number, endings[i][number], score) for number, score in _ranked(row)]
+                answers[i] = [Choice(number, endings[i][number], score) for number, score in ranked(row)]
         return answers
+
+    def features(
+        self,
+        texts: Sequence[str],
+        layers: Sequence[int] = (-1,),
+        *,
+        combine: Combination | None = None,
+        weights: Sequence[float] | None = None,
+        words: bool = False,
+    ) -> Features:
+        """The vectors of each text's word pieces in some layers (Section 5.3), whatever the head.
+
+        Args:
+            texts: seen one by one. None is too long.
+            layers: 0 is the output of the embeddings, 1 to L that of each layer, -1 the last one.
+            combine: layers to one vector.
+            weights: of a sum; None is 1 for each layer.
+            words: of each word its first piece's vector, in place of all pieces.
+
+        Raises:
+            SettingsError: the model has no such layer, or the weights do not fit.
+        """
+        reading = read_texts(texts, self.tokenizer, self._max_seq_length, words)
+        choice = LayerChoice(layers, combine, weights)
+        return compute_features(self.engine, reading, choice, self.config)
 
     def _require(self, method: Method) -> None:
         if self.method != method:
             can = f", which can {self.method}" if self.method else ""
-            found = f"this model is a {self.model.architecture}{can}"
+            found = f"this model is a {self.engine.architecture}{can}"
             raise ModelError(f"{self.path}: {method} needs {NEEDED[method]}; {found}")
 
     def _classifier_logits(self, texts: Sequence[str], pairs: Sequence[str] | None) -> Float32s:
@@ -291,46 +333,24 @@ class Predictor:
         return self._logits(OwnTexts().encode(examples, self.tokenizer, self._max_seq_length))
 
     def _logits(self, inputs: Inputs) -> Float32s:
-        assert isinstance(self.model, TaskModel)
         if not len(inputs):
             return np.empty((0, max(len(self.labels), 2)), np.float32)
-        return compute_logits(self.model, inputs, self._hardware)
+        return compute_logits(self.engine, inputs)
 
     def _word_spans(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
         """First character and end of each word of each text."""
         encoding = self.tokenizer.encode_batch(texts, add_special_tokens=False)
-        begins = np.diff(encoding.word_ids, prepend=-1) != 0
-        begins[encoding.bounds[:-1][np.diff(encoding.bounds) > 0]] = True
-        first, last = np.flatnonzero(begins), np.flatnonzero(np.roll(begins, -1))
-        ends = encoding.offsets[last, 1].tolist()
+        first, end = word_pieces(encoding)
+        ends = encoding.offsets[end - 1, 1].tolist()
         spans = list(zip(encoding.offsets[first, 0].tolist(), ends, strict=True))
         return [spans[begin:end] for begin, end in pairwise(np.searchsorted(first, encoding.bounds).tolist())]
 
 
-def _ranked(probabilities: Float64s) -> list[tuple[int, float]]:
-    """Numbers and probabilities, the likeliest first."""
-    order = np.argsort(-probabilities, kind="stable")
-    return list(zip(order.tolist(), probabilities[order].tolist(), strict=True))
-
-
-def _softmax(logits: Float32s) -> Float64s:
-    exponentials = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
-    probabilities: Float64s = exponentials / exponentials.sum(axis=-1, keepdims=True)
-    return probabilities
-
-
-def _sigmoid(logits: Float32s) -> Float64s:
-    values: Float64s = (1 + np.tanh(logits.astype(np.float64) / 2)) / 2  # exp(-x) may overflow
-    return values
-
-
-def load(
-    path: str | Path, device: str = "auto", precision: Literal["float32", "bfloat16"] = "float32"
-) -> Predictor:
-    """Load a model directory.
+def load(path: str | Path, device: str = "auto", precision: Precision = "float32") -> Predictor:
+    """Load a model directory, exported or not.
 
     Raises:
-        ModelError: it is absent, damaged, or not a model's.
-        SettingsError: there is no such device.
+        ModelError: it is absent, damaged, or not a model's; or what computes it is not installed.
+        SettingsError: there is no such device; an exported model takes neither device nor precision.
     """
-    return Predictor(Path(path), Hardware(device=device, precision=precision).resolved())
+    return Predictor(Path(path), device, precision)

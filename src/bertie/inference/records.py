@@ -51,6 +51,19 @@ def input_format(path: Path) -> InputFormat:
     return _SUFFIXES.get(suffix_of(path), "text")
 
 
+def find_input(name: str | None, format: InputFormat | None) -> tuple[Path | None, InputFormat]:
+    """The file of a name, None for standard input, which is - or no name; its format, if none is given.
+
+    Raises:
+        SettingsError: standard input cannot have the format.
+    """
+    if name not in (None, "-"):
+        return Path(name), format or input_format(Path(name))
+    if format in ("parquet", "conll"):
+        raise SettingsError(f"--format {format}: standard input cannot be that; give a file")
+    return None, format or "text"
+
+
 def read_records(path: Path | None, format: InputFormat, columns: Mapping[str, str]) -> Iterator[Record]:
     """Read the records of a file, or of standard input where `path` is None; few are in memory at a time.
 

@@ -18,6 +18,7 @@ _FORMATS: dict[str, OutputFormat] = {".jsonl": "jsonl", ".csv": "csv", ".tsv": "
 # The columns of a table; those behind `prediction` belong to the best answer.
 _COLUMNS: dict[Method, tuple[str, ...]] = {
     "fill_mask": ("prediction",),
+    "next_sentence": ("prediction",),
     "classify": ("prediction", "score"),
     "rate": ("prediction",),
     "tag": ("prediction",),
@@ -79,7 +80,7 @@ def _best(answers: Any, method: Method, several_labels: bool) -> tuple[Any, ...]
     match method:
         case "fill_mask":
             return (" ".join(guesses[0].token_str for guesses in answers),)
-        case "rate":
+        case "next_sentence" | "rate":
             return (answers,)
         case "tag":
             return (_named(answers),)
@@ -104,7 +105,7 @@ def _lines(record: Record, answers: Any, method: Method) -> Iterator[str]:
     """The text, and below it its answers; the text again for each further [MASK]."""
     asked = [text for text in record.texts if isinstance(text, str)]
     title = asked[0] if method == "answer" else " | ".join(asked)
-    if method == "rate":
+    if method in ("next_sentence", "rate"):
         yield title
         if answers is not None:
             yield f"  {answers:.4g}"

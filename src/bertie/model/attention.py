@@ -11,7 +11,9 @@ from bertie.model.batch import PackedBatch
 from bertie.model.dropout import dropout as drop
 
 
-def packed_attention(qkv: Tensor, batch: PackedBatch, num_heads: int, dropout: float) -> Tensor:
+def packed_attention(
+    qkv: Tensor, batch: PackedBatch, num_heads: int, dropout: float, causal: bool = False
+) -> Tensor:
     """Multi-head scaled dot-product attention (Vaswani et al., 2017, Section 3.2).
 
     Args:
@@ -19,6 +21,7 @@ def packed_attention(qkv: Tensor, batch: PackedBatch, num_heads: int, dropout: f
         batch: says which tokens form a sequence.
         num_heads: A.
         dropout: the probability with which an attention weight is zeroed.
+        causal: a token attends to itself and those before it alone.
 
     Returns:
         The attended values, (T, H).
@@ -32,12 +35,16 @@ def packed_attention(qkv: Tensor, batch: PackedBatch, num_heads: int, dropout: f
         here = slice(place, place + sequences * S)
         q, k, v = padded[here].view(sequences, S, 3, num_heads, D).permute(2, 0, 3, 1, 4)  # (n, A, S, D)
         mask = None
-        if batch.bucket_mask is not None:
+        if batch.bucket_mask is not None and not causal:  # padding stands behind all tokens: none looks there
             mask = batch.bucket_mask[here].view(sequences, 1, 1, S)
         if dropout and qkv.device.type == "cpu":
+            if causal:
+                mask = torch.ones(S, S, dtype=torch.bool).tril()
             attended = _attend_with_dropout(q, k, v, mask, dropout)
         else:
-            attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+            attended = F.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal
+            )
         outputs.append(attended.transpose(1, 2).reshape(sequences * S, H))
         place += sequences * S
     joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)  # (P, H)

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from bertie.base.kernels import kernel
 from bertie.model.labels import IGNORED
+from bertie.model.sequences import Int64s, grouped, token_places
 
-Int64s = npt.NDArray[np.int64]
 Labels = npt.NDArray[np.int64] | npt.NDArray[np.float32]
 
 # Sequences that share an attention bucket differ in length by at most this factor, which bounds the
@@ -187,37 +187,3 @@ def pack_selected(
     else:
         chosen_labels = None if labels is None else labels[chosen]
     return pack(input_ids[places], token_type_ids[places], chosen_bounds, labels=chosen_labels)
-
-
-def grouped(chosen: Int64s, group: int) -> Int64s:
-    """The numbers of the sequences that the `chosen` examples are: int64 (len(chosen) · group,)."""
-    return (chosen[:, None] * group + np.arange(group)).reshape(-1)
-
-
-def token_places(bounds: Int64s, sequences: Int64s) -> Int64s:
-    """Where the tokens of some sequences stand among all tokens, in order: int64."""
-    lengths = np.diff(bounds)[sequences]
-    starts = bounds[sequences] - np.cumsum(lengths) + lengths
-    places: Int64s = np.arange(lengths.sum()) + np.repeat(starts, lengths)
-    return places
-
-
-def token_budget_batches(bounds: npt.NDArray[np.int64], max_tokens: int) -> list[npt.NDArray[np.int64]]:
-    """Cut sequences into batches of similar length and at most `max_tokens`; a longer one stands alone.
-
-    Where an example is a group of sequences, `bounds[::group]` keeps it together.
-
-    Returns:
-        For each batch the numbers of its sequences: int64 arrays that together hold each number once.
-    """
-    lengths = np.diff(bounds)
-    order = np.argsort(lengths, kind="stable")
-    ends = np.cumsum(lengths[order])
-    batches = []
-    first = 0
-    while first < len(order):
-        taken = ends[first - 1] if first else 0
-        last = max(int(np.searchsorted(ends, taken + max_tokens, side="right")), first + 1)
-        batches.append(order[first:last])
-        first = last
-    return batches

@@ -1,11 +1,14 @@
 """BERT (Section 3): embeddings, a post-norm Transformer encoder, the pooler. Shapes: see batch.py."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from bertie.model.attention import packed_attention
 from bertie.model.batch import PackedBatch
+from bertie.model.bilstm import BiLSTM
 from bertie.model.config import BertConfig
 from bertie.model.dropout import Dropout
 
@@ -19,13 +22,20 @@ class BertModel(nn.Module):
 
     With `gradient_checkpointing` set, training keeps only what goes into each layer, and computes the layer
     once more in the backward pass (Chen et al., arXiv:1604.06174): less memory, the same gradients.
+
+    With `config.is_decoder` it reads from left to right: what it says of a token is a function of that token
+    and those before it (Section 5.1). `bilstm` is put on top by `add_bilstm`.
     """
+
+    bilstm: BiLSTM | None
 
     def __init__(self, config: BertConfig, pooler: bool = True) -> None:
         super().__init__()
         self.gradient_checkpointing = False
+        self.is_decoder = config.is_decoder
         self.embeddings = Embeddings(config)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+        self.bilstm = None
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if pooler else None
 
     def forward(self, batch: PackedBatch, tokens: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
@@ -34,33 +44,47 @@ class BertModel(nn.Module):
         Args:
             batch: T tokens in N sequences.
             tokens: the places of those whose `sequence_output` is wanted, (M,); by default all. The last
-                layer transforms these and [CLS] alone: nothing reads what it would make of the others.
+                layer transforms these and what is pooled alone: nothing reads what it would make of others.
 
         Returns:
             `sequence_output` (T, H) or (M, H), and `pooled_output` (N, H) where there is a pooler.
         """
-        cls = batch.cu_seqlens[:-1]  # (N,)
+        # From left to right [CLS] has seen nothing, the last [SEP] everything; OpenAI GPT's classifiers too
+        # read the last token.
+        pooled = batch.cu_seqlens[1:] - 1 if self.is_decoder else batch.cu_seqlens[:-1]  # (N,)
         read = tokens
         if tokens is not None and self.pooler is not None:
-            read = torch.cat([cls, tokens])  # (N + M,)
+            read = torch.cat([pooled, tokens])  # (N + M,)
         hidden = self.embeddings(batch)  # (T, H)
         for layer in self.layers:
-            arguments = (hidden, batch, read if layer is self.layers[-1] else None)
+            read_here = layer is self.layers[-1] and self.bilstm is None
+            arguments = (hidden, batch, read if read_here else None)
             if self.gradient_checkpointing and self.training:
                 hidden = checkpoint(layer, *arguments, use_reentrant=False)  # (T, H)
             else:
                 hidden = layer(*arguments)  # (T, H), after the last layer what is read
+        if self.bilstm is not None:
+            hidden = self.bilstm(hidden, batch)  # (T, H)
+            hidden = hidden if read is None else hidden.index_select(0, read)
         if self.pooler is None:
             return hidden, None
         if tokens is None:
-            return hidden, torch.tanh(self.pooler(hidden.index_select(0, cls)))
-        cls_output, sequence_output = hidden.split([len(cls), len(tokens)])
-        return sequence_output, torch.tanh(self.pooler(cls_output))
+            return hidden, torch.tanh(self.pooler(hidden.index_select(0, pooled)))
+        pooled_output, sequence_output = hidden.split([len(pooled), len(tokens)])
+        return sequence_output, torch.tanh(self.pooler(pooled_output))
 
     def pooled(self, batch: PackedBatch) -> Tensor:
         """`pooled_output` (N, H) alone."""
         _, pooled_output = self(batch, batch.cu_seqlens[:0])
         return pooled_output  # type: ignore[no-any-return]
+
+    def layer_outputs(self, batch: PackedBatch) -> Iterator[Tensor]:
+        """The output of the embeddings, then of each layer: L + 1 times (T, H), computed when asked for."""
+        hidden = self.embeddings(batch)
+        yield hidden
+        for layer in self.layers:
+            hidden = layer(hidden, batch)
+            yield hidden
 
 
 class Embeddings(nn.Module):
@@ -90,6 +114,7 @@ class Layer(nn.Module):
         super().__init__()
         self.num_heads = config.num_attention_heads
         self.attention_dropout = config.attention_probs_dropout_prob
+        self.is_decoder = config.is_decoder
         self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
         self.attention_output = nn.Linear(config.hidden_size, config.hidden_size)
         self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
@@ -101,12 +126,23 @@ class Layer(nn.Module):
 
     def forward(self, hidden: Tensor, batch: PackedBatch, read: Tensor | None = None) -> Tensor:
         attention_dropout = self.attention_dropout if self.training else 0.0
-        attended = packed_attention(self.qkv(hidden), batch, self.num_heads, attention_dropout)  # (T, H)
+        attended = packed_attention(
+            self.qkv(hidden), batch, self.num_heads, attention_dropout, self.is_decoder
+        )  # (T, H)
         if read is not None:  # from here on a token needs no other
             attended, hidden = attended.index_select(0, read), hidden.index_select(0, read)
         hidden = self.attention_norm(hidden + self.dropout(self.attention_output(attended)))  # (T, H)
         widened = self.activation(self.intermediate(hidden))  # (T, 4H)
         return self.output_norm(hidden + self.dropout(self.output(widened)))  # type: ignore[no-any-return]
+
+
+def add_bilstm(bert: BertModel, config: BertConfig) -> None:
+    """Put a BiLSTM of random weights between the encoder and the head (Section 5.1, Table 5's last row).
+
+    The paper does not say its size: here one layer, as wide in both directions together as the encoder, so
+    that the heads are what they are without it.
+    """
+    bert.bilstm = BiLSTM(config.hidden_size, config.hidden_size // 2, num_layers=1, dropout=0.0)
 
 
 def activation(config: BertConfig) -> nn.GELU:

@@ -9,6 +9,10 @@ from bertie.base.errors import ModelError
 from bertie.base.files import read_json
 from bertie.base.settings import Settings
 
+# Keys of `transformers`' config.json for what BERT had not in 2018, and what they are without it.
+ABSENT = {"position_embedding_type": "absolute", "add_cross_attention": False, "pruned_heads": {}}
+OWN_MODEL_TYPE = "bertie"  # of models that `transformers` would take for others: it refuses to load these
+
 
 class BertConfig(Settings):
     """The network's shape (Section 3); names and defaults are those of google-research/bert modeling.py."""
@@ -27,6 +31,8 @@ class BertConfig(Settings):
     type_vocab_size: int = pydantic.Field(2, gt=0)
     initializer_range: float = pydantic.Field(0.02, gt=0)
     layer_norm_eps: float = pydantic.Field(1e-12, gt=0)
+    # A token attends to itself and those before it (Table 5's "LTR"); the name is that of `transformers`.
+    is_decoder: bool = False
 
     @pydantic.model_validator(mode="after")
     def _heads_divide_hidden_size(self) -> "BertConfig":
@@ -46,8 +52,11 @@ class BertConfig(Settings):
             ModelError: a value cannot be used, or the file is of another architecture.
         """
         values = read_json(path)
-        if values.get("model_type", "bert") != "bert":
+        if values.get("model_type", "bert") not in ("bert", OWN_MODEL_TYPE):
             raise ModelError(f"{path}: model_type is {values['model_type']!r}; only 'bert' can be loaded")
+        for key, value in ABSENT.items():
+            if values.get(key, value) != value:
+                raise ModelError(f"{path}: {key} is {values[key]!r}; only {value!r} can be loaded")
         try:
             return cls(**{key: values[key] for key in cls.model_fields if key in values})
         except pydantic.ValidationError as failure:

@@ -1,17 +1,31 @@
 """A model directory: `config.json`, the tokenizer's files and a card. The weights beside them: weights.py."""
 
+import re
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
 from bertie.base.errors import ModelError
 from bertie.base.files import read_json, write_json, write_text
-from bertie.model.config import BertConfig
+from bertie.model.config import OWN_MODEL_TYPE, BertConfig
+from bertie.model.sentence_transformers import Embedding, read_embedding, transformer_folder, write_embedding
 from bertie.text.tokenizer import Tokenizer
+from bertie.text.trie import SUFFIX
+from bertie.text.vocabulary import Vocabulary
+from bertie.text.wordpiece import split_words
 
 # What the labels of a text are, under the names of `transformers`' config.json.
 ProblemType = Literal["single_label_classification", "multi_label_classification", "regression"]
 SEQUENCE_CLASSIFIER = "BertForSequenceClassification"
+# Architectures that read one token of a sequence: in `transformers` the first one always.
+POOLED = (
+    "BertModel",
+    "BertForPreTraining",
+    "BertForNextSentencePrediction",
+    SEQUENCE_CLASSIFIER,
+    "BertForMultipleChoice",
+)
 OWN_KEYS = ("null_threshold", "max_seq_length")  # in config.json; `transformers` keeps them
 
 
@@ -27,6 +41,8 @@ class Description:
     null_threshold  a question has no answer where the null score exceeds the best answer's by more
                   (Section 4.3's τ, chosen on dev); None where every question has one
     max_seq_length  in fine-tuning; None where that is not known
+    embedding     how sentence-transformers embeds with it; None where the directory does not say
+    bilstm        whether a BiLSTM stands between the encoder and the head
     """
 
     config: BertConfig
@@ -36,6 +52,17 @@ class Description:
     problem_type: ProblemType = "single_label_classification"
     null_threshold: float | None = None
     max_seq_length: int | None = None
+    embedding: Embedding | None = None
+    bilstm: bool = False
+
+    @property
+    def model_type(self) -> str:
+        """That of `transformers`' config.json; our own where `transformers` would compute something else.
+
+        It knows no BiLSTM, and pools [CLS] of a left-to-right model too, which has seen nothing but itself.
+        """
+        unknown = self.bilstm or (self.config.is_decoder and self.architecture in POOLED)
+        return OWN_MODEL_TYPE if unknown else "bert"
 
 
 def check_vocabulary(vocabulary_size: int, config: BertConfig, where: str) -> None:
@@ -51,7 +78,7 @@ def write_description(path: Path, description: Description, card: str) -> None:
     """Write all of a model directory but its weights; `transformers` reads it as it is."""
     values = {
         "architectures": [description.architecture],
-        "model_type": "bert",
+        "model_type": description.model_type,
         **description.config.model_dump(),
         "pad_token_id": description.tokenizer.vocabulary.pad_id,
         "tie_word_embeddings": True,
@@ -66,37 +93,93 @@ def write_description(path: Path, description: Description, card: str) -> None:
     for key in OWN_KEYS:
         if (value := getattr(description, key)) is not None:
             values[key] = value
+    if description.bilstm:
+        values["bilstm"] = True
     write_json(path / "config.json", values)
     description.tokenizer.save(path, description.config.max_position_embeddings)
+    if description.embedding:
+        write_embedding(path, description.embedding, description.config.hidden_size)
     write_text(path / "README.md", card)
 
 
-def read_description(path: Path) -> Description:
-    """Read what `write_description` or `transformers` wrote.
+def read_description(path: Path, architecture: str | None = None) -> Description:
+    """Read what `write_description`, `transformers` or sentence-transformers wrote.
+
+    Args:
+        path: the directory.
+        architecture: what to take for one where config.json names none; BertModel if not given.
 
     Raises:
         ModelError: the directory is absent or not a model's, or its tokenizer does not fit the model.
     """
     if not path.is_dir():
-        raise ModelError(f"{path}: no such model directory")
-    if not (path / "config.json").is_file():
-        raise ModelError(f"{path}: not a model directory: it has no config.json")
-    config = BertConfig.load(path / "config.json")
-    values = read_json(path / "config.json")
-    architecture = (values.get("architectures") or ["BertModel"])[0]
+        found = "a file, not a" if path.exists() else "no such"
+        raise ModelError(f"{path}: {found} model directory{'' if path.exists() else _download(path)}")
+    folder = transformer_folder(path)
+    file = config_file(folder)
+    if not file.is_file():
+        raise ModelError(f"{folder}: not a model directory: it has no config.json")
+    config = BertConfig.load(file)
+    values = read_json(file)
+    architecture = (values.get("architectures") or [architecture or "BertModel"])[0]
     labels = _labels(architecture, values)
     # What `transformers` takes where the file does not say.
     usual: ProblemType = "regression" if len(labels) == 1 else "single_label_classification"
-    tokenizer = Tokenizer.load(path)
-    check_vocabulary(len(tokenizer.vocabulary), config, str(path))
+    tokenizer = _fitted(Tokenizer.load(folder), config, str(folder))
     problem_type = values.get("problem_type") or usual
     own = {key: values.get(key) for key in OWN_KEYS}
-    return Description(config, architecture, labels, tokenizer, problem_type, **own)
+    bilstm = values.get("bilstm", False)
+    embedding = read_embedding(path, config.max_position_embeddings)
+    description = Description(
+        config, architecture, labels, tokenizer, problem_type, **own, embedding=embedding, bilstm=bilstm
+    )
+    if values.get("model_type", "bert") != description.model_type:
+        raise ModelError(
+            f"{file}: a left-to-right {architecture} that reads [CLS], which has seen no "
+            f"other token; here the last one is read: fine-tune the model with `bertie finetune`"
+        )
+    return description
+
+
+def config_file(folder: Path) -> Path:
+    """The file of BertConfig; pytorch-pretrained-bert called it as google does until 2019."""
+    file = folder / "bert_config.json"
+    return file if file.exists() and not (folder / "config.json").exists() else folder / "config.json"
+
+
+def names_architecture(folder: Path) -> bool:
+    """Whether a folder's config says what the model is, as it does since 2019."""
+    return bool(read_json(config_file(folder)).get("architectures"))
+
+
+def _download(path: Path) -> str:
+    """What to do where a path that is not there could be a name on the Hugging Face Hub."""
+    if not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", str(path)):
+        return ""
+    return f"; if it is one on the Hugging Face Hub: hf download {path} --local-dir {path}"
+
+
+def _fitted(tokenizer: Tokenizer, config: BertConfig, where: str) -> Tokenizer:
+    """The tokenizer, less what it has beyond the model's embeddings, if no text has it.
+
+    Cut vocabularies of lower-casing models end in upper-case letters, for example.
+    """
+    tokens = tokenizer.vocabulary.tokens
+    surplus = [token.removeprefix(SUFFIX) for token in tokens[config.vocab_size :]]
+    if not surplus:
+        return tokenizer
+    codes, bounds = split_words(surplus, tokenizer.lowercase)
+    words = {"".join(map(chr, codes[first:last])) for first, last in pairwise(bounds.tolist())}
+    if words & {*surplus} or {*tokenizer.added_tokens} & {*surplus}:
+        check_vocabulary(len(tokens), config, where)
+    vocabulary = Vocabulary(tokens[: config.vocab_size], where)
+    return Tokenizer(vocabulary, tokenizer.lowercase, tokenizer.max_word_characters, tokenizer.added_tokens)
 
 
 def _labels(architecture: str, values: dict[str, Any]) -> tuple[str, ...]:
     """A classifier's labels; `transformers` does not write them where they are two without names."""
     if architecture not in (SEQUENCE_CLASSIFIER, "BertForTokenClassification"):
         return ()
-    names = values.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
-    return tuple(names[number] for number in sorted(names, key=int))
+    count = values.get("num_labels", 2)  # a key until 2020
+    names = values.get("id2label") or {str(number): f"LABEL_{number}" for number in range(count)}
+    return tuple(str(names[number]) for number in sorted(names, key=int))

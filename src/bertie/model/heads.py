@@ -17,6 +17,7 @@ from bertie.model.bert import BertModel, Embeddings, activation, initialize
 from bertie.model.config import BertConfig
 from bertie.model.directory import ProblemType
 from bertie.model.dropout import Dropout
+from bertie.model.labels import IGNORED
 
 
 class Objective(NamedTuple):
@@ -38,13 +39,13 @@ class EncoderModel(nn.Module):
 
     architecture = "BertModel"
 
-    def __init__(self, config: BertConfig) -> None:
+    def __init__(self, config: BertConfig, pooler: bool = True) -> None:
         super().__init__()
-        self.bert = BertModel(config)
+        self.bert = BertModel(config, pooler)
         initialize(self, config.initializer_range)
 
-    def forward(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
-        """Returns `sequence_output` (T, H) and `pooled_output` (N, H)."""
+    def forward(self, batch: PackedBatch) -> tuple[Tensor, Tensor | None]:
+        """Returns `sequence_output` (T, H) and, where there is a pooler, `pooled_output` (N, H)."""
         return self.bert(batch)  # type: ignore[no-any-return]
 
 
@@ -74,6 +75,37 @@ class MaskedLMModel(nn.Module):
         """How many targets each objective has, known before the forward pass."""
         assert batch.masked_labels is not None
         return {"masked_lm": len(batch.masked_labels)}
+
+
+class LanguageModel(nn.Module):
+    """A left-to-right language model, as in "LTR & No NSP" (Section 5.1): `transformers`' BertLMHeadModel.
+
+    Its targets are the tokens themselves: each sequence's, but for the first.
+    """
+
+    architecture = "BertLMHeadModel"
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.bert = BertModel(config, pooler=False)
+        self.masked_lm = MaskedLMHead(config)
+        initialize(self, config.initializer_range)
+
+    def forward(self, batch: PackedBatch) -> Tensor:
+        """Returns logits (T, V): what comes after each token."""
+        sequence_output, _ = self.bert(batch)
+        return self.masked_lm(sequence_output, self.bert.embeddings)  # type: ignore[no-any-return]
+
+    def losses(self, batch: PackedBatch) -> dict[str, Objective]:
+        """Cross-entropy with the next token."""
+        next_tokens = batch.input_ids.long().roll(-1)
+        next_tokens = next_tokens.index_fill(0, batch.cu_seqlens[1:].long() - 1, IGNORED)
+        return {"language_model": _cross_entropy(self(batch), next_tokens, batch.num_tokens - len(batch))}
+
+    @staticmethod
+    def target_counts(batch: PackedBatch) -> dict[str, int]:
+        """How many tokens are predicted."""
+        return {"language_model": batch.num_tokens - len(batch)}
 
 
 class PreTrainingModel(nn.Module):
@@ -110,6 +142,32 @@ class PreTrainingModel(nn.Module):
         if batch.next_sentence_labels is not None:
             counts["next_sentence"] = len(batch)
         return counts
+
+
+class NextSentenceModel(nn.Module):
+    """BERT with the next-sentence head alone: `transformers`' BertForNextSentencePrediction."""
+
+    architecture = "BertForNextSentencePrediction"
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.bert = BertModel(config)
+        self.next_sentence = nn.Linear(config.hidden_size, 2)
+        initialize(self, config.initializer_range)
+
+    def forward(self, batch: PackedBatch) -> Tensor:
+        """Returns logits (N, 2): the second text is the next sentence, or another one."""
+        return self.next_sentence(self.bert.pooled(batch))  # type: ignore[no-any-return]
+
+    def losses(self, batch: PackedBatch) -> dict[str, Objective]:
+        """Section 3.1, Task #2, alone."""
+        assert batch.next_sentence_labels is not None
+        return {"next_sentence": _cross_entropy(self(batch), batch.next_sentence_labels, len(batch))}
+
+    @staticmethod
+    def target_counts(batch: PackedBatch) -> dict[str, int]:
+        """One target for each sequence."""
+        return {"next_sentence": len(batch)}
 
 
 class MaskedLMHead(nn.Module):
@@ -284,6 +342,8 @@ class QuestionAnsweringModel(nn.Module):
 Model = (
     PreTrainingModel
     | MaskedLMModel
+    | LanguageModel
+    | NextSentenceModel
     | ClassificationModel
     | MultipleChoiceModel
     | TokenClassificationModel

@@ -1,80 +1,84 @@
-"""Weights in and out of `model.safetensors`, under Hugging Face's names. Never a pickle."""
+"""A model in and out of its directory. Weights are written as `model.safetensors` alone."""
 
 from pathlib import Path
 from typing import get_args
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from bertie.base.errors import ModelError
 from bertie.base.files import atomic_directory, atomic_file
-from bertie.model.directory import Description, read_description, write_description
+from bertie.model.bert import add_bilstm
+from bertie.model.directory import Description, names_architecture, read_description, write_description
 from bertie.model.heads import (
     ClassificationModel,
     EncoderModel,
+    LanguageModel,
     MaskedLMModel,
     Model,
     MultipleChoiceModel,
+    NextSentenceModel,
     PreTrainingModel,
     QuestionAnsweringModel,
     TokenClassificationModel,
 )
-from bertie.model.weight_names import their_names
+from bertie.model.huggingface import WEIGHTS_FILE, check_tied, read_weights, tell_architecture
+from bertie.model.sentence_transformers import transformer_folder
+from bertie.model.weight_names import BILSTM, their_names
 
-WEIGHTS_FILE = "model.safetensors"
+OPTIONAL = ("bert.pooler.", BILSTM)
 POOLER = "bert.pooler.dense.weight"
 
 
 def save_weights(path: Path, model: nn.Module) -> None:
     """Write weights under Hugging Face's names, atomically. The tied decoder is not stored twice."""
-    theirs: dict[str, Tensor] = {}
-    for name, weight in model.state_dict().items():
-        names = their_names(name)
-        for their_name, part in zip(names, weight.chunk(len(names)), strict=True):
-            theirs[their_name] = part.detach().cpu().contiguous()
+    theirs = {name: weight.cpu().contiguous() for name, weight in named_weights(model).items()}
     with atomic_file(path) as temporary:
         save_file(theirs, temporary, metadata={"format": "pt"})
 
 
+def named_weights(model: nn.Module) -> dict[str, Tensor]:
+    """A model's weights themselves, by Hugging Face's names."""
+    theirs: dict[str, Tensor] = {}
+    for name, weight in model.state_dict().items():
+        names = their_names(name)
+        theirs |= zip(names, weight.chunk(len(names)), strict=True)
+    return theirs
+
+
 def load_weights(path: Path, model: nn.Module, only: str = "") -> None:
-    """Fill a model from a file that `save_weights` or `transformers` wrote.
+    """Fill a model from what `save_weights` or a library of Hugging Face wrote.
 
     Args:
-        path: the safetensors file; what it holds in 16 bits becomes float32.
+        path: a model directory, or a safetensors file; what it holds in 16 bits becomes float32.
         model: its weights are replaced.
-        only: the prefix of those to replace. `bert.` leaves the heads as they are, and the pooler too where
-            the file has none.
+        only: the prefix of those to replace. `bert.` leaves the heads as they are, and the pooler and a
+            BiLSTM too where the file has none.
 
     Raises:
-        ModelError: the file is absent, damaged, lacks a weight, or has one of another shape.
+        ModelError: the weights are absent, damaged or a pickle, or one is missing or has another shape.
     """
-    try:
-        with safe_open(path, framework="pt") as file:
-            stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except FileNotFoundError:
-        raise ModelError(f"{path}: no such file") from None
-    except SafetensorError as error:
-        raise ModelError(f"{path}: damaged safetensors file ({error})") from None
-    if not any(name.startswith("bert.") for name in stored):  # BertModel alone has no prefix
-        stored = {f"bert.{name}": value for name, value in stored.items()}
+    fill(model, read_weights(transformer_folder(path)), path, only)
+
+
+def fill(model: nn.Module, stored: dict[str, Tensor], path: Path, only: str = "") -> None:
+    """The same from weights that are read already, by the names of Hugging Face."""
+    if not only:
+        check_tied(stored, path)
     with torch.no_grad():
-        for name, weight in model.state_dict().items():
-            if not name.startswith(only):
+        for name, weight in named_weights(model).items():
+            optional = only and name.startswith(OPTIONAL)
+            if not name.startswith(only) or (optional and name not in stored):
                 continue
-            if only and name.startswith("bert.pooler.") and POOLER not in stored:
-                continue
-            missing = [n for n in their_names(name) if n not in stored]
-            if missing:
-                raise ModelError(f"{path}: the weight {missing[0]!r} is missing")
-            value = torch.cat([stored[n] for n in their_names(name)])
-            if value.shape != weight.shape:
+            if name not in stored:
+                raise ModelError(f"{path}: the weight {name!r} is missing")
+            if stored[name].shape != weight.shape:
                 raise ModelError(
-                    f"{path}: {their_names(name)[0]} has the shape {tuple(value.shape)}, "
-                    f"but config.json makes it {tuple(weight.shape)}"
+                    f"{path}: {name} has the shape {tuple(stored[name].shape)}, but config.json makes it "
+                    f"{tuple(weight.shape)}"
                 )
-            weight.copy_(value)
+            weight.copy_(stored[name])
 
 
 def save_model(path: Path, model: Model | EncoderModel, description: Description, card: str) -> None:
@@ -84,30 +88,57 @@ def save_model(path: Path, model: Model | EncoderModel, description: Description
         save_weights(temporary / WEIGHTS_FILE, model)
 
 
-def load_model(path: Path) -> tuple[Model | EncoderModel, Description]:
-    """Read a model directory; the model is in evaluation mode.
+def load_model(path: Path, allow_pickle: bool = False) -> tuple[Model | EncoderModel, Description]:
+    """Read a model directory; the model is in evaluation mode. A bare encoder may have no pooler.
 
-    A bare encoder's pooler stays random where the file has none.
+    Args:
+        path: a directory that bertie, `transformers` or sentence-transformers wrote.
+        allow_pickle: see `read_weights`.
 
     Raises:
         ModelError: it is absent, damaged, or has a head that bertie does not know.
     """
-    description = read_description(path)
-    model = _new_model(description, path)
-    load_weights(path / WEIGHTS_FILE, model, only="bert." if isinstance(model, EncoderModel) else "")
+    description, stored = read_parts(path, allow_pickle)
+    model = new_model(description, path, pooler=POOLER in stored)
+    fill(model, stored, path, only="bert." if isinstance(model, EncoderModel) else "")
     return model.eval(), description
 
 
-def _new_model(description: Description, path: Path) -> Model | EncoderModel:
-    """A model of the architecture described, its weights random."""
+def read_parts(path: Path, allow_pickle: bool = False) -> tuple[Description, dict[str, Tensor]]:
+    """What a model directory says, and all the weights in it; see `load_model` and `read_weights`."""
+    description = read_description(path)  # refuses what is no BERT by its own name, not by its weights'
+    folder = transformer_folder(path)
+    stored = read_weights(folder, allow_pickle)
+    if not names_architecture(folder):
+        description = read_description(path, tell_architecture(stored, folder))
+    return description, stored
+
+
+def new_model(description: Description, path: Path, pooler: bool) -> Model | EncoderModel:
+    """A model as described, its weights random; `pooler` is for an encoder alone.
+
+    Raises:
+        ModelError: bertie has not the architecture, which `path` names.
+    """
+    model = _new_head(description, path, pooler)
+    if description.bilstm:
+        add_bilstm(model.bert, description.config)
+    return model
+
+
+def _new_head(description: Description, path: Path, pooler: bool) -> Model | EncoderModel:
     config, num_labels = description.config, len(description.labels)
     match description.architecture:
         case EncoderModel.architecture:
-            return EncoderModel(config)
+            return EncoderModel(config, pooler)
         case PreTrainingModel.architecture:
             return PreTrainingModel(config)
         case MaskedLMModel.architecture:
             return MaskedLMModel(config)
+        case LanguageModel.architecture:
+            return LanguageModel(config)
+        case NextSentenceModel.architecture:
+            return NextSentenceModel(config)
         case ClassificationModel.architecture:
             return ClassificationModel(config, num_labels, description.problem_type)
         case MultipleChoiceModel.architecture:

@@ -37,19 +37,19 @@ DASHED: Any = {"color": INK, "alpha": 0.6, "linewidth": 1, "linestyle": (0, (4, 
 
 
 def training_curves(rows: Sequence[Row]) -> str:
-    """The course of a run, from the rows of `metrics.jsonl`: three SVG elements, one per panel.
+    """The course of a run, from the rows of `metrics.jsonl`: an SVG element for each panel.
 
-    Masked-LM loss, masked-word accuracy and next-sentence accuracy: in training (raw and smoothed), held
-    out, and for the first two what guessing by word frequency gives. A panel without any measurement is
-    left out, except the first. Steps whose value is not finite are crosses at the top.
+    Loss and accuracy of masked or of next words, and next-sentence accuracy: in training (raw and smoothed),
+    held out, and of words what guessing by their frequency gives. A panel without any measurement is left
+    out; without any at all the first one is empty. Steps whose value is not finite are crosses at the top.
     """
     train = [row for row in rows if row["kind"] == "train"]
     held_out = [row for row in rows if row["kind"] == "evaluation"]
+    measured = [panel for panel in _PANELS if any(row.get(panel[1]) is not None for row in rows)]
     with style():
         return "".join(
             _curve_panel(title, key, unigram, train, held_out)
-            for title, key, unigram in _PANELS
-            if key == "masked_lm_loss" or any(row.get(key) is not None for row in rows)
+            for title, key, unigram in measured or _PANELS[:1]
         )
 
 
@@ -82,6 +82,8 @@ def finetuning_curves(rows: Sequence[Row], metric: str) -> str:
 _PANELS = (
     ("Masked-LM loss", "masked_lm_loss", "unigram_loss"),
     ("Masked words found", "masked_lm_accuracy", "unigram_accuracy"),
+    ("Language-model loss", "language_model_loss", "unigram_loss"),
+    ("Next words found", "language_model_accuracy", "unigram_accuracy"),
     ("Next sentence told", "next_sentence_accuracy", None),
 )
 

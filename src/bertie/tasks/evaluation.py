@@ -6,31 +6,24 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-import torch
 
 from bertie.base.errors import ModelError
-from bertie.model.batch import grouped, pack_selected, token_budget_batches, token_places
-from bertie.model.heads import (
-    ClassificationModel,
-    MultipleChoiceModel,
-    QuestionAnsweringModel,
-    TokenClassificationModel,
-)
-from bertie.model.weights import load_model
+from bertie.model.directory import SEQUENCE_CLASSIFIER
+from bertie.model.engine import Engine, Float32s
+from bertie.model.sequences import Sequences, token_places
 from bertie.tasks.custom import OwnQuestions, OwnTexts
+from bertie.tasks.engines import Precision, load_engine
 from bertie.tasks.squad import SpanAnswers
 from bertie.tasks.task import Head, Inputs, Scores, Task
 from bertie.text.tokenizer import Tokenizer
-from bertie.training.hardware import Hardware
 
-TaskModel = ClassificationModel | TokenClassificationModel | QuestionAnsweringModel | MultipleChoiceModel
-HEADS: dict[Head, type[TaskModel]] = {
-    "classification": ClassificationModel,
-    "tagging": TokenClassificationModel,
-    "spans": QuestionAnsweringModel,
-    "choices": MultipleChoiceModel,
+ARCHITECTURES: dict[Head, str] = {
+    "classification": SEQUENCE_CLASSIFIER,
+    "tagging": "BertForTokenClassification",
+    "spans": "BertForQuestionAnswering",
+    "choices": "BertForMultipleChoice",
 }
+PER_TOKEN = (ARCHITECTURES["tagging"], ARCHITECTURES["spans"])
 USUAL_LENGTH = 128  # run_classifier.py:60
 
 
@@ -54,14 +47,12 @@ class Evaluation(NamedTuple):
     scores: dict[str, Scores]
 
 
-def evaluate(
-    task: Task[Any, Any], model: TaskModel, parts: Mapping[str, Part], hardware: Hardware
-) -> Evaluation:
+def evaluate(task: Task[Any, Any], engine: Engine, parts: Mapping[str, Part]) -> Evaluation:
     """Score a model on every part; on the first one the task chooses its threshold."""
     predictions: dict[str, Any] = {}
     scores: dict[str, Scores] = {}
     for name, (examples, inputs) in parts.items():
-        logits = compute_logits(model, inputs, hardware)
+        logits = compute_logits(engine, inputs)
         if not predictions:
             task = task.tuned(examples, task.decode(examples, inputs, logits))
         predictions[name] = task.decode(examples, inputs, logits)
@@ -69,23 +60,16 @@ def evaluate(
     return Evaluation(task, predictions, scores)
 
 
-@torch.inference_mode()
-def compute_logits(model: TaskModel, inputs: Inputs, hardware: Hardware) -> npt.NDArray[np.float32]:
+def compute_logits(engine: Engine, inputs: Inputs) -> Float32s:
     """What the model says of each sequence or token, in order: float32 (N, labels) or (T, labels)."""
-    model.eval()
-    device = next(model.parameters()).device
-    per_token = isinstance(model, TokenClassificationModel | QuestionAnsweringModel)
+    per_token = engine.architecture in PER_TOKEN
+    sequences = Sequences(inputs.input_ids, inputs.token_type_ids, inputs.bounds)
     logits = np.empty((0, 0), dtype=np.float32)
-    for chosen in token_budget_batches(inputs.bounds[:: inputs.group], hardware.evaluation_tokens):
-        batch = pack_selected(
-            inputs.input_ids, inputs.token_type_ids, inputs.bounds, chosen, group=inputs.group
-        )
-        with hardware.autocast():
-            answers = model(batch.to(device)).float().cpu().numpy()
+    for chosen, batch in sequences.batches(engine.max_tokens, inputs.group):
+        answers = engine.logits(batch)
         if not len(logits):
             logits = np.empty((inputs.bounds[-1] if per_token else len(inputs), answers.shape[1]), np.float32)
-        sequences = grouped(chosen, inputs.group)
-        logits[token_places(inputs.bounds, sequences) if per_token else sequences] = answers
+        logits[token_places(inputs.bounds, chosen) if per_token else chosen] = answers
     return logits
 
 
@@ -93,23 +77,24 @@ class Loaded(NamedTuple):
     """A fine-tuned model, its task with its labels and threshold, and the longest sequence it has learnt."""
 
     task: Task[Any, Any]
-    model: TaskModel
+    engine: Engine
     tokenizer: Tokenizer
     max_seq_length: int
 
 
-def load_for(task: Task[Any, Any], path: Path, hardware: Hardware) -> Loaded:
+def load_for(
+    task: Task[Any, Any], path: Path, device: str = "auto", precision: Precision = "float32"
+) -> Loaded:
     """Read a model directory for a task.
 
     Raises:
-        ModelError: the model has another head than the task needs, or other labels.
+        ModelError: the model has another head than the task needs, or other labels; or as `load_engine`.
+        SettingsError: there is no such device.
     """
-    model, description = load_model(path)
-    needed = HEADS[task.head]
-    if not isinstance(model, needed):
-        raise ModelError(
-            f"{path}: {model.architecture}, but {task.name} needs {needed.architecture}; fine-tune it first"
-        )
+    engine, description = load_engine(path, device, precision)
+    needed = ARCHITECTURES[task.head]
+    if engine.architecture != needed:
+        raise ModelError(f"{path}: {engine.architecture}, but {task.name} needs {needed}; fine-tune it first")
     if isinstance(task, OwnTexts) and task.detect:
         task = task.settled(description.problem_type)
     if isinstance(task, OwnQuestions) and description.null_threshold is not None:
@@ -123,16 +108,15 @@ def load_for(task: Task[Any, Any], path: Path, hardware: Hardware) -> Loaded:
         task = task.with_labels(description.labels)
     if isinstance(task, SpanAnswers) and description.null_threshold is not None:
         task = replace(task, null_threshold=description.null_threshold)
-    model.to(hardware.device)
     usual = task.defaults.get("max_seq_length", USUAL_LENGTH)
-    return Loaded(task, model, description.tokenizer, description.max_seq_length or usual)
+    return Loaded(task, engine, description.tokenizer, description.max_seq_length or usual)
 
 
-def answer(loaded: Loaded, examples: Any, hardware: Hardware) -> Any:
+def answer(loaded: Loaded, examples: Any) -> Any:
     """What a model says of examples, labelled or not, in the task's form."""
-    task, model, tokenizer, max_seq_length = loaded
+    task, engine, tokenizer, max_seq_length = loaded
     inputs = task.encode(examples, tokenizer, max_seq_length)
-    return task.decode(examples, inputs, compute_logits(model, inputs, hardware))
+    return task.decode(examples, inputs, compute_logits(engine, inputs))
 
 
 def saved_threshold(task: Task[Any, Any]) -> float | None:

@@ -16,20 +16,19 @@ from bertie.base.progress import Progress
 from bertie.base.random import permutation, stream_key
 from bertie.base.settings import write_toml
 from bertie.model.batch import pack_selected
+from bertie.model.bert import add_bilstm
 from bertie.model.config import BertConfig
 from bertie.model.directory import Description, read_description
-from bertie.model.heads import ClassificationModel, TokenClassificationModel
-from bertie.model.weights import WEIGHTS_FILE, load_weights, save_model
-from bertie.tasks.evaluation import (
-    HEADS,
-    USUAL_LENGTH,
-    Evaluation,
-    Part,
-    TaskModel,
-    evaluate,
-    saved_threshold,
+from bertie.model.heads import (
+    ClassificationModel,
+    MultipleChoiceModel,
+    QuestionAnsweringModel,
+    TokenClassificationModel,
 )
-from bertie.tasks.task import Inputs, Scores, Task
+from bertie.model.weights import load_weights, save_model
+from bertie.tasks.evaluation import USUAL_LENGTH, Evaluation, Part, evaluate, saved_threshold
+from bertie.tasks.task import Head, Inputs, Scores, Task
+from bertie.tasks.torch_engine import TorchEngine
 from bertie.text.tokenizer import Tokenizer
 from bertie.training.checkpoints import RunDirectory, TrainState, check_run
 from bertie.training.distributed import Ranks
@@ -37,6 +36,13 @@ from bertie.training.hardware import Hardware
 from bertie.training.loop import GlobalBatch, Pace, share_evenly, train
 from bertie.training.optimizers import OptimizerSettings, build_optimizer
 
+TaskModel = ClassificationModel | TokenClassificationModel | QuestionAnsweringModel | MultipleChoiceModel
+HEADS: dict[Head, type[TaskModel]] = {
+    "classification": ClassificationModel,
+    "tagging": TokenClassificationModel,
+    "spans": QuestionAnsweringModel,
+    "choices": MultipleChoiceModel,
+}
 # What may be another when a run goes on: where and in how large parts numbers are computed.
 MAY_CHANGE = {"device", "precision", "gradient_checkpointing", "micro_batch_tokens"}
 
@@ -55,6 +61,7 @@ class FinetuningSettings(Hardware):
     # Learn from so many examples (of spans and tags: windows), the same ones whatever the seed; 0 is all.
     max_training_examples: int = pydantic.Field(0, ge=0)
     micro_batch_tokens: int = pydantic.Field(16384, gt=0)  # about so many tokens in memory at a time
+    bilstm: bool = False  # put a BiLSTM of random weights under the head (Section 5.1)
     keep_best: bool = True  # of all epochs the one with the best score on the first dev part, or the last
     training_set: str = ""  # the hash of what is learnt from, filled in at the start, checked on resuming
     optimizer: OptimizerSettings = OptimizerSettings(learning_rate=5e-5, bias_correction=True)
@@ -110,8 +117,10 @@ def finetune(
     check_run(run, settings, resume, MAY_CHANGE)
     torch.manual_seed(int(stream_key(settings.seed)))
     model = new_model(task, start.config)
+    if settings.bilstm:
+        add_bilstm(model.bert, start.config)
     if start.weights is not None:
-        load_weights(start.weights / WEIGHTS_FILE, model, only="bert.")
+        load_weights(start.weights, model, only="bert.")
     model.bert.gradient_checkpointing = settings.gradient_checkpointing
     model.to(settings.device)
     optimizer = build_optimizer(model, settings.optimizer)
@@ -128,6 +137,7 @@ def finetune(
         start.tokenizer,
         task.problem_type,
         max_seq_length=settings.max_seq_length,
+        bilstm=settings.bilstm,
     )
     judge = _Judge(task, model, parts, settings, description, output)
     if not _has_ended(run, total_steps):
@@ -161,8 +171,8 @@ def finetune(
                 )
         run.forget_checkpoints()
     if judge.kept is None:  # the best epoch was before the run was resumed
-        load_weights(run.model_directory / WEIGHTS_FILE, model)
-        return evaluate(task, model, parts, settings.exact())
+        load_weights(run.model_directory, model)
+        return evaluate(task, TorchEngine(model, settings.exact()), parts)
     return judge.kept
 
 
@@ -185,7 +195,7 @@ class _Judge:
     def evaluate_and_keep(self, step: int, progress: Progress) -> dict[str, float]:
         """The scores of every dev part, for metrics.jsonl."""
         task, output = self.task, self.output
-        now = evaluate(task, self.model, self.parts, self.settings.exact())
+        now = evaluate(task, TorchEngine(self.model, self.settings.exact()), self.parts)
         for name, scores in now.scores.items():
             progress.say(f"step {step:,}: {name} {task.main_metric} {scores[task.main_metric]:.2f}")
         if not self.settings.keep_best or _is_better(task, now.scores, output):

@@ -24,7 +24,8 @@ from bertie.model.labels import IGNORED
 from bertie.tasks.entities import Scheme, entity_scores, find_fault, scheme_of, to_iob2
 from bertie.tasks.metrics import accuracy, f1_macro
 from bertie.tasks.task import Head, Inputs, Scores, Task
-from bertie.text.tokenizer import Tokenizer
+from bertie.text.tokenizer import Encoding, Tokenizer
+from bertie.text.vocabulary import Vocabulary
 
 Int64s = npt.NDArray[np.int64]
 Tags = Sequence[Sequence[str]]
@@ -201,20 +202,9 @@ class Tagging(Task[TaggedSentences, Tags]):
         pieces[~np.repeat(without_pieces, sizes)] = encoding.input_ids
 
         texts = examples.bounds[examples.documents] if self.context else examples.bounds
-        first, end, scored = lay_windows(word_bounds[texts], max_seq_length - 2)
-        bounds = _bounds(end - first + 2)
-        input_ids = np.empty(bounds[-1], dtype=np.int32)
-        special = np.zeros(bounds[-1], dtype=np.bool_)
-        for places, token_id in (
-            (bounds[:-1], tokenizer.vocabulary.cls_id),
-            (bounds[1:] - 1, tokenizer.vocabulary.sep_id),
-        ):
-            input_ids[places], special[places] = token_id, True
-        shifts = np.repeat(first - bounds[:-1] - 1, end - first + 2)  # from a token to its piece
-        input_ids[~special] = pieces[(np.arange(bounds[-1]) + shifts)[~special]]
-
-        window = np.searchsorted(scored, word_bounds[:-1], side="right") - 1
-        word_tokens = bounds[window] + 1 + word_bounds[:-1] - first[window]
+        windows = cut_into_windows(pieces, word_bounds[texts], tokenizer.vocabulary, max_seq_length)
+        input_ids, bounds = windows.input_ids, windows.bounds
+        word_tokens = windows.piece_tokens[word_bounds[:-1]]
         labels = None
         if examples.tags is not None:
             numbers = {tag: number for number, tag in enumerate(self.labels)}
@@ -267,6 +257,37 @@ class Tagging(Task[TaggedSentences, Tags]):
         return _cut(lines.tags, examples.bounds.tolist())
 
 
+class Windows(NamedTuple):
+    """Rows of P pieces as sequences for a model, with [CLS] and [SEP].
+
+    input_ids     int32 (T,)
+    bounds        int64 (N+1,)  cuts them into windows
+    piece_tokens  int64 (P,)    each piece's token, in that window where it has most context
+    """
+
+    input_ids: npt.NDArray[np.int32]
+    bounds: Int64s
+    piece_tokens: Int64s
+
+
+def cut_into_windows(
+    pieces: npt.NDArray[np.int32], texts: Int64s, vocabulary: Vocabulary, max_seq_length: int
+) -> Windows:
+    """Cut the texts, whose pieces `texts` (n+1,) bounds, into windows of at most `max_seq_length` tokens."""
+    first, end, scored = lay_windows(texts, max_seq_length - 2)
+    bounds = _bounds(end - first + 2)
+    input_ids = np.empty(bounds[-1], dtype=np.int32)
+    special = np.zeros(bounds[-1], dtype=np.bool_)
+    for places, token_id in ((bounds[:-1], vocabulary.cls_id), (bounds[1:] - 1, vocabulary.sep_id)):
+        input_ids[places], special[places] = token_id, True
+    shifts = np.repeat(first - bounds[:-1] - 1, end - first + 2)  # from a token to its piece
+    input_ids[~special] = pieces[(np.arange(bounds[-1]) + shifts)[~special]]
+
+    numbers = np.arange(len(pieces))
+    window = np.searchsorted(scored, numbers, side="right") - 1
+    return Windows(input_ids, bounds, bounds[window] + 1 + numbers - first[window])
+
+
 class Layout(NamedTuple):
     """Where windows lie over rows of pieces, all rows being counted through: int64 (N,) each.
 
@@ -297,6 +318,14 @@ def lay_windows(bounds: Int64s, room: int) -> Layout:
     # In the middle of what two windows share; those of two texts share nothing and meet there.
     scored = np.concatenate([first[:1], (end[:-1] + first[1:] + 1) // 2])
     return Layout(first, end, scored)
+
+
+def word_pieces(encoding: Encoding) -> tuple[Int64s, Int64s]:
+    """The first piece of each word, and the one behind its last, of texts without special tokens."""
+    begins = np.diff(encoding.word_ids, prepend=-1) != 0
+    begins[encoding.bounds[:-1][np.diff(encoding.bounds) > 0]] = True
+    first = np.flatnonzero(begins)
+    return first, np.append(first, len(begins))[1:]
 
 
 def _cell(word: str) -> str:

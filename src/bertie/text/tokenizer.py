@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bertie.base.errors import ModelError, SettingsError
-from bertie.base.files import read_json, write_json
+from bertie.base.files import read_object, write_json
 from bertie.base.kernels import kernel
+from bertie.text.added_tokens import encode_around, extended, read_added_tokens
 from bertie.text.trie import SUFFIX, make_trie
 from bertie.text.unicode import UNICODE_VERSION, code_points, unicode_tables
 from bertie.text.vocabulary import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK, Vocabulary
@@ -52,25 +53,32 @@ class Encoding:
 class Tokenizer:
     """The tokenizer of BERT: google-research/bert's FullTokenizer, with offsets.
 
-    Special tokens in a text are plain text. A stripped accent belongs to the piece of the character before
-    it in its word (the `tokenizers` package leaves one that ends a word out); a word that has no pieces, or
-    more than `max_word_characters` characters once normalised, is one [UNK] with the offsets of the word.
-    google's limit is 200; 100 is what `transformers` applies, whatever its files say.
+    Special tokens in a text are plain text, but for `added_tokens`, which are part of the vocabulary.
+    A stripped accent belongs to the piece of the character before it in its word (the `tokenizers` package
+    leaves one that ends a word out); a word that has no pieces, or more than `max_word_characters` characters
+    once normalised, is one [UNK] with the offsets of the word. google's limit is 200; 100 is what
+    `transformers` applies, whatever its files say.
     """
 
     def __init__(
-        self, vocabulary: Vocabulary, lowercase: bool = True, max_word_characters: int = 100
+        self,
+        vocabulary: Vocabulary,
+        lowercase: bool = True,
+        max_word_characters: int = 100,
+        added_tokens: tuple[str, ...] = (),
     ) -> None:
         self.vocabulary = vocabulary
         self.lowercase = lowercase
         self.max_word_characters = max_word_characters
+        self.added_tokens = tuple(sorted(added_tokens, key=vocabulary.ids.__getitem__))
         self._trie = make_trie(vocabulary.tokens, max_word_characters)
 
     @classmethod
     def load(cls, path: str | Path, lowercase: bool | None = None) -> "Tokenizer":
         """Read a directory that holds vocab.txt or tokenizer.json, or a vocab.txt alone.
 
-        `lowercase` overrules the directory; where nothing says, a text is lower-cased.
+        `lowercase` overrules the directory; where nothing says, a text is lower-cased unless the vocabulary
+        has upper-case letters. `transformers` takes any such vocabulary for an uncased one.
 
         Raises:
             ModelError: the path is missing or holds no vocabulary, or it asks for another normalisation.
@@ -78,25 +86,31 @@ class Tokenizer:
         """
         path = Path(path)
         if not path.is_dir():
-            return cls(Vocabulary.load(path), lowercase is not False)
-        config = _read_object(path / CONFIG_FILE)
-        fast = _read_object(path / TOKENIZER_FILE)
+            vocabulary = Vocabulary.load(path)
+            return cls(vocabulary, not vocabulary.is_cased if lowercase is None else lowercase)
+        config = read_object(path / CONFIG_FILE)
+        fast = read_object(path / TOKENIZER_FILE)
         model, normalizer = fast.get("model") or {}, fast.get("normalizer") or {}
+        _check_kind(path, config, fast)
+        added = read_added_tokens(path, config, fast)
+        if (path / VOCABULARY_FILE).exists() or not model:
+            vocabulary = Vocabulary.load(path / VOCABULARY_FILE)
+        else:
+            ids = model["vocab"] | added.ids
+            if sorted(ids.values()) != list(range(len(ids))):
+                raise ModelError(f"{path / TOKENIZER_FILE}: the ids have gaps; fill them with [unused1], …")
+            vocabulary = Vocabulary(sorted(ids, key=ids.__getitem__), str(path / TOKENIZER_FILE))
+        vocabulary = extended(vocabulary, added, str(path))
         if lowercase is None:
-            lowercase = bool(config.get("do_lower_case", normalizer.get("lowercase", True)))
+            said = config.get("do_lower_case", normalizer.get("lowercase"))
+            lowercase = not vocabulary.is_cased if said is None else bool(said)
         for settings, file in ((config, CONFIG_FILE), (normalizer, TOKENIZER_FILE)):
             if settings.get("strip_accents") not in (None, lowercase):
                 raise ModelError(
                     f"{path / file}: strip_accents differs from lower-casing, which BERT's does not"
                 )
-        if (path / VOCABULARY_FILE).exists() or model.get("type") != "WordPiece":
-            vocabulary = Vocabulary.load(path / VOCABULARY_FILE)
-        else:
-            ids = model["vocab"]
-            if sorted(ids.values()) != list(range(len(ids))):
-                raise ModelError(f"{path / TOKENIZER_FILE}: the ids have gaps; fill them with [unused1], …")
-            vocabulary = Vocabulary(sorted(ids, key=ids.__getitem__), str(path / TOKENIZER_FILE))
-        return cls(vocabulary, lowercase, model.get("max_input_chars_per_word", 100))
+        limit = model.get("max_input_chars_per_word", 100)
+        return cls(vocabulary, lowercase, limit, added.special)
 
     def save(self, directory: str | Path, model_max_length: int = 512) -> None:
         """Write vocab.txt, tokenizer.json and tokenizer_config.json, which Hugging Face's libraries load.
@@ -108,19 +122,19 @@ class Tokenizer:
         directory = Path(directory)
         self.vocabulary.save(directory / VOCABULARY_FILE)
         write_json(directory / TOKENIZER_FILE, _tokenizer_json(self))
-        write_json(
-            directory / CONFIG_FILE,
-            {
-                "tokenizer_class": "BertTokenizer",
-                "do_lower_case": self.lowercase,
-                "model_max_length": model_max_length,
-                "pad_token": PAD,
-                "unk_token": UNK,
-                "cls_token": CLS,
-                "sep_token": SEP,
-                "mask_token": MASK,
-            },
-        )
+        config: dict[str, Any] = {
+            "tokenizer_class": "BertTokenizer",
+            "do_lower_case": self.lowercase,
+            "model_max_length": model_max_length,
+            "pad_token": PAD,
+            "unk_token": UNK,
+            "cls_token": CLS,
+            "sep_token": SEP,
+            "mask_token": MASK,
+        }
+        if self.added_tokens:  # transformers 5 reads it too, but 4 fails at a list of `extra_special_tokens`
+            config["additional_special_tokens"] = list(self.added_tokens)
+        write_json(directory / CONFIG_FILE, config)
 
     def encode(self, text: str, pair: str | None = None, max_length: int | None = None) -> Encoding:
         """Encode one text or one pair: [CLS] text [SEP] pair [SEP]. See `encode_batch`."""
@@ -153,20 +167,31 @@ class Tokenizer:
         cuts = _cut_into_chunks(texts)
         for chunk, (first, last) in enumerate(pairwise(cuts), start=1):
             pair = pairs[first:last] if pairs is not None else ()
-            pieces, piece_bounds = encode_kernel(
-                *code_points([*texts[first:last], *pair]),
-                unicode_tables(),
-                self.lowercase,
-                self._trie,
-                self.vocabulary.unk_id,
-                self.max_word_characters,
-            )
+            pieces, piece_bounds = self._pieces([*texts[first:last], *pair])
             used, more = int(bounds[first]), len(pieces) + special * (last - first)
             if used + more > len(columns[0]):  # the chunks to come are likely to be as long
                 columns = _longer(columns, used, used + more + more * (len(cuts) - 1 - chunk) * 9 // 8)
             assemble(pieces, piece_bounds, room, cls_id, sep_id, bounds[first : last + 1], *columns)
         input_ids, token_type_ids, offsets, word_ids = (column[: bounds[-1]] for column in columns)
         return Encoding(input_ids, token_type_ids, offsets, word_ids, bounds)
+
+    def _pieces(self, texts: Sequence[str]) -> tuple[Int32s, Int64s]:
+        """What `encode_kernel` gives."""
+        if self.added_tokens:
+            special = {token: self.vocabulary.ids[token] for token in self.added_tokens}
+            return encode_around(texts, special, self._word_pieces)
+        return self._word_pieces(texts)
+
+    def _word_pieces(self, texts: Sequence[str]) -> tuple[Int32s, Int64s]:
+        pieces, bounds = encode_kernel(
+            *code_points(texts),
+            unicode_tables(),
+            self.lowercase,
+            self._trie,
+            self.vocabulary.unk_id,
+            self.max_word_characters,
+        )
+        return pieces, bounds
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The tokens of `ids`."""
@@ -176,7 +201,7 @@ class Tokenizer:
         """A readable text: pieces joined, no space before . ? ! and the comma, as `tokenizers` does it."""
         words: list[str] = []
         for token in self.tokens(ids):
-            if skip_special_tokens and token in SPECIAL_TOKENS:
+            if skip_special_tokens and token in (*SPECIAL_TOKENS, *self.added_tokens):
                 continue
             if words and token.startswith(SUFFIX):
                 words.append(token.removeprefix(SUFFIX))
@@ -190,6 +215,7 @@ class Tokenizer:
     def fingerprint(self) -> str:
         """A hash of all that the ids of a text depend on: 64 hexadecimal digits."""
         parts = [self.vocabulary.tokens, self.lowercase, self.max_word_characters, UNICODE_VERSION]
+        parts += self.added_tokens
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -255,12 +281,27 @@ def assemble(
         bounds[i + 1] = at
 
 
-def _read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file, empty where there is no file."""
-    value = read_json(path) if path.exists() else {}
-    if not isinstance(value, dict):
-        raise ModelError(f"{path}: not a JSON object; write the directory anew")
-    return value
+def _check_kind(path: Path, config: dict[str, Any], fast: dict[str, Any]) -> None:
+    """Refuse tokenizers that are not BERT's own, whatever class they are read by.
+
+    Raises:
+        ModelError: it is another.
+    """
+    normalizer = fast.get("normalizer") or {}
+    for file, key, found, expected in (
+        (TOKENIZER_FILE, "model", (fast.get("model") or {}).get("type"), "WordPiece"),
+        (TOKENIZER_FILE, "pre_tokenizer", (fast.get("pre_tokenizer") or {}).get("type"), "BertPreTokenizer"),
+        (TOKENIZER_FILE, "normalizer", normalizer.get("type"), "BertNormalizer"),
+        (TOKENIZER_FILE, "handle_chinese_chars", normalizer.get("handle_chinese_chars"), True),
+        (CONFIG_FILE, "tokenize_chinese_chars", config.get("tokenize_chinese_chars"), True),
+    ):
+        if found not in (None, expected):
+            raise ModelError(f"{path / file}: {key} is {found!r}, but of BERT's own tokenizer {expected!r}")
+    name = config.get("tokenizer_class")
+    if not fast and name not in (None, "BertTokenizer", "BertTokenizerFast"):
+        raise ModelError(
+            f"{path / CONFIG_FILE}: tokenizer_class is {name!r}; only BertTokenizer can be loaded"
+        )
 
 
 def _tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -273,7 +314,9 @@ def _tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
         "padding": None,
         "added_tokens": [
             {"id": token_id, "content": token, **flags}
-            for token_id, token in sorted((vocabulary.ids[token], token) for token in SPECIAL_TOKENS)
+            for token_id, token in sorted(
+                (vocabulary.ids[token], token) for token in (*SPECIAL_TOKENS, *tokenizer.added_tokens)
+            )
         ],
         "normalizer": {
             "type": "BertNormalizer",

@@ -43,6 +43,11 @@ class Vocabulary:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    @property
+    def is_cased(self) -> bool:
+        """Whether it has upper-case letters, [PAD] and the like aside: what says so where no file does."""
+        return any(token != token.lower() for token in self.tokens if not token.startswith("["))
+
     @classmethod
     def load(cls, path: Path) -> "Vocabulary":
         """Read a vocab.txt. Tokens are kept whole, spaces too: google strips every line, which loses U+3000.

@@ -30,7 +30,8 @@ from bertie.base.files import (
     write_json,
 )
 from bertie.base.settings import Settings, read_toml, resolve
-from bertie.model.weights import WEIGHTS_FILE, load_weights, save_weights
+from bertie.model.huggingface import WEIGHTS_FILE
+from bertie.model.weights import load_weights, save_weights
 from bertie.training.tracking import TensorBoard
 
 
@@ -144,7 +145,7 @@ class RunDirectory:
             return TrainState()
         newest = self.checkpoints()[-1]
         state = TrainState(**read_json(newest / "state.json"))
-        load_weights(newest / WEIGHTS_FILE, model)
+        load_weights(newest, model)
         moments = _load_moments(newest / "optimizer.safetensors")
         with torch.no_grad():
             for name, parameter in model.named_parameters():

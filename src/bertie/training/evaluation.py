@@ -9,7 +9,10 @@ import torch
 
 from bertie.corpus.shards import Shard
 from bertie.model.batch import PackedBatch
-from bertie.model.heads import MaskedLMModel, PreTrainingModel
+from bertie.model.heads import LanguageModel, MaskedLMModel, PreTrainingModel
+from bertie.model.objectives import word_objective
+
+PretrainedModel = PreTrainingModel | MaskedLMModel | LanguageModel
 
 
 def unigram_counts(shards: Sequence[Shard], vocab_size: int) -> npt.NDArray[np.int64]:
@@ -38,10 +41,8 @@ def unigram_baseline(counts: npt.NDArray[np.int64], labels: npt.NDArray[np.int64
 
 
 @torch.inference_mode()
-def evaluate_pretraining(
-    model: PreTrainingModel | MaskedLMModel, batches: Sequence[PackedBatch]
-) -> dict[str, float]:
-    """Loss and accuracy of each objective over `batches`, and the masked-LM perplexity (Section 5.2)."""
+def evaluate_pretraining(model: PretrainedModel, batches: Sequence[PackedBatch]) -> dict[str, float]:
+    """Loss and accuracy of each objective over `batches`, and the words' perplexity (Section 5.2)."""
     device = next(model.parameters()).device
     sums: dict[str, list[float]] = {}
     for batch in batches:
@@ -56,5 +57,5 @@ def evaluate_pretraining(
         figures[f"{name}_loss"] = loss / targets
         figures[f"{name}_accuracy"] = correct / targets
         figures[f"{name}_targets"] = targets
-    figures["perplexity"] = math.exp(min(figures["masked_lm_loss"], 100.0))
+    figures["perplexity"] = math.exp(min(figures[f"{word_objective(figures)}_loss"], 100.0))
     return figures

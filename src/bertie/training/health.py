@@ -17,6 +17,7 @@ from bertie.corpus.examples import ExampleSettings
 from bertie.corpus.sampling import ExampleStream
 from bertie.corpus.sentence_pairs import run_start
 from bertie.corpus.shards import Corpus, Shard
+from bertie.model.objectives import word_objective
 from bertie.text.vocabulary import Vocabulary
 
 BALANCE_EXAMPLES = 4096
@@ -121,14 +122,15 @@ class RunHealth:
         ]
 
     def _check_plateau(self, row: dict[str, Any]) -> list[Finding]:
-        step, loss, unigram_loss = row["step"], row["masked_lm_loss"], row["unigram_loss"]
+        step, unigram_loss = row["step"], row["unigram_loss"]
+        loss = row[f"{word_objective(row)}_loss"]
         if step < self._warmup_steps + PLATEAU_STEPS or loss <= PLATEAU_RATIO * unigram_loss:
             return []
         return [
             Finding(
                 "unigram_plateau",
                 f"stuck at the unigram plateau: after {step:,} of {self._total_steps:,} steps the held-out "
-                f"masked-LM loss is {loss:.2f}, and knowing word frequencies alone gives {unigram_loss:.2f}; "
+                f"loss is {loss:.2f}, and knowing word frequencies alone gives {unigram_loss:.2f}; "
                 f"try an optimizer.learning_rate 3 times lower or higher, optimizer.bias_correction or more "
                 f"warmup_steps, and see whether the vocabulary suits the text",
             )

@@ -15,6 +15,7 @@ from bertie.base.progress import Progress
 from bertie.base.random import stream_key
 from bertie.model.batch import PackedBatch
 from bertie.model.heads import Model
+from bertie.model.objectives import WORD_OBJECTIVES
 from bertie.training.checkpoints import RunDirectory, TrainState
 from bertie.training.distributed import Ranks
 from bertie.training.health import RunHealth
@@ -204,7 +205,11 @@ def _close_window(state: TrainState) -> dict[str, Any]:
     return row
 
 
-SHOWN = {"loss": "loss", "masked_lm_accuracy": "masked words", "next_sentence_accuracy": "next sentence"}
+SHOWN = {
+    "loss": "loss",
+    **{f"{objective}_accuracy": words for objective, words in WORD_OBJECTIVES.items()},
+    "next_sentence_accuracy": "next sentence",
+}
 
 
 def _shown(row: dict[str, Any]) -> dict[str, str | float]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import pydantic
@@ -17,12 +18,14 @@ from bertie.corpus.shards import Corpus
 from bertie.model.batch import PackedBatch, pack
 from bertie.model.config import BertConfig
 from bertie.model.directory import Description, check_vocabulary, read_description
-from bertie.model.heads import MaskedLMModel, PreTrainingModel
-from bertie.model.weights import WEIGHTS_FILE, load_weights, save_model
+from bertie.model.heads import LanguageModel, MaskedLMModel, PreTrainingModel
+from bertie.model.objectives import WORD_OBJECTIVES, word_objective
+from bertie.model.weights import load_weights, save_model
 from bertie.text.tokenizer import Tokenizer
 from bertie.training.checkpoints import RunDirectory, TrainState, check_run
 from bertie.training.distributed import Ranks, join_ranks
 from bertie.training.evaluation import (
+    PretrainedModel,
     evaluate_pretraining,
     majority_baseline,
     unigram_baseline,
@@ -71,6 +74,15 @@ class PretrainingSettings(Hardware):
             raise ValueError("max_seq_length is a setting of each of the phases")
         return examples
 
+    @pydantic.model_validator(mode="after")
+    def _left_to_right_means_no_pairs(self) -> Self:
+        if self.model.is_decoder and self.examples.pairs != "none":
+            raise ValueError(
+                "a left-to-right model (model.is_decoder) learns to predict the next token alone: set "
+                'examples.pairs = "none"'
+            )
+        return self
+
     @property
     def total_steps(self) -> int:
         """The steps of all phases."""
@@ -83,7 +95,9 @@ class PretrainingSettings(Hardware):
 
     def examples_of(self, phase: int) -> ExampleSettings:
         """How the examples of a phase are made."""
-        return self.examples.model_copy(update={"max_seq_length": self.phases[phase].max_seq_length})
+        examples = self.examples.model_copy(update={"max_seq_length": self.phases[phase].max_seq_length})
+        # What is to be predicted from left to right stands in the future, not behind a mask.
+        return examples.unmasked() if self.model.is_decoder else examples
 
 
 # What may be another when a run goes on: where, how fast and in which parts numbers are computed. It changes
@@ -192,10 +206,10 @@ def plan(
 
 def _build_model(
     settings: PretrainingSettings, tokenizer: Tokenizer, init: Path | None, ranks: Ranks
-) -> PreTrainingModel | MaskedLMModel:
+) -> PretrainedModel:
     """The model with its first weights, on its device."""
     torch.manual_seed(int(stream_key(settings.seed)))
-    model = (MaskedLMModel if settings.examples.pairs == "none" else PreTrainingModel)(settings.model)
+    model = _model_of(settings)(settings.model)
     if init is not None:
         theirs = read_description(init).tokenizer
         if theirs.fingerprint != tokenizer.fingerprint:
@@ -203,7 +217,7 @@ def _build_model(
                 f"{init}: its tokenizer is not the one that the corpus was prepared with; prepare the corpus "
                 f"with --tokenizer {init}"
             )
-        load_weights(init / WEIGHTS_FILE, model)
+        load_weights(init, model)
     model.bert.gradient_checkpointing = settings.gradient_checkpointing
     device = torch.device(settings.device)
     if ranks.world_size > 1 and device.type == "cuda":
@@ -211,8 +225,15 @@ def _build_model(
     return model.to(device)
 
 
+def _model_of(settings: PretrainingSettings) -> type[PretrainedModel]:
+    """The encoder with the heads of its objectives."""
+    if settings.model.is_decoder:
+        return LanguageModel
+    return MaskedLMModel if settings.examples.pairs == "none" else PreTrainingModel
+
+
 def _plan(
-    model: PreTrainingModel | MaskedLMModel,
+    model: PretrainedModel,
     settings: PretrainingSettings,
     corpus: Corpus,
     tokenizer: Tokenizer,
@@ -303,14 +324,15 @@ class HeldOut:
                 settings.held_out_examples,
             )
             self._batches.append(pack_examples(examples, settings.micro_batch_tokens))
+            words = examples.masked_labels
+            if settings.model.is_decoder:
+                special = (tokenizer.vocabulary.cls_id, tokenizer.vocabulary.sep_id)
+                words = examples.input_ids[~np.isin(examples.input_ids, special)].astype(np.int64)
             self._baselines.append(
-                unigram_baseline(counts, examples.masked_labels)
-                | majority_baseline(examples.next_sentence_labels)
+                unigram_baseline(counts, words) | majority_baseline(examples.next_sentence_labels)
             )
 
-    def evaluate(
-        self, model: PreTrainingModel | MaskedLMModel, phase: int, autocast: torch.autocast
-    ) -> dict[str, float]:
+    def evaluate(self, model: PretrainedModel, phase: int, autocast: torch.autocast) -> dict[str, float]:
         """A row of figures for metrics.jsonl."""
         with autocast:
             return evaluate_pretraining(model, self._batches[phase]) | self._baselines[phase]
@@ -338,9 +360,11 @@ def _fit(settings: PretrainingSettings, corpus: Corpus, tokenizer: Tokenizer) ->
 
 def _told(figures: dict[str, float]) -> str:
     """The held-out figures in words, each beside what knows no context."""
+    objective = word_objective(figures)
     told = (
-        f"loss {figures['masked_lm_loss']:.2f} (word frequencies {figures['unigram_loss']:.2f}), "
-        f"perplexity {figures['perplexity']:,.0f}, masked words {figures['masked_lm_accuracy']:.1%} "
+        f"loss {figures[f'{objective}_loss']:.2f} (word frequencies {figures['unigram_loss']:.2f}), "
+        f"perplexity {figures['perplexity']:,.0f}, "
+        f"{WORD_OBJECTIVES[objective]} {figures[f'{objective}_accuracy']:.1%} "
         f"(commonest {figures['unigram_accuracy']:.1%})"
     )
     if "next_sentence_accuracy" in figures:
@@ -355,9 +379,12 @@ def _card(settings: PretrainingSettings, corpus: Corpus, state: TrainState) -> s
     """The model directory's README.md."""
     model = settings.model
     objectives = "masked words" if settings.examples.pairs == "none" else "masked words and next sentences"
+    kind = "fill-mask"
+    if model.is_decoder:
+        objectives, kind = "next words, from left to right", "text-generation"
     return f"""---
 library_name: transformers
-tags: [bert, fill-mask]
+tags: [bert, {kind}]
 ---
 # A BERT pre-trained with bertie
 

@@ -1,0 +1,34 @@
+"""`bertie convert`"""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from bertie.commands.options import AllowPickle
+
+
+def convert(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="IN",
+            help="A model directory of bertie, transformers or sentence-transformers, or an original "
+            "TensorFlow checkpoint: its folder, or its prefix, such as bert_model.ckpt.",
+        ),
+    ],
+    output: Annotated[Path, typer.Argument(metavar="OUT", help="The directory to write; not there yet.")],
+    to: Annotated[
+        Literal["bertie", "huggingface", "sentence-transformers", "tensorflow"],
+        typer.Option(
+            help="bertie and huggingface are one layout: model.safetensors, config.json and the tokenizer's "
+            "files. sentence-transformers is the same for the encoder alone, with how it embeds."
+        ),
+    ],
+    allow_pickle: AllowPickle = False,
+) -> None:
+    """Write a model in another layout. Nothing is overwritten."""
+    from bertie.model.conversion import convert
+
+    description = convert(source, output, to, allow_pickle)
+    print(f"{output}: {description.architecture}")

@@ -1,0 +1,45 @@
+"""`bertie inspect`"""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bertie.commands.options import AllowPickle, Json
+
+
+def inspect(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A model in any layout that `bertie convert` reads.")
+    ],
+    allow_pickle: AllowPickle = False,
+    as_json: Json = False,
+) -> None:
+    """Say what a model is, how large, with what head and vocabulary, and whether it all fits together."""
+    from bertie.model.inspection import inspect_model
+
+    facts, checks = inspect_model(directory, allow_pickle)
+    if as_json:
+        print(json.dumps({**facts, "checks": [check._asdict() for check in checks]}, ensure_ascii=False))
+        return
+    width = max(map(len, [*facts, *(check.name for check in checks)]))
+    for name, value in facts.items():
+        print(f"{name:<{width}}  {_shown(value)}")
+    print()
+    for check in checks:
+        print(f"{check.name:<{width}}  {'yes' if check.passed else 'NO '}  {check.found}".rstrip())
+
+
+def _shown(value: Any) -> str:
+    match value:
+        case bool() | None:
+            return {True: "yes", False: "no", None: "-"}[value]
+        case int():
+            return f"{value:,}"
+        case dict():
+            return ", ".join(f"{key} {_shown(entry)}" for key, entry in value.items()) or "-"
+        case list():
+            return ", ".join(map(_shown, value)) or "-"
+        case _:
+            return str(value)

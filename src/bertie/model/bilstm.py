@@ -1,0 +1,95 @@
+"""A bidirectional LSTM over packed tokens (Sections 5.1 and 5.3), and the tagger of Table 7 that has one."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from bertie.model.batch import PackedBatch
+from bertie.model.dropout import Dropout
+
+
+class BiLSTM(nn.Module):
+    """LSTMs that read each sequence in both directions, `num_layers` of them one upon the other.
+
+    The paper's "two-layer 768-dimensional BiLSTM" is taken as `hidden_size` 768 in each direction, which is
+    how ELMo's taggers, that it is to be compared with, and `nn.LSTM` count.
+
+    Args:
+        input_size: the size of what goes in.
+        hidden_size: of one direction, in every layer.
+        num_layers: the number of layers.
+        dropout: the probability with which what passes from one layer to the next is zeroed.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int, dropout: float) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(
+            input_size,
+            hidden_size,
+            num_layers,
+            dropout=dropout if num_layers > 1 else 0.0,
+            bidirectional=True,
+        )
+
+    def forward(self, hidden: Tensor, batch: PackedBatch) -> Tensor:
+        """(T, input_size) -> float32 (T, 2 · hidden_size), the direction from left to right first."""
+        # A PackedSequence holds the first tokens of all sequences, the longest first, then the second ones.
+        rank = batch.cu_seqlens.diff().argsort(descending=True, stable=True).argsort()  # (N,)
+        order = (batch.position_ids * len(batch) + rank[batch.sequence_ids]).argsort()  # (T,)
+        alive = batch.position_ids.bincount().cpu()  # how many sequences are so long
+        # What is rounded in one step of a recurrence goes on through all the others.
+        with torch.autocast(hidden.device.type, enabled=False):
+            output, _ = self.lstm(PackedSequence(hidden.float()[order], alive))
+        return output.data[order.argsort()]  # type: ignore[no-any-return]
+
+
+class ScalarMix(nn.Module):
+    """γ Σ softmax(s)ᵢ · layerᵢ, with γ and s learnt (ELMo: Peters et al., arXiv:1802.05365, equation 1)."""
+
+    def __init__(self, num_layers: int) -> None:
+        super().__init__()
+        self.scores = nn.Parameter(torch.zeros(num_layers))
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, layers: Tensor) -> Tensor:
+        """(layers, T, H) -> (T, H)."""
+        return self.scale * torch.einsum("l,lth->th", self.scores.softmax(0), layers)
+
+
+class FeatureTagger(nn.Module):
+    """Section 5.3's tagger over frozen vectors: a BiLSTM, then a linear layer.
+
+    Args:
+        layers: how many vectors a word has. Several are mixed by a weighted sum, whose weights are learnt.
+        input_size: the size of one.
+        num_labels: the number of tags.
+        hidden_size: of each direction of the BiLSTM.
+        num_layers: of the BiLSTM.
+        dropout: on what goes into the BiLSTM, between its layers, and on what comes out.
+    """
+
+    def __init__(
+        self,
+        layers: int,
+        input_size: int,
+        num_labels: int,
+        *,
+        hidden_size: int,
+        num_layers: int,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.mix = ScalarMix(layers) if layers > 1 else None
+        self.dropout = Dropout(dropout)
+        self.bilstm = BiLSTM(input_size, hidden_size, num_layers, dropout)
+        self.classifier = nn.Linear(2 * hidden_size, num_labels)
+
+    def forward(self, vectors: Tensor, batch: PackedBatch) -> Tensor:
+        """Vectors (layers, T, H) of the words, and the batch that says where each sentence begins.
+
+        Returns:
+            Logits (T, labels).
+        """
+        mixed = vectors[0] if self.mix is None else self.mix(vectors)
+        hidden = self.bilstm(self.dropout(mixed), batch)
+        return self.classifier(self.dropout(hidden))  # type: ignore[no-any-return]

@@ -1,0 +1,69 @@
+"""A model from any layout to any other."""
+
+from pathlib import Path
+from typing import Literal
+
+from bertie.base.errors import SettingsError
+from bertie.model import tensorflow
+from bertie.model.directory import Description
+from bertie.model.heads import EncoderModel, Model
+from bertie.model.sentence_transformers import Embedding
+from bertie.model.weights import load_model, save_model
+
+Layout = Literal["bertie", "huggingface", "sentence-transformers", "tensorflow"]
+
+
+def convert(source: Path, output: Path, layout: Layout, allow_pickle: bool = False) -> Description:
+    """Write the model in `source` to `output`, which is whole or not there.
+
+    Returns:
+        What was written.
+
+    Raises:
+        ModelError: there is no model, or it cannot be read.
+        SettingsError: `output` is there already.
+    """
+    if output.exists():
+        raise SettingsError(f"{output}: already there; name another directory, or remove it")
+    model, description = load_any(source, allow_pickle)
+    if layout == "tensorflow":
+        tensorflow.save_model(output, model, description)
+        return description
+    if layout == "sentence-transformers":
+        model, description = _encoder(model, description)
+    card = f"# {output.name}\n\nConverted by bertie from {source.name}.\n"
+    if (readme := source / "README.md").is_file():
+        card = readme.read_text(encoding="utf-8", errors="replace")
+    save_model(output, model, description, card)
+    return description
+
+
+def load_any(source: Path, allow_pickle: bool = False) -> tuple[Model | EncoderModel, Description]:
+    """Read a model in any layout; see `load_model` and `tensorflow.load_model`."""
+    if is_tensorflow(source):
+        return tensorflow.load_model(source)
+    return load_model(source, allow_pickle)
+
+
+def is_tensorflow(path: Path) -> bool:
+    """Whether a path is an original checkpoint: its folder, or the prefix of its files."""
+    if path.is_dir():
+        others = [*path.glob("*.safetensors"), *path.glob("*.bin")]
+        return any(path.glob("*.index")) and not others
+    return path.with_name(f"{path.name}.index").exists()
+
+
+def _encoder(model: Model | EncoderModel, description: Description) -> tuple[EncoderModel, Description]:
+    """The encoder alone, which embeds."""
+    encoder = EncoderModel(description.config)
+    encoder.bert = model.bert
+    embedding = description.embedding or Embedding()
+    return encoder, Description(
+        description.config,
+        encoder.architecture,
+        (),
+        description.tokenizer,
+        max_seq_length=description.max_seq_length,
+        embedding=embedding._replace(max_seq_length=embedding.max_seq_length or description.max_seq_length),
+        bilstm=description.bilstm,
+    )

@@ -1,0 +1,42 @@
+"""A model directory -> what computes it."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from bertie.base.errors import ModelError, SettingsError
+from bertie.model.directory import Description, read_description
+from bertie.model.engine import Engine
+from bertie.model.onnx_engine import ONNX_FILE, OnnxEngine
+
+Precision = Literal["float32", "bfloat16"]
+
+
+class LoadedEngine(NamedTuple):
+    """A model in memory, and what its directory says of it."""
+
+    engine: Engine
+    description: Description
+
+
+def load_engine(path: Path, device: str = "auto", precision: Precision = "float32") -> LoadedEngine:
+    """Read a model directory: in ONNX Runtime where it was exported, otherwise in torch.
+
+    Raises:
+        ModelError: it is absent, damaged, or not a model's; or what computes it is not installed.
+        SettingsError: there is no such device; an exported model has the processor and its own precision.
+    """
+    if (path / ONNX_FILE).exists():
+        if device not in ("auto", "cpu") or precision != "float32":
+            raise SettingsError(
+                f"{path}: an exported model, which computes on the processor in the precision it has; "
+                f"leave --device and --precision out"
+            )
+        description = read_description(path)
+        return LoadedEngine(OnnxEngine(path, description), description)
+    if not find_spec("torch"):
+        raise ModelError(f"{path}: this needs torch: pip install 'bertie[train]'")
+    from bertie.tasks.torch_engine import load_torch  # torch is only needed from here on
+    from bertie.training.hardware import Hardware
+
+    return LoadedEngine(*load_torch(path, Hardware(device=device, precision=precision).resolved()))

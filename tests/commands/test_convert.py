@@ -1,0 +1,96 @@
+"""`bertie convert`: from any layout to any other, whole or not at all."""
+
+import shutil
+
+import pytest
+import torch
+from tests.commands.test_main import run
+from tests.inference.small_models import CONFIG, save_small
+
+import bertie
+from bertie.model.conversion import load_any
+from bertie.model.heads import MaskedLMModel
+from bertie.model.weights import named_weights
+
+KINDS = ["pre-training", "classifier", "squad-v1", "encoder"]
+
+
+def assert_same_model(one, other):
+    (model, described), (again, redescribed) = one, other
+    assert redescribed.architecture == described.architecture
+    assert redescribed.config == described.config
+    assert redescribed.labels == described.labels
+    assert redescribed.tokenizer.fingerprint == described.tokenizer.fingerprint
+    weights = named_weights(again)
+    for name, weight in named_weights(model).items():
+        assert torch.equal(weights[name], weight), name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("layout", ["bertie", "huggingface", "tensorflow"])
+def test_there_and_back(tmp_path, capsys, kind, layout):
+    source = save_small(tmp_path, kind)
+    status, out, err = run(capsys, "convert", source, tmp_path / "there", "--to", layout)
+    assert (status, err) == (0, "")
+    assert out == f"{tmp_path / 'there'}: {load_any(source)[1].architecture}\n"
+    assert_same_model(load_any(source), load_any(tmp_path / "there"))
+    status, _, _ = run(capsys, "convert", tmp_path / "there", tmp_path / "back", "--to", "bertie")
+    assert status == 0
+    bertie.load(tmp_path / "back")
+    assert_same_model(load_any(source), load_any(tmp_path / "back"))
+
+
+def test_a_pickle_needs_to_be_allowed(tmp_path, capsys):
+    source = save_small(tmp_path, "masked LM")
+    model = MaskedLMModel(CONFIG)
+    torch.save(named_weights(model), source / "pytorch_model.bin")
+    (source / "model.safetensors").unlink()
+    status, _, err = run(capsys, "convert", source, tmp_path / "out", "--to", "bertie")
+    assert status == 2
+    assert err.startswith(f"bertie: {source / 'pytorch_model.bin'}: a pickle")
+    assert err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+    status, _, _ = run(capsys, "convert", source, tmp_path / "out", "--to", "bertie", "--allow-pickle")
+    assert status == 0
+    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [
+        "README.md",
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "vocab.txt",
+    ]
+    assert (tmp_path / "out" / "README.md").read_text() == (source / "README.md").read_text()
+
+
+@pytest.mark.parametrize("layout", ["bertie", "sentence-transformers", "tensorflow"])
+def test_nothing_is_overwritten(tmp_path, capsys, layout):
+    source = save_small(tmp_path, "encoder")
+    before = {file.name: file.read_bytes() for file in source.iterdir()}
+    status, _, err = run(capsys, "convert", source, source, "--to", layout)
+    assert status == 2
+    assert "already there; name another directory, or remove it" in err
+    assert {file.name: file.read_bytes() for file in source.iterdir()} == before
+
+
+@pytest.mark.parametrize("layout", ["bertie", "sentence-transformers", "tensorflow"])
+def test_a_model_that_cannot_be_read_leaves_nothing(tmp_path, capsys, layout):
+    source = save_small(tmp_path / "models", "encoder")
+    weights = source / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    status, out, err = run(capsys, "convert", source, tmp_path / "out", "--to", layout)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"bertie: {weights}: damaged safetensors file")
+    assert err.count("\n") == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["models"]
+
+
+def test_the_real_checkpoint_of_tensorflow(shared_data, tmp_path, capsys):
+    source = tmp_path / "uncased_tiny"
+    shutil.copytree(shared_data / "checkpoints" / "keras_bert_tf1_tiny", source)
+    status, _, err = run(capsys, "convert", source, tmp_path / "out", "--to", "huggingface")
+    assert status == 0, err
+    assert_same_model(load_any(source), load_any(tmp_path / "out"))
+    prefix = source / "bert_model.ckpt"
+    assert run(capsys, "convert", prefix, tmp_path / "again", "--to", "huggingface")[0] == 0
+    assert_same_model(load_any(source), load_any(tmp_path / "again"))

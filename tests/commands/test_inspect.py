@@ -1,0 +1,153 @@
+"""`bertie inspect`: what a model is, and what in it does not fit together."""
+
+import json
+import re
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.commands.test_main import run
+from tests.inference.small_models import CONFIG, LABELS, TOKENIZER, save_small
+
+from bertie.base.files import read_json, write_json
+from bertie.model.conversion import convert
+from bertie.text.vocabulary import Vocabulary
+
+
+def inspect(capsys, path, *options):
+    status, out, err = run(capsys, "inspect", path, "--json", *options)
+    assert (status, err) == (0, "")
+    facts = json.loads(out)
+    return facts, {check["name"]: check for check in facts.pop("checks")}
+
+
+@pytest.fixture
+def classifier(tmp_path):
+    return save_small(tmp_path, "classifier")
+
+
+def change(path, edit):
+    weights = load_file(path / "model.safetensors")
+    edit(weights)
+    save_file(weights, path / "model.safetensors")
+
+
+def test_a_whole_model(classifier, capsys):
+    facts, checks = inspect(capsys, classifier)
+    assert facts["layout"] == "Hugging Face"
+    assert facts["files"] == {"model.safetensors": (classifier / "model.safetensors").stat().st_size}
+    assert facts["dtype"] == ["float32"]
+    assert facts["architecture"] == "BertForSequenceClassification"
+    assert facts["labels"] == list(LABELS)
+    for key in ("num_hidden_layers", "hidden_size", "num_attention_heads", "max_position_embeddings"):
+        assert facts[key] == getattr(CONFIG, key)
+    weights = load_file(classifier / "model.safetensors")
+    tables = CONFIG.vocab_size + CONFIG.max_position_embeddings + CONFIG.type_vocab_size
+    assert facts["parameters"] == sum(weight.numel() for weight in weights.values())
+    assert facts["parameters_without_embeddings"] == facts["parameters"] - tables * CONFIG.hidden_size
+    assert facts["vocabulary"] == len(TOKENIZER.vocabulary)
+    assert facts["casing"] == "lower-cased"
+    assert facts["special_tokens"]["[MASK]"] == TOKENIZER.vocabulary.mask_id
+    assert (facts["added_tokens"], facts["unused_slots"]) == ({}, 0)
+    assert all(check["passed"] for check in checks.values())
+    assert len(checks) == 6
+
+
+def test_the_table(classifier, capsys):
+    status, out, _ = run(capsys, "inspect", classifier)
+    assert status == 0
+    rows = dict(re.split("  +", line, maxsplit=1) for line in out.splitlines() if line)
+    assert rows["labels"] == "bad, fair, good"
+    assert rows["vocabulary"] == f"{len(TOKENIZER.vocabulary)}"
+    assert rows["is_decoder"] == "no"
+    assert rows["weights complete"].startswith("yes")
+    change(classifier, lambda weights: weights.pop("classifier.bias"))
+    _, out, _ = run(capsys, "inspect", classifier)
+    assert re.search(r"weights complete +NO +classifier\.bias$", out, re.MULTILINE)
+
+
+BROKEN = {
+    "missing": ("weights complete", "classifier.bias", lambda w: w.pop("classifier.bias")),
+    "misshapen": (
+        "weights complete",
+        "classifier.bias (4,), not (3,)",
+        lambda w: w.update({"classifier.bias": torch.zeros(4)}),
+    ),
+    "left over": (
+        "no weights left over",
+        "regressor.bias",
+        lambda w: w.update({"regressor.bias": torch.zeros(4)}),
+    ),
+    "not finite": (
+        "weights finite",
+        "classifier.bias",
+        lambda w: w.update({"classifier.bias": torch.tensor([0, torch.inf, 0])}),
+    ),
+    "untied": (
+        "decoder tied",
+        "cls.predictions.decoder.weight is not bert.embeddings",
+        lambda w: w.update({"cls.predictions.decoder.weight": torch.zeros(2)}),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_what_does_not_fit_is_found(classifier, capsys, case):
+    name, found, edit = BROKEN[case]
+    change(classifier, edit)
+    _, checks = inspect(capsys, classifier)
+    assert [check for check in checks if not checks[check]["passed"]] == [name]
+    assert found in checks[name]["found"]
+
+
+def test_a_vocabulary_that_is_too_long(classifier, capsys):
+    Vocabulary([*TOKENIZER.vocabulary.tokens, "Ä"]).save(classifier / "vocab.txt")
+    _, checks = inspect(capsys, classifier)
+    rows = CONFIG.vocab_size
+    assert checks["vocabulary fits the embeddings"] == {
+        "name": "vocabulary fits the embeddings",
+        "passed": False,
+        "found": f"{rows + 1} entries, {rows} embeddings",
+    }
+
+
+def test_a_casing_that_is_not_the_vocabulary_s(classifier, capsys):
+    """bert-base-cased beside the tokenizer_config.json of an uncased model, for example."""
+    config = read_json(classifier / "tokenizer_config.json")
+    write_json(classifier / "tokenizer_config.json", {**config, "do_lower_case": False})
+    facts, checks = inspect(capsys, classifier)
+    assert facts["casing"] == "cased"
+    assert not checks["casing is the vocabulary's"]["passed"]
+
+
+def test_weights_of_16_bits(classifier, capsys):
+    change(classifier, lambda weights: weights.update({n: w.half() for n, w in weights.items()}))
+    facts, checks = inspect(capsys, classifier)
+    assert facts["dtype"] == ["float16"]
+    assert all(check["passed"] for check in checks.values())
+
+
+@pytest.mark.parametrize("layout", ["sentence-transformers", "tensorflow"])
+def test_other_layouts(tmp_path, capsys, layout):
+    convert(save_small(tmp_path, "encoder"), tmp_path / "converted", layout)
+    facts, checks = inspect(capsys, tmp_path / "converted")
+    assert facts["layout"].lower() == layout
+    assert sum(facts["files"].values()) > 4 * facts["parameters"]
+    assert all(check["passed"] for check in checks.values())
+
+
+def test_a_real_pickle(shared_data, capsys):
+    path = shared_data / "checkpoints" / "hf_tiny_bert_seqcls"
+    status, _, err = run(capsys, "inspect", path)
+    assert status == 2
+    assert "--allow-pickle" in err
+    facts, checks = inspect(capsys, path, "--allow-pickle")
+    assert facts["written_by"] == "transformers 4.30.2"
+    assert facts["labels"] == ["LABEL_0", "LABEL_1"]
+    assert all(check["passed"] for check in checks.values())
+
+
+def test_what_is_no_model(tmp_path, capsys):
+    status, _, err = run(capsys, "inspect", tmp_path)
+    assert status == 2
+    assert err == f"bertie: {tmp_path}: not a model directory: it has no config.json\n"
