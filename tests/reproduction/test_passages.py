@@ -26,7 +26,7 @@ def corpus() -> tuple[TwoSplits, Tokenizer]:
     return TwoSplits([train], [held_out]), Tokenizer(vocabulary)
 
 
-def test_pairs_are_of_one_document_and_judged_on_unseen_ones(corpus):
+def test_what_follows_is_of_the_same_document_and_judged_on_unseen_ones(corpus):
     splits, tokenizer = corpus
     training, dev = passage_pairs(splits, tokenizer, 64, training=300, dev=200)
     assert (len(training), len(dev)) == (300, 200)
@@ -42,7 +42,7 @@ def test_pairs_are_of_one_document_and_judged_on_unseen_ones(corpus):
     labels = PASSAGE_PAIRS.gold(training)
     same = np.array(same)
     assert same[labels == 0].all()
-    assert same[labels == 1].mean() > 0.8  # a document of a few sentences has no other passage
+    assert same[labels == 1].mean() < 0.1  # google's algorithm may draw the same document ten times
 
 
 def test_encoded_as_they_are(corpus):

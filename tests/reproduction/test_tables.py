@@ -131,6 +131,13 @@ def test_every_pair_that_differs_in_the_paper_is_an_ordering():
     assert found == [("b", "a"), ("c", "a")]
 
 
+def test_two_rows_with_the_folder_of_one_are_refused():
+    values = read_recipe("table5")
+    values["rows"][3]["name"] = "Bert!"
+    with pytest.raises(SettingsError, match="these rows would have the same folder: BERT, Bert!"):
+        resolve(Table, values)
+
+
 def test_a_name_that_is_none_is_refused():
     values = read_recipe("table5")
     values["claims"][0]["better"] = "Bert"

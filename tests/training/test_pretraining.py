@@ -12,12 +12,12 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForPreTraining, AutoTokenizer
 
-import bertie
 from bertie.base.errors import BertieError, DataError, ModelError, SettingsError
 from bertie.base.settings import read_toml, resolve
 from bertie.corpus.preparation import prepare
 from bertie.corpus.shards import Corpus
 from bertie.model.batch import pack
+from bertie.model.weights import load_model
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import Vocabulary
 from bertie.training.checkpoints import TrainState
@@ -107,13 +107,13 @@ def test_a_left_to_right_model_predicts_no_next_sentence(tiny_settings):
 
 
 def test_the_model_directory_loads_in_transformers_with_equal_ids_and_logits(finished):
-    model = bertie.load(finished / "model")
+    model, description = load_model(finished / "model")
     theirs, info = AutoModelForPreTraining.from_pretrained(finished / "model", output_loading_info=True)
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
     their_tokenizer = AutoTokenizer.from_pretrained(finished / "model")
     texts = ["The cat is behind the house.", "Ünder thë riverboat; naïve — 42!"]
-    ours = model.tokenizer.encode_batch(texts, pairs=texts[::-1])
+    ours = description.tokenizer.encode_batch(texts, pairs=texts[::-1])
     expected = their_tokenizer(texts, texts[::-1])
     for number in range(len(texts)):
         here = slice(ours.bounds[number], ours.bounds[number + 1])
@@ -125,7 +125,7 @@ def test_the_model_directory_loads_in_transformers_with_equal_ids_and_logits(fin
         ours.input_ids, ours.token_type_ids, ours.bounds, masked_positions=np.arange(ours.bounds[-1])
     )
     with torch.inference_mode():
-        masked_lm, next_sentence = model.model(batch)
+        masked_lm, next_sentence = model(batch)
         for number in range(len(texts)):
             inputs = their_tokenizer(texts[number], texts[::-1][number], return_tensors="pt")
             logits = theirs.eval()(**inputs)

@@ -56,24 +56,25 @@ def export(
     with atomic_directory(output) as temporary:
         write_description(temporary, description, card="")
         save_onnx(temporary / ONNX_FILE, model, description.config, quantization)
-        if description.architecture == "BertModel":
-            rows = [_compare_embeddings(source, temporary, file) for file in dev]
-        elif dev and description.architecture not in ARCHITECTURES.values():
-            raise SettingsError(
-                f"--dev measures encoders and fine-tuned models, not {description.architecture}"
-            )
-        else:
-            assert task is not None
-            rows = [row for file in dev for row in _compare_answers(source, temporary, task, file)]
+        rows = [row for file in dev for row in _measure(source, temporary, description, task, file)]
         write_text(temporary / "README.md", _card(source, description, quantization, rows))
     return rows
 
 
-def _compare_embeddings(source: Path, exported: Path, file: Path) -> Measured:
-    records = read_records(file, input_format(file), {"text": "text"})
-    texts = [record.texts[0] for record in records if not record.is_blank]
-    before, after = (load(path).embed(texts, normalize=True) for path in (source, exported))
-    return Measured(file.name, "mean cosine with float32", None, float(np.mean((before * after).sum(axis=1))))
+def _measure(
+    source: Path, exported: Path, description: Description, task: Task[Any, Any] | None, file: Path
+) -> Iterator[Measured]:
+    if description.architecture == "BertModel":
+        records = read_records(file, input_format(file), {"text": "text"})
+        texts = [record.texts[0] for record in records if not record.is_blank]
+        before, after = (load(path).embed(texts, normalize=True) for path in (source, exported))
+        cosines = (before * after).sum(axis=1)
+        yield Measured(file.name, "mean cosine with float32", None, float(cosines.mean()))
+    elif description.architecture in ARCHITECTURES.values():
+        assert task is not None
+        yield from _compare_answers(source, exported, task, file)
+    else:
+        raise SettingsError(f"--dev measures encoders and fine-tuned models, not {description.architecture}")
 
 
 def _compare_answers(source: Path, exported: Path, task: Task[Any, Any], file: Path) -> Iterator[Measured]:
@@ -83,7 +84,7 @@ def _compare_answers(source: Path, exported: Path, task: Task[Any, Any], file: P
         examples = loaded.task.read(file, labelled=True)
         predictions.append(answer(loaded, examples))
         scores.append(loaded.task.score(examples, predictions[-1]))
-    if task.problem_type != "regression":
+    if loaded.task.problem_type != "regression":
         yield Measured(file.name, "answers equal to float32's", None, share_equal(*predictions))
     for name, before in scores[0].items():
         yield Measured(file.name, name, before, scores[1][name])

@@ -5,8 +5,8 @@ reads these: int64 `input_ids`, `attention_mask` and `token_type_ids` (N, S), fo
 (N, choices, S). Shapes: see batch.py; but here sequences are padded, all to the same length S.
 
 In int8 a product takes weights rounded beforehand, with a scale for each output, and activations rounded as
-they come, with a scale for each token. onnxruntime's own quantize_dynamic has one scale for all tokens, by which
-the largest number of a batch spoils the others: docs/onnx.md has both measured.
+they come, with a scale for each token. onnxruntime's own quantize_dynamic has one scale for all tokens of a
+batch, so that the largest number in it spoils the others (docs/onnx.md).
 """
 
 from collections.abc import Iterable, Sequence
@@ -192,12 +192,8 @@ class _Graph:
         Bertie reads those of [MASK] alone, but an input that says where these are would be unknown to others.
         """
         hidden = self.norm(self.gelu(self.linear(hidden, head.dense)), head.norm)
-        words = self.bert.embeddings.word_embeddings
-        if self.quantization.embeddings:
-            table, scale = self.quantized(words)
-            logits = self.int8_product(hidden, self.op("Transpose", table), scale)
-        else:
-            logits = self.op("MatMul", hidden, self.op("Transpose", self.weight(words)))
+        decoder = self.bert.embeddings.word_embeddings
+        logits = self.product(hidden, decoder, self.quantization.embeddings)
         return self.op("Add", logits, self.constant(f"{self._names[head]}.bias", head.bias))
 
     def words(self, input_ids: str) -> str:
@@ -211,30 +207,34 @@ class _Graph:
         return self.op("Mul", rounded, scales)
 
     def linear(self, x: str, part: nn.Linear, int8: bool = False) -> str:
-        """x · weightᵀ + bias."""
-        if int8:
-            product = self.int8_product(x, *self.quantized(part))
-        else:
-            product = self.op("MatMul", x, self.weight(part))
-        return self.op("Add", product, self.constant(f"{self._names[part]}.bias", part.bias))
+        """x (…, in) · weightᵀ + bias."""
+        bias = self.constant(f"{self._names[part]}.bias", part.bias)
+        return self.op("Add", self.product(x, part, int8), bias)
 
-    def int8_product(self, x: str, weight: str, scale: str) -> str:
-        """x (…, in), rounded here, times an int8 weight (in, out) with a scale for each output."""
-        size_in, size_out = self.weights[weight].dims
+    def product(self, x: str, part: nn.Linear | nn.Embedding, int8: bool) -> str:
+        """x (…, in) · weightᵀ."""
+        if not int8:
+            return self.op("MatMul", x, self.factor(self.weight(part), part))
+        weight, scales = self.quantized(part)
+        size_out, size_in = part.weight.shape
         rows = self.op("Reshape", x, self.constant(f"rows_of_{size_in}", [-1, size_in]))
         axis = self.constant("axis_1", [1])
         largest = self.op("ReduceMax", self.op("Abs", rows), axis, keepdims=0)
         row_scales = self.op("Mul", largest, self.constant("uint8_step", torch.tensor(1 / 127)))
-        # Signed numbers around 128: ONNX Runtime has no fast product of two signed ones on x86.
+        # Signed numbers around 128: two signed ones ONNX Runtime multiplied 7 times slower.
         middle = self.constant("uint8_middle", torch.tensor(128, dtype=torch.uint8))
         middles = self.op("Expand", middle, self.op("Shape", row_scales))
         rounded = self.op("QuantizeLinear", rows, row_scales, middles, axis=0)
-        product = self.op("Cast", self.op("MatMulInteger", rounded, weight, middle), to=TensorProto.FLOAT)
-        product = self.op("Mul", self.op("Mul", product, self.op("Unsqueeze", row_scales, axis)), scale)
-        shape = self.op(
-            "Concat", self.op("Shape", x, end=-1), self.constant(f"{size_out}", [size_out]), axis=0
-        )
+        product = self.op("MatMulInteger", rounded, self.factor(weight, part), middle)
+        product = self.op("Cast", product, to=TensorProto.FLOAT)
+        product = self.op("Mul", self.op("Mul", product, self.op("Unsqueeze", row_scales, axis)), scales)
+        width = self.constant(f"width_{size_out}", [size_out])
+        shape = self.op("Concat", self.op("Shape", x, end=-1), width, axis=0)
         return self.op("Reshape", product, shape)
+
+    def factor(self, weight: str, part: nn.Linear | nn.Embedding) -> str:
+        """A weight as (in, out): that of the words is stored as they are looked up."""
+        return self.op("Transpose", weight) if isinstance(part, nn.Embedding) else weight
 
     def norm(self, x: str, part: nn.LayerNorm) -> str:
         """Over the last axis."""

@@ -1,8 +1,7 @@
 """A pair set of any size, of a corpus's own documents: does the second passage go on from the first?
 
-The dev sets of GLUE have some hundred examples, where differences of a point cannot be seen. These pairs are
-of the kind `near` (corpus/sentence_pairs.py): a second passage that does not follow is of the same document.
-So words in common tell little, and pre-training on the paper's pairs has not seen the task itself.
+Dev sets of some hundred examples do not show differences of a point. The pairs are those of next sentence
+prediction, unmasked: a model that was pre-trained with it has learnt this very task.
 """
 
 from bertie.corpus.examples import Examples, ExampleSettings
@@ -42,7 +41,7 @@ def passage_pairs(
     Raises:
         DataError: a shard has too few documents.
     """
-    settings = ExampleSettings(max_seq_length=max_seq_length, pairs="near").unmasked()
+    settings = ExampleSettings(max_seq_length=max_seq_length).unmasked()
     vocabulary = tokenizer.vocabulary
     learnt = ExampleStream(corpus.train, settings, vocabulary, SEED).next(training)
     return learnt, held_out_examples(corpus.held_out, settings, vocabulary, SEED, dev)

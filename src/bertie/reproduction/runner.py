@@ -7,7 +7,6 @@ OUT/cells/TABLE/ROW/seed-0/TASK-0.0001/ a run of `bertie finetune`
 """
 
 import hashlib
-import re
 import shutil
 import sys
 import traceback
@@ -112,7 +111,7 @@ class Runner:
         cells = []
         places = [(row, seed) for seed in range(self.scale.seeds) for row in self.table.rows]
         for number, (row, seed) in enumerate(places, start=1):
-            directory = self.cells / _slug(row.name) / f"seed-{seed}"
+            directory = self.cells / row.folder / f"seed-{seed}"
             if not (directory / RESULT_FILE).exists():
                 told = f"cell {number} of {len(places)}: {row.name}, seed {seed}"
                 print(f"{self.name}: {told}", file=sys.stderr, flush=True)
@@ -238,8 +237,3 @@ def _checkpoint(run: Path, step: int) -> Path:
             f"{path}: no such checkpoint; let save_every divide the step, and raise keep_checkpoints"
         )
     return path
-
-
-def _slug(name: str) -> str:
-    """A row's name as that of a folder."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

@@ -1,5 +1,7 @@
 """What a table of the paper is, and the scale it is run at: both are recipes."""
 
+import re
+from collections import Counter
 from typing import Self
 
 import pydantic
@@ -38,6 +40,11 @@ class Row(Settings):
     outcomes: dict[str, str] = pydantic.Field({})  # where a column has another outcome in this row
     after: float = pydantic.Field(1.0, gt=0, le=1)  # of the steps: fine-tune from the checkpoint there
 
+    @property
+    def folder(self) -> str:
+        """Its name as that of a folder."""
+        return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
+
     def outcome(self, column: Column) -> str:
         """What the row has in a column."""
         return self.outcomes.get(column.name, column.outcome)
@@ -71,6 +78,9 @@ class Table(Settings):
         for name, known in used:
             if name not in known:
                 raise ValueError(f"{name!r} is not one of {', '.join(sorted(known))}")
+        folders = Counter(row.folder for row in self.rows)
+        if twice := [row.name for row in self.rows if folders[row.folder] > 1]:
+            raise ValueError(f"these rows would have the same folder: {', '.join(twice)}")
         return self
 
     def sources_of(self, row: Row) -> list[str]:
@@ -84,8 +94,8 @@ class Table(Settings):
 
     def pretraining_of(self, row: Row, scale: "Scale") -> Tree:
         """The settings of a row's pre-training, less the seed."""
-        changes = (table_or_row.pretraining_at.get(scale.name, {}) for table_or_row in (self, row))
-        return merge(scale.pretraining, row.pretraining, *changes)
+        at_scale = (changes.get(scale.name, {}) for changes in (self.pretraining_at, row.pretraining_at))
+        return merge(scale.pretraining, row.pretraining, *at_scale)
 
     def tasks(self) -> list[str]:
         """The tasks whose files are needed."""
@@ -128,9 +138,7 @@ class Scale(Settings):
     finetuning: Tree = pydantic.Field({})
     learning_rates: tuple[float, ...] = pydantic.Field(min_length=1)  # of fine-tuning; the best on dev counts
     tasks: dict[str, Tree] = pydantic.Field({})  # what one of them changes of fine-tuning
-    folders: dict[str, str] = pydantic.Field(
-        {}
-    )  # where a task's official files are under --data, if not in glue
+    folders: dict[str, str] = pydantic.Field({})  # of a task's official files under --data; else it is glue
     passages: PassageSettings = PassageSettings()
     without: tuple[str, ...] = ()  # tasks that are out of reach at this scale
 

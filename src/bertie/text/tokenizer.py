@@ -132,7 +132,8 @@ class Tokenizer:
             "sep_token": SEP,
             "mask_token": MASK,
         }
-        if self.added_tokens:  # transformers 5 reads it too, but 4 fails at a list of `extra_special_tokens`
+        # Under the name of transformers 4, which 5 reads too; 4 fails at a list under that of 5 (#45376).
+        if self.added_tokens:
             config["additional_special_tokens"] = list(self.added_tokens)
         write_json(directory / CONFIG_FILE, config)
 

@@ -1,0 +1,38 @@
+"""`bertie export`: a directory that answers without torch."""
+
+from tests.commands.test_main import run
+from tests.inference.small_models import save_small
+
+
+def test_export_measures_and_predicts(tmp_path, capsys):
+    source = save_small(tmp_path, "classifier")
+    dev = tmp_path / "dev.tsv"
+    dev.write_text("sentence\tgold\nthe cat sat\tgood\nparis\tbad\na mat\tfair\n")
+    out = tmp_path / "exported"
+    columns = ["--text", "sentence", "--label", "gold"]
+    status, printed, err = run(capsys, "export", source, "--onnx", out, "--int8", "--dev", dev, *columns)
+    assert (status, err) == (0, "")
+    rows = [line.split() for line in printed.splitlines()]
+    assert rows[0][:5] == ["dev.tsv", "answers", "equal", "to", "float32's"]
+    assert ["dev.tsv", "accuracy"] in [row[:2] for row in rows]
+    assert sorted(file.name for file in out.iterdir()) == [
+        "README.md",
+        "config.json",
+        "model.onnx",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "vocab.txt",
+    ]
+    status, _, err = run(capsys, "evaluate", "--model", out, "--data", dev, *columns)
+    assert (status, err) == (0, "")
+    status, _, err = run(capsys, "predict", out, "--text", "the cat sat")
+    assert (status, err) == (0, "")
+    status, _, err = run(capsys, "export", source, "--onnx", out)
+    assert (status, err) == (2, f"bertie: {out}: already there; name another directory, or remove it\n")
+
+
+def test_export_names_what_is_not_installed(tmp_path, capsys, monkeypatch):
+    source = save_small(tmp_path, "classifier")
+    monkeypatch.setattr("bertie.commands.export.find_spec", lambda name: None if name == "onnx" else True)
+    status, _, err = run(capsys, "export", source, "--onnx", tmp_path / "out")
+    assert (status, err) == (2, "bertie: onnx missing: pip install 'bertie[train,onnx]'\n")
