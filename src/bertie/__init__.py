@@ -20,14 +20,14 @@ def load(
     """Load a model directory; see `bertie.inference.predictors.Predictor` for what it can do.
 
     Args:
-        path: the directory.
+        path: the directory; what `bertie export` wrote needs ONNX Runtime and no torch.
         device: where to compute; `auto` is a CUDA device where there is one.
         precision: of the matrix products.
 
     Raises:
-        ModelError: it is absent, damaged, or not a model's.
-        SettingsError: there is no such device.
+        ModelError: it is absent, damaged, or not a model's; or what computes it is not installed.
+        SettingsError: there is no such device; an exported model has the processor and its own precision.
     """
-    from bertie.inference.predictors import load  # torch is only needed from here on
+    from bertie.inference.predictors import load  # numba, and torch where it is needed, only from here on
 
     return load(path, device, precision)

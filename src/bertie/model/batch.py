@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bertie.base.kernels import kernel
 from bertie.model.labels import IGNORED
-from bertie.model.sequences import Int64s, grouped, token_places
+from bertie.model.sequences import Int64s, Sequences, grouped, token_places
 
 Labels = npt.NDArray[np.int64] | npt.NDArray[np.float32]
 
@@ -180,10 +180,9 @@ def pack_selected(
         group: how many sequences an example is; they stand next to each other.
     """
     sequences = grouped(chosen, group)
-    chosen_bounds = np.concatenate([[0], np.cumsum(np.diff(bounds)[sequences])])
-    places = token_places(bounds, sequences)
     if token_labels is not None:
-        chosen_labels: Labels | None = token_labels[places]
+        chosen_labels: Labels | None = token_labels[token_places(bounds, sequences)]
     else:
         chosen_labels = None if labels is None else labels[chosen]
-    return pack(input_ids[places], token_type_ids[places], chosen_bounds, labels=chosen_labels)
+    selected = Sequences(input_ids, token_type_ids, bounds).select(sequences)
+    return pack(*selected, labels=chosen_labels)

@@ -1,4 +1,4 @@
-"""An exported model in ONNX Runtime: no torch. What is read here onnx.py writes, or optimum."""
+"""An exported model in ONNX Runtime: no torch. onnx.py writes what is read here."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,8 +35,11 @@ class OnnxEngine:
         self._path = path
         self._num_hidden_layers = description.config.num_hidden_layers
         file = path / ONNX_FILE
+        options = onnxruntime.SessionOptions()
+        # Beside other work, threads that wait by spinning took half as long again (docs/onnx.md).
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         try:
-            self._session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+            self._session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # its errors have no base of their own
             reason = str(error).replace("\n", " ")
             raise ModelError(f"{file}: ONNX Runtime cannot read it ({reason}); export it again") from None
