@@ -18,6 +18,7 @@ FOREIGN = {
     "tf_model.h5": "load it in transformers 4 with from_tf=True and save it with save_pretrained",
     "flax_model.msgpack": "load it in transformers 4 with from_flax=True and save it with save_pretrained",
     "*.ckpt*.index": "make a model directory of it with `bertie convert`",
+    "model.onnx": "it predicts, embeds and evaluates; all else needs the model that it was exported from",
 }
 
 LFS_POINTER = b"version https://git-lfs"
@@ -76,7 +77,7 @@ def weight_files(path: Path) -> list[Path]:
             return [path / file for file in sorted(set(read_json(index)["weight_map"].values()))]
     for pattern, advice in FOREIGN.items():
         for file in path.glob(pattern):
-            raise ModelError(f"{file}: weights for TensorFlow or JAX alone; {advice}")
+            raise ModelError(f"{file}: weights for another library alone; {advice}")
     raise ModelError(f"{path / WEIGHTS_FILE}: no such file")
 
 
