@@ -210,9 +210,7 @@ def test_weights_of_another_architecture_are_refused_by_its_name(tmp_path):
 )
 def test_weights_for_other_libraries_alone(tmp_path, file, advice):
     (tmp_path / file).touch()
-    with pytest.raises(
-        ModelError, match=f"{re.escape(file)}: weights for another library alone; .*{advice}"
-    ):
+    with pytest.raises(ModelError, match=f"{re.escape(file)}: weights for another library alone; .*{advice}"):
         read_weights(tmp_path)
     write(tmp_path, EXPECTED, "safetensors")
     assert_same(read_weights(tmp_path))
