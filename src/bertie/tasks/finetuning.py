@@ -153,14 +153,7 @@ def finetune(
                     optimizer,
                     learning_rate=settings.optimizer.learning_rate,
                     max_gradient_norm=settings.optimizer.max_gradient_norm,
-                    pace=Pace(
-                        total_steps=total_steps,
-                        warmup_steps=int(total_steps * settings.warmup_share),
-                        log_every=min(steps_per_epoch, LOG_EVERY),
-                        evaluate_every=steps_per_epoch,
-                        save_every=steps_per_epoch,
-                        keep_checkpoints=1,
-                    ),
+                    pace=_pace(settings, steps_per_epoch),
                     seed=settings.seed,
                     state=state,
                     run=run,
@@ -174,6 +167,19 @@ def finetune(
         load_weights(run.model_directory, model)
         return evaluate(task, TorchEngine(model, settings.exact()), parts)
     return judge.kept
+
+
+def _pace(settings: FinetuningSettings, steps_per_epoch: int) -> Pace:
+    """Every epoch is judged and saved."""
+    total_steps = steps_per_epoch * settings.epochs
+    return Pace(
+        total_steps=total_steps,
+        warmup_steps=int(total_steps * settings.warmup_share),
+        log_every=min(steps_per_epoch, LOG_EVERY),
+        evaluate_every=steps_per_epoch,
+        save_every=steps_per_epoch,
+        keep_checkpoints=1,
+    )
 
 
 class _Judge:
