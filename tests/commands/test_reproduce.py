@@ -2,17 +2,24 @@
 
 import json
 import random
+import re
 import shutil
 import signal
 import sys
+import tomllib
+from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import tomli_w
 import torch
 
+from bertie.base.settings import read_toml
 from bertie.commands.main import main
 from bertie.reproduction import runner
+from bertie.reproduction.locks import taken
 from bertie.training.checkpoints import RunDirectory
 
 SCALE = """
@@ -132,6 +139,12 @@ def cells_of(out: Path) -> dict[str, dict[str, float]]:
     return {f"{path.parts[-3]}/{path.parts[-2]}": json.loads(path.read_text()) for path in found}
 
 
+def corpus_of(folder: Path) -> Path:
+    """What the command has made of the text."""
+    (manifest,) = (folder / "out").glob("corpus/*/manifest.json")
+    return manifest.parent
+
+
 def test_every_cell_has_its_outcomes_and_the_table_names_them(folder):
     cells = cells_of(folder / "out")
     rows = ("both-ways", "both-ways-half", "ltr-bilstm")
@@ -148,12 +161,22 @@ def test_every_cell_has_its_outcomes_and_the_table_names_them(folder):
     assert text.count("| both ways | both ways, half | perplexity | 1.00 |") == 1
     assert text.count("| both ways | LTR + BiLSTM | passages | – |") == 1
     assert "Of 3: " in text
+    labels = {
+        part: [
+            line.split("\t")[1]
+            for line in (folder / "glue" / "SST-2" / f"{part}.tsv").read_text().split("\n")[1:-1]
+        ]
+        for part in ("train", "dev")
+    }
+    commonest = Counter(labels["train"]).most_common(1)[0][0]
+    chance = 100 * labels["dev"].count(commonest) / len(labels["dev"])
+    assert f"| *the commonest label* (dotted) |  | {chance:.2f} | " in text
     ElementTree.parse(folder / "out" / "toy.svg")
 
 
 def test_rows_and_seeds_share_what_they_have_in_common(folder):
     """Two rows are one pre-training, begun from different checkpoints; models of fine-tuning are not kept."""
-    runs = list((folder / "out" / "pretraining").iterdir())
+    runs = [path for path in (folder / "out" / "pretraining").iterdir() if path.is_dir()]
     assert len(runs) == 4
     assert all((run / "model" / "model.safetensors").exists() for run in runs)
     assert not list((folder / "out" / "cells").rglob("*.safetensors"))
@@ -195,7 +218,9 @@ def test_a_failing_cell_is_written_down_and_loses_no_other(folder, monkeypatch, 
     assert "1 of 6 cells failed; toy.md names them" in capsys.readouterr().err
     text = (folder / "failing" / "toy.md").read_text()
     error = folder / "failing" / "cells" / "toy" / "both-ways" / "seed-0" / "error.txt"
-    assert f"- both ways, seed 0: {error}" in text
+    assert "\n- both ways, seed 0: no memory for this one\n" in text
+    assert "; 5 of 6 cells done." in text
+    assert "(1 of 2 seeds)" in text
     assert "no memory for this one" in error.read_text()
     assert "both-ways/seed-1" in cells_of(folder / "failing")
     monkeypatch.undo()
@@ -204,22 +229,74 @@ def test_a_failing_cell_is_written_down_and_loses_no_other(folder, monkeypatch, 
     assert not error.exists()
 
 
-def test_a_stopped_table_goes_on_to_the_same_numbers(folder, monkeypatch):
-    """Stopped within a pre-training, at its fourth step."""
+def test_what_the_system_refuses_loses_no_other_cell(folder, capsys):
+    """A file where the folder of a cell should be, so that not even its error can be written."""
+    shutil.copytree(folder / "out", folder / "refused")
+    cell = folder / "refused" / "cells" / "toy" / "both-ways" / "seed-0"
+    shutil.rmtree(cell)
+    cell.touch()
+    shutil.rmtree(cell.with_name("seed-1"))
+    assert reproduce(folder, out="refused") == 1
+    assert (
+        f"- both ways, seed 0: [Errno 20] Not a directory: '{cell}"
+        in (folder / "refused" / "toy.md").read_text()
+    )
+    assert "both-ways/seed-1" in cells_of(folder / "refused")
+
+
+def test_a_stopped_table_goes_on_to_the_same_numbers(folder, monkeypatch, capsys):
+    """Stopped within the second pre-training, at its fourth step."""
     calls = []
     log = RunDirectory.log
 
     def log_and_stop(run, row):
         log(run, row)
-        if row["kind"] == "evaluation" and row["step"] == 4 and not calls:
+        if row["kind"] == "evaluation" and row["step"] == 4 and len(calls) < 2:
             calls.append(row)
-            signal.raise_signal(signal.SIGINT)
+            if len(calls) == 2:
+                signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(RunDirectory, "log", log_and_stop)
-    assert reproduce(folder, out="stopped", corpus=("--corpus", folder / "out" / "corpus-toy")) == 130
-    assert cells_of(folder / "stopped") == {}
-    assert reproduce(folder, out="stopped", corpus=("--corpus", folder / "out" / "corpus-toy")) == 0
+    corpus = ("--corpus", corpus_of(folder))
+    assert reproduce(folder, out="stopped", corpus=corpus) == 130
+    assert cells_of(folder / "stopped").keys() == {"both-ways/seed-0", "both-ways-half/seed-0"}
+    told = capsys.readouterr().err
+    assert "toy: 6 of 6 cells to run\n" in told
+    assert re.search(r"toy: 4 of 6 cells to run, about \d+:\d\d left\n", told)
+    assert "; 2 of 6 cells done." in (folder / "stopped" / "toy.md").read_text()
+    assert reproduce(folder, out="stopped", corpus=corpus) == 0
     assert cells_of(folder / "stopped") == cells_of(folder / "out")
+
+
+def test_what_another_process_has_taken_is_left_to_it(folder, monkeypatch, capsys):
+    """A cell, and the pre-training of another one: the rest is done before these are waited for."""
+    out, shared = folder / "out", folder / "shared"
+    cells = shared / "cells" / "toy"
+    for part in ("corpus", "tokenizer", "pretraining"):
+        shutil.copytree(out / part, shared / part)
+    (pretraining,) = {
+        path.parent
+        for path in shared.glob("pretraining/*/settings.toml")
+        if read_toml(path)["model"].get("is_decoder") and read_toml(path)["seed"] == 1
+    }
+    with ExitStack() as others:
+        others.enter_context(taken(cells / "both-ways" / "seed-0"))
+        others.enter_context(taken(pretraining))
+
+        def end_of_the_others(_):
+            left = {"both-ways/seed-0", "ltr-bilstm/seed-1"}
+            assert cells_of(shared).keys() == cells_of(out).keys() - left
+            done = cells / "both-ways" / "seed-0"
+            done.mkdir()
+            shutil.copy(out / done.relative_to(shared) / "result.json", done)
+            others.close()
+
+        monkeypatch.setattr(runner.time, "sleep", end_of_the_others)
+        assert reproduce(folder, out="shared") == 0
+    assert capsys.readouterr().err.count("other processes are at all of these; waiting") == 1
+    assert cells_of(shared) == cells_of(out)
+    assert not list((cells / "both-ways" / "seed-0").glob("sst-2*"))  # the other one's
+    assert (shared / "toy.md").read_text() == (out / "toy.md").read_text()
 
 
 def test_what_is_wrong_is_said_before_anything_is_trained(folder, capsys):
@@ -228,9 +305,10 @@ def test_what_is_wrong_is_said_before_anything_is_trained(folder, capsys):
         (("bilstm = true", "bilstn = true"), "unknown setting 'bilstn'; did you mean 'bilstm'?"),
         (("model.is_decoder", "model.is_decodr"), "unknown setting 'model.is_decodr'"),
         (("after = 0.5", "after = 1.5"), "rows.1.after = 1.5"),
+        (("bilstm = true }", 'bilstm = true }\nfeatures = "concat-last-four"'), "layer -4: the model has 0"),
     ):
         (folder / "wrong.toml").write_text(TABLE.replace(*change))
-        assert reproduce(folder, "wrong", "wrong", ("--corpus", folder / "out" / "corpus-toy")) == 2
+        assert reproduce(folder, "wrong", "wrong", ("--corpus", corpus_of(folder))) == 2
         assert told in capsys.readouterr().err
         assert not (folder / "wrong").exists()
 
@@ -241,7 +319,33 @@ def test_cells_of_another_scale_are_not_mixed_in(folder, capsys):
         assert reproduce(folder) == 2
     finally:
         (folder / "scale.toml").write_text(SCALE)
-    assert "these cells are of another corpus, table or scale; name another --out" in capsys.readouterr().err
+    assert "these cells are of another corpus, row or scale; name another --out" in capsys.readouterr().err
+
+
+def test_other_claims_and_fewer_rows_are_of_the_same_cells(folder, monkeypatch):
+    monkeypatch.setattr(runner, "finetune", None)
+    shutil.copytree(folder / "out", folder / "claims")
+    table = tomllib.loads(TABLE)
+    table["rows"][0]["paper"]["perplexity"] = 2.5
+    table["rows"].pop(1)
+    table["claims"].append({"better": "LTR + BiLSTM", "worse": "both ways", "columns": ["SST-2"]})
+    (folder / "toy.toml").write_text(tomli_w.dumps(table))
+    (folder / "scale.toml").write_text(SCALE.replace("seeds = 2", "seeds = 1"))
+    try:
+        assert reproduce(folder, out="claims") == 0
+    finally:
+        (folder / "toy.toml").write_text(TABLE)
+        (folder / "scale.toml").write_text(SCALE)
+    text = (folder / "claims" / "toy.md").read_text()
+    assert "| both ways | 2.5 / " in text
+    assert "; 2 of 2 cells done." in text
+
+
+def test_an_outcome_that_is_none_is_named(folder):
+    (folder / "none.toml").write_text(TABLE.replace("sst-2/dev/accuracy", "sst-2/dev/acuracy"))
+    assert reproduce(folder, "none") == 1
+    text = (folder / "out" / "none.md").read_text()
+    assert "SST-2: no outcome 'sst-2/dev/acuracy'; there are held_out/step, " in text
 
 
 def test_a_checkpoint_that_was_not_kept_is_named(folder):

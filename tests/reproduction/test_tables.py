@@ -143,3 +143,25 @@ def test_a_name_that_is_none_is_refused():
     values["claims"][0]["better"] = "Bert"
     with pytest.raises(SettingsError, match=r"'Bert' is not one of \+ BiLSTM, BERT, LTR & No NSP, No NSP"):
         resolve(Table, values)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"features": None}, "row 'embeddings': say with 'features' which vectors it reads"),
+        ({"after": 0.5}, "row 'embeddings': 'features' are of the last step; leave 'after' out"),
+    ],
+)
+def test_vectors_that_a_row_cannot_have_are_refused(change, message):
+    values = read_recipe("table7")
+    values["rows"][1] |= change
+    with pytest.raises(SettingsError, match=message):
+        resolve(Table, values)
+
+
+def test_a_row_that_says_nothing_of_the_scale_is_refused():
+    """A copy of laptop with another name would pre-train six equal models for Table 6."""
+    scale = read_scale("laptop").model_copy(update={"name": "desk"})
+    message = r"table6: row '3/768/12 \(1/128/4\)' has settings at paper, laptop, not at 'desk'"
+    with pytest.raises(SettingsError, match=message):
+        read_table("table6", scale)

@@ -97,3 +97,9 @@ def test_too_few_seeds_leave_it_unresolved(worse, better, n):
     for verdict in judge(TABLE, cells({"worse": worse, "better": better})):
         assert verdict.word == "unresolved"
         assert (verdict.difference.n if verdict.difference else 0) == n
+
+
+def test_differences_without_any_variation_tell_nothing():
+    """Models that give every example one answer, each row another one."""
+    for verdict in judge(TABLE, cells({"worse": [(50.0, 3.0)] * 5, "better": [(51.0, 2.0)] * 5})):
+        assert verdict.word == "unresolved"

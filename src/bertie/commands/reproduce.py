@@ -30,7 +30,8 @@ def reproduce(
 ) -> None:
     """Run a table of the paper: pre-train, fine-tune, compare with the paper's numbers.
 
-    The same command given again goes on where it was stopped, and tries again what failed.
+    The same command given again goes on where it was stopped, and tries again what failed. Given twice at
+    once, with one --out, the two share the work, as two tables share their pre-trainings.
     """
     from bertie.base.errors import SettingsError
     from bertie.reproduction.runner import Runner
@@ -48,11 +49,12 @@ def reproduce(
     prepared = corpus if corpus is not None else _prepare(text or [], out, size, found.cased, workers)
     runner = Runner(name, found, size, prepared, tasks, ner, out, device)
     try:
-        cells = runner.run()
+        for cells in runner.run():
+            verdicts = write_table(out / f"{name}.md", found, size, cells, runner.commonest)
     except Stopped as stopped:
         print(f"bertie: stopped and saved in {out}; the same command goes on", file=sys.stderr)
         sys.exit(128 + stopped.number)
-    for verdict in write_table(out / f"{name}.md", found, size, cells):
+    for verdict in verdicts:
         print(f"{verdict.word:<10}  {verdict.column.name}: {verdict.better.name} > {verdict.worse.name}")
     print(out / f"{name}.md")
     failed = sum(cell.outcomes is None for cell in cells)
@@ -74,10 +76,15 @@ def _prepare(text: list[Path], out: Path, scale: "Scale", cased: bool, workers: 
     """The corpus of these texts in `out`, which may be there already."""
     from bertie.commands.prepare import prepare
     from bertie.commands.vocab import vocab
+    from bertie.reproduction.locks import taken
+    from bertie.reproduction.runner import digest
 
-    tokenizer, corpus = (out / f"{name}-{scale.name}{'-cased' * cased}" for name in ("tokenizer", "corpus"))
-    if not tokenizer.exists():
-        vocab(text, tokenizer, size=scale.vocabulary_size, cased=cased, workers=workers)
-    if not (corpus / "manifest.json").exists():
-        prepare(text, tokenizer, corpus, workers=workers, held_out=scale.held_out)
+    inputs = [str(path.resolve()) for path in text]
+    name = digest(*inputs, str(scale.vocabulary_size), str(scale.held_out), str(cased))
+    tokenizer, corpus = out / "tokenizer" / name, out / "corpus" / name
+    with taken(corpus, wait=True):
+        if not tokenizer.exists():
+            vocab(text, tokenizer, size=scale.vocabulary_size, cased=cased, workers=workers)
+        if not (corpus / "manifest.json").exists():
+            prepare(text, tokenizer, corpus, workers=workers, held_out=scale.held_out)
     return corpus

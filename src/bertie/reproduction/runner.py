@@ -1,36 +1,45 @@
 """Runs the cells of a table: pre-train, fine-tune on each task, score. What is done is not done again.
 
 OUT/pretraining/DIGEST/                 a run of `bertie pretrain`; tables with the same OUT share it
-OUT/cells/TABLE/settings.toml           what the cells are of
+OUT/cells/TABLE/ROW/settings.toml       what the cells of a row are of
 OUT/cells/TABLE/ROW/seed-0/             a cell: result.json when it is done, error.txt where it failed
 OUT/cells/TABLE/ROW/seed-0/TASK-0.0001/ a run of `bertie finetune`
+
+Several processes may run one table, or several with the same OUT: each cell and each pre-training is taken by
+one of them. There is nothing else between them but these files.
 """
 
 import hashlib
 import shutil
 import sys
+import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertie.base.errors import BertieError, SettingsError
 from bertie.base.files import read_json, write_json, write_text
+from bertie.base.progress import duration
 from bertie.base.settings import Settings, Tree, read_toml, resolve, write_toml
 from bertie.corpus.shards import Corpus
 from bertie.reports.metrics import read_metrics
+from bertie.reproduction.locks import Taken, taken
 from bertie.reproduction.passages import PASSAGE_PAIRS, passage_pairs
 from bertie.reproduction.tables import FEATURES, HELD_OUT, PASSAGES, Row, Scale, Table
+from bertie.tasks.classification import TextClassification
 from bertie.tasks.evaluation import USUAL_LENGTH
-from bertie.tasks.features import FeatureTaggerSettings, train_feature_tagger
+from bertie.tasks.features import FeatureTaggerSettings, layers_of, train_feature_tagger
 from bertie.tasks.finetuning import FinetuningSettings, Start, finetune
-from bertie.tasks.task import Task
+from bertie.tasks.task import Scores, Task
 from bertie.text.tokenizer import Tokenizer
 from bertie.training.pretraining import PretrainingSettings, pretrain
 
 RESULT_FILE, ERROR_FILE = "result.json", "error.txt"
 DIGEST_CHARACTERS = 12
+WAIT_SECONDS = 5.0  # until what others have taken is looked at again; cells take minutes
 
 Outcomes = dict[str, float]  # by the names that columns have for them
 
@@ -43,21 +52,23 @@ class TaskExamples(NamedTuple):
     dev: Mapping[str, Any]
 
 
-class Begun(Settings):
-    """What the cells in a directory are of."""
+class RowSettings(Settings):
+    """What the cells of a row are of. How many there are, and what is claimed of them, may change."""
 
     corpus: str  # its fingerprint
-    table: Table
+    sources: list[str]
+    row: Row
     scale: Scale
 
 
 class Cell(NamedTuple):
-    """A row with one seed. `outcomes` is None where it failed."""
+    """A row with one seed: done where it has outcomes, failed where a message says why, else yet to run."""
 
     row: Row
     seed: int
     directory: Path
-    outcomes: Outcomes | None
+    outcomes: Outcomes | None = None
+    failure: str = ""
 
 
 class Runner:
@@ -88,54 +99,103 @@ class Runner:
         self.corpus, self.tasks, self.ner = corpus, tasks, ner
         self.cells, self.pretrainings = out / "cells" / name, out / "pretraining"
         self.fingerprint = Corpus.open(corpus).fingerprint
+        self.failures: dict[Path, str] = {}  # of this process, by the cells' directories
         for row in table.rows:  # what is wrong with a setting is to be found before anything is trained
-            for seed in range(scale.seeds):
-                self._pretraining_settings(row, seed)
+            settings = self._pretraining_settings(row, 0)
+            if row.features is not None:
+                layers_of(row.features, settings.model.num_hidden_layers)
             for source in (*self.tasks, PASSAGES):
                 self._finetuning_settings(row, 0, source, {}, scale.learning_rates[0])
 
-    def run(self) -> list[Cell]:
-        """All cells, seed by seed; a failure is written down, and the others go on.
+    def run(self) -> Iterator[list[Cell]]:
+        """Run all cells, seed by seed; give them as they are at first, and again whenever one has ended.
+
+        A failure is written down, and the others go on. What another process has taken is passed over, and
+        waited for when there is nothing else to do.
 
         Raises:
-            SettingsError: the cells that are there are of another corpus, table or scale.
+            SettingsError: the cells that are there are of another corpus, row or scale.
             Stopped: a signal came; the same call goes on.
         """
-        begun = Begun(corpus=self.fingerprint, table=self.table, scale=self.scale)
-        file = self.cells / "settings.toml"
-        if file.exists() and resolve(Begun, read_toml(file), source=str(file)) != begun:
-            raise SettingsError(
-                f"{self.cells}: these cells are of another corpus, table or scale; name another --out"
+        self._begin()
+        started, first_to_do = time.monotonic(), 0
+        while True:
+            cells = self._read_cells()
+            yield cells
+            to_do = [cell for cell in cells if cell.outcomes is None and not cell.failure]
+            if not to_do:
+                return
+            first_to_do = first_to_do or len(to_do)
+            told = f"{len(to_do)} of {len(cells)} cells to run"
+            if ended := first_to_do - len(to_do):
+                left = (time.monotonic() - started) / ended * len(to_do)
+                told += f", about {duration(left)} left"
+            self._say(told)
+            if not any(self._take(cell) for cell in to_do):
+                self._say("other processes are at all of these; waiting")
+                while not any(self._take(cell) for cell in to_do):
+                    time.sleep(WAIT_SECONDS)
+
+    def _say(self, line: str) -> None:
+        print(f"{self.name}: {line}", file=sys.stderr, flush=True)
+
+    def _begin(self) -> None:
+        """Refuse to go on with other cells, and write down what these are of."""
+        begun = {}
+        for row in self.table.rows:
+            file = self.cells / row.folder / "settings.toml"
+            pretraining = self.table.pretraining_of(row, self.scale)
+            begun[file] = RowSettings(
+                corpus=self.fingerprint,
+                sources=self.table.sources_of(row),
+                row=row.model_copy(update={"pretraining": pretraining, "pretraining_at": {}, "paper": {}}),
+                scale=self.scale.model_copy(update={"seeds": 1}),
             )
-        write_toml(file, begun)
+            if file.exists() and resolve(RowSettings, read_toml(file), source=str(file)) != begun[file]:
+                raise SettingsError(
+                    f"{file.parent}: these cells are of another corpus, row or scale; name another --out, or "
+                    "remove them"
+                )
+        for file, settings in begun.items():
+            write_toml(file, settings)
+
+    def _read_cells(self) -> list[Cell]:
+        """What there is of all cells, whichever process has run them."""
         cells = []
-        places = [(row, seed) for seed in range(self.scale.seeds) for row in self.table.rows]
-        for number, (row, seed) in enumerate(places, start=1):
-            directory = self.cells / row.folder / f"seed-{seed}"
-            if not (directory / RESULT_FILE).exists():
-                told = f"cell {number} of {len(places)}: {row.name}, seed {seed}"
-                print(f"{self.name}: {told}", file=sys.stderr, flush=True)
-                self._try(row, seed, directory)
-            done = (directory / RESULT_FILE).exists()
-            outcomes = read_json(directory / RESULT_FILE) if done else None
-            cells.append(Cell(row, seed, directory, outcomes))
+        for seed in range(self.scale.seeds):
+            for row in self.table.rows:
+                directory = self.cells / row.folder / f"seed-{seed}"
+                result = directory / RESULT_FILE
+                outcomes = read_json(result) if result.exists() else None
+                cells.append(Cell(row, seed, directory, outcomes, self.failures.get(directory, "")))
         return cells
 
-    def _try(self, row: Row, seed: int, directory: Path) -> None:
+    def _take(self, cell: Cell) -> bool:
+        """Run a cell unless it is done; False where another process has it, or its pre-training."""
+        row, seed, directory = cell[:3]
         try:
-            outcomes = self._run_cell(row, seed, directory)
-        except (BertieError, RuntimeError) as error:  # a loss that is not finite; torch's lack of memory
-            print(f"{self.name}: failed: {error}", file=sys.stderr, flush=True)
-            write_text(directory / ERROR_FILE, traceback.format_exc())
-        else:
-            write_json(directory / RESULT_FILE, outcomes)
-            (directory / ERROR_FILE).unlink(missing_ok=True)
-            for run in directory.glob("*/model"):
-                shutil.rmtree(run)
+            with taken(directory):
+                if not (directory / RESULT_FILE).exists():
+                    write_json(directory / RESULT_FILE, self._run_cell(row, seed, directory))
+                    (directory / ERROR_FILE).unlink(missing_ok=True)
+                    for run in directory.glob("*/model"):
+                        shutil.rmtree(run)
+        except Taken:
+            return False
+        # Besides what the user can mend: torch's lack of memory, numpy's, and what the system refuses.
+        except (BertieError, RuntimeError, MemoryError, OSError) as error:
+            self.failures[directory] = " ".join(str(error).split()) or type(error).__name__
+            self._say(f"failed: {self.failures[directory]}")
+            with suppress(OSError):  # it may be this directory that cannot be written
+                write_text(directory / ERROR_FILE, traceback.format_exc())
+        return True
 
     def _run_cell(self, row: Row, seed: int, directory: Path) -> Outcomes:
         settings = self._pretraining_settings(row, seed)
-        run = self._pretrain(settings)
+        run = self.pretrainings / digest(settings.model_dump_json(exclude={"device"}), self.fingerprint)
+        with taken(run):
+            self._say(f"{row.name}, seed {seed}")
+            self._pretrain(settings, run)
         step = round(row.after * settings.total_steps)
         outcomes = _held_out(run, step)
         start = Start.load(run / "model")
@@ -146,6 +206,11 @@ class Runner:
                 outcomes |= self._tag(row, seed, run / "model")
             elif source != HELD_OUT:
                 outcomes |= self._finetune(row, seed, source, start, directory)
+        for column in self.table.kept_columns:
+            if row.outcome(column) not in outcomes:
+                raise SettingsError(
+                    f"{column.name}: no outcome {row.outcome(column)!r}; there are {', '.join(outcomes)}"
+                )
         return outcomes
 
     def _pretraining_settings(self, row: Row, seed: int) -> PretrainingSettings:
@@ -155,16 +220,12 @@ class Runner:
             PretrainingSettings, self.table.pretraining_of(row, self.scale), changes, source=row.name
         )
 
-    def _pretrain(self, settings: PretrainingSettings) -> Path:
-        """The run with these settings on this corpus, which may be there already."""
-        said = settings.model_dump_json(exclude={"device"}) + self.fingerprint
-        digest = hashlib.sha256(said.encode()).hexdigest()[:DIGEST_CHARACTERS]
-        run = self.pretrainings / digest
+    def _pretrain(self, settings: PretrainingSettings, run: Path) -> None:
+        """Run it, or go on with it, unless it is done."""
         if not (run / "model").exists():
             pretrain(settings, self.corpus, run, resume=(run / "settings.toml").exists())
-            for moments in run.glob("checkpoints/*/optimizer.safetensors"):
-                moments.unlink()  # the run has ended; the weights are for rows that begin from a checkpoint
-        return run
+        for moments in run.glob("checkpoints/*/optimizer.safetensors"):
+            moments.unlink()  # the run has ended; the weights are for rows that begin from a checkpoint
 
     def _finetuning_settings(
         self, row: Row, seed: int, source: str, defaults: Tree, learning_rate: float
@@ -184,11 +245,7 @@ class Runner:
             run = directory / f"{source}-{rate:g}"
             resume = (run / "settings.toml").exists()
             found = finetune(task, start, training, dev, settings, run, resume=resume)
-            outcomes = {
-                f"{source}/{part}/{metric}": value
-                for part, scores in found.scores.items()
-                for metric, value in scores.items()
-            }
+            outcomes = _outcomes(source, found.scores)
             if not best or outcomes[judged] > best[judged]:
                 best = outcomes
         return best
@@ -202,6 +259,24 @@ class Runner:
         return {f"{FEATURES}/{name}": value for name, value in scores.items()}
 
     @cached_property
+    def commonest(self) -> Outcomes:
+        """What is scored by giving all examples of a task the label that is commonest in training."""
+        tasks = dict(self.tasks)
+        if any(PASSAGES in self.table.sources_of(row) for row in self.table.rows):
+            tasks[PASSAGES] = self._passages
+        found: Outcomes = {}
+        for source, (task, training, dev) in tasks.items():
+            if isinstance(task, TextClassification):
+                found |= _outcomes(
+                    source,
+                    {
+                        part: task.score(examples, task.majority(training, examples))
+                        for part, examples in dev.items()
+                    },
+                )
+        return found
+
+    @cached_property
     def _passages(self) -> TaskExamples:
         """The pair set of the corpus, which all models learn alike."""
         corpus = Corpus.open(self.corpus)
@@ -210,6 +285,20 @@ class Runner:
         sizes = self.scale.passages
         training, dev = passage_pairs(corpus, tokenizer, longest, sizes.training, sizes.dev)
         return TaskExamples(PASSAGE_PAIRS, training, {"dev": dev})
+
+
+def digest(*said: str) -> str:
+    """A short name for what has no name of its own."""
+    return hashlib.sha256("\0".join(said).encode()).hexdigest()[:DIGEST_CHARACTERS]
+
+
+def _outcomes(source: str, scores: Mapping[str, Scores]) -> Outcomes:
+    """The scores of each part of a task, as columns name them."""
+    return {
+        f"{source}/{part}/{metric}": value
+        for part, of_part in scores.items()
+        for metric, value in of_part.items()
+    }
 
 
 def _held_out(run: Path, step: int) -> Outcomes:

@@ -6,6 +6,7 @@ from typing import Self
 
 import pydantic
 
+from bertie.base.errors import SettingsError
 from bertie.base.settings import Settings, Tree, merge, resolve
 from bertie.recipes import read_recipe
 from bertie.tasks.features import FeatureKind
@@ -81,6 +82,11 @@ class Table(Settings):
         folders = Counter(row.folder for row in self.rows)
         if twice := [row.name for row in self.rows if folders[row.folder] > 1]:
             raise ValueError(f"these rows would have the same folder: {', '.join(twice)}")
+        for row in self.rows:
+            if FEATURES in self.sources_of(row) and row.features is None:
+                raise ValueError(f"row {row.name!r}: say with 'features' which vectors it reads")
+            if row.features is not None and row.after < 1:
+                raise ValueError(f"row {row.name!r}: 'features' are of the last step; leave 'after' out")
         return self
 
     def sources_of(self, row: Row) -> list[str]:
@@ -147,9 +153,16 @@ def read_table(name: str, scale: Scale) -> Table:
     """A table by its recipe's name or path, less the columns that the scale is without.
 
     Raises:
-        SettingsError: there is none, or it has an unknown key or name.
+        SettingsError: there is none, it has an unknown key or name, or a row is not made for the scale.
     """
-    return resolve(Table, read_recipe(name), {"without": scale.without}, source=name)
+    table = resolve(Table, read_recipe(name), {"without": scale.without}, source=name)
+    for row in table.rows:
+        if row.pretraining_at and scale.name not in row.pretraining_at:
+            raise SettingsError(
+                f"{name}: row {row.name!r} has settings at {', '.join(row.pretraining_at)}, not at "
+                f"{scale.name!r}; copy the table and add them"
+            )
+    return table
 
 
 def read_scale(name: str) -> Scale:

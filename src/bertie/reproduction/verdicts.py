@@ -74,6 +74,7 @@ def judge(table: Table, cells: Sequence[Cell]) -> list[Verdict]:
 
 
 def _word(difference: Interval | None) -> Word:
-    if difference is None or abs(difference.mean) <= difference.half_width:
+    # Seeds without any variation are those of models that give all examples one answer: they tell nothing.
+    if difference is None or not 0 < difference.half_width < abs(difference.mean):
         return "unresolved"
     return "held" if difference.mean > 0 else "reversed"

@@ -8,43 +8,53 @@ from matplotlib.figure import Figure
 
 from bertie.base.files import write_text
 from bertie.reports.drawing import BLUE, INK, ORANGE, PANEL, style, to_svg
-from bertie.reproduction.runner import ERROR_FILE, Cell
+from bertie.reproduction.runner import Cell, Outcomes
 from bertie.reproduction.tables import Scale, Table
 from bertie.reproduction.verdicts import Interval, Verdict, interval, judge, values_of
 
 
-def write_table(path: Path, table: Table, scale: Scale, cells: Sequence[Cell]) -> list[Verdict]:
-    """Write `path` in markdown, and the picture beside it under the same name with .svg.
+def write_table(
+    path: Path, table: Table, scale: Scale, cells: Sequence[Cell], commonest: Outcomes
+) -> list[Verdict]:
+    """Write what there is of a table to `path` in markdown, and the picture beside it with .svg for .md.
+
+    Args:
+        path: of the markdown.
+        table, scale: what was run.
+        cells: done or not.
+        commonest: what is scored without a model, by always giving the commonest label.
 
     Returns:
         What was found of every ordering.
     """
     verdicts = judge(table, cells)
     picture = path.with_suffix(".svg")
-    write_text(picture, draw(table, cells))
+    write_text(picture, draw(table, cells, commonest))
     restarts = "each pre-trained anew" if scale.pretrain_each_seed else "restarts of fine-tuning alone"
+    done = sum(cell.outcomes is not None for cell in cells)
     lines = [
         f"# {table.title}",
         "",
-        f"Scale {scale.name}; {scale.seeds} seeds, {restarts}. Each field: the paper's number, where "
-        "it has one, then ours, the mean over the seeds ± half of its 95 % t interval.",
+        f"Scale {scale.name}; {scale.seeds} seeds, {restarts}; {done} of {len(cells)} cells done. Each "
+        "field: the paper's number, where it has one, then ours, the mean over the seeds ± half of its 95 % "
+        "t interval.",
         "",
-        *_rows(table, cells),
+        *_rows(table, scale, cells, commonest),
         "",
-        f"![Each dot is a seed; the diamond is the mean with its interval]({picture.name})",
+        f"![Each dot is a seed, the diamond the mean with its interval]({picture.name})",
         "",
     ]
     if verdicts:
         lines += _orderings(verdicts)
-    if failed := [cell for cell in cells if cell.outcomes is None]:
+    if failed := [cell for cell in cells if cell.failure]:
         lines += ["## Cells that failed", ""]
-        lines += [f"- {cell.row.name}, seed {cell.seed}: {cell.directory / ERROR_FILE}" for cell in failed]
+        lines += [f"- {cell.row.name}, seed {cell.seed}: {cell.failure}" for cell in failed]
         lines.append("")
     write_text(path, "\n".join(lines))
     return verdicts
 
 
-def _rows(table: Table, cells: Sequence[Cell]) -> list[str]:
+def _rows(table: Table, scale: Scale, cells: Sequence[Cell], commonest: Outcomes) -> list[str]:
     """The table itself."""
     lines = [_line("", *(column.name for column in table.kept_columns))]
     lines.append("|---" * (len(table.kept_columns) + 1) + "|")
@@ -53,8 +63,14 @@ def _rows(table: Table, cells: Sequence[Cell]) -> list[str]:
         for column in table.kept_columns:
             values = list(values_of(cells, row, column).values())
             ours = _shown(interval(values)) if values else "–"
+            if 0 < len(values) < scale.seeds:
+                ours += f" ({len(values)} of {scale.seeds} seeds)"
             fields.append(f"{row.paper[column.name]} / {ours}" if column.name in row.paper else ours)
         lines.append(_line(row.name, *fields))
+    outcomes = [column.outcome for column in table.kept_columns]
+    if commonest.keys() & outcomes:
+        fields = [f"{commonest[outcome]:.2f}" if outcome in commonest else "" for outcome in outcomes]
+        lines.append(_line("*the commonest label* (dotted)", *fields))
     return lines
 
 
@@ -66,7 +82,8 @@ def _orderings(verdicts: Sequence[Verdict]) -> list[str]:
         "## The orderings",
         "",
         f"Of {len(verdicts)}: {told}. Held and reversed are those whose 95 % t interval of the difference, "
-        "between cells of the same seed, leaves out 0. Were there no difference at all, one in twenty would.",
+        "between cells of the same seed, leaves out 0. Were there no difference at all, one in twenty would. "
+        "The interval is of other seeds, not of other dev examples: all seeds are judged by the same.",
         "",
         _line("better", "worse", "in", "by, in the paper", "by, here", ""),
         "|---|---|---|---|---|---|",
@@ -86,7 +103,7 @@ def _line(*fields: str) -> str:
     return f"| {' | '.join(fields)} |"
 
 
-def draw(table: Table, cells: Sequence[Cell]) -> str:
+def draw(table: Table, cells: Sequence[Cell], commonest: Outcomes) -> str:
     """A panel for each column, a line for each row: SVG."""
     with style():
         count = len(table.kept_columns)
@@ -102,6 +119,8 @@ def draw(table: Table, cells: Sequence[Cell]) -> str:
                 mean, half_width, n = interval(values)
                 error = half_width if n > 1 else None
                 axes.errorbar(mean, place + 0.25, xerr=error, fmt="D", color=ORANGE, markersize=4, capsize=2)
+            if column.outcome in commonest:
+                axes.axvline(commonest[column.outcome], color=INK, linewidth=0.8, linestyle=":")
             axes.set_title(column.name)
             axes.grid(axis="x", color=INK, alpha=0.12, linewidth=0.6)
         panels[0].set_yticks(range(len(table.rows)), [row.name for row in table.rows])
