@@ -102,6 +102,7 @@ def test_a_field_may_be_longer_than_the_librarys_limit(tmp_path):
         ("a.csv", b'a,b\n"two\nlines",2\n1\n', r"a\.csv: line 4: 1 fields"),
         ("a.csv", b'a,b\n1,2\n"not closed,2\n1,2\n', r"a\.csv: line 3: the row that begins here"),
         ("a.csv", b"a,b\n1,\xe9\n", r"a\.csv: line 2: not UTF-8"),
+        ("a.csv", b"a,b,,,a\n1,2,,,3\n", r"a\.csv: line 1: two columns are called 'a'; rename one"),
         ("a.jsonl", b'{"a": 1, "b": 2}\n{"a": 1,\n', r"a\.jsonl: line 2: not valid JSON"),
         ("a.jsonl", b"\n[1]\n", r"a\.jsonl: line 2: not a JSON object; write one object a line"),
         ("a.parquet", b"PAR1", r"a\.parquet: damaged or cut off"),
@@ -139,6 +140,7 @@ def test_unquoted_lines(tmp_path):
     rows = read_unquoted(path, ["label", "text"])
     assert rows.columns == {"label": ["1", "0"], "text": ['" one\u2028line\x85', 'two"']}
     assert rows.place(1) == f"{path}: line 3"
+    path.write_bytes(path.read_bytes() + b"\r\n\n")
     named = read_unquoted(path, ["y"], header=("x", "y", "z"))
     assert named.columns == {"y": ["text", '" one\u2028line\x85', 'two"']}
     assert named.place(1) == f"{path}: line 2"

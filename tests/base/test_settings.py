@@ -51,6 +51,19 @@ def test_later_layers_win_and_defaults_fill_in() -> None:
     assert settings == Recipe(name="tiny", seed=1, optimizer=Optimizer(learning_rate=2e-5, warmup_steps=5))
 
 
+class Finetuning(Settings):
+    optimizer: Optimizer = Optimizer(warmup_steps=7)
+
+
+class Search(Settings):
+    finetuning: Finetuning = Finetuning()
+
+
+def test_what_a_section_gives_those_inside_it_stays_where_another_key_is_set() -> None:
+    search = resolve(Search, read_assignments(["finetuning.optimizer.learning_rate=2e-5"]))
+    assert search.finetuning.optimizer == Optimizer(learning_rate=2e-5, warmup_steps=7)
+
+
 def test_settings_do_not_change() -> None:
     with pytest.raises(pydantic.ValidationError, match="frozen"):
         Recipe().seed = 3  # type: ignore[misc]
@@ -113,6 +126,7 @@ def test_an_assignment_needs_a_key_and_a_value(text: str) -> None:
             {"seed": "x"},
             "recipe.toml: seed = 'x': input should be a valid integer, unable to parse string as an integer",
         ),
+        ({"phases": 3}, "recipe.toml: phases = 3: several are expected; write [3]"),
         ({"name": "impossible"}, "recipe.toml: there is no such recipe"),
     ],
 )

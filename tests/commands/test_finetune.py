@@ -119,6 +119,15 @@ def test_bad_input_is_one_line(bertie, folder, tmp_path, rows, message):
     assert not (tmp_path / "run").exists()
 
 
+def test_one_file_is_not_learnt_from_and_judged_by(bertie, folder):
+    arguments = ["--task", "mrpc", "--data", "train.csv", "--model", "model", "--out", "run"]
+    refused = bertie(folder, "finetune", *arguments)
+    assert refused.returncode == 2
+    assert (
+        refused.stderr == "bertie: --data train.csv: not a folder; give that of the task's official files\n"
+    )
+
+
 def test_an_unknown_label_in_dev_is_named(bertie, folder, tmp_path):
     for name in ("model", "train.csv"):
         (tmp_path / name).symlink_to(folder / name)
@@ -148,6 +157,9 @@ def test_a_search_repeats_nothing_and_keeps_the_best(bertie, folder):
     assert json.loads(again.stdout) == cells, again.stderr
     for path, time in before.items():
         assert (path.stat().st_mtime_ns == time) == (path.parent != lost)
+    unjudged = bertie(folder, "search", *OWN[:2], *OWN[4:], "--out", "unjudged")
+    assert unjudged.stderr.endswith("\nbertie: a search chooses by dev: give --dev FILE\n")
+    assert "is kept" not in unjudged.stderr
     other = bertie(folder, *arguments, "--set", "finetuning.max_seq_length=64")
     assert other.returncode == 2
     assert "finetuning was" in other.stderr
@@ -167,6 +179,7 @@ def test_a_task_of_the_paper(bertie, folder, shared_data, name):
     assert done.returncode == 0, done.stderr
     scores = json.loads(done.stdout)
     task = TASKS[name]
+    assert name != "mnli" or (folder / "mnli/submission/AX.tsv").exists()
     assert list(scores) == list(task.dev_parts)
     part = task.dev_parts[0]
     for source in (

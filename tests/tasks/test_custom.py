@@ -42,6 +42,7 @@ def fit(path, task=None):
     task = task or OwnTexts()
     examples = task.read(path, labelled=True)
     task = task.fitted(examples)
+    task.check_training(examples, path)
     return task, task.gold(examples).tolist()
 
 
@@ -121,6 +122,7 @@ def training(lines):
         ),
         (OwnTexts(), training(["a,x", '"b\nb",x', "c,z", "d,x"]), "line 5: no other example has .* 'z'; add"),
         (OwnTexts(), training(["a,x", "b,x"]), "line 2: all examples have this one's label, 'x'; add others"),
+        (OwnTexts(), training(["a,1.5", "b,nan", "c,2.5"]), "line 3: 'nan' is no number, so that .*'1.5'"),
         (OwnTexts(), training(["a,0.5", "b,0.5"]), "line 2: all examples have this one's label"),
         (
             OwnTexts(),
@@ -144,6 +146,41 @@ def test_bad_training_files(tmp_path, task, content, message):
     path.write_text(content)
     with pytest.raises(DataError, match=r"train\.csv: " + message):
         fit(path, task)
+
+
+@pytest.mark.parametrize("label", [{"a": 1}, [["a"]]])
+def test_what_is_no_label(tmp_path, label):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"text": "a", "label": label}))
+    with pytest.raises(DataError, match=r"line 1: .* in the column 'label' is no label; write a string"):
+        OwnTexts().read(path, labelled=True)
+
+
+@pytest.mark.parametrize(
+    ("gold", "predicted", "labels", "scores"),
+    [
+        # Nothing can be learnt of these, but they can be judged by.
+        (["a", "b", "a"], ["a", "b", "c"], ("a", "b", "c"), {"accuracy": 200 / 3, "f1_macro": 500 / 9}),
+        (["a", "a", "a"], ["a", "a", "a"], ("a",), {"accuracy": 100, "f1_macro": 100}),
+        (["1", "2", "3"], ["1.5", "2.5", "3.5"], (), {"spearmanr": 100, "pearson": 100}),
+        (["1.5", "2.5", "3.5"], ["1", "2", "3"], (), {"spearmanr": 100, "pearson": 100}),
+        (
+            [["a"], [], ["a"]],
+            ['["a"]', '["b"]', "[]"],
+            ("a", "b"),
+            {"f1_micro": 50, "f1_macro": 100 / 3, "accuracy": 100 / 3},
+        ),
+    ],
+)
+def test_predictions_of_ones_own_labels_without_training(tmp_path, gold, predicted, labels, scores):
+    path = write(tmp_path / "gold.jsonl", texts_and_labels(gold))
+    rows = [f"{i}\t{label}\n" for i, label in enumerate(predicted)]
+    (tmp_path / "predictions.tsv").write_text("index\tprediction\n" + "".join(rows))
+    examples = OwnTexts().read(path, labelled=True)
+    task = OwnTexts().fitted_to_predictions(examples, tmp_path / "predictions.tsv")
+    assert task.labels == labels
+    predictions = task.read_predictions(examples, tmp_path / "predictions.tsv")
+    assert task.score(examples, predictions) == pytest.approx(scores)
 
 
 def test_many_labels_of_one_example_are_counted(tmp_path):
@@ -243,6 +280,26 @@ def test_plain_tags(tmp_path, suffix):
         OwnTags().with_labels(["O", "B-PER"]).read(path, labelled=True)
     with pytest.raises(ModelError, match="label 0 cannot be used here: 'O' is no plain tag"):
         task.with_labels(["O", "B-PER"])
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".txt"])
+def test_tags_that_training_does_not_have_are_named_and_scored(tmp_path, capsys, suffix):
+    task = OwnTags().with_labels(["O", "B-L"])
+    path = tag_file(tmp_path, f"dev{suffix}", SENTENCES["tags"][::-1], SENTENCES["words"][::-1])
+    examples = task.read(path, labelled=True)
+    message = f"{path}: sentence 2: tags that training does not have, and no answer will: B-P, I-P\n"
+    assert capsys.readouterr() == ("", message)
+    assert task.score(examples, [["B-L"], ["O", "O", "O"]])["recall"] == 50
+    OwnTags().read(path, labelled=True)  # whose labels nobody knows yet
+    assert capsys.readouterr() == ("", "")
+
+
+def test_tags_that_are_all_the_same_cannot_be_learnt(tmp_path):
+    for tag in ("O", "NOUN"):
+        path = tag_file(tmp_path, "train.txt", [[tag] * 3, [tag]])
+        examples = OwnTags().read(path, labelled=True)
+        with pytest.raises(DataError, match=rf"train\.txt: all words have the first one's tag, '{tag}'; add"):
+            OwnTags().fitted(examples).check_training(examples, path)
 
 
 words_and_answers = st.lists(st.tuples(st.sampled_from("NVAX"), st.sampled_from("NVA")), min_size=1)
@@ -377,6 +434,7 @@ def test_choices(tmp_path):
     [
         ([["a", "b"], ["c"]], [0, 0], "line 2: 1 endings; every row needs as many"),
         ([["a"], ["c"]], [0, 0], "line 1: 1 endings; every row needs as many, two at the least"),
+        ([["a", "b"], ["c", " "]], [0, 0], "line 2: an ending is no text; add it or delete the row"),
         ([["a", "b"], ["c", "d"]], [0, 2], "line 2: label '2'; use one of 0, 1"),
         ([["a", "b"], ["c", "d"]], [0, None], "line 2: label ''; use one of 0, 1"),
     ],

@@ -246,6 +246,7 @@ def test_a_case_worked_by_hand():
         {
             "precision": 200 / 3,
             "recall": 200 / 3,
+            "FB1": 200 / 3,
             "f1": 200 / 3,
             "accuracy": 50,
             "f1 LOC": 200 / 3,  # 1 of 2 predicted, 1 of 1 gold
@@ -258,6 +259,7 @@ def test_nothing_to_find_is_no_failure():
     assert entity_scores([["O", "O"]], [["O", "O"]]) == {
         "precision": 0,
         "recall": 0,
+        "FB1": 0,
         "f1": 0,
         "accuracy": 100,
     }

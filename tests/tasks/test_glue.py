@@ -45,13 +45,15 @@ def test_every_official_file_reads(shared_data, name):
             assert examples.pairs is None or examples.pairs[i] in fields
             assert examples.labels is None or examples.labels[i] in fields
             assert examples.place(i) == f"{path}: line {i + has_header + 1}"
-    assert read or name == "qqp"
+    assert read or name in ("qqp", "ax")
 
 
 def test_a_file_may_be_named_by_itself_or_its_folder(shared_data):
     folder = shared_data / "glue" / "RTE"
     for data in (folder, folder.parent, folder / "dev.tsv"):
         assert TASK["rte"].file(data, "dev") == folder / "dev.tsv"
+    for data in (shared_data / "glue", shared_data / "glue" / "MNLI"):
+        assert len(TASK["mnli"].read(TASK["mnli"].file(data, "diagnostic"), labelled=False)) == 1104
 
 
 # As the official files begin, in the layouts that are not among the data at hand.
@@ -161,6 +163,25 @@ def test_a_submission_of_dev_scores_as_independent_scorers_say(shared_data, tmp_
     assert scores == {metric: pytest.approx(100 * scorers[metric]()) for metric in task.metrics}
 
 
+@pytest.mark.parametrize("name", ["mrpc", "qqp"])
+def test_f1_is_of_the_label_1_whatever_its_number_in_a_model(name):
+    examples = LabelledTexts([""] * 4, [""] * 4, ["1", "1", "0", "1"])
+    for labels in (["0", "1"], ["1", "0"]):
+        task = TASK[name].with_labels(labels)
+        predictions = np.array([labels.index(label) for label in ("1", "0", "0", "0")])
+        assert task.score(examples, predictions) == {"f1": 50, "accuracy": 50}
+
+
+def test_a_submission_without_its_header(tmp_path):
+    task, examples = TASK["rte"], LabelledTexts([""] * 2, [""] * 2, ["entailment"] * 2)
+    path = tmp_path / "RTE.tsv"
+    path.write_text("1\tnot_entailment\n0\tentailment\n\n")
+    assert task.read_predictions(examples, path).tolist() == [0, 1]
+    path.write_text("id\tprediction\n0\tentailment\n")
+    with pytest.raises(SettingsError, match=r"RTE\.tsv: no column 'index'; there are: id, prediction"):
+        task.read_predictions(examples, path)
+
+
 def test_the_file_of_sts_b_scores_as_the_predictions_do(tmp_path):
     task = TASK["sts-b"]
     random = np.random.default_rng(0)
@@ -179,7 +200,7 @@ def test_the_submission(tmp_path):
     assert len(SUBMISSION_FILES) == 11
     for name in SUBMISSION_FILES[:-2]:
         (tmp_path / name).write_text(f"index\tprediction\n0\t{name}\n")
-    with pytest.raises(DataError, match=r"no WNLI\.tsv, AX\.tsv; a submission has 11 files"):
+    with pytest.raises(DataError, match=r"no RTE\.tsv, WNLI\.tsv; a submission has 11 files"):
         write_submission(tmp_path, tmp_path / "submission.zip")
     assert not (tmp_path / "submission.zip").exists()
     for name in SUBMISSION_FILES[-2:]:
@@ -188,7 +209,7 @@ def test_the_submission(tmp_path):
     write_submission(tmp_path, tmp_path / "submission.zip")
     with zipfile.ZipFile(tmp_path / "submission.zip") as archive:
         assert archive.testzip() is None
-        names = "CoLA SST-2 MRPC STS-B QQP MNLI-m MNLI-mm QNLI RTE WNLI AX"
+        names = "CoLA SST-2 MRPC STS-B QQP MNLI-m MNLI-mm AX QNLI RTE WNLI"
         assert archive.namelist() == [f"{name}.tsv" for name in names.split()]
         assert archive.read("AX.tsv") == b"index\tprediction\n0\tAX.tsv\n"
     for name in SUBMISSION_FILES:

@@ -1,3 +1,6 @@
+import json
+import random
+import re
 import string
 from collections import Counter
 
@@ -6,6 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from bertie.tasks.squad import SQUAD_TASKS
 from bertie.tasks.squad_questions import read_questions
 from bertie.tasks.squad_scores import best_threshold, normalize_answer, score_v1, score_v2
 
@@ -155,6 +159,60 @@ def perturbed(questions):
         forms = (gold, f"The {gold}.", gold[: i % 9], f"{gold} {text[:20]}", text[: i % 50], "")
         answers.append(forms[i % 7 % 6])
     return answers, np.array([(i * 7919 % 1000) / 100 - 5 for i in range(len(answers))])
+
+
+SIGNS = ["the", "A an", "é", "北京", "–", "!", "\u00a0", "", "\n", "THE-sea", "U.S.", "'s"]
+
+
+def any_answers(questions, seed):
+    """Parts of contexts and of gold answers, with signs and articles around them."""
+    chance = random.Random(seed)
+    for golds, context in zip(questions.answers, questions.context_of_question, strict=True):
+        text = questions.contexts[context]
+        start = chance.randrange(len(text))
+        gold = golds[0][0] if golds else ""
+        part = chance.choice([text[start : start + 20], gold, gold.upper(), ""])
+        yield chance.choice([part, f"{chance.choice(SIGNS)} {part}{chance.choice(SIGNS)}"])
+
+
+def plainly_normal(text):
+    kept = "".join(sign for sign in text.lower() if sign not in string.punctuation)
+    return re.sub(r"\b(a|an|the)\b", " ", kept).split()
+
+
+@pytest.mark.parametrize("version", ["1.1", "2.0"])
+def test_real_questions_and_any_answers_by_the_definitions(shared_data, tmp_path, version):
+    """To the last digit; some have no prediction in v1.1, and some predictions have no question."""
+    task = next(task for task in SQUAD_TASKS if task.version == version)
+    questions = task.read(shared_data / "squad" / f"dev-v{version}.json", labelled=True)
+    for seed in range(3):
+        given = dict(zip(questions.ids, any_answers(questions, seed), strict=True)) | {"no question": "x"}
+        if version == "1.1":
+            given = {name: text for i, (name, text) in enumerate(given.items()) if i % 7}
+        path = tmp_path / "predictions.json"
+        path.write_text(json.dumps(given))
+        exact = f1 = 0
+        for name, golds in zip(questions.ids, questions.answers, strict=True):
+            if name in given:
+                words = plainly_normal(given[name])
+                normals = [plainly_normal(text) for text, _ in golds]
+                if version == "2.0":
+                    normals = [normal for normal in normals if normal] or [[]]
+                exact += words in normals
+                nothing_is_right = version == "2.0" and not words
+                f1 += max(float(nothing_is_right and not gold) or word_f1(gold, words) for gold in normals)
+        scores = task.score(questions, task.read_predictions(questions, path))
+        assert scores["exact_match"] == 100 * exact / len(questions)
+        assert scores["f1"] == 100 * f1 / len(questions)
+
+
+def word_f1(gold, words):
+    """As the scripts compute it: to the last digit."""
+    common = sum((Counter(words) & Counter(gold)).values())
+    if not common:
+        return 0
+    precision, recall = common / len(words), common / len(gold)
+    return 2 * precision * recall / (precision + recall)
 
 
 def test_v1_on_real_questions_as_evaluate_v1_1_py(shared_data):

@@ -83,7 +83,7 @@ def read_header(path: Path) -> list[str]:
 def read_unquoted(
     path: Path, columns: Sequence[str], header: Sequence[str] = (), leave_out_malformed: bool = False
 ) -> Rows:
-    """Read columns of a file of lines cut by tabs, quotation marks being text.
+    """Read columns of a file of lines cut by tabs, quotation marks being text; empty lines are no rows.
 
     Args:
         path: the file.
@@ -104,6 +104,8 @@ def read_unquoted(
     values: list[list[str]] = []
     malformed: dict[int, int] = {}
     for number, line in enumerate(lines, first):
+        if not line:
+            continue
         fields = line.split("\t")
         if len(fields) == len(names):
             numbers.append(number)
@@ -172,13 +174,16 @@ def parse_csv(lines: Iterable[str], name: str, delimiter: str) -> Iterator[Numbe
     """The rows of a table whose first line names the columns; blank lines are none.
 
     Raises:
-        DataError: a row is malformed; the message names the line of `name` on which it begins.
+        DataError: two columns have one name, or a row is malformed; the message names the line of `name` on
+            which it begins.
     """
     csv.field_size_limit(sys.maxsize)  # the library's own limit, 131,072 characters, is less than a book
     reader = csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True)
     begin = 1
     try:
         columns = next(reader, [])
+        if doubled := [column for column in columns if column and columns.count(column) > 1]:
+            raise DataError(f"{name}: line 1: two columns are called {doubled[0]!r}; rename one")
         begin = reader.line_num + 1
         for fields in reader:
             if fields and len(fields) != len(columns):
@@ -190,7 +195,10 @@ def parse_csv(lines: Iterable[str], name: str, delimiter: str) -> Iterator[Numbe
                 yield begin, dict(zip(columns, fields, strict=True))
             begin = reader.line_num + 1
     except csv.Error as error:
-        raise DataError(f"{name}: line {begin}: the row that begins here is malformed ({error})") from None
+        raise DataError(
+            f"{name}: line {begin}: the row that begins here is malformed ({error}); put a field with "
+            f'quotation marks between quotation marks, and write "" for each of them'
+        ) from None
 
 
 def parse_json_lines(lines: Iterable[str], name: str) -> Iterator[Numbered]:

@@ -82,7 +82,7 @@ def resolve(section: type[S], *layers: Mapping[str, Any], source: str = "setting
         SettingsError: an unknown key (the message names the nearest known one) or a value of the wrong kind.
     """
     try:
-        return section.model_validate(merge(*layers))
+        return section.model_validate(merge(_inner_defaults(section), *layers))
     except pydantic.ValidationError as failure:
         error = failure.errors()[0]
         key = ".".join(str(part) for part in error["loc"])
@@ -94,9 +94,20 @@ def resolve(section: type[S], *layers: Mapping[str, Any], source: str = "setting
             raise SettingsError(f"{source}: {key!r} is missing") from None
         message = error["msg"].removeprefix("Value error, ")
         message = message[0].lower() + message[1:]
+        if error["type"] == "tuple_type":
+            message = f"several are expected; write [{error['input']}]"
         raise SettingsError(
             f"{source}: {key} = {error['input']!r}: {message}" if key else f"{source}: {message}"
         ) from None
+
+
+def _inner_defaults(section: type[Settings]) -> Tree:
+    """What a section gives those inside it by default; pydantic forgets it where a layer has another key."""
+    return {
+        name: merge(_inner_defaults(type(default)), default.model_dump(exclude_unset=True))
+        for name, field in section.model_fields.items()
+        if isinstance(default := field.default, Settings)
+    }
 
 
 def _nearest(section: type[Settings], location: tuple[int | str, ...]) -> str:

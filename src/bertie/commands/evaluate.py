@@ -52,7 +52,7 @@ def evaluate(
     label: Label = "label",
     separator: Separator = None,
     columns: Columns = None,
-    max_seq_length: Annotated[int | None, typer.Option(help="As in fine-tuning if not given.")] = None,
+    max_seq_length: Annotated[int | None, typer.Option(min=3, help="As in fine-tuning if not given.")] = None,
     device: Device = "auto",
     precision: Precision = "float32",
     as_json: Json = False,
@@ -64,6 +64,8 @@ def evaluate(
 
     if (model is None) == (predictions is None):
         raise SettingsError("give either --model DIR or --predictions FILE")
+    if task is None and data.is_dir():
+        raise SettingsError(f"--data {data}: a folder; name its task with --task, or give your own file")
     own = own_task(kind, text, pair, label, separator, columns)
     found = own if task is None else find_task(task)
     parts = [part] if part else list(found.dev_parts)
@@ -95,10 +97,10 @@ def _score_predictions(
     from bertie.tasks.squad import SpanAnswers
 
     examples = task.read(gold, labelled=True)
-    task = task.fitted(examples)
+    task = task.fitted_to_predictions(examples, predictions)
     if null_scores is None:
         answers = task.read_predictions(examples, predictions)
-    elif isinstance(task, SpanAnswers):
+    elif isinstance(task, SpanAnswers) and task.allow_no_answer:
         answers = task.read_predictions(examples, predictions, null_scores)
     else:
         raise SettingsError("--null-scores is for questions that may have no answer, such as --task squad-v2")
@@ -115,9 +117,7 @@ def _score_model(
 ) -> "Scored":
     from bertie.tasks.evaluation import answer, load_for
 
-    loaded = load_for(task, path, device, precision)
-    if max_seq_length is not None:
-        loaded = loaded._replace(max_seq_length=max_seq_length)
+    loaded = load_for(task, path, device, precision, max_seq_length)
     examples = loaded.task.read(gold, labelled=True)
     answers = answer(loaded, examples)
     return Scored(loaded.task, examples, answers, loaded.task.score(examples, answers))

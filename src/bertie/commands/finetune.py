@@ -55,6 +55,8 @@ def finetune(
 
     own = own_task(kind, text, pair, label, separator, columns)
     found = read_data(task, data, train, dev, own)
+    if not found.dev:
+        print("bertie: no --dev: the last epoch's model is kept, unjudged", file=sys.stderr)
     changes = read_assignments([*(assignments or []), f"device={device}"])
     settings = resolve(FinetuningSettings, found.task.defaults, changes, source="--set").resolved()
     try:

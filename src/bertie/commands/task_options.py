@@ -1,7 +1,7 @@
 """What `finetune`, `search` and `evaluate` share: which task, and whose files."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -27,8 +27,9 @@ Columns = Annotated[
     typer.Option(
         "--column",
         metavar="NAME=COLUMN",
-        help="The other kinds: tags have words, tags; questions have question, context, answers; choices "
-        "have context, endings (one column of lists, or several with commas between) and label.",
+        help="The other kinds: tags have words, tags; questions have identifier (id if not given), "
+        "question, context, answers; choices have context, endings (one column of lists, or several with "
+        "commas between) and label.",
     ),
 ]
 Assignments = Annotated[
@@ -80,31 +81,43 @@ def read_data(
     """Read what is to be learnt: the official files of a task, or one's own.
 
     Raises:
-        SettingsError: neither or both are given.
+        SettingsError: neither or both are given, or there is no such folder.
         DataError: a file cannot be read.
     """
     from bertie.base.errors import SettingsError
     from bertie.tasks.catalogue import find_task
+    from bertie.tasks.glue import GlueTask
 
     if (task is None) == (train is None) or (task is None) != (data is None):
         raise SettingsError("give either --task NAME --data FOLDER, or --train FILE and --dev FILE")
     if train is not None:
-        training = own.read(train, labelled=True)
-        own = own.fitted(training)
-        _show_labels(own, training)
-        if dev is None:
-            print("bertie: no --dev: the last epoch's model is kept, unjudged", file=sys.stderr)
-        return TaskData(own, training, {"dev": own.read(dev, labelled=True)} if dev else {}, {})
+        return _read_files(own, train, {"dev": dev} if dev else {}, {})
     assert task is not None
     assert data is not None
     found = find_task(task)
-    training = found.read(found.file(data, "train"), labelled=True)
-    found = found.fitted(training)
-    _show_labels(found, training)
-    judged = {part: found.read(found.file(data, part), labelled=True) for part in found.dev_parts}
-    files = {part: found.file(data, part) for part in found.test_parts}
-    unlabelled = {part: found.read(file, labelled=False) for part, file in files.items() if file.exists()}
-    return TaskData(found, training, judged, unlabelled)
+    if not data.is_dir():  # one file would be learnt from and judged by
+        raise SettingsError(f"--data {data}: not a folder; give that of the task's official files")
+    if isinstance(found, GlueTask) and found.note:
+        print(f"{found.name}: {found.note}", file=sys.stderr)
+    dev_files = {part: found.file(data, part) for part in found.dev_parts}
+    test_files = {part: found.file(data, part) for part in found.test_parts}
+    unlabelled = {part: file for part, file in test_files.items() if file.exists()}
+    return _read_files(found, found.file(data, "train"), dev_files, unlabelled)
+
+
+def _read_files(
+    task: "Task[Any, Any]", train: Path, dev: Mapping[str, Path], unlabelled: Mapping[str, Path]
+) -> TaskData:
+    training = task.read(train, labelled=True)
+    task = task.fitted(training)
+    task.check_training(training, train)
+    _show_labels(task, training)
+    return TaskData(
+        task,
+        training,
+        {part: task.read(file, labelled=True) for part, file in dev.items()},
+        {part: task.read(file, labelled=False) for part, file in unlabelled.items()},
+    )
 
 
 def write_submissions(found: TaskData, run: Path, settings: "FinetuningSettings") -> None:
@@ -112,6 +125,8 @@ def write_submissions(found: TaskData, run: Path, settings: "FinetuningSettings"
     from bertie.tasks.evaluation import answer, load_for
     from bertie.tasks.glue import GlueTask
 
+    if not found.unlabelled:
+        return
     loaded = load_for(found.task, run / "model", settings.device)
     for part, examples in found.unlabelled.items():
         predictions = answer(loaded, examples)
@@ -142,4 +157,7 @@ def print_scores(scores: "dict[str, Scores]", as_json: bool) -> None:
         print(json.dumps(scores))
         return
     for part, values in scores.items():
-        print(f"{part:<16} " + "  ".join(f"{name} {value:.2f}" for name, value in values.items()))
+        shown = (
+            f"{name} {value if isinstance(value, int) else f'{value:.2f}'}" for name, value in values.items()
+        )
+        print(f"{part:<16} " + "  ".join(shown))

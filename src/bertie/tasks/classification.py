@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from bertie.base.errors import DataError, ModelError
 from bertie.base.files import write_text
-from bertie.base.rows import Rows, read_unquoted
+from bertie.base.rows import Rows, read_header, read_unquoted
 from bertie.model.directory import ProblemType
 from bertie.tasks import metrics
 from bertie.tasks.task import Head, Inputs, Scores, Task
@@ -29,9 +29,10 @@ METRICS: dict[str, Callable[[Values, Values], float]] = {
     "matthews_correlation": metrics.matthews_correlation,
     "pearson": metrics.pearson,
     "spearmanr": metrics.spearman,
-    "f1_micro": metrics.f1_micro,
+    "f1_micro": metrics.f1,
     "f1_macro": metrics.f1_macro,
 }
+_HEADER = ("index", "prediction")  # of GLUE's submissions
 _SHOWN_LABELS = 10
 
 
@@ -136,6 +137,9 @@ class TextClassification(Task[LabelledTexts, Values]):
     def score(self, examples: LabelledTexts, predictions: Values) -> Scores:
         """The task's metrics."""
         gold = self.gold(examples)
+        if "f1" in self.metrics:  # of the label 1 (MRPC, QQP), whichever class of a model's that is
+            positive = self.labels.index("1")
+            gold, predictions = gold == positive, predictions == positive
         return {name: 100 * METRICS[name](gold, predictions) for name in self.metrics}
 
     def write_predictions(self, examples: LabelledTexts, predictions: Values, path: Path) -> None:
@@ -150,17 +154,22 @@ class TextClassification(Task[LabelledTexts, Values]):
             values = [json.dumps(names[chosen].tolist(), ensure_ascii=False) for chosen in predictions]
         else:
             values = [self.labels[number] for number in predictions.tolist()]
-        lines = ["index\tprediction", *(f"{index}\t{value}" for index, value in enumerate(values))]
+        lines = ["\t".join(_HEADER), *(f"{index}\t{value}" for index, value in enumerate(values))]
         write_text(path, "\n".join(lines) + "\n")
 
     def read_predictions(self, examples: LabelledTexts, path: Path) -> Values:
-        """Read such a file, its rows in any order.
+        """Read such a file, its rows in any order; the header may be left out.
 
         Raises:
-            SettingsError: it lacks one of the columns.
+            SettingsError: the header lacks one of the columns.
             DataError: an index is missing, doubled or unknown, or a prediction is no label of the task.
         """
-        rows = read_unquoted(path, ["index", "prediction"])
+        return self._to_values(*self._read_labels(examples, path))
+
+    def _read_labels(self, examples: LabelledTexts, path: Path) -> tuple[Sequence[Any], Place]:
+        """The labels of a file of predictions as `LabelledTexts` has them, and where they stand."""
+        header = _HEADER if read_header(path)[0].isdecimal() else ()
+        rows = read_unquoted(path, _HEADER, header)
         row_of: dict[int, int] = {}
         for row, index in enumerate(rows.columns["index"]):
             if not index.isdecimal() or int(index) >= len(examples):
@@ -180,8 +189,8 @@ class TextClassification(Task[LabelledTexts, Values]):
             return rows.place(order[index])
 
         if self.problem_type == "multi_label_classification":
-            values = [_parse_names(value, place(index)) for index, value in enumerate(values)]
-        return self._to_values(values, place)
+            return [_parse_names(value, place(index)) for index, value in enumerate(values)], place
+        return values, place
 
     def _to_values(self, labels: Sequence[Any], place: Place) -> Values:
         if self.problem_type == "regression":

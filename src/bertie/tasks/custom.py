@@ -1,8 +1,7 @@
 """A person's own labelled data, in tables with named columns (base/rows.py), for every family of tasks."""
 
-import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -16,6 +15,7 @@ from bertie.model.directory import ProblemType
 from bertie.tasks.classification import LabelledTexts, TextClassification
 from bertie.tasks.entities import find_fault, is_plain
 from bertie.tasks.ner import TaggedSentences, Tagging
+from bertie.tasks.own_labels import detect_type, in_order, label_name, names_of_each, numbers_of
 from bertie.tasks.squad import SpanAnswers
 from bertie.tasks.squad_questions import Answer, Questions, read_questions
 from bertie.tasks.swag import Choices, MultipleChoice
@@ -88,35 +88,66 @@ class OwnTexts(_OwnFiles, TextClassification):
         else they are names of classes, which come in alphabetical order, or by size where all are numbers.
 
         Raises:
-            DataError: all labels are the same, a class has one example, or a label is not of the type.
+            DataError: a label is not of the type.
         """
         assert examples.labels is not None
-        task = self.settled(_detect_type(examples.labels)) if self.detect else self
+        task = self.settled(detect_type(examples.labels)) if self.detect else self
         task._check_type(examples)
+        if task.problem_type == "regression":
+            task.gold(examples)
+            return task
+        return replace(task, labels=in_order(set(chain.from_iterable(names_of_each(examples.labels)))))
+
+    def fitted_to_predictions(self, examples: LabelledTexts, path: Path) -> Self:
+        """By both, for a class may be predicted that is not gold, and gold numbers may all be whole."""
+        task = self.fitted(examples)
+        if task.problem_type == "regression":
+            return task
+        assert examples.labels is not None
+        predicted, _ = task._read_labels(examples, path)
+        if task.problem_type == "multi_label_classification":
+            predicted = [tuple(names) for names in predicted]
+        return self.fitted(replace(examples, labels=[*examples.labels, *predicted], rows=None))
+
+    def check_training(self, examples: LabelledTexts, path: Path) -> None:
+        """Look for labels that are all the same, and for a class with one example."""
+        assert examples.labels is not None
         if len(set(examples.labels)) == 1:
             raise DataError(
                 f"{examples.place(0)}: all examples have this one's label, {examples.labels[0]!r}; add others"
             )
-        if task.problem_type == "regression":
-            task.gold(examples)
-            return task
-        several = task.problem_type == "multi_label_classification"
-        names_of = examples.labels if several else [(label,) for label in examples.labels]
-        counts = Counter(name for names in names_of for name in names)
-        if lone := [name for name, count in counts.items() if count == 1]:
-            i = next(i for i, names in enumerate(names_of) if lone[0] in names)
-            others = f" (and so it is with {len(lone) - 1} other labels)" if len(lone) > 1 else ""
+        if self.problem_type == "regression":
+            return
+        names_of = names_of_each(examples.labels)
+        counts = Counter(chain.from_iterable(names_of))
+        lone = [name for name, count in counts.items() if count == 1]
+        if not lone:
+            return
+
+        def place(name: str) -> str:
+            return examples.place(next(i for i, names in enumerate(names_of) if name in names))
+
+        words = [name for name in counts if not numbers_of([name])]
+        if words and numbers_of(lone[:1]):
             raise DataError(
-                f"{examples.place(i)}: no other example has the label {lone[0]!r}{others}; "
-                "add some or delete it"
+                f"{place(words[0])}: {words[0]!r} is no number, so that all labels are names of classes, "
+                f"{lone[0]!r} that of one example; mend or delete the row"
             )
-        return replace(task, labels=_in_order(counts))
+        others = f" (and so it is with {len(lone) - 1} other labels)" if len(lone) > 1 else ""
+        raise DataError(
+            f"{place(lone[0])}: no other example has the label {lone[0]!r}{others}; add some or delete it"
+        )
 
     def _parse_label(self, rows: Rows, i: int) -> str | tuple[str, ...]:
         value = rows.columns[self.label][i]
+        if any(isinstance(item, list | dict) for item in (value if isinstance(value, list) else [value])):
+            raise DataError(
+                f"{rows.place(i)}: {value!r} in the column {self.label!r} is no label; write a string, a "
+                f"number or a list of them"
+            )
         if isinstance(value, list):
-            return tuple(map(_label_name, value))
-        name = _label_name(value)
+            return tuple(filter(None, map(label_name, value)))
+        name = label_name(value)
         if self.separator is not None:
             return tuple(filter(None, map(str.strip, name.split(self.separator))))
         if not name:
@@ -177,7 +208,9 @@ class OwnTags(_OwnFiles, Tagging):
             place, reason = fault
             i = int(np.searchsorted(np.cumsum([len(row) for row in tags]), place, side="right"))
             raise DataError(f"{rows.place(i)}: {reason}")
-        return TaggedSentences.of(words, tags, documents)
+        examples = TaggedSentences.of(words, tags, documents)
+        self._name_unknown_tags(examples, path)
+        return examples
 
     def with_labels(self, labels: Sequence[str]) -> Self:
         """With a model's labels in the model's order, which say what kind of tags they are.
@@ -276,17 +309,19 @@ class OwnChoices(_OwnFiles, MultipleChoice):
         if len(self.endings) == 1:
             endings = _lists_of_strings(rows, self.endings[0])
         else:
-            endings = list(map(list, zip(*(_texts(rows, column) for column in self.endings), strict=True)))
+            endings = list(map(list, zip(*(rows.columns[column] for column in self.endings), strict=True)))
         count = len(endings[0])
         for i, row in enumerate(endings):
             if len(row) != count or count < 2:
                 raise DataError(
                     f"{rows.place(i)}: {len(row)} endings; every row needs as many, two at the least"
                 )
+            if not all(isinstance(ending, str) and ending.strip() for ending in row):
+                raise DataError(f"{rows.place(i)}: an ending is no text; add it or delete the row")
         labels = None
         if labelled:
             numbers = [str(number) for number in range(count)]
-            names = list(map(_label_name, rows.columns[self.label]))
+            names = list(map(label_name, rows.columns[self.label]))
             if wrong := [i for i, name in enumerate(names) if name not in numbers]:
                 raise DataError(
                     f"{rows.place(wrong[0])}: label {names[wrong[0]]!r}; use one of {', '.join(numbers)}"
@@ -326,38 +361,3 @@ def _parse_answers(rows: Rows, column: str, i: int) -> list[Answer]:
             f'{rows.place(i)}: the answers are not of the form {{"text": ["…"], "answer_start": [0]}}'
         )
     return answers
-
-
-def _label_name(value: Any) -> str:
-    """A label in one line of text. pandas has floats where a column of whole numbers has gaps."""
-    if value is None or value != value:
-        return ""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return " ".join(str(value).split())
-
-
-def _detect_type(labels: Sequence[Any]) -> ProblemType:
-    if all(isinstance(label, tuple) for label in labels):
-        return "multi_label_classification"
-    numbers = _numbers(labels)
-    if numbers and not all(map(float.is_integer, numbers)):
-        return "regression"
-    return "single_label_classification"
-
-
-def _in_order(names: Iterable[str]) -> tuple[str, ...]:
-    names = sorted(names)
-    numbers = _numbers(names)
-    if numbers:
-        names.sort(key=dict(zip(names, numbers, strict=True)).__getitem__)
-    return tuple(names)
-
-
-def _numbers(labels: Sequence[Any]) -> list[float]:
-    """The labels as finite numbers; empty where one is something else."""
-    try:
-        numbers = [float(label) for label in labels]
-    except (TypeError, ValueError):
-        return []
-    return numbers if all(map(math.isfinite, numbers)) else []

@@ -140,7 +140,7 @@ def count_entities(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[s
 
 
 def entity_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, float]:
-    """What conlleval prints, in percent: precision, recall, f1, accuracy, and "f1 TYPE" of each type.
+    """What conlleval prints, in percent: accuracy, precision, recall, FB1, which is also f1, and each type's.
 
     Accuracy is the share of words whose tags are the same string. What is 0 / 0 is 0.
     """
@@ -149,10 +149,11 @@ def entity_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[st
     pairs = zip(chain.from_iterable(gold), chain.from_iterable(predicted), strict=True)
     equal = [gold_tag == predicted_tag for gold_tag, predicted_tag in pairs]
     return {
+        "accuracy": _percent(sum(equal), len(equal)),
         "precision": together.precision,
         "recall": together.recall,
+        "FB1": together.f1,
         "f1": together.f1,
-        "accuracy": _percent(sum(equal), len(equal)),
         **{f"f1 {kind}": counts.f1 for kind, counts in by_type.items()},
     }
 

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertie.base.errors import ModelError
+from bertie.base.errors import ModelError, SettingsError
+from bertie.model.config import BertConfig
 from bertie.model.directory import SEQUENCE_CLASSIFIER
 from bertie.model.engine import Engine, Float32s
 from bertie.model.sequences import Sequences, token_places
@@ -83,13 +84,17 @@ class Loaded(NamedTuple):
 
 
 def load_for(
-    task: Task[Any, Any], path: Path, device: str = "auto", precision: Precision = "float32"
+    task: Task[Any, Any],
+    path: Path,
+    device: str = "auto",
+    precision: Precision = "float32",
+    max_seq_length: int | None = None,
 ) -> Loaded:
-    """Read a model directory for a task.
+    """Read a model directory for a task; `max_seq_length` is that of its fine-tuning if not given.
 
     Raises:
         ModelError: the model has another head than the task needs, or other labels; or as `load_engine`.
-        SettingsError: there is no such device.
+        SettingsError: there is no such device, or `max_seq_length` is more than the model's positions.
     """
     engine, description = load_engine(path, device, precision)
     needed = ARCHITECTURES[task.head]
@@ -109,7 +114,19 @@ def load_for(
     if isinstance(task, SpanAnswers) and description.null_threshold is not None:
         task = replace(task, null_threshold=description.null_threshold)
     usual = task.defaults.get("max_seq_length", USUAL_LENGTH)
-    return Loaded(task, engine, description.tokenizer, description.max_seq_length or usual)
+    usual = description.max_seq_length or min(usual, description.config.max_position_embeddings)
+    length = max_seq_length or usual
+    check_length(length, description.config)
+    return Loaded(task, engine, description.tokenizer, length)
+
+
+def check_length(max_seq_length: int, config: BertConfig) -> None:
+    """Raise SettingsError where sequences would be longer than the model's positions."""
+    if max_seq_length > config.max_position_embeddings:
+        raise SettingsError(
+            f"max_seq_length {max_seq_length} is longer than the model's positions: "
+            f"{config.max_position_embeddings} at most"
+        )
 
 
 def answer(loaded: Loaded, examples: Any) -> Any:

@@ -10,7 +10,6 @@ import numpy as np
 import pydantic
 import torch
 
-from bertie.base.errors import SettingsError
 from bertie.base.files import read_json, write_json
 from bertie.base.progress import Progress
 from bertie.base.random import permutation, stream_key
@@ -26,7 +25,7 @@ from bertie.model.heads import (
     TokenClassificationModel,
 )
 from bertie.model.weights import load_weights, save_model
-from bertie.tasks.evaluation import USUAL_LENGTH, Evaluation, Part, evaluate, saved_threshold
+from bertie.tasks.evaluation import USUAL_LENGTH, Evaluation, Part, check_length, evaluate, saved_threshold
 from bertie.tasks.task import Head, Inputs, Scores, Task
 from bertie.tasks.torch_engine import TorchEngine
 from bertie.text.tokenizer import Tokenizer
@@ -282,11 +281,7 @@ def fit_settings(settings: FinetuningSettings, start: Start, inputs: Inputs) -> 
     Raises:
         SettingsError: they do not fit the model, or there is no such device.
     """
-    if settings.max_seq_length > start.config.max_position_embeddings:
-        raise SettingsError(
-            f"max_seq_length {settings.max_seq_length} is longer than the model's positions: "
-            f"{start.config.max_position_embeddings} at most"
-        )
+    check_length(settings.max_seq_length, start.config)
     digest = hashlib.sha256()
     assert inputs.labels is not None
     for values in (inputs.input_ids, inputs.bounds, inputs.labels):

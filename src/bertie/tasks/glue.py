@@ -54,7 +54,10 @@ class GlueTask(TextClassification):
         """`data` is a file, the task's folder, or the folder of all tasks."""
         if data.is_file():
             return data
-        return (data / self.folder if (data / self.folder).is_dir() else data) / f"{part}.tsv"
+        folder = data / self.folder if (data / self.folder).is_dir() else data
+        if part == "diagnostic":  # beside MNLI's
+            folder = folder.parent / "diagnostic"
+        return folder / f"{part}.tsv"
 
     def read(self, path: Path, labelled: bool) -> LabelledTexts:
         """Read a .tsv of the official download.
@@ -137,10 +140,14 @@ TASKS = (
         "mnli",
         _INFERENCE,
         dev_parts=("dev_matched", "dev_mismatched"),
-        test_parts=("test_matched", "test_mismatched"),
+        test_parts=("test_matched", "test_mismatched", "diagnostic"),
         folder="MNLI",
         columns=(Columns("sentence1", "sentence2", "gold_label"),),
-        submissions={"test_matched": "MNLI-m.tsv", "test_mismatched": "MNLI-mm.tsv"},
+        submissions={
+            "test_matched": "MNLI-m.tsv",
+            "test_mismatched": "MNLI-mm.tsv",
+            "diagnostic": "AX.tsv",
+        },
     ),
     GlueTask(
         "qnli",
@@ -165,11 +172,10 @@ TASKS = (
         main_metric="matthews_correlation",
         metrics=("matthews_correlation", "accuracy"),
         dev_parts=("diagnostic-full",),
-        test_parts=("diagnostic",),
+        test_parts=(),  # without labels it is a part of MNLI
         folder="diagnostic",
-        columns=(_SENTENCES, Columns("Premise", "Hypothesis", "Label")),  # without labels, with them
-        submissions={"diagnostic": "AX.tsv"},
-        note="the diagnostic set has no training part: a model fine-tuned on MNLI predicts it",
+        columns=(Columns("Premise", "Hypothesis", "Label"),),
+        note="the diagnostic set has no training part: a model fine-tuned on MNLI answers it",
     ),
 )
 SUBMISSION_FILES = tuple(name for task in TASKS for name in task.submissions.values())

@@ -1,8 +1,8 @@
 """Scores of predictions against gold labels, as shares: a hundredth of what the official scorers print.
 
-`gold` and `predicted` are int64 (n,), the classes' numbers; bool (n, L) where a text has several labels; or
-float64 (n,), numbers. Where a score is 0 / 0 it is 0, which is scikit-learn's choice for counts; the
-correlation with a constant, which scipy calls undefined, is 0 too.
+`gold` and `predicted` are int64 (n,), the classes' numbers; bool (n,), whether each is of one class; bool
+(n, L) where a text has several labels; or float64 (n,), numbers. Where a score is 0 / 0 it is 0, which is
+scikit-learn's choice for counts; the correlation with a constant, which scipy calls undefined, is 0 too.
 """
 
 from typing import Any, NamedTuple
@@ -29,13 +29,8 @@ def accuracy(gold: Labels, predicted: Labels) -> float:
     return float((gold == predicted).reshape(len(gold), -1).all(axis=1).mean())
 
 
-def f1(gold: Int64s, predicted: Int64s) -> float:
-    """Of class 1 among two (MRPC, QQP)."""
-    return float(label_scores(gold, predicted, classes=2).f1[1])
-
-
-def f1_micro(gold: Labels, predicted: Labels) -> float:
-    """Of all decisions about all labels together."""
+def f1(gold: Labels, predicted: Labels) -> float:
+    """Of all decisions, which are bool: of one class or not (MRPC, QQP), or about all labels together."""
     return float(_ratio(2 * (gold & predicted).sum(), gold.sum() + predicted.sum()))
 
 

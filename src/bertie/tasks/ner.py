@@ -7,6 +7,7 @@ is no CRF. Parts of speech, or other plain tags, are told in the same way; only 
 """
 
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -167,13 +168,32 @@ class Tagging(Task[TaggedSentences, Tags]):
         return "predictions.conll"
 
     def read(self, path: Path, labelled: bool) -> TaggedSentences:
-        return read_conll(path, labelled, self.plain)
+        examples = read_conll(path, labelled, self.plain)
+        self._name_unknown_tags(examples, path)
+        return examples
 
     def fitted(self, examples: TaggedSentences) -> Self:
         """With the tags of the examples as labels: O unless they are plain, then the others in order."""
         assert examples.tags is not None
         outside = [] if examples.scheme == "plain" else ["O"]
         return self.with_labels([*outside, *sorted(set(chain.from_iterable(examples.tags)) - {"O"})])
+
+    def check_training(self, examples: TaggedSentences, path: Path) -> None:
+        """Look for tags that are all the same."""
+        if len(self.labels) == 1:
+            raise DataError(f"{path}: all words have the first one's tag, {self.labels[0]!r}; add others")
+
+    def _name_unknown_tags(self, examples: TaggedSentences, path: Path) -> None:
+        """Say on stderr which tags the model, once its labels are known, can only miss; they are scored."""
+        unknown = set(chain.from_iterable(examples.tags or ())) - set(self.labels)
+        if self.labels and unknown:
+            assert examples.tags is not None
+            first = next(i for i, tags in enumerate(examples.tags, 1) if not unknown.isdisjoint(tags))
+            names = ", ".join(sorted(unknown))
+            print(
+                f"{path}: sentence {first}: tags that training does not have, and no answer will: {names}",
+                file=sys.stderr,
+            )
 
     def with_labels(self, labels: Sequence[str]) -> Self:
         """With a model's labels in the model's order.

@@ -138,6 +138,18 @@ class Task(ABC, Generic[Examples, Predictions]):
         """This task with the labels that the training examples have, where it does not bring its own."""
         return self
 
+    def fitted_to_predictions(self, examples: Examples, path: Path) -> Self:
+        """The same by gold examples and a file of predictions, where there is no training to go by."""
+        return self.fitted(examples)
+
+    def check_training(self, examples: Examples, path: Path) -> None:
+        """Look at the training examples, which were read from `path`, with the labels they have.
+
+        Raises:
+            DataError: nothing can be learnt from them; names the file and the row.
+        """
+        return
+
     def with_labels(self, labels: Sequence[str]) -> Self:
         """This task with a model's labels in the model's order."""
         return replace(self, labels=tuple(labels))
