@@ -32,7 +32,7 @@ def test_there_and_back(tmp_path, capsys, kind, layout):
     source = save_small(tmp_path, kind)
     status, out, err = run(capsys, "convert", source, tmp_path / "there", "--to", layout)
     assert (status, err) == (0, "")
-    assert out == f"{tmp_path / 'there'}: {load_any(source)[1].architecture}\n"
+    assert out == f"{tmp_path / 'there'}: {load_any(source)[1].architecture}, uncased\n"
     assert_same_model(load_any(source), load_any(tmp_path / "there"))
     status, _, _ = run(capsys, "convert", tmp_path / "there", tmp_path / "back", "--to", "bertie")
     assert status == 0
@@ -83,6 +83,17 @@ def test_a_model_that_cannot_be_read_leaves_nothing(tmp_path, capsys, layout):
     assert err.startswith(f"bertie: {weights}: damaged safetensors file")
     assert err.count("\n") == 1
     assert [file.name for file in tmp_path.iterdir()] == ["models"]
+
+
+@pytest.mark.parametrize("layout", ["bertie", "sentence-transformers", "tensorflow"])
+def test_who_knows_the_casing_says_it(tmp_path, capsys, layout):
+    source = save_small(tmp_path, "encoder")
+    for asked, expected in (((), "uncased"), (("--cased",), "cased"), (("--uncased",), "uncased")):
+        out = tmp_path / " ".join(["out", *asked])
+        _, printed, _ = run(capsys, "convert", source, out, "--to", layout, *asked)
+        assert printed == f"{out}: BertModel, {expected}\n"
+        assert load_any(out)[1].tokenizer.lowercase is (expected == "uncased")
+        source = out
 
 
 def test_the_real_checkpoint_of_tensorflow(shared_data, tmp_path, capsys):

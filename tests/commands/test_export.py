@@ -29,10 +29,3 @@ def test_export_measures_and_predicts(tmp_path, capsys):
     assert (status, err) == (0, "")
     status, _, err = run(capsys, "export", source, "--onnx", out)
     assert (status, err) == (2, f"bertie: {out}: already there; name another directory, or remove it\n")
-
-
-def test_export_names_what_is_not_installed(tmp_path, capsys, monkeypatch):
-    source = save_small(tmp_path, "classifier")
-    monkeypatch.setattr("bertie.commands.export.find_spec", lambda name: None if name == "onnx" else True)
-    status, _, err = run(capsys, "export", source, "--onnx", tmp_path / "out")
-    assert (status, err) == (2, "bertie: onnx missing: pip install 'bertie[train,onnx]'\n")

@@ -10,7 +10,9 @@ from tests.commands.test_main import run
 from tests.inference.small_models import CONFIG, LABELS, TOKENIZER, save_small
 
 from bertie.base.files import read_json, write_json
+from bertie.inference.exporting import export
 from bertie.model.conversion import convert
+from bertie.model.onnx import Quantization
 from bertie.text.vocabulary import Vocabulary
 
 
@@ -136,6 +138,21 @@ def test_other_layouts(tmp_path, capsys, layout):
     assert all(check["passed"] for check in checks.values())
 
 
+def test_an_exported_model(classifier, tmp_path, capsys):
+    whole, _ = inspect(capsys, classifier)
+    export(classifier, tmp_path / "exported", Quantization(layers=True))
+    facts, checks = inspect(capsys, tmp_path / "exported")
+    assert facts.pop("layout") == "ONNX"
+    assert facts.pop("files").keys() == {"model.onnx"}
+    assert facts.items() <= whole.items()
+    assert {"labels", "parameters", "vocabulary"} <= facts.keys()
+    assert all(check["passed"] for check in checks.values())
+    (tmp_path / "exported" / "model.onnx").write_bytes(b"damaged")
+    status, _, err = run(capsys, "inspect", tmp_path / "exported")
+    assert status == 2
+    assert "model.onnx: ONNX Runtime cannot read it" in err
+
+
 def test_a_real_pickle(shared_data, capsys):
     path = shared_data / "checkpoints" / "hf_tiny_bert_seqcls"
     status, _, err = run(capsys, "inspect", path)
@@ -151,3 +168,6 @@ def test_what_is_no_model(tmp_path, capsys):
     status, _, err = run(capsys, "inspect", tmp_path)
     assert status == 2
     assert err == f"bertie: {tmp_path}: not a model directory: it has no config.json\n"
+    save_small(tmp_path, "encoder").rename(tmp_path / "model")
+    _, _, err = run(capsys, "inspect", tmp_path)
+    assert err.endswith(f"it has no config.json; the model of this run is {tmp_path / 'model'}\n")

@@ -38,7 +38,7 @@ def test_an_exported_model_answers_the_same(tmp_path, kind):
 
 
 def test_nothing_of_an_exported_model_needs_torch(tmp_path):
-    """Every head by `bertie predict`, an encoder by `bertie.load`, and `bertie evaluate`."""
+    """Every head by `bertie predict`, an encoder by `bertie.load`, `bertie evaluate`; the rest says so."""
     for kind in MODELS:
         export(save_small(tmp_path, kind), tmp_path / f"exported {kind}", Quantization())
     (tmp_path / "dev.csv").write_text("text,label\nthe cat,good\nparis,bad\n")
@@ -49,18 +49,18 @@ from pathlib import Path
 class NoTorch:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in ("torch", "onnx", "transformers"):
-            raise ModuleNotFoundError(f"no {name} here")
+            raise ModuleNotFoundError(f"no {name} here", name=name)
 
 sys.meta_path.insert(0, NoTorch())
 import bertie
 from bertie.commands.main import main
 
-def run(*arguments):
+def run(*arguments, status=0):
     sys.argv = ["bertie", *map(str, arguments)]
     try:
         main()
     except SystemExit as ended:
-        assert not ended.code, arguments
+        assert (ended.code or 0) == status, arguments
 
 for path in sorted(Path(sys.argv[1]).glob("exported *")):
     if path.name == "exported encoder":
@@ -72,6 +72,8 @@ for path in sorted(Path(sys.argv[1]).glob("exported *")):
         run("predict", path, "--text", text, *pair)
     if path.name == "exported classifier":
         run("evaluate", "--model", path, "--data", path.parent / "dev.csv")
+run("finetune", "--model", path, "--data", path, "--out", path / "no", status=2)
+run("convert", path, path / "no", "--to", "bertie", status=2)
 assert "torch" not in sys.modules
 """
     done = subprocess.run(
@@ -80,6 +82,7 @@ assert "torch" not in sys.modules
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\n") >= len(MODELS)
     assert "accuracy" in done.stdout
+    assert done.stderr == "bertie: this needs torch: pip install 'bertie[train]'\n" * 2
 
 
 def test_without_torch_other_models_say_what_they_need(tmp_path, monkeypatch):

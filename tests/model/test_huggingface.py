@@ -4,6 +4,8 @@ import json
 import os
 import pickle
 import re
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -17,9 +19,12 @@ from tests.parity.transformers_peer import SHAPE, copy_weights
 from bertie.base.errors import ModelError
 from bertie.base.files import write_json
 from bertie.model.config import BertConfig
+from bertie.model.directory import Description
 from bertie.model.heads import EncoderModel, PreTrainingModel
 from bertie.model.huggingface import check_tied, read_weights, tell_architecture
-from bertie.model.weights import load_weights, named_weights
+from bertie.model.weights import load_weights, named_weights, save_model
+from bertie.text.tokenizer import Tokenizer
+from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
 CONFIG = BertConfig(**SHAPE)
 EXPECTED = named_weights(PreTrainingModel(CONFIG))
@@ -103,11 +108,50 @@ def test_their_own_shards(tmp_path):
     assert_same(ours.state_dict(), expected.state_dict())
 
 
+def test_loading_draws_no_weights_and_imports_no_compiler(tmp_path):
+    """torch's meta device imports SymPy and more for some operators, which takes longer than the loading."""
+    save_model(
+        tmp_path / "model",
+        PreTrainingModel(CONFIG),
+        Description(CONFIG, "BertForPreTraining", (), Tokenizer(Vocabulary([*SPECIAL_TOKENS]))),
+        "card",
+    )
+    script = """
+import sys
+from pathlib import Path
+import torch
+from bertie.model.weights import load_model
+before = torch.get_rng_state()
+load_model(Path(sys.argv[1]))
+assert torch.equal(torch.get_rng_state(), before)
+assert "sympy" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script, tmp_path / "model"], check=True)
+
+
 def test_a_missing_shard_is_named(tmp_path):
     write(tmp_path, EXPECTED, "sharded safetensors")
     (tmp_path / "model-00002-of-00003.safetensors").unlink()
     with pytest.raises(ModelError, match=r"model-00002-of-00003\.safetensors: no such file"):
         read_weights(tmp_path)
+
+
+def test_an_index_that_names_no_files(tmp_path):
+    write(tmp_path, EXPECTED, "sharded safetensors")
+    (tmp_path / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(
+        ModelError, match=r"the weight 'bert\.embeddings\.word_embeddings\.weight' is missing"
+    ):
+        load_weights(tmp_path, PreTrainingModel(CONFIG))
+
+
+@pytest.mark.parametrize("only", ["", "bert."])
+def test_an_encoder_that_is_larger_than_the_configuration_is_refused(tmp_path, only):
+    write(tmp_path, EXPECTED, "safetensors")
+    fewer = CONFIG.model_copy(update={"num_hidden_layers": CONFIG.num_hidden_layers - 1})
+    message = rf"bert\.encoder\.layer\.{fewer.num_hidden_layers}\.\S+ has no place in the network that config"
+    with pytest.raises(ModelError, match=message):
+        load_weights(tmp_path, PreTrainingModel(fewer), only)
 
 
 @pytest.mark.parametrize("layout", ["pickle", "sharded pickle"])
@@ -150,6 +194,18 @@ def test_no_code_in_a_pickle_is_run(tmp_path, how):
 def test_a_pickle_of_something_else(tmp_path, value):
     torch.save(value, tmp_path / "pytorch_model.bin")
     with pytest.raises(ModelError, match="not a table of weights"):
+        read_weights(tmp_path, allow_pickle=True)
+
+
+def test_a_changed_byte_of_a_weight_in_a_pickle_is_noticed(tmp_path):
+    """Each has a checksum in the archive that torch.save has written since 1.6."""
+    write(tmp_path, EXPECTED, "pickle")
+    file = tmp_path / "pytorch_model.bin"
+    content = bytearray(file.read_bytes())
+    weight = EXPECTED["bert.embeddings.word_embeddings.weight"].numpy().tobytes()
+    content[content.index(weight) + 100] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(ModelError, match=r"pytorch_model\.bin: damaged"):
         read_weights(tmp_path, allow_pickle=True)
 
 
@@ -205,7 +261,8 @@ def test_weights_of_another_architecture_are_refused_by_its_name(tmp_path):
     [
         ("tf_model.h5", "from_tf=True"),
         ("flax_model.msgpack", "from_flax=True"),
-        ("bert_model.ckpt.index", "bertie convert"),
+        ("model.ckpt-343.index", "bertie convert"),
+        ("bert_model.ckpt.data-00000-of-00001", "is missing; fetch it too"),
     ],
 )
 def test_weights_for_other_libraries_alone(tmp_path, file, advice):

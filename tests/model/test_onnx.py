@@ -213,6 +213,13 @@ def test_what_reads_from_left_to_right_or_has_a_bilstm_is_refused(tmp_path):
             save_onnx(tmp_path / "model.onnx", model, config, FLOAT32)
 
 
+def test_a_model_that_is_too_large_for_a_file_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("bertie.model.onnx.MAX_BYTES", 1000)
+    with pytest.raises(ModelError, match=r"model\.onnx: [\d,]+ bytes of weights, of which ONNX takes 1,000;"):
+        save_onnx(tmp_path / "model.onnx", EncoderModel(CONFIG), CONFIG, FLOAT32)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_real_model_of_transformers(shared_data, tmp_path):
     path = shared_data / "checkpoints" / "hf_tiny_bert_seqcls"
     if not path.is_dir():

@@ -255,7 +255,7 @@ def test_other_models_are_refused_by_their_name(tmp_path, name):
     config = getattr(transformers, f"{name}Config")()
     config.save_pretrained(tmp_path)
     VOCABULARY.save(tmp_path / "vocab.txt")
-    with pytest.raises(ModelError, match=f"model_type is '{name.lower()}'; only 'bert' can be loaded"):
+    with pytest.raises(ModelError, match=f"model_type is '{name.lower()}', .* use `transformers`"):
         load_model(tmp_path)
 
 
@@ -265,11 +265,33 @@ def test_other_models_are_refused_by_their_name(tmp_path, name):
         ("position_embedding_type", "relative_key_query"),
         ("add_cross_attention", True),
         ("pruned_heads", {"0": [1]}),
+        ("quantization_config", {"load_in_8bit": True}),
     ],
 )
 def test_what_bert_had_not_is_refused_by_its_name(tmp_path, key, value):
     write_json(tmp_path / "config.json", {**CONFIG.model_dump(), key: value})
     with pytest.raises(ModelError, match=re.escape(f"config.json: {key} is {value!r}; only")):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([], "not a JSON object"),
+        ({}, "absent or empty"),
+        ({"hidden_size": 10, "num_attention_heads": 4}, "hidden_size 10 is not a multiple"),
+        ({"id2label": ["bad", "good"]}, "id2label = "),
+        ({"id2label": {"bad": "0", "good": "1"}}, "id2label.bad"),
+        ({"num_labels": "two"}, "num_labels = 'two': input should be a valid integer"),
+        ({"architectures": "BertModel"}, "architectures = 'BertModel': input should be"),
+        ({"problem_type": "guess"}, "problem_type = 'guess': input should be 'single_label_classification'"),
+    ],
+    ids=str,
+)
+def test_a_config_that_cannot_be_is_named(tmp_path, content, message):
+    write_json(tmp_path / "config.json", content)
+    VOCABULARY.save(tmp_path / "vocab.txt")
+    with pytest.raises(ModelError, match=f"config.json: {re.escape(message)}"):
         load_model(tmp_path)
 
 

@@ -26,9 +26,18 @@ def convert(
         ),
     ],
     allow_pickle: AllowPickle = False,
+    cased: Annotated[
+        bool | None,
+        typer.Option(
+            "--cased/--uncased",
+            help="Whether upper-case letters are kept. Google's files and a bare vocab.txt do not say: it is "
+            "told from the folder's name or the vocabulary if not given.",
+        ),
+    ] = None,
 ) -> None:
     """Write a model in another layout. Nothing is overwritten."""
     from bertie.model.conversion import convert
 
-    description = convert(source, output, to, allow_pickle)
-    print(f"{output}: {description.architecture}")
+    description = convert(source, output, to, allow_pickle, None if cased is None else not cased)
+    casing = "uncased" if description.tokenizer.lowercase else "cased"
+    print(f"{output}: {description.architecture}, {casing}")

@@ -1,6 +1,5 @@
 """`bertie export`"""
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -45,13 +44,9 @@ def export(
     columns: Columns = None,
 ) -> None:
     """Write a model for ONNX Runtime: what comes out answers without torch, here and elsewhere."""
-    from bertie.base.errors import SettingsError
-    from bertie.tasks.catalogue import find_task
-
-    if missing := [name for name in ("torch", "onnx", "onnxruntime") if not find_spec(name)]:
-        raise SettingsError(f"{', '.join(missing)} missing: pip install 'bertie[train,onnx]'")
     from bertie.inference.exporting import export
     from bertie.model.onnx import Quantization
+    from bertie.tasks.catalogue import find_task
 
     judged = find_task(task) if task else own_task(kind, text, pair, label, separator, columns)
     for file, name, before, after in export(

@@ -52,6 +52,9 @@ for verb in (
 ):
     app.command()(verb)
 
+# The extra of pyproject.toml that brings a package which whole verbs need.
+EXTRAS = {"torch": "train", "matplotlib": "train", "onnx": "onnx"}
+
 _FREE_SPACE = "free some space and run the command again (pretrain: with --resume)"
 _NO_PERMISSION = "no permission; name another place, or have the permissions changed"
 _NO_FOLDER = "a file stands where a folder is needed; name another place"
@@ -80,6 +83,12 @@ def main() -> None:
         app()
     except BertieError as error:
         print(f"bertie: {error}", file=sys.stderr)
+        sys.exit(2)
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRAS:
+            raise
+        extra = EXTRAS[error.name]
+        print(f"bertie: this needs {error.name}: pip install 'bertie[{extra}]'", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:  # the reader of our output has gone, as `| head` does
         sys.stderr.close()

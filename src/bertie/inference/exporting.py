@@ -57,7 +57,7 @@ def export(
         write_description(temporary, description, card="")
         save_onnx(temporary / ONNX_FILE, model, description.config, quantization)
         rows = [row for file in dev for row in _measure(source, temporary, description, task, file)]
-        write_text(temporary / "README.md", _card(source, description, quantization, rows))
+        write_text(temporary / "README.md", _card(output.name, description, quantization, rows))
     return rows
 
 
@@ -100,9 +100,7 @@ def share_equal(before: Any, after: Any) -> float:
     return 100 * float(np.mean(same))
 
 
-def _card(
-    source: Path, description: Description, quantization: Quantization, rows: Sequence[Measured]
-) -> str:
+def _card(name: str, description: Description, quantization: Quantization, rows: Sequence[Measured]) -> str:
     """The directory's README.md."""
     parts = [name for name, rounded in quantization._asdict().items() if rounded]
     precision = f"int8 in the {' and the '.join(parts)}, float32 elsewhere" if parts else "float32"
@@ -115,9 +113,9 @@ def _card(
             "library_name: onnx",
             "tags: [bert, onnx]",
             "---",
-            f"# {source.resolve().name}, exported with bertie",
+            f"# {name}",
             "",
-            f"{description.architecture} in `{ONNX_FILE}`: {precision}.",
+            f"Exported by bertie: {description.architecture} in `{ONNX_FILE}`: {precision}.",
             "",
             *table,
             "",

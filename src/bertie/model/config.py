@@ -5,12 +5,17 @@ from typing import Literal
 
 import pydantic
 
-from bertie.base.errors import ModelError
-from bertie.base.files import read_json
-from bertie.base.settings import Settings
+from bertie.base.errors import ModelError, SettingsError
+from bertie.base.files import read_object
+from bertie.base.settings import S, Settings, resolve
 
 # Keys of `transformers`' config.json for what BERT had not in 2018, and what they are without it.
-ABSENT = {"position_embedding_type": "absolute", "add_cross_attention": False, "pruned_heads": {}}
+ABSENT = {
+    "position_embedding_type": "absolute",
+    "add_cross_attention": False,
+    "pruned_heads": {},
+    "quantization_config": None,
+}
 OWN_MODEL_TYPE = "bertie"  # of models that `transformers` would take for others: it refuses to load these
 
 
@@ -45,21 +50,36 @@ class BertConfig(Settings):
 
     @classmethod
     def load(cls, path: Path) -> "BertConfig":
-        """Read `config.json` (Hugging Face) or `bert_config.json` (google); keys that are not ours are left.
+        """Read `config.json` (Hugging Face) or `bert_config.json` (google).
 
         Raises:
-            DataError: the file is missing or is not JSON.
-            ModelError: a value cannot be used, or the file is of another architecture.
+            DataError: the file is not JSON.
+            ModelError: it is absent, a value cannot be used, or it is of another architecture.
         """
-        values = read_json(path)
+        values = read_object(path)
+        if not values:
+            raise ModelError(f"{path}: absent or empty; take it from where the weights are from")
         if values.get("model_type", "bert") not in ("bert", OWN_MODEL_TYPE):
-            raise ModelError(f"{path}: model_type is {values['model_type']!r}; only 'bert' can be loaded")
+            raise ModelError(
+                f"{path}: model_type is {values['model_type']!r}, but bertie loads 'bert' alone; "
+                f"use `transformers` for this model"
+            )
         for key, value in ABSENT.items():
             if values.get(key, value) != value:
                 raise ModelError(f"{path}: {key} is {values[key]!r}; only {value!r} can be loaded")
-        try:
-            return cls(**{key: values[key] for key in cls.model_fields if key in values})
-        except pydantic.ValidationError as failure:
-            error = failure.errors()[0]
-            key = ".".join(str(part) for part in error["loc"])
-            raise ModelError(f"{path}: {key}: {error['msg']}") from None
+        return read_section(cls, path)
+
+
+def read_section(section: type[S], path: Path) -> S:
+    """What a model's JSON file says under the keys of `section`; its other keys are left.
+
+    Raises:
+        DataError: the file is not JSON.
+        ModelError: a value cannot be used.
+    """
+    values = read_object(path)
+    try:
+        known = {key: values[key] for key in section.model_fields if key in values}
+        return resolve(section, known, source=str(path))
+    except SettingsError as error:
+        raise ModelError(str(error)) from None

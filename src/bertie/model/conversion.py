@@ -1,5 +1,6 @@
 """A model from any layout to any other."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -9,12 +10,22 @@ from bertie.model.directory import Description
 from bertie.model.heads import EncoderModel, Model
 from bertie.model.sentence_transformers import Embedding
 from bertie.model.weights import load_model, save_model
+from bertie.text.tokenizer import Tokenizer
 
 Layout = Literal["bertie", "huggingface", "sentence-transformers", "tensorflow"]
 
 
-def convert(source: Path, output: Path, layout: Layout, allow_pickle: bool = False) -> Description:
+def convert(
+    source: Path, output: Path, layout: Layout, allow_pickle: bool = False, lowercase: bool | None = None
+) -> Description:
     """Write the model in `source` to `output`, which is whole or not there.
+
+    Args:
+        source: a model in any layout.
+        output: the new directory.
+        layout: what it is written as.
+        allow_pickle: see `read_weights`.
+        lowercase: whether text is lower-cased; as `source` says, or as it is told, if not given.
 
     Returns:
         What was written.
@@ -26,6 +37,10 @@ def convert(source: Path, output: Path, layout: Layout, allow_pickle: bool = Fal
     if output.exists():
         raise SettingsError(f"{output}: already there; name another directory, or remove it")
     model, description = load_any(source, allow_pickle)
+    if lowercase is not None:
+        old = description.tokenizer
+        tokenizer = Tokenizer(old.vocabulary, lowercase, old.max_word_characters, old.added_tokens)
+        description = replace(description, tokenizer=tokenizer)
     if layout == "tensorflow":
         tensorflow.save_model(output, model, description)
         return description

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bertie.base.errors import ModelError
-from bertie.base.files import read_json, write_json, write_text
-from bertie.model.config import OWN_MODEL_TYPE, BertConfig
+from bertie.base.files import read_object, write_json, write_text
+from bertie.base.settings import Settings
+from bertie.model.config import OWN_MODEL_TYPE, BertConfig, read_section
 from bertie.model.sentence_transformers import Embedding, read_embedding, transformer_folder, write_embedding
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.trie import SUFFIX
@@ -27,6 +28,19 @@ POOLED = (
     "BertForMultipleChoice",
 )
 OWN_KEYS = ("null_threshold", "max_seq_length")  # in config.json; `transformers` keeps them
+
+
+class HeadConfig(Settings):
+    """What config.json says beside BertConfig, under its keys; the last three are our own."""
+
+    architectures: tuple[str, ...] | None = None
+    model_type: str = "bert"
+    num_labels: int = 2  # a key until 2020
+    id2label: dict[int, Any] | None = None
+    problem_type: ProblemType | None = None
+    null_threshold: float | None = None
+    max_seq_length: int | None = None
+    bilstm: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,22 +132,26 @@ def read_description(path: Path, architecture: str | None = None) -> Description
     folder = transformer_folder(path)
     file = config_file(folder)
     if not file.is_file():
-        raise ModelError(f"{folder}: not a model directory: it has no config.json")
-    config = BertConfig.load(file)
-    values = read_json(file)
-    architecture = (values.get("architectures") or [architecture or "BertModel"])[0]
-    labels = _labels(architecture, values)
+        run = path / "model"
+        advice = f"; the model of this run is {run}" if run.is_dir() else ""
+        raise ModelError(f"{folder}: not a model directory: it has no config.json{advice}")
+    config, head = BertConfig.load(file), read_section(HeadConfig, file)
+    architecture = (head.architectures or [architecture or "BertModel"])[0]
+    labels = _labels(architecture, head)
     # What `transformers` takes where the file does not say.
     usual: ProblemType = "regression" if len(labels) == 1 else "single_label_classification"
-    tokenizer = _fitted(Tokenizer.load(folder), config, str(folder))
-    problem_type = values.get("problem_type") or usual
-    own = {key: values.get(key) for key in OWN_KEYS}
-    bilstm = values.get("bilstm", False)
-    embedding = read_embedding(path, config.max_position_embeddings)
     description = Description(
-        config, architecture, labels, tokenizer, problem_type, **own, embedding=embedding, bilstm=bilstm
+        config,
+        architecture,
+        labels,
+        _fitted(Tokenizer.load(folder), config, str(folder)),
+        head.problem_type or usual,
+        head.null_threshold,
+        head.max_seq_length,
+        read_embedding(path, config.max_position_embeddings),
+        head.bilstm,
     )
-    if values.get("model_type", "bert") != description.model_type:
+    if head.model_type != description.model_type:
         raise ModelError(
             f"{file}: a left-to-right {architecture} that reads [CLS], which has seen no "
             f"other token; here the last one is read: fine-tune the model with `bertie finetune`"
@@ -149,7 +167,7 @@ def config_file(folder: Path) -> Path:
 
 def names_architecture(folder: Path) -> bool:
     """Whether a folder's config says what the model is, as it does since 2019."""
-    return bool(read_json(config_file(folder)).get("architectures"))
+    return bool(read_object(config_file(folder)).get("architectures"))
 
 
 def _download(path: Path) -> str:
@@ -176,10 +194,9 @@ def _fitted(tokenizer: Tokenizer, config: BertConfig, where: str) -> Tokenizer:
     return Tokenizer(vocabulary, tokenizer.lowercase, tokenizer.max_word_characters, tokenizer.added_tokens)
 
 
-def _labels(architecture: str, values: dict[str, Any]) -> tuple[str, ...]:
+def _labels(architecture: str, head: HeadConfig) -> tuple[str, ...]:
     """A classifier's labels; `transformers` does not write them where they are two without names."""
     if architecture not in (SEQUENCE_CLASSIFIER, "BertForTokenClassification"):
         return ()
-    count = values.get("num_labels", 2)  # a key until 2020
-    names = values.get("id2label") or {str(number): f"LABEL_{number}" for number in range(count)}
-    return tuple(str(names[number]) for number in sorted(names, key=int))
+    names = head.id2label or {number: f"LABEL_{number}" for number in range(head.num_labels)}
+    return tuple(str(names[number]) for number in sorted(names))

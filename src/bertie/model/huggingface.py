@@ -1,6 +1,7 @@
 """Weights in any layout that Hugging Face's libraries have written since 2018, under the names of today."""
 
 import re
+import zipfile
 from collections.abc import Collection
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from bertie.base.errors import ModelError
-from bertie.base.files import read_json
+from bertie.base.files import read_object
 from bertie.model.directory import SEQUENCE_CLASSIFIER, config_file
 
 WEIGHTS_FILE, PICKLE_FILE = "model.safetensors", "pytorch_model.bin"
@@ -17,7 +18,8 @@ WEIGHTS_FILE, PICKLE_FILE = "model.safetensors", "pytorch_model.bin"
 FOREIGN = {
     "tf_model.h5": "load it in transformers 4 with from_tf=True and save it with save_pretrained",
     "flax_model.msgpack": "load it in transformers 4 with from_flax=True and save it with save_pretrained",
-    "*.ckpt*.index": "make a model directory of it with `bertie convert`",
+    "*.index": "make a model directory of it with `bertie convert`",
+    "*.data-00000-of-*": "the file *.index beside it is missing; fetch it too",
     "model.onnx": "it predicts, embeds and evaluates; all else needs the model that it was exported from",
 }
 
@@ -74,11 +76,11 @@ def weight_files(path: Path) -> list[Path]:
         if (path / name).exists():
             return [path / name]
         if (index := path / f"{name}.index.json").exists():
-            return [path / file for file in sorted(set(read_json(index)["weight_map"].values()))]
+            return [path / file for file in sorted({*read_object(index).get("weight_map", {}).values()})]
     for pattern, advice in FOREIGN.items():
         for file in path.glob(pattern):
             raise ModelError(f"{file}: weights for another library alone; {advice}")
-    raise ModelError(f"{path / WEIGHTS_FILE}: no such file")
+    raise ModelError(f"{path / WEIGHTS_FILE}: no such file; fetch the weights too")
 
 
 def check_tied(stored: dict[str, Tensor], path: Path) -> None:
@@ -108,7 +110,7 @@ def tell_architecture(stored: Collection[str], path: Path) -> str:
     if "classifier.weight" not in stored:
         return "BertModel"
     file = config_file(path)
-    if read_json(file).get("finetuning_task") in GLUE_TASKS:
+    if read_object(file).get("finetuning_task") in GLUE_TASKS:
         return SEQUENCE_CLASSIFIER
     raise ModelError(
         f'{file}: names no architecture; add "num_labels" and "architectures": ["{SEQUENCE_CLASSIFIER}"], or '
@@ -136,6 +138,11 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 def _read_pickle(path: Path) -> dict[str, Tensor]:
     try:
+        if zipfile.is_zipfile(path):  # as since torch 1.6; torch itself does not look at the checksums in it
+            with zipfile.ZipFile(path) as archive:
+                damaged = archive.testzip()
+            if damaged:
+                raise zipfile.BadZipFile(damaged)
         stored = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise ModelError(f"{path}: no such file") from None

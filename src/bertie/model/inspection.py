@@ -3,17 +3,17 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from bertie.base.errors import ModelError
 from bertie.base.files import read_object
 from bertie.model import tensorflow
 from bertie.model.conversion import is_tensorflow
-from bertie.model.directory import Description, config_file
+from bertie.model.directory import Description, config_file, read_description
 from bertie.model.huggingface import TIED, check_tied, weight_files
+from bertie.model.onnx_engine import ONNX_FILE, OnnxEngine
 from bertie.model.sentence_transformers import transformer_folder
-from bertie.model.weights import POOLER, named_weights, new_model, read_parts
+from bertie.model.weights import POOLER, empty_model, named_weights, read_parts
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS
 
@@ -52,16 +52,21 @@ def inspect_model(path: Path, allow_pickle: bool = False) -> Inspection:
     Raises:
         ModelError: it cannot be read at all.
     """
+    stored: dict[str, Tensor] | None = None  # of an exported graph, whose weights have other names
     if is_tensorflow(path):
         model, description = tensorflow.load_model(path)
         stored = named_weights(model)
         folder = path if path.is_dir() else path.parent
         layout, files = "TensorFlow", sorted(folder.glob("*.index")) + sorted(folder.glob("*.data-*"))
+    elif (path / ONNX_FILE).exists():
+        description = read_description(path)
+        engine = OnnxEngine(path, description)
+        model = empty_model(description, path, pooler="pooler_output" in engine.outputs)
+        folder, layout, files = path, "ONNX", [path / ONNX_FILE]
     else:
         description, stored = read_parts(path, allow_pickle)
         folder = transformer_folder(path)
-        with torch.device("meta"):
-            model = new_model(description, path, pooler=POOLER in stored)
+        model = empty_model(description, path, pooler=POOLER in stored)
         layout = "sentence-transformers" if description.embedding else "Hugging Face"
         files = weight_files(folder)
     expected = named_weights(model)
@@ -72,7 +77,7 @@ def inspect_model(path: Path, allow_pickle: bool = False) -> Inspection:
         "layout": layout,
         **_written_by(folder),
         "files": {file.name: file.stat().st_size for file in files},
-        "dtype": sorted({str(weight.dtype).removeprefix("torch.") for weight in stored.values()}),
+        **_dtypes(stored),
         "architecture": description.architecture,
         **_head(description),
         **{name: getattr(description.config, name) for name in SIZES},
@@ -80,7 +85,16 @@ def inspect_model(path: Path, allow_pickle: bool = False) -> Inspection:
         "parameters_without_embeddings": sum(sizes.values()) - embeddings,
         **_vocabulary(tokenizer),
     }
-    return Inspection(facts, _checks(expected, stored, tokenizer, description, path))
+    checks = _vocabulary_checks(tokenizer, description)
+    if stored is not None:
+        checks += _weight_checks(expected, stored, path)
+    return Inspection(facts, checks)
+
+
+def _dtypes(stored: dict[str, Tensor] | None) -> dict[str, list[str]]:
+    if stored is None:
+        return {}
+    return {"dtype": sorted({str(weight.dtype).removeprefix("torch.") for weight in stored.values()})}
 
 
 def _written_by(folder: Path) -> dict[str, str]:
@@ -111,14 +125,15 @@ def _vocabulary(tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def _checks(
-    expected: dict[str, Tensor],
-    stored: dict[str, Tensor],
-    tokenizer: Tokenizer,
-    description: Description,
-    path: Path,
-) -> list[Check]:
+def _vocabulary_checks(tokenizer: Tokenizer, description: Description) -> list[Check]:
     entries, rows = len(tokenizer.vocabulary), description.config.vocab_size
+    return [
+        Check("vocabulary fits the embeddings", entries <= rows, f"{entries:,} entries, {rows:,} embeddings"),
+        _casing(tokenizer),
+    ]
+
+
+def _weight_checks(expected: dict[str, Tensor], stored: dict[str, Tensor], path: Path) -> list[Check]:
     missing = [name for name in expected if name not in stored]
     misfits = [
         f"{name} {tuple(stored[name].shape)}, not {tuple(weight.shape)}"
@@ -128,8 +143,6 @@ def _checks(
     left_over = [name for name in stored if name not in expected and name not in TIED]
     infinite = [name for name, weight in stored.items() if not weight.isfinite().all()]
     return [
-        Check("vocabulary fits the embeddings", entries <= rows, f"{entries:,} entries, {rows:,} embeddings"),
-        _casing(tokenizer),
         _none("weights complete", [*missing, *misfits], f"{len(expected):,}"),
         _none("no weights left over", left_over),
         _tied(stored, path),

@@ -44,6 +44,7 @@ INT8_LIMIT = 64
 TEXTS: list[str | int] = ["batch"]  # the names of sizes that are free
 TOKENS: list[str | int] = ["batch", "sequence"]
 CHOICES: list[str | int] = ["batch", "choices"]
+MAX_BYTES = 2**31 - 1  # of a protocol buffer
 
 
 class Quantization(NamedTuple):
@@ -68,10 +69,12 @@ def save_onnx(
     """Write a model as a graph with its weights.
 
     Raises:
-        ModelError: the model reads from left to right or has a BiLSTM.
+        ModelError: the model reads from left to right or has a BiLSTM, or is too large.
     """
     graph = _Graph(model, config, quantization)
     outputs = graph.head(model)
+    if (size := sum(len(weight.raw_data) for weight in graph.weights.values())) > MAX_BYTES:
+        raise ModelError(f"{file}: {size:,} bytes of weights, of which ONNX takes {MAX_BYTES:,}; try int8")
     for name, (value, _) in outputs.items():
         graph.nodes.append(helper.make_node("Identity", [value], [name]))
     shape = [*CHOICES, "sequence"] if isinstance(model, MultipleChoiceModel) else TOKENS

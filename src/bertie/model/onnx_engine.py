@@ -43,7 +43,7 @@ class OnnxEngine:
         except Exception as error:  # its errors have no base of their own
             reason = str(error).replace("\n", " ")
             raise ModelError(f"{file}: ONNX Runtime cannot read it ({reason}); export it again") from None
-        self._outputs = [value.name for value in self._session.get_outputs()]
+        self.outputs = [value.name for value in self._session.get_outputs()]
 
     def logits(self, batch: Sequences) -> Float32s:
         """See `Engine`."""
@@ -69,9 +69,9 @@ class OnnxEngine:
 
     def hidden_states(self, batch: Sequences, layers: Sequence[int]) -> list[Float32s]:
         """See `Engine`."""
-        if "last_hidden_state" not in self._outputs or {*layers} != {self._num_hidden_layers}:
+        if "last_hidden_state" not in self.outputs or {*layers} != {self._num_hidden_layers}:
             raise ModelError(
-                f"{self._path}: an exported {self.architecture} gives {', '.join(self._outputs)} alone; "
+                f"{self._path}: an exported {self.architecture} gives {', '.join(self.outputs)} alone; "
                 f"take the directory that it was exported from"
             )
         (hidden,), mask = self._run(batch, "last_hidden_state")

@@ -28,7 +28,7 @@ from bertie.model.heads import EncoderModel, Model
 from bertie.model.huggingface import tell_architecture
 from bertie.model.tensor_bundle import Bundle, read_bundle, write_bundle
 from bertie.model.weight_names import NAMES, TENSORFLOW_NAMES, tensorflow_names
-from bertie.model.weights import new_model
+from bertie.model.weights import empty_model
 from bertie.text.tokenizer import CONFIG_FILE, Tokenizer
 
 CHECKPOINT, CONFIG = "bert_model.ckpt", "bert_config.json"
@@ -49,16 +49,16 @@ A BERT for [google-research/bert](https://github.com/google-research/bert), writ
 """
 
 
-def load_model(path: Path, lowercase: bool | None = None) -> tuple[Model | EncoderModel, Description]:
+def load_model(path: Path) -> tuple[Model | EncoderModel, Description]:
     """Read a checkpoint; the model is in evaluation mode.
 
     What the optimiser left in it, and a pooler or other weights that the head does not read, are left out,
     with a line on stderr. A classifier's labels are LABEL_0, LABEL_1, … where no config.json names them.
+    Where no file says whether text is lower-cased, it is told from the folder's name, else from the
+    vocabulary.
 
     Args:
         path: a folder, or `FOLDER/PREFIX` where it holds several checkpoints.
-        lowercase: whether text is lower-cased. Where it is not given and no file says, it is told from the
-            folder's name, else from the vocabulary.
 
     Raises:
         ModelError: a file is absent or damaged, or the checkpoint is not of this BERT; it names the tensor.
@@ -70,9 +70,8 @@ def load_model(path: Path, lowercase: bool | None = None) -> tuple[Model | Encod
             f"{prefix}: a checkpoint of TensorFlow 2's objects, not of names; take the model's TensorFlow 1 "
             "files, or use convert_bert_original_tf2_checkpoint_to_pytorch.py of transformers 4"
         )
-    description = _describe(prefix, bundle, lowercase)
-    with torch.device("meta"):  # its weights are all read
-        model = new_model(description, prefix.parent, pooler=POOLER in bundle.entries)
+    description = _describe(prefix, bundle)
+    model = empty_model(description, prefix.parent, pooler=POOLER in bundle.entries)
     _tell_unread(bundle, description.architecture, model.state_dict())
     state = {name: _read_weight(bundle, name, weight.shape) for name, weight in model.state_dict().items()}
     model.load_state_dict(state, assign=True)
@@ -126,15 +125,14 @@ def find_checkpoint(path: Path) -> Path:
     return prefixes[0]
 
 
-def _describe(prefix: Path, bundle: Bundle, lowercase: bool | None) -> Description:
+def _describe(prefix: Path, bundle: Bundle) -> Description:
     """What the files beside a checkpoint say; the names of its weights tell the head."""
     folder, entries = prefix.parent, bundle.entries
     stored = {NAMES[ours][0] for ours, (name, *_) in TENSORFLOW_NAMES.items() if name in entries}
     # run_classifier.py's, whose name others have taken for their heads.
     classifies = "classifier.weight" in stored
     architecture = SEQUENCE_CLASSIFIER if classifies else tell_architecture(stored, folder)
-    if lowercase is None and not (folder / CONFIG_FILE).exists():
-        lowercase = _told_by_name(folder)
+    lowercase = None if (folder / CONFIG_FILE).exists() else _told_by_name(folder)
     if (folder / "config.json").exists():
         description = read_description(folder, architecture)
         if lowercase is not None:

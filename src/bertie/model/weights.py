@@ -1,11 +1,13 @@
 """A model in and out of its directory. Weights are written as `model.safetensors` alone."""
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from bertie.base.errors import ModelError
 from bertie.base.files import atomic_directory, atomic_file
@@ -29,6 +31,7 @@ from bertie.model.weight_names import BILSTM, their_names
 
 OPTIONAL = ("bert.pooler.", BILSTM)
 POOLER = "bert.pooler.dense.weight"
+DECODER_BIAS = "cls.predictions.bias"  # of a model that has the masked-LM decoder
 
 
 def save_weights(path: Path, model: nn.Module) -> None:
@@ -57,20 +60,27 @@ def load_weights(path: Path, model: nn.Module, only: str = "") -> None:
             BiLSTM too where the file has none.
 
     Raises:
-        ModelError: the weights are absent, damaged or a pickle, or one is missing or has another shape.
+        ModelError: the weights are absent, damaged or a pickle, one is missing or has another shape, or the
+            encoder has more than the model.
     """
-    fill(model, read_weights(transformer_folder(path)), path, only)
+    stored = read_weights(transformer_folder(path))
+    weights = {
+        name: weight
+        for name, weight in named_weights(model).items()
+        if name.startswith(only) and (not only or name in stored or not name.startswith(OPTIONAL))
+    }
+    _fill(weights, stored, path)
 
 
-def fill(model: nn.Module, stored: dict[str, Tensor], path: Path, only: str = "") -> None:
-    """The same from weights that are read already, by the names of Hugging Face."""
-    if not only:
+def _fill(weights: dict[str, Tensor], stored: dict[str, Tensor], path: Path) -> None:
+    """Replace a model's weights; both by the names of Hugging Face."""
+    if DECODER_BIAS in weights:
         check_tied(stored, path)
+    for name in stored:
+        if name.startswith("bert.") and not name.startswith(OPTIONAL) and name not in weights:
+            raise ModelError(f"{path}: {name} has no place in the network that config.json describes")
     with torch.no_grad():
-        for name, weight in named_weights(model).items():
-            optional = only and name.startswith(OPTIONAL)
-            if not name.startswith(only) or (optional and name not in stored):
-                continue
+        for name, weight in weights.items():
             if name not in stored:
                 raise ModelError(f"{path}: the weight {name!r} is missing")
             if stored[name].shape != weight.shape:
@@ -99,8 +109,11 @@ def load_model(path: Path, allow_pickle: bool = False) -> tuple[Model | EncoderM
         ModelError: it is absent, damaged, or has a head that bertie does not know.
     """
     description, stored = read_parts(path, allow_pickle)
-    model = new_model(description, path, pooler=POOLER in stored)
-    fill(model, stored, path, only="bert." if isinstance(model, EncoderModel) else "")
+    model = empty_model(description, path, pooler=POOLER in stored)
+    # Not `to_empty`, for which torch imports what computes shapes in Python, a matter of seconds.
+    unset = {name: torch.empty(weight.shape) for name, weight in model.state_dict().items()}
+    model.load_state_dict(unset, assign=True)
+    _fill(named_weights(model), stored, path)
     return model.eval(), description
 
 
@@ -114,15 +127,30 @@ def read_parts(path: Path, allow_pickle: bool = False) -> tuple[Description, dic
     return description, stored
 
 
-def new_model(description: Description, path: Path, pooler: bool) -> Model | EncoderModel:
-    """A model as described, its weights random; `pooler` is for an encoder alone.
+class _NoNormal(TorchFunctionMode):
+    """Nothing is drawn for nn.Embedding: on the meta device torch would import the same for that."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        return kwargs["tensor"] if func is nn.init.normal_ else func(*args, **kwargs)
+
+
+def empty_model(description: Description, path: Path, pooler: bool) -> Model | EncoderModel:
+    """A model as described, its weights on the meta device: shapes alone. `pooler` is for an encoder.
 
     Raises:
         ModelError: bertie has not the architecture, which `path` names.
     """
-    model = _new_head(description, path, pooler)
-    if description.bilstm:
-        add_bilstm(model.bert, description.config)
+    with torch.device("meta"), _NoNormal():
+        model = _new_head(description, path, pooler)
+        if description.bilstm:
+            add_bilstm(model.bert, description.config)
     return model
 
 
