@@ -92,6 +92,7 @@ tasks.squad
 tasks.entities
 tasks.ner
 tasks.swag
+tasks.own_labels
 tasks.custom
 tasks.details
 tasks.catalogue
@@ -121,6 +122,7 @@ reports.pretraining
 recipes
 reproduction.tables
 reproduction.passages
+reproduction.locks
 reproduction.runner
 reproduction.verdicts
 reproduction.writing

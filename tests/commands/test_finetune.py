@@ -77,7 +77,7 @@ def bertie(monkeypatch, capsys) -> Callable[..., Done]:
 
 
 OWN = ["--train", "train.csv", "--dev", "dev.csv", "--text", "review", "--label", "stars", "--model", "model"]
-FAST = ["--set", "optimizer.learning_rate=3e-3", "--set", "epochs=4"]
+FAST = ["--set", "optimizer.learning_rate=3e-3", "--set", "epochs=12"]
 
 
 def test_ones_own_file(bertie, folder):

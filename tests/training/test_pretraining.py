@@ -14,15 +14,18 @@ from transformers import AutoModelForCausalLM, AutoModelForPreTraining, AutoToke
 
 from bertie.base.errors import BertieError, DataError, ModelError, SettingsError
 from bertie.base.settings import read_toml, resolve
+from bertie.corpus.examples import ExampleSettings
 from bertie.corpus.preparation import prepare
 from bertie.corpus.shards import Corpus
 from bertie.model.batch import pack
 from bertie.model.weights import load_model
+from bertie.recipes import read_recipe
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import Vocabulary
 from bertie.training.checkpoints import TrainState
 from bertie.training.distributed import Ranks
 from bertie.training.evaluation import unigram_counts
+from bertie.training.optimizers import OptimizerSettings
 from bertie.training.pretraining import PretrainingSettings, global_batches, pretrain
 from bertie.training.signals import Stopped
 
@@ -56,6 +59,34 @@ def finished(corpus_path, tmp_path_factory, tiny_settings) -> Path:
     run = tmp_path_factory.mktemp("runs") / "finished"
     pretrain(tiny_settings(), corpus_path, run)
     return run
+
+
+def test_bert_base_is_pre_trained_as_in_appendix_a2():
+    settings = resolve(PretrainingSettings, read_recipe("base"))
+    assert (settings.batch_size, settings.warmup_steps) == (256, 10_000)
+    assert [(phase.steps, phase.max_seq_length) for phase in settings.phases] == [
+        (900_000, 128),
+        (100_000, 512),
+    ]
+    assert settings.optimizer == OptimizerSettings(
+        name="adamw",
+        learning_rate=1e-4,
+        beta1=0.9,
+        beta2=0.999,
+        epsilon=1e-6,
+        weight_decay=0.01,
+        bias_correction=False,
+        max_gradient_norm=1.0,
+    )
+    assert settings.examples == ExampleSettings(
+        short_sequence_probability=0.1,
+        masking_rate=0.15,
+        mask_share=0.8,
+        keep_share=0.1,
+        max_predictions_per_sequence=None,
+        whole_word_masking=False,
+        pairs="random",
+    )
 
 
 def test_a_run_leaves_settings_metrics_checkpoints_and_a_model(finished, tiny_settings):
@@ -205,6 +236,16 @@ def test_two_phases_are_one_run(corpus_path, tmp_path, tiny_settings):
     assert len(later) == 2
     for expected, actual in zip(batches[6:], later, strict=True):
         assert torch.equal(expected.micro_batches[0].input_ids, actual.micro_batches[0].input_ids)
+
+
+def test_the_shortest_sequence_has_a_token_of_each_segment(corpus_path, tiny_settings):
+    corpus = Corpus.open(corpus_path)
+    tokenizer = Tokenizer.load(corpus.tokenizer_directory)
+    settings = tiny_settings(phases=[{"steps": 1, "max_seq_length": 5}])
+    (batch,) = next(global_batches(corpus, tokenizer, settings, TrainState(), Ranks())).micro_batches
+    assert (batch.cu_seqlens.diff() == 5).all()
+    with pytest.raises(SettingsError, match="max_seq_length = 4"):
+        tiny_settings(phases=[{"steps": 1, "max_seq_length": 4}])
 
 
 def test_init_starts_from_a_models_weights(finished, corpus_path, tmp_path, tiny_settings):

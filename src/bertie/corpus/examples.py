@@ -21,8 +21,7 @@ Int64s = npt.NDArray[np.int64]
 class ExampleSettings(Settings):
     """How examples are made; the defaults are those of the paper and of create_pretraining_data.py."""
 
-    # 5: [CLS] A [SEP] B [SEP], a token each. In a run the phases say it, so it is not written out here.
-    max_seq_length: int = pydantic.Field(128, ge=5, exclude=True)
+    max_seq_length: int = pydantic.Field(128, exclude=True)  # in a run the phases say it
     short_sequence_probability: float = pydantic.Field(0.1, ge=0, le=1)
     masking_rate: float = pydantic.Field(0.15, gt=0, le=1)  # Section 3.1, Task #1
     mask_share: float = pydantic.Field(0.8, ge=0, le=1)  # Appendix A.1; a random token takes the rest

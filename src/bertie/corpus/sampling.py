@@ -149,12 +149,6 @@ class ExampleStream:
         self._taken = state["taken"]
         self._lanes = [Lane(number, position, self.block(number)) for number, position in state["lanes"]]
 
-    def examples_per_epoch(self) -> int:
-        """About how many examples an epoch has, estimated from its first blocks."""
-        blocks = [self.block(number) for number in range(min(LANES, self.blocks))]
-        examples = sum(len(block.pairs) for block in blocks)
-        return round(examples * self.blocks / len(blocks))
-
     def block(self, number: int) -> Block:
         """Block `number` of the sequence of all epochs."""
         epoch, place = divmod(number, self.blocks)

@@ -42,7 +42,7 @@ class Phase(Settings):
     """A part of the run with sequences of one length (Appendix A.2: 128 first, then 512)."""
 
     steps: int = pydantic.Field(gt=0)
-    max_seq_length: int = pydantic.Field(gt=7)
+    max_seq_length: int = pydantic.Field(ge=5)  # [CLS] A [SEP] B [SEP], a token each
 
 
 class PretrainingSettings(Hardware):
