@@ -127,6 +127,12 @@ def test_a_missing_column_and_the_nearest(tmp_path, kind):
         assert str(raised.value) == f"{place}: no column {column!r}; {guess}there are: text, label"
 
 
+def test_semicolons_are_told(tmp_path):
+    (tmp_path / "a.csv").write_text("text;label\nx;1\n")
+    with pytest.raises(SettingsError, match=r"a\.csv: no column 'text'; are its fields cut by semicolons\?"):
+        read_rows(tmp_path / "a.csv", ["text", "label"])
+
+
 def test_a_missing_file(tmp_path):
     for name in ("a.csv", "a.jsonl", "a.parquet"):
         with pytest.raises(DataError, match="no such file"):

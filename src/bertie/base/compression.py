@@ -36,6 +36,8 @@ def open_binary(path: Path) -> Iterator[BinaryIO]:
             yield file
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise DataError(f"{path}: cannot be read: a folder, where a file is wanted") from None
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
         raise DataError(f"{path}: damaged or cut-off compressed file ({error})") from None
     except OSError as error:  # bz2 has no error of its own
