@@ -95,7 +95,7 @@ def resolve(section: type[S], *layers: Mapping[str, Any], source: str = "setting
         message = error["msg"].removeprefix("Value error, ")
         message = message[0].lower() + message[1:]
         if error["type"] == "tuple_type":
-            message = f"several are expected; write [{error['input']}]"
+            message = f"several are expected; write [{error['input']!r}]"
         raise SettingsError(
             f"{source}: {key} = {error['input']!r}: {message}" if key else f"{source}: {message}"
         ) from None
