@@ -238,7 +238,7 @@ def _find(columns: Sequence[str], names: Sequence[str], place: str) -> list[int]
         if column not in names:
             near = difflib.get_close_matches(column, names, n=1)
             guess = f"did you mean {near[0]!r}? " if near else ""
-            if len(names) == 1 and ";" in names[0]:  # as spreadsheets save it where a comma is the decimal mark
+            if len(names) == 1 and ";" in names[0]:  # as spreadsheets save where the comma is decimal
                 guess = "are its fields cut by semicolons? save it with commas; "
             raise SettingsError(f"{place}: no column {column!r}; {guess}there are: {', '.join(names)}")
     return [names.index(column) for column in columns]
