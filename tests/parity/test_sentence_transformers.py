@@ -87,8 +87,6 @@ def test_a_tokenizer_without_a_limit(sentence_transformers, tmp_path):
     again = tmp_path / "again"
     convert(tmp_path, again, "bertie")
     assert_close(bertie.load(again).embed(TEXTS), encode(sentence_transformers, again))
-        bertie.load(tmp_path / "again").embed(TEXTS), encode(sentence_transformers, tmp_path / "again")
-    )
 
 
 def test_what_is_given_goes_before_the_directory(tmp_path):
