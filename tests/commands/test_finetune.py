@@ -206,3 +206,15 @@ def test_a_submission_wants_all_tasks(bertie, folder, shared_data):
     refused = bertie(folder, "submission", "rte", "--out", "glue.zip")
     assert refused.returncode == 2
     assert "CoLA.tsv" in refused.stderr
+
+
+@pytest.mark.parametrize("verb", ["finetune", "search"])
+def test_a_wrong_setting_and_a_missing_model_are_told_before_the_data_are_read(
+    folder, tmp_path, bertie, verb
+):
+    absent = [verb, "--train", "absent.csv", "--dev", "absent.csv", "--label", "stars", "--out", "run"]
+    prefix = "finetuning." if verb == "search" else ""
+    done = bertie(tmp_path, *absent, "--model", f"{folder / 'model'}", "--set", f"{prefix}epocs=2")
+    assert (done.returncode, "did you mean 'epochs'" in done.stderr) == (2, True), done.stderr
+    done = bertie(tmp_path, *absent, "--model", "no-model")
+    assert (done.returncode, "no-model" in done.stderr) == (2, True), done.stderr

@@ -159,6 +159,8 @@ def test_a_stopped_run_goes_on_bit_for_bit(start, tmp_path, monkeypatch):
         finetune(TASK, start, training, dev, settings(), tmp_path / "stopped")
     with pytest.raises(DataError, match="another training_set"):
         finetune(TASK, start, texts(9, 100), dev, settings(), tmp_path / "stopped", resume=True)
+    with pytest.raises(DataError, match="another dev_sets"):
+        finetune(TASK, start, training, {"dev": texts(9, 30)}, settings(), tmp_path / "stopped", resume=True)
     resumed = finetune(TASK, start, training, dev, settings(), tmp_path / "stopped", resume=True)
     assert resumed.scores == undisturbed.scores
     monkeypatch.setattr("bertie.tasks.finetuning.train", None)  # what has ended is not trained again

@@ -53,14 +53,17 @@ def finetune(
     from bertie.tasks.finetuning import finetune as run
     from bertie.training.signals import Stopped
 
+    # What is wrong with these is told before the data are read.
+    changes = read_assignments([*(assignments or []), f"device={device}"])
+    resolve(FinetuningSettings, changes, source="--set").resolved()
+    start = Start.load(model)
     own = own_task(kind, text, pair, label, separator, columns)
     found = read_data(task, data, train, dev, own)
     if not found.dev:
         print("bertie: no --dev: the last epoch's model is kept, unjudged", file=sys.stderr)
-    changes = read_assignments([*(assignments or []), f"device={device}"])
     settings = resolve(FinetuningSettings, found.task.defaults, changes, source="--set").resolved()
     try:
-        result = run(found.task, Start.load(model), found.training, found.dev, settings, out, resume=resume)
+        result = run(found.task, start, found.training, found.dev, settings, out, resume=resume)
     except Stopped as stopped:
         print(f"bertie: stopped and saved in {out}; go on with --resume", file=sys.stderr)
         sys.exit(128 + stopped.number)

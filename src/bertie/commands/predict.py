@@ -20,17 +20,6 @@ if TYPE_CHECKING:
 
 CHUNK = 1024  # records in memory at a time: enough for batches of texts of one length
 
-# What is asked, by the names that --column takes. `pair` is only asked where it is named.
-ASKED: "dict[Method, tuple[str, ...]]" = {
-    "fill_mask": ("text",),
-    "next_sentence": ("text", "pair"),
-    "classify": ("text",),
-    "rate": ("text",),
-    "tag": ("text",),
-    "answer": ("question", "context"),
-    "choose": ("context", "endings"),
-}
-
 
 def predict(
     directory: Annotated[Path, typer.Argument(help="A model directory.")],
@@ -71,6 +60,7 @@ def predict(
     import bertie
     from bertie.base.errors import ModelError, SettingsError
     from bertie.base.files import atomic_file
+    from bertie.inference.asking import ASKED
     from bertie.inference.records import find_input, read_records
     from bertie.inference.rendering import output_format, write_answers
 
@@ -94,7 +84,7 @@ def predict(
         more = ("pair",) if method in ("classify", "rate") else ()
         names = named_columns(columns or [], ASKED[method], more)
         records = _given(method, text, pair or []) if text else read_records(file, read, names)
-        answered = _answer(model, method, records, top_k, words=written == "conll")
+        answered = _answer(model, records, top_k, words=written == "conll")
     with ExitStack() as stack:
         if output:
             temporary = stack.enter_context(atomic_file(output))
@@ -110,6 +100,7 @@ def predict(
 def _given(method: "Method", texts: list[str], pairs: list[str]) -> "Iterator[Record]":
     """The texts of the options."""
     from bertie.base.errors import SettingsError
+    from bertie.inference.asking import ASKED
     from bertie.inference.records import Record
 
     names = [*ASKED[method], "pair"][:2]
@@ -127,41 +118,13 @@ def _given(method: "Method", texts: list[str], pairs: list[str]) -> "Iterator[Re
 
 
 def _answer(
-    model: "Predictor", method: "Method", records: "Iterator[Record]", top_k: int, words: bool
+    model: "Predictor", records: "Iterator[Record]", top_k: int, words: bool
 ) -> "Iterator[tuple[Record, Any]]":
-    """Each record with its answers, or with `words` the tag of each word; nothing where it is blank."""
-    from bertie.base.errors import DataError
-    from bertie.inference.answers import RowError
+    """Each record with its answers, or with `words` the tag of each word."""
+    from bertie.inference.asking import ask
 
     while chunk := list(islice(records, CHUNK)):
-        asked = [record for record in chunk if not record.is_blank]
-        try:
-            answers = iter(_ask(model, method, asked, top_k, words) if asked else ())
-        except RowError as error:
-            raise DataError(f"{asked[error.row].place}: {error.reason}") from None
-        nothing: Any = None if method in ("next_sentence", "rate") else []
-        for record in chunk:
-            yield record, nothing if record.is_blank else next(answers)
-
-
-def _ask(model: "Predictor", method: "Method", asked: "list[Record]", top_k: int, words: bool) -> list[Any]:
-    texts, *others = (list(column) for column in zip(*(record.texts for record in asked), strict=True))
-    match method:
-        case "fill_mask":
-            return model.fill_masks(texts, top_k)
-        case "classify":
-            labels = model.classify(texts, *others)
-            return labels if model.several_labels else [ranked[:top_k] for ranked in labels]
-        case "next_sentence":
-            return model.next_sentence(texts, others[0])
-        case "rate":
-            return model.rate(texts, *others)
-        case "tag":
-            return model.tag_words(texts) if words or model.tags_are_plain else model.tag(texts)
-        case "answer":
-            return model.answer(texts, others[0], top_k)
-        case "choose":
-            return [ranked[:top_k] for ranked in model.choose(texts, others[0])]
+        yield from zip(chunk, ask(model, chunk, top_k, words), strict=True)
 
 
 def _tag_file(model: "Predictor", file: Path) -> "Iterator[tuple[Record, Any]]":

@@ -57,14 +57,18 @@ def search(
     from bertie.tasks.search import search as run
     from bertie.training.signals import Stopped
 
+    # What is wrong with these is told before the data are read.
+    changes = read_assignments([*(assignments or []), f"finetuning.device={device}"])
+    grid = read_recipe(recipe)
+    resolve(SearchSettings, grid, changes, source=recipe)
+    start = Start.load(model)
     found = read_data(task, data, train, dev, own_task(kind, text, pair, label, separator, columns))
     if not found.dev:
         raise SettingsError("a search chooses by dev: give --dev FILE")
-    changes = read_assignments([*(assignments or []), f"finetuning.device={device}"])
-    layers = ({"finetuning": found.task.defaults}, read_recipe(recipe), changes)
+    layers = ({"finetuning": found.task.defaults}, grid, changes)
     settings = resolve(SearchSettings, *layers, source=recipe)
     try:
-        result = run(found.task, Start.load(model), found.training, found.dev, settings, out)
+        result = run(found.task, start, found.training, found.dev, settings, out)
     except Stopped as stopped:
         print(f"bertie: stopped and saved in {out}; the same command goes on", file=sys.stderr)
         sys.exit(128 + stopped.number)

@@ -66,6 +66,7 @@ class Predictor:
     config     the network's shape
     labels     of a classifier, in the order of its logits
     tokenizer  the model's
+    max_seq_length  where a text is cut, or what the windows of a longer one have
     """
 
     def __init__(self, path: Path, device: str, precision: Precision) -> None:
@@ -74,7 +75,7 @@ class Predictor:
         self.config = self._description.config
         self.labels = self._description.labels
         self.tokenizer = self._description.tokenizer
-        self._max_seq_length = self._description.max_seq_length or self.config.max_position_embeddings
+        self.max_seq_length = self._description.max_seq_length or self.config.max_position_embeddings
 
     @property
     def method(self) -> Method | None:
@@ -133,7 +134,7 @@ class Predictor:
         """
         if self.engine.architecture != "BertForPreTraining":
             self._require("next_sentence")
-        encoding = self.tokenizer.encode_batch(texts, pairs, max_length=self._max_seq_length)
+        encoding = self.tokenizer.encode_batch(texts, pairs, max_length=self.max_seq_length)
         logits = self._logits(Inputs(encoding.input_ids, encoding.token_type_ids, encoding.bounds, None))
         probabilities: list[float] = softmax(logits)[:, 0].tolist()
         return probabilities
@@ -153,7 +154,7 @@ class Predictor:
             SettingsError: there is no such pooling.
         """
         embedding = (self._description.embedding or Embedding()).but(pooling, normalize)
-        length = min(embedding.max_seq_length or self._max_seq_length, self.config.max_position_embeddings)
+        length = min(embedding.max_seq_length or self.max_seq_length, self.config.max_position_embeddings)
         encoding = self.tokenizer.encode_batch(texts, max_length=length)
         return embed(self.engine, encoding, embedding, self.config)
 
@@ -231,7 +232,7 @@ class Predictor:
         task = OwnTags().with_labels(self.labels)
         cuts = range(len(words) + 1) if documents is None else documents
         examples = TaggedSentences(words, None, np.array(cuts, dtype=np.int64))
-        inputs = task.encode(examples, self.tokenizer, self._max_seq_length)
+        inputs = task.encode(examples, self.tokenizer, self.max_seq_length)
         logits = self._logits(inputs)
         tags = task.decode(examples, inputs, logits)
         scores = iter(softmax(logits[inputs.word_tokens]).max(axis=1).tolist())
@@ -291,7 +292,7 @@ class Predictor:
             examples = Choices(
                 [contexts[i] for i in chosen], [""] * len(chosen), [endings[i] for i in chosen], None, []
             )
-            inputs = OwnChoices().encode(examples, self.tokenizer, self._max_seq_length)
+            inputs = OwnChoices().encode(examples, self.tokenizer, self.max_seq_length)
             probabilities = softmax(self._logits(inputs).reshape(len(chosen), count))
             for i, row in zip(chosen, probabilities, strict=True):
                 answers[i] = [Choice(number, endings[i][number], score) for number, score in ranked(row)]
@@ -318,7 +319,7 @@ class Predictor:
         Raises:
             SettingsError: the model has no such layer, or the weights do not fit.
         """
-        reading = read_texts(texts, self.tokenizer, self._max_seq_length, words)
+        reading = read_texts(texts, self.tokenizer, self.max_seq_length, words)
         choice = LayerChoice(layers, combine, weights)
         return compute_features(self.engine, reading, choice, self.config)
 
@@ -330,7 +331,7 @@ class Predictor:
 
     def _classifier_logits(self, texts: Sequence[str], pairs: Sequence[str] | None) -> Float32s:
         examples = LabelledTexts(texts, pairs)
-        return self._logits(OwnTexts().encode(examples, self.tokenizer, self._max_seq_length))
+        return self._logits(OwnTexts().encode(examples, self.tokenizer, self.max_seq_length))
 
     def _logits(self, inputs: Inputs) -> Float32s:
         if not len(inputs):

@@ -51,13 +51,20 @@ def write_answers(
         return
     for record, answers in answered:
         if format == "jsonl":
-            row = {**record.row, "prediction": _named(answers)}
+            row = {**record.row, "prediction": as_json(answers)}
             # Dates and the like, which Parquet has, become strings.
             print(json.dumps(row, ensure_ascii=False, default=str), file=file)
         elif format == "conll":
             print("".join(f"{word.word}\t{word.tag}\n" for word in answers), file=file)
         else:
             print(*_lines(record, answers, method), sep="\n", file=file)
+
+
+def as_json(answers: Any) -> Any:
+    """Answers as JSON has them: objects under the names of their fields."""
+    if isinstance(answers, list):
+        return [as_json(answer) for answer in answers]
+    return answers._asdict() if hasattr(answers, "_asdict") else answers
 
 
 def _write_table(
@@ -83,7 +90,7 @@ def _best(answers: Any, method: Method, several_labels: bool) -> tuple[Any, ...]
         case "next_sentence" | "rate":
             return (answers,)
         case "tag":
-            return (_named(answers),)
+            return (as_json(answers),)
         case "classify" if several_labels:
             return ([label.label for label in answers if label.score > 0.5],)
         case _:
@@ -92,13 +99,6 @@ def _best(answers: Any, method: Method, several_labels: bool) -> tuple[Any, ...]
 
 def _cell(value: Any) -> Any:
     return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, list | dict) else value
-
-
-def _named(answers: Any) -> Any:
-    """Answers as JSON objects."""
-    if isinstance(answers, list):
-        return [_named(answer) for answer in answers]
-    return answers._asdict() if hasattr(answers, "_asdict") else answers
 
 
 def _lines(record: Record, answers: Any, method: Method) -> Iterator[str]:

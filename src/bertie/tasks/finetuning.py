@@ -1,7 +1,7 @@
 """Fine-tuning (Section 4, Appendix A.3): BERT with a new head, all of it trained on a task's examples."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,7 +62,9 @@ class FinetuningSettings(Hardware):
     micro_batch_tokens: int = pydantic.Field(16384, gt=0)  # about so many tokens in memory at a time
     bilstm: bool = False  # put a BiLSTM of random weights under the head (Section 5.1)
     keep_best: bool = True  # of all epochs the one with the best score on the first dev part, or the last
-    training_set: str = ""  # the hash of what is learnt from, filled in at the start, checked on resuming
+    # Hashes of what is learnt from and of what judges it, filled in at the start, checked on resuming.
+    training_set: str = ""
+    dev_sets: str = ""
     optimizer: OptimizerSettings = OptimizerSettings(learning_rate=5e-5, bias_correction=True)
 
 
@@ -110,8 +112,7 @@ def finetune(
         SettingsError: the settings do not fit the model, or the run that is there.
         Stopped: a signal came; the run is saved and can be resumed.
     """
-    inputs = task.encode(training, start.tokenizer, settings.max_seq_length)
-    settings = fit_settings(settings, start, inputs)
+    inputs, parts, settings = encode_all(task, start, training, dev, settings)
     run = RunDirectory(output)
     check_run(run, settings, resume, MAY_CHANGE)
     torch.manual_seed(int(stream_key(settings.seed)))
@@ -123,10 +124,6 @@ def finetune(
     model.bert.gradient_checkpointing = settings.gradient_checkpointing
     model.to(settings.device)
     optimizer = build_optimizer(model, settings.optimizer)
-    parts = {
-        name: Part(examples, task.encode(examples, start.tokenizer, settings.max_seq_length))
-        for name, examples in dev.items()
-    }
     steps_per_epoch = -(-len(_learnt(inputs, settings)) // settings.batch_size)
     total_steps = steps_per_epoch * settings.epochs
     description = Description(
@@ -275,18 +272,34 @@ def _is_better(task: Task[Any, Any], scores: dict[str, Scores], output: Path) ->
     return bool(scores[first][task.main_metric] > best)
 
 
-def fit_settings(settings: FinetuningSettings, start: Start, inputs: Inputs) -> FinetuningSettings:
-    """The settings with what only the machine and the examples can tell.
+def encode_all(
+    task: Task[Any, Any], start: Start, training: Any, dev: Mapping[str, Any], settings: FinetuningSettings
+) -> tuple[Inputs, dict[str, Part], FinetuningSettings]:
+    """What is learnt from, what judges it, and the settings with what only these and the machine can tell.
 
     Raises:
         SettingsError: they do not fit the model, or there is no such device.
     """
     check_length(settings.max_seq_length, start.config)
+    inputs = task.encode(training, start.tokenizer, settings.max_seq_length)
+    parts = {
+        name: Part(examples, task.encode(examples, start.tokenizer, settings.max_seq_length))
+        for name, examples in dev.items()
+    }
+    found = {
+        "training_set": _digest([inputs]),
+        "dev_sets": _digest(part.inputs for part in parts.values()),
+    }
+    return inputs, parts, settings.resolved().model_copy(update=found)
+
+
+def _digest(parts: Iterable[Inputs]) -> str:
+    """The hash of all tokens and labels."""
     digest = hashlib.sha256()
-    assert inputs.labels is not None
-    for values in (inputs.input_ids, inputs.bounds, inputs.labels):
-        digest.update(values.tobytes())
-    return settings.resolved().model_copy(update={"training_set": digest.hexdigest()})
+    for inputs in parts:
+        for values in (inputs.input_ids, inputs.bounds, inputs.labels):
+            digest.update(b"" if values is None else values.tobytes())
+    return digest.hexdigest()
 
 
 def _card(task: Task[Any, Any], scores: dict[str, Scores]) -> str:

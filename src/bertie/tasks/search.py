@@ -11,7 +11,7 @@ import pydantic
 
 from bertie.base.files import atomic_directory, read_json, write_json
 from bertie.base.settings import Settings, write_toml
-from bertie.tasks.finetuning import FinetuningSettings, Start, finetune, fit_settings
+from bertie.tasks.finetuning import FinetuningSettings, Start, encode_all, finetune
 from bertie.tasks.task import Scores, Task
 from bertie.training.checkpoints import RunDirectory, check_run
 
@@ -28,7 +28,8 @@ class SearchSettings(Settings):
     learning_rates: tuple[float, ...] = pydantic.Field((5e-5, 3e-5, 2e-5), min_length=1)
     epochs: tuple[int, ...] = pydantic.Field((2, 3, 4), min_length=1)
     restarts: int = pydantic.Field(1, gt=0)  # each with a seed of its own
-    training_set: str = ""  # the hash of what is learnt from, filled in at the start
+    training_set: str = ""  # hashes, filled in at the start, as those of fine-tuning
+    dev_sets: str = ""
     finetuning: FinetuningSettings = FinetuningSettings()  # what the grid leaves open
 
 
@@ -82,9 +83,9 @@ def search(
         DataError: it was begun with other examples.
         Stopped: a signal came.
     """
-    inputs = task.encode(training, start.tokenizer, settings.finetuning.max_seq_length)
-    fitted = fit_settings(settings.finetuning, start, inputs)
-    settings = settings.model_copy(update={"finetuning": fitted, "training_set": fitted.training_set})
+    _, _, fitted = encode_all(task, start, training, dev, settings.finetuning)
+    data = {"training_set": fitted.training_set, "dev_sets": fitted.dev_sets}
+    settings = settings.model_copy(update={"finetuning": fitted, **data})
     directory = RunDirectory(output)
     check_run(directory, settings, resume=directory.settings_file.exists(), may_change=GRID)
     write_toml(directory.settings_file, settings)

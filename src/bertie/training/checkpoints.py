@@ -63,7 +63,7 @@ class TrainState:
     metrics_bytes: int = 0
 
 
-FINGERPRINTS = ("corpus", "training_set")  # settings that name the data by its hash
+FINGERPRINTS = ("corpus", "training_set", "dev_sets")  # settings that name the data by its hash
 
 
 class RunDirectory:
@@ -178,9 +178,7 @@ def check_run(run: RunDirectory, settings: Settings, resume: bool, may_change: S
         if old == new or key in may_change:
             continue
         if key in FINGERPRINTS:
-            raise DataError(
-                f"{run.path}: this run was started with another {key}; give the one it began with"
-            )
+            raise DataError(f"{run.path}: this run was started with another {key}; give what it began with")
         raise SettingsError(
             f"{run.path}: {key} was {old!r} when the run began and is {new!r} now; resume with the same "
             f"settings, or start a new run"
