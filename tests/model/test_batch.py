@@ -1,6 +1,7 @@
 """Packing loses nothing, and a sequence's numbers do not depend on its company."""
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -46,14 +47,15 @@ def test_positions_start_anew_in_each_sequence(lengths):
     assert batch.max_seqlen == max(lengths)
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.1)])
 @given(lengths_of)
 @settings(max_examples=30)
-def test_attention_is_that_of_each_sequence_alone(lengths):
+def test_attention_is_that_of_each_sequence_alone(dtype, tolerance, lengths):
     torch.manual_seed(0)
     batch = random_batch(lengths)
     qkv = torch.randn(sum(lengths), 3 * 8, requires_grad=True)
     weight = torch.randn(sum(lengths), 8)
-    packed = packed_attention(qkv, batch, num_heads=2, dropout=0.0)
+    packed = packed_attention(qkv.to(dtype), batch, num_heads=2, dropout=0.0).float()
     (gradient,) = torch.autograd.grad((packed * weight).sum(), qkv)
     outputs = []
     for start, end in zip(batch.cu_seqlens[:-1], batch.cu_seqlens[1:], strict=True):
@@ -62,8 +64,8 @@ def test_attention_is_that_of_each_sequence_alone(lengths):
         outputs.append((scores @ v).transpose(0, 1).reshape(-1, 8))
     alone = torch.cat(outputs)
     (expected,) = torch.autograd.grad((alone * weight).sum(), qkv)
-    torch.testing.assert_close(packed, alone, atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(gradient, expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(packed, alone, atol=tolerance, rtol=1e-4)
+    torch.testing.assert_close(gradient, expected, atol=tolerance, rtol=1e-4)
 
 
 def test_a_poisoned_neighbour_is_not_felt():

@@ -29,6 +29,10 @@ def packed_attention(
     H = qkv.shape[1] // 3
     D = H // num_heads
     padded = to_buckets(qkv, batch.bucket_rows, batch.bucket_places)  # (P, 3H)
+    # On a CPU torch's fused kernel has no dropout, and in bfloat16 its backward pass takes several times as long
+    # as that of plain products (docs/decisions/processors.md).
+    on_cpu = qkv.device.type == "cpu"
+    plain = on_cpu and (dropout > 0 or (qkv.dtype == torch.bfloat16 and qkv.requires_grad))
     outputs = []
     place = 0
     for sequences, S in batch.bucket_shapes:
@@ -37,10 +41,10 @@ def packed_attention(
         mask = None
         if batch.bucket_mask is not None and not causal:  # padding stands behind all tokens: none looks there
             mask = batch.bucket_mask[here].view(sequences, 1, 1, S)
-        if dropout and qkv.device.type == "cpu":
+        if plain:
             if causal:
                 mask = torch.ones(S, S, dtype=torch.bool).tril()
-            attended = _attend_with_dropout(q, k, v, mask, dropout)
+            attended = _attend(q, k, v, mask, dropout)
         else:
             attended = F.scaled_dot_product_attention(
                 q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal
@@ -51,12 +55,12 @@ def packed_attention(
     return from_buckets(joined, batch.bucket_rows, batch.bucket_places)
 
 
-def _attend_with_dropout(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, probability: float) -> Tensor:
-    """What SDPA does on a CPU where there is dropout, which its fused kernel has not; but faster dropout."""
+def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
+    """What SDPA does without a fused kernel, but with faster dropout."""
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)  # (n, A, S, S)
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
-    return drop(scores.softmax(-1), probability) @ v  # (n, A, S, D)
+    return drop(scores.softmax(-1), dropout) @ v  # (n, A, S, D)
 
 
 class _ToBuckets(torch.autograd.Function):
