@@ -29,8 +29,8 @@ def packed_attention(
     H = qkv.shape[1] // 3
     D = H // num_heads
     padded = to_buckets(qkv, batch.bucket_rows, batch.bucket_places)  # (P, 3H)
-    # On a CPU torch's fused kernel has no dropout, and in bfloat16 its backward pass takes several times as long
-    # as that of plain products (docs/decisions/processors.md).
+    # On a CPU torch's fused kernel has no dropout, and in bfloat16 its backward pass takes several times as
+    # long as that of plain products (docs/decisions/processors.md).
     on_cpu = qkv.device.type == "cpu"
     plain = on_cpu and (dropout > 0 or (qkv.dtype == torch.bfloat16 and qkv.requires_grad))
     outputs = []
