@@ -305,7 +305,6 @@ def test_what_is_wrong_is_said_before_anything_is_trained(folder, capsys):
         (("bilstm = true", "bilstn = true"), "unknown setting 'bilstn'; did you mean 'bilstm'?"),
         (("model.is_decoder", "model.is_decodr"), "unknown setting 'model.is_decodr'"),
         (("after = 0.5", "after = 1.5"), "rows.1.after = 1.5"),
-        (("bilstm = true }", 'bilstm = true }\nfeatures = "concat-last-four"'), "layer -4: the model has 0"),
     ):
         (folder / "wrong.toml").write_text(TABLE.replace(*change))
         assert reproduce(folder, "wrong", "wrong", ("--corpus", corpus_of(folder))) == 2

@@ -162,6 +162,6 @@ def test_vectors_that_a_row_cannot_have_are_refused(change, message):
 def test_a_row_that_says_nothing_of_the_scale_is_refused():
     """A copy of laptop with another name would pre-train six equal models for Table 6."""
     scale = read_scale("laptop").model_copy(update={"name": "desk"})
-    message = r"table6: row '3/768/12 \(1/128/4\)' has settings at paper, laptop, not at 'desk'"
+    message = r"table6: row '3/768/12 \(1/64/4\)' has settings at paper, laptop, not at 'desk'"
     with pytest.raises(SettingsError, match=message):
         read_table("table6", scale)

@@ -11,7 +11,6 @@ import torch
 from tests.inference.small_models import CONFIG, TOKENIZER
 from transformers import AutoModel
 
-from bertie.base.errors import SettingsError
 from bertie.model.bilstm import FeatureTagger
 from bertie.model.directory import Description
 from bertie.model.heads import EncoderModel
@@ -117,9 +116,10 @@ def test_a_cell_is_a_function_of_its_seed(directory, data):
     assert scores[0] == scores[1] != scores[2]
 
 
-def test_a_model_with_too_few_layers():
-    with pytest.raises(SettingsError, match="layer -4: the model has 0, its embeddings, to 2"):
-        layers_of("concat-last-four", 2)
+def test_the_layers_of_each_row():
+    assert list(layers_of("concat-last-four", 12).numbers) == [9, 10, 11, 12]
+    assert list(layers_of("concat-last-four", 2).numbers) == [1, 2]
+    assert list(layers_of("second-to-last", 12).numbers) == [11]
     assert list(layers_of("weighted-sum-all", 12).numbers) == list(range(1, 13))
 
 

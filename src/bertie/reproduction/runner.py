@@ -31,7 +31,7 @@ from bertie.reproduction.passages import PASSAGE_PAIRS, passage_pairs
 from bertie.reproduction.tables import FEATURES, HELD_OUT, PASSAGES, Row, Scale, Table
 from bertie.tasks.classification import TextClassification
 from bertie.tasks.evaluation import USUAL_LENGTH
-from bertie.tasks.features import FeatureTaggerSettings, layers_of, train_feature_tagger
+from bertie.tasks.features import FeatureTaggerSettings, train_feature_tagger
 from bertie.tasks.finetuning import FinetuningSettings, Start, finetune
 from bertie.tasks.task import Scores, Task
 from bertie.text.tokenizer import Tokenizer
@@ -101,9 +101,7 @@ class Runner:
         self.fingerprint = Corpus.open(corpus).fingerprint
         self.failures: dict[Path, str] = {}  # of this process, by the cells' directories
         for row in table.rows:  # what is wrong with a setting is to be found before anything is trained
-            settings = self._pretraining_settings(row, 0)
-            if row.features is not None:
-                layers_of(row.features, settings.model.num_hidden_layers)
+            self._pretraining_settings(row, 0)
             for source in (*self.tasks, PASSAGES):
                 self._finetuning_settings(row, 0, source, {}, scale.learning_rates[0])
 

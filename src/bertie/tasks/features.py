@@ -41,17 +41,17 @@ FeatureKind = Literal[
 
 
 def layers_of(kind: FeatureKind, num_hidden_layers: int) -> LayerChoice:
-    """The layers of a row of Table 7. The weighted sums stay apart here: their weights are learnt.
+    """The layers of a row of Table 7; of a model with less than four, the last four are all of them.
 
-    Raises:
-        SettingsError: the model has fewer.
+    The weighted sums stay apart here: their weights are learnt.
     """
+    last_four = range(-min(4, num_hidden_layers), 0)
     choices: dict[FeatureKind, LayerChoice] = {
         "embeddings": LayerChoice([0]),
         "second-to-last": LayerChoice([-2]),
         "last": LayerChoice([-1]),
-        "weighted-sum-last-four": LayerChoice(range(-4, 0)),
-        "concat-last-four": LayerChoice(range(-4, 0), "concat"),
+        "weighted-sum-last-four": LayerChoice(last_four),
+        "concat-last-four": LayerChoice(last_four, "concat"),
         "weighted-sum-all": LayerChoice(range(1, num_hidden_layers + 1)),
     }
     return choices[kind].of(num_hidden_layers)
