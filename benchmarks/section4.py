@@ -60,6 +60,8 @@ class Row(NamedTuple):
 
 # As many examples as take 17 minutes on two cores at 1,500 tokens a second, and three more to evaluate.
 SST_2, SQUAD_V1 = (f"max_training_examples={count}" for count in (30_000, 2_800))
+# At the paper's 5e-5 this checkpoint learns too little from so few windows: F1 41.8 on v1.1, at 1e-4 55.4.
+HIGHER_RATE = "optimizer.learning_rate=2e-4"
 # A window holds about eight sentences of these sets, so four of them are Section 4.1's batch of 32.
 WINDOWS = "batch_size=4"
 ROWS = {
@@ -68,8 +70,8 @@ ROWS = {
     "mrpc": Row("mrpc", "glue"),
     "sts-b": Row("sts-b", "glue"),
     "rte": Row("rte", "glue"),
-    "squad-v1": Row("squad-v1", "squad", (SQUAD_V1,)),
-    "squad-v2": Row("squad-v2", "squad"),
+    "squad-v1": Row("squad-v1", "squad", (SQUAD_V1, HIGHER_RATE)),
+    "squad-v2": Row("squad-v2", "squad", (HIGHER_RATE,)),
     "wnut17": Row("ner", "ner/wnut17", (WINDOWS,)),
     "bc5cdr": Row("ner", "ner/bc5cdr", (WINDOWS,)),
     "swag": Row("swag", "swag-layout"),
