@@ -1,6 +1,7 @@
 """`bertie features`: every kind of input, every layer; n rows in, n rows out."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -52,7 +53,8 @@ def test_every_format_of_input_has_the_same_rows(run, directory, tmp_path):
     for name, options in write_inputs(tmp_path).items():
         output = tmp_path / f"{name}.parquet"
         done = run("--input", tmp_path / name, *options, "--layers", "0,-1", "--output", output)
-        assert done == (0, "")
+        assert done[0] == 0
+        assert re.fullmatch(rf"features: {len(TEXTS)} texts  .* in 0:\d\d\n", done[1])
         table = pyarrow.parquet.read_table(output)
         assert table.column_names == ["tokens", "layer_0", "layer_2"]
         assert table.num_rows == len(TEXTS)
@@ -67,9 +69,9 @@ def test_chunks_change_nothing(run, tmp_path, monkeypatch):
     write_inputs(tmp_path)
     options = ["--input", tmp_path / "in.txt", "--words", "--combine", "sum", "--layers=-2,-1"]
     options += ["--weights", "0.5,2"]
-    assert run(*options, "--output", tmp_path / "whole.parquet") == (0, "")
+    assert run(*options, "--output", tmp_path / "whole.parquet")[0] == 0
     monkeypatch.setattr(command, "CHUNK_BYTES", 16 * 4 * 20)  # 20 vectors, so 20 characters
-    assert run(*options, "--output", tmp_path / "chunks.parquet") == (0, "")
+    assert run(*options, "--output", tmp_path / "chunks.parquet")[0] == 0
     whole, chunks = (
         pyarrow.parquet.ParquetFile(tmp_path / f"{name}.parquet") for name in ("whole", "chunks")
     )
@@ -85,7 +87,7 @@ def test_words_of_conll_are_seen_with_their_document(run, directory, tmp_path, m
     monkeypatch.setattr(command, "CHUNK_BYTES", 1)
     output = tmp_path / "out.arrow"
     done = run("--input", tmp_path / "in.conll", "--output", output, "--float16")
-    assert done == (0, "")
+    assert done[0] == 0
     table = pyarrow.ipc.open_stream(output.read_bytes()).read_all()
     assert table["words"].to_pylist() == [["the", "cats"], ["in", "Paris"], ["sat"]]
     document, alone = bertie.load(directory).features(["the cats in paris", "sat"], words=True)
@@ -97,7 +99,7 @@ def test_words_of_conll_are_seen_with_their_document(run, directory, tmp_path, m
 def test_one_vector_for_each_text(run, directory, tmp_path):
     write_inputs(tmp_path)
     output = tmp_path / "out.parquet"
-    assert run("--input", tmp_path / "in.txt", "--pool", "mean", "--output", output) == (0, "")
+    assert run("--input", tmp_path / "in.txt", "--pool", "mean", "--output", output)[0] == 0
     found = pyarrow.parquet.read_table(output)["layer_2"].to_pylist()
     expected = bertie.load(directory).features(TEXTS)
     assert found[1] is None
@@ -109,7 +111,7 @@ def test_an_empty_file_has_the_columns_and_no_rows(run, tmp_path):
     (tmp_path / "in.jsonl").write_text("")
     output = tmp_path / "out.parquet"
     options = ["--layers=-2,-1", "--combine", "concat"]
-    assert run("--input", tmp_path / "in.jsonl", "--output", output, *options) == (0, "")
+    assert run("--input", tmp_path / "in.jsonl", "--output", output, *options)[0] == 0
     table = pyarrow.parquet.read_table(output)
     assert (table.column_names, table.num_rows) == (["tokens", "combined"], 0)
     assert table.schema.field("combined").type.value_type.list_size == 32

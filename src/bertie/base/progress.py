@@ -43,7 +43,8 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._draw(time.monotonic(), ended=True)
+        if error is None or self.done > self.begun_at:  # an error at the start is told alone
+            self._draw(time.monotonic(), ended=True)
         if self._bar is not None:
             self._bar.stop()
 

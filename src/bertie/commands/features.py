@@ -95,12 +95,22 @@ def features(
             yield compute_features(engine, reading, choice, config)
 
     write_features(
-        of_words() if read == "conll" else of_texts(),
+        _shown(of_words() if read == "conll" else of_texts()),
         output,
         "words" if words or read == "conll" else "tokens",
         np.float16 if float16 else np.float32,
         pool,
     )
+
+
+def _shown(parts: "Iterator[Features]") -> "Iterator[Features]":
+    """The same parts, and on stderr how many texts are written."""
+    from bertie.base.progress import Progress
+
+    with Progress("features", unit="texts") as progress:
+        for part in parts:
+            yield part
+            progress.advance(len(part))
 
 
 def _chunks(items: Iterable[Text], limit: int) -> Iterator[list[Text]]:

@@ -13,6 +13,7 @@ import typer
 from bertie.commands.options import Device, InputFile, InputFormat, Json, Precision, named_columns
 
 if TYPE_CHECKING:
+    from bertie.base.progress import Progress
     from bertie.inference.answers import Method
     from bertie.inference.predictors import Predictor
     from bertie.inference.records import Record
@@ -60,6 +61,7 @@ def predict(
     import bertie
     from bertie.base.errors import ModelError, SettingsError
     from bertie.base.files import atomic_file
+    from bertie.base.progress import Progress
     from bertie.inference.asking import ASKED
     from bertie.inference.records import find_input, read_records
     from bertie.inference.rendering import output_format, write_answers
@@ -89,6 +91,7 @@ def predict(
         if output:
             temporary = stack.enter_context(atomic_file(output))
             stream: TextIO = stack.enter_context(temporary.open("w", encoding="utf-8", newline=""))
+            answered = _counted(answered, stack.enter_context(Progress("predicting", unit="texts")))
         else:
             stream = sys.stdout
         assert isinstance(stream, TextIOWrapper)
@@ -125,6 +128,15 @@ def _answer(
 
     while chunk := list(islice(records, CHUNK)):
         yield from zip(chunk, ask(model, chunk, top_k, words), strict=True)
+
+
+def _counted(
+    answered: "Iterator[tuple[Record, Any]]", progress: "Progress"
+) -> "Iterator[tuple[Record, Any]]":
+    """The same, and on stderr how many there were."""
+    for record, answers in answered:
+        yield record, answers
+        progress.advance()
 
 
 def _tag_file(model: "Predictor", file: Path) -> "Iterator[tuple[Record, Any]]":
