@@ -111,7 +111,13 @@ inference.embeddings
 inference.predictors
 inference.records
 inference.rendering
+inference.asking
 inference.exporting
+inference.server.schemas
+inference.server.batching
+inference.server.pipelines
+inference.server.app
+inference.server.running
 reports.metrics
 reports.stylesheet
 reports.page
@@ -135,6 +141,7 @@ commands.finetune
 commands.search
 commands.evaluate
 commands.predict
+commands.serve
 commands.features
 commands.submission
 commands.reproduce

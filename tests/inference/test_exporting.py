@@ -38,13 +38,17 @@ def test_an_exported_model_answers_the_same(tmp_path, kind):
 
 
 def test_nothing_of_an_exported_model_needs_torch(tmp_path):
-    """Every head by `bertie predict`, an encoder by `bertie.load`, `bertie evaluate`; the rest says so."""
+    """Every head by `bertie predict`, an encoder by `bertie.load`, all by HTTP, `bertie evaluate`; the rest
+    says so."""
     for kind in MODELS:
         export(save_small(tmp_path, kind), tmp_path / f"exported {kind}", Quantization())
     (tmp_path / "dev.csv").write_text("text,label\nthe cat,good\nparis,bad\n")
     script = """
+import json
 import sys
 from pathlib import Path
+from threading import Thread
+from urllib.request import urlopen
 
 class NoTorch:
     def find_spec(self, name, path=None, target=None):
@@ -54,6 +58,27 @@ class NoTorch:
 sys.meta_path.insert(0, NoTorch())
 import bertie
 from bertie.commands.main import main
+from bertie.inference.asking import ASKED
+from bertie.inference.server.app import Limits, create_app
+from bertie.inference.server.running import Server, listen
+
+ROW = {"text": "the [MASK] sat", "pair": "a", "question": "who?", "context": "a cat", "endings": ["b", "c"]}
+
+def serve(model):
+    listening = listen("127.0.0.1", 0)
+    server = Server(create_app(model, Limits(32, 1000, 1000)))
+    thread = Thread(target=server.run, args=([listening],))
+    thread.start()
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    row = {name: ROW[name] for name in ASKED[model.method]} if model.method else "the cat"
+    body = json.dumps({"inputs": row}).encode()
+    with urlopen(f"{url}/predict" if model.method else f"{url}/embed", body) as response:
+        answers = json.load(response)
+    with urlopen(f"{url}/info") as response:
+        assert json.load(response)["engine"] == "OnnxEngine"
+    server.should_exit = True
+    thread.join()
+    return answers["predictions"] if model.method else answers
 
 def run(*arguments, status=0):
     sys.argv = ["bertie", *map(str, arguments)]
@@ -63,6 +88,7 @@ def run(*arguments, status=0):
         assert (ended.code or 0) == status, arguments
 
 for path in sorted(Path(sys.argv[1]).glob("exported *")):
+    assert len(serve(bertie.load(path))) == 1
     if path.name == "exported encoder":
         assert bertie.load(path).embed(["the cat", "paris"]).shape == (2, 16)
     else:

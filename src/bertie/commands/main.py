@@ -20,6 +20,7 @@ from bertie.commands.prepare import prepare
 from bertie.commands.pretrain import pretrain
 from bertie.commands.reproduce import reproduce
 from bertie.commands.search import search
+from bertie.commands.serve import serve
 from bertie.commands.submission import submission
 from bertie.commands.tokenize import tokenize
 from bertie.commands.vocab import vocab
@@ -45,6 +46,7 @@ for verb in (
     tokenize,
     convert,
     export,
+    serve,
     inspect,
     reproduce,
     doctor,
@@ -53,7 +55,7 @@ for verb in (
     app.command()(verb)
 
 # The extra of pyproject.toml that brings a package which whole verbs need.
-EXTRAS = {"torch": "train", "matplotlib": "train", "onnx": "onnx"}
+EXTRAS = {"torch": "train", "matplotlib": "train", "onnx": "onnx", "starlette": "serve", "uvicorn": "serve"}
 
 _FREE_SPACE = "free some space and run the command again (pretrain: with --resume)"
 _NO_PERMISSION = "no permission; name another place, or have the permissions changed"

@@ -94,6 +94,13 @@ class Predictor:
         """Whether the labels are tags of no entities, such as parts of speech."""
         return is_plain(self.labels)
 
+    @property
+    def embedding(self) -> Embedding:
+        """How `embed` makes vectors where it is not told otherwise."""
+        found = self._description.embedding or Embedding()
+        length = min(found.max_seq_length or self.max_seq_length, self.config.max_position_embeddings)
+        return found._replace(max_seq_length=length)
+
     def fill_mask(self, text: str, top_k: int = 5) -> list[list[Guess]]:
         """The likeliest word pieces for each [MASK] in `text`, in the order of the text.
 
@@ -153,9 +160,8 @@ class Predictor:
         Raises:
             SettingsError: there is no such pooling.
         """
-        embedding = (self._description.embedding or Embedding()).but(pooling, normalize)
-        length = min(embedding.max_seq_length or self.max_seq_length, self.config.max_position_embeddings)
-        encoding = self.tokenizer.encode_batch(texts, max_length=length)
+        embedding = self.embedding.but(pooling, normalize)
+        encoding = self.tokenizer.encode_batch(texts, max_length=embedding.max_seq_length)
         return embed(self.engine, encoding, embedding, self.config)
 
     def classify(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[list[Label]]:

@@ -1,0 +1,40 @@
+"""`bertie serve`"""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bertie.commands.options import Device, Precision
+
+
+def serve(
+    directory: Annotated[Path, typer.Argument(help="A model directory.")],
+    host: Annotated[
+        str, typer.Option(help="The address to listen on; 0.0.0.0 is all of them.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = 8000,
+    device: Device = "auto",
+    precision: Precision = "float32",
+    # As Text Embeddings Inference: max-client-batch-size, payload-limit.
+    max_texts: Annotated[int, typer.Option(min=1, help="Texts in one request.")] = 32,
+    max_body: Annotated[int, typer.Option(min=1, help="Bytes of one request.")] = 2_000_000,
+    max_waiting: Annotated[
+        int, typer.Option(min=1, help="Characters that may wait before clients are told to come again.")
+    ] = 1_000_000,
+) -> None:
+    """Answer over HTTP with a trained model: /predict, /embed, and / for huggingface_hub's clients."""
+    import bertie
+    from bertie.inference.server.app import Limits, create_app
+    from bertie.inference.server.running import Server, listen
+
+    model = bertie.load(directory, device, precision)
+    model.tokenizer.encode("")  # compiled now, or the first client of a new machine would wait ten seconds
+    with listen(host, port) as listening:
+        server = Server(create_app(model, Limits(max_texts, max_body, max_waiting)))
+        address, bound = listening.getsockname()[:2]
+        url = f"http://[{address}]:{bound}" if ":" in address else f"http://{address}:{bound}"
+        does = (model.method or "embed").replace("_", " ")
+        print(f"bertie: {url} serves {directory} (to {does}); Ctrl-C stops it", file=sys.stderr, flush=True)
+        server.run([listening])

@@ -1,0 +1,1 @@
+"""A model directory -> answers over HTTP."""

@@ -1,0 +1,78 @@
+"""A server of the tests' own process, on a real port, and a client for it."""
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPResponse
+from threading import Thread
+from typing import Any, NamedTuple
+
+from starlette.applications import Starlette
+
+from bertie.inference.predictors import Predictor
+from bertie.inference.server.app import Limits, create_app
+from bertie.inference.server.running import Server, listen
+
+LIMITS = Limits(max_texts=32, max_body=2_000_000, max_waiting=1_000_000)
+
+
+class Served(NamedTuple):
+    """A model that is served."""
+
+    app: Starlette
+    server: Server
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def send(self, method: str, path: str, body: Any = None, **options: Any) -> tuple[HTTPResponse, Any]:
+        """The response, and what its JSON holds; bytes and iterators are sent as they are."""
+        if isinstance(body, str | dict | list):
+            body = json.dumps(body)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            connection.request(method, path, body, **options)
+            response = connection.getresponse()
+            return response, json.loads(response.read())
+        finally:
+            connection.close()
+
+    def post(self, path: str, body: Any, **options: Any) -> tuple[int, Any]:
+        """Status and content of an answer."""
+        response, content = self.send("POST", path, body, **options)
+        return response.status, content
+
+
+@contextmanager
+def serving(model: Predictor, limits: Limits = LIMITS) -> Iterator[Served]:
+    """Serve a model, in a thread."""
+    with listen("127.0.0.1", 0) as listening:
+        app = create_app(model, limits)
+        server = Server(app)
+        thread = Thread(target=server.run, args=([listening],))
+        thread.start()
+        try:
+            yield Served(app, server, listening.getsockname()[1])
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@contextmanager
+def half_a_request(port: int, body: bytes) -> Iterator[socket.socket]:
+    """A connection whose request the server has begun to read: it asks for the body."""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        head = ["POST /predict HTTP/1.1", "Host: a", f"Content-Length: {len(body)}", "Expect: 100-continue"]
+        connection.sendall("\r\n".join([*head, "", ""]).encode())
+        assert connection.recv(1000).startswith(b"HTTP/1.1 100")
+        yield connection
+
+
+def answer_on(connection: socket.socket) -> tuple[int, Any]:
+    """Status and content of what comes back."""
+    with HTTPResponse(connection) as response:
+        response.begin()
+        return response.status, json.loads(response.read())
