@@ -116,6 +116,8 @@ def test_without_torch_other_models_say_what_they_need(tmp_path, monkeypatch):
     monkeypatch.setattr("bertie.tasks.engines.find_spec", lambda name: None)
     with pytest.raises(ModelError, match=rf"{path}: this needs torch: pip install 'bertie\[train\]'"):
         bertie.load(path)
+    with pytest.raises(ModelError, match="absent: no such model directory"):
+        bertie.load(tmp_path / "absent")
 
 
 @pytest.mark.parametrize("options", [{"device": "cuda"}, {"precision": "bfloat16"}], ids=str)

@@ -35,6 +35,7 @@ def load_engine(path: Path, device: str = "auto", precision: Precision = "float3
         description = read_description(path)
         return LoadedEngine(OnnxEngine(path, description), description)
     if not find_spec("torch"):
+        read_description(path)  # what is wrong with the directory is told first
         raise ModelError(f"{path}: this needs torch: pip install 'bertie[train]'")
     from bertie.tasks.torch_engine import load_torch  # torch is only needed from here on
     from bertie.training.hardware import Hardware
