@@ -1,12 +1,12 @@
 """Section 4 on real data: a small BERT fine-tuned on every task by `bertie finetune`.
 
-    python benchmarks/section4.py OUT [NAME ...] [--peer] [--set KEY=VALUE ...]
+    python benchmarks/section4.py OUT [NAME ...] [--peer [--seeds 3]] [--set KEY=VALUE ...]
 
 Without names all of ROWS. What is finished is not repeated, and a run that was stopped or killed goes on from
 its last whole epoch: give the same command again. The table, with the commands that give each row, is printed
 and written to OUT/results.md.
 
-With --peer the tasks of PEERED are run with three seeds, here and with `transformers` on the same budget: the
+With --peer the tasks of PEERED are run with several seeds, here and with `transformers` on the same budget: the
 same examples, batch size, epochs, optimizer, precision and rates (google's schedule; that of `transformers`
 itself is a ninth higher after the warm-up), in a plain loop that pads to the longest of a batch. The best
 epoch on dev counts on both sides. `transformers` gets our word pieces, which are the same as its own, and our
@@ -43,7 +43,6 @@ from bertie.text.tokenizer import Tokenizer
 from bertie.training.schedules import warmup_then_linear_decay
 
 DATA = Path(os.environ.get("BERTIE_DATA") or Path(__file__).parents[2] / "shared" / "data")
-SEEDS = range(3)  # with --peer
 COMMAND_FILE, PEER_FILE = "command.txt", "transformers.json"
 BATCH_SIZE = 32  # of the peer's evaluation
 
@@ -258,24 +257,36 @@ def result_line(name: str, run: Path) -> str:
 
 def peer_lines(name: str, out: Path) -> list[str]:
     """A row for each metric: mean and standard deviation of the seeds on both sides, and the minutes."""
-    runs = [out / run_name(name, seed) for seed in SEEDS]
+    runs = peered_runs(name, out)
     theirs = [read_json(run / PEER_FILE) for run in runs]
     minutes = [sum(map(seconds_of, runs)), sum(result["seconds"] for result in theirs)]
     lines = []
     for metric in theirs[0]["scores"]:
         sides = [[our_scores(run)[metric] for run in runs], [result["scores"][metric] for result in theirs]]
         cells = [
-            f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f} | {seconds / len(runs) / 60:.1f}"
+            f"{mean_and_deviation(values)} | {seconds / len(runs) / 60:.1f}"
             for values, seconds in zip(sides, minutes, strict=True)
         ]
-        lines.append(f"| {name} | {metric} | {' | '.join(cells)} |")
+        lines.append(f"| {name} | {len(runs)} | {metric} | {' | '.join(cells)} |")
     return lines
+
+
+def peered_runs(name: str, out: Path) -> list[Path]:
+    """The runs, a seed each, that `transformers` has made too."""
+    runs = sorted([out / name, *out.glob(f"{name}-seed*")])
+    return [run for run in runs if (run / PEER_FILE).exists()]
+
+
+def mean_and_deviation(values: list[float]) -> str:
+    """Without a deviation where there is one value."""
+    mean = f"{statistics.mean(values):.1f}"
+    return f"{mean} ± {statistics.stdev(values):.1f}" if len(values) > 1 else mean
 
 
 def write_results(out: Path) -> None:
     """OUT/results.md of what is finished so far."""
     done = [name for name in ROWS if (out / name / "report.html").exists()]
-    peered = [name for name in PEERED if all((out / run_name(name, s) / PEER_FILE).exists() for s in SEEDS)]
+    peered = [name for name in PEERED if peered_runs(name, out)]
     lines = [
         "| task | training | epochs | batch | rate | dev | minutes of training |",
         "|---|---|---|---|---|---|---|",
@@ -289,10 +300,10 @@ def write_results(out: Path) -> None:
     if peered:
         lines += [
             "",
-            f"{len(SEEDS)} seeds on the same budget, mean ± standard deviation:",
+            "On the same budget, mean ± standard deviation of the seeds:",
             "",
-            "| task | metric | bertie | minutes | transformers | minutes |",
-            "|---|---|---|---|---|---|",
+            "| task | seeds | metric | bertie | minutes | transformers | minutes |",
+            "|---|---|---|---|---|---|---|",
             *(line for name in peered for line in peer_lines(name, out)),
         ]
     write_text(out / "results.md", "\n".join(lines) + "\n")
@@ -303,12 +314,13 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--peer", action="store_true")
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--set", action="append", default=[], dest="changes")
     options = parser.parse_intermixed_args()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     for name in options.names or ROWS:
-        for seed in SEEDS if options.peer and name in PEERED else [0]:
+        for seed in range(options.seeds if options.peer and name in PEERED else 1):
             fine_tune_ours(name, seed, options.changes, options.out)
             if options.peer and name in PEERED:
                 fine_tune_theirs(ROWS[name], options.out / run_name(name, seed))
