@@ -6,8 +6,8 @@ Without names all of ROWS. What is finished is not repeated, and a run that was 
 its last whole epoch: give the same command again. The table, with the commands that give each row, is printed
 and written to OUT/results.md.
 
-With --peer the tasks of PEERED are run with several seeds, here and with `transformers` on the same budget: the
-same examples, batch size, epochs, optimizer, precision and rates (google's schedule; that of `transformers`
+With --peer the tasks of PEERED are run with several seeds, here and with `transformers` on the same budget:
+the same examples, batch size, epochs, optimizer, precision and rates (google's schedule; that of `transformers`
 itself is a ninth higher after the warm-up), in a plain loop that pads to the longest of a batch. The best
 epoch on dev counts on both sides. `transformers` gets our word pieces, which are the same as its own, and our
 code turns the logits of both into answers and scores.
