@@ -7,10 +7,10 @@ its last whole epoch: give the same command again. The table, with the commands 
 and written to OUT/results.md.
 
 With --peer the tasks of PEERED are run with several seeds, here and with `transformers` on the same budget:
-the same examples, batch size, epochs, optimizer, precision and rates (google's schedule; that of `transformers`
-itself is a ninth higher after the warm-up), in a plain loop that pads to the longest of a batch. The best
-epoch on dev counts on both sides. `transformers` gets our word pieces, which are the same as its own, and our
-code turns the logits of both into answers and scores.
+the same examples, batch size, epochs, optimizer, precision and rates (google's schedule; that of
+`transformers` itself is a ninth higher after the warm-up), in a plain loop that pads to the longest of a
+batch. The best epoch on dev counts on both sides. `transformers` gets our word pieces, which are the same as
+its own, and our code turns the logits of both into answers and scores.
 """
 
 import argparse
