@@ -58,6 +58,7 @@ model.dropout
 model.attention
 model.bilstm
 model.bert
+model.cross_entropy
 model.heads
 model.onnx
 model.weight_names

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from bertie.model.batch import PackedBatch
 from bertie.model.bert import BertModel, Embeddings, activation, initialize
 from bertie.model.config import BertConfig
+from bertie.model.cross_entropy import cross_entropy
 from bertie.model.directory import ProblemType
 from bertie.model.dropout import Dropout
 from bertie.model.labels import IGNORED
@@ -30,8 +31,7 @@ class Objective(NamedTuple):
 
 def _cross_entropy(logits: Tensor, labels: Tensor, targets: int) -> Objective:
     """Logits (n, classes) and labels (n,); the label -100 is no target."""
-    loss_sum = F.cross_entropy(logits.float(), labels, reduction="sum")
-    return Objective(loss_sum, (logits.argmax(-1) == labels).sum(), targets)
+    return Objective(*cross_entropy(logits, labels), targets)
 
 
 class EncoderModel(nn.Module):

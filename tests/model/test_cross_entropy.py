@@ -1,0 +1,49 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertie.model.cross_entropy import cross_entropy
+from bertie.model.labels import IGNORED
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 1e-2)]
+)
+@given(
+    n=st.integers(1, 20),
+    classes=st.integers(1, 40),
+    scale=st.sampled_from([0.1, 3.0, 1e4]),
+    seed=st.integers(0),
+)
+@settings(max_examples=40)
+def test_it_is_torchs_of_the_same_logits(dtype, tolerance, n, classes, scale, seed):
+    chance = torch.Generator().manual_seed(seed % 2**63)
+    logits = (scale * torch.randn(n, classes, generator=chance)).to(dtype).requires_grad_()
+    labels = torch.randint(classes, (n,), generator=chance)
+    labels[torch.rand(n, generator=chance) < 0.3] = IGNORED
+    loss_sum, correct = cross_entropy(logits, labels)
+    (3.0 * loss_sum).backward()
+    exact = logits.detach().double().requires_grad_()
+    expected = F.cross_entropy(exact, labels, reduction="sum")
+    (3.0 * expected).backward()
+    torch.testing.assert_close(loss_sum.double(), expected, atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(logits.grad.double(), exact.grad, atol=3 * tolerance, rtol=tolerance)
+    assert logits.grad.dtype == dtype
+    assert correct == (exact.argmax(1) == labels).sum()
+
+
+def test_without_targets_nothing_is_learnt():
+    logits = torch.randn(3, 5, requires_grad=True)
+    loss_sum, correct = cross_entropy(logits, torch.full((3,), IGNORED))
+    loss_sum.backward()
+    assert (loss_sum, correct, logits.grad.abs().max()) == (0, 0, 0)
+
+
+def test_a_second_backward_pass_is_refused():
+    logits = torch.randn(3, 5, requires_grad=True)
+    loss_sum, _ = cross_entropy(logits, torch.tensor([0, 1, 2]))
+    loss_sum.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss_sum.backward()
