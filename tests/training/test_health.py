@@ -167,6 +167,15 @@ def run(corpus_path: Path, out: Path, settings) -> tuple[list[dict], list[Findin
     return rows, watch(rows, settings.warmup_steps, settings.total_steps)
 
 
+def test_a_run_is_judged_by_its_longest_sequences(corpus_path, tmp_path, tiny_settings):
+    """A first phase may be too short for two sentences, on purpose."""
+    phases = [{"steps": 1, "max_seq_length": length} for length in (8, 32)]
+    for name, chosen, found in (("short first", phases, []), ("short", phases[:1], ["label_balance"])):
+        pretrain(tiny_settings(phases=chosen), corpus_path, tmp_path / name)
+        rows = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        assert [row["check"] for row in rows if row["kind"] == "warning" and row["step"] == 0] == found
+
+
 EXPLODING = {"optimizer": {"learning_rate": 10.0, "max_gradient_norm": 1e9}}
 
 

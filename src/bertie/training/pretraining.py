@@ -152,9 +152,9 @@ def pretrain(
                 if ranks.leads:
                     write_toml(run.settings_file, settings)
                 if state.step == 0:
-                    for finding in check_corpus(
-                        corpus, settings.examples_of(0), tokenizer.vocabulary, settings.seed
-                    ):
+                    # By the last phase: a first one may be too short for two sentences on purpose.
+                    examples = settings.examples_of(len(settings.phases) - 1)
+                    for finding in check_corpus(corpus, examples, tokenizer.vocabulary, settings.seed):
                         progress.say(f"warning: {finding.message}")
                         run.log({"kind": "warning", "step": 0, **finding._asdict()})
 
