@@ -5,7 +5,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bertie.corpus.readers import read_documents
@@ -72,6 +72,7 @@ def test_marks(wikitext: str, text: str) -> None:
 
 
 @given(st.text("ab {}[]|<>/='*\n!-()refTF:&;", max_size=60))
+@example("'()'")
 def test_nothing_is_left_that_is_no_paragraph(wikitext: str) -> None:
     text = plain_text(wikitext)
     assert not re.search(r"^\s|\s$|\n\n|''", text)

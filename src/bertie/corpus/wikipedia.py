@@ -75,7 +75,8 @@ def plain_text(wikitext: str, hidden_namespaces: frozenset[str] = _ENGLISH_NAMES
     text = _QUOTES.sub("", _SWITCH.sub("", text))
     text = _LAYOUT_LINE.sub("", text)
     text = html.unescape(text).replace("\N{NO-BREAK SPACE}", " ")
-    text = _SPACES.sub(" ", _EMPTY_BRACKETS.sub("", text))
+    text = _QUOTES.sub("", _EMPTY_BRACKETS.sub("", text))  # what stood around them may be two marks now
+    text = _SPACES.sub(" ", text)
     return "\n".join(line for line in map(str.strip, text.split("\n")) if line)
 
 
