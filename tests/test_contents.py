@@ -128,7 +128,7 @@ reports.finetuning
 reports.pretraining
 recipes
 reproduction.tables
-reproduction.passages
+reproduction.halves
 reproduction.locks
 reproduction.runner
 reproduction.verdicts

@@ -31,7 +31,7 @@ held_out = 0.2
 learning_rates = [1e-3, 1e-2]
 without = ["squad-v1"]
 
-[passages]
+[halves]
 training = 64
 dev = 32
 
@@ -73,8 +73,8 @@ name = "SST-2"
 outcome = "sst-2/dev/accuracy"
 
 [[columns]]
-name = "passages"
-outcome = "passages/dev/accuracy"
+name = "halves"
+outcome = "halves/dev/accuracy"
 
 [[columns]]
 name = "SQuAD"
@@ -98,7 +98,7 @@ paper = { "SST-2" = 80.0, SQuAD = 70.0 }
 [[claims]]
 better = "both ways"
 worse = "LTR + BiLSTM"
-columns = ["passages"]
+columns = ["halves"]
 """
 
 
@@ -150,7 +150,7 @@ def test_every_cell_has_its_outcomes_and_the_table_names_them(folder):
     rows = ("both-ways", "both-ways-half", "ltr-bilstm")
     assert cells.keys() == {f"{row}/seed-{seed}" for row in rows for seed in (0, 1)}
     for outcomes in cells.values():
-        assert {"held_out/perplexity", "sst-2/dev/accuracy", "passages/dev/accuracy"} < outcomes.keys()
+        assert {"held_out/perplexity", "sst-2/dev/accuracy", "halves/dev/accuracy"} < outcomes.keys()
     whole, half = (cells[f"{row}/seed-0"] for row in rows[:2])
     assert (whole["held_out/step"], half["held_out/step"]) == (8, 4)
     assert whole["held_out/perplexity"] < half["held_out/perplexity"]
@@ -159,7 +159,7 @@ def test_every_cell_has_its_outcomes_and_the_table_names_them(folder):
     assert "| 3.0 / " in text
     assert "SQuAD" not in text  # the scale is without it
     assert text.count("| both ways | both ways, half | perplexity | 1.00 |") == 1
-    assert text.count("| both ways | LTR + BiLSTM | passages | – |") == 1
+    assert text.count("| both ways | LTR + BiLSTM | halves | – |") == 1
     assert "Of 3: " in text
     labels = {
         part: [
@@ -301,7 +301,7 @@ def test_what_another_process_has_taken_is_left_to_it(folder, monkeypatch, capsy
 
 def test_what_is_wrong_is_said_before_anything_is_trained(folder, capsys):
     for change, told in (
-        (('name = "SST-2"', 'name = "SST2"'), "'SST-2' is not one of SQuAD, SST2, passages, perplexity"),
+        (('name = "SST-2"', 'name = "SST2"'), "'SST-2' is not one of SQuAD, SST2, halves, perplexity"),
         (("bilstm = true", "bilstn = true"), "unknown setting 'bilstn'; did you mean 'bilstm'?"),
         (("model.is_decoder", "model.is_decodr"), "unknown setting 'model.is_decodr'"),
         (("after = 0.5", "after = 1.5"), "rows.1.after = 1.5"),

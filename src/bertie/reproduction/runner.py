@@ -26,11 +26,10 @@ from bertie.base.progress import duration
 from bertie.base.settings import Settings, Tree, read_toml, resolve, write_toml
 from bertie.corpus.shards import Corpus
 from bertie.reports.metrics import read_metrics
+from bertie.reproduction.halves import HALVES_TASK, draw_halves
 from bertie.reproduction.locks import Taken, taken
-from bertie.reproduction.passages import PASSAGE_PAIRS, passage_pairs
-from bertie.reproduction.tables import FEATURES, HELD_OUT, PASSAGES, Row, Scale, Table
+from bertie.reproduction.tables import FEATURES, HALVES, HELD_OUT, Row, Scale, Table
 from bertie.tasks.classification import TextClassification
-from bertie.tasks.evaluation import USUAL_LENGTH
 from bertie.tasks.features import FeatureTaggerSettings, train_feature_tagger
 from bertie.tasks.finetuning import FinetuningSettings, Start, finetune
 from bertie.tasks.task import Scores, Task
@@ -102,7 +101,7 @@ class Runner:
         self.failures: dict[Path, str] = {}  # of this process, by the cells' directories
         for row in table.rows:  # what is wrong with a setting is to be found before anything is trained
             self._pretraining_settings(row, 0)
-            for source in (*self.tasks, PASSAGES):
+            for source in (*self.tasks, HALVES):
                 self._finetuning_settings(row, 0, source, {}, scale.learning_rates[0])
 
     def run(self) -> Iterator[list[Cell]]:
@@ -235,7 +234,7 @@ class Runner:
 
     def _finetune(self, row: Row, seed: int, source: str, start: Start, directory: Path) -> Outcomes:
         """The scores on every dev part, at the learning rate that does best on the first."""
-        task, training, dev = self._passages if source == PASSAGES else self.tasks[source]
+        task, training, dev = self._halves if source == HALVES else self.tasks[source]
         best: Outcomes = {}
         judged = f"{source}/{next(iter(dev))}/{task.main_metric}"
         for rate in self.scale.learning_rates:
@@ -260,8 +259,8 @@ class Runner:
     def commonest(self) -> Outcomes:
         """What is scored by giving all examples of a task the label that is commonest in training."""
         tasks = dict(self.tasks)
-        if any(PASSAGES in self.table.sources_of(row) for row in self.table.rows):
-            tasks[PASSAGES] = self._passages
+        if any(HALVES in self.table.sources_of(row) for row in self.table.rows):
+            tasks[HALVES] = self._halves
         found: Outcomes = {}
         for source, (task, training, dev) in tasks.items():
             if isinstance(task, TextClassification):
@@ -275,14 +274,13 @@ class Runner:
         return found
 
     @cached_property
-    def _passages(self) -> TaskExamples:
+    def _halves(self) -> TaskExamples:
         """The pair set of the corpus, which all models learn alike."""
         corpus = Corpus.open(self.corpus)
-        tokenizer = Tokenizer.load(corpus.tokenizer_directory)
-        longest = self.scale.finetuning.get("max_seq_length", USUAL_LENGTH)
-        sizes = self.scale.passages
-        training, dev = passage_pairs(corpus, tokenizer, longest, sizes.training, sizes.dev)
-        return TaskExamples(PASSAGE_PAIRS, training, {"dev": dev})
+        vocabulary = Tokenizer.load(corpus.tokenizer_directory).vocabulary
+        counts = self.scale.halves
+        training, dev = draw_halves(corpus, vocabulary, counts.training, counts.dev)
+        return TaskExamples(HALVES_TASK, training, {"dev": dev})
 
 
 def digest(*said: str) -> str:

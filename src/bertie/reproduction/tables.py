@@ -12,12 +12,12 @@ from bertie.recipes import read_recipe
 from bertie.tasks.features import FeatureKind
 
 HELD_OUT = "held_out"  # outcomes of pre-training itself
-PASSAGES = "passages"  # the pair set of passages.py
+HALVES = "halves"  # the pair set of halves.py
 FEATURES = "features"  # Section 5.3's tagger over frozen vectors
 
 
 def source_of(outcome: str) -> str:
-    """HELD_OUT, PASSAGES, FEATURES or a task's name."""
+    """HELD_OUT, HALVES, FEATURES or a task's name."""
     return outcome.split("/")[0]
 
 
@@ -90,7 +90,7 @@ class Table(Settings):
         return self
 
     def sources_of(self, row: Row) -> list[str]:
-        """Where the row's outcomes come from: HELD_OUT, PASSAGES, FEATURES, tasks."""
+        """Where the row's outcomes come from: HELD_OUT, HALVES, FEATURES, tasks."""
         return list(dict.fromkeys(source_of(row.outcome(column)) for column in self.kept_columns))
 
     @property
@@ -106,7 +106,7 @@ class Table(Settings):
     def tasks(self) -> list[str]:
         """The tasks whose files are needed."""
         sources = dict.fromkeys(source for row in self.rows for source in self.sources_of(row))
-        return [source for source in sources if source not in (HELD_OUT, PASSAGES, FEATURES)]
+        return [source for source in sources if source not in (HELD_OUT, HALVES, FEATURES)]
 
     def claimed(self) -> list[tuple[Row, Row, Column]]:
         """Every ordering (better, worse, column) that the paper's numbers or a claim make."""
@@ -125,11 +125,11 @@ class Table(Settings):
         return orderings
 
 
-class PassageSettings(Settings):
-    """How many pairs of passages are learnt from, and judged by."""
+class PairCounts(Settings):
+    """How many pairs of halves are learnt from, and judged by."""
 
-    training: int = pydantic.Field(20_000, gt=0)
-    dev: int = pydantic.Field(5_000, gt=0)
+    training: int = pydantic.Field(30_000, ge=4)
+    dev: int = pydantic.Field(10_000, ge=4)
 
 
 class Scale(Settings):
@@ -145,7 +145,7 @@ class Scale(Settings):
     learning_rates: tuple[float, ...] = pydantic.Field(min_length=1)  # of fine-tuning; the best on dev counts
     tasks: dict[str, Tree] = pydantic.Field({})  # what one of them changes of fine-tuning
     folders: dict[str, str] = pydantic.Field({})  # of a task's official files under --data; else it is glue
-    passages: PassageSettings = PassageSettings()
+    halves: PairCounts = PairCounts()
     without: tuple[str, ...] = ()  # tasks that are out of reach at this scale
 
 
