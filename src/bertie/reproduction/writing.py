@@ -1,5 +1,6 @@
 """A table beside the paper's, as markdown and as a picture."""
 
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,12 +37,12 @@ def write_table(
         f"# {table.title}",
         "",
         f"Scale {scale.name}; {scale.seeds} seeds, {restarts}; {done} of {len(cells)} cells done. Each "
-        "field: the paper's number, where it has one, then ours, the mean over the seeds ± half of its 95 % "
-        "t interval.",
+        "field: the paper's number, where it has one, then ours, the mean over the seeds ± their standard "
+        "deviation.",
         "",
         *_rows(table, scale, cells, commonest),
         "",
-        f"![Each dot is a seed, the diamond the mean with its interval]({picture.name})",
+        f"![Each dot is a seed, the diamond the mean with its 95 % interval]({picture.name})",
         "",
     ]
     if verdicts:
@@ -62,7 +63,7 @@ def _rows(table: Table, scale: Scale, cells: Sequence[Cell], commonest: Outcomes
         fields = []
         for column in table.kept_columns:
             values = list(values_of(cells, row, column).values())
-            ours = _shown(interval(values)) if values else "–"
+            ours = _of_seeds(values) if values else "–"
             if 0 < len(values) < scale.seeds:
                 ours += f" ({len(values)} of {scale.seeds} seeds)"
             fields.append(f"{row.paper[column.name]} / {ours}" if column.name in row.paper else ours)
@@ -85,17 +86,22 @@ def _orderings(verdicts: Sequence[Verdict]) -> list[str]:
         "between cells of the same seed, leaves out 0. Were there no difference at all, one in twenty would. "
         "The interval is of other seeds, not of other dev examples: all seeds are judged by the same.",
         "",
-        _line("better", "worse", "in", "by, in the paper", "by, here", ""),
+        _line("better", "worse", "in", "by, in the paper", "by, here ± half of the interval", ""),
         "|---|---|---|---|---|---|",
     ]
     for better, worse, column, paper, difference, word in verdicts:
         by = f"{paper:.2f}" if paper is not None else "–"
-        here = _shown(difference) if difference is not None else "–"
+        here = _of_difference(difference) if difference is not None else "–"
         lines.append(_line(better.name, worse.name, column.name, by, here, word))
     return [*lines, ""]
 
 
-def _shown(of: Interval) -> str:
+def _of_seeds(values: Sequence[float]) -> str:
+    mean = f"{statistics.mean(values):.2f}"
+    return f"{mean} ± {statistics.stdev(values):.2f}" if len(values) > 1 else mean
+
+
+def _of_difference(of: Interval) -> str:
     return f"{of.mean:.2f} ± {of.half_width:.2f}" if of.n > 1 else f"{of.mean:.2f}"
 
 
