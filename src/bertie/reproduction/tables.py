@@ -128,7 +128,7 @@ class Table(Settings):
 class PairCounts(Settings):
     """How many pairs of halves are learnt from, and judged by."""
 
-    training: int = pydantic.Field(30_000, ge=4)
+    training: int = pydantic.Field(60_000, ge=4)
     dev: int = pydantic.Field(10_000, ge=4)
 
 
