@@ -1,9 +1,12 @@
+from unittest import mock
+
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bertie.model import cross_entropy as module
 from bertie.model.cross_entropy import cross_entropy
 from bertie.model.labels import IGNORED
 
@@ -16,14 +19,16 @@ from bertie.model.labels import IGNORED
     classes=st.integers(1, 40),
     scale=st.sampled_from([0.1, 3.0, 1e4]),
     seed=st.integers(0),
+    chunk=st.sampled_from([1, 60, 2**19]),
 )
 @settings(max_examples=40)
-def test_it_is_torchs_of_the_same_logits(dtype, tolerance, n, classes, scale, seed):
+def test_it_is_torchs_of_the_same_logits(dtype, tolerance, n, classes, scale, seed, chunk):
     chance = torch.Generator().manual_seed(seed % 2**63)
     logits = (scale * torch.randn(n, classes, generator=chance)).to(dtype).requires_grad_()
     labels = torch.randint(classes, (n,), generator=chance)
     labels[torch.rand(n, generator=chance) < 0.3] = IGNORED
-    loss_sum, correct = cross_entropy(logits, labels)
+    with mock.patch.object(module, "CPU_CHUNK", chunk):
+        loss_sum, correct = cross_entropy(logits, labels)
     (3.0 * loss_sum).backward()
     exact = logits.detach().double().requires_grad_()
     expected = F.cross_entropy(exact, labels, reduction="sum")
@@ -32,6 +37,12 @@ def test_it_is_torchs_of_the_same_logits(dtype, tolerance, n, classes, scale, se
     torch.testing.assert_close(logits.grad.double(), exact.grad, atol=3 * tolerance, rtol=tolerance)
     assert logits.grad.dtype == dtype
     assert correct == (exact.argmax(1) == labels).sum()
+
+
+def test_of_several_best_the_first_counts():
+    logits = torch.tensor([[1.0, 2.0, 2.0], [3.0, 3.0, 3.0], [0.0, 0.0, 1.0]])
+    assert cross_entropy(logits, torch.tensor([1, 0, 2]))[1] == 3
+    assert cross_entropy(logits, torch.tensor([2, 1, 1]))[1] == 0
 
 
 def test_without_targets_nothing_is_learnt():
