@@ -181,17 +181,42 @@ def test_rows_and_seeds_share_what_they_have_in_common(folder):
     runs = [path for path in (folder / "out" / "pretraining").iterdir() if path.is_dir()]
     assert len(runs) == 4
     assert all((run / "model" / "model.safetensors").exists() for run in runs)
-    assert not list((folder / "out" / "cells").rglob("*.safetensors"))
+    assert len(list((folder / "out" / "finetuning").glob("*/result.json"))) == 3 * 2 * 2 * 2
+    assert not list((folder / "out" / "finetuning").rglob("*.safetensors"))
     assert not list((folder / "out").rglob("optimizer.safetensors"))
 
 
-def test_of_several_rates_the_best_on_dev_counts(folder):
-    directory = folder / "out" / "cells" / "toy" / "both-ways" / "seed-0"
-    scores = [
-        json.loads((directory / f"sst-2-{rate}" / "scores.json").read_text())["scores"]["dev"]["accuracy"]
-        for rate in ("0.001", "0.01")
-    ]
-    assert cells_of(folder / "out")["both-ways/seed-0"]["sst-2/dev/accuracy"] == max(scores)
+def test_of_several_rates_the_best_on_dev_counts(folder, monkeypatch):
+    shutil.copytree(folder / "out", folder / "rates")
+    shutil.rmtree(folder / "rates" / "cells" / "toy" / "both-ways")
+    shutil.rmtree(folder / "rates" / "finetuning")
+    scores = {}
+    whole = runner.finetune
+
+    def record(task, start, training, dev, settings, run, **options):
+        found = whole(task, start, training, dev, settings, run, **options)
+        scores[task.name, settings.seed, settings.optimizer.learning_rate] = found.scores["dev"]["accuracy"]
+        return found
+
+    monkeypatch.setattr(runner, "finetune", record)
+    assert reproduce(folder, out="rates") == 0
+    assert len(scores) == 8
+    cells = cells_of(folder / "rates")
+    for seed in (0, 1):
+        best = max(scores["sst-2", seed, rate] for rate in (1e-3, 1e-2))
+        assert cells[f"both-ways/seed-{seed}"]["sst-2/dev/accuracy"] == best
+
+
+def test_tables_share_what_they_have_in_common(folder, monkeypatch):
+    def fail(*_, **__):
+        raise AssertionError
+
+    (folder / "twin.toml").write_text(TABLE.replace('"A toy"', '"Another"'))
+    monkeypatch.setattr(runner, "pretrain", fail)
+    monkeypatch.setattr(runner, "finetune", fail)
+    assert reproduce(folder, table="twin") == 0
+    one, other = ((folder / "out" / f"{name}.md").read_text().split("\n")[1:] for name in ("toy", "twin"))
+    assert one == [line.replace("twin.svg", "toy.svg") for line in other]
 
 
 def test_what_is_done_is_not_done_again(folder, monkeypatch):
@@ -208,6 +233,7 @@ def test_what_is_done_is_not_done_again(folder, monkeypatch):
 def test_a_failing_cell_is_written_down_and_loses_no_other(folder, monkeypatch, capsys):
     shutil.copytree(folder / "out", folder / "failing")
     shutil.rmtree(folder / "failing" / "cells" / "toy" / "both-ways")
+    shutil.rmtree(folder / "failing" / "finetuning")
     whole = runner.finetune
 
     def fail_with_seed_0(task, start, training, dev, settings, run, **options):
@@ -240,8 +266,7 @@ def test_what_the_system_refuses_loses_no_other_cell(folder, capsys):
     shutil.rmtree(cell.with_name("seed-1"))
     assert reproduce(folder, out="refused") == 1
     assert (
-        f"- both ways, seed 0: [Errno 20] Not a directory: '{cell}"
-        in (folder / "refused" / "toy.md").read_text()
+        f"- both ways, seed 0: [Errno 17] File exists: '{cell}" in (folder / "refused" / "toy.md").read_text()
     )
     assert "both-ways/seed-1" in cells_of(folder / "refused")
 

@@ -1,12 +1,13 @@
 """Runs the cells of a table: pre-train, fine-tune on each task, score. What is done is not done again.
 
-OUT/pretraining/DIGEST/                 a run of `bertie pretrain`; tables with the same OUT share it
-OUT/cells/TABLE/ROW/settings.toml       what the cells of a row are of
-OUT/cells/TABLE/ROW/seed-0/             a cell: result.json when it is done, error.txt where it failed
-OUT/cells/TABLE/ROW/seed-0/TASK-0.0001/ a run of `bertie finetune`
+OUT/pretraining/DIGEST/              a run of `bertie pretrain`
+OUT/finetuning/TASK-0.0001-DIGEST/   a run of `bertie finetune`: result.json when it is done
+OUT/cells/TABLE/ROW/settings.toml    what the cells of a row are of
+OUT/cells/TABLE/ROW/seed-0/          a cell: result.json when it is done, error.txt where it failed
 
-Several processes may run one table, or several with the same OUT: each cell and each pre-training is taken by
-one of them. There is nothing else between them but these files.
+Rows and tables with the same OUT share the runs that they have in common. Several processes may run one
+table, or several with the same OUT: each cell and each run is taken by one of them. There is nothing else
+between them but these files.
 """
 
 import hashlib
@@ -96,7 +97,8 @@ class Runner:
     ) -> None:
         self.name, self.table, self.scale, self.device = name, table, scale, device
         self.corpus, self.tasks, self.ner = corpus, tasks, ner
-        self.cells, self.pretrainings = out / "cells" / name, out / "pretraining"
+        self.cells = out / "cells" / name
+        self.pretrainings, self.finetunings = out / "pretraining", out / "finetuning"
         self.fingerprint = Corpus.open(corpus).fingerprint
         self.failures: dict[Path, str] = {}  # of this process, by the cells' directories
         for row in table.rows:  # what is wrong with a setting is to be found before anything is trained
@@ -173,10 +175,8 @@ class Runner:
         try:
             with taken(directory):
                 if not (directory / RESULT_FILE).exists():
-                    write_json(directory / RESULT_FILE, self._run_cell(row, seed, directory))
+                    write_json(directory / RESULT_FILE, self._run_cell(row, seed))
                     (directory / ERROR_FILE).unlink(missing_ok=True)
-                    for run in directory.glob("*/model"):
-                        shutil.rmtree(run)
         except Taken:
             return False
         # Besides what the user can mend: torch's lack of memory, numpy's, and what the system refuses.
@@ -187,7 +187,7 @@ class Runner:
                 write_text(directory / ERROR_FILE, traceback.format_exc())
         return True
 
-    def _run_cell(self, row: Row, seed: int, directory: Path) -> Outcomes:
+    def _run_cell(self, row: Row, seed: int) -> Outcomes:
         settings = self._pretraining_settings(row, seed)
         run = self.pretrainings / digest(settings.model_dump_json(exclude={"device"}), self.fingerprint)
         with taken(run):
@@ -202,7 +202,7 @@ class Runner:
             if source == FEATURES:
                 outcomes |= self._tag(row, seed, run / "model")
             elif source != HELD_OUT:
-                outcomes |= self._finetune(row, seed, source, start, directory)
+                outcomes |= self._finetune(row, seed, source, start, f"{run.name} {step}")
         for column in self.table.kept_columns:
             if row.outcome(column) not in outcomes:
                 raise SettingsError(
@@ -232,17 +232,25 @@ class Runner:
         layers = (defaults, self.scale.finetuning, of_task, row.finetuning, changes)
         return resolve(FinetuningSettings, *layers, source=row.name)
 
-    def _finetune(self, row: Row, seed: int, source: str, start: Start, directory: Path) -> Outcomes:
-        """The scores on every dev part, at the learning rate that does best on the first."""
+    def _finetune(self, row: Row, seed: int, source: str, start: Start, trained: str) -> Outcomes:
+        """The scores on every dev part, at the learning rate that does best on the first.
+
+        `trained` says what `start` is, among all that there is in `out`.
+        """
         task, training, dev = self._halves if source == HALVES else self.tasks[source]
         best: Outcomes = {}
         judged = f"{source}/{next(iter(dev))}/{task.main_metric}"
         for rate in self.scale.learning_rates:
             settings = self._finetuning_settings(row, seed, source, task.defaults, rate)
-            run = directory / f"{source}-{rate:g}"
-            resume = (run / "settings.toml").exists()
-            found = finetune(task, start, training, dev, settings, run, resume=resume)
-            outcomes = _outcomes(source, found.scores)
+            named = digest(settings.model_dump_json(exclude={"device"}), trained)
+            run = self.finetunings / f"{source}-{rate:g}-{named}"
+            with taken(run):
+                if not (run / RESULT_FILE).exists():
+                    resume = (run / "settings.toml").exists()
+                    found = finetune(task, start, training, dev, settings, run, resume=resume)
+                    write_json(run / RESULT_FILE, _outcomes(source, found.scores))
+                    shutil.rmtree(run / "model")
+            outcomes: Outcomes = read_json(run / RESULT_FILE)
             if not best or outcomes[judged] > best[judged]:
                 best = outcomes
         return best
