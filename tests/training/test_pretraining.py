@@ -22,7 +22,7 @@ from bertie.model.weights import load_model
 from bertie.recipes import read_recipe
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import Vocabulary
-from bertie.training.checkpoints import TrainState
+from bertie.training.checkpoints import RunDirectory, TrainState
 from bertie.training.distributed import Ranks
 from bertie.training.evaluation import unigram_counts
 from bertie.training.optimizers import OptimizerSettings
@@ -275,6 +275,29 @@ def test_what_only_computes_the_same_elsewhere_may_change_on_resuming(
     before, after = weights_of(finished), weights_of(tmp_path / "run")
     assert all(torch.allclose(before[name], after[name], atol=1e-2) for name in before)
     assert [row["step"] for row in rows_of(tmp_path / "run")] == [row["step"] for row in rows_of(finished)]
+
+
+def test_what_a_stop_saved_takes_no_regular_checkpoints_place(
+    corpus_path, tmp_path, tiny_settings, monkeypatch
+):
+    settings = tiny_settings(
+        phases=[{"steps": 8, "max_seq_length": 32}], log_every=1, save_every=2, keep_checkpoints=4
+    )
+    log = RunDirectory.log
+
+    def log_and_stop(run, row):
+        log(run, row)
+        if row["kind"] == "train" and row["step"] == 5:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(RunDirectory, "log", log_and_stop)
+    with pytest.raises(Stopped):
+        pretrain(settings, corpus_path, tmp_path / "run")
+    checkpoints = RunDirectory(tmp_path / "run").checkpoints
+    assert [path.name for path in checkpoints()] == [f"step-0000000{step}" for step in (2, 4, 5)]
+    monkeypatch.undo()
+    pretrain(settings, corpus_path, tmp_path / "run", resume=True)
+    assert [path.name for path in checkpoints()] == [f"step-0000000{step}" for step in (2, 4, 6, 8)]
 
 
 def test_a_run_is_not_written_over(finished, corpus_path, tiny_settings):

@@ -112,8 +112,14 @@ class RunDirectory:
         """The checkpoints there are, oldest first."""
         return sorted(self._checkpoints.glob("step-*"))
 
-    def save(self, state: TrainState, model: nn.Module, optimizer: torch.optim.Optimizer, keep: int) -> None:
-        """Write a checkpoint atomically; only then drop all but the newest `keep`."""
+    def save(
+        self, state: TrainState, model: nn.Module, optimizer: torch.optim.Optimizer, every: int, keep: int
+    ) -> None:
+        """Write a checkpoint atomically; only then drop all but the newest `keep`.
+
+        Of the older ones those count whose step is a multiple of `every`. The others were written by stops,
+        and are not to take the place of one that somebody waits for.
+        """
         if not self.leads:
             return
         sync(self.metrics_file)
@@ -126,8 +132,10 @@ class RunDirectory:
             save_weights(temporary / WEIGHTS_FILE, model)
             save_file(moments, temporary / "optimizer.safetensors")
             write_json(temporary / "state.json", asdict(state))
-        for old in self.checkpoints()[:-keep]:
-            shutil.rmtree(old)
+        *older, newest = self.checkpoints()
+        regular = [path for path in older if int(path.name.removeprefix("step-")) % every == 0]
+        for path in set(older).difference([*regular, newest][-keep:]):
+            shutil.rmtree(path)
 
     def forget_checkpoints(self) -> None:
         """Remove them all, or none: the run has ended, and its model is saved."""

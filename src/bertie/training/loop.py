@@ -132,7 +132,7 @@ def train(
                 log({"kind": "evaluation", "step": state.step, "phase": batch.phase, **evaluate()})
             signal_number = ranks.any(stop.number, device)
             if pace.save_every and (last or signal_number or _due(state.step, pace.save_every)):
-                run.save(state, model, optimizer, pace.keep_checkpoints)
+                run.save(state, model, optimizer, pace.save_every, pace.keep_checkpoints)
             if signal_number:
                 raise Stopped(signal_number)
 
