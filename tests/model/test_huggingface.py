@@ -190,7 +190,9 @@ def test_no_code_in_a_pickle_is_run(tmp_path, how):
     assert trace.exists()
 
 
-@pytest.mark.parametrize("value", [[1, 2], {"epoch": 3}, {"state_dict": dict(EXPECTED)}], ids=["list", "numbers", "nested"])
+@pytest.mark.parametrize(
+    "value", [[1, 2], {"epoch": 3}, {"state_dict": dict(EXPECTED)}], ids=["list", "numbers", "nested"]
+)
 def test_a_pickle_of_something_else(tmp_path, value):
     torch.save(value, tmp_path / "pytorch_model.bin")
     with pytest.raises(ModelError, match="not a table of weights"):
