@@ -176,6 +176,15 @@ def test_every_cell_has_its_outcomes_and_the_table_names_them(folder):
     ElementTree.parse(folder / "out" / "toy.svg")
 
 
+def test_a_pair_set_too_large_is_refused_before_anything_is_begun(folder, capsys):
+    whole = (folder / "scale.toml").read_text()
+    (folder / "scale.toml").write_text(whole.replace("training = 64", "training = 1000000"))
+    assert reproduce(folder, out="fewer", corpus=("--corpus", corpus_of(folder))) != 0
+    (folder / "scale.toml").write_text(whole)
+    assert "halves: 1,000,000 pairs wanted, and only" in capsys.readouterr().err
+    assert not (folder / "fewer" / "cells").exists()
+
+
 def test_rows_and_seeds_share_what_they_have_in_common(folder):
     """Two rows are one pre-training, begun from different checkpoints; models of fine-tuning are not kept."""
     runs = [path for path in (folder / "out" / "pretraining").iterdir() if path.is_dir()]

@@ -114,8 +114,10 @@ class Runner:
 
         Raises:
             SettingsError: the cells that are there are of another corpus, row or scale.
+            DataError: the corpus is too small for the pair set.
             Stopped: a signal came; the same call goes on.
         """
+        _ = self.commonest  # with the pair set: what it lacks is to be found before anything is begun
         self._begin()
         started, first_to_do = time.monotonic(), 0
         while True:
