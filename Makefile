@@ -8,7 +8,7 @@ demo: .venv/train ## the main job on Python's own documentation, in about five m
 	.venv/bin/bertie demo $(DEMO)
 
 test: .venv/dev ## the test suite
-	.venv/bin/python -m pytest $(PYTEST)
+	.venv/bin/python -m pytest --numprocesses 2 $(PYTEST)
 
 check: .venv/dev ## what a change must pass
 	.venv/bin/ruff check

@@ -172,7 +172,7 @@ def test_without_a_pooler_there_is_no_pooled_output():
 def test_the_last_layer_transforms_only_what_is_read(pooler, tokens):
     batch, places = ragged_batch(lengths=LENGTHS), torch.tensor(tokens, dtype=torch.int64)
     model = BertModel(CONFIG, pooler).eval()
-    initialize(model, 0.1)
+    initialize(model, CONFIG)
     transformed = []
     model.layers[-1].intermediate.register_forward_pre_hook(lambda _, inputs: transformed.append(inputs[0]))
 
@@ -212,3 +212,12 @@ def test_initial_weights_are_cut_at_two_deviations(make, labels):
             if weight.numel() > 1000:
                 # What is left of a normal distribution's deviation when it is cut at two of them.
                 assert weight.std().item() == pytest.approx(0.88 * CONFIG.initializer_range, rel=0.08), name
+
+
+def test_positions_can_start_larger_and_nothing_else_changes():
+    usual = PreTrainingModel(CONFIG)
+    torch.manual_seed(0)
+    larger = PreTrainingModel(CONFIG.model_copy(update={"position_initializer_range": 0.3}))
+    for (name, before), after in zip(usual.named_parameters(), larger.parameters(), strict=True):
+        factor = 3 if name.endswith("position_embeddings.weight") else 1
+        torch.testing.assert_close(after, before * factor, msg=name)

@@ -150,14 +150,16 @@ def activation(config: BertConfig) -> nn.GELU:
     return nn.GELU(approximate="none" if config.hidden_act == "gelu" else "tanh")
 
 
-def initialize(module: nn.Module, initializer_range: float) -> None:
+def initialize(module: nn.Module, config: BertConfig) -> None:
     """Weights from a normal distribution cut at two standard deviations, biases zero (modeling.py:375).
 
     The standard deviation is that before the cut, as in TensorFlow's truncated_normal_initializer.
     """
-    for part in module.modules():
+    for name, part in module.named_modules():
+        deviation = config.initializer_range
+        if name.endswith("position_embeddings") and config.position_initializer_range is not None:
+            deviation = config.position_initializer_range
         if isinstance(part, nn.Linear | nn.Embedding):
-            limit = 2 * initializer_range
-            nn.init.trunc_normal_(part.weight, std=initializer_range, a=-limit, b=limit)
+            nn.init.trunc_normal_(part.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
         if isinstance(part, nn.Linear):
             nn.init.zeros_(part.bias)

@@ -35,6 +35,8 @@ class BertConfig(Settings):
     max_position_embeddings: int = pydantic.Field(512, gt=0)
     type_vocab_size: int = pydantic.Field(2, gt=0)
     initializer_range: float = pydantic.Field(0.02, gt=0)
+    # Of the position embeddings alone; google's start as all else does (docs/decisions/small_recipes.md).
+    position_initializer_range: float | None = pydantic.Field(None, gt=0)
     layer_norm_eps: float = pydantic.Field(1e-12, gt=0)
     # A token attends to itself and those before it (Table 5's "LTR"); the name is that of `transformers`.
     is_decoder: bool = False

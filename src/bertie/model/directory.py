@@ -93,7 +93,7 @@ def write_description(path: Path, description: Description, card: str) -> None:
     values = {
         "architectures": [description.architecture],
         "model_type": description.model_type,
-        **description.config.model_dump(),
+        **description.config.model_dump(exclude_none=True),
         "pad_token_id": description.tokenizer.vocabulary.pad_id,
         "tie_word_embeddings": True,
     }

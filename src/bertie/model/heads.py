@@ -42,7 +42,7 @@ class EncoderModel(nn.Module):
     def __init__(self, config: BertConfig, pooler: bool = True) -> None:
         super().__init__()
         self.bert = BertModel(config, pooler)
-        initialize(self, config.initializer_range)
+        initialize(self, config)
 
     def forward(self, batch: PackedBatch) -> tuple[Tensor, Tensor | None]:
         """Returns `sequence_output` (T, H) and, where there is a pooler, `pooled_output` (N, H)."""
@@ -58,7 +58,7 @@ class MaskedLMModel(nn.Module):
         super().__init__()
         self.bert = BertModel(config, pooler=False)
         self.masked_lm = MaskedLMHead(config)
-        initialize(self, config.initializer_range)
+        initialize(self, config)
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """Returns masked-LM logits (M, V), at the masked positions only."""
@@ -89,7 +89,7 @@ class LanguageModel(nn.Module):
         super().__init__()
         self.bert = BertModel(config, pooler=False)
         self.masked_lm = MaskedLMHead(config)
-        initialize(self, config.initializer_range)
+        initialize(self, config)
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """Returns logits (T, V): what comes after each token."""
@@ -118,7 +118,7 @@ class PreTrainingModel(nn.Module):
         self.bert = BertModel(config)
         self.masked_lm = MaskedLMHead(config)
         self.next_sentence = nn.Linear(config.hidden_size, 2)
-        initialize(self, config.initializer_range)
+        initialize(self, config)
 
     def forward(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
         """Returns masked-LM logits (M, V), at the masked positions only, and next-sentence logits (N, 2)."""
@@ -153,7 +153,7 @@ class NextSentenceModel(nn.Module):
         super().__init__()
         self.bert = BertModel(config)
         self.next_sentence = nn.Linear(config.hidden_size, 2)
-        initialize(self, config.initializer_range)
+        initialize(self, config)
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """Returns logits (N, 2): the second text is the next sentence, or another one."""
@@ -207,7 +207,7 @@ class ClassificationModel(nn.Module):
         self.bert = BertModel(config)
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.classifier = nn.Linear(config.hidden_size, num_labels)
-        initialize(self, config.initializer_range)
+        initialize(self, config)
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """Returns logits (N, labels); for a regression the numbers (N, 1)."""
@@ -250,7 +250,7 @@ class MultipleChoiceModel(nn.Module):
         self.bert = BertModel(config)
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.classifier = nn.Linear(config.hidden_size, 1)
-        initialize(self, config.initializer_range)
+        initialize(self, config)
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """Returns the score of each choice, (N, 1)."""
@@ -282,7 +282,7 @@ class TokenClassificationModel(nn.Module):
         self.bert = BertModel(config, pooler=False)
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.classifier = nn.Linear(config.hidden_size, num_labels)
-        initialize(self, config.initializer_range)
+        initialize(self, config)
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """Returns logits (T, labels)."""
@@ -313,7 +313,7 @@ class QuestionAnsweringModel(nn.Module):
         super().__init__()
         self.bert = BertModel(config, pooler=False)
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
-        initialize(self, config.initializer_range)
+        initialize(self, config)
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """Returns the logits of start and end, (T, 2)."""

@@ -34,7 +34,7 @@ from bertie.text.tokenizer import CONFIG_FILE, Tokenizer
 CHECKPOINT, CONFIG = "bert_model.ckpt", "bert_config.json"
 POOLER = "bert/pooler/dense/kernel"
 # Keys of BertConfig that google's code has not: its norms have the epsilon 1e-12, its layers see all tokens.
-NOT_GOOGLE = ("layer_norm_eps", "is_decoder")
+NOT_GOOGLE = ("layer_norm_eps", "is_decoder", "position_initializer_range")
 # The last parts of the names of what an optimiser keeps: google's, LAMB, TensorFlow's own Adam.
 SLOTS = {"adam_m", "adam_v", "lamb_m", "lamb_v", "Adam", "Adam_1"}
 OPTIMIZER = SLOTS | {"global_step", "beta1_power", "beta2_power"}
