@@ -131,7 +131,8 @@ class RunHealth:
                 "unigram_plateau",
                 f"stuck at the unigram plateau: after {step:,} of {self._total_steps:,} steps the held-out "
                 f"loss is {loss:.2f}, and knowing word frequencies alone gives {unigram_loss:.2f}; "
-                f"try an optimizer.learning_rate 3 times lower or higher, optimizer.bias_correction or more "
+                f"try a first phase of much shorter sequences, a larger model.position_initializer_range, an "
+                f"optimizer.learning_rate 3 times lower or higher, optimizer.bias_correction or more "
                 f"warmup_steps, and see whether the vocabulary suits the text",
             )
         ]
