@@ -59,7 +59,7 @@ def prepare(out: Path) -> None:
     text = [DATA / "text" / "wikipedia", DATA / "text" / "gutenberg"]
     if not (out / "tokenizer").exists():
         bertie("vocab", *text, "--size", VOCABULARY_SIZE, "--out", out / "tokenizer")
-    if not (out / "corpus").exists():
+    if not (out / "corpus" / "manifest.json").exists():
         options = ["--tokenizer", out / "tokenizer", "--out", out / "corpus", "--held-out", HELD_OUT]
         bertie("prepare", *text, *options)
 

@@ -61,6 +61,7 @@ epochs = 1
 max_seq_length = 32
 keep_best = false
 """
+LAST = "keep_best = false\n"
 TABLE = """
 title = "A toy"
 
@@ -354,7 +355,68 @@ def test_cells_of_another_scale_are_not_mixed_in(folder, capsys):
         assert reproduce(folder) == 2
     finally:
         (folder / "scale.toml").write_text(SCALE)
-    assert "these cells are of another corpus, row or scale; name another --out" in capsys.readouterr().err
+    assert "these cells are of another corpus, row or scale, or of other examples" in capsys.readouterr().err
+
+
+def test_cells_of_other_examples_are_not_mixed_in(folder, capsys):
+    file = folder / "glue" / "SST-2" / "dev.tsv"
+    whole = file.read_text()
+    file.write_text(whole + "the cat is near\t1\n")
+    try:
+        assert reproduce(folder) == 2
+        (folder / "other.toml").write_text(TABLE)
+        assert reproduce(folder, table="other") == 0  # another table shares the pre-trainings alone
+    finally:
+        file.write_text(whole)
+    assert "these cells are of another corpus, row or scale, or of other examples" in capsys.readouterr().err
+    runs = {path.parent.name.rpartition("-") for path in (folder / "out").glob("finetuning/*/result.json")}
+    counts = Counter(name for name, _, _ in runs)
+    assert counts["sst-2-0.001"] == 2 * counts["halves-0.001"] == 12
+
+
+def test_other_text_is_another_corpus(folder, capsys):
+    shutil.copytree(folder / "text", folder / "elsewhere" / "text")
+    shutil.copytree(folder / "glue", folder / "elsewhere" / "glue")
+    for name in ("toy.toml", "scale.toml"):
+        shutil.copy(folder / name, folder / "elsewhere")
+    shutil.copytree(folder / "out", folder / "elsewhere" / "out")
+    assert reproduce(folder / "elsewhere") == 0  # the same, at another place
+    (folder / "elsewhere" / "text" / "00.txt").write_text("The river is near the house.\n" * 3)
+    assert reproduce(folder / "elsewhere") == 2
+    assert "these cells are of another corpus" in capsys.readouterr().err
+    assert len(list((folder / "elsewhere" / "out" / "corpus").glob("*/manifest.json"))) == 2
+
+
+def test_one_pretraining_counts_once(folder):
+    (folder / "scale.toml").write_text(SCALE.replace("each_seed = true", "each_seed = false"))
+    try:
+        assert reproduce(folder, out="once", corpus=("--corpus", corpus_of(folder))) == 0
+    finally:
+        (folder / "scale.toml").write_text(SCALE)
+    assert len(cells_of(folder / "once")) == 6
+    text = (folder / "once" / "toy.md").read_text()
+    assert re.search(r"\| both ways \| 3\.0 / [0-9.]+ \(1 of 2 seeds\) \|", text)
+    assert re.search(r"\| both ways \| both ways, half \| perplexity \| 1\.00 \| [0-9.]+ \| unresolved", text)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ((LAST, f"{LAST}[tasks.sst2]\nepochs = 2\n"), "no task 'sst2'; did you mean 'sst-2'"),
+        ((LAST, f'{LAST}[folders]\nsst2 = "x"\n'), "no task 'sst2'"),
+        ((LAST, f"{LAST}[tasks.features]\nhiden_size = 2\n"), "did you mean 'hidden_size'"),
+        (('["squad-v1"]', '["squad"]'), "no task 'squad'"),
+        (("held_out = 0.2", "held_out = 0.0"), "the corpus has no held-out documents"),
+    ],
+)
+def test_a_scale_that_cannot_be_is_refused(folder, capsys, change, message):
+    (folder / "scale.toml").write_text(SCALE.replace(*change))
+    try:
+        assert reproduce(folder, out="cannot") == 2
+    finally:
+        (folder / "scale.toml").write_text(SCALE)
+    assert message in capsys.readouterr().err
+    assert not (folder / "cannot" / "cells").exists()
 
 
 def test_other_claims_and_fewer_rows_are_of_the_same_cells(folder, monkeypatch):

@@ -103,3 +103,12 @@ def test_differences_without_any_variation_tell_nothing():
     """Models that give every example one answer, each row another one."""
     for verdict in judge(TABLE, cells({"worse": [(50.0, 3.0)] * 5, "better": [(51.0, 2.0)] * 5})):
         assert verdict.word == "unresolved"
+
+
+def test_rounding_is_no_variation():
+    """Two more of 408 right with each seed; as percentages, the differences are not equal to the last bit."""
+    right = [277, 279, 281]
+    worse, better = ([(100 * (k + more) / 408, 3.0) for k in right] for more in (0, 2))
+    accuracy, _ = judge(TABLE, cells({"worse": worse, "better": better}))
+    assert 0 < accuracy.difference.half_width < 1e-9
+    assert accuracy.word == "unresolved"

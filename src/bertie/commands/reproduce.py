@@ -64,22 +64,27 @@ def reproduce(
 
 
 def _read_task(name: str, data: Path, scale: "Scale") -> "TaskExamples":
+    from bertie.base.files import sha256
     from bertie.commands.task_options import read_data
-    from bertie.reproduction.runner import TaskExamples
+    from bertie.reproduction.runner import TaskExamples, digest
     from bertie.tasks.custom import OwnTexts
 
-    found = read_data(name, data / scale.folders.get(name, "glue"), None, None, OwnTexts())
-    return TaskExamples(found.task, found.training, found.dev)
+    folder = data / scale.folders.get(name, "glue")
+    found = read_data(name, folder, None, None, OwnTexts())
+    files = [found.task.file(folder, part) for part in ("train", *found.dev)]
+    return TaskExamples(found.task, found.training, found.dev, digest(*map(sha256, files)))
 
 
 def _prepare(text: list[Path], out: Path, scale: "Scale", cased: bool, workers: int) -> Path:
     """The corpus of these texts in `out`, which may be there already."""
+    from bertie.base.files import sha256
     from bertie.commands.prepare import prepare
     from bertie.commands.vocab import vocab
+    from bertie.corpus.readers import list_inputs
     from bertie.reproduction.locks import taken
     from bertie.reproduction.runner import digest
 
-    inputs = [str(path.resolve()) for path in text]
+    inputs = [sha256(file) for file in list_inputs(text)]
     name = digest(*inputs, str(scale.vocabulary_size), str(scale.held_out), str(cased))
     tokenizer, corpus = out / "tokenizer" / name, out / "corpus" / name
     with taken(corpus, wait=True):

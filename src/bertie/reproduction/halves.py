@@ -45,7 +45,7 @@ def draw_halves(corpus: Corpus, vocabulary: Vocabulary, training: int, dev: int)
     """Pairs of the corpus's training documents to learn from, and of its held-out ones to be judged by.
 
     Raises:
-        DataError: a split has too few places to cut at.
+        DataError: a split has no documents, or too few places to cut at.
     """
     learnt = draw_pairs(corpus.train, vocabulary, training, SEEDS["train"])
     return learnt, draw_pairs(corpus.held_out, vocabulary, dev, SEEDS["held_out"])
@@ -55,8 +55,10 @@ def draw_pairs(shards: Sequence[Shard], vocabulary: Vocabulary, count: int, seed
     """`count` pairs, as many of each kind, `[CLS] first half [SEP] second half [SEP]` each.
 
     Raises:
-        DataError: there are not so many places to cut at.
+        DataError: there are no documents, or not so many places to cut at.
     """
+    if not shards:
+        raise DataError("halves: the corpus has no held-out documents; set held_out above 0")
     random = np.random.default_rng(seed)
     is_continuation = continuations(vocabulary)
     windows = np.concatenate([cut_windows(shard, is_continuation, count, random) for shard in shards])

@@ -22,17 +22,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertie.base.errors import BertieError, SettingsError
-from bertie.base.files import read_json, write_json, write_text
+from bertie.base.files import read_json, sha256, write_json, write_text
 from bertie.base.progress import duration
 from bertie.base.settings import Settings, Tree, read_toml, resolve, write_toml
 from bertie.corpus.shards import Corpus
 from bertie.reports.metrics import read_metrics
 from bertie.reproduction.halves import HALVES_TASK, draw_halves
 from bertie.reproduction.locks import Taken, taken
-from bertie.reproduction.tables import FEATURES, HALVES, HELD_OUT, Row, Scale, Table
+from bertie.reproduction.tables import FEATURES, HALVES, HELD_OUT, Row, Scale, Table, source_of
 from bertie.tasks.classification import TextClassification
 from bertie.tasks.features import FeatureTaggerSettings, train_feature_tagger
 from bertie.tasks.finetuning import FinetuningSettings, Start, finetune
+from bertie.tasks.ner import NER
 from bertie.tasks.task import Scores, Task
 from bertie.text.tokenizer import Tokenizer
 from bertie.training.pretraining import PretrainingSettings, pretrain
@@ -45,18 +46,19 @@ Outcomes = dict[str, float]  # by the names that columns have for them
 
 
 class TaskExamples(NamedTuple):
-    """A task whose labels are known, and its examples: to learn from, and of each dev part."""
+    """A task whose labels are known, its examples to learn from and of each dev part, and a hash of them."""
 
     task: Task[Any, Any]
     training: Any
     dev: Mapping[str, Any]
+    digest: str
 
 
 class RowSettings(Settings):
     """What the cells of a row are of. How many there are, and what is claimed of them, may change."""
 
     corpus: str  # its fingerprint
-    sources: list[str]
+    sources: dict[str, str]  # where the outcomes come from, and a hash of the examples there
     row: Row
     scale: Scale
 
@@ -105,6 +107,7 @@ class Runner:
             self._pretraining_settings(row, 0)
             for source in (*self.tasks, HALVES):
                 self._finetuning_settings(row, 0, source, {}, scale.learning_rates[0])
+        self._tagger_settings(0)
 
     def run(self) -> Iterator[list[Cell]]:
         """Run all cells, seed by seed; give them as they are at first, and again whenever one has ended.
@@ -113,7 +116,8 @@ class Runner:
         waited for when there is nothing else to do.
 
         Raises:
-            SettingsError: the cells that are there are of another corpus, row or scale.
+            SettingsError: the cells that are there are of another corpus, row or scale, or of other examples,
+                or have not the outcome that a column names.
             DataError: the corpus is too small for the pair set.
             Stopped: a signal came; the same call goes on.
         """
@@ -148,14 +152,14 @@ class Runner:
             pretraining = self.table.pretraining_of(row, self.scale)
             begun[file] = RowSettings(
                 corpus=self.fingerprint,
-                sources=self.table.sources_of(row),
+                sources={source: self._digest_of(source) for source in self.table.sources_of(row)},
                 row=row.model_copy(update={"pretraining": pretraining, "pretraining_at": {}, "paper": {}}),
                 scale=self.scale.model_copy(update={"seeds": 1}),
             )
             if file.exists() and resolve(RowSettings, read_toml(file), source=str(file)) != begun[file]:
                 raise SettingsError(
-                    f"{file.parent}: these cells are of another corpus, row or scale; name another --out, or "
-                    "remove them"
+                    f"{file.parent}: these cells are of another corpus, row or scale, or of other examples; "
+                    "name another --out, or remove them"
                 )
         for file, settings in begun.items():
             write_toml(file, settings)
@@ -167,9 +171,22 @@ class Runner:
             for row in self.table.rows:
                 directory = self.cells / row.folder / f"seed-{seed}"
                 result = directory / RESULT_FILE
-                outcomes = read_json(result) if result.exists() else None
-                cells.append(Cell(row, seed, directory, outcomes, self.failures.get(directory, "")))
+                if not result.exists():
+                    cells.append(Cell(row, seed, directory, failure=self.failures.get(directory, "")))
+                    continue
+                outcomes: Outcomes = read_json(result)
+                self._check_columns(row, outcomes)
+                if seed > 0 and not self.scale.pretrain_each_seed:  # the one pre-training counts once
+                    outcomes = {name: of for name, of in outcomes.items() if source_of(name) != HELD_OUT}
+                cells.append(Cell(row, seed, directory, outcomes))
         return cells
+
+    def _check_columns(self, row: Row, outcomes: Outcomes) -> None:
+        for column in self.table.kept_columns:
+            if row.outcome(column) not in outcomes:
+                raise SettingsError(
+                    f"{column.name}: no outcome {row.outcome(column)!r}; there are {', '.join(outcomes)}"
+                )
 
     def _take(self, cell: Cell) -> bool:
         """Run a cell unless it is done; False where another process has it, or its pre-training."""
@@ -200,16 +217,13 @@ class Runner:
         start = Start.load(run / "model")
         if step < settings.total_steps:
             start = start._replace(weights=_checkpoint(run, step))
-        for source in self.table.sources_of(row):
-            if source == FEATURES:
-                outcomes |= self._tag(row, seed, run / "model")
-            elif source != HELD_OUT:
+        sources = self.table.sources_of(row)
+        for source in sources:
+            if source not in (HELD_OUT, FEATURES):
                 outcomes |= self._finetune(row, seed, source, start, f"{run.name} {step}")
-        for column in self.table.kept_columns:
-            if row.outcome(column) not in outcomes:
-                raise SettingsError(
-                    f"{column.name}: no outcome {row.outcome(column)!r}; there are {', '.join(outcomes)}"
-                )
+        if FEATURES in sources:  # last: another process may have a fine-tuning, and these are not kept
+            outcomes |= self._tag(row, seed, run / "model")
+        self._check_columns(row, outcomes)
         return outcomes
 
     def _pretraining_settings(self, row: Row, seed: int) -> PretrainingSettings:
@@ -239,12 +253,12 @@ class Runner:
 
         `trained` says what `start` is, among all that there is in `out`.
         """
-        task, training, dev = self._halves if source == HALVES else self.tasks[source]
+        task, training, dev, examples = self._halves if source == HALVES else self.tasks[source]
         best: Outcomes = {}
         judged = f"{source}/{next(iter(dev))}/{task.main_metric}"
         for rate in self.scale.learning_rates:
             settings = self._finetuning_settings(row, seed, source, task.defaults, rate)
-            named = digest(settings.model_dump_json(exclude={"device"}), trained)
+            named = digest(settings.model_dump_json(exclude={"device"}), trained, examples)
             run = self.finetunings / f"{source}-{rate:g}-{named}"
             with taken(run):
                 if not (run / RESULT_FILE).exists():
@@ -260,10 +274,20 @@ class Runner:
     def _tag(self, row: Row, seed: int, model: Path) -> Outcomes:
         """The scores of Section 5.3's tagger over the model's frozen vectors."""
         assert row.features is not None
-        changes = {"seed": seed, "device": self.device}
-        settings = resolve(FeatureTaggerSettings, self.scale.tasks.get(FEATURES, {}), changes)
-        scores = train_feature_tagger(model, self.ner, row.features, settings)
+        scores = train_feature_tagger(model, self.ner, row.features, self._tagger_settings(seed))
         return {f"{FEATURES}/{name}": value for name, value in scores.items()}
+
+    def _tagger_settings(self, seed: int) -> FeatureTaggerSettings:
+        changes = {"seed": seed, "device": self.device}
+        return resolve(FeatureTaggerSettings, self.scale.tasks.get(FEATURES, {}), changes, source=FEATURES)
+
+    def _digest_of(self, source: str) -> str:
+        """A hash of the examples that a source learns from and is judged by."""
+        if source == HELD_OUT:
+            return ""  # the corpus has one
+        if source == FEATURES:
+            return digest(*(sha256(NER.file(self.ner, part)) for part in ("train", "dev")))
+        return self._halves.digest if source == HALVES else self.tasks[source].digest
 
     @cached_property
     def commonest(self) -> Outcomes:
@@ -272,7 +296,7 @@ class Runner:
         if any(HALVES in self.table.sources_of(row) for row in self.table.rows):
             tasks[HALVES] = self._halves
         found: Outcomes = {}
-        for source, (task, training, dev) in tasks.items():
+        for source, (task, training, dev, _) in tasks.items():
             if isinstance(task, TextClassification):
                 found |= _outcomes(
                     source,
@@ -290,7 +314,9 @@ class Runner:
         vocabulary = Tokenizer.load(corpus.tokenizer_directory).vocabulary
         counts = self.scale.halves
         training, dev = draw_halves(corpus, vocabulary, counts.training, counts.dev)
-        return TaskExamples(HALVES_TASK, training, {"dev": dev})
+        return TaskExamples(
+            HALVES_TASK, training, {"dev": dev}, digest(self.fingerprint, counts.model_dump_json())
+        )
 
 
 def digest(*said: str) -> str:

@@ -8,7 +8,8 @@ import pydantic
 
 from bertie.base.errors import SettingsError
 from bertie.base.settings import Settings, Tree, merge, resolve
-from bertie.recipes import read_recipe
+from bertie.recipes import FOLDER, read_recipe
+from bertie.tasks.catalogue import find_task
 from bertie.tasks.features import FeatureKind
 
 HELD_OUT = "held_out"  # outcomes of pre-training itself
@@ -155,7 +156,10 @@ def read_table(name: str, scale: Scale) -> Table:
     Raises:
         SettingsError: there is none, it has an unknown key or name, or a row is not made for the scale.
     """
-    table = resolve(Table, read_recipe(name), {"without": scale.without}, source=name)
+    recipe = read_recipe(name)
+    if "rows" not in recipe:
+        raise SettingsError(f"{name}: not a table, for it has no rows")
+    table = resolve(Table, recipe, {"without": scale.without}, source=name)
     for row in table.rows:
         if row.pretraining_at and scale.name not in row.pretraining_at:
             raise SettingsError(
@@ -169,6 +173,13 @@ def read_scale(name: str) -> Scale:
     """A scale by its name (`paper`, `laptop`), or by the path of a .toml file.
 
     Raises:
-        SettingsError: there is none, or it has an unknown key.
+        SettingsError: there is none, or it has an unknown key or task.
     """
-    return resolve(Scale, read_recipe(name if name.endswith(".toml") else f"scale-{name}"), source=name)
+    known = [path.stem.removeprefix("scale-") for path in sorted(FOLDER.glob("scale-*.toml"))]
+    if not name.endswith(".toml") and name not in known:
+        raise SettingsError(f"no scale {name!r}; known: {', '.join(known)}, or the path of a .toml file")
+    scale = resolve(Scale, read_recipe(f"scale-{name}" if name in known else name), source=name)
+    for task in (*scale.tasks, *scale.folders, *scale.without):
+        if task not in (HALVES, FEATURES):
+            find_task(task)
+    return scale

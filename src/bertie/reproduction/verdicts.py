@@ -11,6 +11,7 @@ from bertie.reproduction.tables import Column, Row, Table
 Word = Literal["held", "reversed", "unresolved"]
 
 # Student's t: 97.5 % of it is below, by degrees of freedom from 1 on. With more, the last is a little wide.
+ROUNDING = 1e-9  # of figures up to some hundred
 T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145)
 
 
@@ -54,7 +55,7 @@ def values_of(cells: Sequence[Cell], row: Row, column: Column) -> dict[int, floa
     return {
         cell.seed: cell.outcomes[row.outcome(column)]
         for cell in cells
-        if cell.row.name == row.name and cell.outcomes is not None
+        if cell.row.name == row.name and cell.outcomes and row.outcome(column) in cell.outcomes
     }
 
 
@@ -74,7 +75,7 @@ def judge(table: Table, cells: Sequence[Cell]) -> list[Verdict]:
 
 
 def _word(difference: Interval | None) -> Word:
-    # Seeds without any variation are those of models that give all examples one answer: they tell nothing.
-    if difference is None or not 0 < difference.half_width < abs(difference.mean):
+    # Without variation but for rounding they are models that give all examples one answer, and tell nothing.
+    if difference is None or not ROUNDING < difference.half_width < abs(difference.mean):
         return "unresolved"
     return "held" if difference.mean > 0 else "reversed"

@@ -84,7 +84,8 @@ def _orderings(verdicts: Sequence[Verdict]) -> list[str]:
         "",
         f"Of {len(verdicts)}: {told}. Held and reversed are those whose 95 % t interval of the difference, "
         "between cells of the same seed, leaves out 0. Were there no difference at all, one in twenty would. "
-        "The interval is of other seeds, not of other dev examples: all seeds are judged by the same.",
+        "The interval is of other seeds, not of other dev examples: all seeds are judged by the same, but "
+        "for held-out words, which each pre-training draws anew.",
         "",
         _line("better", "worse", "in", "by, in the paper", "by, here ± half of the interval", ""),
         "|---|---|---|---|---|---|",
