@@ -50,6 +50,14 @@ def test_files_that_are_something_else(tmp_path: Path, suffix: str) -> None:
         file.read()
 
 
+def test_a_long_window(tmp_path: Path) -> None:
+    """As of `zstd --long=31`: a window descriptor (RFC 8878, 3.1.1.1.2), one raw block."""
+    frame = bytes.fromhex("28b52ffd 00 a8") + (len(b"text") << 3 | 1).to_bytes(3, "little") + b"text"
+    (tmp_path / "a.zst").write_bytes(frame)
+    with open_binary(tmp_path / "a.zst") as file:
+        assert file.read() == b"text"
+
+
 def test_missing_files(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="a: no such file"), open_binary(tmp_path / "a"):
         pass

@@ -91,6 +91,17 @@ def test_a_directory_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path: P
     assert os.listdir(tmp_path) == ["model"]
 
 
+def test_a_link_to_a_directory_stays_one(tmp_path: Path) -> None:
+    write_directory(tmp_path / "large disk" / "model", "old")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "model").symlink_to(tmp_path / "large disk" / "model")
+    for text in ("new", "newer"):
+        write_directory(tmp_path / "run" / "model", text)
+        assert (tmp_path / "large disk" / "model" / "part").read_text() == text
+    assert (tmp_path / "run" / "model").is_symlink()
+    assert os.listdir(tmp_path / "run") == os.listdir(tmp_path / "large disk") == ["model"]
+
+
 def fail_while_writing(kind: str, path: Path) -> None:
     if kind == "file":
         with atomic_file(path) as temporary:

@@ -77,7 +77,9 @@ def test_the_place_of_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     monkeypatch.delenv("BERTIE_CACHE", raising=False)
     assert directory_of(Path(kernels.__file__)).parent == tmp_path / "xdg" / "bertie"
+    monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("BERTIE_CACHE", str(tmp_path / "own"))
+    monkeypatch.setattr(Path, "home", None)  # there need not be one
     assert directory_of(Path(kernels.__file__)).parent == tmp_path / "own"
 
 

@@ -26,6 +26,9 @@ def test_every_kind_of_text(tmp_path: Path, dtype: pyarrow.DataType) -> None:
     expected = [(number, text and text.encode()) for number, text in enumerate(TEXTS, 1)]
     assert list(read_parquet_column(tmp_path / "a.parquet", "text")) == expected
     assert list(read_arrow_column(tmp_path / "a.arrow", "text")) == expected
+    with pyarrow.ipc.new_file(tmp_path / "a.arrow", table.schema) as writer:
+        writer.write_table(table, max_chunksize=300)
+    assert list(read_arrow_column(tmp_path / "a.arrow", "text")) == expected
     assert len(row_group_sizes(tmp_path / "a.parquet")) == 4
     parts = [
         row

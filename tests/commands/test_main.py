@@ -90,6 +90,18 @@ def test_doctor_names_what_it_found(capsys):
     assert {"torch", "numba", "compiled kernels", "memory"} <= set(facts)
 
 
+def test_doctor_says_how_to_get_what_is_missing(capsys, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as where there is no home directory
+    for name in ("BERTIE_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    facts = json.loads(run(capsys, "doctor", "--json", "--no-measure")[1])
+    assert facts["pyarrow"] == "missing: pip install 'bertie[data]'"
+    assert facts["torch"] == "missing: pip install 'bertie[train]'"
+    assert facts["numba"] == "missing: pip install 'bertie'"
+    assert facts["compiled kernels"].startswith("no home directory: ")
+
+
 BAD = {
     "misspelt setting": (
         [
@@ -127,6 +139,7 @@ BAD = {
         ["pretrain", "recipe.toml", "--corpus", "corpus", "--out", "new", "--set", "model.vocab_size=50"],
         "the model has embeddings for 50",
     ),
+    "text without a tokenizer": (["tokenize", "A text. " * 40], "no file can have so long a name"),
     "missing model": (["predict", "nowhere", "--text", "[MASK]"], "no such model directory"),
     "folder that is no model": (["predict", "text", "--text", "[MASK]"], "no config.json"),
     "text without a mask": (["predict", "run/model", "--text", "nothing"], "[MASK]"),

@@ -328,12 +328,21 @@ def test_inputs_without_text(tmp_path: Path, tokenizer: Path) -> None:
     assert not (tmp_path / "corpus").exists()
 
 
+def test_inputs_without_text_cost_no_folder_that_was_there(tmp_path: Path, tokenizer: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": " "}\n')
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("folder")
+    with pytest.raises(DataError, match=r"a\.jsonl: no text"):
+        prepare([tmp_path / "a.jsonl"], tokenizer, tmp_path / "link", workers=1)
+    assert list((tmp_path / "folder").iterdir()) == []
+
+
 def test_a_share_that_is_none(tmp_path: Path, inputs: list[Path], tokenizer: Path) -> None:
     with pytest.raises(SettingsError, match=r"held_out = 1\.5: expected a share"):
         prepare(inputs, tokenizer, tmp_path / "corpus", workers=1, held_out=1.5)
 
 
-@pytest.mark.parametrize("what", ["corpus", "parts", "files", "file"])
+@pytest.mark.parametrize("what", ["corpus", "parts", "files", "hidden", "temporary", "file"])
 def test_nothing_is_overwritten(
     tmp_path: Path, inputs: list[Path], tokenizer: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -347,10 +356,11 @@ def test_nothing_is_overwritten(
             with pytest.raises(KeyboardInterrupt):
                 prepare(inputs, tokenizer, output, workers=1)
         message = "unfinished work on other inputs or settings"
-    elif what == "files":
+    elif what in ("files", "hidden", "temporary"):
         output.mkdir()
-        (output / "thesis.tex").touch()
-        message = "holds other files"
+        name = {"files": "thesis.tex", "hidden": ".env", "temporary": ".thesis.tmp"}[what]
+        (output / name).touch()
+        message = rf"holds other files \({name}\)"
     else:
         output.touch()
         message = "is a file"

@@ -1,9 +1,11 @@
 """Formats, ranges, compression, and what is said about damaged files."""
 
 import bz2
+import errno
 import gzip
 import json
 import lzma
+import os
 import random
 from collections.abc import Callable
 from itertools import pairwise
@@ -112,6 +114,11 @@ def test_a_files_end_ends_a_document(tmp_path: Path) -> None:
     assert texts == ["One.", "Two.", "Three.", "Four."]
 
 
+def test_the_last_line_may_lack_its_end(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("One.\nTwo.\n\nOne.\nTwo.")
+    assert len({document.text for document in read_documents(tmp_path / "a.txt", "sentences")}) == 1
+
+
 def test_lines_are_sentences_only_where_the_format_says_so() -> None:
     text = "One. Two.\nThree.\n \n"
     assert Document(text, lines_are_sentences=True).sentences() == ["One. Two.", "Three."]
@@ -147,6 +154,7 @@ PARAGRAPHS = (
     [
         ("a.txt", "One line alone.\n", "plain"),
         ("a.txt", PARAGRAPHS * 3, "plain"),
+        ("a.txt", "It was dark. The rain fell. It stopped.\n\n" * 9 + "Who?\nI.\n", "plain"),
         ("a.txt", WRAPPED * 3, "wrapped"),
         ("a.txt", "It was dark.\nThe rain fell.\n\nIt stopped.\nThe end.\n", "sentences"),
         ("wiki_00", '\n<doc id="1" title="A">\nA\n</doc>\n', "wikiextractor"),
@@ -171,6 +179,7 @@ def test_wrapped_lines_are_joined(tmp_path: Path) -> None:
 def test_detection_on_real_files(shared_data: Path) -> None:
     text = shared_data / "text"
     assert detect_format(text / "wikipedia-small/wiki_00") == "wikiextractor"
+    assert detect_format(text / "google-bert-sample_text.txt") == "sentences"
     assert len(list(read_documents(text / "google-bert-sample_text.txt"))) == 3
     books = list_inputs([text / "gutenberg/*.xz"])[:40]
     assert sum(detect_format(path) == "wrapped" for path in books) >= 39  # one book is verse in long lines
@@ -361,6 +370,12 @@ def test_a_saved_data_set(tmp_path: Path) -> None:
     assert texts == [f"{split} {number}" for split in ("test", "train") for number in range(600)]
 
 
+def test_a_saved_data_set_in_use(tmp_path: Path) -> None:
+    for name in ("data-00000-of-00001.arrow", "cache-0123456789abcdef.arrow", "dataset_info.json"):
+        (tmp_path / name).touch()
+    assert [file.name for file in list_inputs([tmp_path])] == ["data-00000-of-00001.arrow"]
+
+
 def test_missing_inputs(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="nothing: no such file"):
@@ -381,3 +396,56 @@ def test_inputs_are_listed_sorted_once_and_without_hidden_ones(tmp_path: Path) -
         path.name for path in list_inputs([str(tmp_path / "b"), tmp_path / "*.txt", tmp_path / "b/2.txt"])
     ]
     assert listed == ["1.txt", "2.txt", "a.txt"]
+
+
+def test_links_are_followed_and_a_folder_is_read_once(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/a.txt").touch()
+    (tmp_path / "in").mkdir()
+    for name in ("in/first", "in/second"):
+        (tmp_path / name).symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere/back").symlink_to(tmp_path / "in")
+    assert list_inputs([tmp_path / "in"]) == [tmp_path / "in/first/a.txt"]
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "locked").mkdir()
+    (tmp_path / "a.txt").touch()
+    scan = os.scandir
+
+    def refuse(path: str) -> object:
+        if str(path).endswith("locked"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(DataError, match=r"locked: cannot be read \(Permission denied\)"):
+        list_inputs([tmp_path])
+
+
+def test_a_pattern_of_folders_names_their_files(tmp_path: Path) -> None:
+    for name in ("in1/a.txt", "in2/b.txt"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    assert [path.name for path in list_inputs([tmp_path / "in?"])] == ["a.txt", "b.txt"]
+
+
+def test_what_is_there_but_no_file_is_not_called_missing(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="pipe: no regular file; write what it gives to one"):
+        list_inputs([tmp_path / "pipe"])
+
+
+def test_what_a_run_writes_is_no_input(tmp_path: Path) -> None:
+    for name in ("in/a.txt", "in/out/vocab.txt", "in/out/text/b.txt"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+
+    def names(*paths: str) -> list[str]:
+        return [file.name for file in list_inputs([tmp_path / path for path in paths], [tmp_path / "in/out"])]
+
+    assert names("in") == names("in/**") == ["a.txt"]
+    assert names("in/a.txt", "in/out") == ["a.txt"]  # a shell's in/*
+    assert names("in/out/text") == ["b.txt"]  # a model's folder with text in it, and the model's tokenizer
+    with pytest.raises(DataError, match="no files but the tokenizer's and the output's"):
+        names("in/out")

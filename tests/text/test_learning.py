@@ -101,6 +101,12 @@ def test_rare_characters_leave_the_alphabet_and_take_their_words_along() -> None
     assert not {"x", "##y", "xy"} & set(tokens)
 
 
+def test_the_alphabet_may_be_another() -> None:
+    words = [chr(0x4E00 + index) for index in range(1500)]
+    assert len(learn_vocabulary(words, [1] * 1500, 30522)) == 5 + 1000
+    assert len(learn_vocabulary(words, [1] * 1500, 30522, alphabet=1400)) == 5 + 1400
+
+
 def test_a_small_vocabulary_is_at_most_half_alphabet() -> None:
     words = [chr(0x4E00 + index) * 3 for index in range(500)]
     tokens = learn_vocabulary(words, range(1, 501), 205)

@@ -1,5 +1,7 @@
 """Sentence boundaries: nothing is lost, lines end sentences, languages differ."""
 
+import pytest
+import sentencex
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -39,6 +41,20 @@ def test_language_decides() -> None:
     text = "Er kam am 3. Mai nach Ulm."
     assert len(split_sentences(text, "de")) == 1
     assert len(split_sentences(text, "en")) == 2
+
+
+@pytest.mark.parametrize("sentence", ["他说:“你好。”", "她走了。", "He “left!” ", "Why? "])
+def test_long_lines_are_cut_at_full_stops(sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """sentencex takes the square of a line's length, so none that is given to it may be long."""
+    lengths = []
+    segment = sentencex.segment
+    monkeypatch.setattr(sentencex, "segment", lambda *a: (lengths.append(len(a[1])), segment(*a))[1])
+    assert split_sentences(sentence * 3000) == [sentence] * 3000
+    assert len(lengths) > 1
+    assert max(lengths) < 10_020
+    del lengths[:]
+    split_sentences(sentence * 500)
+    assert lengths == [500 * len(sentence)]
 
 
 def test_no_text_has_no_sentences() -> None:

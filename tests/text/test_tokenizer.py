@@ -202,6 +202,20 @@ def test_the_saved_directory_says_how_long_a_text_may_be(tmp_path: Path) -> None
         assert json.loads((tmp_path / "tokenizer_config.json").read_text())["model_max_length"] == expected
 
 
+def test_only_its_own_files_may_be_replaced(tmp_path: Path) -> None:
+    assert Tokenizer.may_replace(tmp_path / "new")
+    TOKENIZER.save(tmp_path)
+    assert Tokenizer.may_replace(tmp_path)
+    fast = json.loads((tmp_path / "tokenizer.json").read_text())
+    (tmp_path / "tokenizer.json").write_text(json.dumps({**fast, "truncation": {"max_length": 512}}))
+    assert not Tokenizer.may_replace(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    assert not Tokenizer.may_replace(tmp_path)
+    TOKENIZER.save(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    assert not Tokenizer.may_replace(tmp_path)
+
+
 def test_a_vocabulary_file_alone_is_loaded(tmp_path: Path) -> None:
     VOCABULARY.save(tmp_path / "vocab.txt")
     for path in (tmp_path, tmp_path / "vocab.txt"):
@@ -237,6 +251,12 @@ def test_what_cannot_be_loaded_is_named(tmp_path: Path) -> None:
         ("tokenizer.json", {"model": {"type": "Unigram"}}, "model is 'Unigram', but of BERT's own"),
         ("tokenizer.json", {"pre_tokenizer": {"type": "Metaspace"}}, "pre_tokenizer is 'Metaspace', but"),
         ("tokenizer.json", {"normalizer": {"type": "NFC"}}, "normalizer is 'NFC', but"),
+        ("tokenizer.json", {"normalizer": {"clean_text": False}}, "clean_text is False, but"),
+        (
+            "tokenizer.json",
+            {"model": {"continuing_subword_prefix": "@@"}},
+            "continuing_subword_prefix is '@@', but",
+        ),
     ],
 )
 def test_other_tokenizers_are_refused_by_name(

@@ -30,6 +30,11 @@ def test_windows_line_ends_are_read(tmp_path: Path) -> None:
     assert Vocabulary.load(tmp_path / "vocab.txt").tokens == (*SPECIAL_TOKENS, "a")
 
 
+def test_a_byte_order_mark_is_no_token(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join(SPECIAL_TOKENS), encoding="utf-8-sig")
+    assert Vocabulary.load(tmp_path / "vocab.txt").tokens == SPECIAL_TOKENS
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -37,6 +42,7 @@ def test_windows_line_ends_are_read(tmp_path: Path) -> None:
         (b"[PAD]\na\nb\na\n", "line 4: 'a' already stands on line 2"),
         (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n", r"\[MASK\] is missing"),
         (b"[PAD]\n\xff\n", "line 2: not UTF-8"),
+        (b"\xef\xbb\xbf[PAD]\n\xff\n", "line 2: not UTF-8"),
     ],
 )
 def test_a_bad_file_is_named_with_its_line(tmp_path: Path, content: bytes, message: str) -> None:

@@ -15,6 +15,7 @@ from bertie.base.errors import BertieError, DataError
 _BUFFER_BYTES = 1 << 16
 # A block of 4 bytes can hold 128 kB of zeros (RFC 8878, 3.1.1.2), so this much may grow to 128 MB, no more.
 _ZSTD_READ_BYTES = 1 << 12
+_ZSTD_WINDOW_BYTES = 1 << 31  # `zstd --long=31`, the most there is
 
 
 def is_compressed(path: Path) -> bool:
@@ -57,7 +58,7 @@ class _ZstdFile(io.RawIOBase):
 
     def __init__(self, path: Path, zstandard: Any) -> None:
         self._file = path.open("rb")
-        self._frame_type = zstandard.ZstdDecompressor().decompressobj
+        self._frame_type = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES).decompressobj
         self._error: type[Exception] = zstandard.ZstdError
         self._frame: Any = None
         self._left = b""

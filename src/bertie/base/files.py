@@ -82,6 +82,8 @@ def atomic_directory(path: Path) -> Iterator[Path]:
     Raises:
         OSError: the system refuses to write; it names a file.
     """
+    if path.is_symlink():  # what it points to is replaced, not the link
+        path = path.resolve()
     temporary = path.with_name(f".{path.name}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(temporary, ignore_errors=True)
@@ -125,9 +127,9 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` as UTF-8, atomically."""
+    """Write `text` as UTF-8, atomically; half of a surrogate pair, which JSON can name, as its escape."""
     with atomic_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -139,12 +141,14 @@ def read_json(path: Path) -> Any:
     """Read a JSON file.
 
     Raises:
-        DataError: the file is missing or is not JSON.
+        DataError: the file is missing, a folder or not JSON.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise DataError(f"{path}: a folder, where a file is wanted") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: not valid JSON ({error})") from None
 
@@ -191,4 +195,7 @@ def locked_directory(path: Path) -> Iterator[None]:
 def clear_leftovers(directory: Path) -> None:
     """Remove what killed processes left half-written in `directory`, whose only writer this process is."""
     for leftover in directory.glob(".*.tmp"):
-        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        if leftover.is_dir() and not leftover.is_symlink():
+            shutil.rmtree(leftover)
+        else:
+            leftover.unlink()

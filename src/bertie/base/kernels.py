@@ -23,8 +23,9 @@ PACKAGE = Path(__file__).parent.parent
 
 def cache_root() -> Path:
     """Where compiled kernels are kept: `$BERTIE_CACHE`, else under `$XDG_CACHE_HOME` or `~/.cache`."""
-    fallback = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertie"
-    return Path(os.environ.get("BERTIE_CACHE") or fallback)
+    if own := os.environ.get("BERTIE_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertie"
 
 
 @cache

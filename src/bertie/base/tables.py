@@ -42,16 +42,19 @@ def read_parquet_column(
 
 
 def read_arrow_column(path: Path, column: str) -> Iterator[tuple[int, bytes | None]]:
-    """The same of an Arrow stream, the files of which a saved data set of Hugging Face consists.
+    """The same of an Arrow file or stream; of streams a saved data set of Hugging Face consists.
 
     Raises:
         SettingsError, DataError, BertieError: as in `read_parquet_column`.
     """
     pyarrow = import_pyarrow(path)
     with _damage_named(path, pyarrow), pyarrow.OSFile(str(path)) as file:
-        reader = pyarrow.ipc.open_stream(file)
+        is_file = file.read(6) == b"ARROW1"  # Arrow Columnar Format, IPC File Format
+        file.seek(0)
+        reader = (pyarrow.ipc.open_file if is_file else pyarrow.ipc.open_stream)(file)
+        batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
         _require_text(path, column, reader.schema)
-        yield from enumerate(_values(column, reader), 1)
+        yield from enumerate(_values(column, batches), 1)
 
 
 def _values(column: str, batches: Iterable[Any]) -> Iterator[bytes | None]:

@@ -8,6 +8,18 @@ import typer
 
 from bertie.commands.options import CPUS, Json
 
+# The extra of pyproject.toml that brings a package; all others come with bertie itself.
+EXTRAS = {
+    "torch": "train",
+    "matplotlib": "train",
+    "pyarrow": "data",
+    "zstandard": "data",
+    "onnx": "onnx",
+    "onnxruntime": "onnx",
+    "starlette": "serve",
+    "uvicorn": "serve",
+}
+
 
 def doctor(
     as_json: Json = False,
@@ -28,21 +40,27 @@ def _software() -> dict[str, Any]:
     import platform
     from importlib.util import find_spec
 
-    from bertie.base.kernels import cache_root
     from bertie.text.unicode import UNICODE_VERSION
 
     facts = {"bertie": importlib.metadata.version("bertie"), "Python": platform.python_version()}
-    for package in ("numpy", "numba", "safetensors", "torch", "matplotlib"):
-        missing = "missing: pip install 'bertie[train]'"
+    for package in ("numpy", "numba", "safetensors", *EXTRAS):
+        bertie = f"bertie[{EXTRAS[package]}]" if package in EXTRAS else "bertie"
+        missing = f"missing: pip install '{bertie}'"
         facts[package] = importlib.metadata.version(package) if find_spec(package) else missing
     facts["Unicode tables"] = UNICODE_VERSION
-    facts["compiled kernels"] = _kernel_cache(cache_root())
+    facts["compiled kernels"] = _kernel_cache()
     return facts
 
 
-def _kernel_cache(directory: Any) -> str:
+def _kernel_cache() -> str:
     import os
 
+    from bertie.base.kernels import cache_root
+
+    try:
+        directory = cache_root()
+    except RuntimeError:
+        return "no home directory: kernels are compiled anew in each process; set BERTIE_CACHE"
     if os.access(directory, os.W_OK):
         return str(directory)
     return f"{directory} is not writable: kernels are compiled anew in each process; set BERTIE_CACHE"

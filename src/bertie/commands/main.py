@@ -9,7 +9,7 @@ import typer
 from bertie.base.errors import BertieError
 from bertie.commands.convert import convert
 from bertie.commands.demo import demo
-from bertie.commands.doctor import doctor
+from bertie.commands.doctor import EXTRAS, doctor
 from bertie.commands.evaluate import evaluate
 from bertie.commands.export import export
 from bertie.commands.features import features
@@ -54,9 +54,6 @@ for verb in (
 ):
     app.command()(verb)
 
-# The extra of pyproject.toml that brings a package which whole verbs need.
-EXTRAS = {"torch": "train", "matplotlib": "train", "onnx": "onnx", "starlette": "serve", "uvicorn": "serve"}
-
 _FREE_SPACE = "free some space and run the command again (pretrain: with --resume)"
 _NO_PERMISSION = "no permission; name another place, or have the permissions changed"
 _NO_FOLDER = "a file stands where a folder is needed; name another place"
@@ -70,6 +67,7 @@ REFUSALS = {
     errno.EPERM: _NO_PERMISSION,
     errno.EEXIST: _NO_FOLDER,
     errno.ENOTDIR: _NO_FOLDER,
+    errno.ENAMETOOLONG: "no file can have so long a name; is a path missing before it?",
     errno.EIO: "the disk fails to read or write this; look at it, or use another one",
 }
 

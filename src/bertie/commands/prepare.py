@@ -27,7 +27,8 @@ def prepare(
     from bertie.corpus.preparation import prepare as run
     from bertie.corpus.readers import list_inputs
 
-    manifest = run(list_inputs(inputs), tokenizer, out, workers, held_out, language, format, column, on_error)
+    files = list_inputs(inputs, [out, tokenizer])
+    manifest = run(files, tokenizer, out, workers, held_out, language, format, column, on_error)
     for split, counts in (("train", manifest.train), ("held out", manifest.held_out)):
         print(f"{split}: {counts.documents:,} documents, {counts.tokens:,} tokens", file=sys.stderr)
     duplicates, empty = manifest.duplicates_dropped, manifest.empty_documents_dropped

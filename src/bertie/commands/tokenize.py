@@ -20,7 +20,7 @@ def tokenize(
     ] = None,
     pair: Annotated[str | None, typer.Option(help="A second segment for every text.")] = None,
     cased: Annotated[
-        bool | None, typer.Option("--cased/--uncased", help="Where the directory does not say.")
+        bool | None, typer.Option("--cased/--uncased", help="Overrules what the directory says.")
     ] = None,
     as_json: Json = False,
 ) -> None:

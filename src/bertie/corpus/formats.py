@@ -63,7 +63,8 @@ def detect_format(path: Path) -> Format:
     if not inner or "" not in lines[:-1]:
         return "plain"
     final = sum(line.endswith(_SENTENCE_FINAL) for line in inner) / len(inner)
-    if final > 0.8 and sum(len(split_sentences(line)) for line in inner) < 1.5 * len(inner):
+    # All lines, not `inner` alone: between paragraphs parted by blank lines a dialogue may be all of that.
+    if final > 0.8 and len(split_sentences("\n".join(lines))) < 1.5 * sum(map(bool, lines)):
         return "sentences"
     narrow = sum(len(line) <= _MAX_WRAPPED_WIDTH for line in inner) / len(inner)
     return "wrapped" if final < 0.5 and narrow > 0.95 else "plain"

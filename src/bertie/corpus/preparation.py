@@ -8,6 +8,7 @@ from the number of workers. A task holds some megabytes of text at a time.
 
 import hashlib
 import os
+import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -48,6 +49,10 @@ from bertie.corpus.word_counts import batch_documents
 from bertie.text.tokenizer import Tokenizer
 
 SKIPPED_FILE = "skipped.txt"
+# What a run makes in its output, and the names under which that is written or replaced.
+_MADE = r"(parts|tokenizer|(train|held_out)-\d{5}|skipped\.txt|manifest\.json)"
+_TEMPORARY = re.compile(rf"\.{_MADE}(\.\d+)?\.(tmp|old)")
+_OWN = re.compile(rf"\.lock|{_MADE}|{_TEMPORARY.pattern}")
 
 UInt64s = npt.NDArray[np.uint64]
 
@@ -105,6 +110,7 @@ def prepare(
     }
     parts = output / "parts"
     _refuse_foreign(output)
+    is_new = not output.exists()
     with locked_directory(output):
         if not parts.exists():
             with atomic_directory(parts) as temporary:
@@ -122,7 +128,12 @@ def prepare(
         offsets = np.cumsum([0, *(part["documents"] for part in counts)])
         if not offsets[-1]:
             first = list(islice(read_skipped(output), 1))
-            shutil.rmtree(output)
+            (output / SKIPPED_FILE).unlink(missing_ok=True)
+            shutil.rmtree(output / "tokenizer")
+            shutil.rmtree(parts)
+            (output / ".lock").unlink()
+            if is_new:
+                output.rmdir()
             nothing = f"{inputs[0]}: no text in any document here, nor in the other inputs"
             raise DataError("; ".join([nothing, *first]))
         decide_fates(parts, offsets, held_out)
@@ -140,8 +151,9 @@ def prepare(
             skipped=dict(sorted(skipped.items())),
             files=dict(sorted(files.items())),
         )
-        for leftover in [*output.glob(".*.tmp"), *output.glob(".*.old")]:  # of killed processes
-            leftover.unlink() if leftover.is_file() else shutil.rmtree(leftover)
+        for leftover in list(output.glob(".*")):  # of killed processes
+            if _TEMPORARY.fullmatch(leftover.name):
+                leftover.unlink() if leftover.is_file() else shutil.rmtree(leftover)
         write_manifest(output, manifest)
         shutil.rmtree(parts)
     return manifest
@@ -161,9 +173,11 @@ def _refuse_foreign(output: Path) -> None:
         raise DataError(f"{output}: already holds a prepared corpus; name another directory")
     if output.is_file():
         raise DataError(f"{output}: is a file; name a new directory")
-    visible = [file for file in output.glob("*") if file.name[0] != "."]
-    if visible and output / "parts" not in visible:
-        raise DataError(f"{output}: holds other files; name a new directory")
+    names = {file.name for file in output.glob("*")}
+    started = "parts" in names
+    for name in sorted(names):
+        if not _OWN.fullmatch(name) or not (started or name[0] == "."):
+            raise DataError(f"{output}: holds other files ({name}); name a new directory")
 
 
 def _write_parts(tasks: list[list[Span]], output: Path, work: _Work, workers: int) -> list[dict[str, Any]]:

@@ -27,39 +27,60 @@ from bertie.corpus.formats import BYTE_ORDER_MARK, Format, settle_format
 from bertie.corpus.wikipedia import parse_page, plain_text, read_hidden_namespaces
 
 
-def list_inputs(paths: Iterable[str | Path]) -> list[Path]:
+def list_inputs(paths: Iterable[str | Path], without: Iterable[Path] = ()) -> list[Path]:
     """The files that `paths` (files, directories, patterns such as `text/*.xz`) name, each once.
 
-    They come in the order of `paths`; those of a directory (at any depth) or a pattern are sorted. Hidden
-    files and folders are left out, and so is what Hugging Face's `datasets` saves beside its tables.
+    They come in the order of `paths`; those of a directory (at any depth, links followed) or a pattern are
+    sorted. Hidden files and folders are left out, and so is what Hugging Face's `datasets` saves beside its
+    tables. What stands at or below a place of `without` is no input either, unless a path leads below it.
 
     Raises:
-        DataError: a path does not exist, or a directory or pattern has no file.
+        DataError: a path does not exist or is no regular file, a folder cannot be read, a directory or
+            pattern has no file, or all files are left out.
     """
     files: dict[Path, None] = {}
+    places = [place.resolve() for place in without]
     for path in map(Path, paths):
-        if path.is_file():
-            found = [path]
-        elif path.is_dir():
-            found = sorted(filter(Path.is_file, _list_below(path)), key=lambda file: file.parts)
-            if not found:
-                raise DataError(f"{path}: no files in this directory")
-        else:
-            found = sorted(file for file in map(Path, glob.glob(str(path), recursive=True)) if file.is_file())
-            if not found:
-                raise DataError(f"{path}: no such file or directory")
-        files.update(dict.fromkeys(found))
+        matches = [path] if path.exists() else [Path(match) for match in glob.glob(str(path), recursive=True)]
+        if not matches:
+            raise DataError(f"{path}: no such file or directory")
+        below = {file for match in matches for file in _list_below(match) if file.is_file()}
+        if not below and any(map(Path.is_dir, matches)):
+            raise DataError(f"{path}: no files in this directory")
+        if not below:
+            raise DataError(f"{path}: no regular file; write what it gives to one first")
+        hidden = [place for place in places if place not in path.resolve().parents]
+        found = [file for file in below if not any(file.resolve().is_relative_to(place) for place in hidden)]
+        files.update(dict.fromkeys(sorted(found, key=lambda file: file.parts)))
+    if places and not files:
+        raise DataError("the inputs hold no files but the tokenizer's and the output's; keep the text apart")
     return list(files)
 
 
-def _list_below(directory: Path) -> Iterator[Path]:
-    for folder, folders, names in os.walk(directory):
-        folders[:] = [name for name in folders if name[0] != "."]
+def _list_below(path: Path) -> Iterator[Path]:
+    """The files of a directory, or the one that `path` is. A folder that links lead to again comes once."""
+    if not path.is_dir():
+        yield path
+        return
+    seen = set()
+    for folder, folders, names in os.walk(path, onerror=_refuse_folder, followlinks=True):
+        status = os.stat(folder)
+        if (status.st_dev, status.st_ino) in seen:
+            folders.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        folders[:] = sorted(name for name in folders if name[0] != ".")
         is_data_set = "dataset_info.json" in names
         for name in names:
             wanted = name.endswith(".arrow") if is_data_set else name != "dataset_dict.json"
+            if is_data_set and name.startswith("cache-"):  # what `map` or `filter` made of the tables
+                wanted = False
             if wanted and name[0] != ".":
                 yield Path(folder, name)
+
+
+def _refuse_folder(error: OSError) -> None:
+    raise DataError(f"{error.filename}: cannot be read ({error.strerror}); mend that, or move it away")
 
 
 def read_documents(
@@ -235,7 +256,9 @@ def _sentence_lines(source: _Range, lines: list[bytes], begin: int) -> Iterator[
     except InputError as error:
         source.problems.add(error)
     else:
-        yield from make_documents(cut_text(text.replace("\r\n", "\n")), lines_are_sentences=True)
+        # The last line of a file may lack its end, and is the same document.
+        text = text.replace("\r\n", "\n").removesuffix("\n")
+        yield from make_documents(cut_text(text), lines_are_sentences=True)
 
 
 def _read_wikiextractor(source: _Range) -> Iterator[Document]:

@@ -40,12 +40,16 @@ _ONE, _32 = np.uint64(1), np.uint64(32)
 
 
 def learn_vocabulary(
-    words: Sequence[str], counts: Iterable[int], size: int, merges: Merges = "frequency"
+    words: Sequence[str],
+    counts: Iterable[int],
+    size: int,
+    merges: Merges = "frequency",
+    alphabet: int = MAX_ALPHABET,
 ) -> list[str]:
     """The tokens of a vocabulary of `size` entries, learnt from normalised words and how often each occurs.
 
     They come in this order: the special tokens; the alphabet, sorted; the merges, as they were learnt. The
-    alphabet is made of the most frequent characters, at most `MAX_ALPHABET`, each as the beginning of a
+    alphabet is made of the most frequent characters, at most `alphabet`, each as the beginning of a
     word (`x`) and as its continuation (`##x`) where it occurs so. In a small vocabulary it is cut so as to
     take at most half of the entries. A word with another character would be [UNK] whatever was learnt from
     it, and so would one longer than `MAX_WORD_CHARACTERS`: such words are left out.
@@ -59,7 +63,7 @@ def learn_vocabulary(
     Raises:
         SettingsError: `size` leaves no room for an alphabet.
     """
-    max_characters = min(MAX_ALPHABET, (size - len(SPECIAL_TOKENS)) // 4)
+    max_characters = min(alphabet, (size - len(SPECIAL_TOKENS)) // 4)
     if max_characters < 1:
         raise SettingsError(f"size = {size}: too small for a vocabulary; 1,000 is small, 30,522 is BERT's")
     table = [(word, int(count)) for word, count in zip(words, counts, strict=True)]
@@ -69,9 +73,9 @@ def learn_vocabulary(
         for word, count in table
         if word and len(word) <= MAX_WORD_CHARACTERS and characters.issuperset(word)
     ]
-    alphabet = {word[0] for word, _ in table}
-    alphabet.update(f"##{character}" for word, _ in table for character in set(word[1:]))
-    tokens = [*SPECIAL_TOKENS, *sorted(alphabet)]
+    pieces = {word[0] for word, _ in table}
+    pieces.update(f"##{character}" for word, _ in table for character in set(word[1:]))
+    tokens = [*SPECIAL_TOKENS, *sorted(pieces)]
     ids = {token: index for index, token in enumerate(tokens)}
     pairs = _PairTable(table, tokens, size, merges == "likelihood")
     while len(tokens) < size:

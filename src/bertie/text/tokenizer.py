@@ -137,6 +137,20 @@ class Tokenizer:
             config["additional_special_tokens"] = list(self.added_tokens)
         write_json(directory / CONFIG_FILE, config)
 
+    @classmethod
+    def may_replace(cls, directory: Path) -> bool:
+        """Whether a directory holds nothing but what `save` wrote, hidden files aside; or is not there.
+
+        Raises:
+            ModelError, DataError: it holds a tokenizer that cannot be read.
+        """
+        files = directory.iterdir() if directory.exists() else ()
+        names = {file.name for file in files if file.name[0] != "."}
+        if TOKENIZER_FILE not in names:
+            return not names
+        others = names - {VOCABULARY_FILE, TOKENIZER_FILE, CONFIG_FILE}
+        return not others and read_object(directory / TOKENIZER_FILE) == _tokenizer_json(cls.load(directory))
+
     def encode(self, text: str, pair: str | None = None, max_length: int | None = None) -> Encoding:
         """Encode one text or one pair: [CLS] text [SEP] pair [SEP]. See `encode_batch`."""
         return self.encode_batch([text], None if pair is None else [pair], max_length=max_length)
@@ -288,11 +302,14 @@ def _check_kind(path: Path, config: dict[str, Any], fast: dict[str, Any]) -> Non
     Raises:
         ModelError: it is another.
     """
-    normalizer = fast.get("normalizer") or {}
+    model, normalizer = fast.get("model") or {}, fast.get("normalizer") or {}
+    prefix = "continuing_subword_prefix"
     for file, key, found, expected in (
-        (TOKENIZER_FILE, "model", (fast.get("model") or {}).get("type"), "WordPiece"),
+        (TOKENIZER_FILE, "model", model.get("type"), "WordPiece"),
+        (TOKENIZER_FILE, prefix, model.get(prefix), SUFFIX),
         (TOKENIZER_FILE, "pre_tokenizer", (fast.get("pre_tokenizer") or {}).get("type"), "BertPreTokenizer"),
         (TOKENIZER_FILE, "normalizer", normalizer.get("type"), "BertNormalizer"),
+        (TOKENIZER_FILE, "clean_text", normalizer.get("clean_text"), True),
         (TOKENIZER_FILE, "handle_chinese_chars", normalizer.get("handle_chinese_chars"), True),
         (CONFIG_FILE, "tokenize_chinese_chars", config.get("tokenize_chinese_chars"), True),
     ):

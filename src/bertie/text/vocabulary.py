@@ -57,11 +57,11 @@ class Vocabulary:
         """
         try:
             data = path.read_bytes()
-            text = data.decode("utf-8")
+            text = data.decode("utf-8-sig")  # some editors put a byte order mark before the first token
         except OSError as error:
             raise ModelError(f"{path}: cannot be read ({error.strerror}); name a vocab.txt") from None
         except UnicodeDecodeError as error:
-            line = data.count(b"\n", 0, error.start) + 1
+            line = error.object.count(b"\n", 0, error.start) + 1
             raise ModelError(f"{path}, line {line}: not UTF-8; save the file as UTF-8") from None
         # Not splitlines, which also splits at characters that may be tokens, such as U+2028.
         return cls(text.replace("\r\n", "\n").removesuffix("\n").split("\n"), str(path))
