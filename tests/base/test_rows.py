@@ -71,6 +71,13 @@ def test_any_text(tmp_path, rows, kind):
     assert read_rows(path, ["a", "b"]).columns == table
 
 
+def test_parquet_with_two_columns_of_one_name_is_refused(tmp_path):
+    table = pyarrow.table([[1], ["a"], ["b"]], names=["id", "text", "text"])
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a\.parquet: two columns are called 'text'; rename one"):
+        read_rows(tmp_path / "a.parquet", ["text"])
+
+
 def test_values_of_json_and_parquet_keep_their_kind(tmp_path):
     table = {"words": [["a", "b"], []], "n": [1, None], "answers": [{"start": [3]}, {"start": []}]}
     for kind in (".jsonl", ".parquet"):

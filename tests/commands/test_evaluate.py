@@ -55,6 +55,12 @@ def test_squad_with_null_scores(evaluate, tmp_path):
     assert "--null-scores is for questions that may have no answer" in err
 
 
+def test_a_folder_of_predictions_is_refused(evaluate, tmp_path):
+    (tmp_path / "dev.json").write_text(squad(QUESTIONS[:2]))
+    code, out, err = evaluate("--task", "squad-v1", "--data", "dev.json", "--predictions", ".")
+    assert (code, out, err) == (2, "", "bertie: .: a folder, where a file is wanted\n")
+
+
 def test_entities_by_the_names_of_conlleval(evaluate, tmp_path):
     (tmp_path / "gold.txt").write_bytes(
         b"-DOCSTART- -X- O\r\n\r\nAda NNP I-PER\r\nsaw VBD O\r\n\r\nParis NNP I-LOC"

@@ -107,6 +107,14 @@ def test_one_vector_for_each_text(run, directory, tmp_path):
         np.testing.assert_allclose(found[i], expected[i][0].mean(0), atol=1e-5)
 
 
+def test_other_columns_are_not_read(run, tmp_path):
+    damaged = pyarrow.array([b"\xff", b"\xff"]).view("string")  # no UTF-8
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a", "b"], "name": damaged}), tmp_path / "in.parquet")
+    output = tmp_path / "out.parquet"
+    assert run("--input", tmp_path / "in.parquet", "--output", output)[0] == 0
+    assert pyarrow.parquet.read_table(output).num_rows == 2
+
+
 def test_an_empty_file_has_the_columns_and_no_rows(run, tmp_path):
     (tmp_path / "in.jsonl").write_text("")
     output = tmp_path / "out.parquet"

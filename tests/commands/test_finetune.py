@@ -11,13 +11,16 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from bertie.commands.main import main
+from bertie.commands.task_options import own_task
 from bertie.model.config import BertConfig
 from bertie.model.directory import Description
 from bertie.model.heads import PreTrainingModel
 from bertie.model.weights import save_model
 from bertie.tasks.catalogue import TASKS
+from bertie.tasks.custom import OwnChoices
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
@@ -128,6 +131,25 @@ def test_one_file_is_not_learnt_from_and_judged_by(bertie, folder):
     )
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--train", "train.csv", "--column", "text=review"], "--column is for the other kinds; texts have"),
+        (["--train", "train.csv", "--separator", ""], "--separator is empty"),
+        (["--task", "mrpc", "--data", ".", "--dev", "dev.csv"], "--dev goes with --train"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(bertie, folder, arguments, message):
+    refused = bertie(folder, "finetune", *arguments, "--model", "model", "--out", "run")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert message in refused.stderr
+
+
+def test_the_label_of_choices_is_named_in_either_way():
+    assert own_task("choices", "text", None, "gold", None, None) == OwnChoices(label="gold")
+    assert own_task("choices", "text", None, "gold", None, ["label=right"]) == OwnChoices(label="right")
+
+
 def test_an_unknown_label_in_dev_is_named(bertie, folder, tmp_path):
     for name in ("model", "train.csv"):
         (tmp_path / name).symlink_to(folder / name)
@@ -162,7 +184,38 @@ def test_a_search_repeats_nothing_and_keeps_the_best(bertie, folder):
     assert "is kept" not in unjudged.stderr
     other = bertie(folder, *arguments, "--set", "finetuning.max_seq_length=64")
     assert other.returncode == 2
-    assert "finetuning was" in other.stderr
+    assert "finetuning.max_seq_length was 128 when" in other.stderr
+    # Another grid, whose best run has lost its model to the other's; rounding and the like may be another.
+    first, second = (cell["scores"][0] for cell in cells)
+    narrowed = ["--set", f"learning_rates=[{'1e-6,1e-6' if first > second else '3e-3,3e-3'}]"]
+    again = bertie(folder, *arguments, *narrowed, "--set", "finetuning.micro_batch_tokens=999")
+    (cell,) = json.loads(again.stdout)
+    assert cell["scores"] == cells[first > second]["scores"], again.stderr
+    assert (folder / "search/model/model.safetensors").exists()
+
+
+def test_a_search_from_another_model_is_another_search(bertie, folder, tmp_path):
+    arguments = ["search", *OWN[:-1], str(tmp_path / "other"), "--out", str(tmp_path / "search")]
+    arguments += ["--set", "batch_sizes=[64]", "--set", "learning_rates=[1e-3]", "--set", "epochs=[1]"]
+    shutil.copytree(folder / "model", tmp_path / "other")
+    done = bertie(folder, *arguments)
+    assert done.returncode == 0, done.stderr
+    weights = load_file(folder / "model/model.safetensors")
+    save_file({name: weight + 1 for name, weight in weights.items()}, tmp_path / "other/model.safetensors")
+    done = bertie(folder, *arguments)
+    assert done.returncode == 2
+    assert "search: this run began with another model to start from; give" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("key", "axis"), [("seed", "restarts"), ("optimizer.learning_rate", "learning_rates")]
+)
+def test_what_the_grid_sets_is_not_set_beside_it(bertie, folder, key, axis):
+    done = bertie(folder, "search", *OWN, "--out", "unused", "--set", f"finetuning.{key}=1")
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"bertie: finetuning.{key} is the grid's to set: give {axis}\n",
+    )
 
 
 SLOW = pytest.param("squad-v2", marks=pytest.mark.slow)
@@ -206,6 +259,23 @@ def test_a_submission_wants_all_tasks(bertie, folder, shared_data):
     refused = bertie(folder, "submission", "rte", "--out", "glue.zip")
     assert refused.returncode == 2
     assert "CoLA.tsv" in refused.stderr
+
+
+def test_what_is_no_submission_and_what_is_one_twice(bertie, tmp_path):
+    for file in ("swag/submission/predictions.csv", "ner/submission/predictions.tsv", "a/submission/RTE.tsv"):
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).write_text("")
+    for run in ("swag", "ner"):
+        refused = bertie(tmp_path, "submission", run, "--out", "glue.zip")
+        assert refused.stderr.startswith(
+            f"bertie: {run}: no predictions for GLUE's server; this run is of another"
+        )
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    refused = bertie(tmp_path, "submission", "a", "b", "--out", "glue.zip")
+    assert (refused.returncode, refused.stderr) == (
+        2,
+        "bertie: b: RTE.tsv is in a too; name one of them\n",
+    )
 
 
 @pytest.mark.parametrize("verb", ["finetune", "search"])

@@ -72,7 +72,7 @@ def test_the_head_decides(models, capsys, tmp_path, kind):
         case "classify" if kind == "classifier":
             assert prediction == named(model.classify(["cat"], ["mat"])[0][:2])
         case "classify":
-            assert prediction == named(model.classify(["cat"])[0])
+            assert prediction == named(model.classify(["cat"])[0][:2])
         case "tag":
             assert prediction == named(model.tag(["in Paris"])[0])
         case "answer":
@@ -92,6 +92,19 @@ def test_the_head_decides(models, capsys, tmp_path, kind):
 
     status, out, _ = run(capsys, models / kind, *arguments, "--top-k", 2)
     assert out.startswith(arguments[1])
+
+
+def test_a_table_has_all_labels_that_are_likelier_than_not(models, capsys, tmp_path):
+    status, _, err = run(
+        capsys, models / "several labels", "--text", "in Paris", "--top-k", 1, "--output", tmp_path / "a.csv"
+    )
+    assert status == 0, err
+    with (tmp_path / "a.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    (labels,) = bertie.load(models / "several labels").classify(["in Paris"])
+    likely = [label.label for label in labels if label.score > 0.5]
+    assert len(likely) > 1
+    assert json.loads(row["prediction"]) == likely
 
 
 def test_every_line_has_its_answer(models, capsys, tmp_path, monkeypatch):

@@ -64,12 +64,14 @@ def test_told_to_stop_it_answers_what_is_under_way(model):
         assert process.stderr.read() == ""
 
 
-def test_told_twice_it_waits_for_nobody(model):
+def test_told_twice_it_waits_for_nobody(model, monkeypatch):
+    monkeypatch.chdir(model)
     options = ["--device", "cpu", "--max-texts", 2, "--max-body", 500, "--max-waiting", 9]
-    with serving(model, *options) as (process, port), half_a_request(port, b"{}") as connection:
+    with serving(".", *options) as (process, port), half_a_request(port, b"{}") as connection:
         with urlopen(f"http://127.0.0.1:{port}/info") as response:
-            limits = json.load(response)["limits"]
-        assert limits == {"max_texts": 2, "max_body": 500, "max_waiting": 9}
+            info = json.load(response)
+        assert info["limits"] == {"max_texts": 2, "max_body": 500, "max_waiting": 9}
+        assert info["model"] == model.name
         process.send_signal(signal.SIGINT)
         wait_until_closed(port)
         process.send_signal(signal.SIGINT)

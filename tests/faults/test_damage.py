@@ -73,7 +73,9 @@ def test_a_missing_tokenizer(folder: Path, corpus: Path, capsys: Capsys) -> None
 def test_the_same_tokenizer_in_other_files(corpus: Path) -> None:
     (corpus / "tokenizer/tokenizer.json").unlink()
     (corpus / "tokenizer/README").write_text("Ours.")
-    assert Corpus.open(corpus).train
+    opened = Corpus.open(corpus)
+    opened.verify()
+    assert opened.train
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "optimizer.safetensors", "state.json"])

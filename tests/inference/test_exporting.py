@@ -164,6 +164,13 @@ def test_a_failure_leaves_nothing(tmp_path):
     masked_lm = save_small(tmp_path, "masked LM")
     with pytest.raises(SettingsError, match="not BertForMaskedLM"):
         export(masked_lm, tmp_path / "out", INT8, OwnTexts(), [tmp_path / "missing.csv"])
+    (tmp_path / "blank.txt").write_text("\n \n")
+    with pytest.raises(DataError, match=r"blank\.txt: empty: no texts to measure by"):
+        export(save_small(tmp_path, "encoder"), tmp_path / "out", INT8, dev=[tmp_path / "blank.txt"])
+    (tmp_path / "google").mkdir()
+    (tmp_path / "google" / "bert_model.ckpt.index").touch()
+    with pytest.raises(SettingsError, match="--dev measures model directories"):
+        export(tmp_path / "google", tmp_path / "out", INT8, dev=[tmp_path / "blank.txt"])
     assert not (tmp_path / "out").exists()
     (tmp_path / "out").mkdir()
     with pytest.raises(SettingsError, match="out: already there"):

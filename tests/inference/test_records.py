@@ -137,6 +137,51 @@ def test_endings_that_are_no_list(tmp_path):
         read(path, {"context": "context", "endings": "endings"})
 
 
+def parquet(path, **columns):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow.parquet import write_table
+
+    types = {"nanoseconds": pyarrow.timestamp("ns"), "years": pyarrow.timestamp("s")}
+    types |= {"zoned": pyarrow.timestamp("s", "No/Where"), "days": pyarrow.date32()}
+    arrays = [pyarrow.array(values, types.get(name)) for name, values in columns.items()]
+    # What is in bytes is to be text, but is not.
+    arrays = [array.view("string") if array.type == "binary" else array for array in arrays]
+    write_table(pyarrow.Table.from_arrays(arrays, [name.partition("_")[0] for name in columns]), path)
+    return path
+
+
+def test_dates_of_parquet_are_text_whatever_they_are(tmp_path):
+    columns = {"nanoseconds": [10**18 + 1, None], "years": [10**12, 0], "days": [1, 2], "zoned": [0, None]}
+    path = parquet(tmp_path / "a.parquet", text=["a", "b"], **columns)
+    first, second = (record.row for record in read(path))
+    assert isinstance(first["years"], str)
+    assert first == {
+        "text": "a",
+        "nanoseconds": "2001-09-09 01:46:40.000000001",
+        "years": first["years"],
+        "days": "1970-01-02",
+        "zoned": "1970-01-01 00:00:00.000Z",
+    }
+    assert list(second.values()) == ["b", None, "1970-01-01 00:00:00.000", "1970-01-03", None]
+
+
+def test_a_column_that_cannot_be_read_is_named_and_only_read_where_it_is_wanted(tmp_path):
+    path = parquet(tmp_path / "a.parquet", text=["a"], name=[b"\xff"])
+    with pytest.raises(DataError, match=r"a\.parquet: the column 'name' cannot be read .*; leave it out"):
+        read(path)
+    (record,) = read_records(path, "parquet", {"text": "text"}, whole_rows=False)
+    assert (record.row, record.texts) == ({"text": "a"}, ("a",))
+    sound = parquet(tmp_path / "b.parquet", text=["a"])
+    with pytest.raises(SettingsError, match="no column 'body'; name another"):
+        list(read_records(sound, "parquet", {"text": "body"}, whole_rows=False))
+
+
+def test_two_columns_of_one_name_in_parquet(tmp_path):
+    path = parquet(tmp_path / "a.parquet", text_1=["a"], text_2=["b"])
+    with pytest.raises(DataError, match=r"a\.parquet: two columns are called 'text'; rename one"):
+        read(path)
+
+
 def test_plain_text_has_no_columns(tmp_path):
     with pytest.raises(SettingsError, match="plain text has no columns for question, context"):
         read(tmp_path / "a.txt", {"question": "question", "context": "context"})

@@ -46,6 +46,16 @@ def test_the_recurrence_is_in_float32_whatever_goes_in():
     torch.testing.assert_close(found, bilstm(tokens.float(), batch), rtol=0, atol=0)
 
 
+def test_cudnn_does_not_round_its_products():
+    bilstm, seen = BiLSTM(5, 3, 1, dropout=0.0), []
+    cudnn = torch.backends.cudnn
+    bilstm.lstm.register_forward_pre_hook(lambda *_: seen.append((cudnn.enabled, cudnn.allow_tf32)))
+    before = cudnn.allow_tf32
+    bilstm(torch.randn(6, 5), batch_of([4, 2]))
+    assert seen == [(True, False)]
+    assert cudnn.allow_tf32 == before
+
+
 def test_a_scalar_mix_begins_with_the_mean_and_is_elmos():
     torch.manual_seed(0)
     mix, layers = ScalarMix(3), torch.randn(3, 4, 5)

@@ -25,6 +25,10 @@ def test_so_many_are_dropped_each_apart_from_its_neighbours(probability):
         assert abs(correlation) < 4.5 / len(mask) ** 0.5
 
 
+def test_nearly_all_may_be_dropped():
+    assert torch.isfinite(dropout(torch.ones(9), 0.999999)).all()
+
+
 def test_what_is_kept_makes_up_for_the_rest():
     values = torch.randn(37, 11)
     torch.manual_seed(1)

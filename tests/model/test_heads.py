@@ -10,7 +10,8 @@ from tests.parity.transformers_peer import ragged_batch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bertie.model.batch import PackedBatch
+from bertie.base.errors import ModelError
+from bertie.model.batch import PackedBatch, pack
 from bertie.model.bert import BertModel, initialize
 from bertie.model.config import BertConfig
 from bertie.model.heads import (
@@ -190,6 +191,14 @@ def test_the_last_layer_transforms_only_what_is_read(pooler, tokens):
     for of_all, of_read in zip(*found, strict=True):
         torch.testing.assert_close(of_read, of_all, atol=1e-5, rtol=1e-4)
     assert [len(inputs) for inputs in transformed] == [T, len(tokens) + N * pooler]
+
+
+def test_one_segment_reads_no_pairs():
+    model = BertModel(BertConfig(**{**CONFIG.model_dump(), "type_vocab_size": 1}))
+    ids, bounds = np.arange(4, dtype=np.int32), np.array([0, 4])
+    model(pack(ids, np.zeros(4, np.int32), bounds))
+    with pytest.raises(ModelError, match="type_vocab_size 1 reads single texts, no pairs"):
+        model(pack(ids, np.array([0, 0, 1, 1], np.int32), bounds))
 
 
 def test_without_next_sentences_the_first_objective_is_alone():

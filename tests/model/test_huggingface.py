@@ -136,13 +136,18 @@ def test_a_missing_shard_is_named(tmp_path):
         read_weights(tmp_path)
 
 
-def test_an_index_that_names_no_files(tmp_path):
+@pytest.mark.parametrize("content", ["{}", '{"weight_map": null}', '{"weight_map": {"a": 1}}'])
+def test_an_index_that_names_no_files(tmp_path, content):
     write(tmp_path, EXPECTED, "sharded safetensors")
-    (tmp_path / "model.safetensors.index.json").write_text("{}")
-    with pytest.raises(
-        ModelError, match=r"the weight 'bert\.embeddings\.word_embeddings\.weight' is missing"
-    ):
-        load_weights(tmp_path, PreTrainingModel(CONFIG))
+    (tmp_path / "model.safetensors.index.json").write_text(content)
+    with pytest.raises(ModelError, match=r"index\.json: its weight_map names no files"):
+        read_weights(tmp_path)
+
+
+def test_a_folder_of_the_name_of_the_weights(tmp_path):
+    (tmp_path / "model.safetensors").mkdir()
+    with pytest.raises(ModelError, match=r"model\.safetensors: no such file"):
+        read_weights(tmp_path)
 
 
 @pytest.mark.parametrize("only", ["", "bert."])

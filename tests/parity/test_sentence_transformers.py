@@ -114,6 +114,19 @@ def test_any_head_embeds_and_becomes_a_sentence_transformer(sentence_transformer
     assert_close(bertie.load(tmp_path / "converted").embed(TEXTS), ours)
 
 
+def test_prompts_and_similarity_go_out_as_they_came_in(sentence_transformers, tmp_path):
+    save(tmp_path / "ours", Embedding())
+    theirs = sentence_transformers.SentenceTransformer(
+        str(tmp_path / "ours"), device="cpu", prompts={"query": "question: "}, similarity_fn_name="dot"
+    )
+    theirs.save(str(tmp_path / "theirs"))
+    for layout in ("sentence-transformers", "huggingface"):
+        convert(tmp_path / "theirs", tmp_path / layout, layout)
+        found = sentence_transformers.SentenceTransformer(str(tmp_path / layout), device="cpu")
+        assert found.prompts == theirs.prompts
+        assert found.similarity_fn_name == "dot"
+
+
 def test_no_texts(tmp_path):
     save(tmp_path, None)
     assert bertie.load(tmp_path).embed([]).shape == (0, CONFIG.hidden_size)
@@ -150,6 +163,14 @@ def test_what_bertie_cannot_is_refused(tmp_path, file, change, message):
     values = json.loads((tmp_path / file).read_text()) if (tmp_path / file).exists() else {}
     write_json(tmp_path / file, values | change)
     with pytest.raises(ModelError, match=message):
+        bertie.load(tmp_path)
+
+
+@pytest.mark.parametrize("modules", [{}, ["0"], [{"type": "Transformer"}], None])
+def test_modules_that_are_none_are_refused(tmp_path, modules):
+    save(tmp_path, Embedding())
+    write_json(tmp_path / "modules.json", modules)
+    with pytest.raises(ModelError, match=r"modules\.json: not a list of modules"):
         bertie.load(tmp_path)
 
 

@@ -368,6 +368,14 @@ def test_entries_beyond_the_embeddings(tmp_path):
         read_description(tmp_path)
 
 
+def test_a_regression_with_several_outputs_is_refused(tmp_path):
+    config = transformers.BertConfig(**SHAPE, num_labels=3, problem_type="regression")
+    transformers.BertForSequenceClassification(config).save_pretrained(tmp_path)
+    VOCABULARY.save(tmp_path / "vocab.txt")
+    with pytest.raises(ModelError, match="a regression with 3 outputs"):
+        load_model(tmp_path)
+
+
 def test_labels_stand_in_the_order_of_their_numbers(tmp_path):
     config = {"architectures": ["BertForTokenClassification"], **CONFIG.model_dump()}
     numbers = {str(number): label for number, label in enumerate(TWELVE)}

@@ -3,6 +3,7 @@
 import csv
 import itertools
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow
@@ -16,6 +17,7 @@ from bertie.base.errors import DataError, ModelError, SettingsError
 from bertie.tasks.classification import LabelledTexts
 from bertie.tasks.custom import OwnChoices, OwnQuestions, OwnTags, OwnTexts
 from bertie.tasks.ner import TaggedSentences
+from bertie.tasks.squad_decoding import SpanPredictions
 from bertie.tasks.squad_questions import read_questions
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
@@ -181,6 +183,12 @@ def test_predictions_of_ones_own_labels_without_training(tmp_path, gold, predict
     assert task.labels == labels
     predictions = task.read_predictions(examples, tmp_path / "predictions.tsv")
     assert task.score(examples, predictions) == pytest.approx(scores)
+
+
+@pytest.mark.parametrize("separator", ["\t", "\n", " ", "  "])
+def test_labels_may_be_separated_by_white_space(tmp_path, separator):
+    path = write(tmp_path / "a.jsonl", texts_and_labels([f"x{separator} y", 3]))
+    assert OwnTexts(separator=separator).read(path, labelled=True).labels == [("x", "y"), ("3",)]
 
 
 def test_many_labels_of_one_example_are_counted(tmp_path):
@@ -390,6 +398,8 @@ ONE_QUESTION = {
         ({"answers": "Ada"}, "line 2: the answers are not of the form"),
         ({"answers": None}, "line 2: the answers are not of the form"),
         ({"answers": {"text": "Ada", "answer_start": 7}}, "line 2: the answers are not of the form"),
+        ({"answers": {"text": "Ada", "answer_start": [7]}}, "line 2: the answers are not of the form"),
+        ({"answers": {"text": ["Ada", "A"], "answer_start": [7]}}, "line 2: the answers are not of the form"),
     ],
 )
 def test_bad_questions(tmp_path, change, message):
@@ -403,6 +413,24 @@ def test_questions_that_all_have_answers_are_of_version_1(tmp_path):
     (tmp_path / "a.jsonl").write_text(json.dumps(ONE_QUESTION))
     questions = OwnQuestions().read(tmp_path / "a.jsonl", labelled=True)
     assert OwnQuestions().fitted(questions).version == "1.1"
+
+
+@pytest.mark.parametrize("name", ["dev.jsonl", "dev.json"])
+def test_a_question_without_an_answer_among_those_of_version_1_scores_0(tmp_path, capsys, name):
+    questions = [ONE_QUESTION | {"id": "7"}, ONE_QUESTION | {"id": "8", "answers": []}]
+    if name == "dev.json":
+        document = {"data": [{"paragraphs": [{"context": "It was Ada.", "qas": questions}]}]}
+        (tmp_path / name).write_text(json.dumps(document))
+    else:
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in questions))
+    unfitted = OwnQuestions()
+    assert unfitted.read(tmp_path / name, labelled=True).ids == ["7", "8"]
+    assert capsys.readouterr().err == ""
+    task = replace(unfitted, version="1.1")
+    examples = task.read(tmp_path / name, labelled=True)
+    message = "1 questions have no answer, where all have one in training; they score 0 (first: 8)"
+    assert capsys.readouterr().err == f"{tmp_path / name}: {message}\n"
+    assert task.score(examples, SpanPredictions(["Ada", "Ada"])) == {"exact_match": 50, "f1": 50}
 
 
 def test_choices(tmp_path):

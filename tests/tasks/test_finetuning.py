@@ -1,6 +1,7 @@
 """A classifier learns what can be learnt, and is a function of its seed."""
 
 import json
+import re
 import signal
 
 import numpy as np
@@ -113,7 +114,7 @@ def test_a_run_is_a_function_of_its_seed(start, tmp_path):
 
 def test_the_encoder_comes_from_the_start_and_the_head_does_not(start, tmp_path):
     training, dev = texts(0, 40), {"dev": texts(1, 10)}
-    still = settings(epochs=1, optimizer={"learning_rate": 0.0})
+    still = settings(epochs=1, optimizer={"learning_rate": 1e-30})  # too little to change a weight
     pre_trained = load_file(start.weights / "model.safetensors")
     finetune(TASK, start, training, dev, still, tmp_path / "from weights")
     finetune(TASK, start._replace(weights=None), training, dev, still, tmp_path / "from random")
@@ -157,15 +158,22 @@ def test_a_stopped_run_goes_on_bit_for_bit(start, tmp_path, monkeypatch):
     monkeypatch.setattr(OwnTexts, "score", stop_at_the_fourth)
     with pytest.raises(Stopped):
         finetune(TASK, start, training, dev, settings(), tmp_path / "stopped")
-    with pytest.raises(DataError, match="another training_set"):
+    with pytest.raises(DataError, match="another training set"):
         finetune(TASK, start, texts(9, 100), dev, settings(), tmp_path / "stopped", resume=True)
-    with pytest.raises(DataError, match="another dev_sets"):
+    with pytest.raises(DataError, match="another dev sets"):
         finetune(TASK, start, training, {"dev": texts(9, 30)}, settings(), tmp_path / "stopped", resume=True)
+    random = start._replace(weights=None)
+    with pytest.raises(DataError, match="another model to start from"):
+        finetune(TASK, random, training, dev, settings(), tmp_path / "stopped", resume=True)
+    file = tmp_path / "stopped" / "settings.toml"  # as it was before it said what a run starts from
+    file.write_text(re.sub('^start = ".+"$', 'start = ""', file.read_text(), flags=re.MULTILINE))
     resumed = finetune(TASK, start, training, dev, settings(), tmp_path / "stopped", resume=True)
     assert resumed.scores == undisturbed.scores
     monkeypatch.setattr("bertie.tasks.finetuning.train", None)  # what has ended is not trained again
+    (tmp_path / "stopped" / ".checkpoints.tmp").mkdir()  # of a kill while they were forgotten
     again = finetune(TASK, start, training, dev, settings(), tmp_path / "stopped", resume=True)
     assert again.scores == undisturbed.scores
+    assert not (tmp_path / "stopped" / ".checkpoints.tmp").exists()
     assert rows_of(tmp_path / "stopped") == rows_of(tmp_path / "undisturbed")
     one, two = weights(tmp_path / "stopped"), weights(tmp_path / "undisturbed")
     assert all(torch.equal(one[name], two[name]) for name in one)

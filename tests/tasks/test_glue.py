@@ -1,6 +1,7 @@
 """The official files of GLUE read as they are, and the official submission comes out."""
 
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -54,6 +55,12 @@ def test_a_file_may_be_named_by_itself_or_its_folder(shared_data):
         assert TASK["rte"].file(data, "dev") == folder / "dev.tsv"
     for data in (shared_data / "glue", shared_data / "glue" / "MNLI"):
         assert len(TASK["mnli"].read(TASK["mnli"].file(data, "diagnostic"), labelled=False)) == 1104
+
+
+def test_the_diagnostic_set_stands_beside_mnli_from_within_its_folder(tmp_path, monkeypatch):
+    (tmp_path / "MNLI").mkdir()
+    monkeypatch.chdir(tmp_path / "MNLI")
+    assert TASK["mnli"].file(Path(), "diagnostic") == tmp_path / "diagnostic" / "diagnostic.tsv"
 
 
 # As the official files begin, in the layouts that are not among the data at hand.

@@ -28,7 +28,6 @@ Blackburn NNP I-NP I-PER
 BRUSSELS NNP I-NP I-LOC
 Paris NNP I-NP B-LOC
 """
-WITHOUT_CONTEXT = Tagging("ner", (), "f1", {}, context=False)
 
 
 @pytest.fixture(scope="module")
@@ -184,9 +183,9 @@ def test_a_short_document_is_one_window_and_documents_do_not_meet(tokenizer):
     assert not inputs.token_type_ids.any()
 
 
-def test_without_context_a_sentence_is_a_sequence_and_a_long_one_is_split(tokenizer):
-    examples = sentences([["a", "b"], ["c"] * 9], [["O"] * 2, ["O"] * 9], [0, 2])
-    inputs = WITHOUT_CONTEXT.fitted(examples).encode(examples, tokenizer, 8)
+def test_a_document_is_a_sequence_and_a_long_one_is_split(tokenizer):
+    examples = sentences([["a", "b"], ["c"] * 9], [["O"] * 2, ["O"] * 9], [0, 1, 2])
+    inputs = NER.fitted(examples).encode(examples, tokenizer, 8)
     assert np.diff(inputs.bounds).tolist() == [4, 8, 8]
     assert (inputs.labels == 0).sum() == 11
 
@@ -198,13 +197,13 @@ words_of_letters = st.lists(
 )
 
 
-@given(words_of_letters, st.integers(3, 16), st.booleans(), st.data())
-def test_every_word_has_one_label_on_its_first_piece(words, max_seq_length, context, data):
+@given(words_of_letters, st.integers(3, 16), st.data())
+def test_every_word_has_one_label_on_its_first_piece(words, max_seq_length, data):
     tokenizer = Tokenizer(Vocabulary([*SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS)]))
     tags = [[data.draw(st.sampled_from(["O", "B-X", "I-X", "B-Y"])) for _ in sentence] for sentence in words]
     cut = data.draw(st.integers(0, len(words)))
     examples = TaggedSentences(words, tags, np.unique([0, cut, len(words)]))
-    task = Tagging("ner", (), "f1", {}, context=context).fitted(examples)
+    task = NER.fitted(examples)
     inputs = task.encode(examples, tokenizer, max_seq_length)
 
     assert np.diff(inputs.bounds).max() <= max_seq_length
@@ -221,19 +220,17 @@ def test_a_sentence_of_2000_pieces_is_tagged_whole(tokenizer):
     words = [["abcd"] * 500, ["a"]]
     tags = [["B-X", "I-X", "O", "B-Y"] * 125, ["O"]]
     examples = sentences(words, tags, [0, 2])
-    for task in (NER, WITHOUT_CONTEXT):
-        fitted = task.fitted(examples)
-        inputs = fitted.encode(examples, tokenizer, 128)
-        assert np.diff(inputs.bounds).max() == 128
-        predictions = fitted.decode(examples, inputs, certain(fitted, inputs))
-        assert predictions == tags
-        assert fitted.score(examples, predictions)["f1"] == 100
-        inside = (
-            inputs.word_tokens
-            - inputs.bounds[np.searchsorted(inputs.bounds, inputs.word_tokens, "right") - 1]
-        )
-        assert (inside[20:-20] > 30).all()  # a quarter of 126 pieces on the left
-        assert (inside[20:-20] < 128 - 30).all()
+    task = NER.fitted(examples)
+    inputs = task.encode(examples, tokenizer, 128)
+    assert np.diff(inputs.bounds).max() == 128
+    predictions = task.decode(examples, inputs, certain(task, inputs))
+    assert predictions == tags
+    assert task.score(examples, predictions)["f1"] == 100
+    inside = (
+        inputs.word_tokens - inputs.bounds[np.searchsorted(inputs.bounds, inputs.word_tokens, "right") - 1]
+    )
+    assert (inside[20:-20] > 30).all()  # a quarter of 126 pieces on the left
+    assert (inside[20:-20] < 128 - 30).all()
 
 
 # --- labels
@@ -307,6 +304,13 @@ def test_predictions_that_do_not_fit(tmp_path, text, message):
     examples = sentences([["a", "b"], ["c"]], [["O", "O"], ["O"]], [0, 2])
     with pytest.raises(DataError, match=message):
         NER.read_predictions(examples, write(tmp_path / "file", text))
+
+
+def test_half_a_surrogate_pair_is_written_as_its_escape(tmp_path):
+    examples = TaggedSentences([["\ud83d", "a"]], [["O", "O"]], np.array([0, 1]))
+    NER.write_predictions(examples, [["O", "B-X"]], tmp_path / "predictions")
+    assert (tmp_path / "predictions").read_text() == "\\ud83d\tO\tO\na\tO\tB-X\n\n"
+    assert NER.read_predictions(examples, tmp_path / "predictions") == [["O", "B-X"]]
 
 
 def test_predictions_keep_the_gold_files_columns(tmp_path):

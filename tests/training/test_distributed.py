@@ -11,7 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from bertie.base.errors import SettingsError
 from bertie.base.settings import write_toml
+from bertie.training.distributed import join_ranks
 from bertie.training.pretraining import pretrain
 
 ROUNDING = 1e-5
@@ -41,6 +43,15 @@ def weights_of(run: Path) -> dict[str, torch.Tensor]:
 def folder(tmp_path, tiny_settings) -> Path:
     write_toml(tmp_path / "recipe.toml", tiny_settings(save_every=3, micro_batch_tokens=128))
     return tmp_path
+
+
+def test_what_is_not_torchrun_is_told_to_be(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with (
+        pytest.raises(SettingsError, match="not LOCAL_RANK: start several processes with torchrun"),
+        join_ranks("cpu"),
+    ):
+        pass
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from bertie.training.checkpoints import RunDirectory, TrainState
 from bertie.training.distributed import Ranks
 from bertie.training.evaluation import unigram_counts
 from bertie.training.optimizers import OptimizerSettings
-from bertie.training.pretraining import PretrainingSettings, global_batches, pretrain
+from bertie.training.pretraining import PretrainingSettings, global_batches, plan, pretrain
 from bertie.training.signals import Stopped
 
 TIMINGS = ("seconds", "tokens_per_second")
@@ -252,6 +252,91 @@ def test_init_starts_from_a_models_weights(finished, corpus_path, tmp_path, tiny
     from_scratch = rows_of(finished)[0]["loss"]
     pretrain(tiny_settings(), corpus_path, tmp_path / "run", init=finished / "model")
     assert rows_of(tmp_path / "run")[0]["loss"] < from_scratch
+
+
+def test_a_run_killed_before_its_first_checkpoint_goes_on_from_init(
+    finished, corpus_path, tmp_path, tiny_settings, monkeypatch
+):
+    settings = tiny_settings(phases=[{"steps": 3, "max_seq_length": 32}], save_every=0)
+    pretrain(settings, corpus_path, tmp_path / "whole", init=finished / "model")
+
+    def die(run, row):
+        raise RuntimeError("killed")
+
+    monkeypatch.setattr(RunDirectory, "log", die)
+    with pytest.raises(RuntimeError, match="killed"):
+        pretrain(settings, corpus_path, tmp_path / "killed", init=finished / "model")
+    monkeypatch.undo()
+    pretrain(settings, corpus_path, tmp_path / "killed", resume=True)
+    assert rows_of(tmp_path / "killed") == rows_of(tmp_path / "whole")
+
+
+def test_init_is_the_network_of_the_settings(finished, corpus_path, tmp_path, tiny_settings):
+    other = {"num_attention_heads": 4, "hidden_act": "gelu_new", "intermediate_size": 32}
+    with pytest.raises(ModelError) as refused:
+        pretrain(tiny_settings(model=other), corpus_path, tmp_path / "run", init=finished / "model")
+    assert str(refused.value) == (
+        f"{finished / 'model'}: not the network of this run's settings: num_attention_heads is 2 there and "
+        f"4 here, intermediate_size is 64 there and 32 here, hidden_act is 'gelu' there and 'gelu_new' here; "
+        f"give --set model.num_attention_heads=2 --set model.intermediate_size=64 --set model.hidden_act=gelu"
+    )
+    settings = tiny_settings(model={"hidden_dropout_prob": 0.2, "initializer_range": 0.1})
+    plan(settings, corpus_path, tmp_path / "run", init=finished / "model", resume=False)
+
+
+def test_init_may_have_no_embeddings_for_what_no_text_has(finished, tmp_path, tiny_settings):
+    """As published lower-casing models whose vocabulary ends in upper-case letters."""
+    model, tokenizer = tmp_path / "model", Tokenizer.load(finished / "model")
+    shutil.copytree(finished / "model", model)
+    Tokenizer(Vocabulary([*tokenizer.vocabulary.tokens, "Ä"])).save(model)
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(f"The cat is number {n}.\nThe dog is near {n}." for n in range(40)))
+    prepare([text], model, tmp_path / "corpus", workers=1, held_out=0.1)
+    size = len(tokenizer.vocabulary)
+    with pytest.raises(ModelError, match=f"--set model.vocab_size={size}$"):
+        plan(tiny_settings(), tmp_path / "corpus", tmp_path / "run", init=model, resume=False)
+    settings = tiny_settings(model={"vocab_size": size}, phases=[{"steps": 1, "max_seq_length": 16}])
+    pretrain(settings, tmp_path / "corpus", tmp_path / "run", init=model)
+    assert len(Tokenizer.load(tmp_path / "run" / "model").vocabulary) == size
+
+
+def test_without_regular_checkpoints_a_stop_still_saves(
+    finished, corpus_path, tmp_path, tiny_settings, monkeypatch
+):
+    log = RunDirectory.log
+
+    def log_and_stop(run, row):
+        log(run, row)
+        if row["kind"] == "train" and row["step"] == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(RunDirectory, "log", log_and_stop)
+    with pytest.raises(Stopped):
+        pretrain(tiny_settings(save_every=0), corpus_path, tmp_path / "run")
+    assert [path.name for path in RunDirectory(tmp_path / "run").checkpoints()] == ["step-00000003"]
+
+
+def test_pairs_need_two_segments(tiny_settings):
+    with pytest.raises(SettingsError, match=r"pairs of texts need model\.type_vocab_size 2"):
+        tiny_settings(model={"type_vocab_size": 1})
+    assert tiny_settings(model={"type_vocab_size": 1}, examples={"pairs": "none"})
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"optimizer": {"max_gradient_norm": 0}},
+        {"optimizer": {"learning_rate": 0}},
+        {"optimizer": {"beta1": 1.0}},
+        {"optimizer": {"epsilon": -1e-6}},
+        {"model": {"num_hidden_layers": 0}},
+    ],
+)
+def test_settings_that_cannot_train_are_refused(tiny_settings, setting):
+    ((section, values),) = setting.items()
+    ((key, value),) = values.items()
+    with pytest.raises(SettingsError, match=f"{section}.{key} = {value}"):
+        tiny_settings(**setting)
 
 
 def test_a_model_with_another_tokenizer_is_not_gone_on_from(finished, corpus_path, tmp_path, tiny_settings):

@@ -8,7 +8,8 @@ import csv
 import difflib
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,9 +61,11 @@ def read_rows(path: Path, columns: Sequence[str]) -> Rows:
     if kind == ".parquet":
         rows = _read_parquet(path, columns)
     elif kind in _JSON_LINES:
-        rows = _gather(path, columns, parse_json_lines(read_lines(path), str(path)))
+        with closing(read_lines(path)) as lines:
+            rows = _gather(path, columns, parse_json_lines(lines, str(path)))
     elif kind in _DELIMITERS:
-        rows = _gather(path, columns, parse_csv(read_lines(path), str(path), _DELIMITERS[kind]))
+        with closing(read_lines(path)) as lines:
+            rows = _gather(path, columns, parse_csv(lines, str(path), _DELIMITERS[kind]))
     else:
         raise DataError(f"{path}: not a kind of table known here; name it .csv, .tsv, .jsonl or .parquet")
     if not rows:
@@ -127,7 +130,7 @@ def read_unquoted(
     return Rows(path, _transpose(columns, values), numbers)
 
 
-def read_lines(path: Path) -> Iterator[str]:
+def read_lines(path: Path) -> Generator[str, None, None]:
     """The lines of a UTF-8 file, without their ends and a byte order mark.
 
     Only a line feed ends a line: U+2028, U+0085 and the like stand in the texts of data sets.
@@ -182,8 +185,7 @@ def parse_csv(lines: Iterable[str], name: str, delimiter: str) -> Iterator[Numbe
     begin = 1
     try:
         columns = next(reader, [])
-        if doubled := [column for column in columns if column and columns.count(column) > 1]:
-            raise DataError(f"{name}: line 1: two columns are called {doubled[0]!r}; rename one")
+        refuse_doubled(columns, f"{name}: line 1")
         begin = reader.line_num + 1
         for fields in reader:
             if fields and len(fields) != len(columns):
@@ -221,6 +223,7 @@ def parse_json_lines(lines: Iterable[str], name: str) -> Iterator[Numbered]:
 
 def _read_parquet(path: Path, columns: Sequence[str]) -> Rows:
     with open_parquet(path) as file:
+        refuse_doubled(file.schema_arrow.names, str(path))
         _find(columns, file.schema_arrow.names, str(path))
         table = file.read(columns=list(columns))
         try:
@@ -228,6 +231,12 @@ def _read_parquet(path: Path, columns: Sequence[str]) -> Rows:
         except UnicodeDecodeError as error:
             raise DataError(f"{path}: a value is not UTF-8 ({error.reason}); write the file anew") from None
         return Rows(path, values, range(1, table.num_rows + 1), "row")
+
+
+def refuse_doubled(names: Sequence[str], place: str) -> None:
+    """Raises DataError where two columns have one name; columns without one may be many."""
+    if doubled := [name for name in names if name and names.count(name) > 1]:
+        raise DataError(f"{place}: two columns are called {doubled[0]!r}; rename one")
 
 
 def _find(columns: Sequence[str], names: Sequence[str], place: str) -> list[int]:

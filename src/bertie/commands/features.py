@@ -88,8 +88,9 @@ def features(
             first += len(chunk)
 
     def of_texts() -> "Iterator[Features]":
-        records = read_records(file, read, named_columns(columns or [], ["text"]))
-        # A piece has one character at least.
+        records = read_records(file, read, named_columns(columns or [], ["text"]), whole_rows=False)
+        # A piece has one character at least, but for scripts whose characters BERT takes apart: of a syllable
+        # of Hangul up to three.
         for chunk in _chunks((record.texts[0] for record in records), limit):
             reading = read_texts(chunk, tokenizer, max_seq_length, words)
             yield compute_features(engine, reading, choice, config)

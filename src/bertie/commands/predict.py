@@ -52,7 +52,13 @@ def predict(
             "them; .csv or .tsv, with the best; .conll, with the tag of each word."
         ),
     ] = None,
-    top_k: Annotated[int, typer.Option(min=1, help="How many answers for each text.")] = 5,
+    top_k: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="How many answers for each text, labels too; a table has all that are likelier than not.",
+        ),
+    ] = 5,
     device: Device = "auto",
     precision: Precision = "float32",
     as_json: Json = False,
@@ -63,7 +69,7 @@ def predict(
     from bertie.base.files import atomic_file
     from bertie.base.progress import Progress
     from bertie.inference.asking import ASKED
-    from bertie.inference.records import find_input, read_records
+    from bertie.inference.records import DELIMITERS, find_input, read_records
     from bertie.inference.rendering import output_format, write_answers
 
     if (not text) == (input is None):
@@ -86,6 +92,8 @@ def predict(
         more = ("pair",) if method in ("classify", "rate") else ()
         names = named_columns(columns or [], ASKED[method], more)
         records = _given(method, text, pair or []) if text else read_records(file, read, names)
+        if written in DELIMITERS and model.several_labels:
+            top_k = len(model.labels)
         answered = _answer(model, records, top_k, words=written == "conll")
     with ExitStack() as stack:
         if output:

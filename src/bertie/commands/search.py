@@ -49,11 +49,11 @@ def search(
     The same command given again goes on with a search that was stopped or killed.
     """
     from bertie.base.errors import SettingsError
-    from bertie.base.settings import read_assignments, resolve
+    from bertie.base.settings import merge, read_assignments, resolve
     from bertie.recipes import read_recipe
     from bertie.reports.finetuning import write_search_report
     from bertie.tasks.finetuning import Start
-    from bertie.tasks.search import SearchSettings
+    from bertie.tasks.search import GRID, SearchSettings
     from bertie.tasks.search import search as run
     from bertie.training.signals import Stopped
 
@@ -61,6 +61,10 @@ def search(
     changes = read_assignments([*(assignments or []), f"finetuning.device={device}"])
     grid = read_recipe(recipe)
     resolve(SearchSettings, grid, changes, source=recipe)
+    given = merge(grid, changes).get("finetuning", {})
+    given = {*given, *(f"optimizer.{key}" for key in given.get("optimizer", {}))}
+    if of_grid := [key for key in GRID if key in given]:
+        raise SettingsError(f"finetuning.{of_grid[0]} is the grid's to set: give {GRID[of_grid[0]]}")
     start = Start.load(model)
     found = read_data(task, data, train, dev, own_task(kind, text, pair, label, separator, columns))
     if not found.dev:

@@ -29,7 +29,7 @@ def serve(
     from bertie.inference.server.app import Limits, create_app
     from bertie.inference.server.running import Server, listen
 
-    model = bertie.load(directory, device, precision)
+    model = bertie.load(directory.absolute(), device, precision)  # for its name, which "." has not
     model.tokenizer.encode("")  # compiled now, or the first client of a new machine would wait ten seconds
     with listen(host, port) as listening:
         server = Server(create_app(model, Limits(max_texts, max_body, max_waiting)))

@@ -16,16 +16,21 @@ def submission(
 ) -> None:
     """Gather the predictions of runs on GLUE's tasks into the zip file that its server takes."""
     from bertie.base.errors import DataError
-    from bertie.tasks.glue import write_submission
+    from bertie.tasks.glue import SUBMISSION_FILES, write_submission
 
     with tempfile.TemporaryDirectory() as folder:
+        given_by: dict[str, Path] = {}
         for run in runs:
-            files = sorted((run / "submission").glob("*.tsv"))
+            files = [file for name in SUBMISSION_FILES if (file := run / "submission" / name).exists()]
             if not files:
                 raise DataError(
-                    f"{run}: has no submission/*.tsv; the task's test file was not there in training"
+                    f"{run}: no predictions for GLUE's server; this run is of another task, or the task's "
+                    f"test file was not there in training"
                 )
             for file in files:
+                if file.name in given_by:
+                    raise DataError(f"{run}: {file.name} is in {given_by[file.name]} too; name one of them")
+                given_by[file.name] = run
                 shutil.copy(file, folder)
         write_submission(Path(folder), out)
     print(out)

@@ -53,12 +53,17 @@ def own_task(
     """The family for a person's own files, with the names of its columns.
 
     Raises:
-        SettingsError: a column's name is given in another form, or the family has no such column.
+        SettingsError: a column's name is given in another form, the family has no such column, or the
+            separator is empty.
     """
     from bertie.base.errors import SettingsError
     from bertie.tasks.custom import OwnChoices, OwnQuestions, OwnTags, OwnTexts
 
+    if separator == "":
+        raise SettingsError("--separator is empty; give what stands between two labels")
     if kind == "texts":
+        if columns:
+            raise SettingsError("--column is for the other kinds; texts have --text, --pair, --label")
         return OwnTexts(text=text, pair=pair, label=label, separator=separator)
     families: dict[Kind, tuple[Callable[..., Task[Any, Any]], tuple[str, ...]]] = {
         "tags": (OwnTags, ("words", "tags")),
@@ -66,7 +71,7 @@ def own_task(
         "choices": (OwnChoices, ("context", "endings", "label")),
     }
     family, known = families[kind]
-    named: dict[str, Any] = {}
+    named: dict[str, Any] = {"label": label} if kind == "choices" else {}
     for assignment in columns or []:
         name, _, column = assignment.partition("=")
         if name not in known or not column:
@@ -81,7 +86,7 @@ def read_data(
     """Read what is to be learnt: the official files of a task, or one's own.
 
     Raises:
-        SettingsError: neither or both are given, or there is no such folder.
+        SettingsError: neither or both are given, or parts of both, or there is no such folder.
         DataError: a file cannot be read.
     """
     from bertie.base.errors import SettingsError
@@ -90,6 +95,8 @@ def read_data(
 
     if (task is None) == (train is None) or (task is None) != (data is None):
         raise SettingsError("give either --task NAME --data FOLDER, or --train FILE and --dev FILE")
+    if dev is not None and train is None:
+        raise SettingsError("--dev goes with --train; a task of the paper has its own dev files")
     if train is not None:
         return _read_files(own, train, {"dev": dev} if dev else {}, {})
     assert task is not None

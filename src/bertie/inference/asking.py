@@ -49,8 +49,7 @@ def _ask(model: Predictor, method: Method, asked: Sequence[Record], top_k: int, 
         case "fill_mask":
             return model.fill_masks(texts, top_k)
         case "classify":
-            labels = model.classify(texts, *others)
-            return labels if model.several_labels else [ranked[:top_k] for ranked in labels]
+            return [ranked[:top_k] for ranked in model.classify(texts, *others)]
         case "next_sentence":
             return model.next_sentence(texts, others[0])
         case "rate":

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertie.base.errors import SettingsError
+from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import atomic_directory, write_text
 from bertie.inference.predictors import load
 from bertie.inference.records import input_format, read_records
-from bertie.model.conversion import load_any
+from bertie.model.conversion import is_tensorflow, load_any
 from bertie.model.directory import Description, write_description
 from bertie.model.onnx import Quantization, save_onnx
 from bertie.model.onnx_engine import ONNX_FILE
@@ -43,7 +43,7 @@ def export(
         output: the new directory.
         quantization: what becomes int8.
         task: what a fine-tuned model is measured by.
-        dev: files with gold labels; of an encoder, texts.
+        dev: files with gold labels; of an encoder, texts. Not of TensorFlow checkpoints.
 
     Raises:
         DataError: a file cannot be read.
@@ -52,6 +52,8 @@ def export(
     """
     if output.exists():
         raise SettingsError(f"{output}: already there; name another directory, or remove it")
+    if dev and is_tensorflow(source):
+        raise SettingsError(f"{source}: --dev measures model directories; make one with `bertie convert`")
     model, description = load_any(source)
     with atomic_directory(output) as temporary:
         write_description(temporary, description, card="")
@@ -67,6 +69,8 @@ def _measure(
     if description.architecture == "BertModel":
         records = read_records(file, input_format(file), {"text": "text"})
         texts = [record.texts[0] for record in records if not record.is_blank]
+        if not texts:
+            raise DataError(f"{file}: empty: no texts to measure by")
         before, after = (load(path).embed(texts, normalize=True) for path in (source, exported))
         cosines = (before * after).sum(axis=1)
         yield Measured(file.name, "mean cosine with float32", None, float(cosines.mean()))

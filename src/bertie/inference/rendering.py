@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, TextIO
@@ -44,16 +45,15 @@ def write_answers(
     """Write all answers, each as soon as it is there.
 
     In JSON lines a row keeps its own columns and has its answers under `prediction`; a table has the columns
-    of the first row and the best answer (see `_best`).
+    of the first row and the best answer (see `_best`), whose columns are `prediction_score` and so on where
+    the row has one of that name.
     """
     if format in DELIMITERS:
         _write_table(answered, file, DELIMITERS[format], method, several_labels)
         return
     for record, answers in answered:
         if format == "jsonl":
-            row = {**record.row, "prediction": as_json(answers)}
-            # Dates and the like, which Parquet has, become strings.
-            print(json.dumps(row, ensure_ascii=False, default=str), file=file)
+            print(_json({**record.row, "prediction": as_json(answers)}), file=file)
         elif format == "conll":
             print("".join(f"{word.word}\t{word.tag}\n" for word in answers), file=file)
         else:
@@ -71,14 +71,17 @@ def _write_table(
     answered: Answered, file: TextIO, delimiter: str, method: Method, several_labels: bool
 ) -> None:
     writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+    first, *others = _COLUMNS[method]
+    added: list[str] = []
     names: list[str] = []
     for record, answers in answered:
-        row = {**record.row, **dict.fromkeys(_COLUMNS[method], "")}
-        if answers not in ([], None):
-            row |= dict(zip(_COLUMNS[method], _best(answers, method, several_labels), strict=False))
         if not names:
-            names = list(row)
+            added = [first, *(f"{first}_{name}" if name in record.row else name for name in others)]
+            names = list(dict.fromkeys([*record.row, *added]))
             writer.writerow(names)
+        row = {**record.row, **dict.fromkeys(added, "")}
+        if answers not in ([], None):
+            row |= dict(zip(added, _best(answers, method, several_labels), strict=False))
         writer.writerow([_cell(row.get(name, "")) for name in names])
 
 
@@ -98,7 +101,21 @@ def _best(answers: Any, method: Method, several_labels: bool) -> tuple[Any, ...]
 
 
 def _cell(value: Any) -> Any:
-    return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, list | dict) else value
+    return _json(value) if isinstance(value, list | dict) else value
+
+
+def _json(value: Any) -> str:
+    """In one line. What Parquet has besides, such as decimals, becomes strings."""
+    return json.dumps(_finite(value), ensure_ascii=False, default=str)
+
+
+def _finite(value: Any) -> Any:
+    """The same with null for NaN and infinities, which JSON has not."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _lines(record: Record, answers: Any, method: Method) -> Iterator[str]:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from bertie.base.errors import ModelError
 from bertie.model.attention import packed_attention
 from bertie.model.batch import PackedBatch
 from bertie.model.bilstm import BiLSTM
@@ -99,6 +100,8 @@ class Embeddings(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, batch: PackedBatch) -> Tensor:
+        if self.token_type_embeddings.num_embeddings == 1 and batch.token_type_ids.any():
+            raise ModelError("a model with type_vocab_size 1 reads single texts, no pairs; give it one text")
         embedded = (
             self.word_embeddings(batch.input_ids)
             + self.position_embeddings(batch.position_ids)

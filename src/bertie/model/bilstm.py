@@ -38,7 +38,8 @@ class BiLSTM(nn.Module):
         order = (batch.position_ids * len(batch) + rank[batch.sequence_ids]).argsort()  # (T,)
         alive = batch.position_ids.bincount().cpu()  # how many sequences are so long
         # What is rounded in one step of a recurrence goes on through all the others.
-        with torch.autocast(hidden.device.type, enabled=False):
+        full = torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
+        with torch.autocast(hidden.device.type, enabled=False), full:
             output, _ = self.lstm(PackedSequence(hidden.float()[order], alive))
         return output.data[order.argsort()]  # type: ignore[no-any-return]
 

@@ -24,7 +24,7 @@ class BertConfig(Settings):
 
     vocab_size: int = pydantic.Field(30522, gt=0)
     hidden_size: int = pydantic.Field(768, gt=0)
-    num_hidden_layers: int = pydantic.Field(12, ge=0)
+    num_hidden_layers: int = pydantic.Field(12, gt=0)
     num_attention_heads: int = pydantic.Field(12, gt=0)
     intermediate_size: int = pydantic.Field(3072, gt=0)
     # The published checkpoints were trained with the erf form; google's code has had the tanh form since

@@ -81,4 +81,5 @@ def _encoder(model: Model | EncoderModel, description: Description) -> tuple[Enc
         max_seq_length=description.max_seq_length,
         embedding=embedding._replace(max_seq_length=embedding.max_seq_length or description.max_seq_length),
         bilstm=description.bilstm,
+        embedding_use=description.embedding_use,
     )

@@ -1,7 +1,8 @@
 """A model directory: `config.json`, the tokenizer's files and a card. The weights beside them: weights.py."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -10,7 +11,13 @@ from bertie.base.errors import ModelError
 from bertie.base.files import read_object, write_json, write_text
 from bertie.base.settings import Settings
 from bertie.model.config import OWN_MODEL_TYPE, BertConfig, read_section
-from bertie.model.sentence_transformers import Embedding, read_embedding, transformer_folder, write_embedding
+from bertie.model.sentence_transformers import (
+    USE_FILE,
+    Embedding,
+    read_embedding,
+    transformer_folder,
+    write_embedding,
+)
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.trie import SUFFIX
 from bertie.text.vocabulary import Vocabulary
@@ -27,6 +34,13 @@ POOLED = (
     SEQUENCE_CLASSIFIER,
     "BertForMultipleChoice",
 )
+# Of BertConfig: what training reads and a network does not.
+OF_TRAINING = {
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "initializer_range",
+    "position_initializer_range",
+}
 OWN_KEYS = ("null_threshold", "max_seq_length")  # in config.json; `transformers` keeps them
 
 
@@ -57,6 +71,8 @@ class Description:
     max_seq_length  in fine-tuning; None where that is not known
     embedding     how sentence-transformers embeds with it; None where the directory does not say
     bilstm        whether a BiLSTM stands between the encoder and the head
+    embedding_use  what sentence-transformers says of it to users, such as prompts and the similarity: it goes
+                  out as it came in
     """
 
     config: BertConfig
@@ -68,6 +84,7 @@ class Description:
     max_seq_length: int | None = None
     embedding: Embedding | None = None
     bilstm: bool = False
+    embedding_use: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def model_type(self) -> str:
@@ -86,6 +103,24 @@ def check_vocabulary(vocabulary_size: int, config: BertConfig, where: str) -> No
             f"{where}: the tokenizer has {vocabulary_size:,} entries, but the model has embeddings for "
             f"{config.vocab_size:,}; use the tokenizer that the model was trained with"
         )
+
+
+def check_network(path: Path, config: BertConfig, tokenizer: Tokenizer) -> None:
+    """Raises ModelError where the model in `path` reads other ids, or is another network than a run's."""
+    theirs = read_description(path)
+    whole = Tokenizer.load(transformer_folder(path))  # with what no text has and it has no embeddings for
+    if tokenizer.fingerprint not in (theirs.tokenizer.fingerprint, whole.fingerprint):
+        raise ModelError(
+            f"{path}: its tokenizer is not the one that the corpus was prepared with; prepare the corpus "
+            f"with --tokenizer {path}"
+        )
+    ours = config.model_dump()
+    values = theirs.config.model_dump(exclude=OF_TRAINING)
+    other = {key: value for key, value in values.items() if value != ours[key]}
+    if other:
+        told = ", ".join(f"{key} is {value!r} there and {ours[key]!r} here" for key, value in other.items())
+        advice = " ".join(f"--set model.{key}={value}" for key, value in other.items())
+        raise ModelError(f"{path}: not the network of this run's settings: {told}; give {advice}")
 
 
 def write_description(path: Path, description: Description, card: str) -> None:
@@ -113,15 +148,18 @@ def write_description(path: Path, description: Description, card: str) -> None:
     description.tokenizer.save(path, description.config.max_position_embeddings)
     if description.embedding:
         write_embedding(path, description.embedding, description.config.hidden_size)
+    if description.embedding_use:
+        write_json(path / USE_FILE, description.embedding_use)
     write_text(path / "README.md", card)
 
 
-def read_description(path: Path, architecture: str | None = None) -> Description:
+def read_description(path: Path, architecture: str | None = None, fit: bool = True) -> Description:
     """Read what `write_description`, `transformers` or sentence-transformers wrote.
 
     Args:
         path: the directory.
         architecture: what to take for one where config.json names none; BertModel if not given.
+        fit: whether the tokenizer is to fit the model; see `fit_tokenizer`.
 
     Raises:
         ModelError: the directory is absent or not a model's, or its tokenizer does not fit the model.
@@ -136,20 +174,28 @@ def read_description(path: Path, architecture: str | None = None) -> Description
         advice = f"; the model of this run is {run}" if run.is_dir() else ""
         raise ModelError(f"{folder}: not a model directory: it has no config.json{advice}")
     config, head = BertConfig.load(file), read_section(HeadConfig, file)
+    tokenizer = Tokenizer.load(folder)
     architecture = (head.architectures or [architecture or "BertModel"])[0]
     labels = _labels(architecture, head)
     # What `transformers` takes where the file does not say.
     usual: ProblemType = "regression" if len(labels) == 1 else "single_label_classification"
+    problem_type = head.problem_type or usual
+    if architecture == SEQUENCE_CLASSIFIER and problem_type == "regression" and len(labels) > 1:
+        raise ModelError(
+            f"{file}: a regression with {len(labels)} outputs, but bertie knows one number for a text; use "
+            f"`transformers` for this model"
+        )
     description = Description(
         config,
         architecture,
         labels,
-        _fitted(Tokenizer.load(folder), config, str(folder)),
-        head.problem_type or usual,
+        fit_tokenizer(tokenizer, config, str(folder)) if fit else tokenizer,
+        problem_type,
         head.null_threshold,
         head.max_seq_length,
         read_embedding(path, config.max_position_embeddings),
         head.bilstm,
+        read_object(path / USE_FILE),
     )
     if head.model_type != description.model_type:
         raise ModelError(
@@ -177,10 +223,13 @@ def _download(path: Path) -> str:
     return f"; if it is one on the Hugging Face Hub: hf download {path} --local-dir {path}"
 
 
-def _fitted(tokenizer: Tokenizer, config: BertConfig, where: str) -> Tokenizer:
+def fit_tokenizer(tokenizer: Tokenizer, config: BertConfig, where: str) -> Tokenizer:
     """The tokenizer, less what it has beyond the model's embeddings, if no text has it.
 
     Cut vocabularies of lower-casing models end in upper-case letters, for example.
+
+    Raises:
+        ModelError: a text has some of it.
     """
     tokens = tokenizer.vocabulary.tokens
     surplus = [token.removeprefix(SUFFIX) for token in tokens[config.vocab_size :]]

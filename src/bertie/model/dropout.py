@@ -35,7 +35,7 @@ class _Masked(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, probability: float) -> Tensor:
-        dropped = round(probability * LEVELS)
+        dropped = min(round(probability * LEVELS), LEVELS - 1)
         numbers = torch.empty(-(-values.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
         levels = numbers.view(torch.int16)[: values.numel()].view(values.shape)
         mask = (levels >= dropped - LEVELS // 2).to(values.dtype)

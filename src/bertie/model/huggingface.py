@@ -68,15 +68,18 @@ def weight_files(path: Path) -> list[Path]:
 
     Raises:
         DataError: the index of several files is not JSON.
-        ModelError: there are none that bertie reads.
+        ModelError: there are none that bertie reads, or the index does not name them.
     """
     if not path.is_dir():
         return [path]
     for name in (WEIGHTS_FILE, PICKLE_FILE):
-        if (path / name).exists():
+        if (path / name).is_file():
             return [path / name]
         if (index := path / f"{name}.index.json").exists():
-            return [path / file for file in sorted({*read_object(index).get("weight_map", {}).values()})]
+            files = read_object(index).get("weight_map")
+            if not isinstance(files, dict) or not all(isinstance(file, str) for file in files.values()):
+                raise ModelError(f"{index}: its weight_map names no files; fetch it once more")
+            return [path / file for file in sorted({*files.values()})]
     for pattern, advice in FOREIGN.items():
         for file in path.glob(pattern):
             raise ModelError(f"{file}: weights for another library alone; {advice}")

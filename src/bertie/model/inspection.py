@@ -9,7 +9,7 @@ from bertie.base.errors import ModelError
 from bertie.base.files import read_object
 from bertie.model import tensorflow
 from bertie.model.conversion import is_tensorflow
-from bertie.model.directory import Description, config_file, read_description
+from bertie.model.directory import Description, config_file, fit_tokenizer, read_description
 from bertie.model.huggingface import TIED, check_tied, weight_files
 from bertie.model.onnx_engine import ONNX_FILE, OnnxEngine
 from bertie.model.sentence_transformers import transformer_folder
@@ -59,12 +59,12 @@ def inspect_model(path: Path, allow_pickle: bool = False) -> Inspection:
         folder = path if path.is_dir() else path.parent
         layout, files = "TensorFlow", sorted(folder.glob("*.index")) + sorted(folder.glob("*.data-*"))
     elif (path / ONNX_FILE).exists():
-        description = read_description(path)
+        description = read_description(path, fit=False)
         engine = OnnxEngine(path, description)
         model = empty_model(description, path, pooler="pooler_output" in engine.outputs)
         folder, layout, files = path, "ONNX", [path / ONNX_FILE]
     else:
-        description, stored = read_parts(path, allow_pickle)
+        description, stored = read_parts(path, allow_pickle, fit=False)
         folder = transformer_folder(path)
         model = empty_model(description, path, pooler=POOLER in stored)
         layout = "sentence-transformers" if description.embedding else "Hugging Face"
@@ -72,7 +72,6 @@ def inspect_model(path: Path, allow_pickle: bool = False) -> Inspection:
     expected = named_weights(model)
     sizes = {name: weight.numel() for name, weight in expected.items()}
     embeddings = sum(size for name, size in sizes.items() if name.endswith(EMBEDDINGS))
-    tokenizer = Tokenizer.load(folder, description.tokenizer.lowercase)
     facts = {
         "layout": layout,
         **_written_by(folder),
@@ -83,9 +82,9 @@ def inspect_model(path: Path, allow_pickle: bool = False) -> Inspection:
         **{name: getattr(description.config, name) for name in SIZES},
         "parameters": sum(sizes.values()),
         "parameters_without_embeddings": sum(sizes.values()) - embeddings,
-        **_vocabulary(tokenizer),
+        **_vocabulary(description.tokenizer),
     }
-    checks = _vocabulary_checks(tokenizer, description)
+    checks = [_fits(description), _casing(description.tokenizer)]
     if stored is not None:
         checks += _weight_checks(expected, stored, path)
     return Inspection(facts, checks)
@@ -125,12 +124,15 @@ def _vocabulary(tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def _vocabulary_checks(tokenizer: Tokenizer, description: Description) -> list[Check]:
-    entries, rows = len(tokenizer.vocabulary), description.config.vocab_size
-    return [
-        Check("vocabulary fits the embeddings", entries <= rows, f"{entries:,} entries, {rows:,} embeddings"),
-        _casing(tokenizer),
-    ]
+def _fits(description: Description) -> Check:
+    """Entries that no text has need no embeddings: the model loads without them."""
+    tokenizer, config = description.tokenizer, description.config
+    found = f"{len(tokenizer.vocabulary):,} entries, {config.vocab_size:,} embeddings"
+    try:
+        fit_tokenizer(tokenizer, config, "")
+    except ModelError:
+        return Check("vocabulary fits the embeddings", False, found)
+    return Check("vocabulary fits the embeddings", True, found)
 
 
 def _weight_checks(expected: dict[str, Tensor], stored: dict[str, Tensor], path: Path) -> list[Check]:

@@ -9,6 +9,7 @@ from bertie.base.files import read_json, read_object, write_json
 Pooling = Literal["mean", "cls", "max"]
 
 MODULES_FILE, SETTINGS_FILE = "modules.json", "sentence_bert_config.json"
+USE_FILE = "config_sentence_transformers.json"
 # The names of `Pooling` until sentence-transformers 5, which could add vectors of several kinds.
 OLD_NAMES: dict[Pooling, str] = {
     "mean": "pooling_mode_mean_tokens",
@@ -42,7 +43,12 @@ class Embedding(NamedTuple):
 
 
 def transformer_folder(directory: Path) -> Path:
-    """Where the model itself stands: the directory, or the folder in it that `modules.json` names."""
+    """Where the model itself stands: the directory, or the folder in it that `modules.json` names.
+
+    Raises:
+        DataError: `modules.json` is not JSON.
+        ModelError: it does not name the modules.
+    """
     modules = _modules(directory)
     return directory / modules[0]["path"] if modules else directory
 
@@ -68,7 +74,7 @@ def read_embedding(directory: Path, longest: int) -> Embedding | None:
     tokenizer = read_object(folder / "tokenizer_config.json")
     if settings.get("do_lower_case") and tokenizer.get("do_lower_case") is False:
         raise ModelError(f"{folder / SETTINGS_FILE}: do_lower_case, but the tokenizer is a cased one")
-    prompt = read_object(directory / "config_sentence_transformers.json").get("default_prompt_name")
+    prompt = read_object(directory / USE_FILE).get("default_prompt_name")
     if prompt is not None:
         raise ModelError(f"{directory}: puts the prompt {prompt!r} before each text, which bertie does not")
     # Since version 6 the tokenizer alone says where a text is cut, and may say 10^30.
@@ -108,5 +114,8 @@ def _pooling(path: Path) -> Pooling:
 
 def _modules(directory: Path) -> list[dict[str, Any]]:
     file = directory / MODULES_FILE
-    modules: list[dict[str, Any]] = read_json(file) if file.exists() else []
+    modules = read_json(file) if file.exists() else []
+    known = isinstance(modules, list) and all(isinstance(module, dict) for module in modules)
+    if not known or not all({"path", "type"} <= module.keys() for module in modules):
+        raise ModelError(f"{file}: not a list of modules, each with a path and a type; fetch it once more")
     return modules

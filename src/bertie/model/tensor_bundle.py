@@ -186,7 +186,7 @@ def _message(data: bytes) -> dict[int, list[Any]]:
     """The fields of a protocol buffer by their numbers: integers, or bytes.
 
     Raises:
-        ValueError: it has a wire type that these messages have not, or is cut off.
+        ValueError: it has a wire type that these messages have not, or ends inside a number.
     """
     fields: dict[int, list[Any]] = {}
     at = 0

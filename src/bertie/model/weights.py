@@ -117,13 +117,16 @@ def load_model(path: Path, allow_pickle: bool = False) -> tuple[Model | EncoderM
     return model.eval(), description
 
 
-def read_parts(path: Path, allow_pickle: bool = False) -> tuple[Description, dict[str, Tensor]]:
-    """What a model directory says, and all the weights in it; see `load_model` and `read_weights`."""
-    description = read_description(path)  # refuses what is no BERT by its own name, not by its weights'
+def read_parts(
+    path: Path, allow_pickle: bool = False, fit: bool = True
+) -> tuple[Description, dict[str, Tensor]]:
+    """What a model directory says, and all the weights in it; see `read_description` and `read_weights`."""
+    # First of all: it refuses what is no BERT by its own name, not by its weights'.
+    description = read_description(path, fit=fit)
     folder = transformer_folder(path)
     stored = read_weights(folder, allow_pickle)
     if not names_architecture(folder):
-        description = read_description(path, tell_architecture(stored, folder))
+        description = read_description(path, tell_architecture(stored, folder), fit)
     return description, stored
 
 

@@ -1,11 +1,12 @@
 """A person's own labelled data, in tables with named columns (base/rows.py), for every family of tasks."""
 
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -145,11 +146,12 @@ class OwnTexts(_OwnFiles, TextClassification):
                 f"{rows.place(i)}: {value!r} in the column {self.label!r} is no label; write a string, a "
                 f"number or a list of them"
             )
+        if self.separator is not None and not isinstance(value, list):
+            # Before white space is made alike, for it may be what separates.
+            value = value.split(self.separator) if isinstance(value, str) else [value]
         if isinstance(value, list):
             return tuple(filter(None, map(label_name, value)))
         name = label_name(value)
-        if self.separator is not None:
-            return tuple(filter(None, map(str.strip, name.split(self.separator))))
         if not name:
             raise DataError(
                 f"{rows.place(i)}: no label in the column {self.label!r}; add it or delete the row"
@@ -238,6 +240,7 @@ class OwnQuestions(_OwnFiles, SpanAnswers):
     question: str = "question"
     context: str = "context"
     answers: str = "answers"
+    version: Literal["1.1", "2.0"] = "2.0"  # until `fitted`, any question may have no answer
 
     def read(self, path: Path, labelled: bool) -> Questions:
         """Read a table, or a .json file as `read_questions` does.
@@ -247,8 +250,15 @@ class OwnQuestions(_OwnFiles, SpanAnswers):
             DataError: the file cannot be read, a text is empty, an id is there twice, or an answer is not of
                 the form or does not stand where it says.
         """
-        if suffix_of(path) == ".json":
-            return read_questions(path, labelled)
+        table = suffix_of(path) != ".json"
+        questions = self._read_table(path, labelled) if table else read_questions(path, labelled)
+        if labelled and not self.allow_no_answer and (count := questions.impossible.sum()):
+            first = questions.ids[int(questions.impossible.argmax())]
+            message = f"{count} questions have no answer, where all have one in training; they score 0"
+            print(f"{path}: {message} (first: {first})", file=sys.stderr)
+        return questions
+
+    def _read_table(self, path: Path, labelled: bool) -> Questions:
         columns = [self.identifier, self.question, self.context, *[self.answers] * labelled]
         rows = read_rows(path, columns)
         ids = [str(value) for value in rows.columns[self.identifier]]
@@ -348,14 +358,13 @@ def _lists_of_strings(rows: Rows, column: str) -> list[list[str]]:
 
 
 def _parse_answers(rows: Rows, column: str, i: int) -> list[Answer]:
-    value = rows.columns[column][i]
-    try:
-        if isinstance(value, dict):
-            answers = list(map(Answer, value["text"], value["answer_start"]))
-        else:
-            answers = [Answer(answer["text"], answer["answer_start"]) for answer in value]
-    except (KeyError, TypeError):
-        answers = [Answer("", -1)]
+    match rows.columns[column][i]:
+        case {"text": list(texts), "answer_start": list(starts)} if len(texts) == len(starts):
+            answers = list(map(Answer, texts, starts))
+        case list(objects) if all(isinstance(answer, dict) for answer in objects):
+            answers = [Answer(answer.get("text"), answer.get("answer_start")) for answer in objects]
+        case _:
+            answers = [Answer("", -1)]
     if not all(isinstance(text, str) and isinstance(start, int) and text for text, start in answers):
         raise DataError(
             f'{rows.place(i)}: the answers are not of the form {{"text": ["…"], "answer_start": [0]}}'

@@ -102,8 +102,8 @@ def load_for(
         raise ModelError(f"{path}: {engine.architecture}, but {task.name} needs {needed}; fine-tune it first")
     if isinstance(task, OwnTexts) and task.detect:
         task = task.settled(description.problem_type)
-    if isinstance(task, OwnQuestions) and description.null_threshold is not None:
-        task = replace(task, version="2.0")
+    if isinstance(task, OwnQuestions):
+        task = replace(task, version="1.1" if description.null_threshold is None else "2.0")
     if description.problem_type != task.problem_type:
         raise ModelError(
             f"{path}: made for {description.problem_type.replace('_', ' ')}, but {task.name} is "

@@ -10,7 +10,7 @@ import numpy as np
 import pydantic
 import torch
 
-from bertie.base.files import read_json, write_json
+from bertie.base.files import clear_leftovers, read_json, sha256, write_json
 from bertie.base.progress import Progress
 from bertie.base.random import permutation, stream_key
 from bertie.base.settings import write_toml
@@ -24,6 +24,8 @@ from bertie.model.heads import (
     QuestionAnsweringModel,
     TokenClassificationModel,
 )
+from bertie.model.huggingface import weight_files
+from bertie.model.sentence_transformers import transformer_folder
 from bertie.model.weights import load_weights, save_model
 from bertie.tasks.evaluation import USUAL_LENGTH, Evaluation, Part, check_length, evaluate, saved_threshold
 from bertie.tasks.task import Head, Inputs, Scores, Task
@@ -62,9 +64,11 @@ class FinetuningSettings(Hardware):
     micro_batch_tokens: int = pydantic.Field(16384, gt=0)  # about so many tokens in memory at a time
     bilstm: bool = False  # put a BiLSTM of random weights under the head (Section 5.1)
     keep_best: bool = True  # of all epochs the one with the best score on the first dev part, or the last
-    # Hashes of what is learnt from and of what judges it, filled in at the start, checked on resuming.
+    # Hashes of what is learnt from, what judges it and the weights it starts from, filled in at the start,
+    # checked on resuming.
     training_set: str = ""
     dev_sets: str = ""
+    start: str = ""
     optimizer: OptimizerSettings = OptimizerSettings(learning_rate=5e-5, bias_correction=True)
 
 
@@ -159,6 +163,8 @@ def finetune(
                     autocast=settings.autocast(),
                 )
         run.forget_checkpoints()
+    else:
+        clear_leftovers(output)  # of checkpoints, where a kill came while they were forgotten
     if judge.kept is None:  # the best epoch was before the run was resumed
         load_weights(run.model_directory, model)
         return evaluate(task, TorchEngine(model, settings.exact()), parts)
@@ -289,6 +295,7 @@ def encode_all(
     found = {
         "training_set": _digest([inputs]),
         "dev_sets": _digest(part.inputs for part in parts.values()),
+        "start": _fingerprint(start),
     }
     return inputs, parts, settings.resolved().model_copy(update=found)
 
@@ -300,6 +307,14 @@ def _digest(parts: Iterable[Inputs]) -> str:
         for values in (inputs.input_ids, inputs.bounds, inputs.labels):
             digest.update(b"" if values is None else values.tobytes())
     return digest.hexdigest()
+
+
+def _fingerprint(start: Start) -> str:
+    """The hashes of the files that weights come from. One that is missing, loading names."""
+    if start.weights is None:
+        return "random"
+    files = weight_files(transformer_folder(start.weights))
+    return " ".join(sha256(file) for file in files if file.exists())
 
 
 def _card(task: Task[Any, Any], scores: dict[str, Scores]) -> str:

@@ -29,12 +29,16 @@ class Columns(NamedTuple):
     label: str
 
 
+_SENTENCE = Columns("sentence", None, "label")
+_SENTENCES = Columns("sentence1", "sentence2", "label")
+
+
 @dataclass(frozen=True)
 class GlueTask(TextClassification):
     """A task of GLUE.
 
     folder       of the official download
-    columns      of its files; the second choice is for files without the first
+    columns      of its files
     header       the columns of files without a header line
     submissions  the official file of predictions of each part without labels
     malformed    the official file whose malformed lines are left out
@@ -44,7 +48,7 @@ class GlueTask(TextClassification):
     main_metric: str = "accuracy"
     defaults: dict[str, Any] = field(default_factory=dict)  # Section 4.1's are those of all fine-tuning
     folder: str = ""
-    columns: tuple[Columns, ...] = ()
+    columns: Columns = _SENTENCES
     header: tuple[str, ...] = ()
     submissions: dict[str, str] = field(default_factory=dict)
     malformed: str = ""
@@ -56,7 +60,7 @@ class GlueTask(TextClassification):
             return data
         folder = data / self.folder if (data / self.folder).is_dir() else data
         if part == "diagnostic":  # beside MNLI's
-            folder = folder.parent / "diagnostic"
+            folder = folder.absolute().parent / "diagnostic"  # of "." there is no parent
         return folder / f"{part}.tsv"
 
     def read(self, path: Path, labelled: bool) -> LabelledTexts:
@@ -66,15 +70,14 @@ class GlueTask(TextClassification):
             SettingsError: a column is missing, as labels are in the test files.
             DataError: the file is missing, a line is malformed and not left out, or a label is unknown.
         """
-        first = read_header(path)
-        header = () if {columns.text for columns in self.columns} & set(first) else self.header
-        columns = next((choice for choice in self.columns if choice.text in first), self.columns[0])
-        names = [columns.text, *filter(None, [columns.pair]), *[columns.label] * labelled]
+        text, pair, label = self.columns
+        header = () if text in read_header(path) else self.header
+        names = [text, *filter(None, [pair]), *[label] * labelled]
         rows = read_unquoted(path, names, header, leave_out_malformed=path.name == self.malformed)
         examples = LabelledTexts(
-            rows.columns[columns.text],
-            rows.columns[columns.pair] if columns.pair else None,
-            rows.columns[columns.label] if labelled else None,
+            rows.columns[text],
+            rows.columns[pair] if pair else None,
+            rows.columns[label] if labelled else None,
             rows,
         )
         if labelled:
@@ -87,8 +90,6 @@ class GlueTask(TextClassification):
         return predictions.round(_DECIMALS) if self.problem_type == "regression" else predictions
 
 
-_SENTENCE = Columns("sentence", None, "label")
-_SENTENCES = Columns("sentence1", "sentence2", "label")
 _ENTAILMENT = ("entailment", "not_entailment")
 _INFERENCE = ("contradiction", "entailment", "neutral")  # run_classifier.py, MnliProcessor.get_labels
 
@@ -100,18 +101,18 @@ TASKS = (
         main_metric="matthews_correlation",
         metrics=("matthews_correlation", "accuracy"),
         folder="CoLA",
-        columns=(_SENTENCE,),
+        columns=_SENTENCE,
         header=("source", "label", "mark", "sentence"),  # of train and dev
         submissions={"test": "CoLA.tsv"},
     ),
-    GlueTask("sst-2", ("0", "1"), folder="SST-2", columns=(_SENTENCE,), submissions={"test": "SST-2.tsv"}),
+    GlueTask("sst-2", ("0", "1"), folder="SST-2", columns=_SENTENCE, submissions={"test": "SST-2.tsv"}),
     GlueTask(
         "mrpc",
         ("0", "1"),
         main_metric="f1",
         metrics=("f1", "accuracy"),
         folder="MRPC",
-        columns=(Columns("#1 String", "#2 String", "Quality"),),
+        columns=Columns("#1 String", "#2 String", "Quality"),
         submissions={"test": "MRPC.tsv"},
     ),
     GlueTask(
@@ -121,7 +122,7 @@ TASKS = (
         problem_type="regression",
         metrics=("spearmanr", "pearson"),
         folder="STS-B",
-        columns=(Columns("sentence1", "sentence2", "score"),),
+        columns=Columns("sentence1", "sentence2", "score"),
         submissions={"test": "STS-B.tsv"},
     ),
     GlueTask(
@@ -130,7 +131,7 @@ TASKS = (
         main_metric="f1",
         metrics=("f1", "accuracy"),
         folder="QQP",
-        columns=(Columns("question1", "question2", "is_duplicate"),),
+        columns=Columns("question1", "question2", "is_duplicate"),
         submissions={"test": "QQP.tsv"},
         # A question that holds a line end is cut there, so no part of it has all fields; `transformers`,
         # QqpProcessor, leaves these out too (github.com/nyu-mll/GLUE-baselines/issues/5).
@@ -142,7 +143,7 @@ TASKS = (
         dev_parts=("dev_matched", "dev_mismatched"),
         test_parts=("test_matched", "test_mismatched", "diagnostic"),
         folder="MNLI",
-        columns=(Columns("sentence1", "sentence2", "gold_label"),),
+        columns=Columns("sentence1", "sentence2", "gold_label"),
         submissions={
             "test_matched": "MNLI-m.tsv",
             "test_mismatched": "MNLI-mm.tsv",
@@ -153,15 +154,15 @@ TASKS = (
         "qnli",
         _ENTAILMENT,
         folder="QNLI",
-        columns=(Columns("question", "sentence", "label"),),
+        columns=Columns("question", "sentence", "label"),
         submissions={"test": "QNLI.tsv"},
     ),
-    GlueTask("rte", _ENTAILMENT, folder="RTE", columns=(_SENTENCES,), submissions={"test": "RTE.tsv"}),
+    GlueTask("rte", _ENTAILMENT, folder="RTE", columns=_SENTENCES, submissions={"test": "RTE.tsv"}),
     GlueTask(
         "wnli",
         ("0", "1"),
         folder="WNLI",
-        columns=(_SENTENCES,),
+        columns=_SENTENCES,
         submissions={"test": "WNLI.tsv"},
         note="the paper leaves WNLI out of its average and submits the majority class, for no system trained "
         "on it had beaten that (Appendix B.1)",
@@ -174,7 +175,7 @@ TASKS = (
         dev_parts=("diagnostic-full",),
         test_parts=(),  # without labels it is a part of MNLI
         folder="diagnostic",
-        columns=(Columns("Premise", "Hypothesis", "Label"),),
+        columns=Columns("Premise", "Hypothesis", "Label"),
         note="the diagnostic set has no training part: a model fine-tuned on MNLI answers it",
     ),
 )

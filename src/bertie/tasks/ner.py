@@ -142,11 +142,9 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
 class Tagging(Task[TaggedSentences, Tags]):
     """A tag for each word; the labels are those of the training set, in IOB2 or plain.
 
-    context  whether a word is seen with its document; otherwise with its sentence only
-    plain    whether the tags are of no entities; None where the labels, once known, say it
+    plain  whether the tags are of no entities; None where the labels, once known, say it
     """
 
-    context: bool = True
     plain: bool | None = False
 
     @property
@@ -221,8 +219,8 @@ class Tagging(Task[TaggedSentences, Tags]):
         pieces = np.full(word_bounds[-1], tokenizer.vocabulary.unk_id, dtype=np.int32)
         pieces[~np.repeat(without_pieces, sizes)] = encoding.input_ids
 
-        texts = examples.bounds[examples.documents] if self.context else examples.bounds
-        windows = cut_into_windows(pieces, word_bounds[texts], tokenizer.vocabulary, max_seq_length)
+        texts = word_bounds[examples.bounds[examples.documents]]
+        windows = cut_into_windows(pieces, texts, tokenizer.vocabulary, max_seq_length)
         input_ids, bounds = windows.input_ids, windows.bounds
         word_tokens = windows.piece_tokens[word_bounds[:-1]]
         labels = None
@@ -349,8 +347,8 @@ def word_pieces(encoding: Encoding) -> tuple[Int64s, Int64s]:
 
 
 def _cell(word: str) -> str:
-    """A word as a column can hold it."""
-    return re.sub(r"[\t\r\n]", " ", word)
+    """A word as a column can hold it, and as `write_text` writes it."""
+    return re.sub(r"[\t\r\n]", " ", word).encode(errors="backslashreplace").decode()
 
 
 def _cut(values: Sequence[str], bounds: Iterable[int]) -> list[Sequence[str]]:

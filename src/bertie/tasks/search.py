@@ -11,12 +11,19 @@ import pydantic
 
 from bertie.base.files import atomic_directory, read_json, write_json
 from bertie.base.settings import Settings, write_toml
-from bertie.tasks.finetuning import FinetuningSettings, Start, encode_all, finetune
+from bertie.tasks.finetuning import MAY_CHANGE, FinetuningSettings, Start, encode_all, finetune
 from bertie.tasks.task import Scores, Task
 from bertie.training.checkpoints import RunDirectory, check_run
 
-# What may be another when a search goes on: it can be widened.
-GRID = {"batch_sizes", "learning_rates", "epochs", "restarts"}
+# Each axis by the setting of fine-tuning that it stands for.
+GRID = {
+    "batch_size": "batch_sizes",
+    "optimizer.learning_rate": "learning_rates",
+    "epochs": "epochs",
+    "seed": "restarts",
+}
+# What may be another when a search goes on, for it can be widened; and what may in fine-tuning.
+WIDENED = {*GRID.values(), *(f"finetuning.{key}" for key in MAY_CHANGE)}
 
 RESULT_FILE = "result.json"  # of a run that has ended: its scores
 
@@ -76,7 +83,8 @@ def search(
     """Fine-tune for each cell and restart; `output`/model is the best run of the best cell.
 
     A run that has ended is not repeated, and one that was killed goes on where it was: the same command,
-    given again, finishes the search. Of the other cells, scores and predictions are kept, not the models.
+    given again, finishes the search. Of the other cells, scores and predictions are kept, not the models:
+    where a changed grid makes another run the best, that one is done again.
 
     Raises:
         SettingsError: the search in `output` was begun with other settings than those of the grid.
@@ -87,26 +95,43 @@ def search(
     data = {"training_set": fitted.training_set, "dev_sets": fitted.dev_sets}
     settings = settings.model_copy(update={"finetuning": fitted, **data})
     directory = RunDirectory(output)
-    check_run(directory, settings, resume=directory.settings_file.exists(), may_change=GRID)
+    check_run(directory, settings, resume=directory.settings_file.exists(), may_change=WIDENED)
     write_toml(directory.settings_file, settings)
     cells: list[Cell] = []
-    grid = itertools.product(settings.batch_sizes, settings.learning_rates, settings.epochs)
+    grid = itertools.product(  # each cell once
+        dict.fromkeys(settings.batch_sizes),
+        dict.fromkeys(settings.learning_rates),
+        dict.fromkeys(settings.epochs),
+    )
     for batch_size, learning_rate, epochs in grid:
-        optimizer = settings.finetuning.optimizer.model_copy(update={"learning_rate": learning_rate})
-        changes = {"batch_size": batch_size, "epochs": epochs, "optimizer": optimizer}
         runs, scores = [], []
         for seed in range(settings.restarts):
             run = output / "cells" / f"batch{batch_size}-rate{learning_rate:g}-epochs{epochs}-seed{seed}"
-            seeded = settings.finetuning.model_copy(update={**changes, "seed": seed})
+            seeded = _settings_of(settings.finetuning, batch_size, learning_rate, epochs, seed)
             found = _run_once(task, start, training, dev, seeded, run)
             runs.append(run)
             scores.append(next(iter(found.values()))[task.main_metric])
         cells.append(Cell(batch_size, learning_rate, epochs, tuple(runs), tuple(scores)))
         _drop_models_but(_best(cells), cells)
     chosen = _best(cells)
+    seed = int(np.argmax(chosen.scores))
+    run = chosen.runs[seed]
+    if not (run / "model").exists():
+        shutil.rmtree(run)
+        seeded = _settings_of(settings.finetuning, *chosen[:3], seed)
+        _run_once(task, start, training, dev, seeded, run)
     with atomic_directory(output / "model") as temporary:
-        shutil.copytree(chosen.runs[int(np.argmax(chosen.scores))] / "model", temporary, dirs_exist_ok=True)
+        shutil.copytree(run / "model", temporary, dirs_exist_ok=True)
     return Search(cells, chosen)
+
+
+def _settings_of(
+    finetuning: FinetuningSettings, batch_size: int, learning_rate: float, epochs: int, seed: int
+) -> FinetuningSettings:
+    """Those of a run."""
+    optimizer = finetuning.optimizer.model_copy(update={"learning_rate": learning_rate})
+    changes = {"batch_size": batch_size, "optimizer": optimizer, "epochs": epochs, "seed": seed}
+    return finetuning.model_copy(update=changes)
 
 
 def _run_once(
@@ -133,6 +158,6 @@ def _best(cells: list[Cell]) -> Cell:
 
 def _drop_models_but(best: Cell, cells: list[Cell]) -> None:
     for cell in cells:
-        if cell is not best:
-            for run in cell.runs:
+        for run in cell.runs:
+            if run not in best.runs:
                 shutil.rmtree(run / "model", ignore_errors=True)

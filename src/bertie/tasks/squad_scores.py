@@ -36,8 +36,8 @@ def score_v1(golds: Sequence[Sequence[str]], answers: Sequence[str | None]) -> S
         if answer is not None:
             normal = normalize_answer(answer)
             scores = [exact_match_and_f1(normalize_answer(text), normal) for text in texts]
-            exact += max(score[0] for score in scores)
-            f1 += max(score[1] for score in scores)
+            exact += max((score[0] for score in scores), default=0.0)
+            f1 += max((score[1] for score in scores), default=0.0)
     return {"exact_match": 100 * exact / len(answers), "f1": 100 * f1 / len(answers)}
 
 

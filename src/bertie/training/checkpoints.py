@@ -7,8 +7,9 @@ RUN/model/                            a model directory, when the run has ended
 """
 
 import json
+import os
 import shutil
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -63,7 +64,13 @@ class TrainState:
     metrics_bytes: int = 0
 
 
-FINGERPRINTS = ("corpus", "training_set", "dev_sets")  # settings that name the data by its hash
+# Settings that name by its hash what a run learns from, is judged by and starts from.
+FINGERPRINTS = {
+    "corpus": "corpus",
+    "training_set": "training set",
+    "dev_sets": "dev sets",
+    "start": "model to start from",
+}
 
 
 class RunDirectory:
@@ -110,7 +117,7 @@ class RunDirectory:
 
     def checkpoints(self) -> list[Path]:
         """The checkpoints there are, oldest first."""
-        return sorted(self._checkpoints.glob("step-*"))
+        return sorted(self._checkpoints.glob("step-" + "[0-9]" * 8))
 
     def save(
         self, state: TrainState, model: nn.Module, optimizer: torch.optim.Optimizer, every: int, keep: int
@@ -133,15 +140,17 @@ class RunDirectory:
             save_file(moments, temporary / "optimizer.safetensors")
             write_json(temporary / "state.json", asdict(state))
         *older, newest = self.checkpoints()
-        regular = [path for path in older if int(path.name.removeprefix("step-")) % every == 0]
+        regular = [path for path in older if every and int(path.name.removeprefix("step-")) % every == 0]
         for path in set(older).difference([*regular, newest][-keep:]):
             shutil.rmtree(path)
 
     def forget_checkpoints(self) -> None:
         """Remove them all, or none: the run has ended, and its model is saved."""
-        leftover = self.path / ".checkpoints.tmp"  # what a kill leaves is cleared as other leftovers are
-        self._checkpoints.rename(leftover)
+        folder = self._checkpoints.resolve()  # it may be a link to a larger disk
+        leftover = folder.with_name(".checkpoints.tmp")  # what a kill leaves is cleared as others are
+        folder.rename(leftover)
         shutil.rmtree(leftover)
+        self._checkpoints.unlink(missing_ok=True)
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainState:
         """Fill model and optimizer from the newest checkpoint, and forget the metrics written after it.
@@ -164,15 +173,19 @@ class RunDirectory:
 
     def _forget_metrics(self, kept_bytes: int) -> None:
         if self.leads:
-            self._metrics.truncate(kept_bytes)
+            # What is cut keeps its old position until it is written to. It may also be shorter than it was.
+            self._metrics.truncate(min(kept_bytes, self._metrics.seek(0, os.SEEK_END)))
+            self._metrics.seek(0, os.SEEK_END)
 
 
 def check_run(run: RunDirectory, settings: Settings, resume: bool, may_change: Set[str]) -> None:
-    """Refuse to write over another run, and to go on with other settings or other data.
+    """Refuse to write over another run, and to go on with other settings, other data or another model.
+
+    `may_change` has the settings' keys, those of inner sections with dots.
 
     Raises:
         SettingsError: there is no run to resume, or one that was not to be resumed, or it is another one.
-        DataError: the run began with other data.
+        DataError: the run began with other data, or from another model.
     """
     if not run.settings_file.exists():
         if resume:
@@ -181,16 +194,26 @@ def check_run(run: RunDirectory, settings: Settings, resume: bool, may_change: S
     if not resume:
         raise SettingsError(f"{run.path}: already holds a run; go on with --resume, or name another --out")
     before = resolve(type(settings), read_toml(run.settings_file), source=str(run.settings_file))
-    for key in type(settings).model_fields:
-        old, new = getattr(before, key), getattr(settings, key)
+    for (key, old), (_, new) in zip(_settings_of(before), _settings_of(settings), strict=True):
         if old == new or key in may_change:
             continue
-        if key in FINGERPRINTS:
-            raise DataError(f"{run.path}: this run was started with another {key}; give what it began with")
+        if what := FINGERPRINTS.get(key.rpartition(".")[2]):
+            if old:  # older runs do not say what they started from
+                raise DataError(f"{run.path}: this run began with another {what}; give what it began with")
+            continue
         raise SettingsError(
             f"{run.path}: {key} was {old!r} when the run began and is {new!r} now; resume with the same "
             f"settings, or start a new run"
         )
+
+
+def _settings_of(section: Settings, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every setting's key, with dots where it is of an inner section, and its value."""
+    for key, value in section:
+        if isinstance(value, Settings):
+            yield from _settings_of(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
 
 
 def _load_moments(path: Path) -> dict[str, Tensor]:

@@ -16,6 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from bertie.base.errors import SettingsError
+
 # Gradients are summed in pieces of so many numbers: few enough calls, and little memory beside them.
 BUCKET_NUMBERS = 1 << 24
 
@@ -83,10 +85,16 @@ def _sum_bucket(gradients: list[Tensor]) -> None:
 
 @contextmanager
 def join_ranks(device_type: str) -> Iterator[Ranks]:
-    """Meet the other processes that torchrun started, for as long as the block runs."""
+    """Meet the other processes that torchrun started, for as long as the block runs.
+
+    Raises:
+        SettingsError: something other than torchrun has set the environment.
+    """
     if "WORLD_SIZE" not in os.environ:  # torchrun sets it, and what else init_process_group reads
         yield Ranks()
         return
+    if "LOCAL_RANK" not in os.environ:
+        raise SettingsError("WORLD_SIZE is set, but not LOCAL_RANK: start several processes with torchrun")
     local_rank = int(os.environ["LOCAL_RANK"])
     if device_type == "cuda":
         torch.cuda.set_device(local_rank)  # before NCCL is first used, which takes the current device

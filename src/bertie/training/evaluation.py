@@ -10,7 +10,7 @@ import torch
 from bertie.corpus.shards import Shard
 from bertie.model.batch import PackedBatch
 from bertie.model.heads import LanguageModel, MaskedLMModel, PreTrainingModel
-from bertie.model.objectives import word_objective
+from bertie.model.objectives import WORD_OBJECTIVES, word_objective
 
 PretrainedModel = PreTrainingModel | MaskedLMModel | LanguageModel
 
@@ -59,3 +59,20 @@ def evaluate_pretraining(model: PretrainedModel, batches: Sequence[PackedBatch])
         figures[f"{name}_targets"] = targets
     figures["perplexity"] = math.exp(min(figures[f"{word_objective(figures)}_loss"], 100.0))
     return figures
+
+
+def told(figures: dict[str, float]) -> str:
+    """The held-out figures in words, each beside what knows no context."""
+    objective = word_objective(figures)
+    told = (
+        f"loss {figures[f'{objective}_loss']:.2f} (word frequencies {figures['unigram_loss']:.2f}), "
+        f"perplexity {figures['perplexity']:,.0f}, "
+        f"{WORD_OBJECTIVES[objective]} {figures[f'{objective}_accuracy']:.1%} "
+        f"(commonest {figures['unigram_accuracy']:.1%})"
+    )
+    if "next_sentence_accuracy" in figures:
+        told += (
+            f", next sentence {figures['next_sentence_accuracy']:.1%} "
+            f"(commoner label {figures['majority_accuracy']:.1%})"
+        )
+    return told

@@ -42,7 +42,7 @@ class GlobalBatch(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """When things happen, in steps. All of them happen at the end too; but `save_every` 0 is never."""
+    """When things happen, in steps. All happen at the end too; with `save_every` 0 only a stop saves."""
 
     total_steps: int
     warmup_steps: int
@@ -131,7 +131,7 @@ def train(
                 model.eval()
                 log({"kind": "evaluation", "step": state.step, "phase": batch.phase, **evaluate()})
             signal_number = ranks.any(stop.number, device)
-            if pace.save_every and (last or signal_number or _due(state.step, pace.save_every)):
+            if signal_number or (last and pace.save_every) or _due(state.step, pace.save_every):
                 run.save(state, model, optimizer, pace.save_every, pace.keep_checkpoints)
             if signal_number:
                 raise Stopped(signal_number)

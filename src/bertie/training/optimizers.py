@@ -2,6 +2,7 @@
 
 from typing import Any, Literal
 
+import pydantic
 import torch
 from torch import nn
 
@@ -13,15 +14,15 @@ class OptimizerSettings(Settings):
     """Appendix A.2 and google-research/bert optimization.py:59-74."""
 
     name: Literal["adamw", "lamb"] = "adamw"
-    learning_rate: float = 1e-4
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-6
-    weight_decay: float = 0.01
+    learning_rate: float = pydantic.Field(1e-4, gt=0)
+    beta1: float = pydantic.Field(0.9, ge=0, lt=1)
+    beta2: float = pydantic.Field(0.999, ge=0, lt=1)
+    epsilon: float = pydantic.Field(1e-6, gt=0)
+    weight_decay: float = pydantic.Field(0.01, ge=0)
     # The paper's code forgot it (google-research/bert issue 153). Warm-up makes up for it in pre-training;
     # fine-tuning on few examples needs it (Zhang et al., arXiv:2006.05987).
     bias_correction: bool = False
-    max_gradient_norm: float = 1.0
+    max_gradient_norm: float = pydantic.Field(1.0, gt=0)  # with inf none is clipped
 
 
 # Adam corrects its moments by 1 - β^step. With so large a step the correction is exactly 1, which is

@@ -119,7 +119,7 @@ def _probe(
             losses = model.losses(batch.to(device))
         torch.autograd.backward(torch.stack([objective.loss_sum for objective in losses.values()]).sum())
         if device.type == "cuda":
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(device)
         model.zero_grad()
         return time.perf_counter() - started
 

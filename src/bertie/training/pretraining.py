@@ -8,7 +8,7 @@ import numpy as np
 import pydantic
 import torch
 
-from bertie.base.errors import DataError, ModelError, SettingsError
+from bertie.base.errors import DataError, SettingsError
 from bertie.base.progress import Progress
 from bertie.base.random import stream_key
 from bertie.base.settings import Settings, write_toml
@@ -17,9 +17,8 @@ from bertie.corpus.sampling import ExampleStream, held_out_examples
 from bertie.corpus.shards import Corpus
 from bertie.model.batch import PackedBatch, pack
 from bertie.model.config import BertConfig
-from bertie.model.directory import Description, check_vocabulary, read_description
+from bertie.model.directory import Description, check_network, fit_tokenizer
 from bertie.model.heads import LanguageModel, MaskedLMModel, PreTrainingModel
-from bertie.model.objectives import WORD_OBJECTIVES, word_objective
 from bertie.model.weights import load_weights, save_model
 from bertie.text.tokenizer import Tokenizer
 from bertie.training.checkpoints import RunDirectory, TrainState, check_run
@@ -28,6 +27,7 @@ from bertie.training.evaluation import (
     PretrainedModel,
     evaluate_pretraining,
     majority_baseline,
+    told,
     unigram_baseline,
     unigram_counts,
 )
@@ -83,6 +83,12 @@ class PretrainingSettings(Hardware):
             )
         return self
 
+    @pydantic.model_validator(mode="after")
+    def _pairs_have_two_segments(self) -> Self:
+        if self.model.type_vocab_size < 2 and self.examples.pairs != "none":
+            raise ValueError('pairs of texts need model.type_vocab_size 2; or set examples.pairs = "none"')
+        return self
+
     @property
     def total_steps(self) -> int:
         """The steps of all phases."""
@@ -133,7 +139,7 @@ def pretrain(
     """
     corpus = Corpus.open(corpus_path)
     corpus.verify()
-    tokenizer = Tokenizer.load(corpus.tokenizer_directory)
+    tokenizer = _tokenizer(settings, corpus)
     settings = _fit(settings, corpus, tokenizer)
     with join_ranks(torch.device(settings.device).type) as ranks:
         run = RunDirectory(output, ranks.leads, settings.tensorboard)
@@ -145,6 +151,8 @@ def pretrain(
         autocast = settings.autocast()
         with run:
             state = run.restore(model, optimizer) if resume else TrainState()
+            if init is not None and state.step == 0:  # who goes on may not name it again
+                run.save(state, model, optimizer, settings.save_every, settings.keep_checkpoints)
             with Progress(
                 "pre-training", settings.total_steps, "steps", done=state.step, silent=not ranks.leads
             ) as progress:
@@ -160,7 +168,7 @@ def pretrain(
 
                 def evaluate() -> dict[str, float]:
                     figures = held_out.evaluate(model, settings.phase_at(state.step - 1), autocast)
-                    progress.say(f"step {state.step:,}, held out: {_told(figures)}")
+                    progress.say(f"step {state.step:,}, held out: {told(figures)}")
                     return figures
 
                 train(
@@ -194,9 +202,9 @@ def pretrain(
 def plan(
     settings: PretrainingSettings, corpus_path: Path, output: Path, *, init: Path | None, resume: bool
 ) -> Plan:
-    """What `pretrain` with the same arguments would take. Checks all that it checks, and writes nothing."""
+    """What `pretrain` with the same arguments would take. Writes nothing; takes the corpus as undamaged."""
     corpus = Corpus.open(corpus_path)
-    tokenizer = Tokenizer.load(corpus.tokenizer_directory)
+    tokenizer = _tokenizer(settings, corpus)
     settings = _fit(settings, corpus, tokenizer)
     check_run(RunDirectory(output), settings, resume, MAY_CHANGE)
     model = _build_model(settings, tokenizer, init, Ranks())
@@ -211,12 +219,7 @@ def _build_model(
     torch.manual_seed(int(stream_key(settings.seed)))
     model = _model_of(settings)(settings.model)
     if init is not None:
-        theirs = read_description(init).tokenizer
-        if theirs.fingerprint != tokenizer.fingerprint:
-            raise ModelError(
-                f"{init}: its tokenizer is not the one that the corpus was prepared with; prepare the corpus "
-                f"with --tokenizer {init}"
-            )
+        check_network(init, settings.model, tokenizer)
         load_weights(init, model)
     model.bert.gradient_checkpointing = settings.gradient_checkpointing
     device = torch.device(settings.device)
@@ -338,11 +341,18 @@ class HeldOut:
             return evaluate_pretraining(model, self._batches[phase]) | self._baselines[phase]
 
 
+def _tokenizer(settings: PretrainingSettings, corpus: Corpus) -> Tokenizer:
+    """The corpus's own, less what the settings leave no embeddings for."""
+    tokenizer = Tokenizer.load(corpus.tokenizer_directory)
+    if "vocab_size" in settings.model.model_fields_set:
+        return fit_tokenizer(tokenizer, settings.model, "model.vocab_size")
+    return tokenizer
+
+
 def _fit(settings: PretrainingSettings, corpus: Corpus, tokenizer: Tokenizer) -> PretrainingSettings:
     """The settings with what only corpus and machine can tell."""
     vocab_size = len(tokenizer.vocabulary)
     if "vocab_size" in settings.model.model_fields_set:
-        check_vocabulary(vocab_size, settings.model, "model.vocab_size")
         vocab_size = settings.model.vocab_size
     longest = max(phase.max_seq_length for phase in settings.phases)
     if longest > settings.model.max_position_embeddings:
@@ -356,23 +366,6 @@ def _fit(settings: PretrainingSettings, corpus: Corpus, tokenizer: Tokenizer) ->
             "model": settings.model.model_copy(update={"vocab_size": vocab_size}),
         }
     )
-
-
-def _told(figures: dict[str, float]) -> str:
-    """The held-out figures in words, each beside what knows no context."""
-    objective = word_objective(figures)
-    told = (
-        f"loss {figures[f'{objective}_loss']:.2f} (word frequencies {figures['unigram_loss']:.2f}), "
-        f"perplexity {figures['perplexity']:,.0f}, "
-        f"{WORD_OBJECTIVES[objective]} {figures[f'{objective}_accuracy']:.1%} "
-        f"(commonest {figures['unigram_accuracy']:.1%})"
-    )
-    if "next_sentence_accuracy" in figures:
-        told += (
-            f", next sentence {figures['next_sentence_accuracy']:.1%} "
-            f"(commoner label {figures['majority_accuracy']:.1%})"
-        )
-    return told
 
 
 def _card(settings: PretrainingSettings, corpus: Corpus, state: TrainState) -> str:
