@@ -35,6 +35,7 @@ def vocab(
 ) -> None:
     """Learn a WordPiece vocabulary from text."""
     from bertie.base.errors import DataError
+    from bertie.base.files import atomic_directory
     from bertie.corpus.documents import Problems
     from bertie.corpus.readers import list_inputs
     from bertie.corpus.word_counts import count_words
@@ -48,7 +49,8 @@ def vocab(
     words, counts = count_words(list_inputs(inputs, [out]), not cased, workers, format, column, problems)
     print_skipped(problems.counts, problems.messages)
     tokens = learn_vocabulary(words, counts, size, merges, alphabet)
-    Tokenizer(Vocabulary(tokens), lowercase=not cased).save(out)
+    with atomic_directory(out) as temporary:
+        Tokenizer(Vocabulary(tokens), lowercase=not cased).save(temporary)
     print(f"{counts.sum():,} words, {len(words):,} different: {len(tokens):,} entries", file=sys.stderr)
     left_out = set("".join(words)) - {token.removeprefix("##") for token in tokens}
     if left_out:

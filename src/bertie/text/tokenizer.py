@@ -139,13 +139,13 @@ class Tokenizer:
 
     @classmethod
     def may_replace(cls, directory: Path) -> bool:
-        """Whether a directory holds nothing but what `save` wrote, hidden files aside; or is not there.
+        """Whether a directory holds nothing but what `save` wrote, or is not there.
 
         Raises:
             ModelError, DataError: it holds a tokenizer that cannot be read.
         """
         files = directory.iterdir() if directory.exists() else ()
-        names = {file.name for file in files if file.name[0] != "."}
+        names = {file.name for file in files}
         if TOKENIZER_FILE not in names:
             return not names
         others = names - {VOCABULARY_FILE, TOKENIZER_FILE, CONFIG_FILE}
