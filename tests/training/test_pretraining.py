@@ -300,17 +300,22 @@ def test_init_may_have_no_embeddings_for_what_no_text_has(finished, tmp_path, ti
     assert len(Tokenizer.load(tmp_path / "run" / "model").vocabulary) == size
 
 
-def test_without_regular_checkpoints_a_stop_still_saves(
-    finished, corpus_path, tmp_path, tiny_settings, monkeypatch
-):
+def stop_after(monkeypatch, step):
+    """Ctrl-C as soon as the step's row is written."""
     log = RunDirectory.log
 
     def log_and_stop(run, row):
         log(run, row)
-        if row["kind"] == "train" and row["step"] == 3:
+        if row["kind"] == "train" and row["step"] == step:
             signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(RunDirectory, "log", log_and_stop)
+
+
+def test_without_regular_checkpoints_a_stop_still_saves(
+    finished, corpus_path, tmp_path, tiny_settings, monkeypatch
+):
+    stop_after(monkeypatch, 3)
     with pytest.raises(Stopped):
         pretrain(tiny_settings(save_every=0), corpus_path, tmp_path / "run")
     assert [path.name for path in RunDirectory(tmp_path / "run").checkpoints()] == ["step-00000003"]
@@ -368,14 +373,7 @@ def test_what_a_stop_saved_takes_no_regular_checkpoints_place(
     settings = tiny_settings(
         phases=[{"steps": 8, "max_seq_length": 32}], log_every=1, save_every=2, keep_checkpoints=4
     )
-    log = RunDirectory.log
-
-    def log_and_stop(run, row):
-        log(run, row)
-        if row["kind"] == "train" and row["step"] == 5:
-            signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(RunDirectory, "log", log_and_stop)
+    stop_after(monkeypatch, 5)
     with pytest.raises(Stopped):
         pretrain(settings, corpus_path, tmp_path / "run")
     checkpoints = RunDirectory(tmp_path / "run").checkpoints
