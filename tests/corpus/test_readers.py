@@ -237,7 +237,7 @@ GOOD_LINE = b'{"text": "Good."}\n'
         ("a.txt", b"\xef\xbb\xbf \n", 0, {"empty_files": 1}),
         ("a.png", b"\x89PNG\r\n\x1a\n\0\0\0", 0, {"binary_files": 1}),
         ("a.txt", "é".encode("latin-1"), 0, {"misencoded_documents": 1}),
-        ("a.txt.gz", gzip.compress(b"Text." * 99)[:-9], 0, {"unreadable_files": 1}),
+        ("a.txt.gz", gzip.compress(b"Text." * 99, mtime=0)[:-9], 0, {"unreadable_files": 1}),
         ("a.txt.gz", b"", 0, {"empty_files": 1}),
         (
             "a.jsonl",
@@ -406,6 +406,13 @@ def test_links_are_followed_and_a_folder_is_read_once(tmp_path: Path) -> None:
         (tmp_path / name).symlink_to(tmp_path / "elsewhere")
     (tmp_path / "elsewhere/back").symlink_to(tmp_path / "in")
     assert list_inputs([tmp_path / "in"]) == [tmp_path / "in/first/a.txt"]
+
+
+def test_a_link_to_nothing_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").touch()
+    (tmp_path / "b.txt").symlink_to(tmp_path / "gone.txt")
+    with pytest.raises(DataError, match=r"b\.txt: a link that leads to nothing; mend it"):
+        list_inputs([tmp_path])
 
 
 def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

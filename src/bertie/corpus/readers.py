@@ -35,8 +35,8 @@ def list_inputs(paths: Iterable[str | Path], without: Iterable[Path] = ()) -> li
     tables. What stands at or below a place of `without` is no input either, unless a path leads below it.
 
     Raises:
-        DataError: a path does not exist or is no regular file, a folder cannot be read, a directory or
-            pattern has no file, or all files are left out.
+        DataError: a path does not exist or is no regular file, a folder cannot be read, a link in it leads
+            to nothing, a directory or pattern has no file, or all files are left out.
     """
     files: dict[Path, None] = {}
     places = [place.resolve() for place in without]
@@ -44,7 +44,7 @@ def list_inputs(paths: Iterable[str | Path], without: Iterable[Path] = ()) -> li
         matches = [path] if path.exists() else [Path(match) for match in glob.glob(str(path), recursive=True)]
         if not matches:
             raise DataError(f"{path}: no such file or directory")
-        below = {file for match in matches for file in _list_below(match) if file.is_file()}
+        below = {file for match in matches for file in _list_below(match) if _is_readable(file)}
         if not below and any(map(Path.is_dir, matches)):
             raise DataError(f"{path}: no files in this directory")
         if not below:
@@ -77,6 +77,12 @@ def _list_below(path: Path) -> Iterator[Path]:
                 wanted = False
             if wanted and name[0] != ".":
                 yield Path(folder, name)
+
+
+def _is_readable(path: Path) -> bool:
+    if path.is_symlink() and not path.exists():
+        raise DataError(f"{path}: a link that leads to nothing; mend it, or take it away")
+    return path.is_file()
 
 
 def _refuse_folder(error: OSError) -> None:
