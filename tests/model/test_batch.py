@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bertie.model import attention
 from bertie.model.attention import packed_attention
 from bertie.model.batch import BUCKET_RATIO, pack, pack_selected
 from bertie.model.config import BertConfig
@@ -47,7 +49,16 @@ def test_positions_start_anew_in_each_sequence(lengths):
     assert batch.max_seqlen == max(lengths)
 
 
+@pytest.fixture(scope="module", params=[0, attention.SMALL_PRODUCT], ids=["large products", "small products"])
+def small_product(request):
+    """None of the buckets counts as small, or all of those here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "SMALL_PRODUCT", request.param)
+        yield request.param
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.1)])
+@pytest.mark.usefixtures("small_product")
 @given(lengths_of)
 @settings(max_examples=30)
 def test_attention_is_that_of_each_sequence_alone(dtype, tolerance, lengths):
@@ -66,6 +77,28 @@ def test_attention_is_that_of_each_sequence_alone(dtype, tolerance, lengths):
     (expected,) = torch.autograd.grad((alone * weight).sum(), qkv)
     torch.testing.assert_close(packed, alone, atol=tolerance, rtol=1e-4)
     torch.testing.assert_close(gradient, expected, atol=tolerance, rtol=1e-4)
+
+
+def test_small_products_of_bfloat16_in_training_are_those_of_float32():
+    batch = random_batch([5, 9, 9, 2])
+    qkv = torch.randn(25, 24, dtype=torch.bfloat16, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):  # which would make them bfloat16 again
+        attended = packed_attention(qkv, batch, num_heads=2, dropout=0.0)
+    expected = packed_attention(qkv.detach().float(), batch, num_heads=2, dropout=0.0).bfloat16()
+    assert torch.equal(attended, expected)
+
+
+def test_rows_of_no_sequence_change_nothing():
+    batch = random_batch([5, 9, 2])
+    qkv = torch.randn(16, 24, requires_grad=True)
+    attended = packed_attention(qkv, batch, num_heads=2, dropout=0.0)
+    longer = torch.cat([qkv.detach(), torch.randn(7, 24)]).requires_grad_()
+    with_them = packed_attention(longer, batch, num_heads=2, dropout=0.0)
+    assert torch.equal(with_them, F.pad(attended, (0, 0, 0, 7)))
+    weight = torch.randn(23, 8)
+    (attended * weight[:16]).sum().backward()
+    (with_them * weight).sum().backward()
+    assert torch.equal(longer.grad, F.pad(qkv.grad, (0, 0, 0, 7)))
 
 
 def test_a_poisoned_neighbour_is_not_felt():

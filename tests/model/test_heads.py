@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bertie.base.errors import ModelError
 from bertie.model.batch import PackedBatch, pack
-from bertie.model.bert import BertModel, initialize
+from bertie.model.bert import FILLED_ROWS, BertModel, initialize
 from bertie.model.config import BertConfig
 from bertie.model.heads import (
     ClassificationModel,
@@ -119,6 +119,21 @@ def test_bfloat16_autocast(make, labels):
     flat, expected = (torch.cat([g.flatten() for g in gradients(m).values()]) for m in (model, exact))
     assert flat.isfinite().all()
     assert nn.functional.cosine_similarity(flat, expected, dim=0) > 0.99
+
+
+def test_a_processor_meets_few_numbers_of_rows_in_bfloat16():
+    model = MaskedLMModel(CONFIG)
+    rows = []
+    for part in (*model.bert.layers[0].children(), *model.bert.layers[-1].children()):
+        part.register_forward_hook(lambda _, inputs, output: rows.append(len(inputs[0])))
+    for lengths in (LENGTHS, LENGTHS[:3], (5,)):
+        batch = ragged_batch(lengths=lengths)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert len(model(batch)) == len(batch.masked_positions)
+            assert all(count % FILLED_ROWS == 0 for count in rows)
+        assert len(model.bert(batch)[0]) == batch.num_tokens
+        assert batch.num_tokens in rows  # in float32 there are no fillers
+        rows.clear()
 
 
 @pytest.mark.parametrize(PARAMETERS, MODELS[:1] + MODELS[5:6])

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -12,6 +13,10 @@ from bertie.model.batch import PackedBatch
 from bertie.model.bilstm import BiLSTM
 from bertie.model.config import BertConfig
 from bertie.model.dropout import Dropout
+
+# Few enough to cost nothing, many enough that shapes come again; wider models are better off without
+# (docs/decisions/processors.md).
+FILLED_ROWS, WIDEST_FILLED = 32, 512
 
 
 class BertModel(nn.Module):
@@ -57,21 +62,24 @@ class BertModel(nn.Module):
         if tokens is not None and self.pooler is not None:
             read = torch.cat([pooled, tokens])  # (N + M,)
         hidden = self.embeddings(batch)  # (T, H)
+        H = hidden.shape[1]
+        hidden = with_fillers(hidden, H)
         for layer in self.layers:
-            read_here = layer is self.layers[-1] and self.bilstm is None
-            arguments = (hidden, batch, read if read_here else None)
+            read_here = read if layer is self.layers[-1] and self.bilstm is None else None
+            arguments = (hidden, batch, None if read_here is None else with_fillers(read_here, H))
             if self.gradient_checkpointing and self.training:
                 hidden = checkpoint(layer, *arguments, use_reentrant=False)  # (T, H)
             else:
                 hidden = layer(*arguments)  # (T, H), after the last layer what is read
         if self.bilstm is not None:
-            hidden = self.bilstm(hidden, batch)  # (T, H)
+            hidden = self.bilstm(hidden[: batch.num_tokens], batch)  # (T, H)
             hidden = hidden if read is None else hidden.index_select(0, read)
+        hidden = hidden[: batch.num_tokens if read is None else len(read)]  # without the fillers
         if self.pooler is None:
             return hidden, None
         if tokens is None:
             return hidden, torch.tanh(self.pooler(hidden.index_select(0, pooled)))
-        pooled_output, sequence_output = hidden.split([len(pooled), len(tokens)])
+        pooled_output, sequence_output = torch.split(hidden, [len(pooled), len(tokens)])
         return sequence_output, torch.tanh(self.pooler(pooled_output))
 
     def pooled(self, batch: PackedBatch) -> Tensor:
@@ -137,6 +145,17 @@ class Layer(nn.Module):
         hidden = self.attention_norm(hidden + self.dropout(self.attention_output(attended)))  # (T, H)
         widened = self.activation(self.intermediate(hidden))  # (T, 4H)
         return self.output_norm(hidden + self.dropout(self.output(widened)))  # type: ignore[no-any-return]
+
+
+def with_fillers(rows: Tensor, hidden_size: int) -> Tensor:
+    """These rows, and zeros behind them up to a multiple of FILLED_ROWS, where a CPU computes in bfloat16.
+
+    There a product is compiled for each new number of rows, which small models feel. Nothing reads what
+    becomes of the fillers.
+    """
+    if hidden_size > WIDEST_FILLED or rows.device.type != "cpu" or not torch.is_autocast_enabled("cpu"):
+        return rows
+    return F.pad(rows, [0, 0] * (rows.dim() - 1) + [0, -len(rows) % FILLED_ROWS])
 
 
 def add_bilstm(bert: BertModel, config: BertConfig) -> None:
