@@ -137,6 +137,8 @@ def test_one_file_is_not_learnt_from_and_judged_by(bertie, folder):
         (["--train", "train.csv", "--column", "text=review"], "--column is for the other kinds; texts have"),
         (["--train", "train.csv", "--separator", ""], "--separator is empty"),
         (["--task", "mrpc", "--data", ".", "--dev", "dev.csv"], "--dev goes with --train"),
+        (["--task", "mrpc", "--data", ".", "--label", "gold"], "--task mrpc knows its own files; --kind,"),
+        (["--task", "ner", "--data", ".", "--kind", "tags"], "--task ner knows its own files; --kind,"),
     ],
 )
 def test_an_option_that_would_do_nothing_is_refused(bertie, folder, arguments, message):

@@ -17,6 +17,7 @@ from bertie.commands.task_options import (
     Text,
     own_task,
     print_scores,
+    task_or_own,
 )
 
 if TYPE_CHECKING:
@@ -59,7 +60,6 @@ def evaluate(
 ) -> None:
     """Score a model, or a file of predictions, against gold labels, as the official scorers do."""
     from bertie.base.errors import SettingsError
-    from bertie.tasks.catalogue import find_task
     from bertie.tasks.details import details_of
 
     if (model is None) == (predictions is None):
@@ -67,7 +67,7 @@ def evaluate(
     if task is None and data.is_dir():
         raise SettingsError(f"--data {data}: a folder; name its task with --task, or give your own file")
     own = own_task(kind, text, pair, label, separator, columns)
-    found = own if task is None else find_task(task)
+    found = task_or_own(task, own)
     parts = [part] if part else list(found.dev_parts)
     if data.is_file():
         parts = parts[:1]

@@ -14,6 +14,7 @@ from bertie.commands.task_options import (
     TaskName,
     Text,
     own_task,
+    task_or_own,
 )
 
 
@@ -46,9 +47,8 @@ def export(
     """Write a model for ONNX Runtime: what comes out answers without torch, here and elsewhere."""
     from bertie.inference.exporting import export
     from bertie.model.onnx import Quantization
-    from bertie.tasks.catalogue import find_task
 
-    judged = find_task(task) if task else own_task(kind, text, pair, label, separator, columns)
+    judged = task_or_own(task, own_task(kind, text, pair, label, separator, columns))
     for file, name, before, after in export(
         directory, onnx, Quantization(int8, int8_embeddings), judged, dev or []
     ):

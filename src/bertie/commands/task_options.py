@@ -80,17 +80,36 @@ def own_task(
     return family(**named)
 
 
+def task_or_own(task: str | None, own: "Task[Any, Any]") -> "Task[Any, Any]":
+    """The task of the paper that is named, or else one's own.
+
+    Raises:
+        SettingsError: there is none of that name, or what is said of one's own files is said beside it.
+    """
+    from bertie.base.errors import SettingsError
+    from bertie.tasks.catalogue import find_task
+    from bertie.tasks.custom import OwnTexts
+
+    if task is None:
+        return own
+    if own != OwnTexts():
+        raise SettingsError(
+            f"--task {task} knows its own files; --kind, --text, --pair, --label, --separator and --column "
+            "are for yours"
+        )
+    return find_task(task)
+
+
 def read_data(
     task: str | None, data: Path | None, train: Path | None, dev: Path | None, own: "Task[Any, Any]"
 ) -> TaskData:
     """Read what is to be learnt: the official files of a task, or one's own.
 
     Raises:
-        SettingsError: neither or both are given, or parts of both, or there is no such folder.
+        SettingsError: neither or both are given, or parts of both, or there is no such task or folder.
         DataError: a file cannot be read.
     """
     from bertie.base.errors import SettingsError
-    from bertie.tasks.catalogue import find_task
     from bertie.tasks.glue import GlueTask
 
     if (task is None) == (train is None) or (task is None) != (data is None):
@@ -99,9 +118,8 @@ def read_data(
         raise SettingsError("--dev goes with --train; a task of the paper has its own dev files")
     if train is not None:
         return _read_files(own, train, {"dev": dev} if dev else {}, {})
-    assert task is not None
     assert data is not None
-    found = find_task(task)
+    found = task_or_own(task, own)
     if not data.is_dir():  # one file would be learnt from and judged by
         raise SettingsError(f"--data {data}: not a folder; give that of the task's official files")
     if isinstance(found, GlueTask) and found.note:
