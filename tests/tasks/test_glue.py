@@ -57,8 +57,15 @@ def test_a_file_may_be_named_by_itself_or_its_folder(shared_data):
         assert len(TASK["mnli"].read(TASK["mnli"].file(data, "diagnostic"), labelled=False)) == 1104
 
 
+def test_what_is_missing_is_named_where_it_should_stand(tmp_path):
+    (tmp_path / "glue" / "MRPC").mkdir(parents=True)
+    assert TASK["rte"].file(tmp_path / "glue", "dev") == tmp_path / "glue" / "RTE" / "dev.tsv"
+    assert TASK["rte"].file(tmp_path / "dev.tsv", "dev") == tmp_path / "dev.tsv"
+
+
 def test_the_diagnostic_set_stands_beside_mnli_from_within_its_folder(tmp_path, monkeypatch):
     (tmp_path / "MNLI").mkdir()
+    (tmp_path / "MNLI" / "train.tsv").touch()
     monkeypatch.chdir(tmp_path / "MNLI")
     assert TASK["mnli"].file(Path(), "diagnostic") == tmp_path / "diagnostic" / "diagnostic.tsv"
 
@@ -83,6 +90,7 @@ LAYOUTS = {
 def test_other_official_layouts(tmp_path, name, part):
     task = TASK[name]
     path = task.file(tmp_path, part)
+    path.parent.mkdir()
     path.write_text(LAYOUTS[name, part])
     examples = task.read(path, labelled=part not in task.test_parts)
     fields = LAYOUTS[name, part].splitlines()[1].split("\t")

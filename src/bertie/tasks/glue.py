@@ -56,9 +56,10 @@ class GlueTask(TextClassification):
 
     def file(self, data: Path, part: str) -> Path:
         """`data` is a file, the task's folder, or the folder of all tasks."""
-        if data.is_file():
+        if not data.is_dir():
             return data
-        folder = data / self.folder if (data / self.folder).is_dir() else data
+        below = data / self.folder
+        folder = below if below.is_dir() or not any(data.glob("*.tsv")) else data
         if part == "diagnostic":  # beside MNLI's
             folder = folder.absolute().parent / "diagnostic"  # of "." there is no parent
         return folder / f"{part}.tsv"
