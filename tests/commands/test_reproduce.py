@@ -438,11 +438,19 @@ def test_other_claims_and_fewer_rows_are_of_the_same_cells(folder, monkeypatch):
     assert "; 2 of 2 cells done." in text
 
 
-def test_an_outcome_that_is_none_is_named(folder):
+def test_a_score_that_is_none_is_named_before_anything_is_trained(folder, capsys):
     (folder / "none.toml").write_text(TABLE.replace("sst-2/dev/accuracy", "sst-2/dev/acuracy"))
+    assert reproduce(folder, "none", out="nothing") == 2
+    said = capsys.readouterr().err
+    assert "bertie: SST-2: no outcome 'sst-2/dev/acuracy'; there are sst-2/dev/accuracy, " in said
+    assert not (folder / "nothing" / "pretraining").exists()
+
+
+def test_a_figure_of_pre_training_that_is_none_is_named(folder):
+    (folder / "none.toml").write_text(TABLE.replace("held_out/perplexity", "held_out/surprise"))
     assert reproduce(folder, "none") == 1
     text = (folder / "out" / "none.md").read_text()
-    assert "SST-2: no outcome 'sst-2/dev/acuracy'; there are held_out/step, " in text
+    assert "perplexity: no outcome 'held_out/surprise'; there are held_out/step, " in text
 
 
 def test_a_checkpoint_that_was_not_kept_is_named(folder):

@@ -52,6 +52,12 @@ def test_every_row_has_settings_and_every_column_a_source(name, scale_name):
         assert {row.outcome(column) for column in table.kept_columns} <= metrics | ours
 
 
+def test_tokens_are_read_in_squad_or_where_that_is_out_of_reach_in_named_entities():
+    tasks = {name: set(read_table("table5", read_scale(name)).tasks()) for name in SCALES}
+    assert tasks["paper"] - tasks["laptop"] == {"squad-v1"}
+    assert tasks["laptop"] - tasks["paper"] == {"ner"}
+
+
 @pytest.mark.parametrize("name", TABLES)
 def test_at_the_papers_scale_the_settings_are_the_papers(name):
     """But for what a row is about, they are Appendix A.2's, which are the defaults."""

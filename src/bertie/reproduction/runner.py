@@ -121,7 +121,8 @@ class Runner:
             DataError: the corpus is too small for the pair set.
             Stopped: a signal came; the same call goes on.
         """
-        _ = self.commonest  # with the pair set: what it lacks is to be found before anything is begun
+        for row in self.table.rows:  # what is missing, in the pair set too, is to be found before all else
+            self._check_columns(row, self.commonest)
         self._begin()
         started, first_to_do = time.monotonic(), 0
         while True:
@@ -182,11 +183,12 @@ class Runner:
         return cells
 
     def _check_columns(self, row: Row, outcomes: Outcomes) -> None:
+        """Refuse a column that names none of the outcomes, where its source has some among them."""
+        sources = {source_of(name) for name in outcomes}
         for column in self.table.kept_columns:
-            if row.outcome(column) not in outcomes:
-                raise SettingsError(
-                    f"{column.name}: no outcome {row.outcome(column)!r}; there are {', '.join(outcomes)}"
-                )
+            outcome = row.outcome(column)
+            if source_of(outcome) in sources and outcome not in outcomes:
+                raise SettingsError(f"{column.name}: no outcome {outcome!r}; there are {', '.join(outcomes)}")
 
     def _take(self, cell: Cell) -> bool:
         """Run a cell unless it is done; False where another process has it, or its pre-training."""

@@ -68,7 +68,8 @@ class Table(Settings):
     rows: tuple[Row, ...] = pydantic.Field(min_length=1)
     claims: tuple[Claim, ...] = ()
     pretraining_at: dict[str, Tree] = pydantic.Field({})  # what all its rows change at one scale
-    without: tuple[str, ...] = ()  # what the scale leaves out
+    without_at: dict[str, tuple[str, ...]] = pydantic.Field({})  # sources that it leaves out at one scale
+    without: tuple[str, ...] = ()  # these, and what the scale leaves out
     cased: bool = False  # as the paper is for named entities
 
     @pydantic.model_validator(mode="after")
@@ -159,7 +160,9 @@ def read_table(name: str, scale: Scale) -> Table:
     recipe = read_recipe(name)
     if "rows" not in recipe:
         raise SettingsError(f"{name}: not a table, for it has no rows")
-    table = resolve(Table, recipe, {"without": scale.without}, source=name)
+    table = resolve(Table, recipe, source=name)
+    without = (*scale.without, *table.without_at.get(scale.name, ()))
+    table = table.model_copy(update={"without": without})
     for row in table.rows:
         if row.pretraining_at and scale.name not in row.pretraining_at:
             raise SettingsError(
