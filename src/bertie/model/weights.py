@@ -131,7 +131,7 @@ def read_parts(
 
 
 class _NoNormal(TorchFunctionMode):
-    """Nothing is drawn for nn.Embedding: on the meta device torch would import the same for that."""
+    """Nothing is drawn: on the meta device torch, or torch before 2.13, would import the same for that."""
 
     def __torch_function__(
         self,
@@ -141,7 +141,9 @@ class _NoNormal(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        return kwargs["tensor"] if func is nn.init.normal_ else func(*args, **kwargs)
+        if func in (nn.init.normal_, Tensor.erfinv_, Tensor.clamp_):  # the last two of trunc_normal_
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
 
 
 def empty_model(description: Description, path: Path, pooler: bool) -> Model | EncoderModel:

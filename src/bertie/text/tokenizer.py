@@ -16,7 +16,7 @@ from bertie.base.errors import ModelError, SettingsError
 from bertie.base.files import read_object, write_json
 from bertie.base.kernels import kernel
 from bertie.text.added_tokens import encode_around, extended, read_added_tokens
-from bertie.text.trie import SUFFIX, make_trie
+from bertie.text.trie import SUFFIX, Trie, make_trie
 from bertie.text.unicode import UNICODE_VERSION, code_points, unicode_tables
 from bertie.text.vocabulary import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK, Vocabulary
 from bertie.text.wordpiece import encode_kernel
@@ -71,7 +71,6 @@ class Tokenizer:
         self.lowercase = lowercase
         self.max_word_characters = max_word_characters
         self.added_tokens = tuple(sorted(added_tokens, key=vocabulary.ids.__getitem__))
-        self._trie = make_trie(vocabulary.tokens, max_word_characters)
 
     @classmethod
     def load(cls, path: str | Path, lowercase: bool | None = None) -> "Tokenizer":
@@ -225,6 +224,10 @@ class Tokenizer:
             else:
                 words.append(f" {token}")
         return "".join(words)
+
+    @cached_property
+    def _trie(self) -> Trie:  # much of what a tokenizer takes to load, and many are never asked for pieces
+        return make_trie(self.vocabulary.tokens, self.max_word_characters)
 
     @cached_property
     def fingerprint(self) -> str:
