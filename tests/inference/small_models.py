@@ -3,6 +3,7 @@
 import string
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from bertie.model.config import BertConfig
@@ -63,10 +64,13 @@ MODELS = {
 
 
 def save_small(directory: Path, kind: str, **description: object) -> Path:
-    """Write one of MODELS; the same weights each time."""
-    torch.manual_seed(1)
+    """Write one of MODELS; the same weights each time, and with any torch."""
+    random = np.random.default_rng(13)
     make, labels, rest = MODELS[kind]
     model = make()
+    for weight in (parameter for parameter in model.parameters() if parameter.ndim > 1):
+        drawn = random.normal(0, CONFIG.initializer_range, weight.shape)
+        weight.data = torch.from_numpy(drawn.astype(np.float32))
     values = {"labels": labels, **rest, **description}
     described = Description(CONFIG, model.architecture, tokenizer=TOKENIZER, **values)
     save_model(directory / kind, model, described, "card")

@@ -129,7 +129,8 @@ def test_entities(load):
     model = load("tagger")
     theirs = pipeline("token-classification", model, aggregation_strategy="first")
     found = model.tag(SENTENCES)
-    assert any(found)
+    assert {mention.label for mentions in found for mention in mentions} == {"LOC", "PER"}
+    assert any(word.tag == "O" for words in model.tag_words(SENTENCES) for word in words)
     for text, mentions in zip(SENTENCES, found, strict=True):
         expected = theirs(text)
         assert [(m.label, m.start, m.end) for m in mentions] == [

@@ -30,18 +30,78 @@ class BiLSTM(nn.Module):
             dropout=dropout if num_layers > 1 else 0.0,
             bidirectional=True,
         )
+        self.dropout = Dropout(dropout)  # the same, where the steps are our own
 
     def forward(self, hidden: Tensor, batch: PackedBatch) -> Tensor:
         """(T, input_size) -> float32 (T, 2 · hidden_size), the direction from left to right first."""
-        # A PackedSequence holds the first tokens of all sequences, the longest first, then the second ones.
-        rank = batch.cu_seqlens.diff().argsort(descending=True, stable=True).argsort()  # (N,)
+        # As in a PackedSequence: the first tokens of all sequences, the longest first, then the second ones.
+        lengths, longest_first = batch.cu_seqlens.diff().sort(descending=True, stable=True)  # (N,)
+        rank = longest_first.argsort()
         order = (batch.position_ids * len(batch) + rank[batch.sequence_ids]).argsort()  # (T,)
-        alive = batch.position_ids.bincount().cpu()  # how many sequences are so long
+        alive = batch.position_ids.bincount()  # how many sequences are so long
         # What is rounded in one step of a recurrence goes on through all the others.
         full = torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
         with torch.autocast(hidden.device.type, enabled=False), full:
-            output, _ = self.lstm(PackedSequence(hidden.float()[order], alive))
-        return output.data[order.argsort()]  # type: ignore[no-any-return]
+            tokens = hidden.float().index_select(0, order)
+            if hidden.device.type == "cpu":
+                output = self._read(tokens, mirrored(alive, lengths), alive.tolist())
+            else:
+                output = self.lstm(PackedSequence(tokens, alive.cpu()))[0].data
+        return output.index_select(0, order.argsort())
+
+    def _read(self, tokens: Tensor, mirror: Tensor, alive: list[int]) -> Tensor:
+        """What `self.lstm` makes of a PackedSequence; both directions go through each step together.
+
+        On a CPU torch's backward pass writes at each step zeros for all the others: most of its time
+        (docs/decisions/processors.md).
+        """
+        for layer in range(self.lstm.num_layers):
+            weight_ih, weight_hh, bias_ih, bias_hh = (
+                torch.stack([getattr(self.lstm, f"{name}_l{layer}{way}") for way in ("", "_reverse")])
+                for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+            )
+            if layer > 0:
+                tokens = self.dropout(tokens)
+            both = torch.stack([tokens, tokens.index_select(0, mirror)])  # (2, T, input)
+            gates = torch.baddbmm((bias_ih + bias_hh)[:, None], both, weight_ih.transpose(1, 2))
+            there, back = recur(gates, weight_hh, alive)  # (T, H) each
+            tokens = torch.cat([there, back.index_select(0, mirror)], dim=1)  # (T, 2H)
+        return tokens
+
+
+def mirrored(alive: Tensor, lengths: Tensor) -> Tensor:
+    """Where a PackedSequence has each token when its sequences are read from right to left: int64 (T,).
+
+    Args:
+        alive: how many sequences have a first token, a second one, …
+        lengths: of the sequences, the longest first.
+    """
+    starts = alive.cumsum(0) - alive
+    position = torch.arange(len(alive)).repeat_interleave(alive)  # (T,)
+    rank = torch.arange(len(position)) - starts[position]
+    return starts[lengths[rank] - 1 - position] + rank
+
+
+def recur(gates: Tensor, weight_hh: Tensor, alive: list[int]) -> Tensor:
+    """An LSTM's steps over packed sequences (Hochreiter & Schmidhuber, 1997).
+
+    Args:
+        gates: what the inputs give to them, (directions, T, 4H); input, forget, cell, output as in nn.LSTM.
+        weight_hh: (directions, 4H, H).
+        alive: how many sequences have a first token, a second one, …
+
+    Returns:
+        The outputs, (directions, T, H).
+    """
+    hidden = cell = gates.new_zeros(len(gates), alive[0], weight_hh.shape[2])
+    hiddens = []
+    for n, of_step in zip(alive, torch.split(gates, alive, dim=1), strict=True):
+        step = torch.baddbmm(of_step, hidden[:, :n], weight_hh.transpose(1, 2))
+        i, f, g, o = step.chunk(4, dim=2)  # (directions, n, H) each
+        cell = f.sigmoid() * cell[:, :n] + i.sigmoid() * g.tanh()
+        hidden = o.sigmoid() * cell.tanh()
+        hiddens.append(hidden)
+    return torch.cat(hiddens, dim=1)
 
 
 class ScalarMix(nn.Module):

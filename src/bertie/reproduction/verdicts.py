@@ -10,8 +10,8 @@ from bertie.reproduction.tables import Column, Row, Table
 
 Word = Literal["held", "reversed", "unresolved"]
 
-# Student's t: 97.5 % of it is below, by degrees of freedom from 1 on. With more, the last is a little wide.
 ROUNDING = 1e-9  # of figures up to some hundred
+# Student's t: 97.5 % of it is below, by degrees of freedom from 1 on. With more, the last is a little wide.
 T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145)
 
 
