@@ -56,7 +56,7 @@ def test_cudnn_does_not_round_its_products():
     bilstm, batch, tokens = BiLSTM(32, 32, 2, dropout=0.0), batch_of(lengths), torch.randn(sum(lengths), 32)
     expected = bilstm(tokens, batch)  # in our own steps
     found = bilstm.to("cuda")(tokens.to("cuda"), batch.to(torch.device("cuda")))
-    torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=1e-5)  # with TF32 it is 1e-4 and more
+    torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=1e-5)  # TF32 keeps three digits
 
 
 def test_a_scalar_mix_begins_with_the_mean_and_is_elmos():
