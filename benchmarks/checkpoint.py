@@ -15,10 +15,10 @@ from pathlib import Path
 
 import torch
 
-from bertie.base.crc32c import masked_crc32c
-from bertie.model import tensorflow, weights
 from bertie.model.config import BertConfig
-from bertie.model.directory import Description
+from bertie.model.formats import tensorflow, weights
+from bertie.model.formats.crc32c import masked_crc32c
+from bertie.model.formats.directory import ModelMetadata
 from bertie.model.heads import PreTrainingModel
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
@@ -47,13 +47,13 @@ def main() -> None:
     model.to_empty(device="cpu")
     for weight in model.parameters():
         torch.nn.init.uniform_(weight)
-    description = Description(config, model.architecture, (), Tokenizer(Vocabulary(SPECIAL_TOKENS)))
+    metadata = ModelMetadata(config, model.architecture, (), Tokenizer(Vocabulary(SPECIAL_TOKENS)))
     with tempfile.TemporaryDirectory() as folder:
         theirs, ours = Path(folder, "tensorflow"), Path(folder, "bertie")
         writing = medians(
             {
-                "tensorflow": lambda: tensorflow.save_model(theirs, model, description),
-                "bertie": lambda: weights.save_model(ours, model, description, ""),
+                "tensorflow": lambda: tensorflow.save_model(theirs, model, metadata),
+                "bertie": lambda: weights.save_model(ours, model, metadata, ""),
             }
         )
         reading = medians(

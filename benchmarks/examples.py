@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from bertie.corpus.examples import Examples, ExampleSettings
-from bertie.corpus.masking import continuations
+from bertie.corpus.masking import continuation_mask
 from bertie.corpus.preparation import prepare
 from bertie.corpus.sampling import ExampleStream
 from bertie.corpus.shards import Corpus, Shard, read_shard, write_shard
@@ -71,9 +71,9 @@ class Oracle:
     def __init__(self, documents: list[list[list[int]]], settings: ExampleSettings, vocabulary: Vocabulary):
         self.documents = documents
         self.sizes = (settings.max_seq_length, settings.max_predictions, len(vocabulary))
-        self.continuations = set(np.flatnonzero(continuations(vocabulary)).tolist())
+        self.continuation_mask = set(np.flatnonzero(continuation_mask(vocabulary)).tolist())
         if not settings.whole_word_masking:
-            self.continuations = set()
+            self.continuation_mask = set()
         self.rng = random.Random(1)
 
     def examples(self, count: int) -> list:
@@ -81,7 +81,9 @@ class Oracle:
         return [
             example
             for index in range(count)
-            for example in document_examples(self.documents, index, *self.sizes, self.rng, self.continuations)
+            for example in document_examples(
+                self.documents, index, *self.sizes, self.rng, self.continuation_mask
+            )
         ]
 
     def made(self) -> int:

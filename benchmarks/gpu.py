@@ -21,9 +21,9 @@ from transformers.utils import logging
 from bertie.base.settings import read_toml
 from bertie.corpus.examples import Examples
 from bertie.model.config import BertConfig
+from bertie.model.engines.hardware import Hardware
 from bertie.model.heads import PreTrainingModel
 from bertie.recipes import FOLDER
-from bertie.training.hardware import Hardware
 from bertie.training.optimizers import OptimizerSettings, build_optimizer
 from bertie.training.pretraining import pack_examples
 

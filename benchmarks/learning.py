@@ -19,9 +19,9 @@ import numpy as np
 
 from bertie.corpus.readers import list_inputs, read_documents
 from bertie.corpus.word_counts import count_words
-from bertie.text.learning import Merges, learn_vocabulary
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
+from bertie.text.wordpiece_trainer import Merges, learn_vocabulary
 
 DATA = Path(os.environ.get("BERTIE_DATA") or Path(__file__).parents[2] / "shared" / "data")
 HELD_OUT = DATA / "text/wikipedia-small/wiki_00"

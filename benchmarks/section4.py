@@ -34,12 +34,12 @@ from bertie.base.files import read_json, write_json, write_text
 from bertie.base.random import permutation
 from bertie.base.settings import read_toml, resolve
 from bertie.commands.main import app
-from bertie.model.sequences import token_places
+from bertie.model.sequences import token_indices
 from bertie.reports.metrics import read_metrics
-from bertie.tasks.catalogue import find_task
-from bertie.tasks.finetuning import SCORES_FILE, FinetuningSettings
+from bertie.tasks.registry import find_task
 from bertie.tasks.task import Inputs, Scores, Task
 from bertie.text.tokenizer import Tokenizer
+from bertie.training.finetuning import SCORES_FILE, FinetuningSettings
 from bertie.training.schedules import warmup_then_linear_decay
 
 DATA = Path(os.environ.get("BERTIE_DATA") or Path(__file__).parents[2] / "shared" / "data")
@@ -148,7 +148,7 @@ def fine_tune_theirs(row: Row, run: Path) -> None:
     else:
         model = BertForSequenceClassification.from_pretrained(checkpoint(), num_labels=len(task.labels))
     optimizer = adamw(model, settings)
-    warmup_steps = int(steps * settings.warmup_share)
+    warmup_steps = int(steps * settings.warmup_ratio)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: warmup_then_linear_decay(step, steps, warmup_steps)
     )
@@ -191,7 +191,7 @@ def padded(inputs: Inputs, chosen: Chosen) -> dict[str, torch.Tensor]:
     """The layout of `transformers`: a row a sequence, as long as the longest."""
     lengths = np.diff(inputs.bounds)[chosen]
     mask = np.arange(lengths.max()) < lengths[:, None]
-    places = token_places(inputs.bounds, chosen)
+    places = token_indices(inputs.bounds, chosen)
     batch = {"attention_mask": torch.from_numpy(mask.astype(np.int64))}
     for name in ("input_ids", "token_type_ids"):
         rows = np.zeros(mask.shape, np.int64)

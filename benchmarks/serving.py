@@ -24,9 +24,9 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import NamedTuple
 
-from bertie.inference.exporting import export
-from bertie.model.onnx import Quantization
-from bertie.tasks.catalogue import find_task
+from bertie.inference.export import export
+from bertie.model.formats.onnx import Quantization
+from bertie.tasks.registry import find_task
 
 DATA = Path(os.environ.get("BERTIE_DATA") or Path(__file__).parents[2] / "shared" / "data")
 CLIENTS = 32

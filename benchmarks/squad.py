@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bertie.tasks.squad import SQUAD_TASKS
-from bertie.tasks.squad_decoding import SpanPredictions, n_best_entries
-from bertie.tasks.squad_questions import Questions
-from bertie.tasks.squad_windows import Windows
+from bertie.tasks.squad.decoding import SpanPredictions, n_best_entries
+from bertie.tasks.squad.questions import Questions
+from bertie.tasks.squad.task import SQUAD_TASKS
+from bertie.tasks.squad.windows import Windows
 from bertie.text.tokenizer import Tokenizer
 
 WINDOWS = 10_000

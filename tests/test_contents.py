@@ -19,7 +19,6 @@ base.compression
 base.tables
 base.rows
 base.kernels
-base.crc32c
 base.random
 base.settings
 base.progress
@@ -30,13 +29,13 @@ text.trie
 text.wordpiece
 text.added_tokens
 text.tokenizer
-text.learning
+text.wordpiece_trainer
 text.sentences
 corpus.documents
 corpus.formats
 corpus.wikipedia
 corpus.readers
-corpus.spans
+corpus.input_splits
 corpus.word_counts
 corpus.shards
 corpus.assembly
@@ -46,13 +45,8 @@ corpus.sentence_pairs
 corpus.examples
 corpus.sampling
 model.config
-model.sentence_transformers
-model.directory
-model.labels
 model.objectives
 model.sequences
-model.engine
-model.onnx_engine
 model.batch
 model.dropout
 model.attention
@@ -60,16 +54,40 @@ model.bilstm
 model.bert
 model.cross_entropy
 model.heads
-model.onnx
-model.weight_names
-model.huggingface
-model.weights
-model.sorted_table
-model.tensor_bundle
-model.tensorflow
-model.conversion
-model.inspection
-training.hardware
+model.formats.crc32c
+model.formats.sentence_transformers
+model.formats.directory
+model.formats.weight_names
+model.formats.huggingface
+model.formats.weights
+model.formats.sorted_table
+model.formats.tensor_bundle
+model.formats.tensorflow
+model.engines.engine
+model.engines.hardware
+model.engines.onnx_engine
+model.engines.torch_engine
+model.engines.loading
+model.formats.onnx
+model.formats.conversion
+model.formats.inspection
+tasks.task
+tasks.metrics
+tasks.classification
+tasks.glue
+tasks.squad.questions
+tasks.squad.windows
+tasks.squad.decoding
+tasks.squad.scores
+tasks.squad.task
+tasks.entities
+tasks.ner
+tasks.swag
+tasks.label_types
+tasks.custom
+tasks.error_analysis
+tasks.registry
+tasks.evaluation
 training.optimizers
 training.schedules
 training.signals
@@ -78,42 +96,22 @@ training.tracking
 training.checkpoints
 training.health
 training.loop
-training.evaluation
+training.held_out
 training.planning
 training.pretraining
-tasks.task
-tasks.metrics
-tasks.classification
-tasks.glue
-tasks.squad_questions
-tasks.squad_windows
-tasks.squad_decoding
-tasks.squad_scores
-tasks.squad
-tasks.entities
-tasks.ner
-tasks.swag
-tasks.own_labels
-tasks.custom
-tasks.details
-tasks.catalogue
-tasks.torch_engine
-tasks.engines
-tasks.evaluation
-tasks.finetuning
-tasks.search
-tasks.feature_extraction
-tasks.feature_files
-tasks.features
-inference.answers
+training.finetuning
+training.search
+inference.features
+inference.feature_files
+inference.results
 inference.masks
 inference.probabilities
 inference.embeddings
-inference.predictors
+inference.predictor
 inference.records
-inference.rendering
-inference.asking
-inference.exporting
+inference.writers
+inference.dispatch
+inference.export
 inference.server.schemas
 inference.server.batching
 inference.server.pipelines
@@ -127,8 +125,9 @@ reports.pictures
 reports.finetuning
 reports.pretraining
 recipes
+reproduction.split_pairs
+reproduction.feature_tagger
 reproduction.tables
-reproduction.halves
 reproduction.locks
 reproduction.runner
 reproduction.verdicts
@@ -159,27 +158,24 @@ commands.main
 TORCH_FREE = [
     name
     for name in CONTENTS
-    if name.split(".")[0] in {"base", "text", "corpus", "reports", "recipes", "commands"}
+    if name.split(".")[0] in {"base", "text", "corpus", "tasks", "reports", "recipes", "commands"}
     or name
     in {
         "model.config",
-        "model.sentence_transformers",
-        "model.directory",
-        "model.labels",
         "model.objectives",
         "model.sequences",
-        "model.engine",
-        "model.onnx_engine",
-        "model.weight_names",
-        "model.sorted_table",
-        "model.tensor_bundle",
+        "model.formats.crc32c",
+        "model.formats.sentence_transformers",
+        "model.formats.directory",
+        "model.formats.weight_names",
+        "model.formats.sorted_table",
+        "model.formats.tensor_bundle",
+        "model.engines.engine",
+        "model.engines.onnx_engine",
+        "model.engines.loading",
         "training.health",
     }
-    or (name.startswith("inference.") and name != "inference.exporting")
-    or (
-        name.startswith("tasks.")
-        and name not in {"tasks.torch_engine", "tasks.finetuning", "tasks.search", "tasks.features"}
-    )
+    or (name.startswith("inference.") and name != "inference.export")
 ]
 
 

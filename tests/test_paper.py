@@ -12,9 +12,9 @@ from bertie.base.settings import resolve
 from bertie.commands.main import app
 from bertie.recipes import FOLDER
 from bertie.tasks import glue
-from bertie.tasks.finetuning import FinetuningSettings
-from bertie.tasks.squad import SQUAD_TASKS
+from bertie.tasks.squad.task import SQUAD_TASKS
 from bertie.tasks.swag import SWAG
+from bertie.training.finetuning import FinetuningSettings
 
 ROOT = Path(__file__).parents[1]
 
@@ -97,7 +97,7 @@ SECTION_4 = {  # epochs, batch size, rate; of GLUE's four rates the first
 def test_tasks_are_fine_tuned_as_in_section_4(task):
     settings = resolve(FinetuningSettings, task.defaults)
     assert (settings.epochs, settings.batch_size, settings.optimizer.learning_rate) == SECTION_4[task.name]
-    assert settings.warmup_share == 0.1
+    assert settings.warmup_ratio == 0.1
     assert settings.optimizer.bias_correction
 
 

@@ -13,7 +13,7 @@ from bertie.base.errors import BertieError, DataError
 from bertie.base.files import (
     atomic_directory,
     atomic_file,
-    locked_directory,
+    lock_directory,
     read_json,
     sha256,
     write_json,
@@ -24,7 +24,7 @@ DYING_WRITER = """
 import os, signal, sys
 from pathlib import Path
 from bertie.base import files
-from bertie.base.files import atomic_directory, atomic_file, locked_directory
+from bertie.base.files import atomic_directory, atomic_file, lock_directory
 kind, path = sys.argv[1], Path(sys.argv[2])
 if kind == "file":
     with atomic_file(path) as temporary:
@@ -35,7 +35,7 @@ elif kind == "directory":
         (temporary / "part").write_text("half")
         os.kill(os.getpid(), signal.SIGKILL)
 elif kind == "lock":
-    with locked_directory(path):
+    with lock_directory(path):
         os.kill(os.getpid(), signal.SIGKILL)
 else:
     rename, exchange = Path.rename, files._exchange
@@ -215,26 +215,26 @@ def test_a_failure_to_read_keeps_its_name(tmp_path: Path) -> None:
 def test_who_holds_a_directory_clears_what_killed_writers_left(tmp_path: Path) -> None:
     die_while_writing("file", tmp_path / "run" / "file")
     die_while_writing("directory", tmp_path / "run" / "model")
-    with locked_directory(tmp_path / "run"):
+    with lock_directory(tmp_path / "run"):
         assert os.listdir(tmp_path / "run") == [".lock"]
 
 
 def test_a_directory_is_held_by_one_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "run"
     with (
-        locked_directory(path),
+        lock_directory(path),
         pytest.raises(BertieError, match="run: another bertie process"),
-        locked_directory(path),
+        lock_directory(path),
     ):
         pytest.fail("two hold the directory")
-    with locked_directory(path):
+    with lock_directory(path):
         pass
 
 
 def test_a_killed_process_gives_up_its_lock(tmp_path: Path) -> None:
     die_while_writing("lock", tmp_path / "run")
     assert (tmp_path / "run" / ".lock").exists()  # what it held is still there
-    with locked_directory(tmp_path / "run"), pytest.raises(BertieError), locked_directory(tmp_path / "run"):
+    with lock_directory(tmp_path / "run"), pytest.raises(BertieError), lock_directory(tmp_path / "run"):
         pytest.fail("two hold the directory")
 
 

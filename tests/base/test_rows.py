@@ -55,7 +55,7 @@ def test_every_kind_of_file(tmp_path, kind, compressed):
     assert len(rows) == 5
     numbers = [2, 3, 5, 6, 7] if kind in (".csv", ".tsv") else [1, 2, 3, 4, 5]
     unit = "row" if kind == ".parquet" else "line"
-    assert [rows.place(i) for i in range(5)] == [f"{path}: {unit} {number}" for number in numbers]
+    assert [rows.location(i) for i in range(5)] == [f"{path}: {unit} {number}" for number in numbers]
 
 
 # What csv's own writer can write and its reader tell apart: a lone carriage return is another line end.
@@ -152,11 +152,11 @@ def test_unquoted_lines(tmp_path):
     assert read_header(path) == ["id", "text", "label"]
     rows = read_unquoted(path, ["label", "text"])
     assert rows.columns == {"label": ["1", "0"], "text": ['" one\u2028line\x85', 'two"']}
-    assert rows.place(1) == f"{path}: line 3"
+    assert rows.location(1) == f"{path}: line 3"
     path.write_bytes(path.read_bytes() + b"\r\n\n")
     named = read_unquoted(path, ["y"], header=("x", "y", "z"))
     assert named.columns == {"y": ["text", '" one\u2028line\x85', 'two"']}
-    assert named.place(1) == f"{path}: line 2"
+    assert named.location(1) == f"{path}: line 2"
     assert list(read_lines(path))[2] == '8\ttwo"\t0'
 
 
@@ -165,7 +165,7 @@ def test_malformed_lines_may_be_left_out(tmp_path, capsys):
     path.write_text("a\tb\n1\t2\n3\n4\t5\t6\n7\t8\n")
     rows = read_unquoted(path, ["b"], leave_out_malformed=True)
     assert rows.columns == {"b": ["2", "8"]}
-    assert rows.place(1) == f"{path}: line 5"
+    assert rows.location(1) == f"{path}: line 5"
     message = f"{path}: 2 lines do not have 2 fields (first: line 3); they are left out\n"
     assert capsys.readouterr() == ("", message)
     path.write_text("a\tb\n1\t2\n")

@@ -1,7 +1,7 @@
 import copy
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pydantic
 import pytest
@@ -20,6 +20,8 @@ from bertie.base.settings import (
 
 
 class Optimizer(Settings):
+    renamed: ClassVar = {"rate": "learning_rate"}
+
     learning_rate: float = 1e-4
     warmup_steps: int = pydantic.Field(default=10_000, ge=0)
 
@@ -202,3 +204,22 @@ def test_a_broken_file_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "broken.toml").write_bytes(content)
     with pytest.raises(SettingsError, match=r"broken\.toml: not valid TOML"):
         read_toml(tmp_path / "broken.toml")
+
+
+@pytest.mark.parametrize("former", [{"rate": 0.5}, {"learning_rate": 0.5}])
+def test_former_names_of_settings_still_load(former):
+    expected = resolve(Recipe, {"optimizer": {"learning_rate": 0.5}})
+    assert resolve(Recipe, {"optimizer": former}) == expected
+
+
+def test_later_layer_wins_over_a_former_name():
+    layers = {"optimizer": {"learning_rate": 0.1}}, {"optimizer": {"rate": 0.5}}
+    assert resolve(Recipe, *layers).optimizer.learning_rate == 0.5
+    assert resolve(Recipe, *reversed(layers)).optimizer.learning_rate == 0.1
+
+
+def test_former_names_load_inside_lists_of_sections():
+    class Phases(Settings):
+        parts: tuple[Optimizer, ...] = ()
+
+    assert resolve(Phases, {"parts": [{"rate": 0.5}, {}]}).parts[0].learning_rate == 0.5

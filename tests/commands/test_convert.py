@@ -8,9 +8,9 @@ from tests.commands.test_main import run
 from tests.inference.small_models import CONFIG, save_small
 
 import bertie
-from bertie.model.conversion import load_any
+from bertie.model.formats.conversion import load_any
+from bertie.model.formats.weights import named_weights
 from bertie.model.heads import MaskedLMModel
-from bertie.model.weights import named_weights
 
 KINDS = ["pre-training", "classifier", "squad-v1", "encoder"]
 

@@ -14,13 +14,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from bertie.commands.main import main
-from bertie.commands.task_options import own_task
+from bertie.commands.task_options import custom_task
 from bertie.model.config import BertConfig
-from bertie.model.directory import Description
+from bertie.model.formats.directory import ModelMetadata
+from bertie.model.formats.weights import save_model
 from bertie.model.heads import PreTrainingModel
-from bertie.model.weights import save_model
-from bertie.tasks.catalogue import TASKS
-from bertie.tasks.custom import OwnChoices
+from bertie.tasks.custom import CustomMultipleChoice
+from bertie.tasks.registry import TASKS
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
@@ -43,8 +43,8 @@ def folder(tmp_path_factory) -> Path:
         initializer_range=0.1,
     )
     torch.manual_seed(0)
-    description = Description(config, PreTrainingModel.architecture, (), tokenizer)
-    save_model(folder / "model", PreTrainingModel(config), description, "card")
+    metadata = ModelMetadata(config, PreTrainingModel.architecture, (), tokenizer)
+    save_model(folder / "model", PreTrainingModel(config), metadata, "card")
     chance = np.random.default_rng(0)
     for name, count in (("train", 120), ("dev", 40)):
         with (folder / f"{name}.csv").open("w", newline="") as file:
@@ -148,8 +148,10 @@ def test_an_option_that_would_do_nothing_is_refused(bertie, folder, arguments, m
 
 
 def test_the_label_of_choices_is_named_in_either_way():
-    assert own_task("choices", "text", None, "gold", None, None) == OwnChoices(label="gold")
-    assert own_task("choices", "text", None, "gold", None, ["label=right"]) == OwnChoices(label="right")
+    assert custom_task("choices", "text", None, "gold", None, None) == CustomMultipleChoice(label="gold")
+    assert custom_task("choices", "text", None, "gold", None, ["label=right"]) == CustomMultipleChoice(
+        label="right"
+    )
 
 
 def test_an_unknown_label_in_dev_is_named(bertie, folder, tmp_path):

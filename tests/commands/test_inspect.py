@@ -10,9 +10,9 @@ from tests.commands.test_main import run
 from tests.inference.small_models import CONFIG, LABELS, TOKENIZER, save_small
 
 from bertie.base.files import read_json, write_json
-from bertie.inference.exporting import export
-from bertie.model.conversion import convert
-from bertie.model.onnx import Quantization
+from bertie.inference.export import export
+from bertie.model.formats.conversion import convert
+from bertie.model.formats.onnx import Quantization
 from bertie.text.vocabulary import Vocabulary
 
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from bertie.base.errors import DataError
 from bertie.commands.main import app
-from bertie.text.learning import Merges, learn_vocabulary
+from bertie.text.wordpiece_trainer import Merges, learn_vocabulary
 
 TEXT = "the thin thief thought that this was the other thing " * 3 + "banana bandana band"
 

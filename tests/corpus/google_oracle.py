@@ -114,13 +114,13 @@ def truncate(pair: Pair, max_tokens: int, rng: Randomness) -> None:
         longer.pop(0 if rng.random() < 0.5 else -1)
 
 
-def words_of(tokens: list[int], continuations: Collection[int]) -> list[list[int]]:
+def words_of(tokens: list[int], continuation_mask: Collection[int]) -> list[list[int]]:
     """The places of each word: of one token, where there are no continuations."""
     words: list[list[int]] = []
     for place, token in enumerate(tokens):
         if token in (CLS, SEP):
             continue
-        if words and token in continuations:
+        if words and token in continuation_mask:
             words[-1].append(place)
         else:
             words.append([place])
@@ -142,10 +142,10 @@ def mask(
     max_predictions: int,
     vocabulary_size: int,
     rng: random.Random,
-    continuations: Collection[int] = (),
+    continuation_mask: Collection[int] = (),
 ) -> tuple[list[int], list[int]]:
     """The tokens after masking, and the places that were chosen, ascending."""
-    words = words_of(tokens, continuations)
+    words = words_of(tokens, continuation_mask)
     rng.shuffle(words)
     chosen = choose(words, min(max_predictions, max(1, round(len(tokens) * masking_rate))))
     masked = list(tokens)
@@ -164,12 +164,12 @@ def document_examples(
     max_predictions: int,
     vocabulary_size: int,
     rng: random.Random,
-    continuations: Collection[int] = (),
+    continuation_mask: Collection[int] = (),
 ) -> list[Example]:
     """The examples of one document, with the defaults of the original release."""
     examples = []
     for pair in document_pairs(documents, index, max_seq_length - 3, 0.1, rng):
         original = [CLS, *pair.a, SEP, *pair.b, SEP]
-        masked, positions = mask(original, 0.15, max_predictions, vocabulary_size, rng, continuations)
+        masked, positions = mask(original, 0.15, max_predictions, vocabulary_size, rng, continuation_mask)
         examples.append(Example(original, masked, positions, pair))
     return examples

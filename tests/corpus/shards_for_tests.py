@@ -14,10 +14,10 @@ from bertie.text.vocabulary import Vocabulary
 FIRST_WORD = 5  # [PAD] [UNK] [CLS] [SEP] [MASK] come before, as in the oracle
 
 
-def vocabulary_of(size: int, continuations: Collection[int] = ()) -> Vocabulary:
+def vocabulary_of(size: int, continuation_mask: Collection[int] = ()) -> Vocabulary:
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     ids = range(len(special), size)
-    return Vocabulary(special + [f"{'##' * (token_id in continuations)}{token_id}" for token_id in ids])
+    return Vocabulary(special + [f"{'##' * (token_id in continuation_mask)}{token_id}" for token_id in ids])
 
 
 def make_shard(documents: list[Document], dtype: type = np.uint16) -> Shard:

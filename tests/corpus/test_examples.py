@@ -132,8 +132,9 @@ def test_settings():
     assert ExampleSettings(max_seq_length=128).max_predictions == 20
     assert ExampleSettings(max_seq_length=512).max_predictions == 77
     assert ExampleSettings(max_predictions_per_sequence=5).max_predictions == 5
+    assert resolve(ExampleSettings, {"mask_share": 0.7}).mask_probability == 0.7
     with pytest.raises(SettingsError, match="more than 1 together"):
-        resolve(ExampleSettings, {"mask_share": 0.8, "keep_share": 0.3})
+        resolve(ExampleSettings, {"mask_probability": 0.8, "keep_probability": 0.3})
 
 
 @pytest.mark.parametrize("changes", [{}, {"max_predictions_per_sequence": 3}, {"whole_word_masking": True}])
@@ -184,7 +185,10 @@ def table_of(examples: Iterator[Example], count: int) -> dict[str, np.ndarray]:
 
 
 def oracle_examples(
-    documents: list[Document], max_seq_length: int, vocabulary_size: int, continuations: Collection[int] = ()
+    documents: list[Document],
+    max_seq_length: int,
+    vocabulary_size: int,
+    continuation_mask: Collection[int] = (),
 ) -> Iterator[Example]:
     """Epochs without end, each in another order."""
     rng = random.Random(11)
@@ -192,17 +196,20 @@ def oracle_examples(
     while True:
         for index in rng.sample(range(len(documents)), len(documents)):
             yield from document_examples(
-                documents, index, max_seq_length, cap, vocabulary_size, rng, continuations
+                documents, index, max_seq_length, cap, vocabulary_size, rng, continuation_mask
             )
 
 
 def stream_examples(
-    documents: list[Document], max_seq_length: int, vocabulary_size: int, continuations: Collection[int] = ()
+    documents: list[Document],
+    max_seq_length: int,
+    vocabulary_size: int,
+    continuation_mask: Collection[int] = (),
 ) -> Iterator[Example]:
     """The stream without end, in the oracle's form."""
-    settings = ExampleSettings(max_seq_length=max_seq_length, whole_word_masking=len(continuations) > 0)
+    settings = ExampleSettings(max_seq_length=max_seq_length, whole_word_masking=len(continuation_mask) > 0)
     stream = ExampleStream(
-        [make_shard(documents)], settings, vocabulary_of(vocabulary_size, continuations), seed=1
+        [make_shard(documents)], settings, vocabulary_of(vocabulary_size, continuation_mask), seed=1
     )
     while True:
         examples = stream.next(1000)
@@ -224,11 +231,11 @@ def assert_same_distributions(
     max_seq_length: int,
     vocabulary_size: int,
     count: int,
-    continuations: Collection[int] = (),
+    continuation_mask: Collection[int] = (),
 ) -> None:
     """Every distribution of `count` examples, beside the oracle's."""
     ours, theirs = (
-        table_of(examples(documents, max_seq_length, vocabulary_size, continuations), count)
+        table_of(examples(documents, max_seq_length, vocabulary_size, continuation_mask), count)
         for examples in (stream_examples, oracle_examples)
     )
     for name in ("length", "segment A", "segment B", "masks", "first mask", "last mask"):
@@ -247,12 +254,12 @@ def assert_same_distributions(
     assert chisquare(replaced[0], expected * sum(replaced[0])).pvalue > LEAST_P, replaced
 
 
-@pytest.mark.parametrize("continuations", [(), range(300, 500)], ids=["tokens", "whole words"])
+@pytest.mark.parametrize("continuation_mask", [(), range(300, 500)], ids=["tokens", "whole words"])
 @pytest.mark.parametrize("max_seq_length", [128, 512])
 @pytest.mark.parametrize("count", [2000, pytest.param(50_000, marks=pytest.mark.slow)])
-def test_the_distributions_are_those_of_the_oracle(max_seq_length, count, continuations):
+def test_the_distributions_are_those_of_the_oracle(max_seq_length, count, continuation_mask):
     documents = make_documents(2000, 1, 500, sentences=max_seq_length // 20)
-    assert_same_distributions(documents, max_seq_length, 500, count, continuations)
+    assert_same_distributions(documents, max_seq_length, 500, count, continuation_mask)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2_contingency, chisquare
 from tests.corpus.google_oracle import CLS, MASK, SEP, choose, words_of
 
-from bertie.corpus.masking import continuations, count_masks, mask_tokens, mask_words
+from bertie.corpus.masking import continuation_mask, count_masks, mask_tokens, mask_words
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
 VOCABULARY_SIZE = 50
@@ -22,15 +22,15 @@ def masked(
     separator: int,
     count: int,
     seed: int,
-    mask_share: float = 0.8,
-    keep_share: float = 0.1,
+    mask_probability: float = 0.8,
+    keep_probability: float = 0.1,
     whole_words: bool = False,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The tokens after masking, the places chosen and the labels."""
     after = input_ids.copy()
     positions, labels = np.full(count, -1), np.full(count, -1)
     stream = np.array([seed], dtype=np.uint64)
-    how = (mask_share, keep_share, MASK, VOCABULARY_SIZE)
+    how = (mask_probability, keep_probability, MASK, VOCABULARY_SIZE)
     if whole_words:
         masks = mask_words(stream, after, separator, IS_CONTINUATION, *how, positions, labels)
         return after, positions[:masks], labels[:masks]
@@ -87,18 +87,21 @@ def test_every_choice_of_places_is_equally_likely():
 @pytest.mark.parametrize("whole_words", [False, True])
 @pytest.mark.parametrize("shares", [(0.8, 0.1), (1.0, 0.0), (0.8, 0.0), (0.8, 0.2), (0.0, 0.2), (0.0, 0.0)])
 def test_the_shares_of_mask_same_and_random(shares, whole_words):
-    mask_share, keep_share = shares  # the rows of Table 8
+    mask_probability, keep_probability = shares  # the rows of Table 8
     before = example(200, 200)
     seen = np.zeros(3)
     for seed in range(60):
-        after, positions, labels = masked(before, 201, 60, seed, mask_share, keep_share, whole_words)
+        after, positions, labels = masked(
+            before, 201, 60, seed, mask_probability, keep_probability, whole_words
+        )
         replaced = after[positions]
         seen += [(replaced == MASK).sum(), (replaced == labels).sum(), 0]
         seen[2] += ((replaced != MASK) & (replaced != labels)).sum()
-    random_share = 1 - mask_share - keep_share
+    random_share = 1 - mask_probability - keep_probability
     by_chance = random_share / VOCABULARY_SIZE  # a random token may be [MASK], or the one that stood there
     expected = (
-        np.array([mask_share + by_chance, keep_share + by_chance, random_share - 2 * by_chance]) * seen.sum()
+        np.array([mask_probability + by_chance, keep_probability + by_chance, random_share - 2 * by_chance])
+        * seen.sum()
     )
     possible = expected > 1e-6
     assert (seen[~possible] == 0).all()
@@ -110,7 +113,7 @@ def test_a_random_token_comes_from_the_whole_vocabulary():
     counts = np.zeros(VOCABULARY_SIZE)
     before = example(200, 200)
     for seed in range(100):
-        after, positions, _ = masked(before, 201, 100, seed, mask_share=0.0, keep_share=0.0)
+        after, positions, _ = masked(before, 201, 100, seed, mask_probability=0.0, keep_probability=0.0)
         counts += np.bincount(after[positions], minlength=VOCABULARY_SIZE)
     assert chisquare(counts).pvalue > 0.001
 
@@ -164,4 +167,4 @@ def test_each_token_of_a_word_is_replaced_on_its_own():
 
 def test_continuations_are_the_tokens_within_words():
     vocabulary = Vocabulary([*SPECIAL_TOKENS, "##s", "#", "word", "##", "a##"])
-    assert np.flatnonzero(continuations(vocabulary)).tolist() == [5, 8]
+    assert np.flatnonzero(continuation_mask(vocabulary)).tolist() == [5, 8]

@@ -16,14 +16,14 @@ import pytest
 
 import bertie
 from bertie.base.errors import DataError, SettingsError
-from bertie.corpus import assembly, preparation, readers, spans, word_counts
+from bertie.corpus import assembly, input_splits, preparation, readers, word_counts
 from bertie.corpus.preparation import prepare, read_skipped
 from bertie.corpus.readers import list_inputs
 from bertie.corpus.shards import Corpus, Shard
-from bertie.text.learning import learn_vocabulary
 from bertie.text.sentences import split_sentences
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import Vocabulary
+from bertie.text.wordpiece_trainer import learn_vocabulary
 
 WORDS = ["Ab", "cdé", "ef", "ghi", "jk", "l", "mno"]
 
@@ -65,7 +65,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> list[P
 
 @pytest.fixture(autouse=True)
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spans, "TASK_BYTES", 4000)
+    monkeypatch.setattr(input_splits, "TASK_BYTES", 4000)
 
 
 def list_documents(shards: list[Shard]) -> list[tuple[tuple[int, ...], ...]]:
@@ -92,7 +92,7 @@ def expected(
     """The files that one undisturbed run on one worker writes."""
     output = tmp_path_factory.mktemp("expected") / "corpus"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spans, "TASK_BYTES", 4000)
+        patch.setattr(input_splits, "TASK_BYTES", 4000)
         prepare(inputs, tokenizer, output, workers=1, held_out=0.1)
     return read_tree(output)
 
@@ -158,9 +158,9 @@ def test_a_killed_worker_changes_nothing(
 KILLED_RUN = """
 import os, signal, sys
 from pathlib import Path
-from bertie.corpus import assembly, preparation, spans
+from bertie.corpus import assembly, input_splits, preparation
 
-spans.TASK_BYTES = 4000
+input_splits.TASK_BYTES = 4000
 room, calls = sys.argv[1:3]
 module = assembly if room == "_assemble_shard" else preparation
 function = getattr(module, room)
@@ -212,7 +212,7 @@ def test_a_killed_and_restarted_run_goes_on(
     monkeypatch.setattr(preparation, "_write_part", lambda *a: (written.append(a), write_part(*a)))
     prepare(inputs, tokenizer, output, workers=1, held_out=0.1)
     assert read_tree(output) == expected
-    assert len(written) == len(spans.cut_into_tasks(inputs)) - done
+    assert len(written) == len(input_splits.cut_into_tasks(inputs)) - done
 
 
 def test_batches_and_buckets_are_of_no_account(
@@ -376,7 +376,7 @@ def _interrupt(*arguments: object) -> None:
 
 def test_real_articles(tmp_path: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranges of a real file, with a real vocabulary: every article arrives, nearly nothing is unknown."""
-    monkeypatch.setattr(spans, "TASK_BYTES", 300_000)
+    monkeypatch.setattr(input_splits, "TASK_BYTES", 300_000)
     article_bytes = (shared_data / "text/wikipedia-small/wiki_00").read_bytes()[:2_000_000]
     whole = article_bytes[: article_bytes.rindex(b"</doc>\n") + 7]
     (tmp_path / "wiki_00").write_bytes(whole)

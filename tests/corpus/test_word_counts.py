@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertie.base.errors import DataError
-from bertie.corpus import spans, word_counts
+from bertie.corpus import input_splits, word_counts
 from bertie.corpus.documents import Problems
 from bertie.corpus.word_counts import WordTable, count_words
-from bertie.text.learning import learn_vocabulary
+from bertie.text.wordpiece_trainer import learn_vocabulary
 
 
 @given(st.lists(st.lists(st.text(max_size=5), max_size=30), max_size=6))
@@ -52,7 +52,7 @@ def inputs(tmp_path: Path) -> list[Path]:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_counts_of_several_files(inputs: list[Path], workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spans, "TASK_BYTES", 10_000)
+    monkeypatch.setattr(input_splits, "TASK_BYTES", 10_000)
     words, counts = count_words(inputs, True, workers)
     texts = [json.loads(line)["text"] for path in inputs for line in path.read_text().splitlines()]
     spaced = " ".join(texts).replace("李四", " 李 四 ").replace(",", " , ").replace("é", "e").lower()

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 
 from bertie.model.config import BertConfig
-from bertie.model.directory import Description
+from bertie.model.formats.directory import ModelMetadata
+from bertie.model.formats.weights import save_model
 from bertie.model.heads import (
     ClassificationModel,
     EncoderModel,
@@ -18,7 +19,6 @@ from bertie.model.heads import (
     QuestionAnsweringModel,
     TokenClassificationModel,
 )
-from bertie.model.weights import save_model
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
@@ -63,7 +63,7 @@ MODELS = {
 }
 
 
-def save_small(directory: Path, kind: str, **description: object) -> Path:
+def save_small(directory: Path, kind: str, **metadata: object) -> Path:
     """Write one of MODELS; the same weights each time, and with any torch."""
     random = np.random.default_rng(13)
     make, labels, rest = MODELS[kind]
@@ -71,7 +71,7 @@ def save_small(directory: Path, kind: str, **description: object) -> Path:
     for weight in (parameter for parameter in model.parameters() if parameter.ndim > 1):
         drawn = random.normal(0, CONFIG.initializer_range, weight.shape)
         weight.data = torch.from_numpy(drawn.astype(np.float32))
-    values = {"labels": labels, **rest, **description}
-    described = Description(CONFIG, model.architecture, tokenizer=TOKENIZER, **values)
+    values = {"labels": labels, **rest, **metadata}
+    described = ModelMetadata(CONFIG, model.architecture, tokenizer=TOKENIZER, **values)
     save_model(directory / kind, model, described, "card")
     return directory / kind

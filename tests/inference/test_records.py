@@ -53,7 +53,7 @@ def test_rows_of_every_kind_of_file(tmp_path, name):
     assert [record.texts for record in records] == [(row["text"], row["pair"]) for row in ROWS]
     assert [record.is_blank for record in records] == [False, True, False]
     unit, first = ("row", 1) if name == "a.parquet" else ("line", 1 if "jsonl" in name else 2)
-    assert [record.place for record in records] == [f"{path}: {unit} {first + i}" for i in range(3)]
+    assert [record.location for record in records] == [f"{path}: {unit} {first + i}" for i in range(3)]
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs"]))))
@@ -78,7 +78,7 @@ def test_standard_input_is_read_as_it_comes(monkeypatch):
 
     monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": lines()}))
     records = islice(read_records(None, "jsonl", {"text": "review"}), 3)
-    assert [(record.place, record.texts) for record in records] == [
+    assert [(record.location, record.texts) for record in records] == [
         (f"standard input: line {number}", (f"text {number}",)) for number in (1, 2, 3)
     ]
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bertie.model import cross_entropy as module
 from bertie.model.cross_entropy import cross_entropy
-from bertie.model.labels import IGNORED
+from bertie.model.objectives import IGNORE_INDEX
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_it_is_torchs_of_the_same_logits(dtype, tolerance, n, classes, scale, se
     chance = torch.Generator().manual_seed(seed % 2**63)
     logits = (scale * torch.randn(n, classes, generator=chance)).to(dtype).requires_grad_()
     labels = torch.randint(classes, (n,), generator=chance)
-    labels[torch.rand(n, generator=chance) < 0.3] = IGNORED
+    labels[torch.rand(n, generator=chance) < 0.3] = IGNORE_INDEX
     with mock.patch.object(module, "CPU_CHUNK", chunk):
         loss_sum, correct = cross_entropy(logits, labels)
     (3.0 * loss_sum).backward()
@@ -47,7 +47,7 @@ def test_of_several_best_the_first_counts():
 
 def test_without_targets_nothing_is_learnt():
     logits = torch.randn(3, 5, requires_grad=True)
-    loss_sum, correct = cross_entropy(logits, torch.full((3,), IGNORED))
+    loss_sum, correct = cross_entropy(logits, torch.full((3,), IGNORE_INDEX))
     loss_sum.backward()
     assert (loss_sum, correct, logits.grad.abs().max()) == (0, 0, 0)
 

@@ -14,7 +14,8 @@ from bertie.base.files import read_json, write_json
 from bertie.model.batch import PackedBatch, pack
 from bertie.model.bert import add_bilstm
 from bertie.model.config import BertConfig
-from bertie.model.directory import Description
+from bertie.model.formats.directory import ModelMetadata
+from bertie.model.formats.weights import load_model, save_model
 from bertie.model.heads import (
     ClassificationModel,
     LanguageModel,
@@ -22,7 +23,6 @@ from bertie.model.heads import (
     QuestionAnsweringModel,
     TokenClassificationModel,
 )
-from bertie.model.weights import load_model, save_model
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
@@ -46,8 +46,8 @@ def seed():
 
 def saved(path, model, bilstm=False):
     labels = ("a", "b", "c") if isinstance(model, ClassificationModel | TokenClassificationModel) else ()
-    description = Description(CONFIG, model.architecture, labels, Tokenizer(VOCABULARY), bilstm=bilstm)
-    save_model(path, model, description, "card")
+    metadata = ModelMetadata(CONFIG, model.architecture, labels, Tokenizer(VOCABULARY), bilstm=bilstm)
+    save_model(path, model, metadata, "card")
     return load_model(path)[0]
 
 

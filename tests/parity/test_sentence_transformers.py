@@ -13,11 +13,11 @@ from tests.inference.small_models import CONFIG, TOKENIZER, save_small
 import bertie
 from bertie.base.errors import ModelError, SettingsError
 from bertie.base.files import read_json, write_json
-from bertie.model.conversion import convert
-from bertie.model.directory import Description
+from bertie.model.formats.conversion import convert
+from bertie.model.formats.directory import ModelMetadata
+from bertie.model.formats.sentence_transformers import Embedding
+from bertie.model.formats.weights import save_model
 from bertie.model.heads import EncoderModel
-from bertie.model.sentence_transformers import Embedding
-from bertie.model.weights import save_model
 
 TEXTS = ["the cat sat on a mat .", "", "Paris, 2019!", "a cat and " * 90, "mats"]
 
@@ -39,8 +39,8 @@ def assert_close(actual, expected):
 def save(path, embedding):
     torch.manual_seed(1)
     model = EncoderModel(CONFIG)
-    description = Description(CONFIG, model.architecture, (), TOKENIZER, embedding=embedding)
-    save_model(path, model, description, "card")
+    metadata = ModelMetadata(CONFIG, model.architecture, (), TOKENIZER, embedding=embedding)
+    save_model(path, model, metadata, "card")
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])

@@ -13,7 +13,8 @@ from bertie.base.errors import ModelError
 from bertie.base.files import read_json, write_json
 from bertie.model.batch import pack
 from bertie.model.config import BertConfig
-from bertie.model.directory import Description, read_description
+from bertie.model.formats.directory import ModelMetadata, read_metadata
+from bertie.model.formats.weights import load_model, load_weights, save_model
 from bertie.model.heads import (
     ClassificationModel,
     EncoderModel,
@@ -24,7 +25,6 @@ from bertie.model.heads import (
     QuestionAnsweringModel,
     TokenClassificationModel,
 )
-from bertie.model.weights import load_model, load_weights, save_model
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
@@ -102,8 +102,8 @@ def close(actual, expected):
 
 def saved(path, model, labels=(), problem_type="single_label_classification"):
     """The model, from a directory."""
-    description = Description(CONFIG, model.architecture, labels, Tokenizer(VOCABULARY), problem_type)
-    save_model(path, model, description, "card")
+    metadata = ModelMetadata(CONFIG, model.architecture, labels, Tokenizer(VOCABULARY), problem_type)
+    save_model(path, model, metadata, "card")
     return bertie.load(path)
 
 
@@ -151,9 +151,9 @@ def test_theirs_load_here(tmp_path, name):
     theirs = getattr(transformers, wanted.architecture)(config)
     theirs.save_pretrained(tmp_path)
     VOCABULARY.save(tmp_path / "vocab.txt")
-    ours, description = load_model(tmp_path)
+    ours, metadata = load_model(tmp_path)
     assert type(ours) is type(wanted)
-    assert description.labels == labels
+    assert metadata.labels == labels
     assert getattr(ours, "problem_type", None) == getattr(wanted, "problem_type", None)
     close(ours(BATCH), their_logits(theirs, name))
 
@@ -306,11 +306,11 @@ def test_an_encoder_without_a_pooler_has_none(tmp_path):
     theirs = transformers.BertModel(transformers.BertConfig(**CONFIG.model_dump()), add_pooling_layer=False)
     theirs.save_pretrained(tmp_path / "theirs")
     VOCABULARY.save(tmp_path / "theirs" / "vocab.txt")
-    ours, description = load_model(tmp_path / "theirs")
+    ours, metadata = load_model(tmp_path / "theirs")
     sequence_output, pooled_output = ours(BATCH)
     assert pooled_output is None
     close(sequence_output, theirs.eval()(**padded(BATCH)).last_hidden_state[real(BATCH)])
-    save_model(tmp_path / "again", ours, description, "card")
+    save_model(tmp_path / "again", ours, metadata, "card")
     assert not any("pooler" in name for name in load_file(tmp_path / "again" / "model.safetensors"))
     load_model(tmp_path / "again")
 
@@ -329,9 +329,9 @@ def test_a_directory_of_2019(tmp_path, file):
     config = {**CONFIG.model_dump(exclude={"is_decoder"}), "finetuning_task": "mnli", "num_labels": 3}
     write_json(tmp_path / file, {**config, "torchscript": False, "pruned_heads": {}})
     VOCABULARY.save(tmp_path / "vocab.txt")
-    ours, description = load_model(tmp_path, allow_pickle=True)
-    assert description.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
-    assert description.tokenizer.lowercase
+    ours, metadata = load_model(tmp_path, allow_pickle=True)
+    assert metadata.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+    assert metadata.tokenizer.lowercase
     close(ours(BATCH), theirs(**padded(BATCH)).logits)
 
 
@@ -340,15 +340,15 @@ def test_real_files(shared_data, tmp_path, name):
     path = shared_data / "checkpoints" / name
     with pytest.raises(ModelError, match="--allow-pickle"):
         load_model(path)
-    ours, description = load_model(path, allow_pickle=True)
+    ours, metadata = load_model(path, allow_pickle=True)
     tokenizer = transformers.AutoTokenizer.from_pretrained(path)
     theirs = getattr(transformers, ours.architecture).from_pretrained(path).eval()
-    assert description.labels == tuple(theirs.config.id2label.values())
-    save_model(tmp_path / "again", ours, description, "card")
+    assert metadata.labels == tuple(theirs.config.id2label.values())
+    save_model(tmp_path / "again", ours, metadata, "card")
     again, _ = load_model(tmp_path / "again")
     text = "A sentence of 2021, with Names: Café Müller!"
     for pair in (None, "and another"):
-        encoding = description.tokenizer.encode(text, pair, max_length=16)
+        encoding = metadata.tokenizer.encode(text, pair, max_length=16)
         inputs = tokenizer(text, pair, max_length=16, truncation=True, return_tensors="pt")
         assert encoding.input_ids.tolist() == inputs["input_ids"][0].tolist()
         batch = pack(encoding.input_ids, encoding.token_type_ids, encoding.bounds)
@@ -362,10 +362,10 @@ def test_entries_beyond_the_embeddings(tmp_path):
     """Those that no text has are dropped; any other is refused."""
     saved(tmp_path, PreTrainingModel(CONFIG))
     Vocabulary([*VOCABULARY.tokens, "Upper", "##É", "two words"]).save(tmp_path / "vocab.txt")
-    assert read_description(tmp_path).tokenizer.vocabulary.tokens == VOCABULARY.tokens
+    assert read_metadata(tmp_path).tokenizer.vocabulary.tokens == VOCABULARY.tokens
     Vocabulary([*VOCABULARY.tokens, "Upper", "##z"]).save(tmp_path / "vocab.txt")
     with pytest.raises(ModelError, match="the tokenizer has 87 entries, but the model has embeddings for 85"):
-        read_description(tmp_path)
+        read_metadata(tmp_path)
 
 
 def test_a_regression_with_several_outputs_is_refused(tmp_path):
@@ -382,7 +382,7 @@ def test_labels_stand_in_the_order_of_their_numbers(tmp_path):
     config["id2label"] = {number: numbers[number] for number in sorted(numbers)}  # 0, 1, 10, 11, 2, …
     write_json(tmp_path / "config.json", config)
     VOCABULARY.save(tmp_path / "vocab.txt")
-    assert read_description(tmp_path).labels == TWELVE
+    assert read_metadata(tmp_path).labels == TWELVE
 
 
 def test_a_masked_lm_alone_fills_masks(tmp_path):

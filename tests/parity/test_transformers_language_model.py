@@ -15,9 +15,9 @@ from transformers import AutoModelForCausalLM, BertForTokenClassification, BertL
 from transformers import BertConfig as TheirConfig
 
 from bertie.model.config import BertConfig
-from bertie.model.directory import Description
+from bertie.model.formats.directory import ModelMetadata
+from bertie.model.formats.weights import load_model, save_model
 from bertie.model.heads import LanguageModel, TokenClassificationModel
-from bertie.model.weights import load_model, save_model
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
@@ -60,11 +60,11 @@ def test_their_directory_loads_here_and_ours_there(tmp_path):
     theirs = BertLMHeadModel(TheirConfig(**DECODER)).eval()
     theirs.save_pretrained(tmp_path / "theirs")
     Tokenizer(VOCABULARY).save(tmp_path / "theirs", 64)
-    ours, description = load_model(tmp_path / "theirs")
-    assert description.config.is_decoder
+    ours, metadata = load_model(tmp_path / "theirs")
+    assert metadata.config.is_decoder
     batch = ragged_batch()
     torch.testing.assert_close(ours(batch), theirs(**padded(batch)).logits[real(batch)], atol=1e-5, rtol=1e-5)
-    save_model(tmp_path / "ours", ours, description, "card")
+    save_model(tmp_path / "ours", ours, metadata, "card")
     again, info = AutoModelForCausalLM.from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert isinstance(again, BertLMHeadModel)
     assert not info["missing_keys"]
@@ -75,8 +75,8 @@ def test_their_directory_loads_here_and_ours_there(tmp_path):
 def test_a_tagger_that_reads_from_left_to_right_is_theirs_too(tmp_path):
     config = BertConfig(**DECODER)
     ours = TokenClassificationModel(config, 2).eval()
-    description = Description(config, ours.architecture, ("a", "b"), Tokenizer(VOCABULARY))
-    save_model(tmp_path / "model", ours, description, "card")
+    metadata = ModelMetadata(config, ours.architecture, ("a", "b"), Tokenizer(VOCABULARY))
+    save_model(tmp_path / "model", ours, metadata, "card")
     theirs = BertForTokenClassification.from_pretrained(tmp_path / "model")
     batch = ragged_batch()
     torch.testing.assert_close(ours(batch), theirs(**padded(batch)).logits[real(batch)], atol=1e-5, rtol=1e-5)

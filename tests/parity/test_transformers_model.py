@@ -21,8 +21,8 @@ from transformers import BertForMaskedLM, BertForPreTraining, BertModel
 from bertie.base.settings import resolve
 from bertie.model.batch import PackedBatch
 from bertie.model.config import BertConfig
+from bertie.model.formats.weights import load_weights
 from bertie.model.heads import EncoderModel, MaskedLMModel, PreTrainingModel
-from bertie.model.weights import load_weights
 from bertie.recipes import FOLDER, read_recipe
 
 WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

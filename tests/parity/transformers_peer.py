@@ -8,7 +8,7 @@ from torch import nn
 from transformers import BertModel
 
 from bertie.model.batch import PackedBatch, pack
-from bertie.model.weight_names import their_names
+from bertie.model.formats.weight_names import their_names
 
 # Wider initial weights than the paper's, so that attention is not nearly uniform.
 SHAPE = {

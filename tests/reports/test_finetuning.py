@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from bertie.reports.finetuning import MOST_LABELS, write_report, write_search_report
-from bertie.tasks.details import Details, LabelFigures, Mistake, ThresholdCurve
-from bertie.tasks.search import Cell, Search
+from bertie.tasks.error_analysis import ErrorAnalysis, LabelFigures, Mistake, ThresholdCurve
+from bertie.training.search import Search, Trial
 
 HOSTILE = "<script>alert(1)</script>"
 ROWS: list[dict[str, Any]] = [
@@ -21,7 +21,7 @@ def evaluated(*parts: str) -> list[dict[str, Any]]:
     return [*ROWS, {"kind": "evaluation", "step": 90, "phase": 0, **scores}]
 
 
-def written(path: Path, details: dict[str, Details], scores: dict[str, dict[str, float]]) -> str:
+def written(path: Path, details: dict[str, ErrorAnalysis], scores: dict[str, dict[str, float]]) -> str:
     rows = evaluated(*scores) if scores else ROWS
     write_report(path, "a title", rows, scores, details, "seed = 0\n", main_metric="f1")
     return path.read_text(encoding="utf-8")
@@ -32,7 +32,9 @@ def by_label(count: int) -> dict[str, LabelFigures]:
 
 
 def test_a_report_has_its_figures_scores_curves_labels_mistakes_and_settings(tmp_path: Path) -> None:
-    details = Details(by_label(2), np.array([[80, 20], [5, 94]]), mistakes=[Mistake("a text", "x", "y")])
+    details = ErrorAnalysis(
+        by_label(2), np.array([[80, 20], [5, 94]]), mistakes=[Mistake("a text", "x", "y")]
+    )
     html = written(tmp_path / "report.html", {"dev": details}, {"dev": {"f1": 81.25, "accuracy": 90.5}})
     for text in ("a title", "81.25", "90.50", "2,880", "What dev shows", "label-01", "50.25", "62.50"):
         assert f">{text}<" in html, text
@@ -44,7 +46,7 @@ def test_a_report_has_its_figures_scores_curves_labels_mistakes_and_settings(tmp
 
 def test_each_part_has_a_column_and_a_section(tmp_path: Path) -> None:
     scores = {"matched": {"f1": 81.25, "total": 7}, "mismatched": {"f1": 79.5}}
-    html = written(tmp_path / "report.html", {name: Details(by_label(3)) for name in scores}, scores)
+    html = written(tmp_path / "report.html", {name: ErrorAnalysis(by_label(3)) for name in scores}, scores)
     for text in ("What matched shows", "What mismatched shows", "f1, matched", "f1, mismatched", "7", "–"):
         assert f">{text}<" in html, text
 
@@ -59,12 +61,12 @@ def test_regressions_thresholds_and_many_classes_have_their_own_pictures(tmp_pat
     numbers = np.array([1.0, 2.0, 3.0])
     curve = ThresholdCurve(numbers, 10 * numbers, 20 * numbers, 2.0)
     regression = written(
-        tmp_path / "a.html", {"dev": Details(numbers=(numbers, numbers))}, {"dev": {"f1": 1.0}}
+        tmp_path / "a.html", {"dev": ErrorAnalysis(numbers=(numbers, numbers))}, {"dev": {"f1": 1.0}}
     )
     assert ">gold</text>" in regression
-    threshold = written(tmp_path / "b.html", {"dev": Details(thresholds=curve)}, {"dev": {"f1": 1.0}})
+    threshold = written(tmp_path / "b.html", {"dev": ErrorAnalysis(thresholds=curve)}, {"dev": {"f1": 1.0}})
     assert ">chosen: 2</text>" in threshold
-    details = Details(by_label(MOST_LABELS + 1), confused=[("label-00", "label-30", 1234)])
+    details = ErrorAnalysis(by_label(MOST_LABELS + 1), confused=[("label-00", "label-30", 1234)])
     many = written(tmp_path / "c.html", {"dev": details}, {"dev": {"f1": 1.0}})
     assert ">1,234</td>" in many
     assert f"the {MOST_LABELS} commonest" in many
@@ -75,7 +77,7 @@ def test_regressions_thresholds_and_many_classes_have_their_own_pictures(tmp_pat
 
 def test_nothing_of_a_users_data_is_markup(tmp_path: Path) -> None:
     label = f"{HOSTILE} שלום {'x' * 200}"
-    details = Details(
+    details = ErrorAnalysis(
         {label: LabelFigures(1.0, 2.0, 3.0, 4)},
         np.array([[4]]),
         [(label, label, 2)],
@@ -89,7 +91,7 @@ def test_nothing_of_a_users_data_is_markup(tmp_path: Path) -> None:
 @pytest.mark.parametrize("restarts", [1, 3])
 def test_a_search_has_its_cells_and_the_choice(tmp_path: Path, restarts: int) -> None:
     cells = [
-        Cell(size, rate, 3, (tmp_path,) * restarts, tuple(score + 0.5 * i for i in range(restarts)))
+        Trial(size, rate, 3, (tmp_path,) * restarts, tuple(score + 0.5 * i for i in range(restarts)))
         for size, rate, score in ((16, 5e-5, 80.0), (16, 3e-5, 84.0), (32, 2e-5, 82.0))
     ]
     write_search_report(tmp_path / "report.html", "a title", "f1", Search(cells, cells[1]))

@@ -43,6 +43,6 @@ def test_of_a_left_to_right_model_the_next_words_are_told(tmp_path: Path) -> Non
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     write_report(tmp_path / "report.html", tmp_path / "metrics.jsonl", "")
     page = (tmp_path / "report.html").read_text()
-    for shown in ("12.5%", "next words", "Language-model loss", "Next words found", "word frequency"):
+    for shown in ("12.5%", "next tokens", "Language-model loss", "Next words found", "word frequency"):
         assert shown in page
     assert "Masked-LM loss" not in page  # no empty panel

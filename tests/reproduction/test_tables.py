@@ -8,8 +8,8 @@ from bertie.corpus.examples import ExampleSettings
 from bertie.model.config import BertConfig
 from bertie.recipes import FOLDER, read_recipe
 from bertie.reproduction.tables import Table, read_scale, read_table
-from bertie.tasks.catalogue import TASKS
-from bertie.tasks.finetuning import FinetuningSettings
+from bertie.tasks.registry import TASKS
+from bertie.training.finetuning import FinetuningSettings
 from bertie.training.pretraining import PretrainingSettings
 
 TABLES = sorted(path.stem for path in FOLDER.glob("*.toml") if "rows" in read_recipe(path.stem))
@@ -110,8 +110,10 @@ def test_the_shares_of_table_8_are_its_rows_names():
     table = read_table("table8", scale)
     for row in table.rows:
         examples = resolve(ExampleSettings, table.pretraining_of(row, scale).get("examples", {}))
-        rest = 1 - examples.mask_share - examples.keep_share
-        shares = [round(100 * share) for share in (examples.mask_share, examples.keep_share, rest)]
+        rest = 1 - examples.mask_probability - examples.keep_probability
+        shares = [
+            round(100 * share) for share in (examples.mask_probability, examples.keep_probability, rest)
+        ]
         assert "/".join(map(str, shares)) == row.name
 
 

@@ -15,10 +15,15 @@ from hypothesis import strategies as st
 
 from bertie.base.errors import DataError, ModelError, SettingsError
 from bertie.tasks.classification import LabelledTexts
-from bertie.tasks.custom import OwnChoices, OwnQuestions, OwnTags, OwnTexts
+from bertie.tasks.custom import (
+    CustomClassification,
+    CustomMultipleChoice,
+    CustomQuestionAnswering,
+    CustomTagging,
+)
 from bertie.tasks.ner import TaggedSentences
-from bertie.tasks.squad_decoding import SpanPredictions
-from bertie.tasks.squad_questions import read_questions
+from bertie.tasks.squad.decoding import SpanPredictions
+from bertie.tasks.squad.questions import read_questions
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
@@ -41,7 +46,7 @@ def texts_and_labels(labels):
 
 def fit(path, task=None):
     """The task fitted to a file, and its labels as numbers."""
-    task = task or OwnTexts()
+    task = task or CustomClassification()
     examples = task.read(path, labelled=True)
     task = task.fitted(examples)
     task.check_training(examples, path)
@@ -59,7 +64,7 @@ def test_classes_are_inferred(tmp_path, suffix):
     )
     assert gold == [1, 0, 0, 1, 1]
     assert task.label_counts(task.read(path, labelled=True)) == {"bad": 2, "good": 3}
-    assert OwnTexts().read(path, labelled=False).labels is None
+    assert CustomClassification().read(path, labelled=False).labels is None
 
 
 def test_numbers_are_classes_in_order_of_size_and_those_with_fractions_a_regression(tmp_path):
@@ -75,9 +80,12 @@ def test_numbers_are_classes_in_order_of_size_and_those_with_fractions_a_regress
 
 def test_the_type_can_be_given(tmp_path):
     path = write(tmp_path / "a.csv", texts_and_labels(["1", "2", "2", "1"]))
-    assert fit(path, OwnTexts().settled("regression"))[1] == [1, 2, 2, 1]
+    assert fit(path, CustomClassification().settled("regression"))[1] == [1, 2, 2, 1]
     path = write(tmp_path / "b.csv", texts_and_labels(["1.1", "2.1", "2.1", "1.1"]))
-    assert fit(path, OwnTexts().settled("single_label_classification"))[0].labels == ("1.1", "2.1")
+    assert fit(path, CustomClassification().settled("single_label_classification"))[0].labels == (
+        "1.1",
+        "2.1",
+    )
 
 
 def test_several_labels(tmp_path):
@@ -87,14 +95,14 @@ def test_several_labels(tmp_path):
         assert (task.labels, task.problem_type) == (("news", "sport"), "multi_label_classification")
         assert gold == [[True, True], [False, False], [True, False], [True, True]]
     joined = write(tmp_path / "a.csv", texts_and_labels(["sport | news", "", "news", "news|sport|"]))
-    assert fit(joined, OwnTexts(separator="|"))[1] == gold
+    assert fit(joined, CustomClassification(separator="|"))[1] == gold
     assert task.label_counts(task.read(tmp_path / "a.jsonl", labelled=True)) == {"news": 3, "sport": 2}
 
 
 def test_pairs_and_named_columns(tmp_path):
     table = {"b": ["x", "y", "z"], "a": ["1", "2", "3"], "stars": ["p", "q", "p"], "other": ["", "", ""]}
     path = write(tmp_path / "a.csv", table)
-    examples = OwnTexts(text="a", pair="b", label="stars").read(path, labelled=True)
+    examples = CustomClassification(text="a", pair="b", label="stars").read(path, labelled=True)
     assert (examples.texts, examples.pairs, examples.labels) == (table["a"], table["b"], table["stars"])
 
 
@@ -105,7 +113,7 @@ names = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1)
 def test_every_label_has_a_number_of_its_own(labels):
     labels = labels * 2
     examples = LabelledTexts(["text"] * len(labels), labels=labels)
-    task = OwnTexts().settled("single_label_classification").fitted(examples)
+    task = CustomClassification().settled("single_label_classification").fitted(examples)
     assert sorted(task.labels) == sorted(set(labels))
     assert [task.labels[number] for number in task.gold(examples)] == labels
 
@@ -118,29 +126,53 @@ def training(lines):
     ("task", "content", "message"),
     [
         (
-            OwnTexts(),
+            CustomClassification(),
             training(["a,x", "b,y", "c,x", "d,z"]),
             r"line 3: no other example has the label 'y' \(",
         ),
-        (OwnTexts(), training(["a,x", '"b\nb",x', "c,z", "d,x"]), "line 5: no other example has .* 'z'; add"),
-        (OwnTexts(), training(["a,x", "b,x"]), "line 2: all examples have this one's label, 'x'; add others"),
-        (OwnTexts(), training(["a,1.5", "b,nan", "c,2.5"]), "line 3: 'nan' is no number, so that .*'1.5'"),
-        (OwnTexts(), training(["a,0.5", "b,0.5"]), "line 2: all examples have this one's label"),
         (
-            OwnTexts(),
+            CustomClassification(),
+            training(["a,x", '"b\nb",x', "c,z", "d,x"]),
+            "line 5: no other example has .* 'z'; add",
+        ),
+        (
+            CustomClassification(),
+            training(["a,x", "b,x"]),
+            "line 2: all examples have this one's label, 'x'; add others",
+        ),
+        (
+            CustomClassification(),
+            training(["a,1.5", "b,nan", "c,2.5"]),
+            "line 3: 'nan' is no number, so that .*'1.5'",
+        ),
+        (CustomClassification(), training(["a,0.5", "b,0.5"]), "line 2: all examples have this one's label"),
+        (
+            CustomClassification(),
             training(["a,x", ",y"]),
             "line 3: no text in the column 'text'; add it or delete the row",
         ),
-        (OwnTexts(), training(["a,x", " ,y"]), "line 3: ' ', which is no text, in the column 'text'"),
-        (OwnTexts(), training(["a,x", "b,"]), "line 3: no label in the column 'label'; add it or delete"),
-        (OwnTexts().settled("regression"), training(["a,1", "b,high"]), "line 3: 'high' is not a number"),
         (
-            OwnTexts().settled("multi_label_classification"),
+            CustomClassification(),
+            training(["a,x", " ,y"]),
+            "line 3: ' ', which is no text, in the column 'text'",
+        ),
+        (
+            CustomClassification(),
+            training(["a,x", "b,"]),
+            "line 3: no label in the column 'label'; add it or delete",
+        ),
+        (
+            CustomClassification().settled("regression"),
+            training(["a,1", "b,high"]),
+            "line 3: 'high' is not a number",
+        ),
+        (
+            CustomClassification().settled("multi_label_classification"),
             training(["a,x|y", "b,x"]),
             r"line 2: 'x\|y' is not a list of labels; name the separator",
         ),
-        (OwnTexts(), "text,label\n", "empty"),
-        (OwnTexts(), "", "empty"),
+        (CustomClassification(), "text,label\n", "empty"),
+        (CustomClassification(), "", "empty"),
     ],
 )
 def test_bad_training_files(tmp_path, task, content, message):
@@ -155,7 +187,7 @@ def test_what_is_no_label(tmp_path, label):
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps({"text": "a", "label": label}))
     with pytest.raises(DataError, match=r"line 1: .* in the column 'label' is no label; write a string"):
-        OwnTexts().read(path, labelled=True)
+        CustomClassification().read(path, labelled=True)
 
 
 @pytest.mark.parametrize(
@@ -178,8 +210,8 @@ def test_predictions_of_ones_own_labels_without_training(tmp_path, gold, predict
     path = write(tmp_path / "gold.jsonl", texts_and_labels(gold))
     rows = [f"{i}\t{label}\n" for i, label in enumerate(predicted)]
     (tmp_path / "predictions.tsv").write_text("index\tprediction\n" + "".join(rows))
-    examples = OwnTexts().read(path, labelled=True)
-    task = OwnTexts().fitted_to_predictions(examples, tmp_path / "predictions.tsv")
+    examples = CustomClassification().read(path, labelled=True)
+    task = CustomClassification().fitted_to_predictions(examples, tmp_path / "predictions.tsv")
     assert task.labels == labels
     predictions = task.read_predictions(examples, tmp_path / "predictions.tsv")
     assert task.score(examples, predictions) == pytest.approx(scores)
@@ -188,7 +220,7 @@ def test_predictions_of_ones_own_labels_without_training(tmp_path, gold, predict
 @pytest.mark.parametrize("separator", ["\t", "\n", " ", "  "])
 def test_labels_may_be_separated_by_white_space(tmp_path, separator):
     path = write(tmp_path / "a.jsonl", texts_and_labels([f"x{separator} y", 3]))
-    assert OwnTexts(separator=separator).read(path, labelled=True).labels == [("x", "y"), ("3",)]
+    assert CustomClassification(separator=separator).read(path, labelled=True).labels == [("x", "y"), ("3",)]
 
 
 def test_many_labels_of_one_example_are_counted(tmp_path):
@@ -202,7 +234,7 @@ def test_a_missing_column(tmp_path):
     with pytest.raises(
         SettingsError, match=r"no column 'texts'; did you mean 'text'\? there are: text, label"
     ):
-        OwnTexts(text="texts").read(path, labelled=True)
+        CustomClassification(text="texts").read(path, labelled=True)
 
 
 def test_labels_of_one_type_only(tmp_path):
@@ -231,7 +263,7 @@ def test_dev_has_the_training_labels_only(tmp_path):
 
 
 def test_a_models_labels_and_type_stand_for_training_examples(tmp_path):
-    task = OwnTexts().settled("single_label_classification").with_labels(["y", "x"])
+    task = CustomClassification().settled("single_label_classification").with_labels(["y", "x"])
     examples = task.read(write(tmp_path / "a.csv", texts_and_labels(["x", "x"])), labelled=True)
     assert task.gold(examples).tolist() == [1, 1]
 
@@ -242,14 +274,14 @@ SENTENCES = {"words": [["Ada", "Lovelace", "wrote"], ["London"]], "tags": [["B-P
 def test_tags(tmp_path):
     for suffix in (".jsonl", ".parquet"):
         path = write(tmp_path / f"a{suffix}", SENTENCES)
-        task = OwnTags()
+        task = CustomTagging()
         examples = task.read(path, labelled=True)
         assert (examples.words, examples.tags) == (SENTENCES["words"], SENTENCES["tags"])
         assert examples.documents.tolist() == [0, 1, 2]
         assert task.fitted(examples).labels == ("O", "B-L", "B-P", "I-P")
         assert task.read(path, labelled=False).tags is None
     (tmp_path / "a.txt").write_text("Ada B-P\nwrote O\n")
-    assert OwnTags().read(tmp_path / "a.txt", labelled=True).tags == [["B-P", "O"]]
+    assert CustomTagging().read(tmp_path / "a.txt", labelled=True).tags == [["B-P", "O"]]
 
 
 PARTS_OF_SPEECH = [["PROPN", "PROPN", "VERB"], ["PROPN"]]
@@ -266,11 +298,11 @@ def tag_file(tmp_path, name, tags, words=SENTENCES["words"]):
 @pytest.mark.parametrize("suffix", [".jsonl", ".txt"])
 def test_plain_tags(tmp_path, suffix):
     path = tag_file(tmp_path, f"train{suffix}", PARTS_OF_SPEECH)
-    examples = OwnTags().read(path, labelled=True)
+    examples = CustomTagging().read(path, labelled=True)
     assert (examples.tags, examples.scheme) == (PARTS_OF_SPEECH, "plain")
-    task = OwnTags().fitted(examples)
+    task = CustomTagging().fitted(examples)
     assert (task.labels, task.main_metric) == (("PROPN", "VERB"), "accuracy")
-    assert OwnTags().with_labels(["VERB", "PROPN"]).main_metric == "accuracy"
+    assert CustomTagging().with_labels(["VERB", "PROPN"]).main_metric == "accuracy"
 
     dev = task.read(tag_file(tmp_path, f"dev{suffix}", [["NOUN", "VERB", "VERB"], ["VERB"]]), labelled=True)
     task.write_predictions(dev, PARTS_OF_SPEECH, tmp_path / "predictions.conll")
@@ -283,31 +315,31 @@ def test_plain_tags(tmp_path, suffix):
     with pytest.raises(DataError, match=f"line {line}: 'B-PER' is no plain tag"):
         task.read(mixed, labelled=True)
     with pytest.raises(DataError, match="line 1: 'VERB' is no tag of an entity"):
-        OwnTags().read(mixed, labelled=True)
+        CustomTagging().read(mixed, labelled=True)
     with pytest.raises(DataError, match="line 1: 'PROPN' is no tag of an entity"):
-        OwnTags().with_labels(["O", "B-PER"]).read(path, labelled=True)
+        CustomTagging().with_labels(["O", "B-PER"]).read(path, labelled=True)
     with pytest.raises(ModelError, match="label 0 cannot be used here: 'O' is no plain tag"):
         task.with_labels(["O", "B-PER"])
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".txt"])
 def test_tags_that_training_does_not_have_are_named_and_scored(tmp_path, capsys, suffix):
-    task = OwnTags().with_labels(["O", "B-L"])
+    task = CustomTagging().with_labels(["O", "B-L"])
     path = tag_file(tmp_path, f"dev{suffix}", SENTENCES["tags"][::-1], SENTENCES["words"][::-1])
     examples = task.read(path, labelled=True)
     message = f"{path}: sentence 2: tags that training does not have, and no answer will: B-P, I-P\n"
     assert capsys.readouterr() == ("", message)
     assert task.score(examples, [["B-L"], ["O", "O", "O"]])["recall"] == 50
-    OwnTags().read(path, labelled=True)  # whose labels nobody knows yet
+    CustomTagging().read(path, labelled=True)  # whose labels nobody knows yet
     assert capsys.readouterr() == ("", "")
 
 
 def test_tags_that_are_all_the_same_cannot_be_learnt(tmp_path):
     for tag in ("O", "NOUN"):
         path = tag_file(tmp_path, "train.txt", [[tag] * 3, [tag]])
-        examples = OwnTags().read(path, labelled=True)
+        examples = CustomTagging().read(path, labelled=True)
         with pytest.raises(DataError, match=rf"train\.txt: all words have the first one's tag, '{tag}'; add"):
-            OwnTags().fitted(examples).check_training(examples, path)
+            CustomTagging().fitted(examples).check_training(examples, path)
 
 
 words_and_answers = st.lists(st.tuples(st.sampled_from("NVAX"), st.sampled_from("NVA")), min_size=1)
@@ -319,7 +351,7 @@ def test_plain_tags_have_the_scores_of_scikit_learn(words, data):
     sentences = [words[first:end] for first, end in itertools.pairwise(cuts)]
     gold, predicted = ([[pair[i] for pair in sentence] for sentence in sentences] for i in (0, 1))
     examples = TaggedSentences.of(gold, gold, np.array([0, len(gold)]))
-    scores = OwnTags().with_labels("NVA").score(examples, predicted)
+    scores = CustomTagging().with_labels("NVA").score(examples, predicted)
     columns = list(zip(*words, strict=True))
     assert scores == {
         "accuracy": pytest.approx(100 * sklearn.metrics.accuracy_score(*columns)),
@@ -341,7 +373,7 @@ def test_plain_tags_have_the_scores_of_scikit_learn(words, data):
 def test_bad_tags(tmp_path, words, tags, message):
     path = write(tmp_path / "a.jsonl", {"words": words, "tags": tags})
     with pytest.raises(DataError, match=message):
-        OwnTags().read(path, labelled=True)
+        CustomTagging().read(path, labelled=True)
 
 
 def question_table(questions, as_lists):
@@ -365,16 +397,16 @@ def test_questions_of_a_table_are_those_of_squads_json(tmp_path, shared_data, su
     source = next((shared_data / "squad").glob("dev*2.0.json"))
     expected = read_questions(source)
     table = {name: column[:500] for name, column in question_table(expected, suffix == ".parquet").items()}
-    questions = OwnQuestions().read(write(tmp_path / f"a{suffix}", table), labelled=True)
+    questions = CustomQuestionAnswering().read(write(tmp_path / f"a{suffix}", table), labelled=True)
     assert questions.ids == expected.ids[:500]
     assert questions.answers == expected.answers[:500]
     for i in range(500):
         context = questions.contexts[questions.context_of_question[i]]
         assert context == expected.contexts[expected.context_of_question[i]]
     assert len(set(questions.contexts)) == len(questions.contexts)
-    assert OwnQuestions().fitted(questions).version == "2.0"
-    assert OwnQuestions().read(tmp_path / f"a{suffix}", labelled=False).answers is None
-    assert OwnQuestions().read(source, labelled=True).ids == expected.ids
+    assert CustomQuestionAnswering().fitted(questions).version == "2.0"
+    assert CustomQuestionAnswering().read(tmp_path / f"a{suffix}", labelled=False).answers is None
+    assert CustomQuestionAnswering().read(source, labelled=True).ids == expected.ids
 
 
 ONE_QUESTION = {
@@ -406,13 +438,13 @@ def test_bad_questions(tmp_path, change, message):
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps(ONE_QUESTION) + "\n" + json.dumps(ONE_QUESTION | {"id": 8} | change))
     with pytest.raises(DataError, match=message):
-        OwnQuestions().read(path, labelled=True)
+        CustomQuestionAnswering().read(path, labelled=True)
 
 
 def test_questions_that_all_have_answers_are_of_version_1(tmp_path):
     (tmp_path / "a.jsonl").write_text(json.dumps(ONE_QUESTION))
-    questions = OwnQuestions().read(tmp_path / "a.jsonl", labelled=True)
-    assert OwnQuestions().fitted(questions).version == "1.1"
+    questions = CustomQuestionAnswering().read(tmp_path / "a.jsonl", labelled=True)
+    assert CustomQuestionAnswering().fitted(questions).version == "1.1"
 
 
 @pytest.mark.parametrize("name", ["dev.jsonl", "dev.json"])
@@ -423,7 +455,7 @@ def test_a_question_without_an_answer_among_those_of_version_1_scores_0(tmp_path
         (tmp_path / name).write_text(json.dumps(document))
     else:
         (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in questions))
-    unfitted = OwnQuestions()
+    unfitted = CustomQuestionAnswering()
     assert unfitted.read(tmp_path / name, labelled=True).ids == ["7", "8"]
     assert capsys.readouterr().err == ""
     task = replace(unfitted, version="1.1")
@@ -441,13 +473,13 @@ def test_choices(tmp_path):
         "three": ["g", "h"],
         "label": [2, 0],
     }
-    columns = OwnChoices(endings=("one", "two", "three"))
+    columns = CustomMultipleChoice(endings=("one", "two", "three"))
     expected = columns.read(write(tmp_path / "a.csv", table), labelled=True)
     assert expected.endings == [["c", "e", "g"], ["d", "f", "h"]]
     assert expected.labels.tolist() == [2, 0]
     listed = {"context": table["context"], "endings": expected.endings, "label": table["label"]}
     for suffix in (".jsonl", ".parquet"):
-        examples = OwnChoices().read(write(tmp_path / f"a{suffix}", listed), labelled=True)
+        examples = CustomMultipleChoice().read(write(tmp_path / f"a{suffix}", listed), labelled=True)
         assert (examples.contexts, examples.endings) == (expected.contexts, expected.endings)
         assert examples.labels.tolist() == [2, 0]
     tokenizer = Tokenizer(Vocabulary([*SPECIAL_TOKENS, *"abcdefgh"]))
@@ -470,4 +502,4 @@ def test_choices(tmp_path):
 def test_bad_choices(tmp_path, endings, label, message):
     path = write(tmp_path / "a.jsonl", {"context": ["x", "y"], "endings": endings, "label": label})
     with pytest.raises(DataError, match=message):
-        OwnChoices().read(path, labelled=True)
+        CustomMultipleChoice().read(path, labelled=True)

@@ -11,7 +11,7 @@ from seqeval.scheme import IOB2, IOBES, Entities
 
 from bertie.tasks.entities import (
     Counts,
-    Entity,
+    EntitySpan,
     count_entities,
     entity_scores,
     find_entities,
@@ -30,21 +30,21 @@ LETTERS = {  # first of several words, between, last, alone; IOB1 needs a look a
 
 
 @st.composite
-def sentences_of_entities(draw: st.DrawFn) -> tuple[list[Entity], int]:
+def sentences_of_entities(draw: st.DrawFn) -> tuple[list[EntitySpan], int]:
     """Entities of a sentence, some touching, and the number of its words."""
     entities, end = [], 0
     for kind, gap, length in draw(
         st.lists(st.tuples(st.sampled_from(TYPES), st.integers(0, 2), st.integers(1, 4)), max_size=5)
     ):
-        entities.append(Entity(kind, end + gap, end + gap + length))
+        entities.append(EntitySpan(kind, end + gap, end + gap + length))
         end += gap + length
     return entities, end + draw(st.integers(0, 2))
 
 
-def written(entities: list[Entity], words: int, scheme: str) -> list[str]:
+def written(entities: list[EntitySpan], words: int, scheme: str) -> list[str]:
     """Entities as tags, straight from the definition of the scheme."""
     tags = ["O"] * words
-    before = Entity("", -1, -1)
+    before = EntitySpan("", -1, -1)
     for kind, first, end in entities:
         if scheme == "IOB1":
             touching = before.end == first and before.type == kind
@@ -54,7 +54,7 @@ def written(entities: list[Entity], words: int, scheme: str) -> list[str]:
             length = end - first
             letters = alone if length == 1 else head + inside * (length - 2) + last
         tags[first:end] = [f"{letter}-{kind}" for letter in letters]
-        before = Entity(kind, first, end)
+        before = EntitySpan(kind, first, end)
     return tags
 
 
@@ -117,7 +117,9 @@ def test_plain_tags_and_those_of_entities_do_not_mix(tags):
 @given(st.lists(random_tags("BIES"), max_size=12))
 def test_ill_formed_tags_are_read_as_seqeval_reads_them(tags):
     # Without a mode seqeval follows conlleval, extended by S; its ends are the last words.
-    assert find_entities(tags) == [Entity(kind, first, last + 1) for kind, first, last in get_entities(tags)]
+    assert find_entities(tags) == [
+        EntitySpan(kind, first, last + 1) for kind, first, last in get_entities(tags)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +136,7 @@ def test_ill_formed_tags_are_read_as_seqeval_reads_them(tags):
     ],
 )
 def test_hand_worked_cases(tags, entities):
-    assert find_entities(tags.split()) == [Entity(*entity) for entity in entities]
+    assert find_entities(tags.split()) == [EntitySpan(*entity) for entity in entities]
 
 
 def test_faults_are_found_where_they_stand():
@@ -268,4 +270,4 @@ def test_nothing_to_find_is_no_failure():
 
 def test_seqeval_is_strict_where_conlleval_is_not():
     assert len(Entities([["O", "I-PER"]], IOB2).entities[0]) == 0
-    assert find_entities(["O", "I-PER"]) == [Entity("PER", 1, 2)]
+    assert find_entities(["O", "I-PER"]) == [EntitySpan("PER", 1, 2)]

@@ -45,7 +45,7 @@ def test_every_official_file_reads(shared_data, name):
             assert examples.texts[i] in fields
             assert examples.pairs is None or examples.pairs[i] in fields
             assert examples.labels is None or examples.labels[i] in fields
-            assert examples.place(i) == f"{path}: line {i + has_header + 1}"
+            assert examples.location(i) == f"{path}: line {i + has_header + 1}"
     assert read or name in ("qqp", "ax")
 
 
@@ -135,7 +135,7 @@ def test_malformed_lines_are_left_out_of_the_training_file_of_qqp_alone(tmp_path
     examples = TASK["qqp"].read(path, labelled=True)
     assert (examples.texts, examples.pairs) == (["Who?", "When?"], ["How?", "Where?"])
     assert examples.labels == ["0", "1"]
-    assert examples.place(1) == f"{path}: line 5"
+    assert examples.location(1) == f"{path}: line 5"
     assert ": 2 lines do not have 6 fields (first: line 3); they" in capsys.readouterr().err
     for name, labelled in (("dev.tsv", True), ("test.tsv", False)):
         (tmp_path / name).write_text(CUT)

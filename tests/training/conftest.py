@@ -9,9 +9,9 @@ import pytest
 from bertie.base.settings import resolve
 from bertie.corpus.preparation import prepare
 from bertie.corpus.word_counts import count_words
-from bertie.text.learning import learn_vocabulary
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import Vocabulary
+from bertie.text.wordpiece_trainer import learn_vocabulary
 from bertie.training.pretraining import PretrainingSettings
 
 TINY = {

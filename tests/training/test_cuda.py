@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from bertie.corpus.shards import Corpus
+from bertie.model.engines.hardware import Hardware
 from bertie.model.heads import PreTrainingModel
 from bertie.text.tokenizer import Tokenizer
 from bertie.training.checkpoints import TrainState
 from bertie.training.distributed import Ranks
-from bertie.training.hardware import Hardware
 from bertie.training.pretraining import global_batches, pretrain
 
 pytestmark = [

@@ -183,8 +183,8 @@ EXPLODING = {"optimizer": {"learning_rate": 10.0, "max_gradient_norm": 1e9}}
 def test_a_rate_that_explodes_is_found_and_a_healthy_one_is_not(
     corpus_path, tmp_path, tiny_settings, changes, expected
 ):
-    pace = {"phases": [{"steps": 60, "max_seq_length": 32}], "warmup_steps": 10, "save_every": 0}
-    _, findings = run(corpus_path, tmp_path / "run", tiny_settings(**pace, **changes))
+    schedule = {"phases": [{"steps": 60, "max_seq_length": 32}], "warmup_steps": 10, "save_every": 0}
+    _, findings = run(corpus_path, tmp_path / "run", tiny_settings(**schedule, **changes))
     assert checks(findings) == expected
 
 

@@ -12,13 +12,13 @@ from tests.parity.transformers_peer import masked_lm_labels, padded
 from transformers import BertForPreTraining
 
 from bertie.corpus.shards import Corpus
-from bertie.model.directory import Description
+from bertie.model.formats.directory import ModelMetadata
+from bertie.model.formats.weights import save_model
 from bertie.model.heads import PreTrainingModel
-from bertie.model.weights import save_model
 from bertie.text.tokenizer import Tokenizer
 from bertie.training.checkpoints import TrainState
 from bertie.training.distributed import Ranks
-from bertie.training.loop import share_evenly
+from bertie.training.loop import split_micro_batches
 from bertie.training.pretraining import global_batches, pretrain
 
 
@@ -29,7 +29,7 @@ from bertie.training.pretraining import global_batches, pretrain
 )
 def test_shares_are_whole_in_order_and_nearly_even(lengths, micro_batch_tokens, multiple):
     bounds = np.concatenate([[0], np.cumsum(lengths)])
-    shares = share_evenly(bounds, micro_batch_tokens, multiple)
+    shares = split_micro_batches(bounds, micro_batch_tokens, multiple)
     assert shares[0][0] == 0
     assert shares[-1][1] == len(lengths)
     assert all(a[1] == b[0] for a, b in pairwise(shares))
@@ -72,8 +72,8 @@ def test_a_run_is_that_of_the_papers_code(corpus_path, tmp_path, tiny_settings):
         optimizer={"max_gradient_norm": MAX_GRADIENT_NORM, "weight_decay": WEIGHT_DECAY},
     )
     torch.manual_seed(0)
-    description = Description(settings.model, PreTrainingModel.architecture, (), tokenizer)
-    save_model(tmp_path / "init", PreTrainingModel(settings.model), description, "card")
+    metadata = ModelMetadata(settings.model, PreTrainingModel.architecture, (), tokenizer)
+    save_model(tmp_path / "init", PreTrainingModel(settings.model), metadata, "card")
     pretrain(settings, corpus_path, tmp_path / "run", init=tmp_path / "init")
     rows = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
     logged = [row for row in rows if row["kind"] == "train"]

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from bertie.model.config import BertConfig
+from bertie.model.formats.weight_names import their_names
 from bertie.model.heads import PreTrainingModel
-from bertie.model.weight_names import their_names
 from bertie.training.optimizers import OptimizerSettings, build_optimizer, decayed
 
 SMALL = BertConfig(

@@ -18,13 +18,13 @@ from bertie.corpus.examples import ExampleSettings
 from bertie.corpus.preparation import prepare
 from bertie.corpus.shards import Corpus
 from bertie.model.batch import pack
-from bertie.model.weights import load_model
+from bertie.model.formats.weights import load_model
 from bertie.recipes import read_recipe
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import Vocabulary
 from bertie.training.checkpoints import RunDirectory, TrainState
 from bertie.training.distributed import Ranks
-from bertie.training.evaluation import unigram_counts
+from bertie.training.held_out import unigram_counts
 from bertie.training.optimizers import OptimizerSettings
 from bertie.training.pretraining import PretrainingSettings, global_batches, plan, pretrain
 from bertie.training.signals import Stopped
@@ -81,8 +81,8 @@ def test_bert_base_is_pre_trained_as_in_appendix_a2():
     assert settings.examples == ExampleSettings(
         short_sequence_probability=0.1,
         masking_rate=0.15,
-        mask_share=0.8,
-        keep_share=0.1,
+        mask_probability=0.8,
+        keep_probability=0.1,
         max_predictions_per_sequence=None,
         whole_word_masking=False,
         pairs="random",
@@ -138,13 +138,13 @@ def test_a_left_to_right_model_predicts_no_next_sentence(tiny_settings):
 
 
 def test_the_model_directory_loads_in_transformers_with_equal_ids_and_logits(finished):
-    model, description = load_model(finished / "model")
+    model, metadata = load_model(finished / "model")
     theirs, info = AutoModelForPreTraining.from_pretrained(finished / "model", output_loading_info=True)
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
     their_tokenizer = AutoTokenizer.from_pretrained(finished / "model")
     texts = ["The cat is behind the house.", "Ünder thë riverboat; naïve — 42!"]
-    ours = description.tokenizer.encode_batch(texts, pairs=texts[::-1])
+    ours = metadata.tokenizer.encode_batch(texts, pairs=texts[::-1])
     expected = their_tokenizer(texts, texts[::-1])
     for number in range(len(texts)):
         here = slice(ours.bounds[number], ours.bounds[number + 1])

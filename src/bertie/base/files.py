@@ -28,14 +28,14 @@ def sync(path: Path) -> None:
     """Wait until a file or a directory has reached the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
-        with failures_named(path):
+        with write_errors(path):
             os.fsync(handle)
     finally:
         os.close(handle)
 
 
 @contextmanager
-def failures_named(path: Path, temporary: Path | None = None) -> Iterator[None]:
+def write_errors(path: Path, temporary: Path | None = None) -> Iterator[None]:
     """Make what the system refuses while `path` is written an OSError that names a file.
 
     A full disk is noticed by calls that know no name, and by safetensors, which has an error of its own.
@@ -63,7 +63,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_name(path)
     try:
-        with failures_named(path, temporary):
+        with write_errors(path, temporary):
             yield temporary
             sync(temporary)
             temporary.replace(path)
@@ -88,7 +88,7 @@ def atomic_directory(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(temporary, ignore_errors=True)
     try:
-        with failures_named(path, temporary):
+        with write_errors(path, temporary):
             temporary.mkdir()
             yield temporary
             for file in temporary.rglob("*"):
@@ -153,7 +153,7 @@ def read_json(path: Path) -> Any:
         raise DataError(f"{path}: not valid JSON ({error})") from None
 
 
-def read_object(path: Path) -> dict[str, Any]:
+def read_json_object(path: Path) -> dict[str, Any]:
     """The JSON object in one of a model's files, empty where there is no file.
 
     Raises:
@@ -173,7 +173,7 @@ def sha256(path: Path) -> str:
 
 
 @contextmanager
-def locked_directory(path: Path) -> Iterator[None]:
+def lock_directory(path: Path) -> Iterator[None]:
     """Hold `path` for this process alone; the lock goes when the process does, however it ends.
 
     What killed processes left half-written in it is cleared.

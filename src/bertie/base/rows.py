@@ -41,7 +41,7 @@ class Rows:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def place(self, i: int) -> str:
+    def location(self, i: int) -> str:
         """Where row `i` stands, for a message."""
         return f"{self.path}: {self.unit} {self.numbers[i]}"
 
@@ -185,7 +185,7 @@ def parse_csv(lines: Iterable[str], name: str, delimiter: str) -> Iterator[Numbe
     begin = 1
     try:
         columns = next(reader, [])
-        refuse_doubled(columns, f"{name}: line 1")
+        reject_duplicates(columns, f"{name}: line 1")
         begin = reader.line_num + 1
         for fields in reader:
             if fields and len(fields) != len(columns):
@@ -223,7 +223,7 @@ def parse_json_lines(lines: Iterable[str], name: str) -> Iterator[Numbered]:
 
 def _read_parquet(path: Path, columns: Sequence[str]) -> Rows:
     with open_parquet(path) as file:
-        refuse_doubled(file.schema_arrow.names, str(path))
+        reject_duplicates(file.schema_arrow.names, str(path))
         _find(columns, file.schema_arrow.names, str(path))
         table = file.read(columns=list(columns))
         try:
@@ -233,14 +233,14 @@ def _read_parquet(path: Path, columns: Sequence[str]) -> Rows:
         return Rows(path, values, range(1, table.num_rows + 1), "row")
 
 
-def refuse_doubled(names: Sequence[str], place: str) -> None:
+def reject_duplicates(names: Sequence[str], place: str) -> None:
     """Raises DataError where two columns have one name; columns without one may be many."""
     if doubled := [name for name in names if name and names.count(name) > 1]:
         raise DataError(f"{place}: two columns are called {doubled[0]!r}; rename one")
 
 
 def _find(columns: Sequence[str], names: Sequence[str], place: str) -> list[int]:
-    """Where `columns` stand among `names`; the error about the first that does not names `place`."""
+    """Where `columns` stand among `names`; the error about the first that does not names `location`."""
     if not any(names):
         raise DataError(f"{place}: empty: no columns")
     for column in columns:

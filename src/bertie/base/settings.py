@@ -6,7 +6,7 @@ import types
 import typing
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import pydantic
 import tomli_w
@@ -19,9 +19,13 @@ S = TypeVar("S", bound="Settings")
 
 
 class Settings(pydantic.BaseModel):
-    """A section of settings: unknown keys are errors, values do not change once set."""
+    """Base class of all settings: unknown keys are errors, and instances are immutable.
+
+    `renamed` maps former names of settings to the current ones, so that older recipes and runs still load.
+    """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+    renamed: ClassVar[Mapping[str, str]] = {}
 
 
 def read_toml(path: Path) -> Tree:
@@ -82,7 +86,8 @@ def resolve(section: type[S], *layers: Mapping[str, Any], source: str = "setting
         SettingsError: an unknown key (the message names the nearest known one) or a value of the wrong kind.
     """
     try:
-        return section.model_validate(merge(_inner_defaults(section), *layers))
+        current = (_with_current_names(section, layer) for layer in layers)
+        return section.model_validate(merge(_inner_defaults(section), *current))
     except pydantic.ValidationError as failure:
         error = failure.errors()[0]
         key = ".".join(str(part) for part in error["loc"])
@@ -101,6 +106,21 @@ def resolve(section: type[S], *layers: Mapping[str, Any], source: str = "setting
         ) from None
 
 
+def _with_current_names(section: type[Settings], layer: Mapping[str, Any]) -> Tree:
+    """Return `layer` with every former name of a setting replaced, in inner sections too."""
+    tree: Tree = {}
+    for key, value in layer.items():
+        name = section.renamed.get(key, key)
+        field = section.model_fields.get(name)
+        inner = _inner_section(field.annotation) if field else None
+        if inner and isinstance(value, Mapping):
+            value = _with_current_names(inner, value)
+        elif inner and isinstance(value, list):
+            value = [_with_current_names(inner, v) if isinstance(v, Mapping) else v for v in value]
+        tree[name] = value
+    return tree
+
+
 def _inner_defaults(section: type[Settings]) -> Tree:
     """What a section gives those inside it by default; pydantic forgets it where a layer has another key."""
     return {
@@ -115,18 +135,20 @@ def _nearest(section: type[Settings], location: tuple[int | str, ...]) -> str:
     owner = section
     for part in location[:-1]:
         if isinstance(part, str):
-            owner = _inner_section(owner.model_fields[part].annotation)
+            inner = _inner_section(owner.model_fields[part].annotation)
+            assert inner is not None
+            owner = inner
     known = sorted(owner.model_fields)
     near = difflib.get_close_matches(str(location[-1]), known, n=1)
     return f"; did you mean {near[0]!r}?" if near else f"; known here: {', '.join(known)}"
 
 
-def _inner_section(annotation: Any) -> type[Settings]:
-    """The section inside `Section`, `Section | None` or `list[Section]`."""
-    if isinstance(annotation, type) and issubclass(annotation, Settings):
-        return annotation
-    arguments = [a for a in typing.get_args(annotation) if a not in (types.NoneType, Ellipsis)]
-    return _inner_section(arguments[0])
+def _inner_section(annotation: Any) -> type[Settings] | None:
+    """Return the section inside `Section`, `Section | None` or `list[Section]`; None for plain values."""
+    if isinstance(annotation, type):
+        return annotation if issubclass(annotation, Settings) else None
+    arguments = (a for a in typing.get_args(annotation) if a not in (types.NoneType, Ellipsis))
+    return next((section for a in arguments if (section := _inner_section(a))), None)
 
 
 def write_toml(path: Path, settings: Settings) -> None:

@@ -36,8 +36,8 @@ def convert(
     ] = None,
 ) -> None:
     """Write a model in another layout. Nothing is overwritten."""
-    from bertie.model.conversion import convert
+    from bertie.model.formats.conversion import convert
 
-    description = convert(source, output, to, allow_pickle, None if cased is None else not cased)
-    casing = "uncased" if description.tokenizer.lowercase else "cased"
-    print(f"{output}: {description.architecture}, {casing}")
+    metadata = convert(source, output, to, allow_pickle, None if cased is None else not cased)
+    casing = "uncased" if metadata.tokenizer.lowercase else "cased"
+    print(f"{output}: {metadata.architecture}, {casing}")

@@ -180,21 +180,21 @@ def _finetune(out: Path, collected: Collected) -> Outcome:
     import numpy as np
 
     from bertie.base.settings import resolve
-    from bertie.model.directory import read_description
+    from bertie.model.formats.directory import read_metadata
     from bertie.reports.metrics import read_metrics
-    from bertie.tasks.custom import OwnTexts
-    from bertie.tasks.finetuning import FinetuningSettings, Start, finetune
+    from bertie.tasks.custom import CustomClassification
     from bertie.tasks.metrics import accuracy, confusion_matrix
+    from bertie.training.finetuning import FinetuningSettings, InitialModel, finetune
 
     model = out / "pretraining" / "model"
-    description = read_description(model)
+    metadata = read_metadata(model)
     training, unseen = _labelled(collected, collected.training), _labelled(collected, collected.unseen)
-    task = OwnTexts("demo").fitted(training)
+    task = CustomClassification("demo").fitted(training)
     gold = task.gold(unseen)
     accuracies: dict[str, list[float]] = {}
     confusions = []
     for name, weights in (("pre-trained", model), ("random weights", None)):
-        start = Start(description.config, description.tokenizer, weights)
+        start = InitialModel(metadata.config, metadata.tokenizer, weights)
         accuracies[name] = []
         for seed in range(SEEDS):
             settings = resolve(FinetuningSettings, FINETUNING, {"seed": seed})

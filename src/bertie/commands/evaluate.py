@@ -15,9 +15,9 @@ from bertie.commands.task_options import (
     Separator,
     TaskName,
     Text,
-    own_task,
+    custom_task,
     print_scores,
-    task_or_own,
+    resolve_task,
 )
 
 if TYPE_CHECKING:
@@ -60,14 +60,14 @@ def evaluate(
 ) -> None:
     """Score a model, or a file of predictions, against gold labels, as the official scorers do."""
     from bertie.base.errors import SettingsError
-    from bertie.tasks.details import details_of
+    from bertie.tasks.error_analysis import analyze_errors
 
     if (model is None) == (predictions is None):
         raise SettingsError("give either --model DIR or --predictions FILE")
     if task is None and data.is_dir():
         raise SettingsError(f"--data {data}: a folder; name its task with --task, or give your own file")
-    own = own_task(kind, text, pair, label, separator, columns)
-    found = task_or_own(task, own)
+    own = custom_task(kind, text, pair, label, separator, columns)
+    found = resolve_task(task, own)
     parts = [part] if part else list(found.dev_parts)
     if data.is_file():
         parts = parts[:1]
@@ -82,7 +82,7 @@ def evaluate(
             assert model is not None
             scored = _score_model(found, gold, model, max_seq_length, device, precision)
         judged, examples, answers, scores[name] = scored
-        details[name] = details_of(judged, examples, answers)
+        details[name] = analyze_errors(judged, examples, answers)
     if as_json and len(scores) == 1:
         (part_scores,) = scores.values()
         print(json.dumps({**part_scores, **details[parts[0]].as_json()}))
@@ -94,13 +94,13 @@ def _score_predictions(
     task: "Task[Any, Any]", gold: Path, predictions: Path, null_scores: Path | None
 ) -> "Scored":
     from bertie.base.errors import SettingsError
-    from bertie.tasks.squad import SpanAnswers
+    from bertie.tasks.squad.task import QuestionAnswering
 
     examples = task.read(gold, labelled=True)
     task = task.fitted_to_predictions(examples, predictions)
     if null_scores is None:
         answers = task.read_predictions(examples, predictions)
-    elif isinstance(task, SpanAnswers) and task.allow_no_answer:
+    elif isinstance(task, QuestionAnswering) and task.allow_no_answer:
         answers = task.read_predictions(examples, predictions, null_scores)
     else:
         raise SettingsError("--null-scores is for questions that may have no answer, such as --task squad-v2")
@@ -115,9 +115,9 @@ def _score_model(
     device: str,
     precision: "PrecisionChoice",
 ) -> "Scored":
-    from bertie.tasks.evaluation import answer, load_for
+    from bertie.tasks.evaluation import answer, load_for_task
 
-    loaded = load_for(task, path, device, precision, max_seq_length)
+    loaded = load_for_task(task, path, device, precision, max_seq_length)
     examples = loaded.task.read(gold, labelled=True)
     answers = answer(loaded, examples)
     return Scored(loaded.task, examples, answers, loaded.task.score(examples, answers))

@@ -13,8 +13,8 @@ from bertie.commands.task_options import (
     Separator,
     TaskName,
     Text,
-    own_task,
-    task_or_own,
+    custom_task,
+    resolve_task,
 )
 
 
@@ -45,10 +45,10 @@ def export(
     columns: Columns = None,
 ) -> None:
     """Write a model for ONNX Runtime: what comes out answers without torch, here and elsewhere."""
-    from bertie.inference.exporting import export
-    from bertie.model.onnx import Quantization
+    from bertie.inference.export import export
+    from bertie.model.formats.onnx import Quantization
 
-    judged = task_or_own(task, own_task(kind, text, pair, label, separator, columns))
+    judged = resolve_task(task, custom_task(kind, text, pair, label, separator, columns))
     for file, name, before, after in export(
         directory, onnx, Quantization(int8, int8_embeddings), judged, dev or []
     ):

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
-from bertie.commands.options import Device, InputFile, InputFormat, Precision, named_columns
+from bertie.commands.options import Device, InputFile, InputFormat, Precision, parse_columns
 
 if TYPE_CHECKING:
-    from bertie.tasks.feature_extraction import Features
+    from bertie.inference.features import Features
 
 Number = TypeVar("Number", int, float)
 Text = TypeVar("Text", bound=Sized)
@@ -60,10 +60,10 @@ def features(
     """Write the contextual vectors of texts, from any layers of a model (Section 5.3)."""
     import numpy as np
 
+    from bertie.inference.feature_files import check_suffix, write_features
+    from bertie.inference.features import LayerChoice, compute_features, read_sentences, read_texts
     from bertie.inference.records import find_input, read_records
-    from bertie.tasks.engines import load_engine
-    from bertie.tasks.feature_extraction import LayerChoice, compute_features, read_sentences, read_texts
-    from bertie.tasks.feature_files import check_suffix, write_features
+    from bertie.model.engines.loading import load_engine
     from bertie.tasks.ner import read_conll
 
     check_suffix(output)
@@ -71,9 +71,9 @@ def features(
         _numbers("--layers", layers, int), combine, _numbers("--weights", weights, float) if weights else None
     )
     file, read = find_input(input, format)
-    engine, description = load_engine(directory, device, precision)
-    config, tokenizer = description.config, description.tokenizer
-    max_seq_length = description.max_seq_length or config.max_position_embeddings
+    engine, metadata = load_engine(directory, device, precision)
+    config, tokenizer = metadata.config, metadata.tokenizer
+    max_seq_length = metadata.max_seq_length or config.max_position_embeddings
     choice = choice.of(config.num_hidden_layers)
     limit = CHUNK_BYTES // (4 * len(choice.columns) * choice.width(config.hidden_size))
 
@@ -88,7 +88,7 @@ def features(
             first += len(chunk)
 
     def of_texts() -> "Iterator[Features]":
-        records = read_records(file, read, named_columns(columns or [], ["text"]), whole_rows=False)
+        records = read_records(file, read, parse_columns(columns or [], ["text"]), whole_rows=False)
         # A piece has one character at least, but for scripts whose characters BERT takes apart: of a syllable
         # of Hangul up to three.
         for chunk in _chunks((record.texts[0] for record in records), limit):

@@ -19,7 +19,7 @@ from bertie.commands.task_options import (
     TaskName,
     Text,
     Train,
-    own_task,
+    custom_task,
     print_scores,
     read_data,
     write_submissions,
@@ -48,16 +48,16 @@ def finetune(
     from bertie.base.settings import read_assignments, resolve
     from bertie.reports.finetuning import write_report
     from bertie.reports.metrics import read_metrics
-    from bertie.tasks.details import details_of
-    from bertie.tasks.finetuning import FinetuningSettings, Start
-    from bertie.tasks.finetuning import finetune as run
+    from bertie.tasks.error_analysis import analyze_errors
+    from bertie.training.finetuning import FinetuningSettings, InitialModel
+    from bertie.training.finetuning import finetune as run
     from bertie.training.signals import Stopped
 
     # What is wrong with these is told before the data are read.
     changes = read_assignments([*(assignments or []), f"device={device}"])
     resolve(FinetuningSettings, changes, source="--set").resolved()
-    start = Start.load(model)
-    own = own_task(kind, text, pair, label, separator, columns)
+    start = InitialModel.load(model)
+    own = custom_task(kind, text, pair, label, separator, columns)
     found = read_data(task, data, train, dev, own)
     if not found.dev:
         print("bertie: no --dev: the last epoch's model is kept, unjudged", file=sys.stderr)
@@ -68,7 +68,9 @@ def finetune(
         print(f"bertie: stopped and saved in {out}; go on with --resume", file=sys.stderr)
         sys.exit(128 + stopped.number)
     write_submissions(found, out, settings)
-    details = {part: details_of(result.task, found.dev[part], result.predictions[part]) for part in found.dev}
+    details = {
+        part: analyze_errors(result.task, found.dev[part], result.predictions[part]) for part in found.dev
+    }
     write_report(
         out / "report.html",
         f"{found.task.name}, fine-tuned",

@@ -17,7 +17,7 @@ def inspect(
     as_json: Json = False,
 ) -> None:
     """Say what a model is, how large, with what head and vocabulary, and whether it all fits together."""
-    from bertie.model.inspection import inspect_model
+    from bertie.model.formats.inspection import inspect_model
 
     facts, checks = inspect_model(directory, allow_pickle)
     if as_json:

@@ -63,7 +63,7 @@ CPUS = len(os.sched_getaffinity(0))
 MAX_NAMED = 10  # inputs, on the terminal
 
 
-def named_columns(
+def parse_columns(
     assignments: Iterable[str], asked: Iterable[str], more: Iterable[str] = ()
 ) -> dict[str, str]:
     """The column of each text that is asked for: its own name where no NAME=COLUMN says another.

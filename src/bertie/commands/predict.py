@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from bertie.commands.options import Device, InputFile, InputFormat, Json, Precision, named_columns
+from bertie.commands.options import Device, InputFile, InputFormat, Json, Precision, parse_columns
 
 if TYPE_CHECKING:
     from bertie.base.progress import Progress
-    from bertie.inference.answers import Method
-    from bertie.inference.predictors import Predictor
+    from bertie.inference.predictor import Predictor
     from bertie.inference.records import Record
-    from bertie.inference.rendering import OutputFormat
+    from bertie.inference.results import Method
+    from bertie.inference.writers import OutputFormat
 
 CHUNK = 1024  # records in memory at a time: enough for batches of texts of one length
 
@@ -68,9 +68,9 @@ def predict(
     from bertie.base.errors import ModelError, SettingsError
     from bertie.base.files import atomic_file
     from bertie.base.progress import Progress
-    from bertie.inference.asking import ASKED
+    from bertie.inference.dispatch import ASKED
     from bertie.inference.records import DELIMITERS, find_input, read_records
-    from bertie.inference.rendering import output_format, write_answers
+    from bertie.inference.writers import output_format, write_results
 
     if (not text) == (input is None):
         raise SettingsError("nothing to predict, or too much: give either --text or --input")
@@ -90,9 +90,9 @@ def predict(
         written = "conll" if written == "text" else written
     else:
         more = ("pair",) if method in ("classify", "rate") else ()
-        names = named_columns(columns or [], ASKED[method], more)
+        names = parse_columns(columns or [], ASKED[method], more)
         records = _given(method, text, pair or []) if text else read_records(file, read, names)
-        if written in DELIMITERS and model.several_labels:
+        if written in DELIMITERS and model.is_multilabel:
             top_k = len(model.labels)
         answered = _answer(model, records, top_k, words=written == "conll")
     with ExitStack() as stack:
@@ -105,13 +105,13 @@ def predict(
         assert isinstance(stream, TextIOWrapper)
         # Half of a surrogate pair, which JSON can name, is then its own escape.
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-        write_answers(answered, stream, written, method, model.several_labels)
+        write_results(answered, stream, written, method, model.is_multilabel)
 
 
 def _given(method: "Method", texts: list[str], pairs: list[str]) -> "Iterator[Record]":
     """The texts of the options."""
     from bertie.base.errors import SettingsError
-    from bertie.inference.asking import ASKED
+    from bertie.inference.dispatch import ASKED
     from bertie.inference.records import Record
 
     names = [*ASKED[method], "pair"][:2]
@@ -132,7 +132,7 @@ def _answer(
     model: "Predictor", records: "Iterator[Record]", top_k: int, words: bool
 ) -> "Iterator[tuple[Record, Any]]":
     """Each record with its answers, or with `words` the tag of each word."""
-    from bertie.inference.asking import ask
+    from bertie.inference.dispatch import ask
 
     while chunk := list(islice(records, CHUNK)):
         yield from zip(chunk, ask(model, chunk, top_k, words), strict=True)

@@ -67,10 +67,10 @@ def _read_task(name: str, data: Path, scale: "Scale") -> "TaskExamples":
     from bertie.base.files import sha256
     from bertie.commands.task_options import read_data
     from bertie.reproduction.runner import TaskExamples, digest
-    from bertie.tasks.custom import OwnTexts
+    from bertie.tasks.custom import CustomClassification
 
     folder = data / scale.folders.get(name, "glue")
-    found = read_data(name, folder, None, None, OwnTexts())
+    found = read_data(name, folder, None, None, CustomClassification())
     files = [found.task.file(folder, part) for part in ("train", *found.dev)]
     return TaskExamples(found.task, found.training, found.dev, digest(*map(sha256, files)))
 

@@ -20,7 +20,7 @@ from bertie.commands.task_options import (
     TaskName,
     Text,
     Train,
-    own_task,
+    custom_task,
     read_data,
     write_submissions,
 )
@@ -52,9 +52,9 @@ def search(
     from bertie.base.settings import merge, read_assignments, resolve
     from bertie.recipes import read_recipe
     from bertie.reports.finetuning import write_search_report
-    from bertie.tasks.finetuning import Start
-    from bertie.tasks.search import GRID, SearchSettings
-    from bertie.tasks.search import search as run
+    from bertie.training.finetuning import InitialModel
+    from bertie.training.search import GRID, SearchSettings
+    from bertie.training.search import search as run
     from bertie.training.signals import Stopped
 
     # What is wrong with these is told before the data are read.
@@ -65,8 +65,8 @@ def search(
     given = {*given, *(f"optimizer.{key}" for key in given.get("optimizer", {}))}
     if of_grid := [key for key in GRID if key in given]:
         raise SettingsError(f"finetuning.{of_grid[0]} is the grid's to set: give {GRID[of_grid[0]]}")
-    start = Start.load(model)
-    found = read_data(task, data, train, dev, own_task(kind, text, pair, label, separator, columns))
+    start = InitialModel.load(model)
+    found = read_data(task, data, train, dev, custom_task(kind, text, pair, label, separator, columns))
     if not found.dev:
         raise SettingsError("a search chooses by dev: give --dev FILE")
     layers = ({"finetuning": found.task.defaults}, grid, changes)

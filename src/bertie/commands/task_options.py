@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import typer
 
 if TYPE_CHECKING:
-    from bertie.tasks.finetuning import FinetuningSettings
     from bertie.tasks.task import Scores, Task
+    from bertie.training.finetuning import FinetuningSettings
 
 Kind = Literal["texts", "tags", "questions", "choices"]
 
@@ -47,7 +47,7 @@ class TaskData(NamedTuple):
     unlabelled: dict[str, Any]  # the official parts without gold labels
 
 
-def own_task(
+def custom_task(
     kind: Kind, text: str, pair: str | None, label: str, separator: str | None, columns: list[str] | None
 ) -> "Task[Any, Any]":
     """The family for a person's own files, with the names of its columns.
@@ -57,18 +57,23 @@ def own_task(
             separator is empty.
     """
     from bertie.base.errors import SettingsError
-    from bertie.tasks.custom import OwnChoices, OwnQuestions, OwnTags, OwnTexts
+    from bertie.tasks.custom import (
+        CustomClassification,
+        CustomMultipleChoice,
+        CustomQuestionAnswering,
+        CustomTagging,
+    )
 
     if separator == "":
         raise SettingsError("--separator is empty; give what stands between two labels")
     if kind == "texts":
         if columns:
             raise SettingsError("--column is for the other kinds; texts have --text, --pair, --label")
-        return OwnTexts(text=text, pair=pair, label=label, separator=separator)
+        return CustomClassification(text=text, pair=pair, label=label, separator=separator)
     families: dict[Kind, tuple[Callable[..., Task[Any, Any]], tuple[str, ...]]] = {
-        "tags": (OwnTags, ("words", "tags")),
-        "questions": (OwnQuestions, ("identifier", "question", "context", "answers")),
-        "choices": (OwnChoices, ("context", "endings", "label")),
+        "tags": (CustomTagging, ("words", "tags")),
+        "questions": (CustomQuestionAnswering, ("identifier", "question", "context", "answers")),
+        "choices": (CustomMultipleChoice, ("context", "endings", "label")),
     }
     family, known = families[kind]
     named: dict[str, Any] = {"label": label} if kind == "choices" else {}
@@ -80,19 +85,19 @@ def own_task(
     return family(**named)
 
 
-def task_or_own(task: str | None, own: "Task[Any, Any]") -> "Task[Any, Any]":
+def resolve_task(task: str | None, own: "Task[Any, Any]") -> "Task[Any, Any]":
     """The task of the paper that is named, or else one's own.
 
     Raises:
         SettingsError: there is none of that name, or what is said of one's own files is said beside it.
     """
     from bertie.base.errors import SettingsError
-    from bertie.tasks.catalogue import find_task
-    from bertie.tasks.custom import OwnTexts
+    from bertie.tasks.custom import CustomClassification
+    from bertie.tasks.registry import find_task
 
     if task is None:
         return own
-    if own != OwnTexts():
+    if own != CustomClassification():
         raise SettingsError(
             f"--task {task} knows its own files; --kind, --text, --pair, --label, --separator and --column "
             "are for yours"
@@ -119,7 +124,7 @@ def read_data(
     if train is not None:
         return _read_files(own, train, {"dev": dev} if dev else {}, {})
     assert data is not None
-    found = task_or_own(task, own)
+    found = resolve_task(task, own)
     if not data.is_dir():  # one file would be learnt from and judged by
         raise SettingsError(f"--data {data}: not a folder; give that of the task's official files")
     if isinstance(found, GlueTask) and found.note:
@@ -147,12 +152,12 @@ def _read_files(
 
 def write_submissions(found: TaskData, run: Path, settings: "FinetuningSettings") -> None:
     """Answer the official parts without gold labels, in files as the task's server takes them."""
-    from bertie.tasks.evaluation import answer, load_for
+    from bertie.tasks.evaluation import answer, load_for_task
     from bertie.tasks.glue import GlueTask
 
     if not found.unlabelled:
         return
-    loaded = load_for(found.task, run / "model", settings.device)
+    loaded = load_for_task(found.task, run / "model", settings.device)
     for part, examples in found.unlabelled.items():
         predictions = answer(loaded, examples)
         official = found.task.submissions if isinstance(found.task, GlueTask) else {}

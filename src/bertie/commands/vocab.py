@@ -39,9 +39,9 @@ def vocab(
     from bertie.corpus.documents import Problems
     from bertie.corpus.readers import list_inputs
     from bertie.corpus.word_counts import count_words
-    from bertie.text.learning import learn_vocabulary
     from bertie.text.tokenizer import Tokenizer
     from bertie.text.vocabulary import Vocabulary
+    from bertie.text.wordpiece_trainer import learn_vocabulary
 
     if not Tokenizer.may_replace(out):
         raise DataError(f"{out}: holds other files than a tokenizer that bertie wrote; name a new directory")

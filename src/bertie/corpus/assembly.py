@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertie.base.executor import run_tasks
-from bertie.base.files import atomic_directory, failures_named
+from bertie.base.files import atomic_directory, write_errors
 from bertie.base.progress import Progress
 from bertie.corpus.shards import (
     FileRecord,
@@ -64,7 +64,7 @@ def decide_fates(parts: Path, offsets: Int64s, held_out: float) -> None:
     """Write each document's fate, uint8, in the order of the inputs; part i begins at offsets[i]."""
     total = int(offsets[-1])
     path = parts / "fates.bin"
-    with failures_named(path), path.open("wb") as file:
+    with write_errors(path), path.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, total)  # on a full disk, writing to a mapping kills the process
     fates = np.memmap(path, np.uint8, "r+", shape=(total,))
     bucket_count = -(-total // BUCKET_DOCUMENTS)

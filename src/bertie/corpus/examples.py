@@ -1,8 +1,9 @@
 """What a pre-training example is: its settings, its arrays, and how pairs are written into them, masked."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -24,17 +25,23 @@ class ExampleSettings(Settings):
     max_seq_length: int = pydantic.Field(128, exclude=True)  # in a run the phases say it
     short_sequence_probability: float = pydantic.Field(0.1, ge=0, le=1)
     masking_rate: float = pydantic.Field(0.15, gt=0, le=1)  # Section 3.1, Task #1
-    mask_share: float = pydantic.Field(0.8, ge=0, le=1)  # Appendix A.1; a random token takes the rest
-    keep_share: float = pydantic.Field(0.1, ge=0, le=1)
+    mask_probability: float = pydantic.Field(0.8, ge=0, le=1)  # Appendix A.1; a random token takes the rest
+    keep_probability: float = pydantic.Field(0.1, ge=0, le=1)
     max_predictions_per_sequence: int | None = pydantic.Field(None, ge=1)
     whole_word_masking: bool = False  # as the later checkpoints of google-research/bert
     pairs: PairKind = "random"
 
+    renamed: ClassVar[Mapping[str, str]] = {
+        "mask_share": "mask_probability",
+        "keep_share": "keep_probability",
+    }
+
     @pydantic.model_validator(mode="after")
     def _shares_leave_a_rest(self) -> Self:
-        if self.mask_share + self.keep_share > 1:
+        if self.mask_probability + self.keep_probability > 1:
             raise ValueError(
-                f"mask_share {self.mask_share} and keep_share {self.keep_share} are more than 1 together"
+                f"mask_probability {self.mask_probability} and keep_probability {self.keep_probability} "
+                f"are more than 1 together"
             )
         return self
 
@@ -117,7 +124,7 @@ def write_examples(
     With `is_continuation` whole words are masked. `masks`, int64 (n,), says how many places were used.
     """
     cls_id, sep_id, mask_id = special_ids
-    mask_share, keep_share = shares
+    mask_probability, keep_probability = shares
     stream: UInt64s = np.empty(1, dtype=np.uint64)
     for position in range(start, stop):
         first, end = bounds[row], bounds[row + 1]
@@ -126,7 +133,7 @@ def write_examples(
         stream[0] = fold(masking_key, np.uint64(position))
         places = masked_positions[masked_bounds[row] : masked_bounds[row + 1]]
         labels = masked_labels[masked_bounds[row] : masked_bounds[row + 1]]
-        how = (mask_share, keep_share, mask_id, vocabulary_size)
+        how = (mask_probability, keep_probability, mask_id, vocabulary_size)
         if is_continuation is None:
             mask_tokens(stream, ids, separator, *how, places, labels)
             masks[row] = len(places)

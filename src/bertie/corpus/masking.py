@@ -11,7 +11,7 @@ from bertie.text.vocabulary import Vocabulary
 Bools = npt.NDArray[np.bool_]
 
 
-def continuations(vocabulary: Vocabulary) -> Bools:
+def continuation_mask(vocabulary: Vocabulary) -> Bools:
     """Which ids go on with the word of the token before them: bool (V,)."""
     return np.array([token.startswith(SUFFIX) for token in vocabulary.tokens])
 
@@ -31,8 +31,8 @@ def replace_token(
     stream: UInt64s,
     input_ids: npt.NDArray[np.int32],
     position: int,
-    mask_share: float,
-    keep_share: float,
+    mask_probability: float,
+    keep_probability: float,
     mask_id: int,
     vocabulary_size: int,
 ) -> None:
@@ -41,9 +41,9 @@ def replace_token(
     Special tokens and the token itself may be drawn, as in create_pretraining_data.py.
     """
     share = random_unit(stream)
-    if share < mask_share:
+    if share < mask_probability:
         input_ids[position] = mask_id
-    elif share >= mask_share + keep_share:
+    elif share >= mask_probability + keep_probability:
         input_ids[position] = random_below(stream, vocabulary_size)
 
 
@@ -52,8 +52,8 @@ def mask_tokens(
     stream: UInt64s,
     input_ids: npt.NDArray[np.int32],
     separator: int,
-    mask_share: float,
-    keep_share: float,
+    mask_probability: float,
+    keep_probability: float,
     mask_id: int,
     vocabulary_size: int,
     positions: npt.NDArray[np.int64],
@@ -80,7 +80,9 @@ def mask_tokens(
         if random_below(stream, candidates) < count - chosen:
             positions[chosen], labels[chosen] = position, input_ids[position]
             chosen += 1
-            replace_token(stream, input_ids, position, mask_share, keep_share, mask_id, vocabulary_size)
+            replace_token(
+                stream, input_ids, position, mask_probability, keep_probability, mask_id, vocabulary_size
+            )
         candidates -= 1
 
 
@@ -90,8 +92,8 @@ def mask_words(
     input_ids: npt.NDArray[np.int32],
     separator: int,
     is_continuation: Bools,
-    mask_share: float,
-    keep_share: float,
+    mask_probability: float,
+    keep_probability: float,
     mask_id: int,
     vocabulary_size: int,
     positions: npt.NDArray[np.int64],
@@ -104,7 +106,7 @@ def mask_words(
     belong to the last word of A. All this as in create_pretraining_data.py.
 
     Args:
-        is_continuation: bool (V,), of `continuations`.
+        is_continuation: bool (V,), of `continuation_mask`.
 
     Returns:
         The number of masks.
@@ -137,5 +139,7 @@ def mask_words(
         if position != separator and chosen[word_of[position]]:
             positions[count], labels[count] = position, input_ids[position]
             count += 1
-            replace_token(stream, input_ids, position, mask_share, keep_share, mask_id, vocabulary_size)
+            replace_token(
+                stream, input_ids, position, mask_probability, keep_probability, mask_id, vocabulary_size
+            )
     return count

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from bertie import __version__
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.executor import run_tasks
-from bertie.base.files import atomic_directory, atomic_file, locked_directory, read_json, write_json
+from bertie.base.files import atomic_directory, atomic_file, lock_directory, read_json, write_json
 from bertie.base.progress import Progress
 from bertie.corpus.assembly import (
     DUPLICATE,
@@ -36,6 +36,7 @@ from bertie.corpus.assembly import (
 )
 from bertie.corpus.documents import Document, OnError, Problems
 from bertie.corpus.formats import Format
+from bertie.corpus.input_splits import InputSplit, cut_into_tasks, read_splits
 from bertie.corpus.shards import (
     Manifest,
     Shard,
@@ -44,7 +45,6 @@ from bertie.corpus.shards import (
     write_manifest,
     write_shard,
 )
-from bertie.corpus.spans import Span, cut_into_tasks, read_spans
 from bertie.corpus.word_counts import batch_documents
 from bertie.text.tokenizer import Tokenizer
 
@@ -111,7 +111,7 @@ def prepare(
     parts = output / "parts"
     _refuse_foreign(output)
     is_new = not output.exists()
-    with locked_directory(output):
+    with lock_directory(output):
         if not parts.exists():
             with atomic_directory(parts) as temporary:
                 write_json(temporary / "plan.json", plan)
@@ -180,7 +180,9 @@ def _refuse_foreign(output: Path) -> None:
             raise DataError(f"{output}: holds other files ({name}); name a new directory")
 
 
-def _write_parts(tasks: list[list[Span]], output: Path, work: _Work, workers: int) -> list[dict[str, Any]]:
+def _write_parts(
+    tasks: list[list[InputSplit]], output: Path, work: _Work, workers: int
+) -> list[dict[str, Any]]:
     """Write the parts that are not there yet; give the counts of all."""
     parts = [part_directory(output / "parts", index) for index in range(len(tasks))]
     sizes = [sum(span.size for span in task) for task in tasks]
@@ -195,11 +197,11 @@ def _write_parts(tasks: list[list[Span]], output: Path, work: _Work, workers: in
     return [read_json(part / "counts.json") for part in parts]
 
 
-def _write_part(work: _Work, argument: tuple[Path, list[Span]]) -> None:
+def _write_part(work: _Work, argument: tuple[Path, list[InputSplit]]) -> None:
     part, task = argument
     tokenizer = _load_tokenizer(work.tokenizer_directory, work.fingerprint)
     encoder, problems = _Encoder(tokenizer, work.language), Problems(work.on_error)
-    batches = batch_documents(read_spans(task, work.column, problems))
+    batches = batch_documents(read_splits(task, work.column, problems))
     with atomic_directory(part) as temporary:
         write_shard(temporary, map(encoder.encode, batches), len(tokenizer.vocabulary))
         write_hashes(temporary, np.concatenate([np.empty((0, 2), np.uint64), *encoder.hashes]))

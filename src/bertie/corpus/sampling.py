@@ -18,7 +18,7 @@ import numpy as np
 from bertie.base.errors import DataError
 from bertie.base.random import open_stream, permutation, stream_key
 from bertie.corpus.examples import Examples, ExampleSettings, Int64s, close_gaps, measure, write_examples
-from bertie.corpus.masking import continuations
+from bertie.corpus.masking import continuation_mask
 from bertie.corpus.sentence_pairs import PAIR, Pairs, cut_documents, pair_sentences, run_start
 from bertie.corpus.shards import Shard
 from bertie.text.vocabulary import Vocabulary
@@ -115,7 +115,7 @@ class ExampleStream:
         self.seed = seed
         self.phase = phase
         check_documents(self.shards, settings)
-        self._is_continuation = continuations(vocabulary) if settings.whole_word_masking else None
+        self._is_continuation = continuation_mask(vocabulary) if settings.whole_word_masking else None
         self._block_ends = [cut_blocks(shard) for shard in self.shards]
         self._first_blocks = np.cumsum([0, *map(len, self._block_ends)]).tolist()
         self.blocks: int = self._first_blocks[-1]
@@ -194,7 +194,7 @@ class ExampleStream:
                 run.stride,
                 (self.vocabulary.cls_id, self.vocabulary.sep_id, self.vocabulary.mask_id),
                 len(self.vocabulary),
-                (settings.mask_share, settings.keep_share),
+                (settings.mask_probability, settings.keep_probability),
                 self._is_continuation,
                 bounds,
                 masked_bounds,

@@ -16,7 +16,7 @@ from bertie.base.progress import Progress
 from bertie.base.random import mix
 from bertie.corpus.documents import Document, OnError, Problems
 from bertie.corpus.formats import Format
-from bertie.corpus.spans import Span, cut_into_tasks, read_spans
+from bertie.corpus.input_splits import InputSplit, cut_into_tasks, read_splits
 from bertie.text.wordpiece import split_words
 
 T = TypeVar("T", bound=np.generic)
@@ -87,10 +87,10 @@ def batch_documents(documents: Iterable[Document]) -> Iterator[list[Document]]:
 
 
 def _count_task(
-    lowercase: bool, column: str, on_error: OnError, task: list[Span]
+    lowercase: bool, column: str, on_error: OnError, task: list[InputSplit]
 ) -> tuple[WordCounts, Problems]:
     table, problems = WordTable(), Problems(on_error)
-    for batch in batch_documents(read_spans(task, column, problems)):
+    for batch in batch_documents(read_splits(task, column, problems)):
         codes, bounds = split_words([document.text for document in batch], lowercase)
         table.add(codes, bounds, np.ones(len(bounds) - 1, dtype=np.int64))
     size = len(table)

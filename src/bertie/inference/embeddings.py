@@ -3,8 +3,8 @@
 import numpy as np
 
 from bertie.model.config import BertConfig
-from bertie.model.engine import Engine, Float32s
-from bertie.model.sentence_transformers import Embedding, Pooling
+from bertie.model.engines.engine import Engine, Float32s
+from bertie.model.formats.sentence_transformers import Embedding, Pooling
 from bertie.model.sequences import Int64s, Sequences
 from bertie.text.tokenizer import Encoding
 

@@ -6,7 +6,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from bertie.inference.answers import RowError
+from bertie.inference.results import RowError
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import MASK
 

@@ -16,7 +16,7 @@ from bertie.base.rows import (
     parse_csv,
     parse_json_lines,
     read_lines,
-    refuse_doubled,
+    reject_duplicates,
     suffix_of,
 )
 from bertie.base.tables import open_parquet
@@ -38,12 +38,12 @@ _BATCH_ROWS = 256  # of a Parquet file, in memory at a time
 class Record(NamedTuple):
     """What is asked of a model at a time.
 
-    place  where it stands, for messages
+    location  where it stands, for messages
     row    all columns of its row
     texts  what is asked, in the order of the columns asked for; a list of endings is one
     """
 
-    place: str
+    location: str
     row: Mapping[str, Any]
     texts: tuple[Any, ...]
 
@@ -141,7 +141,7 @@ def _parquet_rows(path: Path, wanted: Collection[str] | None) -> Iterator[tuple[
     """Of the `wanted` columns; of all where that is None, or the file has none of them."""
     with open_parquet(path) as file:
         names = file.schema_arrow.names
-        refuse_doubled(names, str(path))
+        reject_duplicates(names, str(path))
         if wanted is not None:
             names = [name for name in names if name in wanted] or names
         number = 0

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from bertie.base.kernels import kernel
-from bertie.model.labels import IGNORED
-from bertie.model.sequences import Int64s, Sequences, grouped, token_places
+from bertie.model.objectives import IGNORE_INDEX
+from bertie.model.sequences import Int64s, Sequences, grouped, token_indices
 
 Labels = npt.NDArray[np.int64] | npt.NDArray[np.float32]
 
@@ -115,7 +115,7 @@ def pack(
         bucket_rows=torch.from_numpy(rows),
         bucket_places=torch.from_numpy(places),
         bucket_mask=None if mask.all() else torch.from_numpy(mask),
-        num_targets=0 if labels is None else int((labels != IGNORED).sum()),
+        num_targets=0 if labels is None else int((labels != IGNORE_INDEX).sum()),
         **{name: torch.from_numpy(values.copy()) for name, values in optional.items() if values is not None},
     )
 
@@ -181,7 +181,7 @@ def pack_selected(
     """
     sequences = grouped(chosen, group)
     if token_labels is not None:
-        chosen_labels: Labels | None = token_labels[token_places(bounds, sequences)]
+        chosen_labels: Labels | None = token_labels[token_indices(bounds, sequences)]
     else:
         chosen_labels = None if labels is None else labels[chosen]
     selected = Sequences(input_ids, token_type_ids, bounds).select(sequences)

@@ -63,10 +63,10 @@ class BertModel(nn.Module):
             read = torch.cat([pooled, tokens])  # (N + M,)
         hidden = self.embeddings(batch)  # (T, H)
         H = hidden.shape[1]
-        hidden = with_fillers(hidden, H)
+        hidden = pad_rows(hidden, H)
         for layer in self.layers:
             read_here = read if layer is self.layers[-1] and self.bilstm is None else None
-            arguments = (hidden, batch, None if read_here is None else with_fillers(read_here, H))
+            arguments = (hidden, batch, None if read_here is None else pad_rows(read_here, H))
             if self.gradient_checkpointing and self.training:
                 hidden = checkpoint(layer, *arguments, use_reentrant=False)  # (T, H)
             else:
@@ -147,7 +147,7 @@ class Layer(nn.Module):
         return self.output_norm(hidden + self.dropout(self.output(widened)))  # type: ignore[no-any-return]
 
 
-def with_fillers(rows: Tensor, hidden_size: int) -> Tensor:
+def pad_rows(rows: Tensor, hidden_size: int) -> Tensor:
     """These rows, and zeros behind them up to a multiple of FILLED_ROWS, where a CPU computes in bfloat16.
 
     There a product is compiled for each new number of rows, which small models feel. Nothing reads what

@@ -6,8 +6,11 @@ from typing import Literal
 import pydantic
 
 from bertie.base.errors import ModelError, SettingsError
-from bertie.base.files import read_object
+from bertie.base.files import read_json_object
 from bertie.base.settings import S, Settings, resolve
+
+# What the labels of a text are, under the names of `transformers`' config.json.
+ProblemType = Literal["single_label_classification", "multi_label_classification", "regression"]
 
 # Keys of `transformers`' config.json for what BERT had not in 2018, and what they are without it.
 ABSENT = {
@@ -16,7 +19,7 @@ ABSENT = {
     "pruned_heads": {},
     "quantization_config": None,
 }
-OWN_MODEL_TYPE = "bertie"  # of models that `transformers` would take for others: it refuses to load these
+BERTIE_MODEL_TYPE = "bertie"  # of models that `transformers` would take for others: it refuses to load these
 
 
 class BertConfig(Settings):
@@ -58,10 +61,10 @@ class BertConfig(Settings):
             DataError: the file is not JSON.
             ModelError: it is absent, a value cannot be used, or it is of another architecture.
         """
-        values = read_object(path)
+        values = read_json_object(path)
         if not values:
             raise ModelError(f"{path}: absent or empty; take it from where the weights are from")
-        if values.get("model_type", "bert") not in ("bert", OWN_MODEL_TYPE):
+        if values.get("model_type", "bert") not in ("bert", BERTIE_MODEL_TYPE):
             raise ModelError(
                 f"{path}: model_type is {values['model_type']!r}, but bertie loads 'bert' alone; "
                 f"use `transformers` for this model"
@@ -79,7 +82,7 @@ def read_section(section: type[S], path: Path) -> S:
         DataError: the file is not JSON.
         ModelError: a value cannot be used.
     """
-    values = read_object(path)
+    values = read_json_object(path)
     try:
         known = {key: values[key] for key in section.model_fields if key in values}
         return resolve(section, known, source=str(path))

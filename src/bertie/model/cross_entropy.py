@@ -6,7 +6,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from bertie.model.labels import IGNORED
+from bertie.model.objectives import IGNORE_INDEX
 
 CPU_CHUNK = 2**19  # so many logits at a time: 2 MiB of float32 stay in a core's cache
 GPU_CHUNK = 2**26  # where each call costs, and memory is what is to be saved
@@ -17,7 +17,7 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        is_target = labels != IGNORED
+        is_target = labels != IGNORE_INDEX
         classes = labels.clamp(min=0)
         dtype = torch.promote_types(logits.dtype, torch.float32)
         loss = logits.new_zeros((), dtype=dtype)

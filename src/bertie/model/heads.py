@@ -14,11 +14,10 @@ from torch import Tensor, nn
 
 from bertie.model.batch import PackedBatch
 from bertie.model.bert import BertModel, Embeddings, activation, initialize
-from bertie.model.config import BertConfig
+from bertie.model.config import BertConfig, ProblemType
 from bertie.model.cross_entropy import cross_entropy
-from bertie.model.directory import ProblemType
 from bertie.model.dropout import Dropout
-from bertie.model.labels import IGNORED
+from bertie.model.objectives import IGNORE_INDEX
 
 
 class Objective(NamedTuple):
@@ -99,7 +98,7 @@ class LanguageModel(nn.Module):
     def losses(self, batch: PackedBatch) -> dict[str, Objective]:
         """Cross-entropy with the next token."""
         next_tokens = batch.input_ids.long().roll(-1)
-        next_tokens = next_tokens.index_fill(0, batch.cu_seqlens[1:].long() - 1, IGNORED)
+        next_tokens = next_tokens.index_fill(0, batch.cu_seqlens[1:].long() - 1, IGNORE_INDEX)
         return {"language_model": _cross_entropy(self(batch), next_tokens, batch.num_tokens - len(batch))}
 
     @staticmethod

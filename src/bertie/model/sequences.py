@@ -24,7 +24,7 @@ class Sequences(NamedTuple):
 
     def select(self, chosen: Int64s) -> "Sequences":
         """Those of some numbers, in that order."""
-        places = token_places(self.bounds, chosen)
+        places = token_indices(self.bounds, chosen)
         bounds = np.concatenate([[0], np.cumsum(np.diff(self.bounds)[chosen])])
         return Sequences(self.input_ids[places], self.token_type_ids[places], bounds)
 
@@ -43,7 +43,7 @@ def grouped(chosen: Int64s, group: int) -> Int64s:
     return (chosen[:, None] * group + np.arange(group)).reshape(-1)
 
 
-def token_places(bounds: Int64s, sequences: Int64s) -> Int64s:
+def token_indices(bounds: Int64s, sequences: Int64s) -> Int64s:
     """Where the tokens of some sequences stand among all tokens, in order: int64."""
     lengths = np.diff(bounds)[sequences]
     starts = bounds[sequences] - np.cumsum(lengths) + lengths

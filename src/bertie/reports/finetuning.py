@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from bertie.reports.page import Cell, Page
 from bertie.reports.pictures import confusion_matrix, dots, finetuning_curves, scatter, threshold_curves
-from bertie.tasks.details import Details
+from bertie.tasks.error_analysis import ErrorAnalysis
 from bertie.tasks.task import Scores
 
 if TYPE_CHECKING:
-    from bertie.tasks.search import Cell as GridCell
-    from bertie.tasks.search import Search
+    from bertie.training.search import Search, Trial
 
 MOST_LABELS = 30  # in a picture; the table has all
 
@@ -21,7 +20,7 @@ def write_report(
     title: str,
     rows: Sequence[Mapping[str, Any]],
     scores: Mapping[str, Scores],
-    details: Mapping[str, Details],
+    details: Mapping[str, ErrorAnalysis],
     settings_text: str,
     *,
     main_metric: str,
@@ -74,7 +73,7 @@ def _rows_of_scores(scores: Mapping[str, Scores]) -> list[list[Cell]]:
     ]
 
 
-def _add_details(page: Page, details: Details) -> None:
+def _add_details(page: Page, details: ErrorAnalysis) -> None:
     if details.confused:
         page.table(["gold", "predicted", "how often"], details.confused, "The most confused labels.")
     if details.by_label:
@@ -99,7 +98,7 @@ def _add_details(page: Page, details: Details) -> None:
         page.mistakes(details.mistakes)
 
 
-def _add_labels(page: Page, details: Details) -> None:
+def _add_labels(page: Page, details: ErrorAnalysis) -> None:
     shown, caption = details.by_label, "Precision and recall by label"
     if len(shown) > MOST_LABELS:
         shown = dict(sorted(shown.items(), key=lambda item: -item[1].support)[:MOST_LABELS])
@@ -171,6 +170,6 @@ def write_search_report(path: Path, title: str, metric: str, search: "Search") -
     page.save(path)
 
 
-def _mean_and_std(cell: "GridCell") -> str:
+def _mean_and_std(cell: "Trial") -> str:
     """One restart says nothing of the deviation."""
     return f"{cell.mean:.2f}" + (f" ± {cell.std:.2f}" if len(cell.scores) > 1 else "")

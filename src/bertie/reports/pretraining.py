@@ -3,7 +3,7 @@
 import math
 from pathlib import Path
 
-from bertie.model.objectives import WORD_OBJECTIVES, word_objective
+from bertie.model.objectives import TOKEN_OBJECTIVES, token_objective
 from bertie.reports.metrics import read_metrics
 from bertie.reports.page import Page
 from bertie.reports.pictures import training_curves
@@ -21,10 +21,10 @@ def write_report(path: Path, metrics_file: Path, settings_text: str) -> None:
     last = [row for row in rows if row["kind"] == "evaluation"][-1]
     trained = [row for row in rows if row["kind"] == "train"][-1]
     page = Page("A pre-training run", "Pre-trained from raw text by bertie")
-    objective = word_objective(last)
+    objective = token_objective(last)
     figures = [
         (
-            WORD_OBJECTIVES[objective],
+            TOKEN_OBJECTIVES[objective],
             f"{last[f'{objective}_accuracy']:.1%}",
             f"commonest word: {last['unigram_accuracy']:.1%}",
         ),

@@ -27,15 +27,15 @@ from bertie.base.progress import duration
 from bertie.base.settings import Settings, Tree, read_toml, resolve, write_toml
 from bertie.corpus.shards import Corpus
 from bertie.reports.metrics import read_metrics
-from bertie.reproduction.halves import HALVES_TASK, draw_halves
+from bertie.reproduction.feature_tagger import FeatureTaggerSettings, train_feature_tagger
 from bertie.reproduction.locks import Taken, taken
+from bertie.reproduction.split_pairs import SPLIT_PAIRS_TASK, draw_split_pairs
 from bertie.reproduction.tables import FEATURES, HALVES, HELD_OUT, Row, Scale, Table, source_of
 from bertie.tasks.classification import TextClassification
-from bertie.tasks.features import FeatureTaggerSettings, train_feature_tagger
-from bertie.tasks.finetuning import FinetuningSettings, Start, finetune
 from bertie.tasks.ner import NER
 from bertie.tasks.task import Scores, Task
 from bertie.text.tokenizer import Tokenizer
+from bertie.training.finetuning import FinetuningSettings, InitialModel, finetune
 from bertie.training.pretraining import PretrainingSettings, pretrain
 
 RESULT_FILE, ERROR_FILE = "result.json", "error.txt"
@@ -216,7 +216,7 @@ class Runner:
             self._pretrain(settings, run)
         step = round(row.after * settings.total_steps)
         outcomes = _held_out(run, step)
-        start = Start.load(run / "model")
+        start = InitialModel.load(run / "model")
         if step < settings.total_steps:
             start = start._replace(weights=_checkpoint(run, step))
         sources = self.table.sources_of(row)
@@ -250,7 +250,7 @@ class Runner:
         layers = (defaults, self.scale.finetuning, of_task, row.finetuning, changes)
         return resolve(FinetuningSettings, *layers, source=row.name)
 
-    def _finetune(self, row: Row, seed: int, source: str, start: Start, trained: str) -> Outcomes:
+    def _finetune(self, row: Row, seed: int, source: str, start: InitialModel, trained: str) -> Outcomes:
         """The scores on every dev part, at the learning rate that does best on the first.
 
         `trained` says what `start` is, among all that there is in `out`.
@@ -315,9 +315,9 @@ class Runner:
         corpus = Corpus.open(self.corpus)
         vocabulary = Tokenizer.load(corpus.tokenizer_directory).vocabulary
         counts = self.scale.halves
-        training, dev = draw_halves(corpus, vocabulary, counts.training, counts.dev)
+        training, dev = draw_split_pairs(corpus, vocabulary, counts.training, counts.dev)
         return TaskExamples(
-            HALVES_TASK, training, {"dev": dev}, digest(self.fingerprint, counts.model_dump_json())
+            SPLIT_PAIRS_TASK, training, {"dev": dev}, digest(self.fingerprint, counts.model_dump_json())
         )
 
 

@@ -9,8 +9,8 @@ import pydantic
 from bertie.base.errors import SettingsError
 from bertie.base.settings import Settings, Tree, merge, resolve
 from bertie.recipes import FOLDER, read_recipe
-from bertie.tasks.catalogue import find_task
-from bertie.tasks.features import FeatureKind
+from bertie.reproduction.feature_tagger import FeatureKind
+from bertie.tasks.registry import find_task
 
 HELD_OUT = "held_out"  # outcomes of pre-training itself
 HALVES = "halves"  # the pair set of halves.py

@@ -14,13 +14,13 @@ import numpy.typing as npt
 from bertie.base.errors import DataError, ModelError
 from bertie.base.files import write_text
 from bertie.base.rows import Rows, read_header, read_unquoted
-from bertie.model.directory import ProblemType
+from bertie.model.config import ProblemType
 from bertie.tasks import metrics
 from bertie.tasks.task import Head, Inputs, Scores, Task
 from bertie.text.tokenizer import Tokenizer
 
 Values = npt.NDArray[Any]
-Place = Callable[[int], str]
+Location = Callable[[int], str]
 
 # By the names of GLUE's scorer (`evaluate`'s glue.py) and, the last two, of scikit-learn's `scoring`.
 METRICS: dict[str, Callable[[Values, Values], float]] = {
@@ -55,9 +55,9 @@ class LabelledTexts:
     def __len__(self) -> int:
         return len(self.texts)
 
-    def place(self, i: int) -> str:
+    def location(self, i: int) -> str:
         """Where example `i` stands, for a message."""
-        return self.rows.place(i) if self.rows is not None else f"example {i + 1}"
+        return self.rows.location(i) if self.rows is not None else f"example {i + 1}"
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class TextClassification(Task[LabelledTexts, Values]):
             DataError: a label is not one of the task's, or no number.
         """
         assert examples.labels is not None
-        return self._to_values(examples.labels, examples.place)
+        return self._to_values(examples.labels, examples.location)
 
     def label_counts(self, examples: LabelledTexts) -> dict[str, int]:
         """How many examples have each label, to be shown; nothing for a regression."""
@@ -166,7 +166,7 @@ class TextClassification(Task[LabelledTexts, Values]):
         """
         return self._to_values(*self._read_labels(examples, path))
 
-    def _read_labels(self, examples: LabelledTexts, path: Path) -> tuple[Sequence[Any], Place]:
+    def _read_labels(self, examples: LabelledTexts, path: Path) -> tuple[Sequence[Any], Location]:
         """The labels of a file of predictions as `LabelledTexts` has them, and where they stand."""
         header = _HEADER if read_header(path)[0].isdecimal() else ()
         rows = read_unquoted(path, _HEADER, header)
@@ -174,10 +174,10 @@ class TextClassification(Task[LabelledTexts, Values]):
         for row, index in enumerate(rows.columns["index"]):
             if not index.isdecimal() or int(index) >= len(examples):
                 raise DataError(
-                    f"{rows.place(row)}: unknown index {index!r}; they are 0 to {len(examples) - 1}"
+                    f"{rows.location(row)}: unknown index {index!r}; they are 0 to {len(examples) - 1}"
                 )
             if int(index) in row_of:
-                raise DataError(f"{rows.place(row)}: a second prediction for index {index}; delete one")
+                raise DataError(f"{rows.location(row)}: a second prediction for index {index}; delete one")
             row_of[int(index)] = row
         if len(row_of) < len(examples):
             missing = next(index for index in range(len(examples)) if index not in row_of)
@@ -185,14 +185,14 @@ class TextClassification(Task[LabelledTexts, Values]):
         order = [row_of[index] for index in range(len(examples))]
         values = [rows.columns["prediction"][row] for row in order]
 
-        def place(index: int) -> str:
-            return rows.place(order[index])
+        def location(index: int) -> str:
+            return rows.location(order[index])
 
         if self.problem_type == "multi_label_classification":
-            return [_parse_names(value, place(index)) for index, value in enumerate(values)], place
-        return values, place
+            return [_parse_names(value, location(index)) for index, value in enumerate(values)], location
+        return values, location
 
-    def _to_values(self, labels: Sequence[Any], place: Place) -> Values:
+    def _to_values(self, labels: Sequence[Any], place: Location) -> Values:
         if self.problem_type == "regression":
             return np.array([_to_number(label, place(i)) for i, label in enumerate(labels)])
         if self.problem_type == "single_label_classification":
@@ -203,7 +203,7 @@ class TextClassification(Task[LabelledTexts, Values]):
         marks[owners, self._to_numbers(names, lambda i: place(owners[i]))] = True
         return marks
 
-    def _to_numbers(self, names: Sequence[str], place: Place) -> npt.NDArray[np.int64]:
+    def _to_numbers(self, names: Sequence[str], place: Location) -> npt.NDArray[np.int64]:
         known = {label: number for number, label in enumerate(self.labels)}
         numbers = np.array([known.get(name, -1) for name in names], dtype=np.int64)
         if (unknown := np.flatnonzero(numbers < 0)).size:

@@ -12,13 +12,13 @@ import numpy as np
 
 from bertie.base.errors import DataError
 from bertie.base.rows import Rows, read_rows, suffix_of
-from bertie.model.directory import ProblemType
+from bertie.model.config import ProblemType
 from bertie.tasks.classification import LabelledTexts, TextClassification
 from bertie.tasks.entities import find_fault, is_plain
+from bertie.tasks.label_types import detect_type, in_order, label_name, names_of_each, numbers_of
 from bertie.tasks.ner import TaggedSentences, Tagging
-from bertie.tasks.own_labels import detect_type, in_order, label_name, names_of_each, numbers_of
-from bertie.tasks.squad import SpanAnswers
-from bertie.tasks.squad_questions import Answer, Questions, read_questions
+from bertie.tasks.squad.questions import Answer, Questions, read_questions
+from bertie.tasks.squad.task import QuestionAnswering
 from bertie.tasks.swag import Choices, MultipleChoice
 
 # The first is the one that chooses the checkpoint.
@@ -29,14 +29,14 @@ _METRICS: dict[ProblemType, tuple[str, ...]] = {
 }
 
 
-class _OwnFiles:
+class _CustomFiles:
     def file(self, data: Path, part: str) -> Path:
         """`data`: one's own files have no official names."""
         return data
 
 
 @dataclass(frozen=True)
-class OwnTexts(_OwnFiles, TextClassification):
+class CustomClassification(_CustomFiles, TextClassification):
     """Texts with labels of one's own; the training examples say which there are, and of what type.
 
     text       the column of the texts, or of the first ones of pairs
@@ -115,7 +115,8 @@ class OwnTexts(_OwnFiles, TextClassification):
         assert examples.labels is not None
         if len(set(examples.labels)) == 1:
             raise DataError(
-                f"{examples.place(0)}: all examples have this one's label, {examples.labels[0]!r}; add others"
+                f"{examples.location(0)}: all examples have this one's label, {examples.labels[0]!r}; "
+                f"add others"
             )
         if self.problem_type == "regression":
             return
@@ -125,25 +126,25 @@ class OwnTexts(_OwnFiles, TextClassification):
         if not lone:
             return
 
-        def place(name: str) -> str:
-            return examples.place(next(i for i, names in enumerate(names_of) if name in names))
+        def location(name: str) -> str:
+            return examples.location(next(i for i, names in enumerate(names_of) if name in names))
 
         words = [name for name in counts if not numbers_of([name])]
         if words and numbers_of(lone[:1]):
             raise DataError(
-                f"{place(words[0])}: {words[0]!r} is no number, so that all labels are names of classes, "
+                f"{location(words[0])}: {words[0]!r} is no number, so that all labels are names of classes, "
                 f"{lone[0]!r} that of one example; mend or delete the row"
             )
         others = f" (and so it is with {len(lone) - 1} other labels)" if len(lone) > 1 else ""
         raise DataError(
-            f"{place(lone[0])}: no other example has the label {lone[0]!r}{others}; add some or delete it"
+            f"{location(lone[0])}: no other example has the label {lone[0]!r}{others}; add some or delete it"
         )
 
     def _parse_label(self, rows: Rows, i: int) -> str | tuple[str, ...]:
         value = rows.columns[self.label][i]
         if any(isinstance(item, list | dict) for item in (value if isinstance(value, list) else [value])):
             raise DataError(
-                f"{rows.place(i)}: {value!r} in the column {self.label!r} is no label; write a string, a "
+                f"{rows.location(i)}: {value!r} in the column {self.label!r} is no label; write a string, a "
                 f"number or a list of them"
             )
         if self.separator is not None and not isinstance(value, list):
@@ -154,7 +155,7 @@ class OwnTexts(_OwnFiles, TextClassification):
         name = label_name(value)
         if not name:
             raise DataError(
-                f"{rows.place(i)}: no label in the column {self.label!r}; add it or delete the row"
+                f"{rows.location(i)}: no label in the column {self.label!r}; add it or delete the row"
             )
         return name
 
@@ -163,11 +164,13 @@ class OwnTexts(_OwnFiles, TextClassification):
         for i, label in enumerate(examples.labels or ()):
             if isinstance(label, tuple) != several:
                 expected = "a list of labels; name the separator" if several else "one label"
-                raise DataError(f"{examples.place(i)}: {label!r} is not {expected}, as it is in other rows")
+                raise DataError(
+                    f"{examples.location(i)}: {label!r} is not {expected}, as it is in other rows"
+                )
 
 
 @dataclass(frozen=True)
-class OwnTags(_OwnFiles, Tagging):
+class CustomTagging(_CustomFiles, Tagging):
     """Tagged words in jsonl or Parquet, a row a sentence without context; or in columns as NER's files.
 
     Where no tag of the training set has the form of an entity's they are plain: parts of speech, say.
@@ -204,12 +207,12 @@ class OwnTags(_OwnFiles, Tagging):
         for i in range(len(rows)):
             if len(tags[i]) != len(words[i]):
                 raise DataError(
-                    f"{rows.place(i)}: {len(tags[i])} tags for {len(words[i])} words; give one for each"
+                    f"{rows.location(i)}: {len(tags[i])} tags for {len(words[i])} words; give one for each"
                 )
         if fault := find_fault(list(chain.from_iterable(tags)), self.plain):
             place, reason = fault
             i = int(np.searchsorted(np.cumsum([len(row) for row in tags]), place, side="right"))
-            raise DataError(f"{rows.place(i)}: {reason}")
+            raise DataError(f"{rows.location(i)}: {reason}")
         examples = TaggedSentences.of(words, tags, documents)
         self._name_unknown_tags(examples, path)
         return examples
@@ -225,7 +228,7 @@ class OwnTags(_OwnFiles, Tagging):
 
 
 @dataclass(frozen=True)
-class OwnQuestions(_OwnFiles, SpanAnswers):
+class CustomQuestionAnswering(_CustomFiles, QuestionAnswering):
     """Questions that a span of their context answers, or nothing, in a table or in SQuAD's json.
 
     identifier, question, context, answers  the columns. Answers are those of SQuAD, {"text", "answer_start"}
@@ -265,7 +268,7 @@ class OwnQuestions(_OwnFiles, SpanAnswers):
         if len(set(ids)) < len(ids):
             i = next(i for i, name in enumerate(ids) if name in ids[:i])
             raise DataError(
-                f"{rows.place(i)}: a second question {ids[i]!r}; predictions go by id, so rename one"
+                f"{rows.location(i)}: a second question {ids[i]!r}; predictions go by id, so rename one"
             )
         contexts = _texts(rows, self.context)
         number_of = {context: number for number, context in enumerate(dict.fromkeys(contexts))}
@@ -280,7 +283,8 @@ class OwnQuestions(_OwnFiles, SpanAnswers):
             i = int(questions.unlocated.argmax())
             text, start = questions.answers[i][0]
             raise DataError(
-                f"{rows.place(i)}: the answer {text!r} does not stand at character {start} of the context; "
+                f"{rows.location(i)}: the answer {text!r} does not stand at character {start} of the "
+                f"context; "
                 f"mend or delete such rows, of which there are {questions.unlocated.sum()}"
             )
         return questions
@@ -291,7 +295,7 @@ class OwnQuestions(_OwnFiles, SpanAnswers):
 
 
 @dataclass(frozen=True)
-class OwnChoices(_OwnFiles, MultipleChoice):
+class CustomMultipleChoice(_CustomFiles, MultipleChoice):
     """Contexts and several endings, one of which is right.
 
     context  the column of the contexts
@@ -324,17 +328,17 @@ class OwnChoices(_OwnFiles, MultipleChoice):
         for i, row in enumerate(endings):
             if len(row) != count or count < 2:
                 raise DataError(
-                    f"{rows.place(i)}: {len(row)} endings; every row needs as many, two at the least"
+                    f"{rows.location(i)}: {len(row)} endings; every row needs as many, two at the least"
                 )
             if not all(isinstance(ending, str) and ending.strip() for ending in row):
-                raise DataError(f"{rows.place(i)}: an ending is no text; add it or delete the row")
+                raise DataError(f"{rows.location(i)}: an ending is no text; add it or delete the row")
         labels = None
         if labelled:
             numbers = [str(number) for number in range(count)]
             names = list(map(label_name, rows.columns[self.label]))
             if wrong := [i for i, name in enumerate(names) if name not in numbers]:
                 raise DataError(
-                    f"{rows.place(wrong[0])}: label {names[wrong[0]]!r}; use one of {', '.join(numbers)}"
+                    f"{rows.location(wrong[0])}: label {names[wrong[0]]!r}; use one of {', '.join(numbers)}"
                 )
             labels = np.array(names, dtype=np.int64)
         ids = [str(number) for number in range(len(rows))]
@@ -346,14 +350,16 @@ def _texts(rows: Rows, column: str) -> list[str]:
     for i, text in enumerate(texts):
         if not (isinstance(text, str) and text.strip()):
             found = "no text" if text is None or text == "" else f"{text!r}, which is no text,"
-            raise DataError(f"{rows.place(i)}: {found} in the column {column!r}; add it or delete the row")
+            raise DataError(f"{rows.location(i)}: {found} in the column {column!r}; add it or delete the row")
     return texts
 
 
 def _lists_of_strings(rows: Rows, column: str) -> list[list[str]]:
     for i, value in enumerate(rows.columns[column]):
         if not (isinstance(value, list) and value and all(isinstance(item, str) for item in value)):
-            raise DataError(f"{rows.place(i)}: {value!r} in the column {column!r} is not a list of strings")
+            raise DataError(
+                f"{rows.location(i)}: {value!r} in the column {column!r} is not a list of strings"
+            )
     return rows.columns[column]
 
 
@@ -367,6 +373,6 @@ def _parse_answers(rows: Rows, column: str, i: int) -> list[Answer]:
             answers = [Answer("", -1)]
     if not all(isinstance(text, str) and isinstance(start, int) and text for text, start in answers):
         raise DataError(
-            f'{rows.place(i)}: the answers are not of the form {{"text": ["…"], "answer_start": [0]}}'
+            f'{rows.location(i)}: the answers are not of the form {{"text": ["…"], "answer_start": [0]}}'
         )
     return answers

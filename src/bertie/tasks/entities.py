@@ -20,7 +20,7 @@ Scheme = Literal["IOB1", "IOB2", "IOBES", "BILOU", "plain"]
 _TAG = re.compile(r"O|[BIESLU]-.+")
 
 
-class Entity(NamedTuple):
+class EntitySpan(NamedTuple):
     """The words `first` to before `end` of a sentence."""
 
     type: str
@@ -28,7 +28,7 @@ class Entity(NamedTuple):
     end: int
 
 
-def find_entities(tags: Sequence[str]) -> list[Entity]:
+def find_entities(tags: Sequence[str]) -> list[EntitySpan]:
     """The entities of a sentence, in order.
 
     An entity ends before O, B, S, U and another type, and after E, S, L, U; what then follows without being O
@@ -41,7 +41,7 @@ def find_entities(tags: Sequence[str]) -> list[Entity]:
         letter, _, kind = tag.partition("-")
         if letter in "OBSU" or previous in "OESLU" or kind != previous_type:
             if previous != "O":
-                found.append(Entity(previous_type, first, place))
+                found.append(EntitySpan(previous_type, first, place))
             first = place
         previous, previous_type = letter, kind
     return found
@@ -96,7 +96,7 @@ def scheme_of(sentences: Iterable[Sequence[str]]) -> Scheme:
         return "IOBES"
     begun_by_inside = False
     for tags in sentences:
-        before = Entity("", 0, 0)
+        before = EntitySpan("", 0, 0)
         for entity in find_entities(tags):
             if tags[entity.first][0] == "I":
                 begun_by_inside = True

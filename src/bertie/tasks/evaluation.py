@@ -9,12 +9,12 @@ import numpy as np
 
 from bertie.base.errors import ModelError, SettingsError
 from bertie.model.config import BertConfig
-from bertie.model.directory import SEQUENCE_CLASSIFIER
-from bertie.model.engine import Engine, Float32s
-from bertie.model.sequences import Sequences, token_places
-from bertie.tasks.custom import OwnQuestions, OwnTexts
-from bertie.tasks.engines import Precision, load_engine
-from bertie.tasks.squad import SpanAnswers
+from bertie.model.engines.engine import Engine, Float32s
+from bertie.model.engines.loading import Precision, load_engine
+from bertie.model.formats.directory import SEQUENCE_CLASSIFIER
+from bertie.model.sequences import Sequences, token_indices
+from bertie.tasks.custom import CustomClassification, CustomQuestionAnswering
+from bertie.tasks.squad.task import QuestionAnswering
 from bertie.tasks.task import Head, Inputs, Scores, Task
 from bertie.text.tokenizer import Tokenizer
 
@@ -25,7 +25,7 @@ ARCHITECTURES: dict[Head, str] = {
     "choices": "BertForMultipleChoice",
 }
 PER_TOKEN = (ARCHITECTURES["tagging"], ARCHITECTURES["spans"])
-USUAL_LENGTH = 128  # run_classifier.py:60
+DEFAULT_MAX_SEQ_LENGTH = 128  # run_classifier.py:60
 
 
 class Part(NamedTuple):
@@ -55,7 +55,7 @@ def evaluate(task: Task[Any, Any], engine: Engine, parts: Mapping[str, Part]) ->
     for name, (examples, inputs) in parts.items():
         logits = compute_logits(engine, inputs)
         if not predictions:
-            task = task.tuned(examples, task.decode(examples, inputs, logits))
+            task = task.with_tuned_threshold(examples, task.decode(examples, inputs, logits))
         predictions[name] = task.decode(examples, inputs, logits)
         scores[name] = task.score(examples, predictions[name])
     return Evaluation(task, predictions, scores)
@@ -70,11 +70,11 @@ def compute_logits(engine: Engine, inputs: Inputs) -> Float32s:
         answers = engine.logits(batch)
         if not len(logits):
             logits = np.empty((inputs.bounds[-1] if per_token else len(inputs), answers.shape[1]), np.float32)
-        logits[token_places(inputs.bounds, chosen) if per_token else chosen] = answers
+        logits[token_indices(inputs.bounds, chosen) if per_token else chosen] = answers
     return logits
 
 
-class Loaded(NamedTuple):
+class LoadedTask(NamedTuple):
     """A fine-tuned model, its task with its labels and threshold, and the longest sequence it has learnt."""
 
     task: Task[Any, Any]
@@ -83,41 +83,41 @@ class Loaded(NamedTuple):
     max_seq_length: int
 
 
-def load_for(
+def load_for_task(
     task: Task[Any, Any],
     path: Path,
     device: str = "auto",
     precision: Precision = "float32",
     max_seq_length: int | None = None,
-) -> Loaded:
+) -> LoadedTask:
     """Read a model directory for a task; `max_seq_length` is that of its fine-tuning if not given.
 
     Raises:
         ModelError: the model has another head than the task needs, or other labels; or as `load_engine`.
         SettingsError: there is no such device, or `max_seq_length` is more than the model's positions.
     """
-    engine, description = load_engine(path, device, precision)
+    engine, metadata = load_engine(path, device, precision)
     needed = ARCHITECTURES[task.head]
     if engine.architecture != needed:
         raise ModelError(f"{path}: {engine.architecture}, but {task.name} needs {needed}; fine-tune it first")
-    if isinstance(task, OwnTexts) and task.detect:
-        task = task.settled(description.problem_type)
-    if isinstance(task, OwnQuestions):
-        task = replace(task, version="1.1" if description.null_threshold is None else "2.0")
-    if description.problem_type != task.problem_type:
+    if isinstance(task, CustomClassification) and task.detect:
+        task = task.settled(metadata.problem_type)
+    if isinstance(task, CustomQuestionAnswering):
+        task = replace(task, version="1.1" if metadata.null_threshold is None else "2.0")
+    if metadata.problem_type != task.problem_type:
         raise ModelError(
-            f"{path}: made for {description.problem_type.replace('_', ' ')}, but {task.name} is "
+            f"{path}: made for {metadata.problem_type.replace('_', ' ')}, but {task.name} is "
             f"{task.problem_type.replace('_', ' ')}"
         )
-    if description.labels:
-        task = task.with_labels(description.labels)
-    if isinstance(task, SpanAnswers) and description.null_threshold is not None:
-        task = replace(task, null_threshold=description.null_threshold)
-    usual = task.defaults.get("max_seq_length", USUAL_LENGTH)
-    usual = description.max_seq_length or min(usual, description.config.max_position_embeddings)
+    if metadata.labels:
+        task = task.with_labels(metadata.labels)
+    if isinstance(task, QuestionAnswering) and metadata.null_threshold is not None:
+        task = replace(task, null_threshold=metadata.null_threshold)
+    usual = task.defaults.get("max_seq_length", DEFAULT_MAX_SEQ_LENGTH)
+    usual = metadata.max_seq_length or min(usual, metadata.config.max_position_embeddings)
     length = max_seq_length or usual
-    check_length(length, description.config)
-    return Loaded(task, engine, description.tokenizer, length)
+    check_length(length, metadata.config)
+    return LoadedTask(task, engine, metadata.tokenizer, length)
 
 
 def check_length(max_seq_length: int, config: BertConfig) -> None:
@@ -129,13 +129,13 @@ def check_length(max_seq_length: int, config: BertConfig) -> None:
         )
 
 
-def answer(loaded: Loaded, examples: Any) -> Any:
+def answer(loaded: LoadedTask, examples: Any) -> Any:
     """What a model says of examples, labelled or not, in the task's form."""
     task, engine, tokenizer, max_seq_length = loaded
     inputs = task.encode(examples, tokenizer, max_seq_length)
     return task.decode(examples, inputs, compute_logits(engine, inputs))
 
 
-def saved_threshold(task: Task[Any, Any]) -> float | None:
+def null_threshold_of(task: Task[Any, Any]) -> float | None:
     """The null threshold that belongs into the model's directory, if the task has one."""
-    return task.null_threshold if isinstance(task, SpanAnswers) and task.allow_no_answer else None
+    return task.null_threshold if isinstance(task, QuestionAnswering) and task.allow_no_answer else None

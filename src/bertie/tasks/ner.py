@@ -21,7 +21,7 @@ import numpy.typing as npt
 from bertie.base.errors import DataError, ModelError
 from bertie.base.files import write_text
 from bertie.base.rows import read_lines
-from bertie.model.labels import IGNORED
+from bertie.model.objectives import IGNORE_INDEX
 from bertie.tasks.entities import Scheme, entity_scores, find_fault, scheme_of, to_iob2
 from bertie.tasks.metrics import accuracy, f1_macro
 from bertie.tasks.task import Head, Inputs, Scores, Task
@@ -226,8 +226,10 @@ class Tagging(Task[TaggedSentences, Tags]):
         labels = None
         if examples.tags is not None:
             numbers = {tag: number for number, tag in enumerate(self.labels)}
-            labels = np.full(bounds[-1], IGNORED, dtype=np.int64)
-            labels[word_tokens] = [numbers.get(tag, IGNORED) for tag in chain.from_iterable(examples.tags)]
+            labels = np.full(bounds[-1], IGNORE_INDEX, dtype=np.int64)
+            labels[word_tokens] = [
+                numbers.get(tag, IGNORE_INDEX) for tag in chain.from_iterable(examples.tags)
+            ]
         return WordWindows(input_ids, np.zeros_like(input_ids), bounds, labels, word_tokens=word_tokens)
 
     def decode(self, examples: TaggedSentences, inputs: Inputs, logits: npt.NDArray[np.float32]) -> Tags:
@@ -338,7 +340,7 @@ def lay_windows(bounds: Int64s, room: int) -> Layout:
     return Layout(first, end, scored)
 
 
-def word_pieces(encoding: Encoding) -> tuple[Int64s, Int64s]:
+def word_token_ranges(encoding: Encoding) -> tuple[Int64s, Int64s]:
     """The first piece of each word, and the one behind its last, of texts without special tokens."""
     begins = np.diff(encoding.word_ids, prepend=-1) != 0
     begins[encoding.bounds[:-1][np.diff(encoding.bounds) > 0]] = True

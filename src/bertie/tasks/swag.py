@@ -62,7 +62,7 @@ def read_swag(path: Path, labelled: bool = True) -> Choices:
         numbers = [str(number) for number in range(len(endings))]
         for row, label in enumerate(rows.columns["label"]):
             if label not in numbers:
-                raise DataError(f"{rows.place(row)}: label {label!r}; use one of {', '.join(numbers)}")
+                raise DataError(f"{rows.location(row)}: label {label!r}; use one of {', '.join(numbers)}")
         labels = np.array(rows.columns["label"], dtype=np.int64)
     return Choices(
         rows.columns["sent1"],

@@ -13,7 +13,7 @@ from typing import Any, Generic, Literal, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from bertie.model.directory import ProblemType
+from bertie.model.config import ProblemType
 from bertie.text.tokenizer import Tokenizer
 
 Examples = TypeVar("Examples")
@@ -130,7 +130,7 @@ class Task(ABC, Generic[Examples, Predictions]):
         """What a file of predictions is called in a run."""
         return "predictions.tsv"
 
-    def tuned(self, examples: Examples, predictions: Predictions) -> Self:
+    def with_tuned_threshold(self, examples: Examples, predictions: Predictions) -> Self:
         """This task with what it chooses on dev, if anything: a threshold."""
         return self
 

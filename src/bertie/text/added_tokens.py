@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertie.base.errors import ModelError
-from bertie.base.files import read_object
+from bertie.base.files import read_json_object
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
 Int32s = npt.NDArray[np.int32]
@@ -44,8 +44,8 @@ def read_added_tokens(directory: Path, config: Mapping[str, Any], fast: Mapping[
     listed += [(int(number), entry) for number, entry in config.get("added_tokens_decoder", {}).items()]
     ids = {entry["content"]: number for number, entry in listed}
     special = [entry["content"] for _, entry in listed if entry.get("special")]
-    ids |= read_object(directory / "added_tokens.json")
-    for settings in (config, read_object(directory / "special_tokens_map.json")):
+    ids |= read_json_object(directory / "added_tokens.json")
+    for settings in (config, read_json_object(directory / "special_tokens_map.json")):
         for key in ("additional_special_tokens", "extra_special_tokens"):  # the latter since transformers 5
             names = settings.get(key) or []
             names = names.values() if isinstance(names, dict) else names

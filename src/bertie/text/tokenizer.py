@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertie.base.errors import ModelError, SettingsError
-from bertie.base.files import read_object, write_json
+from bertie.base.files import read_json_object, write_json
 from bertie.base.kernels import kernel
 from bertie.text.added_tokens import encode_around, extended, read_added_tokens
 from bertie.text.trie import SUFFIX, Trie, make_trie
@@ -87,8 +87,8 @@ class Tokenizer:
         if not path.is_dir():
             vocabulary = Vocabulary.load(path)
             return cls(vocabulary, not vocabulary.is_cased if lowercase is None else lowercase)
-        config = read_object(path / CONFIG_FILE)
-        fast = read_object(path / TOKENIZER_FILE)
+        config = read_json_object(path / CONFIG_FILE)
+        fast = read_json_object(path / TOKENIZER_FILE)
         model, normalizer = fast.get("model") or {}, fast.get("normalizer") or {}
         _check_kind(path, config, fast)
         added = read_added_tokens(path, config, fast)
@@ -148,7 +148,9 @@ class Tokenizer:
         if TOKENIZER_FILE not in names:
             return not names
         others = names - {VOCABULARY_FILE, TOKENIZER_FILE, CONFIG_FILE}
-        return not others and read_object(directory / TOKENIZER_FILE) == _tokenizer_json(cls.load(directory))
+        return not others and read_json_object(directory / TOKENIZER_FILE) == _tokenizer_json(
+            cls.load(directory)
+        )
 
     def encode(self, text: str, pair: str | None = None, max_length: int | None = None) -> Encoding:
         """Encode one text or one pair: [CLS] text [SEP] pair [SEP]. See `encode_batch`."""

@@ -24,15 +24,15 @@ from bertie.base.errors import DataError, ModelError, SettingsError
 from bertie.base.files import (
     atomic_directory,
     clear_leftovers,
-    failures_named,
-    locked_directory,
+    lock_directory,
     read_json,
     sync,
+    write_errors,
     write_json,
 )
 from bertie.base.settings import Settings, read_toml, resolve
-from bertie.model.huggingface import WEIGHTS_FILE
-from bertie.model.weights import load_weights, save_weights
+from bertie.model.formats.huggingface import WEIGHTS_FILE
+from bertie.model.formats.weights import load_weights, save_weights
 from bertie.training.tracking import TensorBoard
 
 
@@ -76,9 +76,9 @@ FINGERPRINTS = {
 class RunDirectory:
     """Where a run writes. Of several ranks the first one alone writes; the others read checkpoints."""
 
-    def __init__(self, path: Path, leads: bool = True, tensorboard: bool = False) -> None:
-        self.path, self.leads = path, leads
-        self._tensorboard = TensorBoard(path / "tensorboard") if tensorboard and leads else None
+    def __init__(self, path: Path, is_main: bool = True, tensorboard: bool = False) -> None:
+        self.path, self.is_main = path, is_main
+        self._tensorboard = TensorBoard(path / "tensorboard") if tensorboard and is_main else None
         self.settings_file = path / "settings.toml"
         self.metrics_file = path / "metrics.jsonl"
         self.model_directory = path / "model"
@@ -86,8 +86,8 @@ class RunDirectory:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            if self.leads:
-                stack.enter_context(locked_directory(self.path))
+            if self.is_main:
+                stack.enter_context(lock_directory(self.path))
                 clear_leftovers(self._checkpoints)
                 self._metrics = stack.enter_context(self.metrics_file.open("ab"))
             if self._tensorboard is not None:
@@ -96,14 +96,14 @@ class RunDirectory:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with failures_named(self.metrics_file):  # on a full disk, what could not be logged is tried again
+        with write_errors(self.metrics_file):  # on a full disk, what could not be logged is tried again
             self._open.close()
 
     def log(self, row: dict[str, Any]) -> None:
         """Append a row to metrics.jsonl."""
-        if not self.leads:
+        if not self.is_main:
             return
-        with failures_named(self.metrics_file):
+        with write_errors(self.metrics_file):
             self._metrics.write(json.dumps(row).encode() + b"\n")
             self._metrics.flush()
         if self._tensorboard is not None:
@@ -127,7 +127,7 @@ class RunDirectory:
         Of the older ones those count whose step is a multiple of `every`. The others were written by stops,
         and are not to take the place of one that somebody waits for.
         """
-        if not self.leads:
+        if not self.is_main:
             return
         sync(self.metrics_file)
         state.metrics_bytes = self._metrics.tell()
@@ -172,7 +172,7 @@ class RunDirectory:
         return state
 
     def _forget_metrics(self, kept_bytes: int) -> None:
-        if self.leads:
+        if self.is_main:
             # What is cut keeps its old position until it is written to. It may also be shorter than it was.
             self._metrics.truncate(min(kept_bytes, self._metrics.seek(0, os.SEEK_END)))
             self._metrics.seek(0, os.SEEK_END)

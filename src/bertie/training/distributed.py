@@ -36,11 +36,11 @@ class Ranks:
     local_rank: int = 0
 
     @property
-    def leads(self) -> bool:
+    def is_main(self) -> bool:
         """Whether this process writes the run's files."""
         return self.rank == 0
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         """Wait until every rank is here."""
         if self.world_size > 1:
             dist.barrier()

@@ -17,7 +17,7 @@ from bertie.corpus.examples import ExampleSettings
 from bertie.corpus.sampling import ExampleStream
 from bertie.corpus.sentence_pairs import run_start
 from bertie.corpus.shards import Corpus, Shard
-from bertie.model.objectives import word_objective
+from bertie.model.objectives import token_objective
 from bertie.text.vocabulary import Vocabulary
 
 BALANCE_EXAMPLES = 4096
@@ -123,7 +123,7 @@ class RunHealth:
 
     def _check_plateau(self, row: dict[str, Any]) -> list[Finding]:
         step, unigram_loss = row["step"], row["unigram_loss"]
-        loss = row[f"{word_objective(row)}_loss"]
+        loss = row[f"{token_objective(row)}_loss"]
         if step < self._warmup_steps + PLATEAU_STEPS or loss <= PLATEAU_RATIO * unigram_loss:
             return []
         return [

@@ -15,7 +15,7 @@ from bertie.base.progress import Progress
 from bertie.base.random import stream_key
 from bertie.model.batch import PackedBatch
 from bertie.model.heads import Model
-from bertie.model.objectives import WORD_OBJECTIVES
+from bertie.model.objectives import TOKEN_OBJECTIVES
 from bertie.training.checkpoints import RunDirectory, TrainState
 from bertie.training.distributed import Ranks
 from bertie.training.health import RunHealth
@@ -41,7 +41,7 @@ class GlobalBatch(NamedTuple):
         return sum(micro_batch.num_tokens for micro_batch in self.micro_batches)
 
 
-class Pace(NamedTuple):
+class LoopSchedule(NamedTuple):
     """When things happen, in steps. All happen at the end too; with `save_every` 0 only a stop saves."""
 
     total_steps: int
@@ -59,7 +59,7 @@ def train(
     *,
     learning_rate: float,
     max_gradient_norm: float,
-    pace: Pace,
+    schedule: LoopSchedule,
     seed: int,
     state: TrainState,
     run: RunDirectory,
@@ -68,7 +68,7 @@ def train(
     ranks: Ranks,
     autocast: torch.autocast,
 ) -> None:
-    """Train `model` until `pace.total_steps`, going on from `state`.
+    """Train `model` until `schedule.total_steps`, going on from `state`.
 
     Losses are divided by the number of targets in the whole global batch, so cutting it into micro-batches,
     and dealing those to ranks, changes nothing. Dropout is a function of (seed, step, rank). Rows go to
@@ -79,7 +79,7 @@ def train(
         BertieError: the loss is not finite.
     """
     device = next(model.parameters()).device
-    health = RunHealth(run.rows(), pace.warmup_steps, pace.total_steps)
+    health = RunHealth(run.rows(), schedule.warmup_steps, schedule.total_steps)
 
     def log(row: dict[str, Any]) -> None:
         run.log(row)
@@ -88,11 +88,13 @@ def train(
             run.log({"kind": "warning", "step": row["step"], **finding._asdict()})
 
     with stop_on_signal() as stop:
-        while state.step < pace.total_steps:
+        while state.step < schedule.total_steps:
             started = time.perf_counter()
             batch = next(batches)
 
-            rate = learning_rate * warmup_then_linear_decay(state.step, pace.total_steps, pace.warmup_steps)
+            rate = learning_rate * warmup_then_linear_decay(
+                state.step, schedule.total_steps, schedule.warmup_steps
+            )
             for group in optimizer.param_groups:
                 group["lr"] = rate
             torch.manual_seed(int(stream_key(seed, state.step, ranks.rank)))
@@ -120,19 +122,19 @@ def train(
             state.window_gradient_norm = max(state.window_gradient_norm, gradient_norm)
             state.window_seconds += time.perf_counter() - started
 
-            last = state.step == pace.total_steps
-            if last or _due(state.step, pace.log_every):
+            last = state.step == schedule.total_steps
+            if last or _due(state.step, schedule.log_every):
                 row = {"kind": "train", "step": state.step, "phase": batch.phase, "learning_rate": rate}
                 row |= _close_window(state)
                 log(row)
                 progress.update(state.step, _shown(row))
             progress.update(state.step)
-            if ranks.leads and (last or _due(state.step, pace.evaluate_every)):
+            if ranks.is_main and (last or _due(state.step, schedule.evaluate_every)):
                 model.eval()
                 log({"kind": "evaluation", "step": state.step, "phase": batch.phase, **evaluate()})
             signal_number = ranks.any(stop.number, device)
-            if signal_number or (last and pace.save_every) or _due(state.step, pace.save_every):
-                run.save(state, model, optimizer, pace.save_every, pace.keep_checkpoints)
+            if signal_number or (last and schedule.save_every) or _due(state.step, schedule.save_every):
+                run.save(state, model, optimizer, schedule.save_every, schedule.keep_checkpoints)
             if signal_number:
                 raise Stopped(signal_number)
 
@@ -155,7 +157,7 @@ def _backward(
     return sums
 
 
-def share_evenly(
+def split_micro_batches(
     bounds: npt.NDArray[np.int64], micro_batch_tokens: int, multiple: int = 1
 ) -> list[tuple[int, int]]:
     """Cut sequences, in order, into micro-batches of nearly as many tokens each.
@@ -207,7 +209,7 @@ def _close_window(state: TrainState) -> dict[str, Any]:
 
 SHOWN = {
     "loss": "loss",
-    **{f"{objective}_accuracy": words for objective, words in WORD_OBJECTIVES.items()},
+    **{f"{objective}_accuracy": words for objective, words in TOKEN_OBJECTIVES.items()},
     "next_sentence_accuracy": "next sentence",
 }
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from bertie.base.settings import Settings
-from bertie.model.weight_names import their_names
+from bertie.model.formats.weight_names import their_names
 
 
 class OptimizerSettings(Settings):

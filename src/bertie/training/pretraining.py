@@ -17,23 +17,23 @@ from bertie.corpus.sampling import ExampleStream, held_out_examples
 from bertie.corpus.shards import Corpus
 from bertie.model.batch import PackedBatch, pack
 from bertie.model.config import BertConfig
-from bertie.model.directory import Description, check_network, fit_tokenizer
+from bertie.model.engines.hardware import Hardware
+from bertie.model.formats.directory import ModelMetadata, check_same_network, fit_tokenizer
+from bertie.model.formats.weights import load_weights, save_model
 from bertie.model.heads import LanguageModel, MaskedLMModel, PreTrainingModel
-from bertie.model.weights import load_weights, save_model
 from bertie.text.tokenizer import Tokenizer
 from bertie.training.checkpoints import RunDirectory, TrainState, check_run
 from bertie.training.distributed import Ranks, join_ranks
-from bertie.training.evaluation import (
+from bertie.training.health import check_corpus
+from bertie.training.held_out import (
     PretrainedModel,
     evaluate_pretraining,
+    format_metrics,
     majority_baseline,
-    told,
     unigram_baseline,
     unigram_counts,
 )
-from bertie.training.hardware import Hardware
-from bertie.training.health import check_corpus
-from bertie.training.loop import GlobalBatch, Pace, share_evenly, train
+from bertie.training.loop import GlobalBatch, LoopSchedule, split_micro_batches, train
 from bertie.training.optimizers import OptimizerSettings, build_optimizer
 from bertie.training.planning import PhaseWork, Plan, make_plan
 
@@ -142,9 +142,9 @@ def pretrain(
     tokenizer = _tokenizer(settings, corpus)
     settings = _fit(settings, corpus, tokenizer)
     with join_ranks(torch.device(settings.device).type) as ranks:
-        run = RunDirectory(output, ranks.leads, settings.tensorboard)
+        run = RunDirectory(output, ranks.is_main, settings.tensorboard)
         check_run(run, settings, resume, MAY_CHANGE)
-        ranks.wait()  # what the first one writes would be another run to those that come later
+        ranks.barrier()  # what the first one writes would be another run to those that come later
         model = _build_model(settings, tokenizer, init, ranks)
         optimizer = build_optimizer(model, settings.optimizer)
         held_out = HeldOut(corpus, tokenizer, settings)
@@ -154,10 +154,10 @@ def pretrain(
             if init is not None and state.step == 0:  # who goes on may not name it again
                 run.save(state, model, optimizer, settings.save_every, settings.keep_checkpoints)
             with Progress(
-                "pre-training", settings.total_steps, "steps", done=state.step, silent=not ranks.leads
+                "pre-training", settings.total_steps, "steps", done=state.step, silent=not ranks.is_main
             ) as progress:
                 progress.say(f"pre-training: {_plan(model, settings, corpus, tokenizer, ranks)}")
-                if ranks.leads:
+                if ranks.is_main:
                     write_toml(run.settings_file, settings)
                 if state.step == 0:
                     # By the last phase: a first one may be too short for two sentences on purpose.
@@ -168,7 +168,7 @@ def pretrain(
 
                 def evaluate() -> dict[str, float]:
                     figures = held_out.evaluate(model, settings.phase_at(state.step - 1), autocast)
-                    progress.say(f"step {state.step:,}, held out: {told(figures)}")
+                    progress.say(f"step {state.step:,}, held out: {format_metrics(figures)}")
                     return figures
 
                 train(
@@ -177,7 +177,7 @@ def pretrain(
                     optimizer,
                     learning_rate=settings.optimizer.learning_rate,
                     max_gradient_norm=settings.optimizer.max_gradient_norm,
-                    pace=Pace(
+                    schedule=LoopSchedule(
                         total_steps=settings.total_steps,
                         warmup_steps=settings.warmup_steps,
                         log_every=settings.log_every,
@@ -193,10 +193,10 @@ def pretrain(
                     ranks=ranks,
                     autocast=autocast,
                 )
-        if ranks.leads:
-            description = Description(settings.model, model.architecture, (), tokenizer)
-            save_model(run.model_directory, model, description, _card(settings, corpus, state))
-        ranks.wait()  # torchrun ends all processes where one that is done goes first and fails in going
+        if ranks.is_main:
+            metadata = ModelMetadata(settings.model, model.architecture, (), tokenizer)
+            save_model(run.model_directory, model, metadata, _card(settings, corpus, state))
+        ranks.barrier()  # torchrun ends all processes where one that is done goes first and fails in going
 
 
 def plan(
@@ -219,7 +219,7 @@ def _build_model(
     torch.manual_seed(int(stream_key(settings.seed)))
     model = _model_of(settings)(settings.model)
     if init is not None:
-        check_network(init, settings.model, tokenizer)
+        check_same_network(init, settings.model, tokenizer)
         load_weights(init, model)
     model.bert.gradient_checkpointing = settings.gradient_checkpointing
     device = torch.device(settings.device)
@@ -287,8 +287,8 @@ def global_batches(
 
 
 def pack_examples(examples: Examples, micro_batch_tokens: int, multiple: int = 1) -> list[PackedBatch]:
-    """Examples in packed batches; see `share_evenly`."""
-    shares = share_evenly(examples.bounds, micro_batch_tokens, multiple)
+    """Examples in packed batches; see `split_micro_batches`."""
+    shares = split_micro_batches(examples.bounds, micro_batch_tokens, multiple)
     return [_pack_range(examples, first, last) for first, last in shares]
 
 

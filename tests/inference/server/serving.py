@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from starlette.applications import Starlette
 
-from bertie.inference.predictors import Predictor
+from bertie.inference.predictor import Predictor
 from bertie.inference.server.app import Limits, create_app
 from bertie.inference.server.running import Server, listen
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from tests.inference.server.serving import LIMITS, serving
 from tests.inference.small_models import LABELS, MODELS, save_small
-from tests.inference.test_predictors import numbers_and_names
+from tests.inference.test_predictor import numbers_and_names
 
 import bertie
-from bertie.inference.asking import ask
+from bertie.inference.dispatch import ask
 from bertie.inference.records import Record
-from bertie.inference.rendering import as_json
 from bertie.inference.server import batching
+from bertie.inference.writers import as_json
 
 ROWS = {
     "fill_mask": [{"text": "the [MASK] sat on a [MASK] ."}, {"text": "[MASK]"}, {"text": ""}],

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from bertie.inference.asking import ASKED
+from bertie.inference.dispatch import ASKED
 from bertie.inference.server.schemas import PIPELINE_REQUESTS, PREDICT_REQUESTS, EmbedRequest
 
 

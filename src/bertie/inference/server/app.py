@@ -16,10 +16,9 @@ from starlette.routing import Route
 
 import bertie
 from bertie.base.errors import BertieError
-from bertie.inference.asking import ask
-from bertie.inference.predictors import Predictor
+from bertie.inference.dispatch import ask
+from bertie.inference.predictor import Predictor
 from bertie.inference.records import Record
-from bertie.inference.rendering import as_json
 from bertie.inference.server.batching import Batcher
 from bertie.inference.server.pipelines import as_pipeline
 from bertie.inference.server.schemas import (
@@ -30,6 +29,7 @@ from bertie.inference.server.schemas import (
     EmbedRequest,
     Predict,
 )
+from bertie.inference.writers import as_json
 
 logger = logging.getLogger(__name__)
 

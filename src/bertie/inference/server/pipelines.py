@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from bertie.inference.answers import Answer, Mention, Method, TaggedWord
-from bertie.inference.rendering import as_json
+from bertie.inference.results import Answer, Entity, Method, TaggedWord
+from bertie.inference.writers import as_json
 
 
 def as_pipeline(method: Method, answers: Any, labels: Sequence[str], top_k: int | None) -> Any:
@@ -32,7 +32,7 @@ def as_pipeline(method: Method, answers: Any, labels: Sequence[str], top_k: int 
             raise AssertionError(f"there is no pipeline that can {method}")
 
 
-def _tagged(found: Mention | TaggedWord) -> dict[str, Any]:
+def _tagged(found: Entity | TaggedWord) -> dict[str, Any]:
     if isinstance(found, TaggedWord):
         return {"entity": found.tag, "score": found.score, "word": found.word, "start": None, "end": None}
     label, word, start, end, score = found

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from bertie.inference.answers import Method
-from bertie.model.sentence_transformers import Pooling
+from bertie.inference.results import Method
+from bertie.model.formats.sentence_transformers import Pooling
 from bertie.text.vocabulary import MASK
 
 

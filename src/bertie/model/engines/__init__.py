@@ -1,0 +1,1 @@
+"""Engines: what computes a model."""

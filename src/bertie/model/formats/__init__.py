@@ -1,0 +1,1 @@
+"""Model directories, and the formats of other libraries."""

@@ -1,0 +1,248 @@
+import json
+import random
+import re
+import string
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from bertie.tasks.squad.questions import read_questions
+from bertie.tasks.squad.scores import best_threshold, normalize_answer, score_v1, score_v2
+from bertie.tasks.squad.task import SQUAD_TASKS
+
+# Words that differ, or do not, once normalised.
+TEXTS = st.lists(
+    st.sampled_from(["a", "An", "the", "cat", "Cat", "dog", "cat's", "-", "a-b", "U.S.", "", "  ", "é", "“"]),
+    max_size=5,
+).map(" ".join)
+GOLDS = st.lists(TEXTS, max_size=3)
+
+
+def plain_f1(gold, answer):
+    remaining, common = Counter(gold), 0
+    for word in answer:
+        if remaining[word] > 0:
+            remaining[word] -= 1
+            common += 1
+    return 2 * common / (len(gold) + len(answer)) if common else 0.0
+
+
+@given(TEXTS)
+def test_normalisation_leaves_words_without_articles_and_punctuation(text):
+    normal = normalize_answer(text)
+    assert normal == normalize_answer(normal.upper())
+    assert not set(normal) & set(string.punctuation)
+    words = text.lower().translate(str.maketrans("", "", string.punctuation)).split()
+    assert normal.split() == [word for word in words if word not in ("a", "an", "the")]
+
+
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("The  Cat's\tAN end.", "cats end"),
+        ("a-b", "ab"),
+        ("“the” sea", "“ ” sea"),  # only ASCII's punctuation goes, and an article beside other signs
+        ("theatre", "theatre"),
+        ("The, a!", ""),
+    ],
+)
+def test_normalisation_by_hand(text, normal):
+    assert normalize_answer(text) == normal
+
+
+@pytest.mark.parametrize(
+    ("golds", "answer", "exact", "f1"),
+    [
+        (["the cat sat"], "Cat sat.", 100, 100),
+        (["the cat sat", "a dog"], "cat", 0, 2 / 3 * 100),
+        (["dog dog cat"], "dog dog dog", 0, 2 / 3 * 100),
+        (["cat"], "", 0, 0),
+        (["cat"], None, 0, 0),
+        (["the"], "", 100, 0),  # both are empty: equal, but no common word
+    ],
+)
+def test_v1_by_hand(golds, answer, exact, f1):
+    assert score_v1([golds], [answer]) == pytest.approx({"exact_match": exact, "f1": f1})
+
+
+@pytest.mark.parametrize(
+    ("golds", "answer", "exact", "f1"),
+    [
+        ([], "", 100, 100),
+        ([], "The", 100, 100),  # normalises to nothing
+        ([], "cat", 0, 0),
+        (["the"], "", 100, 100),  # a gold answer that normalises to nothing is none
+        (["the", "cat"], "", 0, 0),
+        (["cat"], "a cat", 100, 100),
+    ],
+)
+def test_v2_by_hand(golds, answer, exact, f1):
+    scores = score_v2([golds], [answer])
+    part = "HasAns" if golds else "NoAns"
+    assert scores == {
+        "exact_match": exact,
+        **{"exact": exact, "f1": f1, "total": 1},
+        **{f"{part}_exact": exact, f"{part}_f1": f1, f"{part}_total": 1},
+    }
+
+
+@given(st.lists(st.tuples(st.lists(TEXTS, min_size=1, max_size=3), st.none() | TEXTS), min_size=1))
+def test_v1_by_its_definition(rows):
+    exact, f1 = [], []
+    for golds, answer in rows:
+        words = normalize_answer(answer or "").split()
+        normals = [normalize_answer(gold).split() for gold in golds]
+        exact.append(answer is not None and words in normals)
+        f1.append(0 if answer is None else max(plain_f1(gold, words) for gold in normals))
+    wanted = {"exact_match": 100 * np.mean(exact), "f1": 100 * np.mean(f1)}
+    assert score_v1(*zip(*rows, strict=True)) == pytest.approx(wanted)
+
+
+@given(st.lists(st.tuples(GOLDS, TEXTS, st.integers(-5, 5)), min_size=1), st.integers(-5, 5))
+def test_v2_by_its_definition(rows, threshold):
+    golds, answers, odds = zip(*rows, strict=True)
+    exact, f1 = [], []
+    for texts, answer, odd in rows:
+        normals = [normal for text in texts if (normal := normalize_answer(text).split())] or [[]]
+        words = normalize_answer(answer).split()
+        if odd > threshold:
+            exact.append(not texts)
+            f1.append(not texts)
+        else:
+            exact.append(words in normals)
+            f1.append(max(plain_f1(gold, words) if gold and words else gold == words for gold in normals))
+    scores = score_v2(golds, answers, np.array(odds, dtype=float), threshold)
+    has = np.array([bool(texts) for texts in golds])
+    for prefix, chosen in (("", has | ~has), ("HasAns_", has), ("NoAns_", ~has)):
+        if chosen.any():
+            assert scores[f"{prefix}exact"] == pytest.approx(100 * np.mean(np.array(exact)[chosen]))
+            assert scores[f"{prefix}f1"] == pytest.approx(100 * np.mean(np.array(f1, dtype=float)[chosen]))
+            assert scores[f"{prefix}total"] == chosen.sum()
+        else:
+            assert f"{prefix}exact" not in scores
+    assert scores["exact_match"] == scores["exact"]
+
+
+@given(st.lists(st.tuples(GOLDS, TEXTS), min_size=1, max_size=12), st.randoms())
+def test_no_threshold_is_better_than_the_best(rows, random):
+    golds, answers = zip(*rows, strict=True)
+    odds = random.sample(range(-50, 50), len(rows))
+    # evaluate-v2.0.py takes any text for an answer here, and any question with golds for answerable.
+    assume(all(any(map(normalize_answer, texts)) for texts in golds if texts))
+    assume(all(bool(answer) == bool(normalize_answer(answer)) for answer in answers))
+    odds = np.array(odds, dtype=float)
+    scores = score_v2(golds, answers, odds)
+    for name in ("exact", "f1"):
+        others = [score_v2(golds, answers, odds, threshold)[name] for threshold in (-51, *odds)]
+        assert scores[f"best_{name}"] == pytest.approx(max(others))
+        if scores[f"best_{name}_thresh"] != 0.0:  # what it says where no answer at all is best
+            at = score_v2(golds, answers, odds, scores[f"best_{name}_thresh"])
+            assert at[name] == pytest.approx(scores[f"best_{name}"])
+
+
+def test_best_threshold_by_hand():
+    has = np.array([True, False, True])
+    odds = np.array([-2.0, -1.0, 3.0])
+    assert best_threshold([1.0, 0.0, 0.0], has, ["x", "y", "z"], odds) == (100 * 2 / 3, -2.0)
+    assert best_threshold([1.0, 1.0, 1.0], has, ["x", "", "z"], odds) == (100.0, 3.0)
+    assert best_threshold([0.0, 0.0, 0.0], has, ["x", "y", "z"], odds) == (100 / 3, 0.0)
+
+
+def perturbed(questions):
+    """Answers right, wrong and in between, and odds, all functions of the question's number."""
+    answers = []
+    for i, (golds, context) in enumerate(zip(questions.answers, questions.context_of_question, strict=True)):
+        gold, text = golds[i % len(golds)][0] if golds else "", questions.contexts[context]
+        forms = (gold, f"The {gold}.", gold[: i % 9], f"{gold} {text[:20]}", text[: i % 50], "")
+        answers.append(forms[i % 7 % 6])
+    return answers, np.array([(i * 7919 % 1000) / 100 - 5 for i in range(len(answers))])
+
+
+SIGNS = ["the", "A an", "é", "北京", "–", "!", "\u00a0", "", "\n", "THE-sea", "U.S.", "'s"]
+
+
+def any_answers(questions, seed):
+    """Parts of contexts and of gold answers, with signs and articles around them."""
+    chance = random.Random(seed)
+    for golds, context in zip(questions.answers, questions.context_of_question, strict=True):
+        text = questions.contexts[context]
+        start = chance.randrange(len(text))
+        gold = golds[0][0] if golds else ""
+        part = chance.choice([text[start : start + 20], gold, gold.upper(), ""])
+        yield chance.choice([part, f"{chance.choice(SIGNS)} {part}{chance.choice(SIGNS)}"])
+
+
+def plainly_normal(text):
+    kept = "".join(sign for sign in text.lower() if sign not in string.punctuation)
+    return re.sub(r"\b(a|an|the)\b", " ", kept).split()
+
+
+@pytest.mark.parametrize("version", ["1.1", "2.0"])
+def test_real_questions_and_any_answers_by_the_definitions(shared_data, tmp_path, version):
+    """To the last digit; some have no prediction in v1.1, and some predictions have no question."""
+    task = next(task for task in SQUAD_TASKS if task.version == version)
+    questions = task.read(shared_data / "squad" / f"dev-v{version}.json", labelled=True)
+    for seed in range(3):
+        given = dict(zip(questions.ids, any_answers(questions, seed), strict=True)) | {"no question": "x"}
+        if version == "1.1":
+            given = {name: text for i, (name, text) in enumerate(given.items()) if i % 7}
+        path = tmp_path / "predictions.json"
+        path.write_text(json.dumps(given))
+        exact = f1 = 0
+        for name, golds in zip(questions.ids, questions.answers, strict=True):
+            if name in given:
+                words = plainly_normal(given[name])
+                normals = [plainly_normal(text) for text, _ in golds]
+                if version == "2.0":
+                    normals = [normal for normal in normals if normal] or [[]]
+                exact += words in normals
+                nothing_is_right = version == "2.0" and not words
+                f1 += max(float(nothing_is_right and not gold) or word_f1(gold, words) for gold in normals)
+        scores = task.score(questions, task.read_predictions(questions, path))
+        assert scores["exact_match"] == 100 * exact / len(questions)
+        assert scores["f1"] == 100 * f1 / len(questions)
+
+
+def word_f1(gold, words):
+    """As the scripts compute it: to the last digit."""
+    common = sum((Counter(words) & Counter(gold)).values())
+    if not common:
+        return 0
+    precision, recall = common / len(words), common / len(gold)
+    return 2 * precision * recall / (precision + recall)
+
+
+def test_v1_on_real_questions_as_evaluate_v1_1_py(shared_data):
+    questions = read_questions(shared_data / "squad" / "dev-v1.1.json")
+    answers, _ = perturbed(questions)
+    golds = [[text for text, _ in answers] for answers in questions.answers]
+    # What the official script printed for these answers.
+    assert score_v1(golds, answers) == {"exact_match": 44.38731790916881, "f1": 54.942045379432706}
+
+
+def test_v2_on_real_questions_as_evaluate_v2_0_py(shared_data):
+    questions = read_questions(shared_data / "squad" / "dev-v2.0.json")
+    answers, odds = perturbed(questions)
+    golds = [[text for text, _ in answers] for answers in questions.answers]
+    wanted = {  # what the official script printed, with --na-prob-file
+        "exact": 52.49299719887955,
+        "f1": 55.76282086489694,
+        "total": 1785,
+        "HasAns_exact": 27.60041194644696,
+        "HasAns_f1": 33.61136482372929,
+        "HasAns_total": 971,
+        "NoAns_exact": 82.18673218673219,
+        "NoAns_f1": 82.18673218673219,
+        "NoAns_total": 814,
+        "best_exact": 50.53221288515406,
+        "best_exact_thresh": 4.699999999999999,
+        "best_f1": 55.99214721859302,
+        "best_f1_thresh": 4.93,
+    }
+    # Python's `sum` rounds otherwise from 3.12 on, in the script too.
+    assert score_v2(golds, answers, odds) == pytest.approx(
+        {"exact_match": wanted["exact"], **wanted}, rel=1e-13
+    )
