@@ -1,4 +1,4 @@
-"""Compressed files give what was compressed, and say so when they are cut off or something else."""
+"""Compressed files are read to the end; damaged and truncated ones are rejected."""
 
 import bz2
 import gzip
@@ -21,8 +21,10 @@ COMPRESS[".zst"] = zstandard.compress
 @pytest.mark.parametrize("suffix", COMPRESS)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
 @given(st.lists(st.binary(max_size=50), min_size=1), st.integers(0, 300))
-def test_streams_one_after_the_other(tmp_path: Path, suffix: str, streams: list[bytes], repeats: int) -> None:
-    """As `cat a.gz b.gz`, pigz, pbzip2 and pzstd write them."""
+def test_concatenated_streams_are_read_to_the_end(
+    tmp_path: Path, suffix: str, streams: list[bytes], repeats: int
+) -> None:
+    """`cat a.gz b.gz`, pigz, pbzip2 and pzstd write such files."""
     streams = [data * repeats for data in streams]
     (tmp_path / f"a{suffix}").write_bytes(b"".join(map(COMPRESS[suffix], streams)))
     with open_binary(tmp_path / f"a{suffix}") as file:
@@ -33,39 +35,40 @@ def test_streams_one_after_the_other(tmp_path: Path, suffix: str, streams: list[
 
 @pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
 @pytest.mark.parametrize("cut", [1, 5, 12])
-def test_cut_off_files(tmp_path: Path, suffix: str, cut: int) -> None:
+def test_truncated_file_is_rejected(tmp_path: Path, suffix: str, cut: int) -> None:
     (tmp_path / f"a{suffix}").write_bytes(COMPRESS[suffix](b"text " * 1000)[:-cut])
     assert is_compressed(tmp_path / f"a{suffix}")
     with (
-        pytest.raises(DataError, match=rf"a\{suffix}: damaged or cut-off"),
+        pytest.raises(DataError, match=rf"a\{suffix}: damaged or truncated"),
         open_binary(tmp_path / f"a{suffix}") as file,
     ):
         file.read()
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
-def test_files_that_are_something_else(tmp_path: Path, suffix: str) -> None:
+def test_file_with_a_wrong_suffix_is_rejected(tmp_path: Path, suffix: str) -> None:
     (tmp_path / f"a{suffix}").write_bytes(b"no such thing")
     with pytest.raises(DataError, match=rf"a\{suffix}: "), open_binary(tmp_path / f"a{suffix}") as file:
         file.read()
 
 
-def test_a_long_window(tmp_path: Path) -> None:
-    """As of `zstd --long=31`: a window descriptor (RFC 8878, 3.1.1.1.2), one raw block."""
+def test_zstd_frame_with_the_longest_window_is_read(tmp_path: Path) -> None:
+    """A frame of `zstd --long=31` (RFC 8878, 3.1.1.1.2)."""
+    # The magic number, the header, the window descriptor, and a raw block.
     frame = bytes.fromhex("28b52ffd 00 a8") + (len(b"text") << 3 | 1).to_bytes(3, "little") + b"text"
     (tmp_path / "a.zst").write_bytes(frame)
     with open_binary(tmp_path / "a.zst") as file:
         assert file.read() == b"text"
 
 
-def test_missing_files(tmp_path: Path) -> None:
+def test_missing_file_and_directory_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="a: no such file"), open_binary(tmp_path / "a"):
         pass
-    with pytest.raises(DataError, match="a folder, where a file is wanted"), open_binary(tmp_path):
+    with pytest.raises(DataError, match="is a directory; expected a file"), open_binary(tmp_path):
         pass
 
 
-def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_zstandard_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(BertieError, match=r"a\.zst: .* pip install 'bertie\[data\]'"):
         open_binary(tmp_path / "a.zst").__enter__()

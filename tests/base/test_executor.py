@@ -1,4 +1,4 @@
-"""Results on any number of workers, and what a death, an error and an interrupt do."""
+"""Results of worker processes, even if a worker dies, raises or is interrupted."""
 
 import importlib
 import os
@@ -53,7 +53,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Tasks in a module that workers can import by name."""
+    """A module of tasks that workers can import by name."""
     (tmp_path / "executor_tasks.py").write_text(TASKS)
     monkeypatch.syspath_prepend(tmp_path)
     sys.modules.pop("executor_tasks", None)
@@ -66,7 +66,7 @@ def test_each_argument_gives_one_result(tasks: ModuleType, workers: int) -> None
     assert sorted(results) == [(index, index * index) for index in range(20)]
 
 
-def test_no_tasks_give_nothing(tasks: ModuleType) -> None:
+def test_no_arguments_give_no_results(tasks: ModuleType) -> None:
     assert list(run_tasks(tasks.square, [], 2)) == []
 
 
@@ -75,20 +75,20 @@ def test_tasks_of_a_killed_worker_run_again(tasks: ModuleType, tmp_path: Path) -
     assert dict(run_tasks(tasks.die_once, markers, 2)) == {i: f"marker-{i}" for i in range(3)}
 
 
-def test_a_task_that_always_kills_its_worker_ends_the_run(tasks: ModuleType) -> None:
+def test_task_that_always_kills_its_worker_fails_the_run(tasks: ModuleType) -> None:
     with pytest.raises(BertieError, match=rf"died {MAX_DEATHS + 1} times .* fewer than 2 workers") as error:
         list(run_tasks(tasks.die_on_three, range(6), 2))
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_an_error_in_a_task_reaches_the_caller(tasks: ModuleType, workers: int) -> None:
+def test_exception_in_a_task_reaches_the_caller(tasks: ModuleType, workers: int) -> None:
     with pytest.raises(DataError, match=r"three.txt: line 3: no"):
         list(run_tasks(tasks.fail_on_three, range(6), workers))
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
-def test_workers_end_with_their_parent(tasks: ModuleType, tmp_path: Path, sign: signal.Signals) -> None:
+def test_workers_exit_with_their_parent(tasks: ModuleType, tmp_path: Path, sign: signal.Signals) -> None:
     started = tmp_path / "started"
     started.mkdir()
     environment = {**os.environ, "PYTHONPATH": str(Path(bertie.__file__).parents[1])}

@@ -1,3 +1,5 @@
+"""Atomic writes survive errors and kills; errors name the final path."""
+
 import os
 import signal
 import subprocess
@@ -9,22 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import SafetensorError
 
-from bertie.base.errors import BertieError, DataError
-from bertie.base.files import (
-    atomic_directory,
-    atomic_file,
-    lock_directory,
-    read_json,
-    sha256,
-    write_json,
-    write_text,
-)
+from bertie.base.errors import DataError
+from bertie.base.files import atomic_directory, atomic_file, read_json, sha256, write_json, write_text
 
 DYING_WRITER = """
 import os, signal, sys
 from pathlib import Path
 from bertie.base import files
-from bertie.base.files import atomic_directory, atomic_file, lock_directory
+from bertie.base.files import atomic_directory, atomic_file
 kind, path = sys.argv[1], Path(sys.argv[2])
 if kind == "file":
     with atomic_file(path) as temporary:
@@ -33,9 +27,6 @@ if kind == "file":
 elif kind == "directory":
     with atomic_directory(path) as temporary:
         (temporary / "part").write_text("half")
-        os.kill(os.getpid(), signal.SIGKILL)
-elif kind == "lock":
-    with lock_directory(path):
         os.kill(os.getpid(), signal.SIGKILL)
 else:
     rename, exchange = Path.rename, files._exchange
@@ -67,7 +58,7 @@ def write_directory(path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("before", [None, "old"])
-def test_a_file_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path: Path, before: str | None) -> None:
+def test_atomic_file_replaces_the_whole_file(tmp_path: Path, before: str | None) -> None:
     path = tmp_path / "new folder" / "file"
     if before is not None:
         write_text(path, before)
@@ -78,7 +69,7 @@ def test_a_file_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path: Path, 
     assert os.listdir(path.parent) == ["file"]
 
 
-def test_a_directory_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+def test_atomic_directory_replaces_the_whole_directory(tmp_path: Path) -> None:
     path = tmp_path / "model"
     with atomic_directory(path) as temporary:
         (temporary / "only in the first").write_text("x")
@@ -91,7 +82,7 @@ def test_a_directory_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path: P
     assert os.listdir(tmp_path) == ["model"]
 
 
-def test_a_link_to_a_directory_stays_one(tmp_path: Path) -> None:
+def test_atomic_directory_keeps_a_symlink(tmp_path: Path) -> None:
     write_directory(tmp_path / "large disk" / "model", "old")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "model").symlink_to(tmp_path / "large disk" / "model")
@@ -112,7 +103,7 @@ def fail_while_writing(kind: str, path: Path) -> None:
         raise RuntimeError("midway")
 
 
-def test_an_exception_leaves_the_old_file(tmp_path: Path) -> None:
+def test_exception_leaves_the_old_file(tmp_path: Path) -> None:
     write_text(tmp_path / "file", "old")
     with pytest.raises(RuntimeError, match="midway"):
         fail_while_writing("file", tmp_path / "file")
@@ -120,7 +111,7 @@ def test_an_exception_leaves_the_old_file(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_an_exception_leaves_the_old_directory(tmp_path: Path) -> None:
+def test_exception_leaves_the_old_directory(tmp_path: Path) -> None:
     write_directory(tmp_path / "model", "old")
     with pytest.raises(RuntimeError, match="midway"):
         fail_while_writing("directory", tmp_path / "model")
@@ -128,7 +119,7 @@ def test_an_exception_leaves_the_old_directory(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["model"]
 
 
-def test_a_kill_leaves_the_old_file_and_the_next_writer_succeeds(tmp_path: Path) -> None:
+def test_kill_leaves_the_old_file_and_next_write_succeeds(tmp_path: Path) -> None:
     path = tmp_path / "file"
     write_text(path, "old")
     die_while_writing("file", path)
@@ -137,7 +128,7 @@ def test_a_kill_leaves_the_old_file_and_the_next_writer_succeeds(tmp_path: Path)
     assert path.read_text() == "new"
 
 
-def test_a_kill_leaves_the_old_directory_and_the_next_writer_succeeds(tmp_path: Path) -> None:
+def test_kill_leaves_the_old_directory_and_next_write_succeeds(tmp_path: Path) -> None:
     path = tmp_path / "model"
     write_directory(path, "old")
     die_while_writing("directory", path)
@@ -146,21 +137,21 @@ def test_a_kill_leaves_the_old_directory_and_the_next_writer_succeeds(tmp_path: 
     assert (path / "part").read_text() == "new"
 
 
-def test_a_directory_that_is_replaced_is_there_at_any_time(tmp_path: Path) -> None:
+def test_directory_exists_at_all_times_while_replaced(tmp_path: Path) -> None:
     path = tmp_path / "model"
     write_directory(path, "0")
     reader = (
         "import sys, os; [os.stat(sys.argv[1]) for _ in iter(lambda: os.path.exists(sys.argv[2]), False)]"
     )
-    (tmp_path / "going on").touch()
-    process = subprocess.Popen([sys.executable, "-c", reader, path, tmp_path / "going on"])
+    (tmp_path / "keep reading").touch()
+    process = subprocess.Popen([sys.executable, "-c", reader, path, tmp_path / "keep reading"])
     for number in range(100):
         write_directory(path, str(number))
-    (tmp_path / "going on").unlink()
+    (tmp_path / "keep reading").unlink()
     assert process.wait() == 0
 
 
-def test_a_kill_right_after_the_exchange_leaves_the_new_directory(tmp_path: Path) -> None:
+def test_kill_after_the_exchange_leaves_the_new_directory(tmp_path: Path) -> None:
     path = tmp_path / "model"
     write_directory(path, "old")
     die_while_writing("exchange", path)
@@ -170,7 +161,9 @@ def test_a_kill_right_after_the_exchange_leaves_the_new_directory(tmp_path: Path
     assert os.listdir(tmp_path) == ["model"]
 
 
-def test_where_names_cannot_be_exchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directory_is_replaced_without_an_exchange_of_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "model"
     write_directory(path, "old")
     die_while_writing("two renames", path)
@@ -187,7 +180,7 @@ def test_where_names_cannot_be_exchanged(tmp_path: Path, monkeypatch: pytest.Mon
     ("error", "message"),
     [(OSError, (28, "No space left on device")), (SafetensorError, ("I/O error: No space (os error 28)",))],
 )
-def test_a_failure_to_write_names_what_was_written(
+def test_write_error_names_the_final_path(
     tmp_path: Path, kind: str, error: type[Exception], message: tuple[object]
 ) -> None:
     path = tmp_path / "model"
@@ -199,76 +192,55 @@ def test_a_failure_to_write_names_what_was_written(
     assert os.listdir(tmp_path) == []
 
 
-def test_a_failure_names_the_lasting_name(tmp_path: Path) -> None:
+def test_error_inside_a_temporary_directory_names_the_final_path(tmp_path: Path) -> None:
     path = tmp_path / "model"
     with pytest.raises(FileNotFoundError) as raised, atomic_directory(path) as temporary:
         (temporary / "absent" / "part").write_text("x")
     assert raised.value.filename == str(path / "absent" / "part")
 
 
-def test_a_failure_to_read_keeps_its_name(tmp_path: Path) -> None:
+def test_error_on_another_file_keeps_its_name(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as raised, atomic_file(tmp_path / "file"):
         (tmp_path / "absent").read_text()
     assert raised.value.filename == str(tmp_path / "absent")
-
-
-def test_who_holds_a_directory_clears_what_killed_writers_left(tmp_path: Path) -> None:
-    die_while_writing("file", tmp_path / "run" / "file")
-    die_while_writing("directory", tmp_path / "run" / "model")
-    with lock_directory(tmp_path / "run"):
-        assert os.listdir(tmp_path / "run") == [".lock"]
-
-
-def test_a_directory_is_held_by_one_at_a_time(tmp_path: Path) -> None:
-    path = tmp_path / "run"
-    with (
-        lock_directory(path),
-        pytest.raises(BertieError, match="run: another bertie process"),
-        lock_directory(path),
-    ):
-        pytest.fail("two hold the directory")
-    with lock_directory(path):
-        pass
-
-
-def test_a_killed_process_gives_up_its_lock(tmp_path: Path) -> None:
-    die_while_writing("lock", tmp_path / "run")
-    assert (tmp_path / "run" / ".lock").exists()  # what it held is still there
-    with lock_directory(tmp_path / "run"), pytest.raises(BertieError), lock_directory(tmp_path / "run"):
-        pytest.fail("two hold the directory")
 
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=10,
-).filter(lambda value: "\\ud" not in ascii(value))  # lone surrogates have no UTF-8
+).filter(lambda value: "\\ud" not in ascii(value))  # lone surrogates cannot be encoded as UTF-8
 
 
 @given(value=json_values)
-def test_json_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, value: object) -> None:
+def test_json_round_trip(tmp_path_factory: pytest.TempPathFactory, value: object) -> None:
     path = tmp_path_factory.getbasetemp() / "value.json"
     write_json(path, value)
     assert read_json(path) == value
 
 
-def test_json_is_written_for_people(tmp_path: Path) -> None:
+def test_json_is_indented_and_not_escaped(tmp_path: Path) -> None:
     write_json(tmp_path / "x.json", {"名": "Würde"})
     assert (tmp_path / "x.json").read_bytes().decode("utf-8") == '{\n  "名": "Würde"\n}\n'
 
 
-def test_missing_json_is_named(tmp_path: Path) -> None:
+def test_read_json_names_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"absent\.json: no such file"):
         read_json(tmp_path / "absent.json")
 
 
+def test_read_json_rejects_a_directory(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is a directory; expected a file"):
+        read_json(tmp_path)
+
+
 @pytest.mark.parametrize("content", [b"", b'{"a": 1', b'"\xff"'])
-def test_broken_json_is_named(tmp_path: Path, content: bytes) -> None:
+def test_read_json_rejects_invalid_json(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "broken.json").write_bytes(content)
     with pytest.raises(DataError, match=r"broken\.json: not valid JSON"):
         read_json(tmp_path / "broken.json")
 
 
-def test_sha256_of_a_known_text(tmp_path: Path) -> None:
+def test_sha256_matches_the_published_example(tmp_path: Path) -> None:
     (tmp_path / "abc").write_bytes(b"abc")  # FIPS 180-2, appendix B.1
     assert sha256(tmp_path / "abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

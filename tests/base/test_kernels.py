@@ -1,3 +1,5 @@
+"""Kernels are cached on disk, and compiled again when a source file changes."""
+
 import os
 import subprocess
 import sys
@@ -18,20 +20,20 @@ print(int(mix(np.uint64(1))), mix.stats.cache_hits.total() if mix.stats.cache_pa
 
 
 def mix_one(cache: Path) -> list[str]:
-    """What a new process makes of `mix(1)`, and how often it found the kernel in the cache."""
+    """Compute `mix(1)` in a new process; return its value and the cache hits."""
     environment = {**os.environ, "BERTIE_CACHE": str(cache)}
     return subprocess.check_output([sys.executable, "-c", MIX_ONE], env=environment, text=True).split(
         maxsplit=1
     )
 
 
-def test_the_cache_of_another_process_is_used(tmp_path: Path) -> None:
+def test_cache_is_shared_between_processes(tmp_path: Path) -> None:
     first, second = mix_one(tmp_path), mix_one(tmp_path)
     assert first[1] == "0\n"
     assert second == [first[0], "1\n"]
 
 
-def test_without_a_writable_cache_kernels_still_run(tmp_path: Path) -> None:
+def test_kernels_run_without_a_writable_cache(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("not a folder")
     value, cached = mix_one(file)
@@ -41,7 +43,7 @@ def test_without_a_writable_cache_kernels_still_run(tmp_path: Path) -> None:
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package in which `kernels` imports `used`, `used` imports `deeper`, and nothing imports `other`."""
+    """A package: `kernels` imports `used`, which imports `deeper`; not `other`."""
     folder = tmp_path / "bertie" / "room"
     folder.mkdir(parents=True)
     (folder / "kernels.py").write_text("from bertie.room.used import x\n")
@@ -57,9 +59,7 @@ def directory_of(source: Path) -> Path:
 
 
 @pytest.mark.parametrize(("changed", "matters"), [("kernels", True), ("deeper", True), ("other", False)])
-def test_a_source_that_is_imported_changes_the_cache_directory(
-    package: Path, changed: str, matters: bool
-) -> None:
+def test_cache_directory_depends_on_imported_sources(package: Path, changed: str, matters: bool) -> None:
     before = directory_of(package / "kernels.py")
     assert directory_of(package / "kernels.py") == before
     with (package / f"{changed}.py").open("a") as file:
@@ -67,23 +67,23 @@ def test_a_source_that_is_imported_changes_the_cache_directory(
     assert (directory_of(package / "kernels.py") != before) == matters
 
 
-def test_the_sources_of_the_tokenizer_are_found() -> None:
-    names = {path.stem for path in kernels.with_imports(kernels.PACKAGE / "text" / "tokenizer.py")}
+def test_imported_sources_of_the_tokenizer() -> None:
+    names = {path.stem for path in kernels.source_and_imports(kernels.PACKAGE / "text" / "tokenizer.py")}
     assert {"tokenizer", "wordpiece", "trie", "unicode", "vocabulary"} <= names
-    assert "learning" not in names
+    assert "wordpiece_trainer" not in names
 
 
-def test_the_place_of_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_cache_directory_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     monkeypatch.delenv("BERTIE_CACHE", raising=False)
     assert directory_of(Path(kernels.__file__)).parent == tmp_path / "xdg" / "bertie"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("BERTIE_CACHE", str(tmp_path / "own"))
-    monkeypatch.setattr(Path, "home", None)  # there need not be one
-    assert directory_of(Path(kernels.__file__)).parent == tmp_path / "own"
+    monkeypatch.setenv("BERTIE_CACHE", str(tmp_path / "explicit"))
+    monkeypatch.setattr(Path, "home", None)  # not needed
+    assert directory_of(Path(kernels.__file__)).parent == tmp_path / "explicit"
 
 
-def test_other_users_of_numba_keep_their_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numba.config, "CACHE_DIR", "theirs")
+def test_kernel_restores_numbas_cache_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "another user")
     kernels.kernel(lambda: 0)
-    assert numba.config.CACHE_DIR == "theirs"
+    assert numba.config.CACHE_DIR == "another user"

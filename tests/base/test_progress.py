@@ -1,3 +1,6 @@
+"""Progress lines and bars: their content, how often they appear, and where."""
+
+import io
 import os
 import pty
 import subprocess
@@ -6,11 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from bertie.base.progress import Progress, duration, number
+from bertie.base.progress import Progress, format_duration, format_number
 
 
 class Clock:
-    """A clock that stands still until it is told otherwise."""
+    """A clock that changes only when a test sets it."""
 
     now = 100.0
 
@@ -25,17 +28,17 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_a_line_holds_all_there_is_to_know(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
+def test_line_has_count_values_rate_and_time_left(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
     with Progress("pre-training", total=4000, unit="steps") as progress:
         clock.now += 10
-        progress.update(1000, {"loss": 4.1123, "masked words": 0.3349, "tokens/s": 24310.4, "phase": "one"})
+        progress.update(1000, {"loss": 4.1123, "masked tokens": 0.3349, "tokens/s": 24310.4, "phase": "one"})
     first, last = capsys.readouterr().err.splitlines()
-    figures = "loss 4.11  masked words 0.335  tokens/s 24,310  phase one"
-    assert first == f"pre-training: 1,000/4,000 steps  {figures}  100 steps/s  0:30 left"
-    assert last == f"pre-training: 1,000/4,000 steps  {figures}  100 steps/s  in 0:10"
+    values = "loss 4.11  masked tokens 0.335  tokens/s 24,310  phase one"
+    assert first == f"pre-training: 1,000/4,000 steps  {values}  100 steps/s  0:30 left"
+    assert last == f"pre-training: 1,000/4,000 steps  {values}  100 steps/s  in 0:10"
 
 
-def test_there_is_at_most_a_line_every_ten_seconds(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
+def test_at_most_one_line_every_ten_seconds(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
     with Progress("work", total=1000) as progress:
         for _ in range(1000):
             clock.now += 0.035
@@ -50,7 +53,7 @@ def test_there_is_at_most_a_line_every_ten_seconds(capsys: pytest.CaptureFixture
     ]
 
 
-def test_work_of_unknown_length_has_no_time_left(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
+def test_unknown_total_shows_no_time_left(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
     with Progress("reading", unit="documents") as progress:
         clock.now += 20
         progress.advance(30)
@@ -61,16 +64,14 @@ def test_work_of_unknown_length_has_no_time_left(capsys: pytest.CaptureFixture[s
     ]
 
 
-def test_what_an_earlier_run_did_does_not_count_towards_the_rate(
-    capsys: pytest.CaptureFixture[str], clock: Clock
-) -> None:
+def test_rate_ignores_the_work_of_an_earlier_run(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
     with Progress("work", total=100, unit="steps", done=80) as progress:
         clock.now += 10
         progress.advance(10)
     assert "90/100 steps  1 steps/s  0:10 left" in capsys.readouterr().err
 
 
-def test_figures_stay_until_others_come(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
+def test_values_stay_until_replaced(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
     with Progress("work") as progress:
         progress.advance(1, loss=2.5)
         progress.advance(1)
@@ -78,7 +79,7 @@ def test_figures_stay_until_others_come(capsys: pytest.CaptureFixture[str], cloc
     assert "loss 2.5" in capsys.readouterr().err
 
 
-def test_an_error_shows_how_far_the_work_came_and_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_shows_the_progress_so_far_and_propagates(capsys: pytest.CaptureFixture[str]) -> None:
     def work() -> None:
         with Progress("work", total=9) as progress:
             progress.advance(4)
@@ -89,7 +90,7 @@ def test_an_error_shows_how_far_the_work_came_and_goes_on(capsys: pytest.Capture
     assert capsys.readouterr().err.startswith("work: 4/9")
 
 
-def test_no_work_at_all_is_no_division_by_zero(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
+def test_zero_units_in_zero_seconds(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
     with Progress("work", total=0, unit="steps"):
         pass
     assert capsys.readouterr().err == "work: 0/0 steps  in 0:00\n"
@@ -100,8 +101,8 @@ def test_no_work_at_all_is_no_division_by_zero(capsys: pytest.CaptureFixture[str
     [(24310.4, "24,310"), (4.1123, "4.11"), (9.871e-5, "9.87e-05"), (12345, "12,345"), ("0:31", "0:31"),
      (float("nan"), "nan"), (0.0, "0"), (-1234.5, "-1,234")],
 )  # fmt: skip
-def test_numbers_are_short(value: str | int | float, text: str) -> None:
-    assert number(value) == text
+def test_format_number(value: str | int | float, text: str) -> None:
+    assert format_number(value) == text
 
 
 @pytest.mark.parametrize(
@@ -116,8 +117,8 @@ def test_numbers_are_short(value: str | int | float, text: str) -> None:
         (-1, "0:00"),
     ],
 )
-def test_durations(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+def test_format_duration(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
 
 
 WORK = """
@@ -131,7 +132,7 @@ print("rich" in sys.modules)
 """
 
 
-def test_without_a_terminal_rich_is_not_loaded() -> None:
+def test_rich_is_not_imported_without_a_terminal() -> None:
     done = subprocess.run([sys.executable, "-c", WORK], capture_output=True, text=True, check=True)
     assert done.stdout == "result\nresult\nFalse\n"
     assert [line.split("  ")[0] for line in done.stderr.splitlines()] == [
@@ -141,21 +142,63 @@ def test_without_a_terminal_rich_is_not_loaded() -> None:
 
 
 @pytest.mark.parametrize(("term", "bar"), [("xterm", True), ("dumb", False)])
-def test_on_a_terminal_there_is_a_bar_and_stdout_is_for_results(term: str, bar: bool) -> None:
-    ours, theirs = pty.openpty()
+def test_terminal_shows_a_bar_on_stderr(term: str, bar: bool) -> None:
+    controller, terminal = pty.openpty()
     environment = {**os.environ, "TERM": term, "COLUMNS": "120"}
     done = subprocess.run(
         [sys.executable, "-c", WORK],
         stdout=subprocess.PIPE,
-        stderr=theirs,
+        stderr=terminal,
         env=environment,
         text=True,
         check=True,
     )
-    os.close(theirs)
-    shown = os.read(ours, 100_000).decode()
-    os.close(ours)
+    os.close(terminal)
+    shown = os.read(controller, 100_000).decode()
+    os.close(controller)
     assert done.stdout == f"result\nresult\n{bar}\n"
     assert ("━" in shown) is bar
     assert "work [bold]" in shown
     assert "3/3 steps  loss 4.5" in shown
+
+
+class OutStream(io.StringIO):
+    """A stand-in for the stderr of Jupyter's kernel."""
+
+    __module__ = "ipykernel.iostream"
+
+
+def show_in_notebook(text: str) -> list[str]:
+    """Return the lines that a notebook shows: after a carriage return, text replaces what was there."""
+    lines = []
+    for line in text.split("\n"):
+        shown = ""
+        for part in line.split("\r"):
+            shown = part + shown[len(part) :]
+        lines.append(shown.rstrip())
+    return lines
+
+
+def test_notebook_line_is_updated_in_place(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    stream = OutStream()
+    monkeypatch.setattr("sys.stderr", stream)
+    with Progress("work", total=100, unit="steps") as progress:
+        for _ in range(4):
+            clock.now += 0.5
+            progress.advance(10, loss=1.2345)
+        assert stream.getvalue().count("\r") == 2  # once a second
+        assert show_in_notebook(stream.getvalue()) == ["work: 40/100 steps  loss 1.23  20 steps/s  0:03 left"]
+        progress.print("step 40: dev accuracy 50")
+        clock.now += 1
+        progress.advance(60)
+    lines = show_in_notebook(stream.getvalue())
+    assert lines == ["step 40: dev accuracy 50", "work: 100/100 steps  loss 1.23  33.3 steps/s  in 0:03", ""]
+
+
+def test_silent_progress_in_a_notebook_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = OutStream()
+    monkeypatch.setattr("sys.stderr", stream)
+    with Progress("work", silent=True) as progress:
+        progress.print("a line")
+        progress.advance()
+    assert stream.getvalue() == ""

@@ -1,4 +1,4 @@
-"""The counter streams against SplitMix64 in Python's integers, and their distributions at fixed seeds."""
+"""Streams equal SplitMix64 in Python's integers; distributions at fixed seeds."""
 
 import itertools
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare, kstest
 
 from bertie.base.random import (
-    fold,
+    fold_in,
     mix,
     open_stream,
     permutation,
@@ -31,11 +31,11 @@ def expected_mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def expected_fold(key: int, part: int) -> int:
+def expected_fold_in(key: int, part: int) -> int:
     return expected_mix(((key ^ expected_mix((part + GAMMA) % MODULUS)) + GAMMA) % MODULUS)
 
 
-def test_the_bits_are_those_of_splitmix64():
+def test_bits_equal_those_of_splitmix64():
     stream = np.array([1234567], dtype=np.uint64)
     published = [  # the reference implementation's first outputs for this seed (Rosetta Code, "Splitmix64")
         6457827717110365317,
@@ -48,39 +48,39 @@ def test_the_bits_are_those_of_splitmix64():
 
 
 @given(uint64s, uint64s)
-def test_kernels_agree_with_integers(key, part):
+def test_kernels_agree_with_python_integers(key, part):
     assert int(mix(np.uint64(key))) == expected_mix(key)
-    assert int(fold(np.uint64(key), np.uint64(part))) == expected_fold(key, part)
+    assert int(fold_in(np.uint64(key), np.uint64(part))) == expected_fold_in(key, part)
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=5))
-def test_a_key_is_folded_from_all_its_parts(parts):
+def test_stream_key_folds_in_every_part(parts):
     key = 0
     for part in parts:
-        key = expected_fold(key, part % MODULUS)
+        key = expected_fold_in(key, part % MODULUS)
     assert int(stream_key(*parts)) == key
     assert open_stream(*parts).tolist() == [key]
 
 
-def test_keys_of_neighbours_differ():
+def test_neighbouring_keys_differ():
     keys = {int(stream_key(*parts)) for parts in itertools.product(range(8), repeat=3)}
     assert len(keys) == 8**3
 
 
 @pytest.mark.parametrize("bound", [1, 2, 7, 1000, 2**32 - 1])
-def test_an_integer_is_below_its_bound_and_uniform(bound):
+def test_random_below_is_uniform_and_below_its_bound(bound):
     stream = np.array([bound], dtype=np.uint64)
     values = np.array([random_below(stream, bound) for _ in range(5000)])
     assert values.min() >= 0
     assert values.max() < bound
     if bound > 1:
-        cells = min(bound, 10)
-        counts = np.bincount(values * cells // bound, minlength=cells)
-        sizes = np.bincount(np.arange(bound) * cells // bound) if bound <= 1000 else np.ones(cells)
+        bins = min(bound, 10)
+        counts = np.bincount(values * bins // bound, minlength=bins)
+        sizes = np.bincount(np.arange(bound) * bins // bound) if bound <= 1000 else np.ones(bins)
         assert chisquare(counts, 5000 * sizes / sizes.sum()).pvalue > 0.001
 
 
-def test_units_are_uniform():
+def test_random_unit_is_uniform():
     stream = np.array([3], dtype=np.uint64)
     values = np.array([random_unit(stream) for _ in range(5000)])
     assert (values >= 0).all()
@@ -88,10 +88,10 @@ def test_units_are_uniform():
     assert kstest(values, "uniform").pvalue > 0.001
 
 
-def test_every_order_is_equally_likely():
+def test_shuffle_draws_every_order_equally_often():
     stream = np.array([4], dtype=np.uint64)
     counts: dict[tuple[int, ...], int] = {}
-    for _ in range(24_00):
+    for _ in range(2400):
         values = np.arange(4)
         shuffle(stream, values)
         order = tuple(values.tolist())
@@ -101,11 +101,11 @@ def test_every_order_is_equally_likely():
 
 
 @given(st.integers(0, 200), st.integers(0, 1000))
-def test_a_permutation_has_every_number_once_and_is_repeatable(count, seed):
+def test_permutation_is_complete_and_repeatable(count, seed):
     order = permutation(count, seed, 1)
     assert sorted(order) == list(range(count))
     assert (order == permutation(count, seed, 1)).all()
 
 
-def test_permutations_of_other_keys_differ():
+def test_permutations_differ_between_keys():
     assert len({tuple(permutation(20, seed, part)) for seed in range(5) for part in range(5)}) == 25

@@ -1,3 +1,5 @@
+"""Settings: layers, validation with helpful errors, round trips through TOML."""
+
 import copy
 import math
 from pathlib import Path
@@ -12,7 +14,7 @@ from bertie.base.errors import SettingsError
 from bertie.base.settings import (
     Settings,
     merge,
-    read_assignments,
+    parse_assignments,
     read_toml,
     resolve,
     write_toml,
@@ -49,8 +51,13 @@ class Recipe(Settings):
 
 def test_later_layers_win_and_defaults_fill_in() -> None:
     recipe = {"seed": 1, "optimizer": {"learning_rate": 3e-5, "warmup_steps": 5}}
-    settings = resolve(Recipe, recipe, read_assignments(["optimizer.learning_rate=2e-5", "name=tiny"]))
+    settings = resolve(Recipe, recipe, parse_assignments(["optimizer.learning_rate=2e-5", "name=tiny"]))
     assert settings == Recipe(name="tiny", seed=1, optimizer=Optimizer(learning_rate=2e-5, warmup_steps=5))
+
+
+def test_assignment_cannot_use_a_value_as_a_section() -> None:
+    with pytest.raises(SettingsError, match=r"--set a\.b=2: 'a' has a value already; remove one"):
+        parse_assignments(["a=1", "a.b=2"])
 
 
 class Finetuning(Settings):
@@ -61,12 +68,12 @@ class Search(Settings):
     finetuning: Finetuning = Finetuning()
 
 
-def test_what_a_section_gives_those_inside_it_stays_where_another_key_is_set() -> None:
-    search = resolve(Search, read_assignments(["finetuning.optimizer.learning_rate=2e-5"]))
+def test_nested_defaults_survive_when_another_key_is_set() -> None:
+    search = resolve(Search, parse_assignments(["finetuning.optimizer.learning_rate=2e-5"]))
     assert search.finetuning.optimizer == Optimizer(learning_rate=2e-5, warmup_steps=7)
 
 
-def test_settings_do_not_change() -> None:
+def test_settings_are_immutable() -> None:
     with pytest.raises(pydantic.ValidationError, match="frozen"):
         Recipe().seed = 3  # type: ignore[misc]
 
@@ -85,18 +92,18 @@ def test_settings_do_not_change() -> None:
         ("phases=[{max_seq_length=128}]", {"phases": [{"max_seq_length": 128}]}),
     ],
 )
-def test_an_assignment_is_read_as_toml_or_as_a_string(text: str, tree: dict[str, Any]) -> None:
-    assert read_assignments([text]) == tree
+def test_assignment_values_are_toml_or_strings(text: str, tree: dict[str, Any]) -> None:
+    assert parse_assignments([text]) == tree
 
 
-def test_assignments_share_their_sections() -> None:
-    assert read_assignments(["a.b=1", "a.c=2", "a.b=3"]) == {"a": {"b": 3, "c": 2}}
+def test_assignments_merge_into_their_sections() -> None:
+    assert parse_assignments(["a.b=1", "a.c=2", "a.b=3"]) == {"a": {"b": 3, "c": 2}}
 
 
 @pytest.mark.parametrize("text", ["seed", "=7", ""])
-def test_an_assignment_needs_a_key_and_a_value(text: str) -> None:
+def test_assignment_needs_a_key_and_an_equals_sign(text: str) -> None:
     with pytest.raises(SettingsError, match=r"expected KEY=VALUE"):
-        read_assignments([text])
+        parse_assignments([text])
 
 
 @pytest.mark.parametrize(
@@ -117,9 +124,9 @@ def test_an_assignment_needs_a_key_and_a_value(text: str) -> None:
         ),
         (
             {"optimizer": {"zzz": 1}},
-            "recipe.toml: unknown setting 'optimizer.zzz'; known here: learning_rate, warmup_steps",
+            "recipe.toml: unknown setting 'optimizer.zzz'; the settings here are learning_rate, warmup_steps",
         ),
-        ({"phases": [{}]}, "recipe.toml: 'phases.0.max_seq_length' is missing"),
+        ({"phases": [{}]}, "recipe.toml: 'phases.0.max_seq_length' is missing; add it"),
         (
             {"optimizer": {"warmup_steps": -1}},
             "recipe.toml: optimizer.warmup_steps = -1: input should be greater than or equal to 0",
@@ -128,11 +135,11 @@ def test_an_assignment_needs_a_key_and_a_value(text: str) -> None:
             {"seed": "x"},
             "recipe.toml: seed = 'x': input should be a valid integer, unable to parse string as an integer",
         ),
-        ({"phases": 3}, "recipe.toml: phases = 3: several are expected; write [3]"),
+        ({"phases": 3}, "recipe.toml: phases = 3: expected a list; write [3]"),
         ({"name": "impossible"}, "recipe.toml: there is no such recipe"),
     ],
 )
-def test_a_wrong_setting_is_named_with_what_to_do(layer: dict[str, Any], message: str) -> None:
+def test_error_names_the_setting_and_the_remedy(layer: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError) as raised:
         resolve(Recipe, layer, source="recipe.toml")
     assert str(raised.value) == message
@@ -146,7 +153,7 @@ trees: st.SearchStrategy[dict[str, Any]] = st.recursive(
 
 
 @given(trees, trees)
-def test_merging_takes_each_leaf_of_the_later_layer_and_changes_neither(first: Any, second: Any) -> None:
+def test_merge_prefers_the_later_layer_and_changes_neither(first: Any, second: Any) -> None:
     before = copy.deepcopy((first, second))
     merged = merge(first, second)
     assert (first, second) == before
@@ -160,7 +167,7 @@ def test_merging_takes_each_leaf_of_the_later_layer_and_changes_neither(first: A
 
 
 @given(trees)
-def test_a_merged_tree_shares_no_section_with_its_layers(tree: Any) -> None:
+def test_merged_tree_shares_no_section_with_its_layers(tree: Any) -> None:
     before = copy.deepcopy(tree)
     for value in merge(tree).values():
         if isinstance(value, dict):
@@ -181,33 +188,31 @@ recipes = st.builds(
 
 
 @given(recipe=recipes)
-def test_settings_written_beside_a_result_come_back_the_same(
-    tmp_path_factory: pytest.TempPathFactory, recipe: Recipe
-) -> None:
+def test_settings_round_trip_through_toml(tmp_path_factory: pytest.TempPathFactory, recipe: Recipe) -> None:
     path = tmp_path_factory.getbasetemp() / "settings.toml"
     write_toml(path, recipe)
     assert resolve(Recipe, read_toml(path)) == recipe
 
 
-def test_infinity_survives_toml(tmp_path: Path) -> None:
+def test_infinity_round_trips_through_toml(tmp_path: Path) -> None:
     write_toml(tmp_path / "s.toml", Optimizer(learning_rate=math.inf))
     assert resolve(Optimizer, read_toml(tmp_path / "s.toml")).learning_rate == math.inf
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_read_toml_names_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"absent\.toml: no such file"):
         read_toml(tmp_path / "absent.toml")
 
 
 @pytest.mark.parametrize("content", [b"seed = ", b"a = 1\na = 2", b'a = "\xff"'])
-def test_a_broken_file_is_named(tmp_path: Path, content: bytes) -> None:
+def test_read_toml_rejects_invalid_toml(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "broken.toml").write_bytes(content)
     with pytest.raises(SettingsError, match=r"broken\.toml: not valid TOML"):
         read_toml(tmp_path / "broken.toml")
 
 
 @pytest.mark.parametrize("former", [{"rate": 0.5}, {"learning_rate": 0.5}])
-def test_former_names_of_settings_still_load(former):
+def test_former_names_of_settings_load(former):
     expected = resolve(Recipe, {"optimizer": {"learning_rate": 0.5}})
     assert resolve(Recipe, {"optimizer": former}) == expected
 

@@ -1,4 +1,4 @@
-"""Columns of text as pyarrow wrote them, and what is said about the others."""
+"""Text columns of Parquet and Arrow files; other columns, damaged files."""
 
 import sys
 from pathlib import Path
@@ -18,7 +18,7 @@ TEXTS = [*(f"Text {number}, é." for number in range(1000)), None]
     [pyarrow.string(), pyarrow.large_string(), pyarrow.dictionary(pyarrow.int32(), pyarrow.string())],
     ids=str,
 )
-def test_every_kind_of_text(tmp_path: Path, dtype: pyarrow.DataType) -> None:
+def test_text_columns_of_every_type_are_read(tmp_path: Path, dtype: pyarrow.DataType) -> None:
     table = pyarrow.table({"n": range(1001), "text": pyarrow.array(TEXTS).cast(dtype)})
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet", row_group_size=300)
     with pyarrow.ipc.new_stream(tmp_path / "a.arrow", table.schema) as writer:
@@ -38,7 +38,7 @@ def test_every_kind_of_text(tmp_path: Path, dtype: pyarrow.DataType) -> None:
     assert parts == expected
 
 
-def test_columns_without_text(tmp_path: Path) -> None:
+def test_column_without_text_is_rejected(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.table({"n": [1], "words": [["a"]]}), tmp_path / "a.parquet")
     for column, message in (
         ("n", "'n' holds int64, not text"),
@@ -48,17 +48,19 @@ def test_columns_without_text(tmp_path: Path) -> None:
             list(read_parquet_column(tmp_path / "a.parquet", column))
 
 
-def test_damaged_files(tmp_path: Path) -> None:
+def test_damaged_and_missing_files_are_named(tmp_path: Path) -> None:
     table = pyarrow.table({"text": TEXTS})
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
     (tmp_path / "a.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-100])
-    with pytest.raises(DataError, match=r"a\.parquet: damaged or cut off"):
+    with pytest.raises(DataError, match=r"a\.parquet: damaged or truncated"):
         list(read_parquet_column(tmp_path / "a.parquet", "text"))
     with pytest.raises(DataError, match=r"b\.parquet: no such file"):
         row_group_sizes(tmp_path / "b.parquet")
 
 
-def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pyarrow_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(BertieError, match=r"a\.parquet: .* \.parquet .* pip install 'bertie\[data\]'"):
+    with pytest.raises(
+        BertieError, match=r"a\.parquet: \.parquet files need pyarrow; pip install 'bertie\[data\]'"
+    ):
         row_group_sizes(tmp_path / "a.parquet")

@@ -1,1 +1,1 @@
-"""What every room stands on: errors, settings, random numbers, files, progress, processes."""
+"""Foundations: errors, settings, files, tables, kernels, random numbers, workers."""

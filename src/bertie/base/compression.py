@@ -1,4 +1,4 @@
-"""Files opened by their name: .gz, .bz2, .xz and .zst are decompressed as they are read."""
+"""Read files that may be compressed: .gz, .bz2, .xz and .zst, by suffix."""
 
 import bz2
 import gzip
@@ -13,35 +13,38 @@ from typing import Any, BinaryIO
 from bertie.base.errors import BertieError, DataError
 
 _BUFFER_BYTES = 1 << 16
-# A block of 4 bytes can hold 128 kB of zeros (RFC 8878, 3.1.1.2), so this much may grow to 128 MB, no more.
+# A block of 4 bytes can hold 128 kB of zeros (RFC 8878, 3.1.1.2), so one read decompresses to at most 128 MB.
 _ZSTD_READ_BYTES = 1 << 12
-_ZSTD_WINDOW_BYTES = 1 << 31  # `zstd --long=31`, the most there is
+_ZSTD_WINDOW_BYTES = 1 << 31  # `zstd --long=31`, the format's maximum
 
 
 def is_compressed(path: Path) -> bool:
-    return path.suffix in _COMPRESSED
+    """Return whether `path` has the suffix of a supported compression format."""
+    return path.suffix in _OPENERS
 
 
 @contextmanager
 def open_binary(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for reading, decompressed where its name says so. Read all of it inside the block.
+    """Open a file for reading, and decompress it according to its suffix.
+
+    Read the file inside the block, because damage is found only while reading.
 
     Raises:
-        DataError: the file is missing, cannot be read, or is damaged or cut off.
-        BertieError: it is a .zst file, and the package for these is not installed.
+        DataError: the file is missing, unreadable, damaged or truncated.
+        BertieError: it is a .zst file, and the package `zstandard` is not installed.
     """
-    opener: Callable[..., Any] = _COMPRESSED.get(path.suffix, io.FileIO)
+    opener: Callable[..., Any] = _OPENERS.get(path.suffix, io.FileIO)
     try:
-        # The library's readers of compressed files give lines by way of four calls in Python for each.
+        # Without the buffer, every line of a gzip, bz2 or lzma file costs four calls in Python.
         with opener(path, "rb") as raw, io.BufferedReader(raw, _BUFFER_BYTES) as file:
             yield file
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except IsADirectoryError:
-        raise DataError(f"{path}: cannot be read: a folder, where a file is wanted") from None
+        raise DataError(f"{path}: is a directory; expected a file") from None
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: damaged or cut-off compressed file ({error})") from None
-    except OSError as error:  # bz2 has no error of its own
+        raise DataError(f"{path}: damaged or truncated compressed file ({error})") from None
+    except OSError as error:  # includes damaged .bz2 files: bz2 has no exception class
         raise DataError(f"{path}: cannot be read ({error})") from None
 
 
@@ -49,41 +52,46 @@ def _open_zstd(path: Path, mode: str) -> io.RawIOBase:
     try:
         import zstandard
     except ImportError:
-        raise BertieError(f"{path}: to read .zst files, pip install 'bertie[data]'") from None
+        raise BertieError(f"{path}: reading .zst files needs zstandard; pip install 'bertie[data]'") from None
     return _ZstdFile(path, zstandard)
 
 
 class _ZstdFile(io.RawIOBase):
-    """The frames of a .zst file, one after the other. The package's own reader takes a cut for the end."""
+    """Reader of all frames of a .zst file.
+
+    It raises EOFError if a frame is truncated. `zstandard.ZstdDecompressor.stream_reader` takes a
+    truncated frame for the end of the file.
+    """
 
     def __init__(self, path: Path, zstandard: Any) -> None:
         self._file = path.open("rb")
-        self._frame_type = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES).decompressobj
+        self._new_frame = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES).decompressobj
         self._error: type[Exception] = zstandard.ZstdError
         self._frame: Any = None
-        self._left = b""
+        self._decompressed = b""  # not returned yet
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        while not self._left and (data := self._next_input()):
+        while not self._decompressed and (data := self._next_input()):
             try:
-                self._left = self._frame.decompress(data)
+                self._decompressed = self._frame.decompress(data)
             except self._error as error:
                 raise OSError(error) from None
-        count = min(len(buffer), len(self._left))
-        buffer[:count], self._left = self._left[:count], self._left[count:]
+        count = min(len(buffer), len(self._decompressed))
+        buffer[:count], self._decompressed = self._decompressed[:count], self._decompressed[count:]
         return count
 
     def _next_input(self) -> bytes:
+        """Return compressed bytes of the current frame, or of a new one after its end."""
         between_frames = self._frame is None or self._frame.eof
         unused = self._frame.unused_data if self._frame is not None and between_frames else b""
         data: bytes = unused or self._file.read(_ZSTD_READ_BYTES)
         if data and between_frames:
-            self._frame = self._frame_type()
+            self._frame = self._new_frame()
         elif not data and not between_frames:
-            raise EOFError("the last frame has no end")
+            raise EOFError("the last frame is incomplete")
         return data
 
     def close(self) -> None:
@@ -91,7 +99,7 @@ class _ZstdFile(io.RawIOBase):
         super().close()
 
 
-_COMPRESSED: dict[str, Callable[..., Any]] = {
+_OPENERS: dict[str, Callable[..., Any]] = {
     ".gz": gzip.open,
     ".bz2": bz2.open,
     ".xz": lzma.open,

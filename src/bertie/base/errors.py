@@ -1,25 +1,26 @@
-"""The errors a user can meet.
+"""The exceptions that bertie raises for its users.
 
-    BertieError          one line, no traceback: the command line prints it and exits 2
-    ├── SettingsError    a setting or an option: names the key and the nearest known one
-    ├── DataError        an input: names the file, and the line where there is one
-    └── ModelError       a model, tokenizer or checkpoint that is damaged, absent or does not fit
+    BertieError          base class; the command line prints the message and exits with status 2
+    ├── SettingsError    a setting or an option: names the key, and the nearest known one
+    ├── DataError        an input file: names the file, and the line where there is one
+    └── ModelError       a model, tokenizer or checkpoint that is damaged, missing or does not fit
 
-Each message names the file, the line or the key, and what to do. Programming errors are plain `assert`s.
+Each message is one line. It names the file, line or key, the problem and the remedy. Programming
+errors are plain `assert`s and have no class here.
 """
 
 
 class BertieError(Exception):
-    """Something the user can mend; the message is one line that says how."""
+    """An error that the user can fix; the message is one line that says how."""
 
 
 class SettingsError(BertieError):
-    """A setting or an option is unknown, or its value cannot be used."""
+    """A setting or an option is unknown, or its value is invalid."""
 
 
 class DataError(BertieError):
-    """An input file is missing, damaged, empty or not of the expected form."""
+    """An input file is missing, damaged, empty or malformed."""
 
 
 class ModelError(BertieError):
-    """A model directory, tokenizer or checkpoint is absent, damaged or does not fit."""
+    """A model directory, tokenizer or checkpoint is missing, damaged or does not fit."""

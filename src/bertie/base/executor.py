@@ -1,4 +1,4 @@
-"""Tasks on worker processes: a worker that dies costs time, never the run."""
+"""Run tasks in worker processes, and repeat the tasks of a worker that dies."""
 
 import multiprocessing
 import os
@@ -15,21 +15,29 @@ from bertie.base.errors import BertieError
 A = TypeVar("A")
 R = TypeVar("R")
 
-# As often as Dask lets a task lose its worker (`distributed.scheduler.allowed-failures`).
+# Dask's default for the workers a task may lose (`distributed.scheduler.allowed-failures`).
 MAX_DEATHS = 3
-# A forked worker would inherit locks that threads of the parent hold.
+# Not fork: a forked worker would inherit locks that other threads of the parent hold.
 SPAWN = multiprocessing.get_context("spawn")
 
 
 def run_tasks(function: Callable[[A], R], arguments: Iterable[A], workers: int) -> Iterator[tuple[int, R]]:
-    """Call `function` on each argument and give (index of the argument, result) in order of completion.
+    """Call a function on each argument in worker processes.
 
-    One worker, or one task, means this process. Else workers are processes of their own, started fresh, so
-    `function` is importable by name. It is safe to repeat: when a worker dies (killed, or out of memory),
-    the unfinished tasks run again on new ones. An exception in a task ends the run.
+    With one worker, or one argument, the calls happen in this process. When a worker dies (killed,
+    or out of memory), the unfinished tasks run again on new workers. An exception in a task is raised
+    to the caller and stops the run.
+
+    Args:
+        function: importable by name, because workers are spawned; safe to repeat.
+        arguments: one for each task.
+        workers: the number of processes.
+
+    Yields:
+        The index of the argument, and the result, in the order in which the tasks finish.
 
     Raises:
-        BertieError: a task was unfinished at the death of a worker for more than `MAX_DEATHS` times.
+        BertieError: more than `MAX_DEATHS` times, a worker died while the same task was unfinished.
     """
     waiting = deque(enumerate(arguments))
     if min(workers, len(waiting)) == 1:
@@ -52,15 +60,16 @@ def run_tasks(function: Callable[[A], R], arguments: Iterable[A], workers: int) 
 def _run_until_death(
     function: Callable[[A], R], waiting: deque[tuple[int, A]], unfinished: dict[int, A], workers: int
 ) -> Iterator[tuple[int, R]]:
-    """Run the tasks of `waiting` on one pool until they are done or a worker dies.
+    """Run tasks on one pool until all are done or a worker dies.
 
-    The tasks in hand stand in `unfinished`: after a death, these are the ones to run again.
+    Moves tasks from `waiting` to `unfinished` when they are submitted, and removes them when they
+    are done. After a death, `unfinished` holds the tasks to run again.
     """
     pool = ProcessPoolExecutor(workers, mp_context=SPAWN, initializer=_start_worker)
     running: dict[Future[R], int] = {}
     try:
         while waiting or running:
-            # Few are handed out at a time, so that a death makes few suspects.
+            # Submitting few tasks at a time leaves few suspects when a worker dies.
             while waiting and len(running) < 2 * workers:
                 index, argument = waiting.popleft()
                 unfinished[index] = argument
@@ -77,13 +86,13 @@ def _run_until_death(
 
 
 def _start_worker() -> None:
-    # Ctrl-C reaches every process of the terminal; a worker then goes without a traceback of its own.
+    # Ctrl-C reaches all processes of a terminal. The default handler stops workers without a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 
-def _die_with_parent() -> None:
-    # The pool's own workers would wait for ever for work from a parent that was killed.
+def _exit_with_parent() -> None:
+    # If the parent is killed, ProcessPoolExecutor's workers would wait for work forever.
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

@@ -1,8 +1,9 @@
-"""`@kernel`: numba's compiler with a cache that notices every change.
+"""`@kernel`: numba's compiler, with a cache that notices every source change.
 
-numba's own cache looks only at the file a function stands in, so a changed callee in another file would
-go unnoticed. Here the cache folder is named by a hash of that file and of all it imports from bertie. Where
-no place is writable (a read-only home), kernels are compiled anew in each process.
+numba's own cache depends on the file of the function only, so it misses a change of a callee in
+another file. bertie names the cache directory by a hash of the function's file and of all modules
+that the file imports from bertie. If the cache is not writable (a read-only home directory), every
+process compiles its kernels.
 """
 
 import hashlib
@@ -22,48 +23,53 @@ PACKAGE = Path(__file__).parent.parent
 
 
 def cache_root() -> Path:
-    """Where compiled kernels are kept: `$BERTIE_CACHE`, else under `$XDG_CACHE_HOME` or `~/.cache`."""
-    if own := os.environ.get("BERTIE_CACHE"):
-        return Path(own)
+    """Return the directory for compiled kernels.
+
+    It is `$BERTIE_CACHE`, else `bertie` in `$XDG_CACHE_HOME` or `~/.cache`.
+    """
+    if directory := os.environ.get("BERTIE_CACHE"):
+        return Path(directory)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertie"
 
 
 @cache
 def cache_directory(source: Path) -> Path:
-    """Where those of a file are kept."""
+    """Return the cache directory for the kernels of a source file."""
     digest = hashlib.sha256()
-    for path in with_imports(source):
+    for path in source_and_imports(source):
         digest.update(path.read_bytes())
     return cache_root() / f"{source.stem}-{digest.hexdigest()[:16]}"
 
 
-def with_imports(source: Path) -> list[Path]:
-    """A file, and the files of the package that it imports, directly or through others."""
-    waiting, found = [source], set()
-    while waiting:
-        path = waiting.pop()
-        found.add(path)
-        for module in re.findall(
-            r"^from bertie\.(\S+) import", path.read_text(encoding="utf-8"), re.MULTILINE
-        ):
+def source_and_imports(source: Path) -> list[Path]:
+    """Return a source file and all files of bertie that it imports, transitively."""
+    pending, paths = [source], set()
+    while pending:
+        path = pending.pop()
+        paths.add(path)
+        text = path.read_text(encoding="utf-8")
+        for module in re.findall(r"^from bertie\.(\S+) import", text, re.MULTILINE):
             imported = PACKAGE / f"{module.replace('.', '/')}.py"
-            if imported not in found:
-                waiting.append(imported)
-    return sorted(found)
+            if imported not in paths:
+                pending.append(imported)
+    return sorted(paths)
 
 
 def kernel(function: F) -> F:
-    """Compile `function` to machine code at its first call; it runs without the interpreter lock."""
+    """Compile a function with numba at its first call, and cache the machine code.
+
+    The compiled function releases the interpreter lock while it runs.
+    """
     config: Any = numba.config
     previous = config.CACHE_DIR
     compiled: Any
     try:
-        # The cache's place is chosen while the decorator runs, so other users of numba keep theirs.
+        # numba reads CACHE_DIR while it decorates. Restore it, because other packages may use numba too.
         directory = cache_directory(Path(inspect.getfile(function)))
         directory.mkdir(parents=True, exist_ok=True)
         config.CACHE_DIR = str(directory)
         compiled = numba.njit(cache=True, nogil=True)(function)
-    except (OSError, RuntimeError):  # nowhere to write: numba says so with RuntimeError
+    except (OSError, RuntimeError):  # not writable; numba raises RuntimeError for that
         compiled = numba.njit(nogil=True)(function)
     finally:
         config.CACHE_DIR = previous

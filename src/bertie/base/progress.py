@@ -1,121 +1,156 @@
-"""The progress of long work, on stderr: a bar on a terminal, a plain line now and then elsewhere."""
+"""Progress of long work on stderr: a bar on a terminal, one line in a notebook, otherwise plain lines."""
 
 import os
 import sys
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TextIO
 
 if TYPE_CHECKING:
     import rich.progress
 
-Figure = str | int | float
+Value = str | int | float
 
-BAR_SECONDS = 0.1  # as often as an eye can follow
-LINE_SECONDS = 10.0  # a log of an hour stays under 400 lines
+BAR_INTERVAL = 0.1  # seconds; the eye follows no faster
+NOTEBOOK_INTERVAL = 1.0  # seconds; each update is a message to the browser
+LINE_INTERVAL = 10.0  # seconds; at most 360 lines in the log of an hour
 
 
 class Progress:
-    """Shows how far a piece of work is, how fast it goes, the time left and a few named figures.
+    """Show how much work is done, the rate, the time left and named values.
 
         with Progress("pre-training", total=4000, unit="steps") as progress:
             for batch in batches:
                 progress.advance(1, loss=4.11)
 
-    Work of unknown length has `total=None`: no time left is shown. Work that goes on from an earlier run
-    begins at `done`, which does not count towards the rate. A `silent` one shows nothing.
+    Args:
+        title: the beginning of the line.
+        total: the number of units to do; None if it is unknown, and then no time left is shown.
+        unit: the name of a unit of work, in the plural.
+        done: the number of units that an earlier run has done. They do not count towards the rate.
+        silent: show nothing.
     """
 
     def __init__(
         self, title: str, total: int | None = None, unit: str = "", done: int = 0, silent: bool = False
     ) -> None:
         self.title, self.total, self.unit, self.silent = title, total, unit, silent
-        self.begun_at = self.done = done
-        self.figures: Mapping[str, Figure] = {}
+        self.initial = self.done = done
+        self.values: Mapping[str, Value] = {}
 
     def __enter__(self) -> Self:
         terminal = not self.silent and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        self._bar = _bar(self.title, self.total) if terminal else None
+        self._bar = _start_bar(self.title, self.total) if terminal else None
+        self._in_notebook = not self.silent and _is_notebook_stream(sys.stderr)
+        self._interval = LINE_INTERVAL
+        if self._bar is not None:
+            self._interval = BAR_INTERVAL
+        elif self._in_notebook:
+            self._interval = NOTEBOOK_INTERVAL
+        self._width = 0  # of the line that a notebook shows
         self._started = self._drawn = time.monotonic()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None or self.done > self.begun_at:  # an error at the start is told alone
-            self._draw(time.monotonic(), ended=True)
+        if error is None or self.done > self.initial:  # an error before any work is shown without progress
+            self._draw(time.monotonic(), finished=True)
         if self._bar is not None:
             self._bar.stop()
 
-    def advance(self, count: int = 1, **figures: Figure) -> None:
-        """`count` more units are done; named figures replace the earlier ones, where any are given."""
-        self.update(self.done + count, figures)
+    def advance(self, count: int = 1, **values: Value) -> None:
+        """Add `count` finished units.
 
-    def update(self, done: int, figures: Mapping[str, Figure] | None = None) -> None:
-        """`done` units are done in all; figures as in `advance`, under any name ("masked words")."""
+        The named values, if any, replace the ones shown before.
+        """
+        self.update(self.done + count, values)
+
+    def update(self, done: int, values: Mapping[str, Value] | None = None) -> None:
+        """Set the number of finished units.
+
+        Unlike in `advance`, names of values may contain spaces.
+        """
         self.done = done
-        self.figures = figures or self.figures
+        self.values = values or self.values
         now = time.monotonic()
-        if now - self._drawn >= (LINE_SECONDS if self._bar is None else BAR_SECONDS):
+        if now - self._drawn >= self._interval:
             self._draw(now)
 
-    def say(self, line: str) -> None:
-        """Print a line of its own, above the bar where there is one."""
+    def print(self, line: str) -> None:
+        """Print a separate line on stderr, above the bar or the notebook's line if there is one."""
         if self._bar is not None:
             self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        elif self._in_notebook:
+            self._replace_line(line, end="\n")
         elif not self.silent:
             print(line, file=sys.stderr, flush=True)
 
-    def _draw(self, now: float, ended: bool = False) -> None:
+    def _draw(self, now: float, finished: bool = False) -> None:
         self._drawn = now
         if self.silent:
             return
-        line = self._line(now - self._started, ended)
-        if self._bar is None:
+        line = self._line(now - self._started, finished)
+        if self._in_notebook:
+            self._replace_line(f"{self.title}: {line}", end="\n" if finished else "")
+        elif self._bar is None:
             print(f"{self.title}: {line}", file=sys.stderr, flush=True)
         else:
-            # Work of unknown length has a bar that wanders, and is full at the end.
-            total = self.done if ended and self.total is None else None
+            # Without a total, the bar pulses while the work runs; at the end it is full.
+            total = self.done if finished and self.total is None else None
             self._bar.update(self._bar.task_ids[0], completed=self.done, total=total, line=line)
             self._bar.refresh()
 
-    def _line(self, seconds: float, ended: bool) -> str:
-        """Everything but the title: `1,200/4,000 steps  loss 4.11  3.2 steps/s  14:35 left`."""
+    def _replace_line(self, line: str, end: str) -> None:
+        """Write over the line that a notebook shows, with spaces for what is left of it."""
+        print(f"\r{line:<{self._width}}", end=end, file=sys.stderr, flush=True)
+        self._width = 0 if end else len(line)
+
+    def _line(self, seconds: float, finished: bool) -> str:
+        """Return the line without its title: `1,200/4,000 steps  loss 4.11  14:35 left`."""
         total = "" if self.total is None else f"/{self.total:,}"
         parts = [f"{self.done:,}{total} {self.unit}".rstrip()]
-        parts += [f"{name} {number(value)}" for name, value in self.figures.items()]
-        rate = (self.done - self.begun_at) / seconds if seconds > 0 else 0.0
+        parts += [f"{name} {format_number(value)}" for name, value in self.values.items()]
+        rate = (self.done - self.initial) / seconds if seconds > 0 else 0.0
         if rate > 0:
-            parts.append(f"{number(rate)} {self.unit}/s" if self.unit else f"{number(rate)}/s")
-        if ended:
-            parts.append(f"in {duration(seconds)}")
+            parts.append(f"{format_number(rate)} {self.unit}/s" if self.unit else f"{format_number(rate)}/s")
+        if finished:
+            parts.append(f"in {format_duration(seconds)}")
         elif rate > 0 and self.total is not None:
-            parts.append(f"{duration((self.total - self.done) / rate)} left")
+            parts.append(f"{format_duration((self.total - self.done) / rate)} left")
         return "  ".join(parts)
 
 
-def number(value: Figure) -> str:
-    """A figure in few characters: `24,310`, `4.11`, `9.87e-05`; a string stays as it is."""
+def format_number(value: Value) -> str:
+    """Format a number in few characters, as `24,310`, `4.11` or `9.87e-05`.
+
+    Strings are returned unchanged.
+    """
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
     return f"{value:,}" if isinstance(value, int) else value
 
 
-def duration(seconds: float) -> str:
-    """`1:32` or `26:05:09`."""
+def format_duration(seconds: float) -> str:
+    """Format seconds as `1:32` or `26:05:09`."""
     minutes, rest = divmod(round(max(seconds, 0)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def _bar(title: str, total: int | None) -> "rich.progress.Progress":
-    """A started bar with a text beside it, which wraps where the terminal is narrow."""
+def _is_notebook_stream(stream: TextIO) -> bool:
+    """Whether a stream goes to a notebook: that of Jupyter's Python kernel, which is no terminal."""
+    return type(stream).__module__.partition(".")[0] == "ipykernel"
+
+
+def _start_bar(title: str, total: int | None) -> "rich.progress.Progress":
+    """Start a bar with text beside it, which wraps if the terminal is narrow."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
     from rich.table import Column
 
-    # No thread of its own draws it, since workers may be forked; and stdout is for results.
+    # Without a refresh thread, because workers may be forked; without stdout, which is for results.
     bar = Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),

@@ -1,8 +1,9 @@
-"""Counter-based random numbers, the same in Python, in kernels and on every machine.
+"""Counter-based random numbers, the same in Python, in kernels and on any machine.
 
-A stream is named by a key made of integers (seed, phase, epoch, block, …), so any part of a run can be
-repeated alone. The generator is SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): output i is a hash of
-key + i·γ. A stream's state is a uint64 array of one element that the functions below advance.
+A stream is identified by a key made of integers (seed, phase, epoch, block, …), so that any part of
+a run can be repeated without the parts before it. The generator is SplitMix64 (Steele, Lea and
+Flood, OOPSLA 2014): output i is a hash of key + i·γ. The state of a stream is a uint64 array with
+one element, which the functions below advance.
 """
 
 import numpy as np
@@ -20,61 +21,67 @@ _30, _27, _31, _32, _11 = (np.uint64(n) for n in (30, 27, 31, 32, 11))
 
 @kernel
 def mix(value: np.uint64) -> np.uint64:
-    """A bijective hash of 64 bits in which every input bit moves half of the output bits."""
+    """Hash 64 bits bijectively; each input bit changes about half of the output bits."""
     value = (value ^ (value >> _30)) * _MIX_1
     value = (value ^ (value >> _27)) * _MIX_2
     return value ^ (value >> _31)
 
 
 @kernel
-def fold(key: np.uint64, part: np.uint64) -> np.uint64:
-    """The key of the sub-stream `part` of the stream `key`."""
+def fold_in(key: np.uint64, part: np.uint64) -> np.uint64:
+    """Return the key of the sub-stream `part` of the stream `key`."""
     return mix((key ^ mix(part + _GAMMA)) + _GAMMA)
 
 
 def stream_key(*parts: int) -> np.uint64:
-    """The key of the stream named by `parts`, in order: `stream_key(seed, phase, epoch, block)`."""
+    """Return the key of a stream, as in `stream_key(seed, phase, epoch, block)`."""
     key = np.uint64(0)
     for part in parts:
-        # A kernel returns plain integers, which it would take for signed ones when they come back.
-        key = np.uint64(fold(key, np.uint64(part & 0xFFFFFFFFFFFFFFFF)))
+        # A kernel returns a Python int, which it would take as signed in the next call.
+        key = np.uint64(fold_in(key, np.uint64(part & 0xFFFFFFFFFFFFFFFF)))
     return key
 
 
 def open_stream(*parts: int) -> UInt64s:
-    """The state of the stream named by `parts`, at its beginning: uint64 (1,)."""
+    """Return the initial state of the stream `stream_key(*parts)`: uint64 (1,)."""
     return np.array([stream_key(*parts)], dtype=np.uint64)
 
 
 @kernel
 def random_bits(stream: UInt64s) -> np.uint64:
-    """64 random bits."""
+    """Draw 64 random bits."""
     stream[0] += _GAMMA
     return mix(stream[0])
 
 
 @kernel
 def random_below(stream: UInt64s, bound: int) -> np.int64:
-    """An integer in [0, bound), for 0 < bound < 2³²; no value is favoured by more than bound / 2³²."""
+    """Draw an integer from [0, bound), for 0 < bound < 2³².
+
+    The relative bias is at most bound / 2³².
+    """
     return np.int64(((random_bits(stream) >> _32) * np.uint64(bound)) >> _32)
 
 
 @kernel
 def random_unit(stream: UInt64s) -> np.float64:
-    """A float64 in [0, 1)."""
+    """Draw a float64 uniformly from [0, 1)."""
     return np.float64(random_bits(stream) >> _11) * 2.0**-53
 
 
 @kernel
 def shuffle(stream: UInt64s, values: npt.NDArray[np.int64]) -> None:
-    """Shuffle `values` in place (Fisher and Yates)."""
+    """Shuffle an array in place (Fisher–Yates)."""
     for last in range(len(values) - 1, 0, -1):
         other = random_below(stream, last + 1)
         values[last], values[other] = values[other], values[last]
 
 
 def permutation(count: int, *parts: int) -> npt.NDArray[np.int64]:
-    """The integers below `count` in the order given by the stream named by `parts`: int64 (count,)."""
+    """Return a random order of the integers below `count`: int64 (count,).
+
+    The stream with the key `stream_key(*parts)` determines the order.
+    """
     values = np.arange(count, dtype=np.int64)
     shuffle(open_stream(*parts), values)
     return values

@@ -1,7 +1,7 @@
-"""Tables that fit in memory: rows of named columns from csv, tsv, jsonl and Parquet files.
+"""Read tables that fit in memory from csv, tsv, jsonl and Parquet files.
 
-There are two kinds of .tsv. A person's own has the quoting of csv (`read_rows`); in those of GLUE a quotation
-mark is text, and a line is a row (`read_unquoted`).
+There are two kinds of .tsv file. `read_rows` reads the usual kind, quoted like csv. `read_unquoted`
+reads the kind that GLUE uses, in which a quotation mark is part of the text and every line is a row.
 """
 
 import csv
@@ -16,24 +16,28 @@ from typing import Any
 
 from bertie.base.compression import is_compressed, open_binary
 from bertie.base.errors import DataError, SettingsError
+from bertie.base.memory import MemoryTable, Source
 from bertie.base.tables import open_parquet
 
-_SHOWN = 10  # of many malformed lines
+_MAX_SHOWN_LINES = 10  # in an error about many malformed lines
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _JSON_LINES = (".jsonl", ".ndjson")
+
+NumberedRow = tuple[int, dict[str, Any]]  # the line on which a row begins, from 1, and its values by column
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Some columns of a file.
+    """Some columns of a table.
 
-    path     the file
-    columns  the values of each column, as many as there are rows
-    numbers  the line on which each row begins, from 1; the row's number where the file has no lines
-    unit     what the numbers count: "line" or "row"
+    source   the file, or the table in memory
+    columns  {name: values}; every list has one value per row
+    numbers  for each row, the line on which it begins, from 1; in a Parquet file or a table in memory,
+             the number of the row, from 1
+    unit     "line" if `numbers` are line numbers, "row" if they are row numbers
     """
 
-    path: Path
+    source: Source
     columns: dict[str, list[Any]]
     numbers: Sequence[int]
     unit: str = "line"
@@ -42,98 +46,119 @@ class Rows:
         return len(self.numbers)
 
     def location(self, i: int) -> str:
-        """Where row `i` stands, for a message."""
-        return f"{self.path}: {self.unit} {self.numbers[i]}"
+        """Return the location of row `i` for error messages: `train.csv, line 12`."""
+        return f"{self.source}, {self.unit} {self.numbers[i]}"
 
 
-def read_rows(path: Path, columns: Sequence[str]) -> Rows:
-    """Read columns of a .csv, .tsv, .jsonl, .ndjson (these also .gz, .bz2, .xz, .zst) or .parquet file.
+def read_rows(source: Source, columns: Sequence[str]) -> Rows:
+    """Read columns of a file or of a table in memory.
 
-    The values of csv and tsv are strings, those of the others are what the file has. Blank lines are no rows.
+    The file is a .csv, .tsv, .jsonl, .ndjson or .parquet file. All but Parquet files may be
+    compressed (.gz, .bz2, .xz, .zst). Values of csv and tsv files are
+    strings; values of the other formats keep their types. Blank lines are skipped.
 
     Raises:
-        SettingsError: there is no such column; the message names the nearest.
-        DataError: the file is missing, damaged, empty, of no such kind, or has a malformed row, which the
-            message names.
-        BertieError: the package that reads such files is not installed.
+        SettingsError: a column does not exist; the message names the nearest one.
+        DataError: the file is missing, damaged, empty or of another format, or a row is malformed;
+            the message names the line.
+        BertieError: the package that reads the file is not installed.
     """
-    kind = suffix_of(path)
-    if kind == ".parquet":
+    if isinstance(source, MemoryTable):
+        _column_indices(columns, list(source.columns), source.name)
+        values = {column: source.columns[column] for column in columns}
+        return Rows(source, values, range(1, len(source) + 1), "row")
+    path = source
+    suffix = format_suffix(path)
+    if suffix == ".parquet":
         rows = _read_parquet(path, columns)
-    elif kind in _JSON_LINES:
+    elif suffix in _JSON_LINES:
         with closing(read_lines(path)) as lines:
-            rows = _gather(path, columns, parse_json_lines(lines, str(path)))
-    elif kind in _DELIMITERS:
+            rows = _select_columns(path, columns, parse_json_lines(lines, str(path)))
+    elif suffix in _DELIMITERS:
         with closing(read_lines(path)) as lines:
-            rows = _gather(path, columns, parse_csv(lines, str(path), _DELIMITERS[kind]))
+            rows = _select_columns(path, columns, parse_csv(lines, str(path), _DELIMITERS[suffix]))
     else:
-        raise DataError(f"{path}: not a kind of table known here; name it .csv, .tsv, .jsonl or .parquet")
+        raise DataError(f"{path}: unknown table format; use .csv, .tsv, .jsonl or .parquet")
     if not rows:
-        raise DataError(f"{path}: empty: no rows")
+        raise DataError(f"{path}: empty: no rows; add at least one")
     return rows
 
 
-def suffix_of(path: Path) -> str:
-    """The suffix that names the kind of a file, whatever it is compressed with: .csv of a.csv.gz."""
+def format_suffix(path: Path) -> str:
+    """Return the suffix that names a file's format, ignoring a compression suffix.
+
+    It is `.csv` for both a.csv and a.csv.gz.
+    """
     return path.with_suffix("").suffix if is_compressed(path) else path.suffix
 
 
 def read_header(path: Path) -> list[str]:
-    """The fields of the first line of a file of `read_unquoted`'s kind."""
+    """Return the fields of the first line of an unquoted, tab-separated file."""
     return next(read_lines(path), "").split("\t")
 
 
 def read_unquoted(
-    path: Path, columns: Sequence[str], header: Sequence[str] = (), leave_out_malformed: bool = False
+    path: Path, columns: Sequence[str], header: Sequence[str] = (), skip_malformed: bool = False
 ) -> Rows:
-    """Read columns of a file of lines cut by tabs, quotation marks being text; empty lines are no rows.
+    """Read columns of a tab-separated file in which quotation marks are text.
+
+    Empty lines are skipped.
 
     Args:
-        path: the file.
-        columns: those wanted.
-        header: names the columns where the first line does not.
-        leave_out_malformed: whether lines with too many fields, or too few, are left out, with a line on
-            stderr, and no error.
+        path: the file, which may be compressed.
+        columns: the names of the columns to read.
+        header: the names of all columns, for a file whose first line is a row.
+        skip_malformed: skip lines that have too many or too few fields, and report them on stderr,
+            instead of raising.
 
     Raises:
-        SettingsError: there is no such column.
+        SettingsError: a column does not exist.
         DataError: the file is missing, empty or not UTF-8, or a line is malformed.
     """
     lines = read_lines(path)
     names = list(header) or next(lines, "").split("\t")
-    places = _find(columns, names, str(path))
-    first = 1 if header else 2
+    indices = _column_indices(columns, names, str(path))
     numbers: list[int] = []
     values: list[list[str]] = []
-    malformed: dict[int, int] = {}
-    for number, line in enumerate(lines, first):
+    malformed: dict[int, int] = {}  # {line number: number of fields}
+    for number, line in enumerate(lines, 1 if header else 2):
         if not line:
             continue
         fields = line.split("\t")
         if len(fields) == len(names):
             numbers.append(number)
-            values.append([fields[place] for place in places])
+            values.append([fields[index] for index in indices])
         else:
             malformed[number] = len(fields)
-    if malformed and leave_out_malformed:
-        message = f"{len(malformed)} lines do not have {len(names)} fields (first: line {min(malformed)})"
-        print(f"{path}: {message}; they are left out", file=sys.stderr)
-    elif malformed:
-        number, count = next(iter(malformed.items()))
-        others = ", ".join(map(str, list(malformed)[:_SHOWN])) + ", …" * (len(malformed) > _SHOWN)
-        raise DataError(
-            f"{path}: line {number}: {count} fields, where there are {len(names)} columns; mend or delete "
-            f"such lines, of which there are {len(malformed)}: {others}"
-        )
+    if malformed:
+        _report_malformed(path, malformed, len(names), skip_malformed)
     if not values:
-        raise DataError(f"{path}: empty: no rows")
+        raise DataError(f"{path}: empty: no rows; add at least one")
     return Rows(path, _transpose(columns, values), numbers)
 
 
-def read_lines(path: Path) -> Generator[str, None, None]:
-    """The lines of a UTF-8 file, without their ends and a byte order mark.
+def _report_malformed(path: Path, malformed: dict[int, int], columns: int, skip: bool) -> None:
+    """Report malformed lines: on stderr if `skip`, else by raising DataError."""
+    first, fields = next(iter(malformed.items()))
+    if skip:
+        print(
+            f"{path}: skipped {len(malformed)} lines that do not have {columns} fields (first: line {first})",
+            file=sys.stderr,
+        )
+        return
+    shown = ", ".join(map(str, list(malformed)[:_MAX_SHOWN_LINES]))
+    more = ", …" * (len(malformed) > _MAX_SHOWN_LINES)
+    raise DataError(
+        f"{path}, line {first}: expected {columns} fields, got {fields}; fix or delete the malformed lines "
+        f"({len(malformed)} in all: {shown}{more})"
+    )
 
-    Only a line feed ends a line: U+2028, U+0085 and the like stand in the texts of data sets.
+
+def read_lines(path: Path) -> Generator[str, None, None]:
+    r"""Iterate over the lines of a UTF-8 file, without line ends and byte order mark.
+
+    Lines end with \n or \r\n only. Texts of data sets contain U+2028, U+0085 and other characters
+    at which `str.splitlines` would split.
 
     Raises:
         DataError: the file is missing, damaged or not UTF-8.
@@ -143,71 +168,60 @@ def read_lines(path: Path) -> Generator[str, None, None]:
 
 
 def decode_lines(file: Iterable[bytes], name: str) -> Iterator[str]:
-    """The same of an open file, which messages call `name`."""
+    """Iterate over the lines of an open file, as `read_lines` does.
+
+    Raises:
+        DataError: a line is not UTF-8; the message calls the file `name`.
+    """
     for number, line in enumerate(file, 1):
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            message = f"{name}: line {number}: not UTF-8 ({error.reason}); convert the file first"
-            raise DataError(message) from None
+            raise DataError(
+                f"{name}, line {number}: not UTF-8 ({error.reason}); convert the file to UTF-8"
+            ) from None
         yield text.removesuffix("\n").removesuffix("\r")
 
 
-Numbered = tuple[int, dict[str, Any]]  # the line a row begins on, and the row
+def parse_csv(lines: Iterable[str], name: str, delimiter: str) -> Iterator[NumberedRow]:
+    """Iterate over the rows of a table whose first line has the names of the columns.
 
-
-def _gather(path: Path, columns: Sequence[str], rows: Iterable[Numbered]) -> Rows:
-    numbers, values = [], []
-    wanted = set(columns)
-    for number, row in rows:
-        if not row.keys() >= wanted:
-            # Every object of JSON lines names its own columns, a table has one header.
-            place = f"{path}: line {number}" if suffix_of(path) in _JSON_LINES else str(path)
-            _find(columns, list(row), place)
-        numbers.append(number)
-        values.append([row[column] for column in columns])
-    return Rows(path, _transpose(columns, values), numbers)
-
-
-def _transpose(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
-    return {column: [row[place] for row in rows] for place, column in enumerate(columns)}
-
-
-def parse_csv(lines: Iterable[str], name: str, delimiter: str) -> Iterator[Numbered]:
-    """The rows of a table whose first line names the columns; blank lines are none.
+    Blank lines are skipped. Errors call the file `name`.
 
     Raises:
-        DataError: two columns have one name, or a row is malformed; the message names the line of `name` on
-            which it begins.
+        DataError: two columns have the same name, or a row is malformed; the message names the line
+            on which the row begins.
     """
-    csv.field_size_limit(sys.maxsize)  # the library's own limit, 131,072 characters, is less than a book
+    csv.field_size_limit(sys.maxsize)  # the library's default, 131,072 characters, is less than a book
     reader = csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True)
-    begin = 1
+    number = 1
     try:
         columns = next(reader, [])
-        reject_duplicates(columns, f"{name}: line 1")
-        begin = reader.line_num + 1
+        reject_duplicates(columns, f"{name}, line 1")
+        number = reader.line_num + 1
         for fields in reader:
             if fields and len(fields) != len(columns):
                 raise DataError(
-                    f"{name}: line {begin}: {len(fields)} fields, where there are {len(columns)} columns; "
-                    f"put a field that holds the separator between quotation marks"
+                    f"{name}, line {number}: expected {len(columns)} fields, got {len(fields)}; "
+                    f"quote fields that contain the separator"
                 )
             if fields:
-                yield begin, dict(zip(columns, fields, strict=True))
-            begin = reader.line_num + 1
+                yield number, dict(zip(columns, fields, strict=True))
+            number = reader.line_num + 1
     except csv.Error as error:
         raise DataError(
-            f"{name}: line {begin}: the row that begins here is malformed ({error}); put a field with "
-            f'quotation marks between quotation marks, and write "" for each of them'
+            f"{name}, line {number}: the row that begins here is malformed ({error}); quote fields that "
+            f'contain quotation marks, and double these ("")'
         ) from None
 
 
-def parse_json_lines(lines: Iterable[str], name: str) -> Iterator[Numbered]:
-    """The rows of lines that are JSON objects; blank lines are none.
+def parse_json_lines(lines: Iterable[str], name: str) -> Iterator[NumberedRow]:
+    """Iterate over JSON objects, one per line.
+
+    Blank lines are skipped. Errors call the file `name`.
 
     Raises:
-        DataError: a line is something else; the message names the line of `name`.
+        DataError: a line is not a JSON object.
     """
     for number, line in enumerate(lines, 1):
         if not line or line.isspace():
@@ -215,39 +229,71 @@ def parse_json_lines(lines: Iterable[str], name: str) -> Iterator[Numbered]:
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{name}: line {number}: not valid JSON ({error})") from None
+            raise DataError(
+                f"{name}, line {number}: not valid JSON ({error}); fix or remove the line"
+            ) from None
         if not isinstance(row, dict):
-            raise DataError(f"{name}: line {number}: not a JSON object; write one object a line")
+            raise DataError(f"{name}, line {number}: not a JSON object; write one object per line")
         yield number, row
+
+
+def reject_duplicates(names: Sequence[str], location: str) -> None:
+    """Check that no two columns have the same name.
+
+    Any number of columns may have no name.
+
+    Raises:
+        DataError: two columns have the same name; the message begins with `location`.
+    """
+    if duplicates := [name for name in names if name and names.count(name) > 1]:
+        raise DataError(f"{location}: two columns are called {duplicates[0]!r}; rename one")
+
+
+def _select_columns(path: Path, columns: Sequence[str], rows: Iterable[NumberedRow]) -> Rows:
+    numbers, values = [], []
+    required = set(columns)
+    for number, row in rows:
+        if not row.keys() >= required:
+            # In JSON lines every row has its own columns; other tables have one header.
+            is_json = format_suffix(path) in _JSON_LINES
+            _column_indices(columns, list(row), f"{path}, line {number}" if is_json else str(path))
+        numbers.append(number)
+        values.append([row[column] for column in columns])
+    return Rows(path, _transpose(columns, values), numbers)
+
+
+def _transpose(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
+    return {column: [row[index] for row in rows] for index, column in enumerate(columns)}
 
 
 def _read_parquet(path: Path, columns: Sequence[str]) -> Rows:
     with open_parquet(path) as file:
         reject_duplicates(file.schema_arrow.names, str(path))
-        _find(columns, file.schema_arrow.names, str(path))
+        _column_indices(columns, file.schema_arrow.names, str(path))
         table = file.read(columns=list(columns))
         try:
             values = {column: table.column(column).to_pylist() for column in columns}
         except UnicodeDecodeError as error:
-            raise DataError(f"{path}: a value is not UTF-8 ({error.reason}); write the file anew") from None
+            raise DataError(f"{path}: a value is not UTF-8 ({error.reason}); write the file again") from None
         return Rows(path, values, range(1, table.num_rows + 1), "row")
 
 
-def reject_duplicates(names: Sequence[str], place: str) -> None:
-    """Raises DataError where two columns have one name; columns without one may be many."""
-    if doubled := [name for name in names if name and names.count(name) > 1]:
-        raise DataError(f"{place}: two columns are called {doubled[0]!r}; rename one")
+def _column_indices(columns: Sequence[str], names: Sequence[str], location: str) -> list[int]:
+    """Return the indices of `columns` among the names of all columns.
 
-
-def _find(columns: Sequence[str], names: Sequence[str], place: str) -> list[int]:
-    """Where `columns` stand among `names`; the error about the first that does not names `location`."""
+    Raises:
+        DataError: there are no columns; the message begins with `location`.
+        SettingsError: one of `columns` does not exist; the message begins with `location`.
+    """
     if not any(names):
-        raise DataError(f"{place}: empty: no columns")
+        raise DataError(f"{location}: empty: no columns")
     for column in columns:
         if column not in names:
             near = difflib.get_close_matches(column, names, n=1)
-            guess = f"did you mean {near[0]!r}? " if near else ""
-            if len(names) == 1 and ";" in names[0]:  # as spreadsheets save where the comma is decimal
-                guess = "are its fields cut by semicolons? save it with commas; "
-            raise SettingsError(f"{place}: no column {column!r}; {guess}there are: {', '.join(names)}")
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            if (
+                len(names) == 1 and ";" in names[0]
+            ):  # spreadsheets write these if the decimal separator is a comma
+                hint = "are the fields separated by semicolons? save the file with commas; "
+            raise SettingsError(f"{location}: no column {column!r}; {hint}the columns are {', '.join(names)}")
     return [names.index(column) for column in columns]

@@ -1,4 +1,4 @@
-"""A column of text from a Parquet or an Arrow file, some rows at a time."""
+"""Read one text column of a Parquet or Arrow file in small batches."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -7,15 +7,17 @@ from typing import Any
 
 from bertie.base.errors import BertieError, DataError, SettingsError
 
-_BATCH_ROWS = 256  # a row may be a book
+_BATCH_ROWS = 256  # small, because a row may hold a book
 
 
 def row_group_sizes(path: Path) -> list[int]:
-    """The bytes of each row group of a Parquet file: the parts of it that can be read alone.
+    """Return the size in bytes of each row group of a Parquet file.
+
+    A row group is the smallest part of the file that can be read on its own.
 
     Raises:
         DataError: the file is missing or damaged.
-        BertieError: the package that reads these files is not installed.
+        BertieError: pyarrow is not installed.
     """
     with open_parquet(path) as file:
         groups = range(file.metadata.num_row_groups)
@@ -25,35 +27,46 @@ def row_group_sizes(path: Path) -> list[int]:
 def read_parquet_column(
     path: Path, column: str, start: int = 0, stop: int | None = None
 ) -> Iterator[tuple[int, bytes | None]]:
-    """(number of the row from 1, value) of the row groups from `start` to before `stop`.
+    """Iterate over a text column in a range of row groups.
 
-    A value is UTF-8, not checked, or None. One row group's column is in memory at a time.
+    At most one row group is in memory.
+
+    Args:
+        path: a Parquet file.
+        column: the name of a column of strings.
+        start: the first row group to read.
+        stop: the row group before which to stop; None reads to the end.
+
+    Yields:
+        The number of the row in the file, from 1, and its value: None, or bytes that should be
+        UTF-8 but are not checked.
 
     Raises:
-        SettingsError: there is no such column, or it holds no text.
-        DataError, BertieError: as in `row_group_sizes`.
+        SettingsError: the column does not exist or does not hold text.
+        DataError: the file is missing or damaged.
+        BertieError: pyarrow is not installed.
     """
     with open_parquet(path) as file:
         groups = range(file.metadata.num_row_groups)
         first = sum(file.metadata.row_group(group).num_rows for group in groups[:start])
-        _require_text(path, column, file.schema_arrow)
+        _check_text_column(path, column, file.schema_arrow)
         batches = file.iter_batches(_BATCH_ROWS, row_groups=list(groups[start:stop]), columns=[column])
         yield from enumerate(_values(column, batches), first + 1)
 
 
 def read_arrow_column(path: Path, column: str) -> Iterator[tuple[int, bytes | None]]:
-    """The same of an Arrow file or stream; of streams a saved data set of Hugging Face consists.
+    """Iterate over a text column of an Arrow IPC file or stream.
 
-    Raises:
-        SettingsError, DataError, BertieError: as in `read_parquet_column`.
+    Hugging Face's `datasets` saves data sets as Arrow streams. Yields and raises as
+    `read_parquet_column` does.
     """
     pyarrow = import_pyarrow(path)
-    with _damage_named(path, pyarrow), pyarrow.OSFile(str(path)) as file:
+    with _data_errors(path, pyarrow), pyarrow.OSFile(str(path)) as file:
         is_file = file.read(6) == b"ARROW1"  # Arrow Columnar Format, IPC File Format
         file.seek(0)
         reader = (pyarrow.ipc.open_file if is_file else pyarrow.ipc.open_stream)(file)
         batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
-        _require_text(path, column, reader.schema)
+        _check_text_column(path, column, reader.schema)
         yield from enumerate(_values(column, batches), 1)
 
 
@@ -61,11 +74,11 @@ def _values(column: str, batches: Iterable[Any]) -> Iterator[bytes | None]:
     import pyarrow
 
     for batch in batches:
-        # As bytes, for a value that is not UTF-8 must not end the reading of the others.
+        # As bytes, so that one value that is not UTF-8 does not make the whole batch unreadable.
         yield from batch.column(column).cast(pyarrow.large_string()).cast(pyarrow.large_binary()).to_pylist()
 
 
-def _require_text(path: Path, column: str, schema: Any) -> None:
+def _check_text_column(path: Path, column: str, schema: Any) -> None:
     import pyarrow
 
     if column not in schema.names:
@@ -74,32 +87,43 @@ def _require_text(path: Path, column: str, schema: Any) -> None:
     if pyarrow.types.is_dictionary(dtype):
         dtype = dtype.value_type
     if dtype not in (pyarrow.string(), pyarrow.large_string()):
-        raise SettingsError(f"{path}: the column {column!r} holds {dtype}, not text; choose another")
+        raise SettingsError(f"{path}: column {column!r} holds {dtype}, not text; choose another column")
 
 
 @contextmanager
 def open_parquet(path: Path) -> Iterator[Any]:
+    """Open a Parquet file as a `pyarrow.parquet.ParquetFile`.
+
+    Raises:
+        DataError: the file is missing or damaged.
+        BertieError: pyarrow is not installed.
+    """
     pyarrow = import_pyarrow(path)
     from pyarrow.parquet import ParquetFile
 
-    with _damage_named(path, pyarrow), ParquetFile(path) as file:
+    with _data_errors(path, pyarrow), ParquetFile(path) as file:
         yield file
 
 
 @contextmanager
-def _damage_named(path: Path, pyarrow: Any) -> Iterator[None]:
+def _data_errors(path: Path, pyarrow: Any) -> Iterator[None]:
+    """Turn the errors of pyarrow and of the system into DataError."""
     try:
         yield
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except (pyarrow.ArrowInvalid, OSError) as error:
-        raise DataError(f"{path}: damaged or cut off ({str(error).splitlines()[0]})") from None
+        raise DataError(f"{path}: damaged or truncated ({str(error).splitlines()[0]})") from None
 
 
 def import_pyarrow(path: Path) -> Any:
-    """The package that reads and writes a file of this kind. Raises BertieError where it is not there."""
+    """Import pyarrow, which is needed to read or write `path`.
+
+    Raises:
+        BertieError: pyarrow is not installed.
+    """
     try:
         import pyarrow
     except ImportError:
-        raise BertieError(f"{path}: for {path.suffix} files, pip install 'bertie[data]'") from None
+        raise BertieError(f"{path}: {path.suffix} files need pyarrow; pip install 'bertie[data]'") from None
     return pyarrow

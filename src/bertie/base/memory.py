@@ -1,0 +1,143 @@
+"""Tables in memory, read like files: rows, columns and the data frames of other libraries."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertie.base.errors import DataError
+
+
+@dataclass(frozen=True)
+class MemoryTable:
+    """Named columns of equal length.
+
+    name     what messages call the table
+    columns  the values of each column: strings, numbers, lists and dicts; None for a missing value
+    """
+
+    name: str
+    columns: Mapping[str, list[Any]]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), []))
+
+
+Source = Path | MemoryTable
+
+
+def as_source(data: Any, name: str) -> Source:
+    """Return a path as it is, and a table of any kind as a MemoryTable.
+
+    Missing values (None, NaN, NaT, NA) become None, and arrays and tuples become lists.
+
+    Args:
+        data: a path; a list of dicts; a dict of columns; a pandas or polars DataFrame; a `datasets.Dataset`,
+            whose class labels become their names; or a pyarrow Table.
+        name: what messages call the table.
+
+    Raises:
+        DataError: `data` is something else or empty, its columns differ in length, or two columns have the
+            same name.
+
+    Example:
+        >>> as_source([{"text": "good", "label": 1}, {"text": "bad", "label": 0}], "train").columns
+        {'text': ['good', 'bad'], 'label': [1, 0]}
+    """
+    if isinstance(data, str | Path):
+        return Path(data)
+    columns = _read_columns(data, name)
+    table = MemoryTable(name, {column: list(map(_plain, values)) for column, values in columns.items()})
+    if len({len(values) for values in table.columns.values()}) > 1:
+        raise DataError(f"{name}: the columns differ in length; give one value for each row")
+    if not len(table):
+        raise DataError(f"{name}: empty: no rows")
+    return table
+
+
+def _read_columns(data: Any, name: str) -> Mapping[str, Iterable[Any]]:
+    library = type(data).__module__.partition(".")[0]
+    if library == "pandas" and hasattr(data, "columns"):
+        _reject_duplicates(map(str, data.columns), name)
+        return {str(column): values.tolist() for column, values in data.items()}
+    if library == "polars" and hasattr(data, "to_dict"):
+        return dict(data.to_dict(as_series=False))
+    if library == "pyarrow" and hasattr(data, "to_pydict"):
+        _reject_duplicates(data.column_names, name)
+        return dict(data.to_pydict())
+    if library == "datasets" and not isinstance(data, Mapping):
+        return _read_dataset(data)
+    if isinstance(data, Mapping) and all(map(_is_column, data.values())):
+        return {str(column): values for column, values in data.items()}
+    if isinstance(data, Iterable) and not isinstance(data, Mapping | bytes):
+        rows = list(data)
+        if all(isinstance(row, Mapping) for row in rows):
+            return _read_rows(rows)
+    advice = "a path, a list of dicts, a dict of columns, a pandas or polars DataFrame, or a datasets.Dataset"
+    if library == "datasets":
+        advice = f"one of its splits: {', '.join(data)}"
+    raise DataError(f"{name}: a {type(data).__name__} is not a table; give {advice}")
+
+
+def _reject_duplicates(columns: Iterable[str], name: str) -> None:
+    for column, count in Counter(columns).items():
+        if count > 1:
+            raise DataError(f"{name}: two columns are called {column!r}; rename one")
+
+
+def _read_rows(rows: Sequence[Mapping[Any, Any]]) -> dict[str, list[Any]]:
+    names = dict.fromkeys(column for row in rows for column in row)
+    return {str(column): [row.get(column) for row in rows] for column in names}
+
+
+def _read_dataset(data: Any) -> dict[str, list[Any]]:
+    """Return the columns of a Dataset or IterableDataset, with the names of class labels."""
+    if hasattr(data, "__len__"):
+        columns = {column: list(data[column]) for column in data.column_names}
+    else:
+        columns = _read_rows(list(data))
+    features = data.features or {}
+    return {
+        column: [_class_name(_plain(value), features.get(column)) for value in values]
+        for column, values in columns.items()
+    }
+
+
+def _class_name(value: Any, feature: Any) -> Any:
+    """Return the name of a class label, or the names of a list of them; other values as they are.
+
+    A negative number marks a missing label.
+    """
+    if hasattr(feature, "int2str"):
+        return None if value is None or value < 0 else feature.int2str(value)
+    inner = getattr(feature, "feature", None)
+    return [_class_name(item, inner) for item in value] if inner and isinstance(value, list) else value
+
+
+def _is_column(values: Any) -> bool:
+    return (isinstance(values, Sequence) and not isinstance(values, str | bytes)) or hasattr(values, "tolist")
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON would have it: no arrays, no tuples, None for missing values."""
+    if value is None or type(value) in (str, int, bool):
+        return value
+    if hasattr(value, "tolist"):  # arrays and scalars of numpy and torch
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return list(map(_plain, value))
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return None if _is_missing(value) else value
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether a value is NaN, NaT or pandas.NA, none of which equals itself."""
+    try:
+        return bool(value != value)
+    except TypeError:  # pandas.NA has no truth value
+        return True

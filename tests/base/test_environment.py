@@ -1,0 +1,35 @@
+"""Environment variables that torch reads: set once bertie is used, before torch is imported."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from bertie.base.environment import VARIABLES, set_torch_environment
+
+
+def run(script: str, **environment: str) -> str:
+    """Run a script in a new process without the variables; return what it prints."""
+    clean = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    shown = "import os; print(os.environ.get('GOMP_SPINCOUNT'), os.environ.get('THP_MEM_ALLOC_ENABLE'))"
+    command = [sys.executable, "-c", f"{script}\n{shown}"]
+    done = subprocess.run(command, env={**clean, **environment}, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_first_use_of_a_public_name_sets_the_variables() -> None:
+    assert run("import bertie") == "None None"
+    assert run("import bertie; bertie.SettingsError") == "1000 1"
+
+
+def test_values_of_the_user_are_kept() -> None:
+    assert run("import bertie; bertie.SettingsError", GOMP_SPINCOUNT="7") == "7 1"
+
+
+def test_nothing_is_set_once_torch_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setitem(sys.modules, "torch", sys)
+    set_torch_environment()
+    assert VARIABLES.keys().isdisjoint(os.environ)

@@ -1,0 +1,104 @@
+"""Exclusive locks on directories and files, between processes."""
+
+import io
+import multiprocessing
+import os
+import signal
+from contextlib import redirect_stderr
+from pathlib import Path
+
+import pytest
+
+from bertie.base.errors import BertieError
+from bertie.base.files import atomic_directory, atomic_file
+from bertie.base.locks import LockedError, lock_directory, lock_file
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+def hold_lock(lock, path: Path, is_held) -> None:
+    with lock(path):
+        is_held.set()
+        signal.pause()
+
+
+def write_and_die(kind: str, path: Path) -> None:
+    writer = atomic_file if kind == "file" else atomic_directory
+    with writer(path) as temporary:
+        (temporary if kind == "file" else temporary / "part").write_text("half")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.fixture
+def start_holder():
+    """Start processes that hold a lock until they are killed."""
+    holders = []
+
+    def start(lock, path: Path):
+        is_held = SPAWN.Event()
+        process = SPAWN.Process(target=hold_lock, args=(lock, path, is_held))
+        process.start()
+        holders.append(process)
+        assert is_held.wait(60)
+        return process
+
+    yield start
+    for process in holders:
+        process.kill()
+        process.join()
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    return tmp_path / "new" / "run"
+
+
+@pytest.mark.parametrize(("lock", "error"), [(lock_file, LockedError), (lock_directory, BertieError)])
+def test_lock_is_released_when_its_holder_is_killed(start_holder, path, lock, error):
+    holder = start_holder(lock, path)
+    with pytest.raises(error), lock(path):
+        pytest.fail("two processes hold the lock")
+    holder.kill()
+    holder.join()
+    assert list(path.parent.rglob(".*lock"))  # the lock file stays, without effect
+    with lock(path), pytest.raises(error), lock(path):
+        pytest.fail("the lock is held twice")
+
+
+def test_lock_file_announces_that_it_waits(start_holder, path):
+    holder = start_holder(lock_file, path)
+
+    class KillsTheHolder(io.StringIO):
+        def flush(self) -> None:
+            holder.kill()
+
+    with redirect_stderr(KillsTheHolder()) as stderr, lock_file(path, wait=True):
+        assert stderr.getvalue() == f"{path}: waiting for the process that is writing here\n"
+
+
+def test_lock_directory_admits_one_writer_at_a_time(path):
+    with (
+        lock_directory(path),
+        pytest.raises(BertieError, match="run: another bertie process"),
+        lock_directory(path),
+    ):
+        pytest.fail("the lock is held twice")
+    with lock_directory(path):
+        pass
+
+
+def test_lock_directory_removes_files_of_killed_writers(path):
+    for kind in ("file", "directory"):
+        writer = SPAWN.Process(target=write_and_die, args=(kind, path / kind))
+        writer.start()
+        writer.join()
+        assert writer.exitcode == -signal.SIGKILL
+    assert len(os.listdir(path)) == 2
+    with lock_directory(path):
+        assert os.listdir(path) == [".lock"]
+
+
+def test_lock_on_a_path_is_independent_of_its_directory_lock(path):
+    with lock_file(path), lock_directory(path):
+        assert path.with_name(".run.lock").exists()
+        assert (path / ".lock").exists()

@@ -1,0 +1,125 @@
+"""Tables in memory: every kind gives the same columns, and other objects are errors."""
+
+import datasets
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from bertie.base.errors import DataError
+from bertie.base.memory import MemoryTable, as_source
+
+COLUMNS = {"text": ["good", "bad"], "label": [1, 0]}
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        COLUMNS,
+        {"text": ("good", "bad"), "label": np.array([1, 0])},
+        [{"text": "good", "label": 1}, {"text": "bad", "label": 0}],
+        ({"text": text, "label": label} for text, label in (("good", 1), ("bad", 0))),
+        pd.DataFrame(COLUMNS),
+        pl.DataFrame(COLUMNS),
+        pa.table(COLUMNS),
+        datasets.Dataset.from_dict(COLUMNS),
+    ],
+    ids=["columns", "arrays", "rows", "generator", "pandas", "polars", "pyarrow", "datasets"],
+)
+def test_every_kind_of_table_gives_the_same_columns(table):
+    source = as_source(table, "train")
+    assert isinstance(source, MemoryTable)
+    assert source.columns == COLUMNS
+    assert str(source) == "train"
+    assert {type(value) for value in source.columns["label"]} == {int}
+
+
+def test_class_labels_of_a_dataset_become_names():
+    features = datasets.Features(
+        {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["bad", "good"])}
+    )
+    table = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [1, -1]}, features=features)
+    assert as_source(table, "train").columns["label"] == ["good", None]
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), pd.NA, pd.NaT])
+def test_missing_values_become_none(missing):
+    table = pd.DataFrame({"label": pd.Series(["x", missing], dtype=object)})
+    assert as_source(table, "train").columns == {"label": ["x", None]}
+    assert as_source([{"label": "x"}, {"label": missing}], "train").columns == {"label": ["x", None]}
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pd.DataFrame({"words": [["a", "b"], ["c"]]}),
+        pd.DataFrame({"words": [np.array(["a", "b"]), np.array(["c"])]}),  # as read_parquet returns them
+        pl.DataFrame({"words": [["a", "b"], ["c"]]}),
+        [{"words": ("a", "b")}, {"words": ("c",)}],
+    ],
+    ids=["pandas lists", "pandas arrays", "polars", "tuples"],
+)
+def test_lists_arrays_and_tuples_become_lists(table):
+    assert as_source(table, "train").columns == {"words": [["a", "b"], ["c"]]}
+
+
+def test_scalars_and_arrays_inside_dicts_become_plain():
+    answers = {"text": np.array(["Ada"]), "answer_start": np.array([3])}
+    (value,) = as_source([{"answers": answers, "label": np.float64(2)}], "train").columns["answers"]
+    assert value == {"text": ["Ada"], "answer_start": [3]}
+    (label,) = as_source([{"label": np.int64(2)}], "train").columns["label"]
+    assert type(label) is int
+
+
+def test_lists_of_class_labels_become_names():
+    tags = datasets.Sequence(datasets.ClassLabel(names=["O", "B-LOC"]))
+    features = datasets.Features({"tags": tags})
+    table = datasets.Dataset.from_dict({"tags": [[0, 1], []]}, features=features)
+    assert as_source(table, "train").columns == {"tags": [["O", "B-LOC"], []]}
+
+
+def test_iterable_dataset_is_read_whole():
+    features = datasets.Features({"label": datasets.ClassLabel(names=["bad", "good"])})
+    table = datasets.Dataset.from_dict({"label": [1, 0]}, features=features).to_iterable_dataset()
+    assert as_source(table, "train").columns == {"label": ["good", "bad"]}
+
+
+def test_dataset_dict_is_an_error_that_names_the_splits():
+    table = datasets.DatasetDict({"train": datasets.Dataset.from_dict(COLUMNS)})
+    with pytest.raises(DataError, match="train: a DatasetDict is not a table; give one of its splits: train"):
+        as_source(table, "train")
+
+
+def test_duplicate_columns_are_an_error():
+    table = pd.DataFrame([["a", "b"]], columns=["text", "text"])
+    with pytest.raises(DataError, match="train: two columns are called 'text'; rename one"):
+        as_source(table, "train")
+
+
+def test_rows_may_lack_columns():
+    assert as_source([{"a": 1}, {"b": 2}], "x").columns == {"a": [1, None], "b": [None, 2]}
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ([], "train: empty"),
+        (pd.DataFrame({"text": []}), "train: empty"),
+        ({"a": [1], "b": [1, 2]}, "differ in length"),
+        (["a text", "another"], "a list is not a table; give a path"),
+        (b"bytes", "a bytes is not a table"),
+        (7, "an? int is not a table"),
+        ({"text": "good"}, "a dict is not a table"),
+        (pd.Series(["good"]), "a Series is not a table"),
+        (pl.LazyFrame(COLUMNS), "a LazyFrame is not a table"),
+    ],
+)
+def test_other_objects_are_rejected(table, message):
+    with pytest.raises(DataError, match=message):
+        as_source(table, "train")
+
+
+@pytest.mark.parametrize("path", ["train.csv", "folder/train.jsonl"])
+def test_paths_stay_paths(path):
+    assert str(as_source(path, "train")) == path
