@@ -1,10 +1,13 @@
-"""The tokenizer against `tokenizers`, on lines of Wikipedia: python benchmarks/tokenizer.py
+"""Compare bertie's tokenizer with `tokenizers`, on lines of Wikipedia.
 
-Both sides take the same list of strings, in turn, in one run; the figures are medians. Ours gives ids,
-segments, word numbers and offsets as arrays; theirs is `encode_batch_fast`, which leaves offsets out, and its
-time includes no conversion to arrays. Two threads: ours encode half of the list each, theirs are its own.
-Then the cost of a character in words of every length, on a vocabulary built to hurt. The data: BERTIE_DATA,
-or ../shared/data.
+    python benchmarks/tokenizer.py
+
+Both encode the same list of strings, alternating in one process; the figures are medians. bertie
+returns ids, segments, word indices and offsets as arrays. `encode_batch_fast` of the peer omits
+offsets, and its time excludes the conversion to arrays. With two threads, each of bertie's encodes
+half of the list; the peer uses its own threads. Two more measurements follow: time and memory for
+texts of three sizes, and the time per character for words of several lengths, with a worst-case
+vocabulary. The data are in BERTIE_DATA, or in ../shared/data.
 """
 
 import os
@@ -26,7 +29,7 @@ from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
 CHARACTERS = 8_000_000
 ROUNDS = 5
-WORD_LENGTHS = (5, 10, 20, 50, 100)  # 100 is the longest that is matched
+WORD_LENGTHS = (5, 10, 20, 50, 100)  # 100 is the limit
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -36,37 +39,37 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def compare_speed(data: Path) -> None:
-    """Megabytes a second, ours and theirs, on one thread and on two."""
+    """Print megabytes per second of bertie and of the peer, on one thread and on two."""
     with (data / "text" / "wikipedia-small" / "wiki_00").open(encoding="utf-8") as file:
         lines = file.read(CHARACTERS).split("\n")
     size = len("\n".join(lines).encode()) / 1e6
     halves = [lines[: len(lines) // 2], lines[len(lines) // 2 :]]
 
-    ours = Tokenizer.load(data / "vocab" / "uncased_en" / "vocab.txt")
-    with tempfile.TemporaryDirectory() as folder:
-        ours.save(folder)
-        theirs = tokenizers.Tokenizer.from_file(f"{folder}/tokenizer.json")
-    theirs.encode_special_tokens = True  # special tokens in a text are plain text, as in google's
+    tokenizer = Tokenizer.load(data / "vocab" / "uncased_en" / "vocab.txt")
+    with tempfile.TemporaryDirectory() as directory:
+        tokenizer.save(directory)
+        peer = tokenizers.Tokenizer.from_file(f"{directory}/tokenizer.json")
+    peer.encode_special_tokens = True  # special tokens in a text are plain text, as for bertie
 
-    def encode_ours(threads: int) -> list[Encoding]:
+    def encode(threads: int) -> list[Encoding]:
         if threads == 1:
-            return [ours.encode_batch(lines)]
+            return [tokenizer.encode_batch(lines)]
         with ThreadPoolExecutor(threads) as pool:
-            return list(pool.map(ours.encode_batch, halves))
+            return list(pool.map(tokenizer.encode_batch, halves))
 
-    def encode_theirs(threads: int) -> list[tokenizers.Encoding]:
+    def encode_with_peer(threads: int) -> list[tokenizers.Encoding]:
         os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"  # read at every call
-        return theirs.encode_batch_fast(lines)
+        return peer.encode_batch_fast(lines)
 
-    (encoding,) = encode_ours(1)
-    # Before the peer has run: the memory it frees would serve our main thread, but not the others.
-    alone = [[seconds(lambda: encode_ours(threads)) for threads in (1, 2)] for _ in range(3 * ROUNDS)]  # noqa: B023
-    our_ids = np.split(encoding.input_ids, encoding.bounds[1:-1])
-    same = [a.tolist() == b.ids for a, b in zip(our_ids, encode_theirs(1), strict=True)]
+    (encoding,) = encode(1)
+    # Before the peer runs: the memory that it frees would help the main thread, but not the others.
+    before_peer = [[seconds(lambda: encode(threads)) for threads in (1, 2)] for _ in range(3 * ROUNDS)]  # noqa: B023
+    ids = np.split(encoding.input_ids, encoding.bounds[1:-1])
+    equal = [a.tolist() == b.ids for a, b in zip(ids, encode_with_peer(1), strict=True)]
     tokens = len(encoding.input_ids)
-    print(f"{size:.1f} MB, {len(lines):,} lines, {tokens:,} tokens; ids differ in {same.count(False)} lines")
+    print(f"{size:.1f} MB, {len(lines):,} lines, {tokens:,} tokens; ids differ in {equal.count(False)} lines")
     times = [
-        [seconds(lambda: work(threads)) for work in (encode_ours, encode_theirs) for threads in (1, 2)]  # noqa: B023
+        [seconds(lambda: work(threads)) for work in (encode, encode_with_peer) for threads in (1, 2)]  # noqa: B023
         for _ in range(ROUNDS)
     ]
     for name, column in zip(
@@ -80,13 +83,13 @@ def compare_speed(data: Path) -> None:
     def ratio(slower: int, faster: int) -> float:
         return statistics.median(row[slower] / row[faster] for row in times)
 
-    print(f"bertie against tokenizers: {ratio(2, 0):.1f} times on one thread, {ratio(3, 1):.1f} on two")
-    ours_scale = statistics.median(one / two for one, two in alone)
-    print(f"two threads against one: bertie {ours_scale:.2f}, tokenizers {ratio(2, 3):.2f}")
+    print(f"bertie / tokenizers: {ratio(2, 0):.1f} times as fast on one thread, {ratio(3, 1):.1f} on two")
+    scaling = statistics.median(one / two for one, two in before_peer)
+    print(f"two threads / one: bertie {scaling:.2f}, tokenizers {ratio(2, 3):.2f}")
 
 
 def compare_sizes(data: Path) -> None:
-    """Time and the most memory at a time, the result included, at ×1, ×4 and ×16 of the text."""
+    """Print time and peak memory for 1, 4 and 16 sixteenths of the text."""
     lines = (data / "text" / "wikipedia-small" / "wiki_00").read_text(encoding="utf-8").split("\n")
     tokenizer = Tokenizer.load(data / "vocab" / "uncased_en" / "vocab.txt")
     for factor in (1, 4, 16):
@@ -98,13 +101,14 @@ def compare_sizes(data: Path) -> None:
         peak = tracemalloc.get_traced_memory()[1] / 1e6
         tracemalloc.stop()
         rate = f"{1e3 * median:5.1f} ms, {size / median:.1f} MB/s"
-        print(f"x{factor:<3} {size:5.1f} MB: {rate}, {peak:.1f} MB at most")
+        print(f"x{factor:<3} {size:5.1f} MB: {rate}, peak {peak:.1f} MB")
 
 
 def compare_word_lengths() -> None:
-    """Nanoseconds a character of words aa…ab, whose pieces are short but whose every end looks like aa…ac.
+    """Print nanoseconds per character for words of several lengths.
 
-    To match by trying the longest piece first, or by walking the trie anew for each piece, is quadratic here.
+    The words are aa…ab, and all tokens that match are prefixes of the longer token aa…ac. Trying
+    the longest token first, or restarting in the trie for each token, takes quadratic time here.
     """
     short = ["a" * length for length in (1, 2, 3)]
     long = ["a" * length + "c" for length in range(1, max(WORD_LENGTHS))]
@@ -117,12 +121,12 @@ def compare_word_lengths() -> None:
     ]
     costs = [statistics.median(column) * 1e9 for column in zip(*times, strict=True)]
     listed = ", ".join(f"{cost:.1f} ({n} letters)" for n, cost in zip(WORD_LENGTHS, costs, strict=True))
-    print(f"ns a character: {listed}")
-    print(f"the longest words against the shortest: {costs[-1] / costs[0]:.2f} times")
+    print(f"ns per character: {listed}")
+    print(f"longest words / shortest: {costs[-1] / costs[0]:.2f}")
 
 
 if __name__ == "__main__":
-    folder = Path(os.environ.get("BERTIE_DATA") or Path(__file__).parents[2] / "shared" / "data")
-    compare_speed(folder)
-    compare_sizes(folder)
+    data = Path(os.environ.get("BERTIE_DATA") or Path(__file__).parents[2] / "shared" / "data")
+    compare_speed(data)
+    compare_sizes(data)
     compare_word_lengths()

@@ -1,14 +1,16 @@
-"""Make src/bertie/text/unicode.npz from the running Python's Unicode data; see bertie.text.unicode.
+"""Make src/bertie/text/unicode.npz from the running Python's Unicode data.
 
     python scripts/make_unicode_tables.py
 
-Make it anew only to move to another Unicode version: that changes the fingerprint of every tokenizer.
+bertie.text.unicode describes the tables. Run this only to move to another Unicode version: it
+changes the fingerprint of every tokenizer.
 """
 
 import sys
 import unicodedata
 
 import numpy as np
+import numpy.typing as npt
 
 from bertie.text import unicode
 from bertie.text.unicode import BLOCK_BITS, FLAG_BITS, TABLES_FILE, UNICODE_VERSION
@@ -26,29 +28,54 @@ CJK_RANGES = (  # google-research/bert tokenization.py, _is_chinese_char
 
 
 def is_punctuation(character: str) -> bool:
-    """Every ASCII symbol, and the Unicode categories P*."""
-    symbol = "!" <= character <= "~" and not character.isalnum()
-    return symbol or unicodedata.category(character).startswith("P")
+    """Return whether a character is an ASCII symbol or in a category P*."""
+    is_symbol = "!" <= character <= "~" and not character.isalnum()
+    return is_symbol or unicodedata.category(character).startswith("P")
 
 
 def flags(character: str) -> int:
-    """The properties of a character that do not change with lower-casing."""
+    """Return the flags of a character that do not depend on lower-casing."""
     code, category = ord(character), unicodedata.category(character)
     if character in "\t\n\r" or category in ("Zs", "Zl", "Zp"):
         return unicode.SPACE
     if category in ("Cc", "Cf") or code == 0xFFFD:
-        # Dropped before the text is lower-cased, so its case never counts.
+        # Dropped before the text is lower-cased, so its case does not matter.
         return unicode.DROPPED
-    # Python tells the properties Cased and Case_Ignorable only by what they do to a final sigma.
-    cased = f"{character}Σ".lower()[-1] == "ς"
-    ignorable = not cased and f"A{character}Σ".lower()[-1] == "ς"
+    # Python shows the properties Cased and Case_Ignorable only by their effect on a final sigma.
+    is_cased = f"{character}Σ".lower()[-1] == "ς"
+    is_ignorable = not is_cased and f"A{character}Σ".lower()[-1] == "ς"
     return (
         unicode.PUNCTUATION * is_punctuation(character)
         | unicode.CJK * any(first <= code <= last for first, last in CJK_RANGES)
-        | unicode.CASED * cased
-        | unicode.IGNORABLE * ignorable
+        | unicode.CASED * is_cased
+        | unicode.IGNORABLE * is_ignorable
         | unicode.MARK * (unicodedata.combining(unicodedata.normalize("NFD", character)[0]) != 0)
     )
+
+
+def make_entries() -> tuple[npt.NDArray[np.uint32], list[int]]:
+    """Return the entry of every code point, and all sequences."""
+    entries = np.zeros(sys.maxunicode + 1, dtype=np.uint32)
+    sequences: list[int] = []
+    for code in range(sys.maxunicode + 1):
+        character = chr(code)
+        decomposed = unicodedata.normalize("NFD", character.lower())
+        replacement = "".join(c for c in decomposed if unicodedata.category(c) != "Mn")
+        entry = flags(character)
+        if entry & (unicode.DROPPED | unicode.SPACE):
+            replacement = character
+        if len(replacement) == 1 and replacement != character:
+            entry |= unicode.MAPPED | ord(replacement) << FLAG_BITS
+        elif len(replacement) != 1:
+            entry |= unicode.SEQUENCE | (len(sequences) << 2 | len(replacement)) << FLAG_BITS
+            sequences.extend(map(ord, replacement))
+            # The kernel assumes this of characters that become none or several.
+            assert len(replacement) <= unicode.LONGEST_SEQUENCE
+            assert not entry & unicode.CJK
+            assert not any(is_punctuation(c) for c in replacement)
+            assert all(map(unicodedata.combining, decomposed)) or not unicodedata.combining(decomposed[0])
+        entries[code] = entry
+    return entries, sequences
 
 
 def main() -> None:
@@ -56,28 +83,10 @@ def main() -> None:
     running = unicodedata.unidata_version
     if running != UNICODE_VERSION:
         sys.exit(
-            f"this Python has Unicode {running}, bertie.text.unicode names {UNICODE_VERSION}: change one"
+            f"this Python has Unicode {running}, but bertie.text.unicode has {UNICODE_VERSION}; use another "
+            "Python, or change UNICODE_VERSION"
         )
-    entries = np.zeros(sys.maxunicode + 1, dtype=np.uint32)
-    sequences: list[int] = []
-    for code in range(sys.maxunicode + 1):
-        character = chr(code)
-        decomposed = unicodedata.normalize("NFD", character.lower())
-        kept = "".join(c for c in decomposed if unicodedata.category(c) != "Mn")
-        entry = flags(character)
-        if entry & (unicode.DROPPED | unicode.SPACE):
-            kept = character
-        if len(kept) == 1 and kept != character:
-            entry |= unicode.MAPPED | ord(kept) << FLAG_BITS
-        elif len(kept) != 1:
-            entry |= unicode.SEQUENCE | (len(sequences) << 2 | len(kept)) << FLAG_BITS
-            sequences.extend(map(ord, kept))
-            # What the kernel takes for granted of characters that become none or several.
-            assert len(kept) <= unicode.LONGEST_SEQUENCE
-            assert not any(is_punctuation(c) for c in kept)
-            assert all(map(unicodedata.combining, decomposed)) or not unicodedata.combining(decomposed[0])
-        entries[code] = entry
-
+    entries, sequences = make_entries()
     blocks, block_of = np.unique(entries.reshape(-1, 1 << BLOCK_BITS), axis=0, return_inverse=True)
     combining_class = [unicodedata.combining(chr(code)) for code in range(sys.maxunicode + 1)]
     marks = [

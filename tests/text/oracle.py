@@ -1,6 +1,6 @@
-"""The tokenizer by its definition, slow and plain: google-research/bert's rules, read with `unicodedata`.
+"""A slow reference tokenizer: google-research/bert's rules with `unicodedata`.
 
-Nothing here uses the tables or the kernels of bertie.
+It uses neither the tables nor the kernels of bertie.
 """
 
 import unicodedata
@@ -18,7 +18,7 @@ IDEOGRAPHS = {chr(code) for first, last in CJK_BLOCKS for code in range(first, l
 
 
 def clean(text: str) -> str:
-    """Control characters, NUL and U+FFFD go; ideographs stand alone."""
+    """Remove control characters, NUL and U+FFFD, and put spaces around ideographs."""
     kept = []
     for c in text:
         if c in "\t\n\r":
@@ -33,7 +33,7 @@ def clean(text: str) -> str:
 
 
 def split(text: str, lowercase: bool) -> list[str]:
-    """The words of a text."""
+    """Split a text into normalised words."""
     words = []
     for chunk in clean(text).split():
         if lowercase:
@@ -50,19 +50,19 @@ def split(text: str, lowercase: bool) -> list[str]:
     return [word for word in words if word]
 
 
-def pieces(word: str, ids: dict[str, int], unknown: int, max_word_characters: int) -> list[int]:
-    """Longest match first, from the left."""
+def match(word: str, ids: dict[str, int], unk_id: int, max_word_characters: int) -> list[int]:
+    """Match the longest token first, from left to right."""
     if len(word) > max_word_characters:
-        return [unknown]
-    found = []
+        return [unk_id]
+    matched = []
     begin = 0
     while begin < len(word):
         for end in range(len(word), begin, -1):
-            piece = ("##" if begin else "") + word[begin:end]
-            if piece in ids:
-                found.append(ids[piece])
+            token = ("##" if begin else "") + word[begin:end]
+            if token in ids:
+                matched.append(ids[token])
                 begin = end
                 break
         else:
-            return [unknown]
-    return found
+            return [unk_id]
+    return matched

@@ -1,4 +1,4 @@
-"""Added tokens: read from the files of all years, recognised in a text, kept on the way out."""
+"""Added tokens: loaded from every file layout, recognised, and saved again."""
 
 import json
 import re
@@ -45,19 +45,19 @@ def flags(token):
 
 
 def write(path, year):
-    """A tokenizer's directory with [E1], [/E1] and [unused1] as special tokens."""
+    """Write a tokenizer directory with special tokens, in the layout of a year."""
     special = [*ADDED, "[unused1]"]
     ids = {**ADDED, "[unused1]": 5}
     if year == 2025:
-        theirs = transformers.BertTokenizer({token: i for i, token in enumerate(TOKENS)})
-        theirs.add_special_tokens({"extra_special_tokens": special})
-        theirs.save_pretrained(path)
+        peer = transformers.BertTokenizer({token: i for i, token in enumerate(TOKENS)})
+        peer.add_special_tokens({"extra_special_tokens": special})
+        peer.save_pretrained(path)
         return
     (path / "vocab.txt").write_text("\n".join(TOKENS) + "\n")
     if year == 2019:
         (path / "added_tokens.json").write_text(json.dumps(ADDED))
         (path / "special_tokens_map.json").write_text(json.dumps({"additional_special_tokens": special}))
-    if year == 2021:  # entries of the map with their flags
+    if year == 2021:  # the map has entries with flags
         (path / "added_tokens.json").write_text(json.dumps(ADDED))
         entries = [flags(token) for token in special]
         (path / "special_tokens_map.json").write_text(json.dumps({"additional_special_tokens": entries}))
@@ -67,24 +67,26 @@ def write(path, year):
 
 
 @pytest.mark.parametrize("year", [2019, 2021, 2023, 2025])
-def test_tokens_survive_the_way_in_and_out(tmp_path, year):
+def test_added_tokens_round_trip(tmp_path, year):
     write(tmp_path, year)
-    ours = Tokenizer.load(tmp_path)
-    assert ours.vocabulary.tokens == (*TOKENS, *ADDED)
-    assert set(ours.added_tokens) == {*ADDED, "[unused1]"}
-    ours.save(tmp_path / "again")
+    tokenizer = Tokenizer.load(tmp_path)
+    assert tokenizer.vocabulary.tokens == (*TOKENS, *ADDED)
+    assert set(tokenizer.added_tokens) == {*ADDED, "[unused1]"}
+    tokenizer.save(tmp_path / "again")
     again = Tokenizer.load(tmp_path / "again")
-    assert again.fingerprint == ours.fingerprint
-    assert set(again.added_tokens) == set(ours.added_tokens)
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "again")
-    assert len(theirs) == len(ours.vocabulary)
-    assert set(theirs.all_special_tokens) == {*SPECIAL_TOKENS, *ours.added_tokens}
+    assert again.fingerprint == tokenizer.fingerprint
+    assert set(again.added_tokens) == set(tokenizer.added_tokens)
+    peer = transformers.AutoTokenizer.from_pretrained(tmp_path / "again")
+    assert len(peer) == len(tokenizer.vocabulary)
+    assert set(peer.all_special_tokens) == {*SPECIAL_TOKENS, *tokenizer.added_tokens}
     for text in TEXTS:
-        expected = theirs(text, return_offsets_mapping=True)
-        encoding = ours.encode(text)
+        expected = peer(text, return_offsets_mapping=True)
+        encoding = tokenizer.encode(text)
         assert encoding.input_ids.tolist() == expected["input_ids"], text
         assert encoding.offsets.tolist() == [list(pair) for pair in expected["offset_mapping"]], text
-        assert ours.decode(encoding.input_ids) == theirs.decode(encoding.input_ids, skip_special_tokens=True)
+        assert tokenizer.decode(encoding.input_ids) == peer.decode(
+            encoding.input_ids, skip_special_tokens=True
+        )
 
 
 PLAIN = Tokenizer(Vocabulary([*TOKENS, *ADDED]))
@@ -94,8 +96,8 @@ MARKED = Tokenizer(PLAIN.vocabulary, added_tokens=tuple(ADDED))
 @given(
     st.lists(st.lists(st.sampled_from(["a", "b", " ", ".", "é", "[E1]", "[/E1]"]), max_size=9), max_size=5)
 )
-def test_a_text_is_the_sum_of_its_parts(texts):
-    """Between special tokens a text is what it is by itself, with later offsets and words."""
+def test_encoding_equals_the_joined_encodings_of_the_parts(texts):
+    """Parts between special tokens are encoded like texts, with shifted offsets."""
     texts = ["".join(text) for text in texts]
     encoding = MARKED.encode_batch(texts, add_special_tokens=False)
     for i, text in enumerate(texts):
@@ -105,47 +107,57 @@ def test_a_text_is_the_sum_of_its_parts(texts):
             if part[0] in ADDED:
                 rows.append((ADDED[part[0]], part.start(), part.end(), words))
             else:
-                alone = PLAIN.encode_batch([part[0]], add_special_tokens=False)
+                encoded = PLAIN.encode_batch([part[0]], add_special_tokens=False)
                 rows += [
                     (token, begin + part.start(), end + part.start(), word + words)
                     for token, (begin, end), word in zip(
-                        alone.input_ids.tolist(), alone.offsets.tolist(), alone.word_ids.tolist(), strict=True
+                        encoded.input_ids.tolist(),
+                        encoded.offsets.tolist(),
+                        encoded.word_ids.tolist(),
+                        strict=True,
                     )
                 ]
             words = rows[-1][3] + 1 if rows else 0
         cut = slice(encoding.bounds[i], encoding.bounds[i + 1])
-        found = np.column_stack([encoding.input_ids, encoding.offsets, encoding.word_ids])[cut]
-        assert found.tolist() == [list(row) for row in rows]
+        actual = np.column_stack([encoding.input_ids, encoding.offsets, encoding.word_ids])[cut]
+        assert actual.tolist() == [list(row) for row in rows]
 
 
-def test_without_being_special_they_are_plain_text():
-    assert "[E1]" not in PLAIN.tokens(PLAIN.encode("a [E1]").input_ids)
+def test_tokens_that_are_not_special_are_plain_text():
+    assert "[E1]" not in PLAIN.convert_ids_to_tokens(PLAIN.encode("a [E1]").input_ids)
     assert PLAIN.fingerprint != MARKED.fingerprint
 
 
-def test_pairs_and_cuts_count_them_as_one():
+def test_added_token_counts_as_one_in_truncation():
     encoding = MARKED.encode("a [E1] b", "[/E1] a", max_length=6)
-    assert MARKED.tokens(encoding.input_ids) == ["[CLS]", "a", "[E1]", "[SEP]", "[/E1]", "[SEP]"]
+    assert MARKED.convert_ids_to_tokens(encoding.input_ids) == [
+        "[CLS]",
+        "a",
+        "[E1]",
+        "[SEP]",
+        "[/E1]",
+        "[SEP]",
+    ]
 
 
-def test_the_longest_one_is_taken(tmp_path):
+def test_longest_added_token_wins(tmp_path):
     tokens = [*TOKENS, "<a", "<ab", "<ab>"]
     tokenizer = Tokenizer(Vocabulary(tokens), added_tokens=("<a", "<ab", "<ab>"))
     tokenizer.save(tmp_path)
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    peer = transformers.AutoTokenizer.from_pretrained(tmp_path)
     for text in ("<ab", "a<abb<ab><a", "<<a>b"):
-        assert tokenizer.encode(text).input_ids.tolist() == theirs(text)["input_ids"]
+        assert tokenizer.encode(text).input_ids.tolist() == peer(text)["input_ids"]
 
 
-def test_the_name_of_the_list_is_what_all_versions_read(tmp_path):
-    """transformers 4 fails at a list under the name of transformers 5."""
+def test_saved_key_is_readable_by_all_versions(tmp_path):
+    """transformers 4 fails on a list under the key of transformers 5."""
     MARKED.save(tmp_path)
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())
     assert config["additional_special_tokens"] == list(ADDED)
     assert "extra_special_tokens" not in config
 
 
-def test_an_id_behind_a_gap_is_refused(tmp_path):
+def test_added_token_with_an_id_after_a_gap_is_rejected(tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(TOKENS))
     (tmp_path / "added_tokens.json").write_text(json.dumps({"[E1]": len(TOKENS) + 5}))
     with pytest.raises(ModelError, match=rf"the added token '\[E1\]' has the id {len(TOKENS) + 5}"):

@@ -1,4 +1,4 @@
-"""Sentence boundaries: nothing is lost, lines end sentences, languages differ."""
+"""Sentence boundaries: line breaks, languages, long lines; no text is lost."""
 
 import pytest
 import sentencex
@@ -23,7 +23,7 @@ def test_only_white_space_is_lost(text: str) -> None:
     assert all(sentence.strip() for sentence in sentences)
 
 
-def test_sentences_of_a_text() -> None:
+def test_abbreviations_do_not_end_sentences() -> None:
     text = "Dr. Smith came at 4 p.m. on Monday. He left!  Why? Nobody knows."
     assert [sentence.strip() for sentence in split_sentences(text)] == [
         "Dr. Smith came at 4 p.m. on Monday.",
@@ -37,7 +37,7 @@ def test_a_line_break_ends_a_sentence() -> None:
     assert split_sentences("Biography\nborn in\r\nUlm\n\n \n") == ["Biography", "born in", "Ulm"]
 
 
-def test_language_decides() -> None:
+def test_rules_depend_on_the_language() -> None:
     text = "Er kam am 3. Mai nach Ulm."
     assert len(split_sentences(text, "de")) == 1
     assert len(split_sentences(text, "en")) == 2
@@ -45,7 +45,7 @@ def test_language_decides() -> None:
 
 @pytest.mark.parametrize("sentence", ["他说:“你好。”", "她走了。", "He “left!” ", "Why? "])
 def test_long_lines_are_cut_at_full_stops(sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """sentencex takes the square of a line's length, so none that is given to it may be long."""
+    """sentencex takes quadratic time, so it gets lines of about 10,000 characters."""
     lengths = []
     segment = sentencex.segment
     monkeypatch.setattr(sentencex, "segment", lambda *a: (lengths.append(len(a[1])), segment(*a))[1])
@@ -57,5 +57,5 @@ def test_long_lines_are_cut_at_full_stops(sentence: str, monkeypatch: pytest.Mon
     assert lengths == [500 * len(sentence)]
 
 
-def test_no_text_has_no_sentences() -> None:
+def test_blank_text_has_no_sentences() -> None:
     assert split_sentences("") == split_sentences(" \n\u3000") == []

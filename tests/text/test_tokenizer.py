@@ -1,4 +1,4 @@
-"""Special tokens, pairs, truncation, offsets, files; the words and pieces themselves: test_wordpiece.py."""
+"""Special tokens, pairs, truncation, offsets and files of the tokenizer."""
 
 import json
 import os
@@ -34,10 +34,10 @@ TOKENIZER = Tokenizer(VOCABULARY)
 
 
 def tokens_of(encoding: Encoding, i: int = 0) -> list[str]:
-    return TOKENIZER.tokens(encoding.input_ids[encoding.bounds[i] : encoding.bounds[i + 1]])
+    return TOKENIZER.convert_ids_to_tokens(encoding.input_ids[encoding.bounds[i] : encoding.bounds[i + 1]])
 
 
-def test_one_text() -> None:
+def test_encode_adds_special_tokens_to_one_text() -> None:
     encoding = TOKENIZER.encode(" Abcd, é\u00adx!\u4e2d")
     assert tokens_of(encoding) == ["[CLS]", "abc", "##d", ",", "[UNK]", "!", "中", "[SEP]"]
     assert encoding.offsets.tolist() == [[0, 0], [1, 4], [4, 5], [5, 6], [7, 10], [10, 11], [11, 12], [0, 0]]
@@ -50,7 +50,7 @@ def test_one_text() -> None:
     assert encoding.bounds.dtype == np.int64
 
 
-def test_a_pair() -> None:
+def test_encode_joins_a_pair_with_segments_0_and_1() -> None:
     encoding = TOKENIZER.encode("a b", "cd.")
     assert tokens_of(encoding) == ["[CLS]", "a", "b", "[SEP]", "c", "##d", ".", "[SEP]"]
     assert encoding.token_type_ids.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
@@ -62,19 +62,19 @@ def test_special_tokens_in_a_text_are_plain_text() -> None:
     assert tokens_of(TOKENIZER.encode("[MASK]"))[1:-1] == ["[", "mask", "]"]
 
 
-def test_the_batch_is_its_texts_one_after_the_other() -> None:
+def test_batch_equals_separate_encodings() -> None:
     texts, pairs = ["a b", "", "abcd \u0301", "e" * 7], ["", "c", "d d", "a"]
     batch = TOKENIZER.encode_batch(texts, pairs)
     assert len(batch) == 4
     for i, (text, pair) in enumerate(zip(texts, pairs, strict=True)):
-        alone = TOKENIZER.encode(text, pair)
+        separate = TOKENIZER.encode(text, pair)
         cut = slice(batch.bounds[i], batch.bounds[i + 1])
         for name in ("input_ids", "token_type_ids", "offsets", "word_ids"):
-            assert np.array_equal(getattr(batch, name)[cut], getattr(alone, name)), name
+            assert np.array_equal(getattr(batch, name)[cut], getattr(separate, name)), name
 
 
 @given(st.lists(st.text("ab ", max_size=9), max_size=12), st.integers(1, 12), st.booleans())
-def test_chunks_are_of_no_account(texts: list[str], characters: int, paired: bool) -> None:
+def test_chunk_size_does_not_matter(texts: list[str], characters: int, paired: bool) -> None:
     pairs = [text[::-1] for text in texts] if paired else None
     whole = TOKENIZER.encode_batch(texts, pairs, max_length=8)
     with pytest.MonkeyPatch.context() as patch:
@@ -84,7 +84,7 @@ def test_chunks_are_of_no_account(texts: list[str], characters: int, paired: boo
         assert np.array_equal(getattr(cut, name), getattr(whole, name)), name
 
 
-def test_no_texts() -> None:
+def test_encode_batch_accepts_no_texts() -> None:
     encoding = TOKENIZER.encode_batch([])
     assert len(encoding) == 0
     assert encoding.offsets.shape == (0, 2)
@@ -92,7 +92,7 @@ def test_no_texts() -> None:
 
 @settings(deadline=None)
 @given(st.integers(0, 9), st.integers(0, 9), st.integers(0, 20))
-def test_a_pair_is_cut_as_google_cuts_it(a: int, b: int, room: int) -> None:
+def test_pair_is_truncated_as_in_the_original(a: int, b: int, room: int) -> None:
     first, second = ["a"] * a, ["b"] * b
     while len(first) + len(second) > room:  # run_classifier.py, _truncate_seq_pair
         (first if len(first) > len(second) else second).pop()
@@ -100,7 +100,7 @@ def test_a_pair_is_cut_as_google_cuts_it(a: int, b: int, room: int) -> None:
     assert tokens_of(encoding) == ["[CLS]", *first, "[SEP]", *second, "[SEP]"]
 
 
-def test_a_text_is_cut_at_its_end() -> None:
+def test_text_is_truncated_at_its_end() -> None:
     encoding = TOKENIZER.encode_batch(["a b c", "d"], max_length=4)
     assert tokens_of(encoding, 0) == ["[CLS]", "a", "b", "[SEP]"]
     assert tokens_of(encoding, 1) == ["[CLS]", "d", "[SEP]"]
@@ -109,12 +109,12 @@ def test_a_text_is_cut_at_its_end() -> None:
     assert bare.token_type_ids.tolist() == [0, 0, 1]
 
 
-def test_no_room_for_the_special_tokens() -> None:
-    with pytest.raises(SettingsError, match="max_length=2: at least 3"):
+def test_max_length_needs_room_for_special_tokens() -> None:
+    with pytest.raises(SettingsError, match="max_length=2: no room for the special tokens; use at least 3"):
         TOKENIZER.encode("a", "b", max_length=2)
 
 
-def test_the_word_limit_counts_normalised_characters() -> None:
+def test_word_limit_counts_normalised_characters() -> None:
     tokenizer = Tokenizer(VOCABULARY, max_word_characters=3)
     fits, longer = tokenizer.encode("a\u0301b\u0301c\u0301"), tokenizer.encode("한a")
     assert tokens_of(fits)[1:-1] == ["abc"]
@@ -128,7 +128,7 @@ def test_the_word_limit_counts_normalised_characters() -> None:
     st.text(alphabet="aBcdÁe\u0301\u0308\u034f\u00ad.ΑΣΒ中한 \t\ud800", max_size=30),
     st.text(alphabet="abx\u0301", max_size=5),
 )
-def test_a_piece_is_what_its_offsets_hold(text: str, pair: str) -> None:
+def test_offsets_contain_the_token(text: str, pair: str) -> None:
     encoding = TOKENIZER.encode(text, pair)
     words = [oracle.split(part, lowercase=True) for part in (text, pair)]
     previous = (0, -1, 0)
@@ -142,38 +142,41 @@ def test_a_piece_is_what_its_offsets_hold(text: str, pair: str) -> None:
         if word < 0:
             continue
         source = (text, pair)[part][start:end]
-        (held,) = oracle.split(source, lowercase=True)
-        # A final sigma is final only beside its word; a Hangul letter's characters are the syllable's.
-        held = held.replace("ς", "σ")
-        piece = token.removeprefix("##").replace("ς", "σ")
-        assert held == words[part][word].replace("ς", "σ") if token == "[UNK]" else piece in held
-        assert piece == held or token == "[UNK]" or "한" in source
+        (normalised,) = oracle.split(source, lowercase=True)
+        # A final sigma needs its word as context; a Hangul letter has the offsets of its syllable.
+        normalised = normalised.replace("ς", "σ")
+        characters = token.removeprefix("##").replace("ς", "σ")
+        if token == "[UNK]":
+            assert normalised == words[part][word].replace("ς", "σ")
+        else:
+            assert characters in normalised
+            assert characters == normalised or "한" in source
         assert previous[:2] <= (part, word)
         assert start >= previous[2] or part != previous[0] or "한" in source
         previous = (part, word, end)
 
 
-def test_an_accent_belongs_to_the_piece_before_it() -> None:
+def test_accent_belongs_to_the_token_before_it() -> None:
     encoding = TOKENIZER.encode("d\u0301e\u00ad\u0301 \u0301a .\u0301")
     assert tokens_of(encoding)[1:-1] == ["d", "##e", "a", "."]
     assert encoding.offsets[1:-1].tolist() == [[0, 2], [2, 5], [7, 8], [9, 10]]
 
 
-def test_decode() -> None:
+def test_decode_joins_words_and_punctuation() -> None:
     ids = TOKENIZER.encode("Abcd, a! zz", "d").input_ids
     assert TOKENIZER.decode(ids) == "abcd, a! d"
     assert TOKENIZER.decode(ids, skip_special_tokens=False) == "[CLS] abcd, a! [UNK] [SEP] d [SEP]"
 
 
-def test_threads_share_a_tokenizer() -> None:
+def test_threads_can_share_a_tokenizer() -> None:
     texts = ["abcd é. " * 50, "ΑΣ 한 " * 50] * 20
-    alone = TOKENIZER.encode_batch(texts)
+    expected = TOKENIZER.encode_batch(texts)
     with ThreadPoolExecutor(4) as pool:
         for encoding in pool.map(TOKENIZER.encode_batch, [texts] * 16):
-            assert np.array_equal(encoding.input_ids, alone.input_ids)
+            assert np.array_equal(encoding.input_ids, expected.input_ids)
 
 
-def test_the_fingerprint_tells_tokenizers_apart() -> None:
+def test_fingerprints_differ_between_tokenizers() -> None:
     fingerprints = {
         Tokenizer(VOCABULARY).fingerprint,
         Tokenizer(VOCABULARY, lowercase=False).fingerprint,
@@ -185,45 +188,45 @@ def test_the_fingerprint_tells_tokenizers_apart() -> None:
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_saved_and_loaded_it_is_the_same(tmp_path: Path, lowercase: bool) -> None:
+def test_save_and_load_round_trip(tmp_path: Path, lowercase: bool) -> None:
     saved = Tokenizer(VOCABULARY, lowercase, max_word_characters=200)
     saved.save(tmp_path)
     assert Tokenizer.load(tmp_path).fingerprint == saved.fingerprint
-    (tmp_path / "vocab.txt").unlink()  # transformers 5 writes tokenizer.json alone
+    (tmp_path / "vocab.txt").unlink()  # transformers 5 writes only tokenizer.json
     assert Tokenizer.load(tmp_path).fingerprint == saved.fingerprint
     (tmp_path / "tokenizer_config.json").unlink()
     assert Tokenizer.load(tmp_path).lowercase == lowercase
     assert Tokenizer.load(tmp_path, lowercase=not lowercase).lowercase != lowercase
 
 
-def test_the_saved_directory_says_how_long_a_text_may_be(tmp_path: Path) -> None:
+def test_save_writes_model_max_length(tmp_path: Path) -> None:
     for expected, arguments in ((512, ()), (128, (128,))):
         TOKENIZER.save(tmp_path, *arguments)
         assert json.loads((tmp_path / "tokenizer_config.json").read_text())["model_max_length"] == expected
 
 
-def test_only_its_own_files_may_be_replaced(tmp_path: Path) -> None:
-    assert Tokenizer.may_replace(tmp_path / "new")
+def test_can_overwrite_only_files_that_save_wrote(tmp_path: Path) -> None:
+    assert Tokenizer.can_overwrite(tmp_path / "new")
     TOKENIZER.save(tmp_path)
-    assert Tokenizer.may_replace(tmp_path)
+    assert Tokenizer.can_overwrite(tmp_path)
     fast = json.loads((tmp_path / "tokenizer.json").read_text())
     (tmp_path / "tokenizer.json").write_text(json.dumps({**fast, "truncation": {"max_length": 512}}))
-    assert not Tokenizer.may_replace(tmp_path)
+    assert not Tokenizer.can_overwrite(tmp_path)
     (tmp_path / "tokenizer.json").unlink()
-    assert not Tokenizer.may_replace(tmp_path)
+    assert not Tokenizer.can_overwrite(tmp_path)
     TOKENIZER.save(tmp_path)
     (tmp_path / "config.json").write_text("{}")
-    assert not Tokenizer.may_replace(tmp_path)
+    assert not Tokenizer.can_overwrite(tmp_path)
 
 
-def test_a_vocabulary_file_alone_is_loaded(tmp_path: Path) -> None:
+def test_load_from_a_vocabulary_file(tmp_path: Path) -> None:
     VOCABULARY.save(tmp_path / "vocab.txt")
     for path in (tmp_path, tmp_path / "vocab.txt"):
         assert Tokenizer.load(path).fingerprint == TOKENIZER.fingerprint
         assert not Tokenizer.load(str(path), lowercase=False).lowercase
 
 
-def test_what_cannot_be_loaded_is_named(tmp_path: Path) -> None:
+def test_load_names_the_unusable_file(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="absent: cannot be read"):
         Tokenizer.load(tmp_path / "absent")
     with pytest.raises(ModelError, match=r"vocab\.txt: cannot be read"):
@@ -247,19 +250,27 @@ def test_what_cannot_be_loaded_is_named(tmp_path: Path) -> None:
             {"tokenizer_class": "BertJapaneseTokenizer"},
             "is 'BertJapaneseTokenizer'; only",
         ),
-        ("tokenizer_config.json", {"tokenize_chinese_chars": False}, "tokenize_chinese_chars is False, but"),
-        ("tokenizer.json", {"model": {"type": "Unigram"}}, "model is 'Unigram', but of BERT's own"),
-        ("tokenizer.json", {"pre_tokenizer": {"type": "Metaspace"}}, "pre_tokenizer is 'Metaspace', but"),
-        ("tokenizer.json", {"normalizer": {"type": "NFC"}}, "normalizer is 'NFC', but"),
-        ("tokenizer.json", {"normalizer": {"clean_text": False}}, "clean_text is False, but"),
+        (
+            "tokenizer_config.json",
+            {"tokenize_chinese_chars": False},
+            "tokenize_chinese_chars is False, not True",
+        ),
+        (
+            "tokenizer.json",
+            {"model": {"type": "Unigram"}},
+            "model is 'Unigram', not 'WordPiece'; only BERT's tokenizer",
+        ),
+        ("tokenizer.json", {"pre_tokenizer": {"type": "Metaspace"}}, "pre_tokenizer is 'Metaspace', not"),
+        ("tokenizer.json", {"normalizer": {"type": "NFC"}}, "normalizer is 'NFC', not"),
+        ("tokenizer.json", {"normalizer": {"clean_text": False}}, "clean_text is False, not True"),
         (
             "tokenizer.json",
             {"model": {"continuing_subword_prefix": "@@"}},
-            "continuing_subword_prefix is '@@', but",
+            "continuing_subword_prefix is '@@', not",
         ),
     ],
 )
-def test_other_tokenizers_are_refused_by_name(
+def test_load_rejects_other_tokenizers(
     tmp_path: Path, file: str, settings: dict[str, object], message: str
 ) -> None:
     VOCABULARY.save(tmp_path / "vocab.txt")
@@ -283,10 +294,8 @@ def test_other_tokenizers_are_refused_by_name(
         ),
     ],
 )
-def test_what_says_whether_text_is_lower_cased(
-    tmp_path: Path, files: dict[str, object], lowercase: bool
-) -> None:
-    """The files, whatever the directory is called; where they do not, the vocabulary."""
+def test_files_decide_whether_to_lowercase(tmp_path: Path, files: dict[str, object], lowercase: bool) -> None:
+    """The files decide, not the directory's name; else the vocabulary does."""
     path = tmp_path / "bert-base-uncased"
     Vocabulary([*TOKENS, "Abc"]).save(path / "vocab.txt")
     for name, content in files.items():
@@ -296,7 +305,7 @@ def test_what_says_whether_text_is_lower_cased(
     assert Tokenizer.load(path / "vocab.txt", lowercase=True).lowercase
 
 
-def test_a_vocabulary_with_gaps_is_refused(tmp_path: Path) -> None:
+def test_load_rejects_ids_with_gaps(tmp_path: Path) -> None:
     model = {"type": "WordPiece", "vocab": {token: 2 * i for i, token in enumerate(TOKENS)}}
     (tmp_path / "tokenizer.json").write_text(json.dumps({"model": model}))
     with pytest.raises(ModelError, match=r"tokenizer\.json: the ids have gaps"):
@@ -306,8 +315,8 @@ def test_a_vocabulary_with_gaps_is_refused(tmp_path: Path) -> None:
 ENCODE = "from bertie.text.tokenizer import Tokenizer; print(*Tokenizer.load('{}').encode('Abc d').input_ids)"
 
 
-@pytest.mark.slow  # compiles all kernels, which no cache keeps
-def test_a_read_only_install_without_a_home_works(tmp_path: Path) -> None:
+@pytest.mark.slow  # compiles all kernels, without a cache
+def test_read_only_install_without_a_home_encodes(tmp_path: Path) -> None:
     package = tmp_path / "site" / "bertie"
     shutil.copytree(Path(bertie.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
     VOCABULARY.save(tmp_path / "vocab.txt")
@@ -320,7 +329,7 @@ def test_a_read_only_install_without_a_home_works(tmp_path: Path) -> None:
     command = [sys.executable, "-B", "-c", ENCODE.format(tmp_path / "vocab.txt")]
     try:
         output = subprocess.check_output(command, env=environment, text=True)
-        assert sorted(package.rglob("*")) == files  # root can write even there
+        assert sorted(package.rglob("*")) == files  # root can write there anyway
     finally:
         for path in (package, *files):
             path.chmod(path.stat().st_mode | 0o200)

@@ -1,4 +1,4 @@
-"""The tables against the running Python's `unicodedata`, where both are of the same Unicode version."""
+"""The tables agree with `unicodedata`, if the Unicode version is the same."""
 
 import unicodedata
 
@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertie.text.unicode import UNICODE_VERSION, is_final_sigma, order_marks, unicode_tables
+from bertie.text.unicode import UNICODE_VERSION, is_final_sigma, sort_marks, unicode_tables
 
 pytestmark = pytest.mark.skipif(
-    unicodedata.unidata_version != UNICODE_VERSION, reason="this Python has another Unicode version"
+    unicodedata.unidata_version != UNICODE_VERSION, reason="the running Python has another Unicode version"
 )
 
 MARKS = [
@@ -26,19 +26,19 @@ def codes_of(text: str) -> np.ndarray:
 
 @settings(deadline=None)
 @given(st.text(alphabet="aΑΣσ.'’\u0301ªⓐǅ1-\u00ad\x00ʰ中", max_size=12))
-def test_a_final_sigma_is_where_lower_puts_one(text: str) -> None:
+def test_final_sigma_agrees_with_str_lower(text: str) -> None:
     kept = [c for c in text if unicodedata.category(c) not in ("Cc", "Cf")]
     expected = [c == "ς" for c, source in zip("".join(kept).lower(), kept, strict=True) if source == "Σ"]
     codes = codes_of(text)
-    found = [
+    actual = [
         is_final_sigma(unicode_tables(), codes, 0, len(codes), i) for i, c in enumerate(text) if c == "Σ"
     ]
-    assert found == expected
+    assert actual == expected
 
 
 @settings(deadline=None)
 @given(st.text(alphabet=["a", *MARKS], max_size=40))
-def test_marks_come_in_canonical_order(text: str) -> None:
+def test_sort_marks_agrees_with_nfd(text: str) -> None:
     codes = codes_of(text).astype(np.int32)
-    order_marks(unicode_tables(), codes, 0, len(codes))
+    sort_marks(unicode_tables(), codes, 0, len(codes))
     assert "".join(map(chr, codes)) == unicodedata.normalize("NFD", text)

@@ -1,4 +1,4 @@
-"""The kernels against the definition: every character, hostile strings, random vocabularies."""
+"""The kernels against the reference: all characters, random vocabularies."""
 
 import unicodedata
 
@@ -15,11 +15,11 @@ from bertie.text.wordpiece import split_words
 from . import oracle
 
 same_unicode = pytest.mark.skipif(
-    unicodedata.unidata_version != UNICODE_VERSION, reason="this Python has another Unicode version"
+    unicodedata.unidata_version != UNICODE_VERSION, reason="the running Python has another Unicode version"
 )
 
-# What needs context or becomes something else: final sigma, marks that are reordered or stripped, NFD that
-# makes punctuation, Hangul, ideographs, what is dropped, what splits, surrogates.
+# Characters that need context or are replaced: final sigma, marks that are reordered or stripped, NFD
+# that creates punctuation, Hangul, ideographs, dropped characters, separators, surrogates.
 CHARACTERS = (
     "aBzΑΣς.'’-中\uf900한국각ÅéİßǅﬁＡ1²ªʰ"
     "\u0301\u0308\u034f\u0315\u0327\u0c46\u302e\u302f\u1b44\U00016ff0\U0001d15e\U0001d165\U0001d16d\U0001d1c0"
@@ -28,7 +28,7 @@ CHARACTERS = (
     " \t\n\r\u00a0\u2028\u2029\u3000\u2000"
     "\ud800\udfff\ue000\U0010ffff"
 )
-# Marks alone, with what comes between them: stripped marks, and U+034F, across which none are reordered.
+# Marks, stripped marks, and U+034F, across which marks are not reordered.
 MARKS = "a\u0301\u0f71\u034f\u302e\u1b44\U00016ff0\U0001d165\U0001d16d"
 texts = st.one_of(
     st.text(alphabet=CHARACTERS),
@@ -46,24 +46,24 @@ def words_of(batch: list[str], lowercase: bool) -> list[str]:
 
 @same_unicode
 @pytest.mark.parametrize("lowercase", [True, False], ids=["uncased", "cased"])
-def test_every_character_between_letters(lowercase: bool) -> None:
+def test_every_character_between_letters_splits_as_expected(lowercase: bool) -> None:
     for first in range(0, 0x110000, 0x1000):
         text = " ".join(f"a{chr(code)}b" for code in range(first, first + 0x1000))
-        found, expected = words_of([text], lowercase), oracle.split(text, lowercase)
-        if found != expected:  # the list itself would take pytest long to compare
-            different = [pair for pair in zip(found, expected, strict=False) if pair[0] != pair[1]]
+        actual, expected = words_of([text], lowercase), oracle.split(text, lowercase)
+        if actual != expected:  # an assert on the lists would take pytest long
+            different = [pair for pair in zip(actual, expected, strict=False) if pair[0] != pair[1]]
             pytest.fail(f"in U+{first:04X}…: {different[:5]}")
 
 
 @same_unicode
 @settings(max_examples=500, deadline=None)
 @given(st.lists(texts, max_size=4), st.booleans())
-def test_words_are_those_of_the_definition(batch: list[str], lowercase: bool) -> None:
+def test_words_equal_those_of_the_reference(batch: list[str], lowercase: bool) -> None:
     expected = [word for text in batch for word in oracle.split(text, lowercase)]
     assert words_of(batch, lowercase) == expected
 
 
-def test_words_of_nothing() -> None:
+def test_texts_without_words_give_empty_arrays() -> None:
     for batch in ([], [""], ["", " \x00\u0301 "]):
         codes, bounds = split_words(batch, True)
         assert codes.dtype == np.uint32
@@ -72,38 +72,38 @@ def test_words_of_nothing() -> None:
         assert bounds.tolist() == [0]
 
 
-# Two letters, so that pieces overlap; with all single letters, so that most words have pieces, or without.
-piece_texts = st.text(alphabet="ab", min_size=1, max_size=6)
+# Two letters, so that tokens overlap. With all single letters, most words can be matched.
+token_texts = st.text(alphabet="ab", min_size=1, max_size=6)
 vocabularies = st.builds(
     lambda tokens, letters: Vocabulary([*SPECIAL_TOKENS, *sorted({*tokens, *letters})]),
-    st.lists(st.one_of(piece_texts, piece_texts.map(lambda text: f"##{text}")), max_size=25),
+    st.lists(st.one_of(token_texts, token_texts.map(lambda text: f"##{text}")), max_size=25),
     st.sampled_from([(), ("a", "b", "##a", "##b")]),
 )
 
 
 @settings(max_examples=500, deadline=None)
 @given(vocabularies, st.lists(st.text(alphabet="ab", min_size=1, max_size=14), min_size=1, max_size=8))
-def test_pieces_are_the_longest_matches(vocabulary: Vocabulary, words: list[str]) -> None:
+def test_tokens_are_the_longest_matches(vocabulary: Vocabulary, words: list[str]) -> None:
     limit = 12
     encoding = Tokenizer(vocabulary, max_word_characters=limit).encode_batch(words, add_special_tokens=False)
     for i, word in enumerate(words):
         ids = encoding.input_ids[encoding.bounds[i] : encoding.bounds[i + 1]].tolist()
-        assert ids == oracle.pieces(word, vocabulary.ids, vocabulary.unk_id, limit)
+        assert ids == oracle.match(word, vocabulary.ids, vocabulary.unk_id, limit)
 
 
 @pytest.mark.parametrize("last", ["", "b"])
-def test_a_vocabulary_built_to_hurt(last: str) -> None:
-    # Each match ends one character before the next token's end: looking back every time is quadratic.
+def test_long_words_with_near_matches_are_matched(last: str) -> None:
+    # Every match stops one character short of a longer token, so restarting takes quadratic time.
     run = ["a" * n for n in range(1, 60)]
     tokens = [*run, *(f"##{text}" for text in run), *(f"##{text}c" for text in run)]
     vocabulary = Vocabulary([*SPECIAL_TOKENS, *tokens])
     word = "a" * 5000 + last
     encoding = Tokenizer(vocabulary, max_word_characters=10**6).encode(word)
-    expected = oracle.pieces(word, vocabulary.ids, vocabulary.unk_id, 10**6)
+    expected = oracle.match(word, vocabulary.ids, vocabulary.unk_id, 10**6)
     assert encoding.input_ids[1:-1].tolist() == expected
 
 
-def test_more_pieces_than_characters() -> None:
+def test_text_may_have_more_tokens_than_characters() -> None:
     text = "한국." * 300
     jamo = ["ᄒ", "##ᅡ", "##ᆫ", "##ᄀ", "##ᅮ", "##ᆨ", "."]
     encoding = Tokenizer(Vocabulary([*SPECIAL_TOKENS, *jamo])).encode(text)
@@ -113,14 +113,14 @@ def test_more_pieces_than_characters() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.text(alphabet=st.characters(codec="utf-8"), min_size=1, max_size=3), max_size=300))
-def test_a_vocabulary_of_any_alphabet(words: list[str]) -> None:
-    # Cased, so that a character matches itself; the words that normalisation splits or drops are left out.
+def test_vocabulary_may_have_any_alphabet(words: list[str]) -> None:
+    # Cased, so that characters match themselves; without words that normalisation splits or drops.
     whole = sorted({word for word in words if oracle.split(word, lowercase=False) == [word]})
     vocabulary = Vocabulary([*SPECIAL_TOKENS, *whole])
     encoding = Tokenizer(vocabulary, lowercase=False).encode(" ".join(whole))
     assert [vocabulary.tokens[i] for i in encoding.input_ids[1:-1]] == whole
 
 
-def test_a_vocabulary_without_pieces() -> None:
+def test_vocabulary_may_have_special_tokens_only() -> None:
     encoding = Tokenizer(Vocabulary(SPECIAL_TOKENS), max_word_characters=3).encode("ab.")
     assert encoding.input_ids[1:-1].tolist() == [1, 1]

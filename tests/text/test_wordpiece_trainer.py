@@ -1,4 +1,4 @@
-"""The learner against a slow one written from the definition, and against the trainer of `tokenizers`."""
+"""The trainer against a slow reference, and against the trainer of `tokenizers`."""
 
 import math
 import random
@@ -22,49 +22,49 @@ TABLES = st.dictionaries(st.text("aabcd", min_size=1, max_size=8), st.integers(1
 
 
 def learn_slowly(table: dict[str, int], size: int, merges: Merges) -> list[str]:
-    """By its definition: count all pairs and pieces anew, merge the pair that gains most everywhere."""
+    """Learn by the definition: before each merge, count all pairs and tokens again."""
     words = [([word[0], *(f"##{c}" for c in word[1:])], count) for word, count in table.items()]
-    tokens = [*SPECIAL_TOKENS, *sorted({piece for pieces, _ in words for piece in pieces})]
-    while len(tokens) < size:
-        pairs: Counter[tuple[str, str]] = Counter()
-        parts: Counter[str] = Counter()
-        for pieces, count in words:
-            for piece in pieces:
-                parts[piece] += count
-            for pair in pairwise(pieces):
-                pairs[pair] += count
-        if not pairs:
+    vocabulary = [*SPECIAL_TOKENS, *sorted({token for tokens, _ in words for token in tokens})]
+    while len(vocabulary) < size:
+        pair_counts: Counter[tuple[str, str]] = Counter()
+        token_counts: Counter[str] = Counter()
+        for tokens, count in words:
+            for token in tokens:
+                token_counts[token] += count
+            for pair in pairwise(tokens):
+                pair_counts[pair] += count
+        if not pair_counts:
             break
-        gains: dict[tuple[str, str], float] = dict(pairs)
+        gains: dict[tuple[str, str], float] = dict(pair_counts)
         if merges == "likelihood":
-            for (left, right), count in pairs.items():
-                ratio = count * parts.total() / (parts[left] * parts[right])
+            for (left, right), count in pair_counts.items():
+                ratio = count * token_counts.total() / (token_counts[left] * token_counts[right])
                 gains[left, right] = count * math.log(ratio)
         left, right = min(gains, key=lambda pair: (-gains[pair], pair))
         merged = left + right.removeprefix("##")
-        for pieces, _ in words:
+        for tokens, _ in words:
             index = 0
-            while index + 1 < len(pieces):
-                if (pieces[index], pieces[index + 1]) == (left, right):
-                    pieces[index : index + 2] = [merged]
+            while index + 1 < len(tokens):
+                if (tokens[index], tokens[index + 1]) == (left, right):
+                    tokens[index : index + 2] = [merged]
                 index += 1
-        if merged not in tokens:
-            tokens.append(merged)
-    return tokens
+        if merged not in vocabulary:
+            vocabulary.append(merged)
+    return vocabulary
 
 
 @pytest.mark.parametrize("merges", ["frequency", "likelihood"])
 @settings(max_examples=300)
 @given(TABLES, st.integers(25, 60))
-@example({"aaaaa": 4, "aaab": 3, "baaaa": 2}, 40)  # overlapping places of one pair
-@example({"abc": 1, "abd": 3, "bcd": 2, "abcd": 2}, 40)  # one piece spelt by two pairs
+@example({"aaaaa": 4, "aaab": 3, "baaaa": 2}, 40)  # overlapping occurrences of a pair
+@example({"abc": 1, "abd": 3, "bcd": 2, "abcd": 2}, 40)  # two pairs spell the same token
 @example({"ab": 2**40, "ba": 2**40 - 1, "cab": 2**40 + 1}, 40)  # products beyond 64 bits
-def test_equals_the_definition(merges: Merges, table: dict[str, int], size: int) -> None:
+def test_trainer_equals_the_reference(merges: Merges, table: dict[str, int], size: int) -> None:
     assert learn_vocabulary(list(table), table.values(), size, merges) == learn_slowly(table, size, merges)
 
 
 @pytest.mark.parametrize("merges", ["frequency", "likelihood"])
-def test_equals_the_definition_on_real_words(merges: Merges) -> None:
+def test_trainer_equals_the_reference_on_real_words(merges: Merges) -> None:
     words = re.findall(r"[a-z]+", (learn_vocabulary.__doc__ + __doc__).lower())
     table = dict(Counter(words))
     assert learn_vocabulary(list(table), table.values(), 600, merges) == learn_slowly(table, 600, merges)
@@ -72,7 +72,7 @@ def test_equals_the_definition_on_real_words(merges: Merges) -> None:
 
 @pytest.mark.parametrize("merges", ["frequency", "likelihood"])
 @given(TABLES, st.randoms(use_true_random=False))
-def test_order_of_the_words_is_of_no_account(
+def test_order_of_the_words_does_not_matter(
     merges: Merges, table: dict[str, int], shuffler: random.Random
 ) -> None:
     items = list(table.items())
@@ -82,7 +82,7 @@ def test_order_of_the_words_is_of_no_account(
     assert again == learnt
 
 
-def test_order_of_the_entries() -> None:
+def test_tokens_are_in_the_order_of_the_merges() -> None:
     tokens = learn_vocabulary(["low", "lower", "wow"], [5, 2, 1], 60)
     assert tokens[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     assert tokens[5:11] == ["##e", "##o", "##r", "##w", "l", "w"]
@@ -94,50 +94,50 @@ def test_counts_beyond_32_bits_are_exact() -> None:
     assert learn_vocabulary(list(table), table.values(), 60)[-3:] == ["cd", "ab", "ef"]
 
 
-def test_rare_characters_leave_the_alphabet_and_take_their_words_along() -> None:
+def test_words_with_rare_characters_are_ignored() -> None:
     common = {chr(0x4E00 + index) * 2: 10 for index in range(1000)}
     tokens = learn_vocabulary([*common, "xy"], [*common.values(), 9], 6000)
     assert len(tokens) == 5 + 2000 + 1000
     assert not {"x", "##y", "xy"} & set(tokens)
 
 
-def test_the_alphabet_may_be_another() -> None:
+def test_size_of_the_alphabet_can_be_set() -> None:
     words = [chr(0x4E00 + index) for index in range(1500)]
     assert len(learn_vocabulary(words, [1] * 1500, 30522)) == 5 + 1000
     assert len(learn_vocabulary(words, [1] * 1500, 30522, alphabet=1400)) == 5 + 1400
 
 
-def test_a_small_vocabulary_is_at_most_half_alphabet() -> None:
+def test_alphabet_is_at_most_half_of_the_vocabulary() -> None:
     words = [chr(0x4E00 + index) * 3 for index in range(500)]
     tokens = learn_vocabulary(words, range(1, 501), 205)
     assert sum(len(token.removeprefix("##")) == 1 for token in tokens[5:]) == 100
     assert len(tokens) == 205
 
 
-def test_words_too_long_for_the_tokenizer_are_left_out() -> None:
+def test_words_too_long_for_the_tokenizer_are_ignored() -> None:
     assert learn_vocabulary(["a" * 101, "bc"], [10, 1], 60)[5:] == ["##c", "b", "bc"]
 
 
-def test_too_small_a_size_is_refused() -> None:
+def test_size_without_room_for_an_alphabet_is_rejected() -> None:
     with pytest.raises(SettingsError, match="size = 8: too small"):
         learn_vocabulary(["a"], [1], 8)
 
 
-def test_tokens_a_word_against_the_trainer_of_tokenizers(shared_data: Path) -> None:
+def test_tokens_per_word_are_as_few_as_those_of_tokenizers(shared_data: Path) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     with (shared_data / "text/wikipedia-small/wiki_00").open(encoding="utf-8") as file:
         text = [line for line in file.read(2_500_000).splitlines() if not line.startswith(("<doc", "</doc"))]
     held_out, train = text[::5], [line for index, line in enumerate(text) if index % 5]
     size = 2000
 
-    theirs = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
-    theirs.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
-    theirs.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    peer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
+    peer.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
+    peer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     trainer = tokenizers.trainers.WordPieceTrainer(
         vocab_size=size, special_tokens=list(SPECIAL_TOKENS), limit_alphabet=1000, show_progress=False
     )
-    theirs.train_from_iterator(train, trainer)
-    their_ids = theirs.get_vocab(with_added_tokens=True)
+    peer.train_from_iterator(train, trainer)
+    peer_ids = peer.get_vocab(with_added_tokens=True)
 
     codes, bounds = split_words(train, True)
     characters = codes.tobytes().decode("utf-32-le", "surrogatepass")
@@ -145,11 +145,9 @@ def test_tokens_a_word_against_the_trainer_of_tokenizers(shared_data: Path) -> N
     our_tokens = learn_vocabulary(list(counts), counts.values(), size)
     assert len(our_tokens) == size
 
-    def tokens_a_word(tokens: list[str]) -> float:
+    def tokens_per_word(tokens: list[str]) -> float:
         encoding = Tokenizer(Vocabulary(tokens)).encode_batch(held_out, add_special_tokens=False)
-        return len(encoding.input_ids) / np.count_nonzero(
-            np.diff(encoding.word_ids, prepend=-1) != 0
-        )  # a word begins where the word's number changes
+        words = np.count_nonzero(np.diff(encoding.word_ids, prepend=-1))  # a new word changes the index
+        return len(encoding.input_ids) / words
 
-    ours, peer = tokens_a_word(our_tokens), tokens_a_word(sorted(their_ids, key=their_ids.__getitem__))
-    assert ours < 1.01 * peer
+    assert tokens_per_word(our_tokens) < 1.01 * tokens_per_word(sorted(peer_ids, key=peer_ids.__getitem__))

@@ -1,1 +1,1 @@
-"""A string -> word pieces."""
+"""Split text into sentences and WordPiece tokens, and learn vocabularies."""

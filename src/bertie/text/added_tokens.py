@@ -1,6 +1,7 @@
-"""Added tokens: what Hugging Face's files add to a vocabulary, and those of them that a text may hold.
+"""Tokens that Hugging Face's files add to a vocabulary, such as [E1].
 
-An added special token, such as [E1], stands for itself in a text. Any other is an entry of the vocabulary.
+A special added token is recognised in texts and is always one token. Any other added token is an
+ordinary entry of the vocabulary.
 """
 
 import re
@@ -19,31 +20,37 @@ from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 
-STAND_IN = "."  # one piece, whatever stands beside it
+PLACEHOLDER = "."  # always exactly one token
 
 
 class AddedTokens(NamedTuple):
-    """What a directory adds: the ids of all, and which are special, less BERT's own five."""
+    """The tokens that a tokenizer directory adds to its vocabulary.
+
+    ids      the ids of all added tokens
+    special  the special added tokens, without the five of BERT
+    """
 
     ids: dict[str, int]
     special: tuple[str, ...]
 
 
 def read_added_tokens(directory: Path, config: Mapping[str, Any], fast: Mapping[str, Any]) -> AddedTokens:
-    """Collect them from where they have stood over the years.
+    """Collect the added tokens of a tokenizer directory.
+
+    Different versions of `transformers` have kept them in different files; all are read.
 
     Args:
-        directory: may hold `added_tokens.json` and `special_tokens_map.json`.
+        directory: may contain added_tokens.json and special_tokens_map.json.
         config: the content of tokenizer_config.json.
-        fast: that of tokenizer.json.
+        fast: the content of tokenizer.json.
 
     Raises:
         DataError: a file is not JSON.
     """
-    listed = [(entry["id"], entry) for entry in fast.get("added_tokens") or ()]
-    listed += [(int(number), entry) for number, entry in config.get("added_tokens_decoder", {}).items()]
-    ids = {entry["content"]: number for number, entry in listed}
-    special = [entry["content"] for _, entry in listed if entry.get("special")]
+    entries = [(entry["id"], entry) for entry in fast.get("added_tokens") or ()]
+    entries += [(int(token_id), entry) for token_id, entry in config.get("added_tokens_decoder", {}).items()]
+    ids = {entry["content"]: token_id for token_id, entry in entries}
+    special = [entry["content"] for _, entry in entries if entry.get("special")]
     ids |= read_json_object(directory / "added_tokens.json")
     for settings in (config, read_json_object(directory / "special_tokens_map.json")):
         for key in ("additional_special_tokens", "extra_special_tokens"):  # the latter since transformers 5
@@ -53,61 +60,71 @@ def read_added_tokens(directory: Path, config: Mapping[str, Any], fast: Mapping[
     return AddedTokens(ids, tuple(token for token in dict.fromkeys(special) if token not in SPECIAL_TOKENS))
 
 
-def extended(vocabulary: Vocabulary, added: AddedTokens, source: str) -> Vocabulary:
-    """The vocabulary with the added tokens behind it.
+def extend_vocabulary(vocabulary: Vocabulary, added: AddedTokens, source: str) -> Vocabulary:
+    """Append added tokens to a vocabulary, unless it already contains them.
+
+    Args:
+        vocabulary: the vocabulary.
+        added: the added tokens.
+        source: the origin of the tokens in messages, such as the path of the directory.
 
     Raises:
-        ModelError: an added token does not follow, or stands elsewhere in the vocabulary.
+        ModelError: the id of an added token differs from its index in the vocabulary.
     """
     tokens = list(vocabulary.tokens)
-    for token, number in sorted(added.ids.items(), key=lambda item: item[1]):
+    for token, token_id in sorted(added.ids.items(), key=lambda item: item[1]):
         if token not in vocabulary.ids:
             tokens.append(token)
-        if number != vocabulary.ids.get(token, len(tokens) - 1):
+        expected = vocabulary.ids.get(token, len(tokens) - 1)
+        if token_id != expected:
             raise ModelError(
-                f"{source}: the added token {token!r} has the id {number}, where the vocabulary makes it "
-                f"{vocabulary.ids.get(token, len(tokens) - 1)}; fill gaps in vocab.txt with [unused1], …"
+                f"{source}: the added token {token!r} has the id {token_id}, but its index in the vocabulary "
+                f"is {expected}; fill gaps in vocab.txt with [unused1] and so on"
             )
     for token in added.special:
         if token not in vocabulary.ids and token not in added.ids:
-            tokens.append(token)  # as `transformers` does it
+            tokens.append(token)  # as `transformers` does
     return Vocabulary(tokens, source)
 
 
-def encode_around(
+def encode_with_special_tokens(
     texts: Sequence[str],
     special: Mapping[str, int],
     encode: Callable[[Sequence[str]], tuple[Int32s, Int64s]],
 ) -> tuple[Int32s, Int64s]:
-    """Encode texts in which special tokens stand for themselves.
+    """Encode texts in which special tokens are recognised.
+
+    Every text is split at its special tokens. The special tokens are replaced by a placeholder, all
+    parts are encoded, and the token rows of the parts are joined into the rows of the text.
 
     Args:
-        texts: to be encoded.
-        special: the tokens and their ids.
-        encode: what encodes texts without them, see `encode_kernel`.
+        texts: the texts.
+        special: the ids of the special tokens.
+        encode: a function that encodes texts without recognising special tokens, and returns the
+            same as `wordpiece.encode_texts`.
 
     Returns:
-        The same as `encode`: a row (id, start, end, word) for each piece, int32 (P, 4), and where those of
-        each text end, int64 (texts + 1,).
+        Token rows and bounds, in the form that `encode` returns.
     """
     pattern = re.compile("(" + "|".join(map(re.escape, sorted(special, key=len, reverse=True))) + ")")
-    parts = [pattern.split(text) for text in texts]  # plain, special, plain, …
-    flat = list(chain.from_iterable(parts))
-    places = [place for part in parts for place in range(len(part))]
-    pieces, bounds = encode(
-        [STAND_IN if place % 2 else part for place, part in zip(places, flat, strict=True)]
+    parts_of_texts = [pattern.split(text) for text in texts]  # plain, special, plain, …
+    parts = list(chain.from_iterable(parts_of_texts))
+    is_special = np.array([i % 2 for of_text in parts_of_texts for i in range(len(of_text))], dtype=bool)
+    rows, bounds = encode(
+        [PLACEHOLDER if flag else part for flag, part in zip(is_special, parts, strict=True)]
     )
-    lengths = np.fromiter(map(len, flat), np.int64, len(flat))
-    of_special = np.flatnonzero(np.array(places) % 2)
-    rows = bounds[of_special]
-    pieces[rows, 0] = [special[flat[part]] for part in of_special]
-    pieces[rows, 2] = lengths[of_special]
+    lengths = np.fromiter(map(len, parts), np.int64, len(parts))
+    special_parts = np.flatnonzero(is_special)
+    special_rows = bounds[special_parts]
+    rows[special_rows, 0] = [special[parts[part]] for part in special_parts]
+    rows[special_rows, 2] = lengths[special_parts]
+    # Offsets and word indices count from the beginning of a part. Add the sizes of the parts before it.
     counts = np.diff(bounds)
-    words = np.zeros(len(flat), dtype=np.int64)
-    words[counts > 0] = pieces[bounds[1:][counts > 0] - 1, 3] + 1
-    ends = np.array([0, *accumulate(map(len, parts))])  # the parts of each text
+    words = np.zeros(len(parts), dtype=np.int64)
+    words[counts > 0] = rows[bounds[1:][counts > 0] - 1, 3] + 1
+    part_bounds = np.array([0, *accumulate(map(len, parts_of_texts))])  # the parts of each text
     for column, sizes in ((1, lengths), (2, lengths), (3, words)):
-        before = np.cumsum(sizes) - sizes
-        before -= np.repeat(before[ends[:-1]], np.diff(ends))
-        pieces[:, column] += np.repeat(before, counts).astype(np.int32)
-    return pieces, bounds[ends]
+        preceding = np.cumsum(sizes) - sizes
+        preceding -= np.repeat(preceding[part_bounds[:-1]], np.diff(part_bounds))
+        rows[:, column] += np.repeat(preceding, counts).astype(np.int32)
+    return rows, bounds[part_bounds]

@@ -1,30 +1,38 @@
-"""Sentence boundaries: rules and abbreviations by sentencex, line by line."""
+"""Sentence boundaries, by the rules and abbreviations of sentencex."""
 
 import re
 from collections.abc import Iterator
 
 import sentencex
 
-# Unicode's Zs beyond ASCII. Before a full stop, sentencex 1.0.32 takes white space for one byte, and panics.
+# Unicode's Zs beyond ASCII. sentencex 1.0.32 panics if one of these precedes a full stop, because it
+# assumes that white space is one byte long.
 _WIDE_SPACE = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
 
-# What sentencex takes grows with the square of a line: cut into lines of so many characters, which hardly a
-# paragraph has, 80,000 of Chinese take a seventh of the time, 400,000 a fortieth.
+# The time of sentencex is quadratic in the length of a line. Cutting lines at 10,000 characters, more than
+# almost any paragraph has, makes 80,000 characters of Chinese 7 times as fast, and 400,000 40 times.
 _MAX_LINE = 10_000
 _CUT = re.compile(r"""[。！？]["'”’」』）]*|[.!?।؟]["'”’)]*\s+""")
 
 
 def split_sentences(text: str, language: str = "en") -> list[str]:
-    """The sentences of `text`, in order; no character but white space is lost.
+    """Split a text into sentences, losing nothing but white space.
 
-    A line break (as `str.splitlines` knows them) always ends a sentence. White space inside and around a
-    sentence is left to the tokenizer, but for a wide space, such as U+00A0, which becomes a plain one. A
-    sentence of nothing else is dropped. A line of more than 10,000 characters is cut first, at full stops,
-    one of which may be an abbreviation's. `language` is an ISO 639-1 code; one that sentencex has no rules
-    for is split as English.
+    A line break, as in `str.splitlines`, always ends a sentence. White space inside and around a
+    sentence is kept, except that wide spaces such as U+00A0 become plain ones. Sentences that
+    consist of white space are dropped. A line of more than 10,000 characters is first cut at full
+    stops, one of which may belong to an abbreviation.
+
+    Args:
+        text: the text.
+        language: an ISO 639-1 code. Languages for which sentencex has no rules are split as
+            English.
+
+    Returns:
+        The sentences, in order.
 
     Raises:
-        UnicodeEncodeError: the text holds a lone surrogate; the readers let none through.
+        UnicodeEncodeError: the text contains a lone surrogate, which bertie's readers reject.
     """
     return [
         sentence
@@ -36,7 +44,7 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
 
 
 def _cut_line(line: str) -> Iterator[str]:
-    """The line, cut at the first full stop after each `_MAX_LINE` characters."""
+    """Cut a line at the first full stop after each `_MAX_LINE` characters."""
     start = 0
     while match := _CUT.search(line, start + _MAX_LINE):
         yield line[start : match.end()]

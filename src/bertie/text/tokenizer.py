@@ -1,4 +1,4 @@
-"""The tokenizer: texts or pairs of texts -> ids, segments, character offsets; tokenizer files in and out."""
+"""BERT's tokenizer: encode and decode texts, load and save tokenizer directories."""
 
 import hashlib
 import json
@@ -15,29 +15,48 @@ import numpy.typing as npt
 from bertie.base.errors import ModelError, SettingsError
 from bertie.base.files import read_json_object, write_json
 from bertie.base.kernels import kernel
-from bertie.text.added_tokens import encode_around, extended, read_added_tokens
-from bertie.text.trie import SUFFIX, Trie, make_trie
+from bertie.text.added_tokens import encode_with_special_tokens, extend_vocabulary, read_added_tokens
+from bertie.text.trie import CONTINUATION_PREFIX, Trie, build_trie
 from bertie.text.unicode import UNICODE_VERSION, code_points, unicode_tables
 from bertie.text.vocabulary import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK, Vocabulary
-from bertie.text.wordpiece import encode_kernel
+from bertie.text.wordpiece import encode_texts
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 
 VOCABULARY_FILE, TOKENIZER_FILE, CONFIG_FILE = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
 NO_LIMIT = 2**31 - 1
-CHUNK_CHARACTERS = 1 << 17  # encoded at a time: what that takes beside the result stays in a core's cache
+CHUNK_CHARACTERS = 1 << 17  # encoded at a time, so that intermediate arrays stay in a core's cache
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """Encoded texts (or pairs of texts), one after the other.
+    """Encoded texts, or pairs of texts, in flat arrays of T tokens.
 
-    input_ids       int32 (T,)
-    token_type_ids  int32 (T,)    0 in the first text of a pair, 1 in the second
-    offsets         int32 (T, 2)  first character and end in the token's own text; (0, 0) for special tokens
-    word_ids        int32 (T,)    which word of its own text; -1 for special tokens
-    bounds          int64 (n+1,)  tokens of text i: bounds[i] to bounds[i + 1]
+    The tokens of text i are at bounds[i] to bounds[i + 1]. `len(encoding)` is the number of texts.
+
+    Attributes:
+        input_ids: int32 (T,), the ids of the tokens.
+        token_type_ids: int32 (T,), 0 in the first text of a pair, 1 in the second.
+        offsets: int32 (T, 2), the first character of the token in its text, and the end; (0, 0) for
+            special tokens.
+        word_ids: int32 (T,), the index of the token's word in its text; -1 for special tokens.
+        bounds: int64 (n + 1,), where the tokens of each text begin and end.
+
+    Example:
+        >>> special_tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        >>> vocabulary = Vocabulary([*special_tokens, "he", "play", "##ing"])
+        >>> encoding = Tokenizer(vocabulary).encode_batch(["He", "playing"])
+        >>> encoding.input_ids.tolist()
+        [2, 5, 3, 2, 6, 7, 3]
+        >>> encoding.bounds.tolist()
+        [0, 3, 7]
+        >>> encoding.input_ids[encoding.bounds[1] : encoding.bounds[2]].tolist()
+        [2, 6, 7, 3]
+        >>> encoding.offsets[4:6].tolist()
+        [[0, 4], [4, 7]]
+        >>> encoding.word_ids.tolist()
+        [-1, 0, -1, -1, 0, 0, -1]
     """
 
     input_ids: Int32s
@@ -51,13 +70,41 @@ class Encoding:
 
 
 class Tokenizer:
-    """The tokenizer of BERT: google-research/bert's FullTokenizer, with offsets.
+    """BERT's tokenizer, which splits text into WordPiece tokens.
 
-    Special tokens in a text are plain text, but for `added_tokens`, which are part of the vocabulary.
-    A stripped accent belongs to the piece of the character before it in its word (the `tokenizers` package
-    leaves one that ends a word out); a word that has no pieces, or more than `max_word_characters` characters
-    once normalised, is one [UNK] with the offsets of the word. google's limit is 200; 100 is what
-    `transformers` applies, whatever its files say.
+    It gives the same ids as FullTokenizer of google-research/bert. Special tokens such as [MASK] in
+    a text are plain text, except `added_tokens`. A word that the tokens of the vocabulary cannot
+    spell becomes one [UNK] with the offsets of the word. A stripped accent belongs to the token of
+    the character before it in its word. (The package `tokenizers` excludes an accent at the end of
+    a word from the offsets.) Threads may share a tokenizer; encoding releases the interpreter lock.
+
+    Args:
+        vocabulary: the tokens and their ids.
+        lowercase: lower-case texts and strip accents, as uncased models need.
+        max_word_characters: a word with more characters than this, after normalisation, is [UNK].
+            `transformers` always uses 100, whatever its files say; google-research/bert uses 200.
+        added_tokens: special tokens of the vocabulary that are recognised in texts.
+
+    Attributes:
+        vocabulary, lowercase, max_word_characters: the arguments.
+        added_tokens: sorted by id.
+
+    Raises:
+        KeyError: an added token is not in the vocabulary.
+
+    Example:
+        >>> from bertie.text.tokenizer import Tokenizer
+        >>> from bertie.text.vocabulary import Vocabulary
+        >>> special_tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        >>> vocabulary = Vocabulary([*special_tokens, "he", "play", "##ing"])
+        >>> tokenizer = Tokenizer(vocabulary)
+        >>> encoding = tokenizer.encode("He playing")
+        >>> encoding.input_ids.tolist()
+        [2, 5, 6, 7, 3]
+        >>> tokenizer.convert_ids_to_tokens(encoding.input_ids)
+        ['[CLS]', 'he', 'play', '##ing', '[SEP]']
+        >>> tokenizer.decode(encoding.input_ids)
+        'he playing'
     """
 
     def __init__(
@@ -74,14 +121,30 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path, lowercase: bool | None = None) -> "Tokenizer":
-        """Read a directory that holds vocab.txt or tokenizer.json, or a vocab.txt alone.
+        """Load a tokenizer directory or a vocab.txt file.
 
-        `lowercase` overrules the directory; where nothing says, a text is lower-cased unless the vocabulary
-        has upper-case letters. `transformers` takes any such vocabulary for an uncased one.
+        Args:
+            path: a directory that contains vocab.txt or tokenizer.json, or a vocab.txt file.
+            lowercase: overrides the setting of the directory. If both are missing, texts are
+                lower-cased unless the vocabulary has upper-case letters. (`transformers`
+                lower-cases in that case too.)
+
+        Returns:
+            The tokenizer.
 
         Raises:
-            ModelError: the path is missing or holds no vocabulary, or it asks for another normalisation.
-            DataError: a file in it is not JSON.
+            ModelError: the path does not exist, has no vocabulary, or contains a tokenizer of
+                another kind than BERT's.
+            DataError: a file of the directory is not JSON.
+
+        Example:
+            >>> import tempfile
+            >>> special_tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+            >>> vocabulary = Vocabulary([*special_tokens, "he", "play"])
+            >>> with tempfile.TemporaryDirectory() as directory:
+            ...     Tokenizer(vocabulary, lowercase=False).save(directory)
+            ...     Tokenizer.load(directory).lowercase
+            False
         """
         path = Path(path)
         if not path.is_dir():
@@ -89,34 +152,54 @@ class Tokenizer:
             return cls(vocabulary, not vocabulary.is_cased if lowercase is None else lowercase)
         config = read_json_object(path / CONFIG_FILE)
         fast = read_json_object(path / TOKENIZER_FILE)
+        _check_type(path, config, fast)
         model, normalizer = fast.get("model") or {}, fast.get("normalizer") or {}
-        _check_kind(path, config, fast)
         added = read_added_tokens(path, config, fast)
         if (path / VOCABULARY_FILE).exists() or not model:
             vocabulary = Vocabulary.load(path / VOCABULARY_FILE)
         else:
             ids = model["vocab"] | added.ids
             if sorted(ids.values()) != list(range(len(ids))):
-                raise ModelError(f"{path / TOKENIZER_FILE}: the ids have gaps; fill them with [unused1], …")
+                raise ModelError(
+                    f"{path / TOKENIZER_FILE}: the ids have gaps; fill them with [unused1] and so on"
+                )
             vocabulary = Vocabulary(sorted(ids, key=ids.__getitem__), str(path / TOKENIZER_FILE))
-        vocabulary = extended(vocabulary, added, str(path))
+        vocabulary = extend_vocabulary(vocabulary, added, str(path))
         if lowercase is None:
-            said = config.get("do_lower_case", normalizer.get("lowercase"))
-            lowercase = not vocabulary.is_cased if said is None else bool(said)
+            setting = config.get("do_lower_case", normalizer.get("lowercase"))
+            lowercase = not vocabulary.is_cased if setting is None else bool(setting)
         for settings, file in ((config, CONFIG_FILE), (normalizer, TOKENIZER_FILE)):
             if settings.get("strip_accents") not in (None, lowercase):
                 raise ModelError(
-                    f"{path / file}: strip_accents differs from lower-casing, which BERT's does not"
+                    f"{path / file}: strip_accents is {settings['strip_accents']} and lower-casing is "
+                    f"{lowercase}; BERT's tokenizer does both or neither"
                 )
         limit = model.get("max_input_chars_per_word", 100)
         return cls(vocabulary, lowercase, limit, added.special)
 
     def save(self, directory: str | Path, model_max_length: int = 512) -> None:
-        """Write vocab.txt, tokenizer.json and tokenizer_config.json, which Hugging Face's libraries load.
+        """Write a tokenizer directory that Hugging Face's libraries can load.
 
-        `model_max_length` is the most tokens the model has positions for; 512 is every released model's.
-        They give the same ids, but for special tokens in a text, which they protect, for private-use and
-        newer characters, and for the final sigma.
+        Writes vocab.txt, tokenizer.json and tokenizer_config.json. Hugging Face's libraries return
+        the same ids, with three exceptions: special tokens in a text, which they recognise;
+        private-use and newer characters; and the final sigma.
+
+        Args:
+            directory: where to write; existing files are replaced.
+            model_max_length: the number of positions that the model has. All models that were
+                released with the paper have 512.
+
+        Raises:
+            OSError: writing failed.
+
+        Example:
+            >>> import tempfile
+            >>> from pathlib import Path
+            >>> tokenizer = Tokenizer(Vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "he"]))
+            >>> with tempfile.TemporaryDirectory() as directory:
+            ...     tokenizer.save(directory)
+            ...     sorted(file.name for file in Path(directory).iterdir())
+            ['tokenizer.json', 'tokenizer_config.json', 'vocab.txt']
         """
         directory = Path(directory)
         self.vocabulary.save(directory / VOCABULARY_FILE)
@@ -131,17 +214,35 @@ class Tokenizer:
             "sep_token": SEP,
             "mask_token": MASK,
         }
-        # Under the name of transformers 4, which 5 reads too; 4 fails at a list under that of 5 (#45376).
+        # The key of transformers 4, which 5 reads too; 4 fails on a list under the key of 5 (#45376).
         if self.added_tokens:
             config["additional_special_tokens"] = list(self.added_tokens)
         write_json(directory / CONFIG_FILE, config)
 
     @classmethod
-    def may_replace(cls, directory: Path) -> bool:
-        """Whether a directory holds nothing but what `save` wrote, or is not there.
+    def can_overwrite(cls, directory: Path) -> bool:
+        """Check whether a directory is safe to replace with a tokenizer.
+
+        Args:
+            directory: the directory to check.
+
+        Returns:
+            True if the directory does not exist, is empty, or contains only files that `save`
+            wrote.
 
         Raises:
-            ModelError, DataError: it holds a tokenizer that cannot be read.
+            ModelError, DataError: the directory contains a tokenizer that cannot be loaded.
+
+        Example:
+            >>> import tempfile
+            >>> from pathlib import Path
+            >>> tokenizer = Tokenizer(Vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "he"]))
+            >>> with tempfile.TemporaryDirectory() as directory:
+            ...     tokenizer.save(directory)
+            ...     before = Tokenizer.can_overwrite(Path(directory))
+            ...     _ = (Path(directory) / "model.safetensors").write_bytes(b"")
+            ...     before, Tokenizer.can_overwrite(Path(directory))
+            (True, False)
         """
         files = directory.iterdir() if directory.exists() else ()
         names = {file.name for file in files}
@@ -153,7 +254,29 @@ class Tokenizer:
         )
 
     def encode(self, text: str, pair: str | None = None, max_length: int | None = None) -> Encoding:
-        """Encode one text or one pair: [CLS] text [SEP] pair [SEP]. See `encode_batch`."""
+        """Encode one text, or one pair of texts, with [CLS] and [SEP].
+
+        Args:
+            text: the text, or the first text of a pair.
+            pair: the second text of a pair.
+            max_length: the maximum number of tokens, special tokens included; see `encode_batch`.
+
+        Returns:
+            An encoding with one text.
+
+        Raises:
+            SettingsError: `max_length` leaves no room for the special tokens.
+
+        Example:
+            >>> special_tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+            >>> vocabulary = Vocabulary([*special_tokens, "he", "play", "##s"])
+            >>> tokenizer = Tokenizer(vocabulary)
+            >>> encoding = tokenizer.encode("he plays", "he")
+            >>> tokenizer.convert_ids_to_tokens(encoding.input_ids)
+            ['[CLS]', 'he', 'play', '##s', '[SEP]', 'he', '[SEP]']
+            >>> encoding.token_type_ids.tolist()
+            [0, 0, 0, 0, 0, 1, 1]
+        """
         return self.encode_batch([text], None if pair is None else [pair], max_length=max_length)
 
     def encode_batch(
@@ -163,43 +286,65 @@ class Tokenizer:
         add_special_tokens: bool = True,
         max_length: int | None = None,
     ) -> Encoding:
-        """Encode texts, or pairs of texts of which `pairs` holds the second ones.
+        """Encode texts, or pairs of texts.
 
-        More than `max_length` tokens are cut at the end, of a pair from the longer text, from the second
-        when both are equal (google-research/bert run_classifier.py, _truncate_seq_pair).
+        Args:
+            texts: the texts, or the first texts of the pairs.
+            pairs: the second texts, as many as `texts`.
+            add_special_tokens: encode as [CLS] text [SEP], or as [CLS] text [SEP] pair [SEP].
+            max_length: the maximum number of tokens of a text or pair, special tokens included. A
+                text that is too long loses tokens at its end. A pair loses tokens one by one at the
+                end of the longer text, or of the second if both are equally long
+                (google-research/bert, run_classifier.py, _truncate_seq_pair).
+
+        Returns:
+            The encoding of all texts or pairs.
 
         Raises:
             SettingsError: `max_length` leaves no room for the special tokens.
+
+        Example:
+            >>> special_tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+            >>> vocabulary = Vocabulary([*special_tokens, "he", "play", "##s"])
+            >>> tokenizer = Tokenizer(vocabulary)
+            >>> encoding = tokenizer.encode_batch(["he", "he plays he"], max_length=4)
+            >>> for begin, end in zip(encoding.bounds, encoding.bounds[1:]):
+            ...     tokenizer.convert_ids_to_tokens(encoding.input_ids[begin:end])
+            ['[CLS]', 'he', '[SEP]']
+            ['[CLS]', 'he', 'play', '[SEP]']
+            >>> tokenizer.encode_batch(["he plays"], add_special_tokens=False).input_ids.tolist()
+            [5, 6, 7]
         """
-        parts = 1 if pairs is None else 2
         assert pairs is None or len(pairs) == len(texts)
-        special = (parts + 1) * add_special_tokens
+        special = (1 if pairs is None else 2) + 1 if add_special_tokens else 0
         room = NO_LIMIT if max_length is None else max_length - special
         if room < 0:
-            raise SettingsError(f"max_length={max_length}: at least {special}, for the special tokens")
+            raise SettingsError(
+                f"max_length={max_length}: no room for the special tokens; use at least {special}"
+            )
         cls_id, sep_id = (self.vocabulary.cls_id, self.vocabulary.sep_id) if add_special_tokens else (-1, -1)
         columns = [np.empty((0, *shape), dtype=np.int32) for shape in ((), (), (2,), ())]
         bounds = np.zeros(len(texts) + 1, dtype=np.int64)
-        cuts = _cut_into_chunks(texts)
+        cuts = _chunk_bounds(texts)
         for chunk, (first, last) in enumerate(pairwise(cuts), start=1):
-            pair = pairs[first:last] if pairs is not None else ()
-            pieces, piece_bounds = self._pieces([*texts[first:last], *pair])
-            used, more = int(bounds[first]), len(pieces) + special * (last - first)
-            if used + more > len(columns[0]):  # the chunks to come are likely to be as long
-                columns = _longer(columns, used, used + more + more * (len(cuts) - 1 - chunk) * 9 // 8)
-            assemble(pieces, piece_bounds, room, cls_id, sep_id, bounds[first : last + 1], *columns)
+            second_texts = pairs[first:last] if pairs is not None else ()
+            rows, row_bounds = self._encode_rows([*texts[first:last], *second_texts])
+            used, added = int(bounds[first]), len(rows) + special * (last - first)
+            if used + added > len(columns[0]):  # expect that the remaining chunks are as long
+                columns = _enlarge(columns, used, used + added + added * (len(cuts) - 1 - chunk) * 9 // 8)
+            assemble(rows, row_bounds, room, cls_id, sep_id, bounds[first : last + 1], *columns)
         input_ids, token_type_ids, offsets, word_ids = (column[: bounds[-1]] for column in columns)
         return Encoding(input_ids, token_type_ids, offsets, word_ids, bounds)
 
-    def _pieces(self, texts: Sequence[str]) -> tuple[Int32s, Int64s]:
-        """What `encode_kernel` gives."""
+    def _encode_rows(self, texts: Sequence[str]) -> tuple[Int32s, Int64s]:
+        """Return token rows and bounds, as `encode_texts` does, recognising added tokens."""
         if self.added_tokens:
             special = {token: self.vocabulary.ids[token] for token in self.added_tokens}
-            return encode_around(texts, special, self._word_pieces)
-        return self._word_pieces(texts)
+            return encode_with_special_tokens(texts, special, self._encode_plain_rows)
+        return self._encode_plain_rows(texts)
 
-    def _word_pieces(self, texts: Sequence[str]) -> tuple[Int32s, Int64s]:
-        pieces, bounds = encode_kernel(
+    def _encode_plain_rows(self, texts: Sequence[str]) -> tuple[Int32s, Int64s]:
+        rows, bounds = encode_texts(
             *code_points(texts),
             unicode_tables(),
             self.lowercase,
@@ -207,20 +352,59 @@ class Tokenizer:
             self.vocabulary.unk_id,
             self.max_word_characters,
         )
-        return pieces, bounds
+        return rows, bounds
 
-    def tokens(self, ids: Iterable[int]) -> list[str]:
-        """The tokens of `ids`."""
+    def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
+        """Look up the tokens of ids.
+
+        Args:
+            ids: token ids, for example the `input_ids` of an encoding.
+
+        Returns:
+            One token for each id.
+
+        Raises:
+            IndexError: an id is too large for the vocabulary.
+
+        Example:
+            >>> tokenizer = Tokenizer(Vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "he"]))
+            >>> tokenizer.convert_ids_to_tokens([2, 5, 3])
+            ['[CLS]', 'he', '[SEP]']
+        """
         return [self.vocabulary.tokens[token_id] for token_id in ids]
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
-        """A readable text: pieces joined, no space before . ? ! and the comma, as `tokenizers` does it."""
+        """Turn ids back into a readable text.
+
+        There is a space between words, but none before a full stop, question mark, exclamation mark
+        or comma, as in the package `tokenizers`.
+
+        Args:
+            ids: token ids.
+            skip_special_tokens: leave out the five special tokens of BERT, and added tokens.
+
+        Returns:
+            The text. It may differ from the encoded one in case, accents, white space and unknown
+            words.
+
+        Raises:
+            IndexError: an id is too large for the vocabulary.
+
+        Example:
+            >>> special_tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+            >>> vocabulary = Vocabulary([*special_tokens, "he", "play", "##s", "."])
+            >>> tokenizer = Tokenizer(vocabulary)
+            >>> tokenizer.decode([2, 5, 6, 7, 8, 3])
+            'he plays.'
+            >>> tokenizer.decode([2, 5, 6, 7, 8, 3], skip_special_tokens=False)
+            '[CLS] he plays. [SEP]'
+        """
         words: list[str] = []
-        for token in self.tokens(ids):
+        for token in self.convert_ids_to_tokens(ids):
             if skip_special_tokens and token in (*SPECIAL_TOKENS, *self.added_tokens):
                 continue
-            if words and token.startswith(SUFFIX):
-                words.append(token.removeprefix(SUFFIX))
+            if words and token.startswith(CONTINUATION_PREFIX):
+                words.append(token.removeprefix(CONTINUATION_PREFIX))
             elif not words or token in (".", "?", "!", ","):
                 words.append(token)
             else:
@@ -228,36 +412,50 @@ class Tokenizer:
         return "".join(words)
 
     @cached_property
-    def _trie(self) -> Trie:  # much of what a tokenizer takes to load, and many are never asked for pieces
-        return make_trie(self.vocabulary.tokens, self.max_word_characters)
+    def _trie(self) -> Trie:  # built at the first encoding, because many tokenizers are only loaded
+        return build_trie(self.vocabulary.tokens, self.max_word_characters)
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of all that the ids of a text depend on: 64 hexadecimal digits."""
+        """SHA-256, in hexadecimal, of everything that the ids of a text depend on.
+
+        Two tokenizers with the same fingerprint encode every text alike.
+
+        Example:
+            >>> vocabulary = Vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "he"])
+            >>> Tokenizer(vocabulary).fingerprint == Tokenizer(vocabulary).fingerprint
+            True
+            >>> Tokenizer(vocabulary).fingerprint == Tokenizer(vocabulary, lowercase=False).fingerprint
+            False
+        """
         parts = [self.vocabulary.tokens, self.lowercase, self.max_word_characters, UNICODE_VERSION]
         parts += self.added_tokens
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def _cut_into_chunks(texts: Sequence[str]) -> list[int]:
-    """Where to cut a list of texts, its ends included, for chunks of about `CHUNK_CHARACTERS`."""
+def _chunk_bounds(texts: Sequence[str]) -> list[int]:
+    """Divide texts into chunks of about `CHUNK_CHARACTERS` characters.
+
+    Returns:
+        Bounds: chunk i is texts[bounds[i] : bounds[i + 1]].
+    """
     chunk_of = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts))) // CHUNK_CHARACTERS
-    cuts = np.flatnonzero(chunk_of[1:] != chunk_of[:-1]) + 1
-    return [0, *cuts.tolist(), len(texts)]
+    inner = np.flatnonzero(chunk_of[1:] != chunk_of[:-1]) + 1
+    return [0, *inner.tolist(), len(texts)]
 
 
-def _longer(columns: list[Int32s], used: int, room: int) -> list[Int32s]:
-    """Columns for `room` tokens that begin with the first `used` of these."""
-    longer = [np.empty((room, *column.shape[1:]), dtype=np.int32) for column in columns]
-    for old, new in zip(columns, longer, strict=True):
+def _enlarge(columns: list[Int32s], used: int, room: int) -> list[Int32s]:
+    """Copy the first `used` rows of each column into a new one of `room` rows."""
+    larger = [np.empty((room, *column.shape[1:]), dtype=np.int32) for column in columns]
+    for old, new in zip(columns, larger, strict=True):
         new[:used] = old[:used]
-    return longer
+    return larger
 
 
 @kernel
 def assemble(
-    pieces: Int32s,
-    piece_bounds: Int64s,
+    rows: Int32s,
+    row_bounds: Int64s,
     room: int,
     cls_id: int,
     sep_id: int,
@@ -267,59 +465,73 @@ def assemble(
     offsets: Int32s,
     word_ids: Int32s,
 ) -> None:
-    """Truncate, pair and frame encoded texts, into the arrays of `Encoding`, from bounds[0] on.
+    """Truncate encoded texts, join pairs, and add special tokens.
 
-    `pieces` holds all first texts, then all second ones where there are pairs; a cls_id of -1 frames nothing.
+    Args:
+        rows, row_bounds: token rows and their bounds, as `encode_texts` returns them: all first
+            texts, then the second texts of the pairs, if any.
+        room: the maximum number of tokens without special tokens.
+        cls_id, sep_id: the ids of [CLS] and [SEP], or -1 to add none.
+        bounds: the bounds of the encoded texts; bounds[0] is read, the others are written.
+        input_ids, token_type_ids, offsets, word_ids: the arrays of `Encoding`, written from
+            bounds[0] on.
     """
     n = len(bounds) - 1
-    parts = (len(piece_bounds) - 1) // max(n, 1)
-    kept = np.zeros(2, dtype=np.int64)
-    at = bounds[0]
+    parts = (len(row_bounds) - 1) // max(n, 1)
+    kept = np.zeros(2, dtype=np.int64)  # tokens of each part
+    t = bounds[0]
     for i in range(n):
         for part in range(parts):
             text = part * n + i
-            kept[part] = piece_bounds[text + 1] - piece_bounds[text]
+            kept[part] = row_bounds[text + 1] - row_bounds[text]
         while kept[0] + kept[1] > room:
             kept[0 if kept[0] > kept[1] else 1] -= 1
         if cls_id >= 0:
-            input_ids[at], token_type_ids[at], word_ids[at] = cls_id, 0, -1
-            offsets[at, 0], offsets[at, 1] = 0, 0
-            at += 1
+            input_ids[t], token_type_ids[t], word_ids[t] = cls_id, 0, -1
+            offsets[t, 0], offsets[t, 1] = 0, 0
+            t += 1
         for part in range(parts):
-            begin = piece_bounds[part * n + i]
+            begin = row_bounds[part * n + i]
             for row in range(begin, begin + kept[part]):
-                input_ids[at] = pieces[row, 0]
-                offsets[at, 0] = pieces[row, 1]
-                offsets[at, 1] = pieces[row, 2]
-                word_ids[at] = pieces[row, 3]
-                token_type_ids[at] = part
-                at += 1
+                input_ids[t] = rows[row, 0]
+                offsets[t, 0] = rows[row, 1]
+                offsets[t, 1] = rows[row, 2]
+                word_ids[t] = rows[row, 3]
+                token_type_ids[t] = part
+                t += 1
             if cls_id >= 0:
-                input_ids[at], token_type_ids[at], word_ids[at] = sep_id, part, -1
-                offsets[at, 0], offsets[at, 1] = 0, 0
-                at += 1
-        bounds[i + 1] = at
+                input_ids[t], token_type_ids[t], word_ids[t] = sep_id, part, -1
+                offsets[t, 0], offsets[t, 1] = 0, 0
+                t += 1
+        bounds[i + 1] = t
 
 
-def _check_kind(path: Path, config: dict[str, Any], fast: dict[str, Any]) -> None:
-    """Refuse tokenizers that are not BERT's own, whatever class they are read by.
+def _check_type(path: Path, config: dict[str, Any], fast: dict[str, Any]) -> None:
+    """Check that a directory contains a tokenizer of BERT's kind.
+
+    Args:
+        path: the directory.
+        config: the content of tokenizer_config.json.
+        fast: the content of tokenizer.json.
 
     Raises:
-        ModelError: it is another.
+        ModelError: the directory contains another kind of tokenizer.
     """
     model, normalizer = fast.get("model") or {}, fast.get("normalizer") or {}
     prefix = "continuing_subword_prefix"
-    for file, key, found, expected in (
+    for file, key, value, expected in (
         (TOKENIZER_FILE, "model", model.get("type"), "WordPiece"),
-        (TOKENIZER_FILE, prefix, model.get(prefix), SUFFIX),
+        (TOKENIZER_FILE, prefix, model.get(prefix), CONTINUATION_PREFIX),
         (TOKENIZER_FILE, "pre_tokenizer", (fast.get("pre_tokenizer") or {}).get("type"), "BertPreTokenizer"),
         (TOKENIZER_FILE, "normalizer", normalizer.get("type"), "BertNormalizer"),
         (TOKENIZER_FILE, "clean_text", normalizer.get("clean_text"), True),
         (TOKENIZER_FILE, "handle_chinese_chars", normalizer.get("handle_chinese_chars"), True),
         (CONFIG_FILE, "tokenize_chinese_chars", config.get("tokenize_chinese_chars"), True),
     ):
-        if found not in (None, expected):
-            raise ModelError(f"{path / file}: {key} is {found!r}, but of BERT's own tokenizer {expected!r}")
+        if value not in (None, expected):
+            raise ModelError(
+                f"{path / file}: {key} is {value!r}, not {expected!r}; only BERT's tokenizer can be loaded"
+            )
     name = config.get("tokenizer_class")
     if not fast and name not in (None, "BertTokenizer", "BertTokenizerFast"):
         raise ModelError(
@@ -328,7 +540,7 @@ def _check_kind(path: Path, config: dict[str, Any], fast: dict[str, Any]) -> Non
 
 
 def _tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
-    """The content of tokenizer.json, version 1.0 of the format of `tokenizers`."""
+    """Return the content of tokenizer.json, version 1.0."""
     vocabulary = tokenizer.vocabulary
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     return {
@@ -345,7 +557,7 @@ def _tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
             "type": "BertNormalizer",
             "clean_text": True,
             "handle_chinese_chars": True,
-            "strip_accents": None,  # as lowercase
+            "strip_accents": None,  # the same as lowercase
             "lowercase": tokenizer.lowercase,
         },
         "pre_tokenizer": {"type": "BertPreTokenizer"},
@@ -354,11 +566,11 @@ def _tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
             "sep": [SEP, vocabulary.sep_id],
             "cls": [CLS, vocabulary.cls_id],
         },
-        "decoder": {"type": "WordPiece", "prefix": SUFFIX, "cleanup": True},
+        "decoder": {"type": "WordPiece", "prefix": CONTINUATION_PREFIX, "cleanup": True},
         "model": {
             "type": "WordPiece",
             "unk_token": UNK,
-            "continuing_subword_prefix": SUFFIX,
+            "continuing_subword_prefix": CONTINUATION_PREFIX,
             "max_input_chars_per_word": tokenizer.max_word_characters,
             "vocab": vocabulary.ids,
         },

@@ -1,6 +1,8 @@
-"""The vocabulary as a trie with failure links, for LinMaxMatch (Song et al., arXiv:2012.15524).
+"""The vocabulary as a trie with failure links, for LinMaxMatch.
 
-A failure link says, where the longest match ends, which pieces to give out and at which node to go on.
+LinMaxMatch is described by Song et al., Fast WordPiece Tokenization, arXiv:2012.15524. When no
+longer match is possible, the failure link of the node gives the tokens to output and the node at
+which to continue, so that no character is read twice.
 """
 
 from collections.abc import Sequence
@@ -17,20 +19,26 @@ Int64s = npt.NDArray[np.int64]
 UInt32s = npt.NDArray[np.uint32]
 A = TypeVar("A", Int32s, Int64s)
 
-SUFFIX = "##"  # what a piece inside a word begins with
-WORD_START, INSIDE_WORD = 0, 1  # the two roots
+CONTINUATION_PREFIX = "##"  # begins every token that continues a word
+WORD_START, INSIDE_WORD = 0, 1  # the two roots, as indices of their slots
+BASE, PARENT, TOKEN, FAILURE, POPS_BEGIN, POPS_END = range(6)  # the columns while the trie is built
 
 
 class Trie(NamedTuple):
-    """A trie in a double array (Aoe, 1989) with failure links; S slots, of which some hold a node.
+    """A trie in a double array (Aoe, 1989) with failure links.
 
-    symbols    uint32          a character's number in the alphabet; the last entry, 0, serves all others
-    cells      uint32 (S, 2)   of a node: what to add to a symbol to find the child, and the node's parent
-    tokens     int32 (S,)      the piece that ends here, or -1
-    failures   int32 (S,)      where to go on when there is no such child; -1: the word has no pieces
-    pop_bounds int32 (S, 2)    which part of `pops` to give out then
-    pops       int32           pieces
-    lengths    int32 (V,)      the characters of each piece, without its ##
+    Each of the S slots may hold a node.
+
+    symbols    uint32          the symbol of each code point: its number in the alphabet, from 1, or 0 if
+                               it is not there; the last entry, 0, is for all greater code points
+    cells      uint32 (S, 2)   the base of the node: base + symbol is the slot of a child; and the slot
+                               of its parent, by which a match is verified
+    tokens     int32 (S,)      the id of the token that ends at the node, or -1
+    failures   int32 (S,)      the slot at which to continue if the node has no matching child; -1 if
+                               the word has no tokens
+    pop_bounds int32 (S, 2)    the range of `pops` to output before continuing there
+    pops       int32           token ids
+    lengths    int32 (V,)      the number of characters of each token, without ##
     """
 
     symbols: UInt32s
@@ -44,7 +52,7 @@ class Trie(NamedTuple):
 
 @kernel
 def grow(array: A, rows: Index) -> A:
-    """`array` with room for `rows` rows, and as much again so that this stays rare."""
+    """Copy a 2-d array into one of twice `rows` rows, the new ones filled with -1."""
     larger = np.full((2 * rows, array.shape[1]), -1, dtype=array.dtype)
     for i in range(len(array)):  # numba takes seconds to compile an assignment to a slice
         for k in range(array.shape[1]):
@@ -54,7 +62,7 @@ def grow(array: A, rows: Index) -> A:
 
 @kernel
 def first_free(next_free: Int64s, slot: int) -> int:
-    """The first free slot at or after `slot`; shortens the path there for the next call."""
+    """Return the first free slot from `slot` on, and shorten the path to it."""
     while next_free[slot] != slot:
         next_free[slot] = next_free[next_free[slot]]
         slot = next_free[slot]
@@ -62,122 +70,165 @@ def first_free(next_free: Int64s, slot: int) -> int:
 
 
 @kernel
-def link_failure(
-    nodes: Int32s, pops: Int32s, popped: np.int64, node: np.int64, child: np.int64, symbol: np.int64
-) -> np.int64:
-    """Set the failure link of a child that ends no piece (Algorithm 2); gives the new end of `pops`."""
-    begin = popped
-    while nodes[child, 3] < 0 and nodes[node, 3] >= 0:
-        for k in range(nodes[node, 4], nodes[node, 5]):
-            pops[popped, 0] = pops[k, 0]
-            popped += 1
-        node = np.int64(nodes[node, 3])
-        target = nodes[node, 0] + symbol
-        if nodes[target, 1] == node:
-            nodes[child, 3] = target
-    return popped if nodes[child, 3] >= 0 else begin
+def find_base(
+    nodes: Int32s,
+    next_free: Int64s,
+    symbols: Int64s,
+    bounds: Int64s,
+    first: np.int64,
+    last: np.int64,
+    depth: np.int64,
+    alphabet: int,
+) -> tuple[Int32s, Int64s, np.int64]:
+    """Find the first base at which all children of a node fall on free slots.
+
+    Args:
+        nodes: the trie so far, see `build_nodes`; a free slot has no parent.
+        next_free: for each slot, the slot itself if it is free, else a later slot on the way to a free
+            one.
+        symbols, bounds: the keys, see `build_nodes`.
+        first, last: the range of keys that pass through the node, all longer than `depth`.
+        depth: the length of the key that leads to the node.
+        alphabet: the largest symbol.
+
+    Returns:
+        `nodes` and `next_free`, enlarged if necessary, and the base.
+    """
+    lowest = symbols[bounds[first] + depth]
+    # Slots from here on keep the base non-negative.
+    slot = alphabet + 1
+    while True:
+        slot = first_free(next_free, slot)
+        if slot + alphabet >= len(nodes):
+            nodes = grow(nodes, len(nodes))
+            next_free = np.concatenate((next_free, np.arange(len(next_free), len(nodes))))
+        fits = True
+        for key in range(first, last):
+            if nodes[slot - lowest + symbols[bounds[key] + depth], PARENT] >= 0:
+                fits = False
+                break
+        if fits:
+            return nodes, next_free, slot - lowest
+        slot += 1
 
 
 @kernel
-def build_trie(
-    symbols: Int64s, bounds: Int64s, ids: Int64s, suffixes: int, alphabet: int
-) -> tuple[Int32s, Int32s]:
-    """The trie of the sorted keys symbols[bounds[i]:bounds[i + 1]]; keys from `suffixes` on begin with ##.
+def link_child(
+    nodes: Int32s, pops: Int32s, pop_count: np.int64, node: np.int64, child: np.int64, symbol: np.int64
+) -> np.int64:
+    """Set the failure link and the pops of a child of `node` (Algorithm 2).
+
+    Args:
+        nodes: the trie so far. The column TOKEN of the child is set.
+        pops: with room for as many more entries as the child's key has symbols.
+        pop_count: the number of entries in use.
+        node, child: slots.
+        symbol: the symbol of the edge between them.
 
     Returns:
-        The nodes, int32 (S, 6), with the columns cells (two), tokens, failures and pop_bounds (two) of
-        `Trie`, and its pops, int32 (P, 1).
+        The new number of entries of `pops`.
     """
-    # Free slots begin beyond the alphabet, so that what is added to a symbol is never negative.
+    begin = pop_count
+    if nodes[child, TOKEN] >= 0:
+        nodes[child, FAILURE] = INSIDE_WORD
+        pops[pop_count, 0] = nodes[child, TOKEN]
+        pop_count += 1
+    while nodes[child, FAILURE] < 0 and nodes[node, FAILURE] >= 0:
+        for k in range(nodes[node, POPS_BEGIN], nodes[node, POPS_END]):
+            pops[pop_count, 0] = pops[k, 0]
+            pop_count += 1
+        node = np.int64(nodes[node, FAILURE])
+        target = nodes[node, BASE] + symbol
+        if nodes[target, PARENT] == node:
+            nodes[child, FAILURE] = target
+    if nodes[child, FAILURE] < 0:
+        pop_count = begin
+    nodes[child, POPS_BEGIN], nodes[child, POPS_END] = begin, pop_count
+    return pop_count
+
+
+@kernel
+def build_nodes(
+    symbols: Int64s, bounds: Int64s, ids: Int64s, first_continuation: int, alphabet: int
+) -> tuple[Int32s, Int32s]:
+    """Build the trie of sorted keys, level by level.
+
+    Args:
+        symbols, bounds: key i is symbols[bounds[i] : bounds[i + 1]].
+        ids: the token id of each key.
+        first_continuation: the index of the first key of a token that begins with ##.
+        alphabet: the largest symbol.
+
+    Returns:
+        The nodes, int32 (S, 6), with the columns BASE, PARENT, TOKEN, FAILURE, POPS_BEGIN and
+        POPS_END, and the pops, int32 (P, 1).
+    """
     nodes = np.full((2 * (alphabet + len(symbols)) + 16, 6), -1, dtype=np.int32)
     next_free = np.arange(len(nodes))
     highest = np.int64(INSIDE_WORD)
     pops = np.empty((len(symbols) + 16, 1), dtype=np.int32)
-    popped = np.int64(0)
-
-    # Nodes to be given their children, level by level: the node, its range of keys, their shared length.
+    pop_count = np.int64(0)
+    # Nodes that have no children yet: the slot, the range of keys through it, its depth.
     queue = np.zeros((len(symbols) + 2, 4), dtype=np.int64)
-    queue[0, 0], queue[0, 1], queue[0, 2] = WORD_START, 0, suffixes
-    queue[1, 0], queue[1, 1], queue[1, 2] = INSIDE_WORD, suffixes, len(ids)
-    queued = 2
-    taken = 0
-    while taken < queued:
-        node, first, last, depth = queue[taken]
-        taken += 1
-        nodes[node, 0] = 0
+    queue[0, 0], queue[0, 1], queue[0, 2] = WORD_START, 0, first_continuation
+    queue[1, 0], queue[1, 1], queue[1, 2] = INSIDE_WORD, first_continuation, len(ids)
+    head, queued = 0, 2
+    while head < queued:
+        node, first, last, depth = queue[head]
+        head += 1
+        nodes[node, BASE] = 0
         if first < last and bounds[first + 1] - bounds[first] == depth:
-            first += 1  # the key that ends here
+            first += 1  # this key ends at the node
         if first == last:
             continue
-
-        # The first place where all children find a free slot.
-        lowest = symbols[bounds[first] + depth]
-        slot = alphabet + 1
-        fits = False
-        while not fits:
-            slot = first_free(next_free, slot)
-            if slot + alphabet >= len(nodes):
-                nodes = grow(nodes, len(nodes))
-                next_free = np.concatenate((next_free, np.arange(len(next_free), len(nodes))))
-            fits = True
-            for key in range(first, last):
-                if nodes[slot - lowest + symbols[bounds[key] + depth], 1] >= 0:
-                    fits = False
-                    slot += 1
-                    break
-        base = slot - lowest
-        nodes[node, 0] = base
-
+        nodes, next_free, base = find_base(nodes, next_free, symbols, bounds, first, last, depth, alphabet)
+        nodes[node, BASE] = base
         while first < last:
             symbol = symbols[bounds[first] + depth]
-            key = first
-            while key < last and symbols[bounds[key] + depth] == symbol:
-                key += 1
+            next_first = first
+            while next_first < last and symbols[bounds[next_first] + depth] == symbol:
+                next_first += 1
             child = base + symbol
             highest = max(highest, child)
-            nodes[child, 1] = node
+            nodes[child, PARENT] = node
             next_free[child] = child + 1
             queue[queued, 0], queue[queued, 1] = child, first
-            queue[queued, 2], queue[queued, 3] = key, depth + 1
+            queue[queued, 2], queue[queued, 3] = next_first, depth + 1
             queued += 1
-
-            if popped + depth >= len(pops):
-                pops = grow(pops, popped + depth + 1)
-            nodes[child, 4] = popped
             if bounds[first + 1] - bounds[first] == depth + 1:
-                nodes[child, 2] = ids[first]
-                nodes[child, 3] = INSIDE_WORD
-                pops[popped, 0] = ids[first]
-                popped += 1
-            else:
-                popped = link_failure(nodes, pops, popped, node, child, symbol)
-            nodes[child, 5] = popped
-            first = key
-    # Any symbol may be added to any node's first column.
-    return nodes[: highest + alphabet + 1], pops[:popped]
+                nodes[child, TOKEN] = ids[first]
+            if pop_count + depth >= len(pops):
+                pops = grow(pops, pop_count + depth + 1)
+            pop_count = link_child(nodes, pops, pop_count, node, child, symbol)
+            first = next_first
+    # Any base plus any symbol is a valid index.
+    return nodes[: highest + alphabet + 1], pops[:pop_count]
 
 
-def make_trie(tokens: Sequence[str], max_word_characters: int) -> Trie:
-    """The trie of a vocabulary; a piece longer than any word that is matched stays out of it."""
+def build_trie(tokens: Sequence[str], max_word_characters: int) -> Trie:
+    """Build the trie of a vocabulary.
+
+    Tokens of more than `max_word_characters` characters are left out, because longer words become
+    [UNK] without being matched.
+    """
     keys = sorted(
-        (token.startswith(SUFFIX), token.removeprefix(SUFFIX), token_id)
+        (token.startswith(CONTINUATION_PREFIX), token.removeprefix(CONTINUATION_PREFIX), token_id)
         for token_id, token in enumerate(tokens)
     )
     keys = [key for key in keys if 0 < len(key[1]) <= max_word_characters]
     codes, bounds = code_points([text for _, text, _ in keys])
-    alphabet, places = np.unique(codes, return_inverse=True)
+    alphabet, indices = np.unique(codes, return_inverse=True)
     symbols = np.zeros(int(codes.max(initial=0)) + 2, dtype=np.uint32)
     symbols[alphabet] = np.arange(1, len(alphabet) + 1)
     ids = np.array([token_id for _, _, token_id in keys], dtype=np.int64)
-    suffixes = sum(not inside for inside, _, _ in keys)
-    nodes, pops = build_trie(places + 1, bounds, ids, suffixes, len(alphabet))
-    cells, token_column, failures, pop_bounds = np.split(nodes, [2, 3, 4], axis=1)
+    first_continuation = sum(not is_continuation for is_continuation, _, _ in keys)
+    nodes, pops = build_nodes(indices + 1, bounds, ids, first_continuation, len(alphabet))
     return Trie(
         symbols,
-        np.ascontiguousarray(cells).view(np.uint32),
-        np.ascontiguousarray(token_column[:, 0]),
-        np.ascontiguousarray(failures[:, 0]),
-        np.ascontiguousarray(pop_bounds),
+        np.ascontiguousarray(nodes[:, [BASE, PARENT]]).view(np.uint32),
+        np.ascontiguousarray(nodes[:, TOKEN]),
+        np.ascontiguousarray(nodes[:, FAILURE]),
+        np.ascontiguousarray(nodes[:, [POPS_BEGIN, POPS_END]]),
         pops[:, 0].copy(),
-        np.array([len(token.removeprefix(SUFFIX)) for token in tokens], dtype=np.int32),
+        np.array([len(token.removeprefix(CONTINUATION_PREFIX)) for token in tokens], dtype=np.int32),
     )

@@ -1,10 +1,15 @@
-"""What the tokenizer knows of each Unicode character: its class, and what lower-casing makes of it.
+"""Tables of the Unicode properties that the tokenizer needs.
 
-The tables are a data file, made by scripts/make_unicode_tables.py, so that ids do not depend on the
-Unicode version of the Python that runs. A code point's entry holds flags in its low bits and, above them,
-what becomes of the character when it is lower-cased, decomposed (NFD) and stripped of accents (Mn): a code
-point (MAPPED), a run of `sequences` (SEQUENCE: offset, then a length in two bits), or itself (neither).
-Entries stand in blocks, equal blocks are kept once.
+The tables are a data file, made by scripts/make_unicode_tables.py, so that token ids do not depend
+on the Unicode version of the running Python. Every code point has an entry of 32 bits. The low
+`FLAG_BITS` bits are flags. The bits above them encode the result of lower-casing the character,
+decomposing it (NFD) and stripping its accents (category Mn):
+
+    MAPPED     one other character: its code point
+    SEQUENCE   zero, two or three characters: their offset in `sequences`, then their number in two bits
+    neither    the character itself
+
+Entries are stored in blocks, and equal blocks only once.
 """
 
 from collections.abc import Sequence
@@ -19,34 +24,34 @@ from bertie.base.kernels import kernel
 
 UInt32s = npt.NDArray[np.uint32]
 Int64s = npt.NDArray[np.int64]
-Index = int | np.int64  # the same to numba
+Index = int | np.int64  # the same type to numba
 
-UNICODE_VERSION = "14.0.0"  # of the data file, which its script makes for this version only
+UNICODE_VERSION = "14.0.0"  # of the data file; scripts/make_unicode_tables.py refuses any other
 TABLES_FILE = Path(__file__).with_suffix(".npz")
-BLOCK_BITS = 7  # blocks of 128 code points: 32 to 256 make tables of about the same size
+BLOCK_BITS = 7  # blocks of 128 code points; blocks of 32 to 256 make files of about the same size
 BLOCK_MASK = (1 << BLOCK_BITS) - 1
-FLAG_BITS = 11  # the 21 bits above hold any code point
+FLAG_BITS = 11  # leaves 21 bits, enough for any code point
 LONGEST_SEQUENCE = 3  # a Hangul syllable of three letters
 
-DROPPED = 1  # Cc and Cf but for tab, newline, carriage return; NUL and U+FFFD
-SPACE = 2  # what str.split splits at, less what is dropped
-PUNCTUATION = 4  # P*, and every ASCII symbol
+DROPPED = 1  # Cc and Cf, except tab, newline and carriage return; U+FFFD
+SPACE = 2  # white space as in str.split, unless dropped
+PUNCTUATION = 4  # categories P*, and every ASCII symbol
 CJK = 8  # ideographs: each is a word
 MAPPED = 16
 SEQUENCE = 32
-MARK = 64  # its canonical combining class is not 0
-CASED = 128  # the Unicode properties Cased (where not ignorable) and Case_Ignorable, for the final sigma
+MARK = 64  # the canonical combining class is not 0
+CASED = 128  # the properties Cased (unless ignorable) and Case_Ignorable, for the final sigma
 IGNORABLE = 256
 
 
 class UnicodeTables(NamedTuple):
-    """The tables in the form the kernels take.
+    """Arrays in the form that the kernels take.
 
-    block_of      uint16  the block of each run of 1 << BLOCK_BITS code points
-    entries       uint32  the blocks
-    sequences     uint32  what characters become that become several
-    marks         uint32  the marks that survive stripping (Mc) and have a combining class, ascending
-    mark_classes  uint8   their combining classes
+    block_of      uint16  for each run of 1 << BLOCK_BITS code points, the index of its block
+    entries       uint32  the blocks, one after another
+    sequences     uint32  the characters of all sequences
+    marks         uint32  marks that are not stripped (Mc) and have a combining class, ascending
+    mark_classes  uint8   the combining class of each of `marks`
     """
 
     block_of: npt.NDArray[np.uint16]
@@ -58,14 +63,19 @@ class UnicodeTables(NamedTuple):
 
 @cache
 def unicode_tables() -> UnicodeTables:
-    """The tables, read once."""
+    """Return the tables, which are read from their file once."""
     with np.load(TABLES_FILE) as file:
         return UnicodeTables(*(file[name] for name in UnicodeTables._fields))
 
 
 def code_points(texts: Sequence[str]) -> tuple[UInt32s, Int64s]:
-    """The characters of all texts, uint32 (C,), and the bounds that cut them into texts, int64 (n + 1,)."""
-    # A lone surrogate is a character like any other to google's tokenizer, so it passes.
+    """Convert texts to arrays of code points.
+
+    Returns:
+        The code points of all C characters, uint32 (C,), and bounds, int64 (n + 1,): the characters
+        of text i are codes[bounds[i] : bounds[i + 1]].
+    """
+    # Lone surrogates are allowed: they are ordinary characters to google's tokenizer.
     codes = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), dtype="<u4")
     bounds = np.zeros(len(texts) + 1, dtype=np.int64)
     np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)), out=bounds[1:])
@@ -73,33 +83,34 @@ def code_points(texts: Sequence[str]) -> tuple[UInt32s, Int64s]:
 
 
 @kernel
-def entry_of(tables: UnicodeTables, code: Index) -> np.int64:
-    """The entry of a code point."""
+def lookup(tables: UnicodeTables, code: Index) -> np.int64:
+    """Return the entry of a code point."""
     block = np.int64(tables.block_of[code >> BLOCK_BITS])
     return np.int64(tables.entries[block << BLOCK_BITS | code & BLOCK_MASK])
 
 
 @kernel
 def is_final_sigma(tables: UnicodeTables, text: UInt32s, begin: Index, end: Index, sigma: Index) -> bool:
-    """Whether the capital sigma at `sigma` ends a word, as str.lower decides (Unicode 3.13, Final_Sigma).
+    """Return whether the capital sigma at text[sigma] becomes a final sigma.
 
-    A cased character must come before and none after, case-ignorable ones between not counted.
+    As in str.lower (Unicode 3.13, Final_Sigma), it does if it is preceded, but not followed, by a
+    cased character in text[begin:end]. Case-ignorable characters are ignored.
     """
     skipped = IGNORABLE | DROPPED
     before = sigma - 1
-    while before >= begin and entry_of(tables, text[before]) & skipped:
+    while before >= begin and lookup(tables, text[before]) & skipped:
         before -= 1
-    if before < begin or not entry_of(tables, text[before]) & CASED:
+    if before < begin or not lookup(tables, text[before]) & CASED:
         return False
     after = sigma + 1
-    while after < end and entry_of(tables, text[after]) & skipped:
+    while after < end and lookup(tables, text[after]) & skipped:
         after += 1
-    return after == end or not entry_of(tables, text[after]) & CASED
+    return after == end or not lookup(tables, text[after]) & CASED
 
 
 @kernel
 def combining_class(tables: UnicodeTables, code: Index) -> Index:
-    """The canonical combining class of a character that survives stripping."""
+    """Return the combining class of a character that is not stripped as an accent."""
     for i in range(len(tables.marks)):
         if tables.marks[i] == code:
             return np.int64(tables.mark_classes[i])
@@ -107,10 +118,11 @@ def combining_class(tables: UnicodeTables, code: Index) -> Index:
 
 
 @kernel
-def order_marks(tables: UnicodeTables, codes: npt.NDArray[np.int32], begin: Index, end: Index) -> None:
-    """Put each run of marks in codes[begin:end] into canonical order: stable, by combining class.
+def sort_marks(tables: UnicodeTables, codes: npt.NDArray[np.int32], begin: Index, end: Index) -> None:
+    """Put each run of marks in codes[begin:end] into canonical order.
 
-    Each class is a pass over the run, so the cost is linear: there are five (6, 9, 216, 224, 226).
+    This is a stable sort by combining class. There is one pass over a run per class. The time is
+    linear, as only five classes are possible (6, 9, 216, 224 and 226).
     """
     source = codes[begin:end].copy()
     classes = np.empty(end - begin, dtype=np.int64)
@@ -121,16 +133,16 @@ def order_marks(tables: UnicodeTables, codes: npt.NDArray[np.int32], begin: Inde
         last = first
         while last < len(source) and classes[last] > 0:
             last += 1
-        placed = first
-        done = 0  # classes up to this one are placed
-        while placed < last:
+        target = first
+        previous = 0  # the class of the marks that were copied last
+        while target < last:
             lowest = 256
             for i in range(first, last):
-                if done < classes[i] < lowest:
+                if previous < classes[i] < lowest:
                     lowest = classes[i]
             for i in range(first, last):
                 if classes[i] == lowest:
-                    codes[begin + placed] = source[i]
-                    placed += 1
-            done = lowest
+                    codes[begin + target] = source[i]
+                    target += 1
+            previous = lowest
         first = last + 1

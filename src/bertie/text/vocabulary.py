@@ -1,4 +1,4 @@
-"""The vocabulary: word pieces and their ids, as vocab.txt holds them, one a line."""
+"""The vocabulary: WordPiece tokens and their ids."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,11 +11,32 @@ SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
 
 
 class Vocabulary:
-    """Tokens and their ids: `tokens[id]` and `ids[token]`.
+    """An ordered set of tokens, in which the id of a token is its index.
+
+    Args:
+        tokens: all tokens, including the five special ones, which may have any ids. A token that
+            continues a word begins with `##`.
+        source: the origin of the tokens in messages, such as the path of a file.
+
+    Attributes:
+        tokens: the tokens in the order of their ids.
+        ids: the id of each token.
+        pad_id, unk_id, cls_id, sep_id, mask_id: the ids of the special tokens.
 
     Raises:
-        ModelError: a token is empty or stands twice, or one of `SPECIAL_TOKENS` is missing. `source` names
-            the file in the message; a token's line is its id plus one.
+        ModelError: a token is empty or occurs twice, or a special token is missing.
+
+    Example:
+        >>> from bertie.text.vocabulary import Vocabulary
+        >>> vocabulary = Vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "play", "##ing"])
+        >>> vocabulary.ids["##ing"]
+        6
+        >>> vocabulary.tokens[5]
+        'play'
+        >>> vocabulary.mask_id
+        4
+        >>> len(vocabulary)
+        7
     """
 
     def __init__(self, tokens: Sequence[str], source: str = "vocabulary") -> None:
@@ -25,17 +46,16 @@ class Vocabulary:
             line = token_id + 1
             if not token:
                 raise ModelError(
-                    f"{source}, line {line}: empty; give every id a token, for example [unused1]"
+                    f"{source}, line {line}: empty; every line is a token, use [unused1] and so on for gaps"
                 )
             if token in self.ids:
-                first = self.ids[token] + 1
                 raise ModelError(
-                    f"{source}, line {line}: {token!r} already stands on line {first}; rename one"
+                    f"{source}, line {line}: {token!r} is already on line {self.ids[token] + 1}; rename one"
                 )
             self.ids[token] = token_id
         for token in SPECIAL_TOKENS:
             if token not in self.ids:
-                raise ModelError(f"{source}: the token {token} is missing; add it as a line of its own")
+                raise ModelError(f"{source}: {token} is missing; add it on a separate line")
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
             self.ids[token] for token in SPECIAL_TOKENS
         )
@@ -45,21 +65,49 @@ class Vocabulary:
 
     @property
     def is_cased(self) -> bool:
-        """Whether it has upper-case letters, [PAD] and the like aside: what says so where no file does."""
+        """Whether any token has an upper-case letter.
+
+        Tokens in brackets, such as [MASK] and [unused1], do not count. This property decides
+        whether a model is cased if its files have no such setting.
+
+        Example:
+            >>> Vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "paris"]).is_cased
+            False
+            >>> Vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "Paris"]).is_cased
+            True
+        """
         return any(token != token.lower() for token in self.tokens if not token.startswith("["))
 
     @classmethod
     def load(cls, path: Path) -> "Vocabulary":
-        """Read a vocab.txt. Tokens are kept whole, spaces too: google strips every line, which loses U+3000.
+        """Read a vocab.txt file, which has one token per line.
+
+        Tokens are kept whole, including white space. (google-research/bert strips every line, which
+        makes a token such as U+3000 empty.)
+
+        Args:
+            path: the file.
+
+        Returns:
+            The vocabulary.
 
         Raises:
-            ModelError: the file is missing, is not UTF-8, or is no vocabulary.
+            ModelError: the file is missing, not UTF-8, or not a vocabulary.
+
+        Example:
+            >>> import tempfile
+            >>> from pathlib import Path
+            >>> vocabulary = Vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "play"])
+            >>> with tempfile.TemporaryDirectory() as directory:
+            ...     vocabulary.save(Path(directory) / "vocab.txt")
+            ...     Vocabulary.load(Path(directory) / "vocab.txt").tokens[-1]
+            'play'
         """
         try:
             data = path.read_bytes()
             text = data.decode("utf-8-sig")  # some editors put a byte order mark before the first token
         except OSError as error:
-            raise ModelError(f"{path}: cannot be read ({error.strerror}); name a vocab.txt") from None
+            raise ModelError(f"{path}: cannot be read ({error.strerror}); choose a vocab.txt file") from None
         except UnicodeDecodeError as error:
             line = error.object.count(b"\n", 0, error.start) + 1
             raise ModelError(f"{path}, line {line}: not UTF-8; save the file as UTF-8") from None
@@ -67,5 +115,21 @@ class Vocabulary:
         return cls(text.replace("\r\n", "\n").removesuffix("\n").split("\n"), str(path))
 
     def save(self, path: Path) -> None:
-        """Write a vocab.txt, atomically."""
+        """Write a vocab.txt file, atomically.
+
+        Args:
+            path: the file, which is replaced if it exists.
+
+        Raises:
+            OSError: writing failed.
+
+        Example:
+            >>> import tempfile
+            >>> from pathlib import Path
+            >>> vocabulary = Vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "play"])
+            >>> with tempfile.TemporaryDirectory() as directory:
+            ...     vocabulary.save(Path(directory) / "vocab.txt")
+            ...     (Path(directory) / "vocab.txt").read_text().splitlines()
+            ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'play']
+        """
         write_text(path, "".join(f"{token}\n" for token in self.tokens))

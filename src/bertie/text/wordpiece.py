@@ -1,7 +1,8 @@
-"""The tokenizer's kernels: clean, split into words, and match word pieces, in one linear pass.
+"""The tokenizer's kernels: clean and split text, and match WordPiece tokens.
 
-The rules are those of google-research/bert, tokenization.py. Pieces are matched by LinMaxMatch (Song et al.,
-Fast WordPiece Tokenization, arXiv:2012.15524), which reads no character twice: see bertie.text.trie.
+The rules follow tokenization.py of google-research/bert. Tokens are matched by LinMaxMatch (Song et
+al., Fast WordPiece Tokenization, arXiv:2012.15524), which reads no character twice; see
+bertie.text.trie. The time is linear in the length of the text.
 """
 
 from collections.abc import Sequence
@@ -13,8 +14,6 @@ import numpy.typing as npt
 from bertie.base.kernels import kernel
 from bertie.text.trie import INSIDE_WORD, WORD_START, Trie, grow
 from bertie.text.unicode import (
-    BLOCK_BITS,
-    BLOCK_MASK,
     CJK,
     DROPPED,
     FLAG_BITS,
@@ -27,9 +26,9 @@ from bertie.text.unicode import (
     Index,
     UnicodeTables,
     code_points,
-    entry_of,
     is_final_sigma,
-    order_marks,
+    lookup,
+    sort_marks,
     unicode_tables,
 )
 
@@ -37,18 +36,20 @@ Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 UInt32s = npt.NDArray[np.uint32]
 
-SPECIAL = DROPPED | SPACE | PUNCTUATION | CJK  # a cased text's characters that are not simply copied
+SPECIAL = DROPPED | SPACE | PUNCTUATION | CJK  # characters of a cased text that are not simply copied
 SPECIAL_LOWERCASE = SPECIAL | MAPPED | SEQUENCE | MARK
 CAPITAL_SIGMA, FINAL_SIGMA = 0x3A3, 0x3C2
 
 
 class Words(NamedTuple):
-    """The words of one text, in arrays large enough for any; only the beginnings are in use.
+    """The normalised words of one text.
 
-    codes      int32  the normalised characters
-    starts     int32  where each comes from in the text
-    ends       int32  and the end of that, with the accents stripped after it
-    word_ends  int32  where each word ends in `codes`
+    The arrays have room for the longest text; only their beginnings are used.
+
+    codes      int32  the normalised characters of all words
+    starts     int32  for each normalised character, the start of its source in the text
+    ends       int32  the end of its source, including stripped accents that follow it
+    word_ends  int32  for each word, its end in `codes`
     """
 
     codes: Int32s
@@ -58,110 +59,113 @@ class Words(NamedTuple):
 
 
 @kernel
+def decode_replacement(code: np.int64, entry: np.int64) -> tuple[np.int64, np.int64, np.int64]:
+    """Decode the result of lower-casing a character and stripping its accents.
+
+    Returns:
+        If it is one character: its code point, -1, 1. If it is a sequence: `code` unchanged, the
+        offset in `tables.sequences`, the length, which may be 0.
+    """
+    if entry & SEQUENCE:
+        return code, entry >> (FLAG_BITS + 2), (entry >> FLAG_BITS) & 3
+    if entry & MAPPED:
+        return entry >> FLAG_BITS, np.int64(-1), np.int64(1)
+    return code, np.int64(-1), np.int64(1)
+
+
+@kernel
 def split_text(
     text: UInt32s, begin: Index, end: Index, tables: UnicodeTables, lowercase: bool, words: Words
 ) -> int:
-    """Clean text[begin:end] and split it into `words`; gives their number."""
+    """Clean text[begin:end], split it into `words`, and return their number."""
+    # Without helper functions that take `words`: passing so many arrays costs more than their work.
     codes, starts, ends, word_ends = words
-    block_of, entries = tables.block_of, tables.entries
     special = SPECIAL_LOWERCASE if lowercase else SPECIAL
-    count = 0  # characters given out
+    count = 0  # characters written
     number = 0  # words ended
-    word = 0  # where the word begun stands in `codes`
-    run = 0  # where the marks to be ordered stand at the earliest
-    unordered = False
+    word = 0  # where the current word begins in `codes`
+    first_mark = -1  # the first mark in `codes` that may not be in canonical order yet
     for i in range(begin, end):
-        code: Index = np.int64(text[i])
-        entry = np.int64(entries[np.int64(block_of[code >> BLOCK_BITS]) << BLOCK_BITS | code & BLOCK_MASK])
+        code = np.int64(text[i])
+        entry = lookup(tables, code)
         if not entry & special:
-            codes[count] = code
-            starts[count] = i - begin
-            ends[count] = i - begin + 1
+            codes[count], starts[count], ends[count] = code, i - begin, i - begin + 1
             count += 1
             continue
         if entry & DROPPED:
             continue
-
-        # The character as it goes out: one code, or a run of several or none.
-        several = bool(lowercase and entry & SEQUENCE)
-        length, first = np.int64(1), np.int64(0)
-        if several:
-            length = (entry >> FLAG_BITS) & 3
-            first = entry >> (FLAG_BITS + 2)
-        elif lowercase and entry & MAPPED:
-            code = entry >> FLAG_BITS
+        offset, length = np.int64(-1), np.int64(1)
+        if lowercase:
+            code, offset, length = decode_replacement(code, entry)
             if text[i] == CAPITAL_SIGMA and is_final_sigma(tables, text, begin, end, i):
-                code = FINAL_SIGMA
-        if length == 0:
-            if count > word:
-                ends[count - 1] = i - begin + 1
-            if not entry & MARK:  # no order across it, though it goes
-                if unordered:
-                    order_marks(tables, codes, max(word, run), count)
-                    unordered = False
-                run = count
-            continue
-
-        alone = entry & CJK or (not several and entry_of(tables, code) & PUNCTUATION)
-        if (alone or entry & SPACE) and count > word:
-            if unordered:
-                order_marks(tables, codes, max(word, run), count)
-                unordered = False
+                code = np.int64(FINAL_SIGMA)
+        if length == 0 and count > word:
+            ends[count - 1] = i - begin + 1  # a stripped accent belongs to the character before it
+        is_word = entry & CJK or (offset < 0 and lookup(tables, code) & PUNCTUATION)
+        ends_word = (is_word or entry & SPACE) and count > word
+        # Marks are not reordered across a character that is not a mark, even if it is stripped.
+        if first_mark >= 0 and (ends_word or (length == 0 and not entry & MARK)):
+            sort_marks(tables, codes, first_mark, count)
+            first_mark = -1
+        if ends_word:
             word_ends[number] = count
-            number += 1
-            word = count
+            number, word = number + 1, count
         if entry & SPACE:
             continue
         for k in range(length):
-            if several:
-                code = np.int64(tables.sequences[first + k])
-            if lowercase and entry_of(tables, code) & MARK:
-                unordered = True
-            codes[count] = code
-            starts[count] = i - begin
-            ends[count] = i - begin + 1
+            if offset >= 0:
+                code = np.int64(tables.sequences[offset + k])
+            if lowercase and first_mark < 0 and lookup(tables, code) & MARK:
+                first_mark = count
+            codes[count], starts[count], ends[count] = code, i - begin, i - begin + 1
             count += 1
-        if alone:
+        if is_word:
             word_ends[number] = count
-            number += 1
-            word = count
+            number, word = number + 1, count
+    if first_mark >= 0:
+        sort_marks(tables, codes, first_mark, count)
     if count > word:
-        if unordered:
-            order_marks(tables, codes, max(word, run), count)
         word_ends[number] = count
         number += 1
     return number
 
 
 @kernel
-def match_words(
-    words: Words,
-    number: int,
-    trie: Trie,
-    unknown: int,
-    max_word_characters: int,
-    pieces: Int32s,
-    count: Index,
-) -> Index:
-    """Write the pieces of the first `number` of `words` to pieces[count:]; gives the new count.
+def write_token(rows: Int32s, i: Index, token: Index, start: Index, end: Index, word: Index) -> None:
+    """Write a token row: id, start and end in the text, index of the word."""
+    rows[i, 0] = token
+    rows[i, 1] = start
+    rows[i, 2] = end
+    rows[i, 3] = word
 
-    A row is the piece's id, its start and end in the text, and its word.
+
+@kernel
+def match_words(
+    words: Words, number: int, trie: Trie, unk_id: int, max_word_characters: int, rows: Int32s, count: Index
+) -> Index:
+    """Match the first `number` of `words`, and write token rows to rows[count:].
+
+    A word that the tokens cannot spell, or that has more than `max_word_characters` characters,
+    becomes `unk_id`.
+
+    Returns:
+        The new number of rows.
     """
     codes, starts, ends, word_ends = words
     symbols, cells, tokens, failures, pop_bounds, pops, lengths = trie
-    others = np.uint32(len(symbols) - 1)
+    unknown_symbol = np.uint32(len(symbols) - 1)
     begin = 0
     for word in range(number):
         end = word_ends[word]
         first = count
-        # Nodes are unsigned: numba then leaves out what allows for negative indices.
+        # Slots are unsigned, because numba then omits the code for negative indices.
         node = np.uint64(WORD_START)
-        piece = begin  # where the next piece to be given out begins
+        token_begin = begin  # of the next token to be written
         i = begin
-        matched = end - begin <= max_word_characters
-        while matched:
+        is_matched = end - begin <= max_word_characters
+        while is_matched:
             while i < end:
-                child = cells[node, 0] + symbols[min(codes[i], others)]
+                child = cells[node, 0] + symbols[min(codes[i], unknown_symbol)]
                 if cells[child, 1] != node:
                     break
                 node = np.uint64(child)
@@ -169,38 +173,29 @@ def match_words(
             if i == end and node == INSIDE_WORD:
                 break
             if tokens[node] >= 0:
-                pieces[count, 0] = tokens[node]
-                pieces[count, 1] = starts[piece]
-                pieces[count, 2] = ends[i - 1]
-                pieces[count, 3] = word
+                write_token(rows, count, tokens[node], starts[token_begin], ends[i - 1], word)
                 count += 1
-                piece = i
+                token_begin = i
                 node = np.uint64(INSIDE_WORD)
             elif failures[node] >= 0:
                 for k in range(pop_bounds[node, 0], pop_bounds[node, 1]):
-                    pieces[count, 0] = pops[k]
-                    pieces[count, 1] = starts[piece]
-                    piece += lengths[pops[k]]
-                    pieces[count, 2] = ends[piece - 1]
-                    pieces[count, 3] = word
+                    token_end = token_begin + lengths[pops[k]]
+                    write_token(rows, count, pops[k], starts[token_begin], ends[token_end - 1], word)
                     count += 1
+                    token_begin = token_end
                 node = np.uint64(failures[node])
             else:
-                matched = False
-        if not matched:
-            count = first
-            pieces[count, 0] = unknown
-            pieces[count, 1] = starts[begin]
-            pieces[count, 2] = ends[end - 1]
-            pieces[count, 3] = word
-            count += 1
+                is_matched = False
+        if not is_matched:
+            write_token(rows, first, unk_id, starts[begin], ends[end - 1], word)
+            count = first + 1
         begin = end
     return count
 
 
 @kernel
-def new_words(bounds: Int64s, lowercase: bool) -> Words:
-    """Room for the words of the longest of the texts that `bounds` cuts."""
+def allocate_words(bounds: Int64s, lowercase: bool) -> Words:
+    """Allocate arrays for the words of the longest of the texts with these bounds."""
     longest = 0
     for i in range(len(bounds) - 1):
         longest = max(longest, bounds[i + 1] - bounds[i])
@@ -211,61 +206,80 @@ def new_words(bounds: Int64s, lowercase: bool) -> Words:
 
 
 @kernel
-def encode_kernel(
+def encode_texts(
     text: UInt32s,
     bounds: Int64s,
     tables: UnicodeTables,
     lowercase: bool,
     trie: Trie,
-    unknown: int,
+    unk_id: int,
     max_word_characters: int,
 ) -> tuple[Int32s, Int64s]:
-    """The pieces of all texts, one row each (id, start, end, word), and where those of each text end."""
-    words = new_words(bounds, lowercase)
-    pieces = np.empty((len(text) // 4 + 16, 4), dtype=np.int32)  # English has four to five characters a piece
-    piece_bounds = np.zeros(len(bounds), dtype=np.int64)
+    """Encode texts without special tokens.
+
+    Args:
+        text, bounds: text i is text[bounds[i] : bounds[i + 1]], see `code_points`.
+        tables: the Unicode tables.
+        lowercase: lower-case and strip accents.
+        trie: the vocabulary.
+        unk_id: the id of [UNK].
+        max_word_characters: longer words become [UNK].
+
+    Returns:
+        Token rows, int32 (T, 4), and their bounds, int64 (n + 1,). A row has the id of the token,
+        its start and end in the text, and the index of its word in the text.
+    """
+    words = allocate_words(bounds, lowercase)
+    rows = np.empty((len(text) // 4 + 16, 4), dtype=np.int32)  # English has 4 to 5 characters per token
+    row_bounds = np.zeros(len(bounds), dtype=np.int64)
     count: Index = np.int64(0)
     for i in range(len(bounds) - 1):
         number = split_text(text, bounds[i], bounds[i + 1], tables, lowercase, words)
         characters = np.int64(words.word_ends[number - 1]) if number else 0
-        if count + characters > len(pieces):
-            pieces = grow(pieces, count + characters)
-        count = match_words(words, number, trie, unknown, max_word_characters, pieces, count)
-        piece_bounds[i + 1] = count
-    return pieces[:count], piece_bounds
+        if count + characters > len(rows):
+            rows = grow(rows, count + characters)
+        count = match_words(words, number, trie, unk_id, max_word_characters, rows, count)
+        row_bounds[i + 1] = count
+    return rows[:count], row_bounds
 
 
 @kernel
-def split_kernel(
+def split_texts(
     text: UInt32s, bounds: Int64s, tables: UnicodeTables, lowercase: bool
 ) -> tuple[Int32s, Int64s]:
-    """The normalised words of all texts and their bounds, each as an array of one column."""
-    words = new_words(bounds, lowercase)
+    """Split texts into normalised words.
+
+    The arguments have the same meaning as in `encode_texts`.
+
+    Returns:
+        The characters of all words, int32 (C, 1), and the bounds of the words, int64 (W + 1, 1).
+    """
+    words = allocate_words(bounds, lowercase)
     codes = np.empty((len(text) + 16, 1), dtype=np.int32)
     word_bounds = np.zeros((len(text) // 4 + 16, 1), dtype=np.int64)
-    count, ended = np.int64(0), np.int64(0)
+    character_count, word_count = np.int64(0), np.int64(0)
     for i in range(len(bounds) - 1):
         number = split_text(text, bounds[i], bounds[i + 1], tables, lowercase, words)
         length = np.int64(words.word_ends[number - 1]) if number else 0
-        if count + length > len(codes):
-            codes = grow(codes, count + length)
+        if character_count + length > len(codes):
+            codes = grow(codes, character_count + length)
         for k in range(length):
-            codes[count + k, 0] = words.codes[k]
-        if ended + number + 1 > len(word_bounds):
-            word_bounds = grow(word_bounds, ended + number + 1)
+            codes[character_count + k, 0] = words.codes[k]
+        if word_count + number + 1 > len(word_bounds):
+            word_bounds = grow(word_bounds, word_count + number + 1)
         for word in range(number):
-            word_bounds[ended + word + 1, 0] = count + words.word_ends[word]
-        count += length
-        ended += number
-    return codes[:count], word_bounds[: ended + 1]
+            word_bounds[word_count + word + 1, 0] = character_count + words.word_ends[word]
+        character_count += length
+        word_count += number
+    return codes[:character_count], word_bounds[: word_count + 1]
 
 
 def split_words(texts: Sequence[str], lowercase: bool) -> tuple[UInt32s, Int64s]:
-    """Clean the texts and split them into words, without a vocabulary (to count words for learning one).
+    """Clean texts and split them into normalised words, without a vocabulary.
 
     Returns:
-        The characters of all normalised words, uint32 (C,), and bounds, int64 (W + 1,): word i is
+        The code points of all words, uint32 (C,), and bounds, int64 (W + 1,): word i is
         codes[bounds[i] : bounds[i + 1]].
     """
-    codes, bounds = split_kernel(*code_points(texts), unicode_tables(), lowercase)
+    codes, bounds = split_texts(*code_points(texts), unicode_tables(), lowercase)
     return codes[:, 0].view(np.uint32), bounds[:, 0]

@@ -1,10 +1,11 @@
-"""Learn a vocabulary from Wikipedia: ours against the WordPiece trainer of `tokenizers`, on the same files.
+"""Compare the vocabulary trainers of bertie and `tokenizers`, on Wikipedia.
 
-    python benchmarks/learning.py [FILES=20] [SIZE=30000] [WORKERS=2]
+    python benchmarks/wordpiece_trainer.py [FILES=20] [SIZE=30000] [WORKERS=2]
 
-Ours merges by frequency, as theirs does, and by likelihood. Each learner runs in a process of its own, from
-the files to the list of tokens, so that its memory is its own. The text held out is another file; all
-vocabularies are applied by our tokenizer.
+bertie merges pairs by frequency, as `tokenizers` does, and by likelihood. Every trainer runs in a
+separate process, from the files to the list of tokens, so that its memory can be measured. The
+vocabularies are compared by the tokens per word on a file that is not in the training text;
+bertie's tokenizer applies all of them. The data are in BERTIE_DATA, or in ../shared/data.
 """
 
 import os
@@ -27,14 +28,14 @@ DATA = Path(os.environ.get("BERTIE_DATA") or Path(__file__).parents[2] / "shared
 HELD_OUT = DATA / "text/wikipedia-small/wiki_00"
 
 
-def learn_ours(merges: Merges, files: list[Path], size: int, workers: int) -> list[str]:
+def train_bertie(merges: Merges, files: list[Path], size: int, workers: int) -> list[str]:
     started = time.perf_counter()
     words, counts = count_words(files, True, workers)
     print(f"  {len(words):,} words counted in {time.perf_counter() - started:.1f} s", file=sys.stderr)
     return learn_vocabulary(words, counts, size, merges)
 
 
-def learn_theirs(files: list[Path], size: int, workers: int) -> list[str]:
+def train_tokenizers(files: list[Path], size: int, workers: int) -> list[str]:
     os.environ["RAYON_NUM_THREADS"] = str(workers)
     import tokenizers
 
@@ -45,20 +46,20 @@ def learn_theirs(files: list[Path], size: int, workers: int) -> list[str]:
     return sorted(ids, key=ids.__getitem__)
 
 
-LEARNERS = {
-    "frequency": partial(learn_ours, "frequency"),
-    "likelihood": partial(learn_ours, "likelihood"),
-    "tokenizers": learn_theirs,
+TRAINERS = {
+    "frequency": partial(train_bertie, "frequency"),
+    "likelihood": partial(train_bertie, "likelihood"),
+    "tokenizers": train_tokenizers,
 }
 
 
-def run_learner(name: str, count: int, size: int, workers: int) -> None:
-    """Learn in this process; print the seconds and the megabytes it took, then the tokens."""
+def run_trainer(name: str, count: int, size: int, workers: int) -> None:
+    """Train in this process; print seconds, megabytes and tokens, one per line."""
     files = list_inputs([DATA / "text/wikipedia/*.xz"])[:count]
     started = time.perf_counter()
-    tokens = LEARNERS[name](files, size, workers)
+    tokens = TRAINERS[name](files, size, workers)
     seconds = time.perf_counter() - started
-    # Workers are counted each as large as the largest.
+    # An upper bound: the system reports only the largest of the child processes.
     memory = getrusage(RUSAGE_SELF).ru_maxrss + workers * getrusage(RUSAGE_CHILDREN).ru_maxrss
     print(seconds, memory / 1e3, *tokens, sep="\n")
 
@@ -70,21 +71,21 @@ def main(count: int = 20, size: int = 30_000, workers: int = 2) -> None:
         for file in list_inputs([DATA / "text/wikipedia/*.xz"])[:count]
         for document in read_documents(file)
     ) / 1e6  # fmt: skip
-    print(f"{count} files, {megabytes:.0f} MB of text, {size:,} entries, {workers} workers or threads")
-    for name in LEARNERS:
+    print(f"{count} files, {megabytes:.0f} MB of text, {size:,} tokens, {workers} workers or threads")
+    for name in TRAINERS:
         command = [sys.executable, __file__, name, str(count), str(size), str(workers)]
         output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
         seconds, memory, *tokens = output.split("\n")[:-1]
         encoding = Tokenizer(Vocabulary(tokens)).encode_batch(held_out, add_special_tokens=False)
         words = np.count_nonzero(np.diff(encoding.word_ids, prepend=-1))
         print(
-            f"{name:12} {float(seconds):6.1f} s  {float(memory):6.0f} MB  {len(tokens):,} entries"
-            f"  {len(encoding.input_ids) / words:.4f} tokens a word"
+            f"{name:12} {float(seconds):6.1f} s  {float(memory):6.0f} MB  {len(tokens):,} tokens"
+            f"  {len(encoding.input_ids) / words:.4f} tokens per word"
         )
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] and sys.argv[1] in LEARNERS:
-        run_learner(sys.argv[1], *map(int, sys.argv[2:]))
+    if sys.argv[1:2] and sys.argv[1] in TRAINERS:
+        run_trainer(sys.argv[1], *map(int, sys.argv[2:]))
     else:
         main(*map(int, sys.argv[1:]))
