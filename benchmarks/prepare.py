@@ -1,13 +1,16 @@
-"""`bertie prepare` from start to last sync, on inputs of every shape: time, and the largest process's memory.
+"""Measure `bertie prepare`: its time, and the memory of its largest process.
 
     python benchmarks/prepare.py [WORKERS=2] [INPUT …]
 
-The inputs, all made of the 200 MB of Wikipedia in a temporary folder (3 GB at most at a time):
-  xz          the 20 .xz files as they are
+The whole command is timed, up to its last fsync. The inputs are made from the 200 MB of
+Wikipedia in a temporary folder, which takes up to 3 GB:
+
+  xz          the 20 original .xz files
   document    one plain file of 100 MB, which is one document
-  tiny        100,000 plain files of a paragraph or two
-  jsonl-x1    62.5 MB in one file; jsonl-x4, jsonl-x16: 250 MB and 1 GB
-Without names, all of them in turn.
+  tiny        100,000 plain files of a paragraph each
+  jsonl-x1    one file of 62.5 MB; jsonl-x4 and jsonl-x16 are 250 MB and 1 GB
+
+Without arguments, all inputs are measured in this order.
 """
 
 import json
@@ -26,8 +29,8 @@ WIKIPEDIA = DATA / "text/wikipedia/*.xz"
 JSONL_BYTES = 62_500_000
 
 
-def texts() -> Iterator[str]:
-    """Articles, over and over, but no two of them equal."""
+def repeat_articles() -> Iterator[str]:
+    """Yield the articles over and over, with a different text each time."""
     for copy in count():
         for path in list_inputs([WIKIPEDIA]):
             for document in read_documents(path):
@@ -39,11 +42,12 @@ def use_files(_: Path) -> list[Path]:
 
 
 def write_document(folder: Path) -> list[Path]:
-    return [write_up_to(folder / "document.txt", 100_000_000, (f"{text}\n\n" for text in texts()))]
+    texts = (f"{text}\n\n" for text in repeat_articles())
+    return [write_up_to(folder / "document.txt", 100_000_000, texts)]
 
 
-def write_tiny(folder: Path) -> list[Path]:
-    paragraphs = (line for text in texts() for line in text.split("\n") if len(line) > 500)
+def write_tiny_files(folder: Path) -> list[Path]:
+    paragraphs = (line for text in repeat_articles() for line in text.split("\n") if len(line) > 500)
     for number in range(100_000):
         path = folder / f"{number // 1000:03}" / f"{number:06}.txt"
         path.parent.mkdir(exist_ok=True)
@@ -53,13 +57,14 @@ def write_tiny(folder: Path) -> list[Path]:
 
 def write_jsonl(factor: int) -> Callable[[Path], list[Path]]:
     def write(folder: Path) -> list[Path]:
-        lines = (json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts())
+        lines = (json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in repeat_articles())
         return [write_up_to(folder / "articles.jsonl", factor * JSONL_BYTES, lines)]
 
     return write
 
 
 def write_up_to(path: Path, size: int, parts: Iterator[str]) -> Path:
+    """Write parts to a file until it has `size` bytes."""
     with path.open("wb") as file:
         while file.tell() < size:
             file.write(next(parts).encode())
@@ -69,7 +74,7 @@ def write_up_to(path: Path, size: int, parts: Iterator[str]) -> Path:
 INPUTS: dict[str, Callable[[Path], list[Path]]] = {
     "xz": use_files,
     "document": write_document,
-    "tiny": write_tiny,
+    "tiny": write_tiny_files,
     "jsonl-x1": write_jsonl(1),
     "jsonl-x4": write_jsonl(4),
     "jsonl-x16": write_jsonl(16),
@@ -77,6 +82,7 @@ INPUTS: dict[str, Callable[[Path], list[Path]]] = {
 
 
 def measure(name: str, workers: int) -> None:
+    """Prepare one of the inputs and print its figures."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         (folder / "in").mkdir()
@@ -90,18 +96,17 @@ def measure(name: str, workers: int) -> None:
         log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT)
         actions = [(os.POSIX_SPAWN_DUP2, log, 1), (os.POSIX_SPAWN_DUP2, log, 2)]
         started = time.perf_counter()
-        process = os.posix_spawn(
-            sys.executable, [str(a) for a in arguments], os.environ, file_actions=actions
-        )
-        # The usage of a process has that of the children it waited for: the peak is the largest one's.
-        _, status, usage = os.wait4(process, 0)
+        pid = os.posix_spawn(sys.executable, [str(a) for a in arguments], os.environ, file_actions=actions)
+        # The process has waited for its workers, so `ru_maxrss` is the peak of the largest process.
+        _, status, usage = os.wait4(pid, 0)
         seconds = time.perf_counter() - started
         os.close(log)
         if status:
             sys.exit((folder / "log").read_text())
+        cpu_seconds, peak_megabytes = usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1e3
         print(
             f"{name:10} {size / 1e6:7.1f} MB of text  {seconds:6.1f} s  {size / 1e6 / seconds:5.1f} MB/s"
-            f"  {usage.ru_utime + usage.ru_stime:6.1f} s of CPU  {usage.ru_maxrss / 1e3:5.0f} MB at most"
+            f"  {cpu_seconds:6.1f} s of CPU time  {peak_megabytes:5.0f} MB peak memory"
         )
 
 

@@ -1,7 +1,8 @@
-"""Pre-training examples in plain Python, from the description of google-research/bert's algorithm.
+"""Make examples as google-research/bert does, written from its description.
 
-Slow and literal, over lists of tokens, with nothing of the package: what the kernels are tested against.
-The random numbers come from `random()` and `randint(first, last)`, both inclusive, in google's order.
+This is slow and literal Python on lists of tokens. It shares no code with the package, so the
+kernels are tested against it. It draws random numbers with `random()` and `randint(first, last)`,
+both bounds included, in the order of google's code.
 """
 
 import random
@@ -15,7 +16,7 @@ Document = list[Sentence]
 CLS, SEP, MASK = 2, 3, 4
 
 
-class Randomness(Protocol):
+class RandomSource(Protocol):
     def random(self) -> float: ...
     def randint(self, first: int, last: int, /) -> int: ...
 
@@ -42,46 +43,48 @@ def document_pairs(
     index: int,
     max_tokens: int,
     short_probability: float,
-    rng: Randomness,
+    rng: RandomSource,
     kind: str = "random",
 ) -> list[Pair]:
-    """The pairs of document `index`; random segments come from any of `documents`.
+    """Make the pairs of document `index`.
 
-    Of the other kinds, "order" is that of ALBERT's create_pretraining_data.py; "near" is ours alone.
+    Random segments come from any of `documents`. The kind "order" follows ALBERT's
+    create_pretraining_data.py. The kind "near" exists in bertie only.
     """
     target = max_tokens
     if rng.random() < short_probability:
         target = rng.randint(2, max_tokens)
     pairs = []
-    waiting = list(documents[index])
-    while waiting:
+    remaining = list(documents[index])
+    while remaining:
         chunk = []
-        while waiting and sum(map(len, chunk)) < target:
-            chunk.append(waiting.pop(0))
+        while remaining and sum(map(len, chunk)) < target:
+            chunk.append(remaining.pop(0))
         a_sentences = 1 if len(chunk) == 1 else rng.randint(1, len(chunk) - 1)
-        a, rest = flat(chunk[:a_sentences]), chunk[a_sentences:]
+        a, rest = flatten(chunk[:a_sentences]), chunk[a_sentences:]
         if not rest or rng.random() < 0.5:
             if kind == "order" and rest:
-                pair = Pair(flat(rest), a, True)
+                pair = Pair(flatten(rest), a, True)
             else:
-                waiting = rest + waiting
-                a_end = len(documents[index]) - len(waiting)
+                remaining = rest + remaining
+                a_end = len(documents[index]) - len(remaining)
                 b = []
                 if kind == "near":
                     b = near_segment(documents[index], a_end - a_sentences, a_end, target - len(a), rng)
                 pair = Pair(a, b or random_segment(documents, index, target - len(a), rng), True)
         else:
-            pair = Pair(a, flat(rest), False)
+            pair = Pair(a, flatten(rest), False)
         truncate(pair, max_tokens, rng)
         pairs.append(pair)
     return pairs
 
 
-def flat(sentences: list[Sentence]) -> list[int]:
+def flatten(sentences: list[Sentence]) -> list[int]:
     return [token for sentence in sentences for token in sentence]
 
 
-def random_segment(documents: list[Document], index: int, target: int, rng: Randomness) -> list[int]:
+def random_segment(documents: list[Document], index: int, target: int, rng: RandomSource) -> list[int]:
+    """Draw a segment of another document than `index`, if ten draws find one."""
     other = index
     for _ in range(10):
         if other == index:
@@ -95,40 +98,40 @@ def random_segment(documents: list[Document], index: int, target: int, rng: Rand
     return segment
 
 
-def near_segment(document: Document, a_start: int, a_end: int, target: int, rng: Randomness) -> list[int]:
-    """A passage of the document with a sentence or more between it and A; empty where there is none."""
-    far = [place for place in range(len(document)) if place < a_start - 1 or place > a_end]
-    if not far:
+def near_segment(document: Document, a_start: int, a_end: int, target: int, rng: RandomSource) -> list[int]:
+    """Draw a segment at least one sentence away from A; empty if there is none."""
+    candidates = [index for index in range(len(document)) if index < a_start - 1 or index > a_end]
+    if not candidates:
         return []
-    place = far[rng.randint(0, len(far) - 1)]
-    segment = list(document[place])
-    while len(segment) < target and place + 1 in far:
-        place += 1
-        segment += document[place]
+    index = candidates[rng.randint(0, len(candidates) - 1)]
+    segment = list(document[index])
+    while len(segment) < target and index + 1 in candidates:
+        index += 1
+        segment += document[index]
     return segment
 
 
-def truncate(pair: Pair, max_tokens: int, rng: Randomness) -> None:
+def truncate(pair: Pair, max_tokens: int, rng: RandomSource) -> None:
     while len(pair.a) + len(pair.b) > max_tokens:
         longer = pair.a if len(pair.a) > len(pair.b) else pair.b
         longer.pop(0 if rng.random() < 0.5 else -1)
 
 
-def words_of(tokens: list[int], continuation_mask: Collection[int]) -> list[list[int]]:
-    """The places of each word: of one token, where there are no continuations."""
+def group_words(tokens: list[int], continuation_ids: Collection[int]) -> list[list[int]]:
+    """Group positions into words; without `continuation_ids`, each word is one token."""
     words: list[list[int]] = []
-    for place, token in enumerate(tokens):
+    for position, token in enumerate(tokens):
         if token in (CLS, SEP):
             continue
-        if words and token in continuation_mask:
-            words[-1].append(place)
+        if words and token in continuation_ids:
+            words[-1].append(position)
         else:
-            words.append([place])
+            words.append([position])
     return words
 
 
-def choose(words: list[list[int]], count: int) -> list[int]:
-    """The places to be predicted: the words as they come, less those that would be too much."""
+def choose_positions(words: list[list[int]], count: int) -> list[int]:
+    """Choose the positions to predict: words in order, unless they exceed the count."""
     chosen: list[int] = []
     for word in words:
         if len(chosen) + len(word) <= count:
@@ -142,18 +145,18 @@ def mask(
     max_predictions: int,
     vocabulary_size: int,
     rng: random.Random,
-    continuation_mask: Collection[int] = (),
+    continuation_ids: Collection[int] = (),
 ) -> tuple[list[int], list[int]]:
-    """The tokens after masking, and the places that were chosen, ascending."""
-    words = words_of(tokens, continuation_mask)
+    """Return the tokens after masking, and the chosen positions in ascending order."""
+    words = group_words(tokens, continuation_ids)
     rng.shuffle(words)
-    chosen = choose(words, min(max_predictions, max(1, round(len(tokens) * masking_rate))))
+    chosen = choose_positions(words, min(max_predictions, max(1, round(len(tokens) * masking_rate))))
     masked = list(tokens)
-    for place in chosen:
+    for position in chosen:
         if rng.random() < 0.8:
-            masked[place] = MASK
+            masked[position] = MASK
         elif rng.random() >= 0.5:
-            masked[place] = rng.randint(0, vocabulary_size - 1)
+            masked[position] = rng.randint(0, vocabulary_size - 1)
     return masked, sorted(chosen)
 
 
@@ -164,12 +167,12 @@ def document_examples(
     max_predictions: int,
     vocabulary_size: int,
     rng: random.Random,
-    continuation_mask: Collection[int] = (),
+    continuation_ids: Collection[int] = (),
 ) -> list[Example]:
-    """The examples of one document, with the defaults of the original release."""
+    """Make the examples of one document, with the defaults of the original release."""
     examples = []
     for pair in document_pairs(documents, index, max_seq_length - 3, 0.1, rng):
         original = [CLS, *pair.a, SEP, *pair.b, SEP]
-        masked, positions = mask(original, 0.15, max_predictions, vocabulary_size, rng, continuation_mask)
+        masked, positions = mask(original, 0.15, max_predictions, vocabulary_size, rng, continuation_ids)
         examples.append(Example(original, masked, positions, pair))
     return examples

@@ -1,4 +1,4 @@
-"""Shards and vocabularies to make examples of, and what stood in an example before masking."""
+"""Shards and vocabularies to make examples from."""
 
 import itertools
 import random
@@ -11,13 +11,13 @@ from bertie.corpus.examples import Examples
 from bertie.corpus.shards import Shard
 from bertie.text.vocabulary import Vocabulary
 
-FIRST_WORD = 5  # [PAD] [UNK] [CLS] [SEP] [MASK] come before, as in the oracle
+FIRST_WORD = 5  # the ids before it are [PAD] [UNK] [CLS] [SEP] [MASK], as in the oracle
 
 
-def vocabulary_of(size: int, continuation_mask: Collection[int] = ()) -> Vocabulary:
+def make_vocabulary(size: int, continuation_ids: Collection[int] = ()) -> Vocabulary:
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     ids = range(len(special), size)
-    return Vocabulary(special + [f"{'##' * (token_id in continuation_mask)}{token_id}" for token_id in ids])
+    return Vocabulary(special + [f"{'##' * (token_id in continuation_ids)}{token_id}" for token_id in ids])
 
 
 def make_shard(documents: list[Document], dtype: type = np.uint16) -> Shard:
@@ -29,8 +29,8 @@ def make_shard(documents: list[Document], dtype: type = np.uint16) -> Shard:
     )
 
 
-def make_documents(count: int, seed: int, vocabulary_size: int, sentences: int = 20) -> list[Document]:
-    """Documents of random lengths, in sentences of random lengths."""
+def random_documents(count: int, seed: int, vocabulary_size: int, sentences: int = 20) -> list[Document]:
+    """Make documents of random lengths, with sentences of random lengths."""
     rng = random.Random(seed)
     return [
         [
@@ -42,25 +42,25 @@ def make_documents(count: int, seed: int, vocabulary_size: int, sentences: int =
 
 
 def numbered_shard(sentence_lengths: list[list[int]], first: int = FIRST_WORD) -> Shard:
-    """A shard in which no token comes twice: an id is its place plus `first`."""
+    """Make a shard in which the id of each token is its position plus `first`."""
     ends = np.cumsum([length for document in sentence_lengths for length in document])
     document_ends = np.cumsum([len(document) for document in sentence_lengths])
     return Shard(np.arange(first, first + ends[-1], dtype=np.uint32), ends, document_ends)
 
 
 def numbered_corpus() -> tuple[list[Shard], Vocabulary]:
-    """Two shards of some blocks, no token twice."""
+    """Make two shards of several blocks each, without repeated tokens."""
     rng = random.Random(7)
     lengths = [
         [[rng.randint(3, 60) for _ in range(rng.randint(1, 80))] for _ in range(150)] for _ in range(2)
     ]
     first = numbered_shard(lengths[0])
     second = numbered_shard(lengths[1], FIRST_WORD + len(first.tokens))
-    return [first, second], vocabulary_of(FIRST_WORD + len(first.tokens) + len(second.tokens))
+    return [first, second], make_vocabulary(FIRST_WORD + len(first.tokens) + len(second.tokens))
 
 
-def unmasked(examples: Examples) -> list[list[int]]:
-    """The tokens of each example as they were before masking."""
+def original_tokens(examples: Examples) -> list[list[int]]:
+    """Return the tokens of each example as they were before masking."""
     ids = examples.input_ids.copy()
     ids[examples.masked_positions] = examples.masked_labels
     return [ids[start:end].tolist() for start, end in itertools.pairwise(examples.bounds)]

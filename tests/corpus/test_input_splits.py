@@ -1,4 +1,4 @@
-"""Tasks cover the inputs once, in order, and are about equal."""
+"""Tasks cover the inputs once, in order, and are of about equal size."""
 
 import json
 from pathlib import Path
@@ -9,51 +9,51 @@ import pytest
 
 from bertie.base.errors import DataError
 from bertie.corpus import input_splits
-from bertie.corpus.documents import Document, Problems
-from bertie.corpus.input_splits import InputSplit, cut_into_tasks, read_splits
+from bertie.corpus.documents import Document, InputErrors
+from bertie.corpus.input_splits import InputSplit, read_splits, split_inputs
 from bertie.corpus.readers import list_inputs, read_documents
 
 
 @pytest.fixture(autouse=True)
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(input_splits, "TASK_BYTES", 1000)
-    monkeypatch.setattr(input_splits, "FILE_BYTES", 10)
+    monkeypatch.setattr(input_splits, "FILE_OVERHEAD_BYTES", 10)
 
 
 def read_tasks(tasks: list[list[InputSplit]]) -> list[Document]:
-    return [document for task in tasks for document in read_splits(task, "text", Problems())]
+    return [document for task in tasks for document in read_splits(task, "text", InputErrors())]
 
 
-def test_tasks_cover_the_files_and_are_about_equal(tmp_path: Path) -> None:
+def test_tasks_cover_all_files_in_order(tmp_path: Path) -> None:
     for name, count in (("a.jsonl", 1), ("b.jsonl", 400), ("c.jsonl", 1), ("d.jsonl", 30)):
         text = "".join(json.dumps({"text": f"{name} {index}"}) + "\n" for index in range(count))
         (tmp_path / name).write_text(text)
     inputs = list_inputs([tmp_path])
-    tasks = cut_into_tasks(inputs)
+    tasks = split_inputs(inputs)
     assert read_tasks(tasks) == [document for path in inputs for document in read_documents(path)]
-    assert all(sum(span.size for span in task) <= 1000 for task in tasks)
+    assert all(sum(split.size for split in task) <= 1000 for task in tasks)
     assert len(tasks) >= 9
 
 
-def test_small_files_share_tasks_by_number_too(tmp_path: Path) -> None:
+def test_many_small_files_fill_several_tasks(tmp_path: Path) -> None:
     for number in range(200):
         (tmp_path / f"{number:03}.txt").write_text("Text.")
-    assert [len(task) for task in cut_into_tasks(list_inputs([tmp_path]))] == [67, 67, 66]
+    assert [len(task) for task in split_inputs(list_inputs([tmp_path]))] == [67, 67, 66]
 
 
-def test_tables_are_cut_by_row_groups(tmp_path: Path) -> None:
+def test_parquet_files_are_split_by_row_groups(tmp_path: Path) -> None:
     table = pyarrow.table({"text": [f"Text {number}." for number in range(1000)]})
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet", row_group_size=150)
-    tasks = cut_into_tasks([tmp_path / "a.parquet"])
+    tasks = split_inputs([tmp_path / "a.parquet"])
     assert len(tasks) == 7
     assert [document.text for document in read_tasks(tasks)] == table["text"].to_pylist()
 
 
-def test_a_large_file_that_is_no_text_is_counted_once(tmp_path: Path) -> None:
+def test_large_binary_file_is_counted_once(tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(bytes(5000))
     for format in (None, "jsonl"):
-        problems = Problems("skip")
-        assert cut_into_tasks([tmp_path / "a.bin"], format, problems) == []
-        assert problems.counts == {"binary_files": 1}
-    with pytest.raises(DataError, match=r"a\.bin: binary"):
-        cut_into_tasks([tmp_path / "a.bin"])
+        errors = InputErrors("skip")
+        assert split_inputs([tmp_path / "a.bin"], format, errors) == []
+        assert errors.counts == {"binary_files": 1}
+    with pytest.raises(DataError, match=r"a\.bin: a binary file"):
+        split_inputs([tmp_path / "a.bin"])

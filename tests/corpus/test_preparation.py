@@ -1,4 +1,4 @@
-"""Preparation against its definition, and the same bytes whatever happens on the way."""
+"""Preparation follows its definition, with the same bytes after any interruption."""
 
 import json
 import multiprocessing
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +39,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def texts() -> list[str]:
-    """300 documents: duplicates, near and far; empty ones; sentences without tokens; one that is long."""
+    """Make 300 documents: among them duplicates, empty ones, and a long one."""
     generator = random.Random(0)
     texts = []
     for number in range(300):
@@ -69,16 +70,13 @@ def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def list_documents(shards: list[Shard]) -> list[tuple[tuple[int, ...], ...]]:
-    """Documents of sentences of ids."""
+    """Return the documents of shards as sentences of ids."""
     documents = []
     for shard in shards:
         sentences = [tuple(ids.tolist()) for ids in np.split(shard.tokens, shard.sentence_ends)[:-1]]
-        documents += [tuple(part) for part in _cut(sentences, shard.document_ends.tolist())]
+        ends = shard.document_ends.tolist()
+        documents += [tuple(sentences[start:end]) for start, end in pairwise([0, *ends])]
     return documents
-
-
-def _cut(items: list[tuple[int, ...]], ends: list[int]) -> list[list[tuple[int, ...]]]:
-    return [items[start:stop] for start, stop in zip([0, *ends], ends, strict=False)]
 
 
 def read_tree(path: Path) -> dict[str, bytes]:
@@ -89,7 +87,7 @@ def read_tree(path: Path) -> dict[str, bytes]:
 def expected(
     tmp_path_factory: pytest.TempPathFactory, inputs: list[Path], tokenizer: Path
 ) -> dict[str, bytes]:
-    """The files that one undisturbed run on one worker writes."""
+    """Return the files that an uninterrupted run on one worker writes."""
     output = tmp_path_factory.mktemp("expected") / "corpus"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(input_splits, "TASK_BYTES", 4000)
@@ -97,7 +95,9 @@ def expected(
     return read_tree(output)
 
 
-def test_equals_the_definition(tmp_path: Path, inputs: list[Path], texts: list[str], tokenizer: Path) -> None:
+def test_corpus_follows_its_definition(
+    tmp_path: Path, inputs: list[Path], texts: list[str], tokenizer: Path
+) -> None:
     manifest = prepare(inputs, tokenizer, tmp_path / "corpus", workers=1, held_out=0.1)
     corpus = Corpus.open(tmp_path / "corpus")
     corpus.verify()
@@ -105,35 +105,35 @@ def test_equals_the_definition(tmp_path: Path, inputs: list[Path], texts: list[s
     assert Tokenizer.load(corpus.tokenizer_directory).fingerprint == manifest.tokenizer_fingerprint
 
     reference = Tokenizer.load(tokenizer)
-    wanted = []
+    expected = []
     for text in dict.fromkeys(texts):
         encoded = [reference.encode_batch([s], add_special_tokens=False) for s in split_sentences(text)]
         document = tuple(tuple(e.input_ids.tolist()) for e in encoded if len(e.input_ids))
         if document:
-            wanted.append(document)
+            expected.append(document)
     train, held_out = list_documents(corpus.train), list_documents(corpus.held_out)
-    assert sorted(train + held_out) == sorted(wanted)
-    assert train == [document for document in wanted if document in set(train)]  # in the order of the inputs
+    assert sorted(train + held_out) == sorted(expected)
+    assert train == [document for document in expected if document in set(train)], "order of the inputs"
     assert 10 < len(held_out) < 60  # of 294, at 0.1
     assert not set(train) & set(held_out)
     assert (manifest.train.documents, manifest.held_out.documents) == (len(train), len(held_out))
     assert manifest.train.sentences == sum(map(len, train))
     assert manifest.train.tokens == sum(len(sentence) for document in train for sentence in document)
-    assert manifest.duplicates_dropped == len(texts) - manifest.empty_documents_dropped - len(wanted) >= 3
+    assert manifest.duplicates_dropped == len(texts) - manifest.empty_documents_dropped - len(expected) >= 3
     assert manifest.empty_documents_dropped == 3
     assert manifest.empty_sentences_dropped == 3
     assert not (tmp_path / "corpus/parts").exists()
 
 
 @pytest.mark.parametrize("workers", [2, 4])
-def test_more_workers_write_the_same_bytes(
+def test_number_of_workers_does_not_change_the_bytes(
     tmp_path: Path, inputs: list[Path], tokenizer: Path, expected: dict[str, bytes], workers: int
 ) -> None:
     prepare(inputs, tokenizer, tmp_path / "corpus", workers, held_out=0.1)
     assert read_tree(tmp_path / "corpus") == expected
 
 
-def test_a_killed_worker_changes_nothing(
+def test_killed_worker_does_not_change_the_bytes(
     tmp_path: Path, inputs: list[Path], tokenizer: Path, expected: dict[str, bytes]
 ) -> None:
     killed = []
@@ -161,25 +161,25 @@ from pathlib import Path
 from bertie.corpus import assembly, input_splits, preparation
 
 input_splits.TASK_BYTES = 4000
-room, calls = sys.argv[1:3]
-module = assembly if room == "_assemble_shard" else preparation
-function = getattr(module, room)
-left = int(calls)
+name, calls = sys.argv[1:3]
+module = assembly if name == "_assemble_shard" else preparation
+function = getattr(module, name)
+remaining = int(calls)
 
-def die_in_time(*arguments):
-    global left
-    left -= 1
-    if left == 0:
+def die_at_last_call(*arguments):
+    global remaining
+    remaining -= 1
+    if remaining == 0:
         os.kill(os.getpid(), signal.SIGKILL)
     return function(*arguments)
 
-setattr(module, room, die_in_time)
+setattr(module, name, die_at_last_call)
 preparation.prepare([Path(p) for p in sys.argv[5:]], Path(sys.argv[3]), Path(sys.argv[4]), 1, 0.1)
 """
 
 
 @pytest.mark.parametrize(("function", "calls"), [("write_hashes", 3), ("_assemble_shard", 2)])
-def test_a_killed_and_restarted_run_goes_on(
+def test_killed_run_resumes(
     tmp_path: Path,
     inputs: list[Path],
     tokenizer: Path,
@@ -189,21 +189,13 @@ def test_a_killed_and_restarted_run_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     output = tmp_path / "corpus"
-    command = [
-        sys.executable,
-        "-c",
-        KILLED_RUN,
-        function,
-        str(calls),
-        str(tokenizer),
-        str(output),
-        *map(str, inputs),
-    ]
+    arguments = [function, str(calls), str(tokenizer), str(output), *map(str, inputs)]
+    command = [sys.executable, "-c", KILLED_RUN, *arguments]
     environment = {**os.environ, "PYTHONPATH": str(Path(bertie.__file__).parents[1])}
     killed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    done = len(list((output / "parts").glob("0*")))
-    assert done
+    finished_parts = len(list((output / "parts").glob("0*")))
+    assert finished_parts
     with pytest.raises(DataError, match="not a prepared corpus"):
         Corpus.open(output)
 
@@ -212,10 +204,10 @@ def test_a_killed_and_restarted_run_goes_on(
     monkeypatch.setattr(preparation, "_write_part", lambda *a: (written.append(a), write_part(*a)))
     prepare(inputs, tokenizer, output, workers=1, held_out=0.1)
     assert read_tree(output) == expected
-    assert len(written) == len(input_splits.cut_into_tasks(inputs)) - done
+    assert len(written) == len(input_splits.split_inputs(inputs)) - finished_parts
 
 
-def test_batches_and_buckets_are_of_no_account(
+def test_batch_and_bucket_sizes_do_not_change_the_bytes(
     tmp_path: Path,
     inputs: list[Path],
     tokenizer: Path,
@@ -224,7 +216,7 @@ def test_batches_and_buckets_are_of_no_account(
 ) -> None:
     monkeypatch.setattr(word_counts, "BATCH_CHARACTERS", 500)
     monkeypatch.setattr(assembly, "BUCKET_DOCUMENTS", 16)
-    monkeypatch.setattr(assembly, "CHUNK_TOKENS", 40)
+    monkeypatch.setattr(assembly, "COPY_TOKENS", 40)
     prepare(inputs, tokenizer, tmp_path / "corpus", workers=1, held_out=0.1)
     assert read_tree(tmp_path / "corpus") == expected
 
@@ -241,14 +233,14 @@ def test_shards_are_even_and_hold_enough_documents(
     assert list_documents(corpus.train) == list_documents(Corpus.open(tmp_path / "whole").train)
     assert min(len(shard.document_ends) for shard in corpus.train) >= 20
     sizes = sorted(len(shard.tokens) for shard in corpus.train)
-    assert sizes[0] > 0.5 * sizes[-2]  # the longest document makes one shard longer than the others
+    assert sizes[0] > 0.5 * sizes[-2]  # one shard is longer because of the longest document
 
     monkeypatch.setattr(assembly, "MIN_SHARD_DOCUMENTS", 140)
     prepare(inputs, tokenizer, tmp_path / "few", workers=1)
     assert [len(s.document_ends) >= 140 for s in Corpus.open(tmp_path / "few").train] == [True, True]
 
 
-def test_order_of_the_inputs_does_not_decide_what_is_held_out(
+def test_held_out_documents_do_not_depend_on_input_order(
     tmp_path: Path, inputs: list[Path], tokenizer: Path
 ) -> None:
     prepare(inputs, tokenizer, tmp_path / "forward", workers=1, held_out=0.1)
@@ -261,7 +253,7 @@ def test_order_of_the_inputs_does_not_decide_what_is_held_out(
     ("documents", "held_out", "counts"),
     [(25, 1e-9, (23, 2)), (25, 0.0, (25, 0)), (5, 1e-9, (5, 0)), (3, 0.999999, (1, 2)), (1, 0.5, (1, 0))],
 )
-def test_small_corpora(
+def test_small_corpora_hold_out_two_documents_or_none(
     tmp_path: Path, tokenizer: Path, documents: int, held_out: float, counts: tuple[int, int]
 ) -> None:
     lines = [json.dumps({"text": f"ab {'ef ' * number}"}) + "\n" for number in range(documents)]
@@ -270,10 +262,9 @@ def test_small_corpora(
     assert (manifest.train.documents, manifest.held_out.documents) == counts
 
 
-def test_long_documents_are_prepared_in_pieces(
+def test_pieces_of_long_documents_do_not_change_the_bytes(
     tmp_path: Path, texts: list[str], tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files of a document each, among them equal ones, give the same whether they come in pieces or not."""
     (tmp_path / "in").mkdir()
     for number, text in enumerate([*texts[:60], "\n".join(texts[60:])]):
         (tmp_path / f"in/{number:03}.txt").write_bytes(text.encode())
@@ -284,30 +275,31 @@ def test_long_documents_are_prepared_in_pieces(
     pieces = prepare(inputs, tokenizer, tmp_path / "pieces", workers=1, format="plain")
     assert pieces == whole
     assert whole.duplicates_dropped == 1
-    assert whole.empty_documents_dropped == 1  # "\u200b\n\ufffd" is no empty file, unlike the other two
+    assert whole.empty_documents_dropped == 1  # "\u200b\n\ufffd"; the other two empty texts are empty files
     assert whole.skipped == {"empty_files": 2}
     assert read_tree(tmp_path / "pieces") == read_tree(tmp_path / "whole")
 
 
-def test_what_cannot_be_read(tmp_path: Path, inputs: list[Path], tokenizer: Path) -> None:
-    """It stops a run, which then goes on by leaving it out: counted, named and nothing else changed."""
+def test_run_stopped_by_bad_input_resumes_and_skips_it(
+    tmp_path: Path, inputs: list[Path], tokenizer: Path
+) -> None:
     (tmp_path / "good.jsonl").write_bytes(inputs[0].read_bytes())
     (tmp_path / "empty.txt").touch()
     (tmp_path / os.fsdecode(b"picture\xff.png")).write_bytes(b"\x89PNG\0")
     bad = inputs[1].read_bytes().replace(b'{"text"', b'{"text', 2)
     (tmp_path / "bad.jsonl").write_bytes(bad)
-    found = list_inputs([tmp_path])
+    files = list_inputs([tmp_path])
     output = tmp_path / "corpus"
-    with pytest.raises(DataError, match=r"bad\.jsonl: line 1: not valid JSON"):
-        prepare(found, tokenizer, output, workers=1)
-    manifest = prepare(found, tokenizer, output, workers=2, on_error="skip")
+    with pytest.raises(DataError, match=r"bad\.jsonl, line 1: not valid JSON"):
+        prepare(files, tokenizer, output, workers=1)
+    manifest = prepare(files, tokenizer, output, workers=2, on_error="skip")
     assert manifest.skipped == {"binary_files": 1, "empty_files": 1, "malformed_documents": 2}
     skipped = [line.removeprefix(str(tmp_path)).split(" ")[:3] for line in read_skipped(output)]
     assert skipped == [
-        ["/bad.jsonl:", "line", "1:"],
-        ["/bad.jsonl:", "line", "2:"],
-        ["/empty.txt:", "there", "is"],
-        ["/picture\udcff.png:", "binary,", "or"],
+        ["/bad.jsonl,", "line", "1:"],
+        ["/bad.jsonl,", "line", "2:"],
+        ["/empty.txt:", "the", "file"],
+        ["/picture\udcff.png:", "a", "binary"],
     ]
     clean = tmp_path / "clean.jsonl"
     clean.write_bytes(b"".join(bad.splitlines(keepends=True)[2:]))
@@ -315,20 +307,20 @@ def test_what_cannot_be_read(tmp_path: Path, inputs: list[Path], tokenizer: Path
     assert manifest == expected.model_copy(update={"skipped": manifest.skipped})
 
 
-def test_nothing_but_what_cannot_be_read(tmp_path: Path, tokenizer: Path) -> None:
+def test_error_without_text_names_the_first_skipped_input(tmp_path: Path, tokenizer: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\0")
-    with pytest.raises(DataError, match=r"no text in any document .*; .*a\.txt: binary"):
+    with pytest.raises(DataError, match=r"no text in any document .*; .*a\.txt: a binary file"):
         prepare([tmp_path / "a.txt"], tokenizer, tmp_path / "corpus", workers=1, on_error="skip")
 
 
-def test_inputs_without_text(tmp_path: Path, tokenizer: Path) -> None:
+def test_inputs_without_text_leave_no_output(tmp_path: Path, tokenizer: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": " "}\n')
     with pytest.raises(DataError, match=r"a\.jsonl: no text"):
         prepare([tmp_path / "a.jsonl"], tokenizer, tmp_path / "corpus", workers=1)
     assert not (tmp_path / "corpus").exists()
 
 
-def test_inputs_without_text_cost_no_folder_that_was_there(tmp_path: Path, tokenizer: Path) -> None:
+def test_inputs_without_text_keep_an_existing_folder(tmp_path: Path, tokenizer: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": " "}\n')
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to("folder")
@@ -337,30 +329,30 @@ def test_inputs_without_text_cost_no_folder_that_was_there(tmp_path: Path, token
     assert list((tmp_path / "folder").iterdir()) == []
 
 
-def test_a_share_that_is_none(tmp_path: Path, inputs: list[Path], tokenizer: Path) -> None:
-    with pytest.raises(SettingsError, match=r"held_out = 1\.5: expected a share"):
+def test_held_out_fraction_must_be_below_one(tmp_path: Path, inputs: list[Path], tokenizer: Path) -> None:
+    with pytest.raises(SettingsError, match=r"held_out = 1\.5: expected a fraction"):
         prepare(inputs, tokenizer, tmp_path / "corpus", workers=1, held_out=1.5)
 
 
-@pytest.mark.parametrize("what", ["corpus", "parts", "files", "hidden", "temporary", "file"])
-def test_nothing_is_overwritten(
-    tmp_path: Path, inputs: list[Path], tokenizer: Path, what: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("existing", ["corpus", "parts", "files", "hidden", "temporary", "file"])
+def test_existing_output_is_not_overwritten(
+    tmp_path: Path, inputs: list[Path], tokenizer: Path, existing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = tmp_path / "output"
-    if what == "corpus":
+    if existing == "corpus":
         prepare(inputs[:1], tokenizer, output, workers=1)
-        message = "already holds a prepared corpus"
-    elif what == "parts":
+        message = "already contains a prepared corpus"
+    elif existing == "parts":
         with monkeypatch.context() as patch:
-            patch.setattr(preparation, "decide_fates", _interrupt)
+            patch.setattr(preparation, "assign_documents", _interrupt)
             with pytest.raises(KeyboardInterrupt):
                 prepare(inputs, tokenizer, output, workers=1)
-        message = "unfinished work on other inputs or settings"
-    elif what in ("files", "hidden", "temporary"):
+        message = "an unfinished corpus of other inputs or settings"
+    elif existing in ("files", "hidden", "temporary"):
         output.mkdir()
-        name = {"files": "thesis.tex", "hidden": ".env", "temporary": ".thesis.tmp"}[what]
+        name = {"files": "thesis.tex", "hidden": ".env", "temporary": ".thesis.tmp"}[existing]
         (output / name).touch()
-        message = rf"holds other files \({name}\)"
+        message = rf"contains other files \({name}\)"
     else:
         output.touch()
         message = "is a file"
@@ -374,8 +366,9 @@ def _interrupt(*arguments: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_real_articles(tmp_path: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranges of a real file, with a real vocabulary: every article arrives, nearly nothing is unknown."""
+def test_every_real_article_is_prepared_with_few_unknown_tokens(
+    tmp_path: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(input_splits, "TASK_BYTES", 300_000)
     article_bytes = (shared_data / "text/wikipedia-small/wiki_00").read_bytes()[:2_000_000]
     whole = article_bytes[: article_bytes.rindex(b"</doc>\n") + 7]

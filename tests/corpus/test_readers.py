@@ -1,4 +1,4 @@
-"""Formats, ranges, compression, and what is said about damaged files."""
+"""Reading and listing inputs: formats, ranges, compression, damaged files."""
 
 import bz2
 import errno
@@ -7,6 +7,7 @@ import json
 import lzma
 import os
 import random
+import re
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 
 from bertie.base.errors import DataError, SettingsError
 from bertie.corpus import readers
-from bertie.corpus.documents import Document, Problems
+from bertie.corpus.documents import Document, InputErrors
 from bertie.corpus.formats import Format, detect_format
 from bertie.corpus.readers import list_inputs, read_documents
 
@@ -68,14 +69,14 @@ WRITERS: dict[Format, Callable[[list[list[str]], int], str]] = {
 @pytest.mark.parametrize("format", WRITERS)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(DOCUMENTS, st.integers(0, 2), st.lists(st.integers(1, 400), max_size=6))
-def test_ranges_give_each_document_once(
+def test_every_document_is_in_exactly_one_range(
     tmp_path: Path, format: Format, documents: list[list[str]], blanks: int, cuts: list[int]
 ) -> None:
     path = tmp_path / "file"
     data = WRITERS[format](documents, blanks).encode()
     path.write_bytes(data)
     edges = [0, *sorted({cut for cut in cuts if cut < len(data)}), None]
-    found = [
+    texts = [
         document.text.rstrip("\n")
         for start, stop in pairwise(edges)
         for document in read_documents(path, format, start or 0, stop)
@@ -83,14 +84,16 @@ def test_ranges_give_each_document_once(
     if format == "wikipedia":
         documents = [[" ".join(line.split()) for line in lines] for lines in documents]
     strip = str.strip if format == "wikiextractor" else str
-    assert found == [strip("\n".join(lines)) for lines in documents]
+    assert texts == [strip("\n".join(lines)) for lines in documents]
 
 
 @pytest.mark.parametrize("format", WRITERS)
 @pytest.mark.parametrize(
     ("suffix", "compress"), [(".gz", gzip), (".bz2", bz2), (".xz", lzma), (".zst", zstandard)]
 )
-def test_compressed_files(tmp_path: Path, format: Format, suffix: str, compress: object) -> None:
+def test_compressed_files_are_read_and_damage_is_reported(
+    tmp_path: Path, format: Format, suffix: str, compress: object
+) -> None:
     text = WRITERS[format]([["One is here.", "Two."], ["Three is é."]] * 9, 0)
     plain, compressed = tmp_path / "file.txt", tmp_path / f"file.txt{suffix}"
     plain.write_text(text, encoding="utf-8")
@@ -99,33 +102,33 @@ def test_compressed_files(tmp_path: Path, format: Format, suffix: str, compress:
     assert detect_format(compressed) == format
     assert list(read_documents(compressed)) == list(read_documents(plain))
     compressed.write_bytes(data[:-12])
-    with pytest.raises(DataError, match=rf"file\.txt\{suffix}: damaged or cut-off"):
+    with pytest.raises(DataError, match=rf"file\.txt\{suffix}: damaged or truncated"):
         list(read_documents(compressed))
     compressed.write_bytes(b"no such thing")
     with pytest.raises(DataError, match=rf"file\.txt\{suffix}: "):
         list(read_documents(compressed))
 
 
-def test_a_files_end_ends_a_document(tmp_path: Path) -> None:
-    """google-research/bert joins the last document of a file to the first of the next (trap 13)."""
+def test_end_of_file_ends_a_document(tmp_path: Path) -> None:
+    """google-research/bert joins it with the first document of the next file."""
     for name, text in (("a", "One.\n\nTwo."), ("b", "Three.\n\nFour.\n")):
         (tmp_path / name).write_text(text)
     texts = [d.text.strip() for path in list_inputs([tmp_path]) for d in read_documents(path, "sentences")]
     assert texts == ["One.", "Two.", "Three.", "Four."]
 
 
-def test_the_last_line_may_lack_its_end(tmp_path: Path) -> None:
+def test_missing_final_newline_does_not_change_the_document(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("One.\nTwo.\n\nOne.\nTwo.")
     assert len({document.text for document in read_documents(tmp_path / "a.txt", "sentences")}) == 1
 
 
-def test_lines_are_sentences_only_where_the_format_says_so() -> None:
+def test_lines_are_sentences_only_if_the_format_says_so() -> None:
     text = "One. Two.\nThree.\n \n"
-    assert Document(text, lines_are_sentences=True).sentences() == ["One. Two.", "Three."]
-    assert Document(text).sentences() == ["One. ", "Two.", "Three."]
+    assert Document(text, lines_are_sentences=True).split_sentences() == ["One. Two.", "Three."]
+    assert Document(text).split_sentences() == ["One. ", "Two.", "Three."]
 
 
-def test_titles_are_dropped_and_entities_resolved(tmp_path: Path) -> None:
+def test_wikiextractor_titles_and_entities_are_removed(tmp_path: Path) -> None:
     path = tmp_path / "wiki_00"
     path.write_text(
         '<doc id="1" title="A">\nA\n\nA &lt; B &amp;amp; C.\n</doc>\n<doc id="2" title="B">\nC\n</doc>\n'
@@ -133,11 +136,11 @@ def test_titles_are_dropped_and_entities_resolved(tmp_path: Path) -> None:
     assert [document.text for document in read_documents(path)] == ["A < B &amp; C.", "C"]
 
 
-def test_byte_order_marks_and_carriage_returns_are_no_text(tmp_path: Path) -> None:
+def test_byte_order_marks_and_carriage_returns_are_dropped(tmp_path: Path) -> None:
     path = tmp_path / "file.txt"
     path.write_bytes(b"\xef\xbb\xbfOne.\r\nTwo.\r\n\r\nThree.\r\n")
     assert next(read_documents(path, "plain")).text[0] == "O"
-    assert [document.sentences() for document in read_documents(path, "sentences")] == [
+    assert [document.split_sentences() for document in read_documents(path, "sentences")] == [
         ["One.", "Two."],
         ["Three."],
     ]
@@ -162,7 +165,7 @@ PARAGRAPHS = (
         ("a.txt", '{"text": "A"}\n', "jsonl"),
     ],
 )
-def test_detection(tmp_path: Path, name: str, text: str, format: str) -> None:
+def test_format_is_detected(tmp_path: Path, name: str, text: str, format: str) -> None:
     (tmp_path / name).write_text(text)
     assert detect_format(tmp_path / name) == format
 
@@ -171,12 +174,12 @@ def test_wrapped_lines_are_joined(tmp_path: Path) -> None:
     (tmp_path / "book.txt").write_text(WRAPPED * 2)
     (document,) = read_documents(tmp_path / "book.txt")
     assert (
-        document.sentences()
+        document.split_sentences()
         == ["It was a dark night, and the rain fell in torrents, save when it was checked."] * 2
     )
 
 
-def test_detection_on_real_files(shared_data: Path) -> None:
+def test_format_of_real_files_is_detected(shared_data: Path) -> None:
     text = shared_data / "text"
     assert detect_format(text / "wikipedia-small/wiki_00") == "wikiextractor"
     assert detect_format(text / "google-bert-sample_text.txt") == "sentences"
@@ -188,39 +191,41 @@ def test_detection_on_real_files(shared_data: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("a.txt", b"some text \0 and more", "a.txt: binary, or text in UTF-16"),
-        ("a.txt", "Text.".encode("utf-16"), "a.txt: binary, or text in UTF-16"),
-        ("a.txt", b"cut off: \xe2\x82", "a.txt: line 1: not UTF-8"),
-        ("a.json", b'[\n  {"text": "a"},\n', "a.json: one JSON array; write one object a line"),
-        ("a.txt", b"good\nb\xe4d\n", "a.txt: line 2: not UTF-8"),
-        ("a.txt", b"One is.\nTwo is.\n\nThree is.\nFo\xffr is.\n", "a.txt: line 5: not UTF-8"),
-        ("a.jsonl", b'{"text": "a"}\n{"text": \n', "a.jsonl: line 2: not valid JSON"),
+        ("a.txt", b"some text \0 and more", "a.txt: a binary file, or text in UTF-16"),
+        ("a.txt", "Text.".encode("utf-16"), "a.txt: a binary file, or text in UTF-16"),
+        ("a.txt", b"cut off: \xe2\x82", "a.txt, line 1: not UTF-8"),
+        ("a.json", b'[\n  {"text": "a"},\n', "a.json: a single JSON array; write one object per line"),
+        ("a.txt", b"good\nb\xe4d\n", "a.txt, line 2: not UTF-8"),
+        ("a.txt", b"One is.\nTwo is.\n\nThree is.\nFo\xffr is.\n", "a.txt, line 5: not UTF-8"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": \n', "a.jsonl, line 2: not valid JSON"),
         (
             "a.jsonl",
             b'{"text": "a"}\n\n{"txt": "a"}\n',
-            'a.jsonl: line 3: expected an object with a string under "text"',
+            'a.jsonl, line 3: expected a JSON object with a string under "text"',
         ),
-        ("a.jsonl", b'{"text": 1}\n', "a.jsonl: line 1: expected an object"),
-        ("a.jsonl", b"[]\n", "a.jsonl: line 1: expected an object"),
-        ("a.jsonl", b'{"text": ' + b"9" * 5000 + b"}\n", "a.jsonl: line 1: not valid JSON"),
-        ("a.jsonl", b'{"text": ' + b"[" * 100_000 + b"\n", "a.jsonl: line 1: expected an object"),
+        ("a.jsonl", b'{"text": 1}\n', "a.jsonl, line 1: expected a JSON object"),
+        ("a.jsonl", b"[]\n", "a.jsonl, line 1: expected a JSON object"),
+        ("a.jsonl", b'{"text": ' + b"9" * 5000 + b"}\n", "a.jsonl, line 1: not valid JSON"),
+        ("a.jsonl", b'{"text": ' + b"[" * 100_000 + b"\n", "a.jsonl, line 1: expected a JSON object"),
         (
             "wiki",
             b'<doc id="1" title="A">\nA\n\nText\n',
-            r"wiki: line 1: this <doc> is not closed; the file is cut off",
+            r"wiki, line 1: <doc> is not closed, so the file is cut off",
         ),
         (
             "wiki",
             b'<doc title="A">\n</doc>\n<doc title="B">\n<doc title="C">\n',
-            "wiki: line 3: .* before the next one",
+            "wiki, line 3: .* before the next one",
         ),
-        ("wiki", b'<doc title="A">\nA\n\nT\xffxt\n</doc>\n', "wiki: line 4: not UTF-8"),
-        ("dump", b"<mediawiki>\n<page>\n<ns>0\n</page>\n", "dump: line 2: a <page> that is not well-formed"),
-        ("a.parquet", b"PAR1 and no more", "a.parquet: damaged or cut off"),
-        ("a.arrow", b"no such thing", "a.arrow: damaged or cut off"),
+        ("wiki", b'<doc title="A">\nA\n\nT\xffxt\n</doc>\n', "wiki, line 4: not UTF-8"),
+        ("dump", b"<mediawiki>\n<page>\n<ns>0\n</page>\n", "dump, line 2: <page> is not well-formed"),
+        ("a.parquet", b"PAR1 and no more", "a.parquet: damaged or truncated"),
+        ("a.arrow", b"no such thing", "a.arrow: damaged or truncated"),
     ],
 )
-def test_messages(tmp_path: Path, name: str, data: bytes, message: str) -> None:
+def test_error_names_the_file_the_line_and_the_problem(
+    tmp_path: Path, name: str, data: bytes, message: str
+) -> None:
     (tmp_path / name).write_bytes(data)
     with pytest.raises(DataError, match=message) as error:
         list(read_documents(tmp_path / name))
@@ -254,58 +259,62 @@ GOOD_LINE = b'{"text": "Good."}\n'
         ),
     ],
 )
-def test_what_is_skipped_is_counted_and_named(
+def test_skipped_inputs_are_counted_and_named(
     tmp_path: Path, name: str, data: bytes, kept: int, counts: dict[str, int]
 ) -> None:
     (tmp_path / name).write_bytes(data)
-    problems = Problems("skip")
-    assert len(list(read_documents(tmp_path / name, problems=problems))) == kept
-    assert problems.counts == counts
-    assert len(problems.messages) == sum(counts.values())
-    assert all(message.startswith(f"{tmp_path / name}: ") for message in problems.messages)
+    errors = InputErrors("skip")
+    assert len(list(read_documents(tmp_path / name, errors=errors))) == kept
+    assert errors.counts == counts
+    assert len(errors.messages) == sum(counts.values())
+    location = re.compile(rf"{re.escape(str(tmp_path / name))}(, line \d+)?: ")
+    assert all(map(location.match, errors.messages))
 
 
-def test_a_cut_off_file_gives_what_came_before(tmp_path: Path) -> None:
+def test_cut_off_file_gives_the_documents_before_the_cut(tmp_path: Path) -> None:
     lines = [json.dumps({"text": random.Random(number).randbytes(40).hex()}) + "\n" for number in range(9000)]
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress("".join(lines).encode())[:-1000])
-    problems = Problems("skip")
-    kept = [document.text for document in read_documents(tmp_path / "a.jsonl.gz", problems=problems)]
+    errors = InputErrors("skip")
+    kept = [document.text for document in read_documents(tmp_path / "a.jsonl.gz", errors=errors)]
     assert len(kept) > 4500
     assert kept == [json.loads(line)["text"] for line in lines[: len(kept)]]
-    assert problems.counts == {"unreadable_files": 1}
+    assert errors.counts == {"unreadable_files": 1}
 
 
-def test_an_empty_file_stops_nothing(tmp_path: Path) -> None:
+def test_empty_file_never_stops_a_run(tmp_path: Path) -> None:
     (tmp_path / "a.txt").touch()
-    problems = Problems("stop")
-    assert list(read_documents(tmp_path / "a.txt", problems=problems)) == []
-    assert problems.messages == [f"{tmp_path / 'a.txt'}: there is no text in this file; leave it out"]
+    errors = InputErrors("stop")
+    assert list(read_documents(tmp_path / "a.txt", errors=errors)) == []
+    message = f"{tmp_path / 'a.txt'}: the file holds no text; remove it from the inputs"
+    assert errors.messages == [message]
 
 
 @given(st.integers(0, 200), st.integers(0, 200))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_lines_are_counted_from_the_start_of_the_file(tmp_path: Path, start: int, length: int) -> None:
+def test_errors_in_ranges_count_lines_from_the_start_of_the_file(
+    tmp_path: Path, start: int, length: int
+) -> None:
     lines = [GOOD_LINE, b"{\n", b"\n", b"bad\n", GOOD_LINE, b"worse\n"] * 3
     (tmp_path / f"{start}-{length}.jsonl").write_bytes(b"".join(lines))
     begins = [sum(map(len, lines[:index])) for index in range(len(lines))]
-    problems = Problems("skip")
+    errors = InputErrors("skip")
     path = tmp_path / f"{start}-{length}.jsonl"
-    list(read_documents(path, "jsonl", start, start + length, problems=problems))
-    bad = [
+    list(read_documents(path, "jsonl", start, start + length, errors=errors))
+    expected = [
         index + 1
         for index, begin in enumerate(begins)
         if start <= begin < start + length and lines[index] in (b"{\n", b"bad\n", b"worse\n")
     ]
-    assert [int(message.split("line ")[1].split(":")[0]) for message in problems.messages] == bad
+    assert [int(message.split("line ")[1].split(":")[0]) for message in errors.messages] == expected
 
 
-def test_half_a_surrogate_pair_becomes_a_replacement_character(tmp_path: Path) -> None:
+def test_half_a_surrogate_pair_becomes_u_fffd(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(r'{"text": "a\ud800b \ud83d\ude00"}')
     (document,) = read_documents(tmp_path / "a.jsonl")
     assert document.text == "a\ufffdb \U0001f600"
 
 
-def test_the_key_of_the_text(tmp_path: Path) -> None:
+def test_column_names_the_key_of_the_text(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "No.", "body": "Yes."}')
     assert [d.text for d in read_documents(tmp_path / "a.jsonl", column="body")] == ["Yes."]
 
@@ -314,32 +323,34 @@ def test_the_key_of_the_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize("format", ["plain", "wrapped"])
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 @given(st.text("aé .\n\r\u2028", min_size=1).filter(str.strip), st.integers(1, 9))
-def test_long_documents_come_in_pieces(
-    tmp_path: Path, suffix: str, format: Format, text: str, piece: int
+def test_long_documents_are_cut_into_pieces(
+    tmp_path: Path, suffix: str, format: Format, text: str, piece_characters: int
 ) -> None:
     path = tmp_path / f"a.txt{suffix}"
     path.write_bytes(lzma.compress(text.encode()) if suffix else text.encode())
     (whole,) = read_documents(path, format)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(readers, "PIECE_CHARACTERS", piece)
+        patch.setattr(readers, "PIECE_CHARACTERS", piece_characters)
         pieces = list(read_documents(path, format))
-    assert [document.unfinished for document in pieces] == [True] * (len(pieces) - 1) + [False]
-    found = "".join(document.text for document in pieces)
-    if format == "plain" or max(map(len, text.encode().split(b"\n"))) < piece:
-        assert found == whole.text
-    else:  # a line that is cut becomes two
-        assert "".join(found.split()) == "".join(whole.text.split())
+    assert [piece.is_continued for piece in pieces] == [True] * (len(pieces) - 1) + [False]
+    joined = "".join(piece.text for piece in pieces)
+    if format == "plain" or max(map(len, text.encode().split(b"\n"))) < piece_characters:
+        assert joined == whole.text
+    else:  # a line longer than a piece becomes two lines
+        assert "".join(joined.split()) == "".join(whole.text.split())
 
 
-def test_a_long_document_enters_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_document_with_an_error_is_skipped_completely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(readers, "PIECE_CHARACTERS", 10)
     (tmp_path / "a.txt").write_bytes(b"Good line.\n" * 9 + b"\xff")
-    problems = Problems("skip")
-    assert list(read_documents(tmp_path / "a.txt", "plain", problems=problems)) == []
-    assert problems.messages[0].startswith(f"{tmp_path / 'a.txt'}: line 10: not UTF-8")
+    errors = InputErrors("skip")
+    assert list(read_documents(tmp_path / "a.txt", "plain", errors=errors)) == []
+    assert errors.messages[0].startswith(f"{tmp_path / 'a.txt'}, line 10: not UTF-8")
 
 
-def test_tables(tmp_path: Path) -> None:
+def test_parquet_files_are_read_by_column(tmp_path: Path) -> None:
     texts = ["One. Two.", "Three."]
     pyarrow.parquet.write_table(pyarrow.table({"text": texts, "n": [1, 2]}), tmp_path / "a.parquet")
     assert [document.text for document in read_documents(tmp_path / "a.parquet")] == texts
@@ -347,16 +358,17 @@ def test_tables(tmp_path: Path) -> None:
         list(read_documents(tmp_path / "a.parquet", column="body"))
 
 
-def test_rows_without_text(tmp_path: Path) -> None:
+def test_rows_without_text_are_skipped(tmp_path: Path) -> None:
     column = pyarrow.array([b"One.", b"\xff", None], pyarrow.binary()).view(pyarrow.string())
     pyarrow.parquet.write_table(pyarrow.table({"text": column}), tmp_path / "a.parquet")
-    problems = Problems("skip")
-    assert [d.text for d in read_documents(tmp_path / "a.parquet", problems=problems)] == ["One."]
-    assert problems.counts == {"misencoded_documents": 1, "malformed_documents": 1}
-    assert [message.split(": ")[1] for message in problems.messages] == ["row 2", "row 3"]
+    errors = InputErrors("skip")
+    assert [d.text for d in read_documents(tmp_path / "a.parquet", errors=errors)] == ["One."]
+    assert errors.counts == {"misencoded_documents": 1, "malformed_documents": 1}
+    locations = [message.removeprefix(f"{tmp_path}/").split(": ")[0] for message in errors.messages]
+    assert locations == ["a.parquet, row 2", "a.parquet, row 3"]
 
 
-def test_a_saved_data_set(tmp_path: Path) -> None:
+def test_saved_data_set_is_read(tmp_path: Path) -> None:
     """The layout of `datasets.DatasetDict.save_to_disk`."""
     for split in ("test", "train"):
         (tmp_path / split).mkdir()
@@ -370,13 +382,13 @@ def test_a_saved_data_set(tmp_path: Path) -> None:
     assert texts == [f"{split} {number}" for split in ("test", "train") for number in range(600)]
 
 
-def test_a_saved_data_set_in_use(tmp_path: Path) -> None:
+def test_caches_of_a_saved_data_set_are_not_listed(tmp_path: Path) -> None:
     for name in ("data-00000-of-00001.arrow", "cache-0123456789abcdef.arrow", "dataset_info.json"):
         (tmp_path / name).touch()
     assert [file.name for file in list_inputs([tmp_path])] == ["data-00000-of-00001.arrow"]
 
 
-def test_missing_inputs(tmp_path: Path) -> None:
+def test_missing_inputs_are_reported(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="nothing: no such file"):
         list(read_documents(tmp_path / "nothing"))
@@ -386,7 +398,7 @@ def test_missing_inputs(tmp_path: Path) -> None:
         list_inputs([tmp_path / "empty"])
 
 
-def test_inputs_are_listed_sorted_once_and_without_hidden_ones(tmp_path: Path) -> None:
+def test_inputs_are_listed_once_sorted_and_not_hidden(tmp_path: Path) -> None:
     for name in ("b/2.txt", "b/1.txt", "a.txt", ".hidden/x.txt", "b/.x.txt", "c.xz"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
@@ -398,7 +410,7 @@ def test_inputs_are_listed_sorted_once_and_without_hidden_ones(tmp_path: Path) -
     assert listed == ["1.txt", "2.txt", "a.txt"]
 
 
-def test_links_are_followed_and_a_folder_is_read_once(tmp_path: Path) -> None:
+def test_symlinks_are_followed_and_folders_listed_once(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere/a.txt").touch()
     (tmp_path / "in").mkdir()
@@ -408,14 +420,14 @@ def test_links_are_followed_and_a_folder_is_read_once(tmp_path: Path) -> None:
     assert list_inputs([tmp_path / "in"]) == [tmp_path / "in/first/a.txt"]
 
 
-def test_a_link_to_nothing_is_named(tmp_path: Path) -> None:
+def test_broken_symlink_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.txt").touch()
     (tmp_path / "b.txt").symlink_to(tmp_path / "gone.txt")
-    with pytest.raises(DataError, match=r"b\.txt: a link that leads to nothing; mend it"):
+    with pytest.raises(DataError, match=r"b\.txt: broken symlink; fix or remove it"):
         list_inputs([tmp_path])
 
 
-def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "locked").mkdir()
     (tmp_path / "a.txt").touch()
     scan = os.scandir
@@ -426,24 +438,24 @@ def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pyte
         return scan(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    with pytest.raises(DataError, match=r"locked: cannot be read \(Permission denied\)"):
+    with pytest.raises(DataError, match=r"locked: cannot read this folder \(Permission denied\)"):
         list_inputs([tmp_path])
 
 
-def test_a_pattern_of_folders_names_their_files(tmp_path: Path) -> None:
+def test_pattern_may_match_folders(tmp_path: Path) -> None:
     for name in ("in1/a.txt", "in2/b.txt"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).touch()
     assert [path.name for path in list_inputs([tmp_path / "in?"])] == ["a.txt", "b.txt"]
 
 
-def test_what_is_there_but_no_file_is_not_called_missing(tmp_path: Path) -> None:
+def test_named_pipe_is_rejected_as_not_a_regular_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(DataError, match="pipe: no regular file; write what it gives to one"):
+    with pytest.raises(DataError, match="pipe: not a regular file; save its output to a file first"):
         list_inputs([tmp_path / "pipe"])
 
 
-def test_what_a_run_writes_is_no_input(tmp_path: Path) -> None:
+def test_excluded_folders_are_not_listed(tmp_path: Path) -> None:
     for name in ("in/a.txt", "in/out/vocab.txt", "in/out/text/b.txt"):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).touch()
@@ -452,7 +464,7 @@ def test_what_a_run_writes_is_no_input(tmp_path: Path) -> None:
         return [file.name for file in list_inputs([tmp_path / path for path in paths], [tmp_path / "in/out"])]
 
     assert names("in") == names("in/**") == ["a.txt"]
-    assert names("in/a.txt", "in/out") == ["a.txt"]  # a shell's in/*
-    assert names("in/out/text") == ["b.txt"]  # a model's folder with text in it, and the model's tokenizer
-    with pytest.raises(DataError, match="no files but the tokenizer's and the output's"):
+    assert names("in/a.txt", "in/out") == ["a.txt"]  # as a shell expands in/*
+    assert names("in/out/text") == ["b.txt"]  # such as text kept in the folder of a model
+    with pytest.raises(DataError, match="no files besides those of the tokenizer and the output"):
         names("in/out")

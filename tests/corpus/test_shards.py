@@ -1,7 +1,7 @@
-"""The format: what is written is read again, and damage is named."""
+"""Shards are read back as written, and damaged files are named."""
 
 import json
-from itertools import pairwise
+from itertools import compress, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from bertie.base.errors import DataError
 from bertie.corpus.shards import (
     Corpus,
-    Counts,
     Manifest,
     Shard,
+    SplitCounts,
     count_split,
     read_shard,
     record_file,
@@ -24,7 +24,7 @@ from bertie.corpus.shards import (
     write_shard,
 )
 
-Documents = list[list[list[int]]]  # documents of sentences of ids
+Documents = list[list[list[int]]]  # ids of sentences of documents
 SENTENCE = st.lists(st.integers(0, 65_535), min_size=1, max_size=4)
 DOCUMENTS = st.lists(st.lists(SENTENCE, min_size=1, max_size=4), max_size=6)
 
@@ -46,7 +46,9 @@ def list_documents(shard: Shard) -> Documents:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(DOCUMENTS, max_size=3), st.sampled_from([30_522, 65_536, 65_537]))
-def test_pieces_are_joined(tmp_path: Path, pieces: list[Documents], vocabulary_size: int) -> None:
+def test_pieces_are_written_as_one_shard(
+    tmp_path: Path, pieces: list[Documents], vocabulary_size: int
+) -> None:
     write_shard(tmp_path, map(make_shard, pieces), vocabulary_size)
     shard = read_shard(tmp_path, vocabulary_size)
     assert list_documents(shard) == [document for piece in pieces for document in piece]
@@ -54,14 +56,12 @@ def test_pieces_are_joined(tmp_path: Path, pieces: list[Documents], vocabulary_s
 
 
 @given(DOCUMENTS, st.data())
-def test_documents_are_selected(documents: Documents, data: st.DataObject) -> None:
+def test_select_documents_copies_the_selected_ones(documents: Documents, data: st.DataObject) -> None:
     if documents:
         first = data.draw(st.integers(0, len(documents) - 1))
-        kept = data.draw(st.lists(st.booleans(), min_size=1, max_size=len(documents) - first))
-        selected = select_documents(make_shard(documents), first, np.array(kept))
-        assert list_documents(selected) == [
-            d for d, keep in zip(documents[first:], kept, strict=False) if keep
-        ]
+        is_selected = data.draw(st.lists(st.booleans(), min_size=1, max_size=len(documents) - first))
+        selected = select_documents(make_shard(documents), first, np.array(is_selected))
+        assert list_documents(selected) == list(compress(documents[first:], is_selected))
 
 
 @pytest.fixture
@@ -94,12 +94,12 @@ def corpus(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_corpus_is_opened(corpus: Path) -> None:
+def test_open_reads_both_splits(corpus: Path) -> None:
     opened = Corpus.open(corpus)
     assert [list_documents(shard) for shard in opened.train] == [[[[1, 2], [3]], [[4]]], [[[5, 6, 7]]]]
     assert [list_documents(shard) for shard in opened.held_out] == [[[[8], [9]]]]
-    assert opened.manifest.train == Counts(documents=3, sentences=4, tokens=7)
-    assert opened.manifest.held_out == Counts(documents=1, sentences=2, tokens=2)
+    assert opened.manifest.train == SplitCounts(documents=3, sentences=4, tokens=7)
+    assert opened.manifest.held_out == SplitCounts(documents=1, sentences=2, tokens=2)
     assert (opened.tokenizer_directory / "vocab.txt").is_file()
     opened.verify()
 
@@ -109,7 +109,7 @@ def test_mapped_arrays_are_read_only(corpus: Path) -> None:
         Corpus.open(corpus).train[0].tokens[0] = 1
 
 
-def test_a_directory_without_manifest(tmp_path: Path) -> None:
+def test_directory_without_manifest_is_not_a_corpus(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"not a prepared corpus; run `bertie prepare`"):
         Corpus.open(tmp_path)
 
@@ -117,7 +117,7 @@ def test_a_directory_without_manifest(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("format_version", 2, r"manifest.json: format version 2 where 1 is expected"),
+        ("format_version", 2, r"manifest.json: format version 2, expected 1"),
         ("vocabulary_size", "many", r"manifest.json: vocabulary_size: "),
         (
             "files",
@@ -126,7 +126,7 @@ def test_a_directory_without_manifest(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_manifest_that_cannot_be_used(corpus: Path, key: str, value: object, message: str) -> None:
+def test_open_rejects_an_invalid_manifest(corpus: Path, key: str, value: object, message: str) -> None:
     content = json.loads((corpus / "manifest.json").read_text())
     (corpus / "manifest.json").write_text(json.dumps({**content, key: value}))
     with pytest.raises(DataError, match=message):
@@ -141,7 +141,7 @@ def test_damaged_files_are_named(corpus: Path) -> None:
     with pytest.raises(DataError, match=r"train-00001/tokens.bin: damaged"):
         Corpus.open(corpus).verify()
     file.write_bytes(data[:-2])
-    with pytest.raises(DataError, match=r"train-00001/tokens.bin: 4 bytes where the manifest has 6"):
+    with pytest.raises(DataError, match=r"train-00001/tokens.bin: 4 bytes, but the manifest says 6"):
         Corpus.open(corpus)
     file.unlink()
     with pytest.raises(DataError, match=r"train-00001/tokens.bin: missing"):

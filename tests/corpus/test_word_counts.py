@@ -1,4 +1,4 @@
-"""Words counted in tasks against a Counter; any number of workers gives the same table."""
+"""Word counts: compared with `collections.Counter`, for any number of workers."""
 
 import json
 import random
@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from bertie.base.errors import DataError
 from bertie.corpus import input_splits, word_counts
-from bertie.corpus.documents import Problems
+from bertie.corpus.documents import InputErrors
 from bertie.corpus.word_counts import WordTable, count_words
 from bertie.text.wordpiece_trainer import learn_vocabulary
 
 
 @given(st.lists(st.lists(st.text(max_size=5), max_size=30), max_size=6))
-def test_the_table_keeps_every_word(batches: list[list[str]]) -> None:
+def test_word_table_keeps_every_word(batches: list[list[str]]) -> None:
     table, expected = WordTable(), Counter[str]()
     for words in batches:
         codes = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
@@ -28,7 +28,7 @@ def test_the_table_keeps_every_word(batches: list[list[str]]) -> None:
     assert dict(zip(table.words(), table.counts.tolist(), strict=False)) == expected
 
 
-def test_the_table_grows() -> None:
+def test_word_table_grows() -> None:
     table = WordTable()
     words = [f"word{index}" for index in range(100_000)]
     codes = np.frombuffer("".join(words).encode("utf-32-le"), dtype=np.uint32)
@@ -51,7 +51,9 @@ def inputs(tmp_path: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_counts_of_several_files(inputs: list[Path], workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_of_several_files_are_counted(
+    inputs: list[Path], workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(input_splits, "TASK_BYTES", 10_000)
     words, counts = count_words(inputs, True, workers)
     texts = [json.loads(line)["text"] for path in inputs for line in path.read_text().splitlines()]
@@ -63,30 +65,30 @@ def test_counts_of_several_files(inputs: list[Path], workers: int, monkeypatch: 
     assert {"Ab", "cé"} <= set(cased)
 
 
-def test_batches_are_of_no_account(inputs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_size_does_not_change_the_counts(inputs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     words, counts = count_words(inputs, True, 1)
     monkeypatch.setattr(word_counts, "BATCH_CHARACTERS", 50)
-    again, counts_again = count_words(inputs, True, 1)
-    assert again == words
-    assert counts_again.tolist() == counts.tolist()
+    words_in_batches, counts_in_batches = count_words(inputs, True, 1)
+    assert words_in_batches == words
+    assert counts_in_batches.tolist() == counts.tolist()
 
 
-def test_a_vocabulary_can_be_learnt_from_the_counts(inputs: list[Path]) -> None:
+def test_vocabulary_is_learnt_from_the_counts(inputs: list[Path]) -> None:
     assert learn_vocabulary(*count_words(inputs, True, 1), 60)[-2:] == ["ab", "ce"]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_what_cannot_be_read_is_counted(inputs: list[Path], workers: int) -> None:
+def test_skipped_inputs_are_counted(inputs: list[Path], workers: int) -> None:
     expected = count_words(inputs[1:], True, workers)[0]
     inputs[0].write_bytes(b"\n".join([b"{", b"\0"]))
-    problems = Problems("skip")
-    assert count_words(inputs, True, workers, problems=problems)[0] == expected
-    assert problems.counts == {"binary_files": 1}
-    with pytest.raises(DataError, match=f"{inputs[0]}: binary"):
+    errors = InputErrors("skip")
+    assert count_words(inputs, True, workers, errors=errors)[0] == expected
+    assert errors.counts == {"binary_files": 1}
+    with pytest.raises(DataError, match=f"{inputs[0]}: a binary file"):
         count_words(inputs, True, workers)
 
 
-def test_inputs_without_words(tmp_path: Path) -> None:
+def test_inputs_without_words_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": " "}\n')
     with pytest.raises(DataError, match="no words"):
         count_words([tmp_path / "a.jsonl"], True, 1)

@@ -1,1 +1,1 @@
-"""Documents -> shards -> pre-training examples."""
+"""Turn documents into shards of token ids, and shards into pre-training examples."""

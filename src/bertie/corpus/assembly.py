@@ -1,12 +1,17 @@
-"""Parts -> shards: duplicates found, documents held out, everything of one split joined and cut evenly.
+"""Assemble the parts of a corpus into shards.
 
-A part holds what one task of `preparation.py` made of its share of the inputs: a shard of all its documents
-and their hashes. Documents are named by their place in the order of all inputs. Memory does not grow with
-the corpus: hashes are compared bucket by bucket, all else is mapped from disk.
+A part is the output of one task of `preparation.py`: a shard of all documents that the task read, and
+a hash of each document. Assembly finds duplicates, holds documents out, and writes the documents of
+each split as shards of about equal size. A document is identified by its index in the order of all
+inputs.
+
+Memory does not grow with the corpus: hashes are compared bucket by bucket, and everything else is
+mapped from disk.
 """
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertie.base.executor import run_tasks
-from bertie.base.files import atomic_directory, write_errors
+from bertie.base.files import add_path_to_errors, atomic_directory
 from bertie.base.progress import Progress
 from bertie.corpus.shards import (
     FileRecord,
@@ -32,170 +37,238 @@ from bertie.corpus.shards import (
 Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
 
-SHARD_TOKENS = 1 << 25  # 64 MB: few files, and many shards to share out in a large corpus
-# A random next sentence is drawn from its own shard; so large a one seldom gives the same document again.
+SHARD_TOKENS = 1 << 25  # 64 MB: few files, and still many shards in a large corpus
+# A random next sentence is drawn from the same shard; with so many documents it rarely comes from
+# the same document.
 MIN_SHARD_DOCUMENTS = 1000
-MIN_DOCUMENTS_TO_HOLD_OUT = 20  # from so many on, the held-out split is not left empty
-MIN_HELD_OUT = 2  # documents: a random next sentence needs another one
-BUCKET_DOCUMENTS = 1 << 20  # whose hashes are compared at a time, in some 100 MB
-CHUNK_TOKENS = 1 << 22  # copied from a part to a shard at a time, or one document of more
+MIN_DOCUMENTS_TO_HOLD_OUT = 20  # a corpus of at least so many documents has a held-out split
+MIN_HELD_OUT_DOCUMENTS = 2  # a random next sentence needs another document
+BUCKET_DOCUMENTS = 1 << 20  # documents whose hashes are compared at a time, in about 100 MB
+COPY_TOKENS = 1 << 22  # copied from a part to a shard at a time; a longer document is copied whole
 
-TRAIN, HELD_OUT, DUPLICATE = range(3)  # a document's fate
-FATE_OF_SPLIT: dict[Split, int] = {"train": TRAIN, "held_out": HELD_OUT}
+# The assignment of a document.
+TRAIN, HELD_OUT, DUPLICATE = range(3)
+ASSIGNMENT_OF_SPLIT: dict[Split, int] = {"train": TRAIN, "held_out": HELD_OUT}
 
 
-def part_directory(parts: Path, index: int) -> Path:
-    return parts / f"{index:06d}"
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a corpus in preparation.
+
+    Attributes:
+        directory: the folder that holds the parts.
+        offsets: the index of the first document of each part, and the number of all documents,
+            int64 (parts + 1,).
+        vocabulary_size: the number of entries in the tokenizer's vocabulary.
+    """
+
+    directory: Path
+    offsets: Int64s
+    vocabulary_size: int
+
+    @property
+    def document_count(self) -> int:
+        """The number of documents in all parts."""
+        return int(self.offsets[-1])
+
+    def read(self, index: int) -> Shard:
+        """Return the documents of a part, mapped into memory."""
+        return read_shard(part_directory(self.directory, index), self.vocabulary_size)
+
+    def read_hashes(self, index: int) -> UInt64s:
+        """Return the hashes that `write_hashes` wrote for a part: uint64 (3, documents).
+
+        The rows are the high half, the low half, and the index of the document in its part. The
+        columns are sorted by the high half.
+        """
+        path = part_directory(self.directory, index) / "hashes.bin"
+        return map_array(path, np.uint64).reshape(3, -1)
+
+    def read_assignments(self) -> npt.NDArray[np.uint8]:
+        """Return the assignments that `assign_documents` wrote: uint8 (documents,)."""
+        return map_array(self.directory / "assignments.bin", np.uint8)
+
+
+def part_directory(directory: Path, index: int) -> Path:
+    """Return the directory of a part."""
+    return directory / f"{index:06d}"
 
 
 def write_hashes(part: Path, hashes: UInt64s) -> None:
-    """Write the hashes, uint64 (D, 2), of a part's documents, sorted so that each bucket is one run."""
+    """Write the hashes of a part's documents, uint64 (D, 2).
+
+    The hashes are sorted by their high halves, so that each bucket is contiguous.
+    """
     order = np.argsort(hashes[:, 0], kind="stable")
     rows = np.stack([hashes[order, 0], hashes[order, 1], order.astype(np.uint64)])
     (part / "hashes.bin").write_bytes(rows.astype("<u8").tobytes())
 
 
-def read_hashes(part: Path) -> UInt64s:
-    """(high half, low half, place in the part) in the order of the high half: uint64 (3, D)."""
-    return map_array(part / "hashes.bin", np.uint64).reshape(3, -1)
+def assign_documents(parts: Parts, held_out: float) -> None:
+    """Assign each document to a split, or mark it as a duplicate.
 
-
-def decide_fates(parts: Path, offsets: Int64s, held_out: float) -> None:
-    """Write each document's fate, uint8, in the order of the inputs; part i begins at offsets[i]."""
-    total = int(offsets[-1])
-    path = parts / "fates.bin"
-    with write_errors(path), path.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, total)  # on a full disk, writing to a mapping kills the process
-    fates = np.memmap(path, np.uint8, "r+", shape=(total,))
-    bucket_count = -(-total // BUCKET_DOCUMENTS)
+    The assignments are written beside the parts. Of documents with the same hash, the first is
+    kept. A document is held out if the high half of its hash, divided by 2⁶⁴, is below `held_out`,
+    so the choice does not depend on the order of the inputs. At least one document stays in the
+    training split. A corpus of MIN_DOCUMENTS_TO_HOLD_OUT or more documents holds out at least
+    MIN_HELD_OUT_DOCUMENTS, unless `held_out` is 0.
+    """
+    assignments = _create_assignments(parts)
+    bucket_count = -(-parts.document_count // BUCKET_DOCUMENTS)
     edges = [(bucket << 64) // bucket_count for bucket in range(bucket_count + 1)]
-    unique = held = 0
+    unique_count = held_out_count = 0
     lowest: list[int] = []  # the documents with the lowest hashes
-    highest = -1  # and that with the highest
+    highest = -1  # the document with the highest hash
     for start, stop in pairwise(edges):
-        high, low, places = _read_bucket(parts, offsets, start, stop)
-        order = np.lexsort((places, low, high))
-        high, low, places = high[order], low[order], places[order]
-        repeated = np.zeros(len(order), dtype=np.bool_)
-        repeated[1:] = (high[1:] == high[:-1]) & (low[1:] == low[:-1])
-        fates[places[repeated]] = DUPLICATE
-        places, high = places[~repeated], high[~repeated]
-        chosen = places[high < np.uint64(int(held_out * 2**64))]
-        fates[chosen] = HELD_OUT
-        unique += len(places)
-        held += len(chosen)
-        if len(places):
-            lowest = [*lowest, *places[:MIN_HELD_OUT].tolist()][:MIN_HELD_OUT]
-            highest = int(places[-1])
-    if held == unique:
-        fates[highest] = TRAIN
-    elif held < MIN_HELD_OUT and held_out and unique >= MIN_DOCUMENTS_TO_HOLD_OUT:
-        fates[lowest] = HELD_OUT
-    fates.flush()
+        high, low, documents = _read_bucket(parts, start, stop)
+        order = np.lexsort((documents, low, high))
+        high, low, documents = high[order], low[order], documents[order]
+        is_duplicate = np.zeros(len(order), dtype=np.bool_)
+        is_duplicate[1:] = (high[1:] == high[:-1]) & (low[1:] == low[:-1])
+        assignments[documents[is_duplicate]] = DUPLICATE
+        documents, high = documents[~is_duplicate], high[~is_duplicate]
+        chosen = documents[high < np.uint64(int(held_out * 2**64))]
+        assignments[chosen] = HELD_OUT
+        unique_count += len(documents)
+        held_out_count += len(chosen)
+        if len(documents):
+            lowest = [*lowest, *documents[:MIN_HELD_OUT_DOCUMENTS].tolist()][:MIN_HELD_OUT_DOCUMENTS]
+            highest = int(documents[-1])
+    if held_out_count == unique_count:
+        assignments[highest] = TRAIN
+    elif held_out_count < MIN_HELD_OUT_DOCUMENTS and held_out and unique_count >= MIN_DOCUMENTS_TO_HOLD_OUT:
+        assignments[lowest] = HELD_OUT
+    assignments.flush()
 
 
-def read_fates(parts: Path) -> npt.NDArray[np.uint8]:
-    """Each document's fate, in the order of the inputs: uint8 (D,)."""
-    return map_array(parts / "fates.bin", np.uint8)
+def _create_assignments(parts: Parts) -> "np.memmap[tuple[int], np.dtype[np.uint8]]":
+    """Create the file of assignments, all TRAIN, and map it into memory."""
+    path = parts.directory / "assignments.bin"
+    with add_path_to_errors(path), path.open("wb") as file:
+        # Allocate the space now: on a full disk, writing to a mapping would kill the process.
+        os.posix_fallocate(file.fileno(), 0, parts.document_count)
+    return np.memmap(path, np.uint8, "r+", shape=(parts.document_count,))
 
 
-def _read_bucket(parts: Path, offsets: Int64s, start: int, stop: int) -> UInt64s:
-    """(high half, low half, place) of the documents whose high half is in [start, stop): uint64 (3, n)."""
-    runs = []
-    for index, offset in enumerate(offsets[:-1]):
-        rows = read_hashes(part_directory(parts, index))
-        begin = np.searchsorted(rows[0], np.uint64(start), "left")
-        end = np.searchsorted(rows[0], np.uint64(stop - 1), "right")  # 2**64, the last edge, is no uint64
-        runs.append(rows[:, begin:end] + np.array([[0], [0], [offset]], dtype=np.uint64))
-    return np.concatenate(runs, axis=1)
+def _read_bucket(parts: Parts, start: int, stop: int) -> UInt64s:
+    """Return the hashes whose high half is in [start, stop): uint64 (3, n).
+
+    The rows are the high half, the low half, and the index of the document.
+    """
+    buckets = []
+    for index, offset in enumerate(parts.offsets[:-1]):
+        hashes = parts.read_hashes(index)
+        begin = np.searchsorted(hashes[0], np.uint64(start), "left")
+        end = np.searchsorted(hashes[0], np.uint64(stop - 1), "right")  # 2**64 does not fit in uint64
+        buckets.append(hashes[:, begin:end] + np.array([[0], [0], [offset]], dtype=np.uint64))
+    return np.concatenate(buckets, axis=1)
 
 
-def assemble_shards(
-    output: Path, offsets: Int64s, vocabulary_size: int, workers: int
-) -> dict[str, FileRecord]:
-    """Write the shards that are not there yet; give the records of the files of all."""
-    parts = output / "parts"
-    arguments = [
-        (output / shard_name(split, number), FATE_OF_SPLIT[split], start, stop)
-        for split in FATE_OF_SPLIT
-        for number, (start, stop) in enumerate(
-            _cut_into_shards(parts, offsets, vocabulary_size, FATE_OF_SPLIT[split])
-        )
+@dataclass(frozen=True)
+class _ShardPlan:
+    """A shard to write: the documents of one split in a range of documents.
+
+    Attributes:
+        directory: the directory of the shard.
+        assignment: TRAIN or HELD_OUT; documents with another assignment are left out.
+        start: the index of the first document of the range.
+        stop: the end of the range, exclusive.
+    """
+
+    directory: Path
+    assignment: int
+    start: int
+    stop: int
+
+
+def assemble_shards(parts: Parts, output: Path, workers: int) -> dict[str, FileRecord]:
+    """Write the shards that do not exist yet.
+
+    Returns:
+        The records of the files of all shards, by their paths relative to `output`.
+    """
+    plans = [
+        _ShardPlan(output / shard_name(split, index), assignment, start, stop)
+        for split, assignment in ASSIGNMENT_OF_SPLIT.items()
+        for index, (start, stop) in enumerate(_cut_into_shards(parts, assignment))
     ]
     files: dict[str, FileRecord] = {}
-    with Progress("assembling", total=len(arguments), unit="shards") as progress:
-        for _, records in run_tasks(
-            partial(_assemble_shard, parts, offsets, vocabulary_size), arguments, workers
-        ):
+    with Progress("writing shards", total=len(plans), unit="shards") as progress:
+        for _, records in run_tasks(partial(_assemble_shard, parts), plans, workers):
             files |= records
             progress.advance()
     return files
 
 
-def _cut_into_shards(parts: Path, offsets: Int64s, vocabulary_size: int, fate: int) -> list[tuple[int, int]]:
-    """Ranges of documents that hold about equally many tokens of this fate, and enough documents."""
-    fates = read_fates(parts)
+def _cut_into_shards(parts: Parts, assignment: int) -> list[tuple[int, int]]:
+    """Cut the documents into ranges with about equally many tokens of a split.
 
-    def documents() -> Iterator[tuple[Int64s, Int64s]]:
-        """The places of a part's documents of this fate, and the tokens of each."""
-        for index, (start, stop) in enumerate(pairwise(offsets)):
-            shard = read_shard(part_directory(parts, index), vocabulary_size)
-            places = np.flatnonzero(fates[start:stop] == fate)
-            ends = np.concatenate([[0], shard.sentence_ends[shard.document_ends - 1]])
-            yield places + start, np.diff(ends)[places]
-
+    Each range has at least MIN_SHARD_DOCUMENTS documents of the split, unless there is only one
+    range.
+    """
     total_documents = total_tokens = 0
-    for places, lengths in documents():
-        total_documents += len(places)
+    for documents, lengths in _document_lengths(parts, assignment):
+        total_documents += len(documents)
         total_tokens += int(lengths.sum())
     if not total_documents:
         return []
-    count = max(1, min(total_tokens // SHARD_TOKENS, total_documents // MIN_SHARD_DOCUMENTS))
+    shard_count = max(1, min(total_tokens // SHARD_TOKENS, total_documents // MIN_SHARD_DOCUMENTS))
     cuts = [0]
     seen_documents = seen_tokens = cut_documents = cut_tokens = 0
-    for places, lengths in documents():
+    for documents, lengths in _document_lengths(parts, assignment):
         ends = seen_tokens + np.cumsum(lengths)
-        while len(cuts) < count:
-            # An even share of what is left: a very long document does not make its successors' shards small.
-            share = (total_tokens - cut_tokens) // (count + 1 - len(cuts))
-            by_tokens = int(np.searchsorted(ends, cut_tokens + share))
-            last = max(by_tokens, cut_documents + MIN_SHARD_DOCUMENTS - 1 - seen_documents)
-            if last >= len(places) or total_documents - (seen_documents + last + 1) < MIN_SHARD_DOCUMENTS:
+        while len(cuts) < shard_count:
+            # Divide the tokens that are left, so that a very long document does not make the shards
+            # after it small.
+            target_tokens = (total_tokens - cut_tokens) // (shard_count + 1 - len(cuts))
+            last_by_tokens = int(np.searchsorted(ends, cut_tokens + target_tokens))
+            last = max(last_by_tokens, cut_documents + MIN_SHARD_DOCUMENTS - 1 - seen_documents)
+            if last >= len(documents) or total_documents - (seen_documents + last + 1) < MIN_SHARD_DOCUMENTS:
                 break
-            cuts.append(int(places[last]) + 1)
+            cuts.append(int(documents[last]) + 1)
             cut_documents, cut_tokens = seen_documents + last + 1, int(ends[last])
-        seen_documents += len(places)
+        seen_documents += len(documents)
         seen_tokens += int(lengths.sum())
-    return list(pairwise([*cuts, int(offsets[-1])]))
+    return list(pairwise([*cuts, parts.document_count]))
 
 
-def _assemble_shard(
-    parts: Path, offsets: Int64s, vocabulary_size: int, argument: tuple[Path, int, int, int]
-) -> dict[str, FileRecord]:
-    """Write the documents of one fate between two places as one shard; give the records of its files."""
-    directory, fate, start, stop = argument
+def _document_lengths(parts: Parts, assignment: int) -> Iterator[tuple[Int64s, Int64s]]:
+    """Yield the documents of one split, part by part.
+
+    Yields:
+        The indices of the documents, and their lengths in tokens, int64 (n,) each.
+    """
+    assignments = parts.read_assignments()
+    for index, (start, stop) in enumerate(pairwise(parts.offsets)):
+        shard = parts.read(index)
+        selected = np.flatnonzero(assignments[start:stop] == assignment)
+        token_ends = np.concatenate([[0], shard.sentence_ends[shard.document_ends - 1]])
+        yield selected + start, np.diff(token_ends)[selected]
+
+
+def _assemble_shard(parts: Parts, plan: _ShardPlan) -> dict[str, FileRecord]:
+    """Write one shard unless it exists, and return the records of its files."""
+    directory = plan.directory
     if not directory.exists():
         with atomic_directory(directory) as temporary:
-            pieces = _select(parts, offsets, vocabulary_size, fate, start, stop)
-            write_shard(temporary, pieces, vocabulary_size)
+            write_shard(temporary, _select_pieces(parts, plan), parts.vocabulary_size)
     return {f"{directory.name}/{file.name}": record_file(file) for file in directory.iterdir()}
 
 
-def _select(
-    parts: Path, offsets: Int64s, vocabulary_size: int, fate: int, start: int, stop: int
-) -> Iterator[Shard]:
-    """The documents of one fate between two places, some at a time."""
-    fates = read_fates(parts)
-    for index, offset in enumerate(offsets[:-1]):
-        begin, end = max(start, offset), min(stop, offsets[index + 1])
+def _select_pieces(parts: Parts, plan: _ShardPlan) -> Iterator[Shard]:
+    """Yield the documents of a shard, about COPY_TOKENS at a time."""
+    assignments = parts.read_assignments()
+    for index, (offset, next_offset) in enumerate(pairwise(parts.offsets)):
+        begin, end = max(plan.start, offset), min(plan.stop, next_offset)
         if begin >= end:
             continue
-        part = read_shard(part_directory(parts, index), vocabulary_size)
-        ends = part.sentence_ends[part.document_ends - 1]  # in tokens
-        first = int(begin - offset)
-        while first < end - offset:
-            before = ends[first - 1] if first else 0
-            last = max(first + 1, int(np.searchsorted(ends, before + CHUNK_TOKENS, "right")))
-            last = min(last, int(end - offset))
-            yield select_documents(part, first, fates[first + offset : last + offset] == fate)
+        part = parts.read(index)
+        token_ends = part.sentence_ends[part.document_ends - 1]
+        first, stop = int(begin - offset), int(end - offset)  # indices in the part
+        while first < stop:
+            copied_tokens = token_ends[first - 1] if first else 0
+            last = max(first + 1, int(np.searchsorted(token_ends, copied_tokens + COPY_TOKENS, "right")))
+            last = min(last, stop)
+            is_selected = assignments[first + offset : last + offset] == plan.assignment
+            yield select_documents(part, first, is_selected)
             first = last

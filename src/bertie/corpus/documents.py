@@ -1,7 +1,7 @@
-"""Documents, and what is done with inputs that cannot be read.
+"""Documents, and the policy for inputs that cannot be read.
 
-A long document comes in pieces, so that no task holds all of it. A document that cannot be read ends the run
-or is left out; what is left out is named and counted, so nothing is lost silently.
+A long document arrives in pieces, so that no task holds all of its text in memory. An input that
+cannot be read either stops the run or is skipped. Every skipped input is reported and counted.
 """
 
 from collections import Counter
@@ -12,9 +12,8 @@ from typing import Literal
 from bertie.base.errors import DataError
 from bertie.text.sentences import split_sentences
 
-PIECE_CHARACTERS = 1 << 22
-
-MAX_MESSAGES = 100  # that are kept of all tasks
+PIECE_CHARACTERS = 1 << 22  # length of the pieces of a long document
+MAX_MESSAGES = 100  # messages kept when the errors of all tasks are merged
 
 OnError = Literal["stop", "skip"]
 Reason = Literal[
@@ -24,35 +23,48 @@ Reason = Literal[
 
 @dataclass(frozen=True)
 class Document:
-    """A text, or a piece of a long one, and whether its lines are its sentences or are still to be split.
+    """A document, or one piece of a long document.
 
-    The document of an `unfinished` piece goes on in the next one. The pieces' texts joined are the text.
+    Attributes:
+        text: the text. The texts of all pieces, concatenated, are the text of the document.
+        lines_are_sentences: whether each line is one sentence. If not, `bertie.text.sentences`
+            splits the text.
+        is_continued: whether the next piece continues this document.
     """
 
     text: str
     lines_are_sentences: bool = False
-    unfinished: bool = False
+    is_continued: bool = False
 
-    def sentences(self, language: str = "en") -> list[str]:
-        """The sentences, in order; none is empty or white space alone."""
+    def split_sentences(self, language: str = "en") -> list[str]:
+        """Return the sentences in order, without empty and blank ones."""
         if self.lines_are_sentences:
             return [line for line in self.text.split("\n") if line and not line.isspace()]
         return split_sentences(self.text, language)
 
 
 class InputError(DataError):
-    """A file, or a document in one, that cannot be read; `reason` is what it is counted as."""
+    """A file, or a document in a file, that cannot be read.
+
+    `reason` is the key under which the error is counted in the manifest of a corpus.
+    """
 
     def __init__(self, message: str, reason: Reason = "unreadable_files") -> None:
         super().__init__(message)
         self.reason = reason
 
 
-class Problems:
-    """The inputs that could not be read: a line about each, and how many there are for each reason.
+class InputErrors:
+    """Raise or collect the errors about inputs that cannot be read.
 
-    The first of them ends the run, or all are left out and `on_error` is "skip". Empty files, of which
-    folders of many files often have some, never end a run.
+    Empty files never stop a run: folders of many files often hold some.
+
+    Args:
+        on_error: "stop" raises the first error, "skip" collects all of them.
+
+    Attributes:
+        messages: one line for each collected error.
+        counts: the number of collected errors for each `Reason`.
     """
 
     def __init__(self, on_error: OnError = "stop") -> None:
@@ -60,47 +72,48 @@ class Problems:
         self.messages: list[str] = []
         self.counts: Counter[str] = Counter()
 
-    def add(self, error: DataError) -> None:
-        """Count an error, or raise it."""
+    def handle(self, error: DataError) -> None:
+        """Raise `error`, or collect it if its input may be skipped."""
         reason = error.reason if isinstance(error, InputError) else "unreadable_files"
         if self.on_error == "stop" and reason != "empty_files":
             raise error
         self.counts[reason] += 1
         self.messages.append(str(error))
 
-    def merge(self, others: "Problems") -> None:
-        """Count those of a task too, and keep the messages of the first ones."""
-        self.counts += others.counts
-        self.messages += others.messages[: max(0, MAX_MESSAGES - len(self.messages))]
+    def merge(self, other: "InputErrors") -> None:
+        """Add the counts and the messages of `other`; at most MAX_MESSAGES are kept."""
+        self.counts += other.counts
+        self.messages += other.messages[: max(0, MAX_MESSAGES - len(self.messages))]
 
 
-def make_documents(pieces: Iterable[str], lines_are_sentences: bool = False) -> Iterator[Document]:
-    """The one document whose text comes in `pieces`."""
-    waiting: str | None = None
-    for piece in pieces:
-        if waiting is not None:
-            yield Document(waiting, lines_are_sentences, unfinished=True)
-        waiting = piece
-    yield Document(waiting or "", lines_are_sentences)
+def make_documents(texts: Iterable[str], lines_are_sentences: bool = False) -> Iterator[Document]:
+    """Yield the pieces of one document, whose text arrives as `texts`."""
+    previous: str | None = None
+    for text in texts:
+        if previous is not None:
+            yield Document(previous, lines_are_sentences, is_continued=True)
+        previous = text
+    yield Document(previous or "", lines_are_sentences)
 
 
-def cut_at_lines(parts: Iterable[str]) -> Iterator[str]:
-    """The text that comes in `parts`, in about as many pieces, each but the last of which ends a line.
+def split_at_lines(blocks: Iterable[str]) -> Iterator[str]:
+    """Move the cuts between blocks of text back to the ends of lines.
 
-    A line longer than a part is cut at a space, and if it has none, anywhere.
+    Yields as many pieces as there are blocks, with the same text in all. A line longer than a block
+    is cut after its last space, or anywhere if it has none.
     """
     rest: str | None = None
-    for part in parts:
+    for block in blocks:
         if rest is None:
-            rest = part
+            rest = block
             continue
         end = rest.rfind("\n") + 1 or rest.rfind(" ") + 1 or len(rest)
         yield rest[:end]
-        rest = rest[end:] + part
+        rest = rest[end:] + block
     yield rest or ""
 
 
-def cut_text(text: str) -> Iterator[str]:
-    """A text in pieces of about `PIECE_CHARACTERS`; nearly every text is one."""
+def split_long_text(text: str) -> Iterator[str]:
+    """Cut a text into pieces of about PIECE_CHARACTERS, most often into one."""
     starts = range(0, len(text), PIECE_CHARACTERS)
-    return cut_at_lines(text[start : start + PIECE_CHARACTERS] for start in starts)
+    return split_at_lines(text[start : start + PIECE_CHARACTERS] for start in starts)

@@ -1,4 +1,8 @@
-"""What a pre-training example is: its settings, its arrays, and how pairs are written into them, masked."""
+"""Pre-training examples: their settings, their arrays, and how they are written.
+
+See Section 3.1 and Appendix A.1 of the paper. The defaults follow create_pretraining_data.py of
+google-research/bert (line numbers refer to commit eedf571, 2020-03-11).
+"""
 
 import math
 from collections.abc import Mapping
@@ -10,25 +14,36 @@ import numpy.typing as npt
 import pydantic
 
 from bertie.base.kernels import kernel
-from bertie.base.random import UInt64s, fold
+from bertie.base.random import UInt64s, fold_in
 from bertie.base.settings import Settings
-from bertie.corpus.masking import Bools, count_masks, mask_tokens, mask_words
+from bertie.corpus.masking import Bools, Int32s, Int64s, count_masks, mask_tokens, mask_words
 from bertie.corpus.sentence_pairs import PairKind, Pairs, pair_length, write_pair
-
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
 
 
 class ExampleSettings(Settings):
-    """How examples are made; the defaults are those of the paper and of create_pretraining_data.py."""
+    """Settings for making pre-training examples.
 
-    max_seq_length: int = pydantic.Field(128, exclude=True)  # in a run the phases say it
-    short_sequence_probability: float = pydantic.Field(0.1, ge=0, le=1)
+    Attributes:
+        max_seq_length: the maximum number of tokens of an example, with [CLS] and [SEP].
+        short_sequence_probability: the probability of aiming at a shorter random length.
+        masking_rate: the fraction of tokens to predict.
+        mask_probability: the probability that a token to predict is replaced by [MASK].
+        keep_probability: the probability that a token to predict is kept. Otherwise, a random token
+            replaces it.
+        max_predictions_per_sequence: the maximum number of tokens to predict; None to follow
+            `masking_rate`.
+        whole_word_masking: whether all tokens of a word are predicted together.
+        pairs: the kind of segment that replaces the next sentence, with probability 0.5; "none"
+            makes single segments.
+    """
+
+    max_seq_length: int = pydantic.Field(128, exclude=True)  # in a run, each phase has its own
+    short_sequence_probability: float = pydantic.Field(0.1, ge=0, le=1)  # create_pretraining_data.py:63
     masking_rate: float = pydantic.Field(0.15, gt=0, le=1)  # Section 3.1, Task #1
-    mask_probability: float = pydantic.Field(0.8, ge=0, le=1)  # Appendix A.1; a random token takes the rest
-    keep_probability: float = pydantic.Field(0.1, ge=0, le=1)
+    mask_probability: float = pydantic.Field(0.8, ge=0, le=1)  # Appendix A.1
+    keep_probability: float = pydantic.Field(0.1, ge=0, le=1)  # Appendix A.1
     max_predictions_per_sequence: int | None = pydantic.Field(None, ge=1)
-    whole_word_masking: bool = False  # as the later checkpoints of google-research/bert
+    whole_word_masking: bool = False  # True for google-research/bert's checkpoints of 2019-05-31
     pairs: PairKind = "random"
 
     renamed: ClassVar[Mapping[str, str]] = {
@@ -37,38 +52,47 @@ class ExampleSettings(Settings):
     }
 
     @pydantic.model_validator(mode="after")
-    def _shares_leave_a_rest(self) -> Self:
+    def _check_probabilities(self) -> Self:
         if self.mask_probability + self.keep_probability > 1:
             raise ValueError(
                 f"mask_probability {self.mask_probability} and keep_probability {self.keep_probability} "
-                f"are more than 1 together"
+                f"add up to more than 1; lower one of them"
             )
         return self
 
     @property
     def max_predictions(self) -> int:
-        """The most masks of an example: the setting, or else the masking rate of the longest, rounded up.
+        """The maximum number of tokens to predict in an example.
 
-        That is 20 at length 128, as the README of google-research/bert has it, and 77 at 512.
+        Unless it is set, this is `masking_rate` times `max_seq_length`, rounded up: 20 at length
+        128, as in the README of google-research/bert, and 77 at length 512.
         """
         return self.max_predictions_per_sequence or math.ceil(self.max_seq_length * self.masking_rate)
 
-    def unmasked(self) -> Self:
-        """The same examples with no token to predict, which as a setting would be of no use."""
+    def without_masks(self) -> Self:
+        """Return settings for the same examples without tokens to predict.
+
+        A masking rate of 0 is not accepted as a setting, since nothing can be learnt from it.
+        """
         return self.model_copy(update={"masking_rate": 0.0, "max_predictions_per_sequence": None})
 
 
 @dataclass(frozen=True)
 class Examples:
-    """n pre-training examples, `[CLS] A [SEP] B [SEP]` each, flat and without padding.
+    """n examples, each `[CLS] A [SEP] B [SEP]`, concatenated without padding.
 
-    input_ids             int32 (T,)    masked already
-    token_type_ids        int32 (T,)    0 as far as the first [SEP], then 1
-    bounds                int64 (n+1,)  example i is bounds[i] … bounds[i+1]
-    masked_positions      int64 (M,)    indices into the flat T tokens, ascending
-    masked_labels         int64 (M,)    the tokens that stood there
-    masked_bounds         int64 (n+1,)  cut the masks into examples
-    next_sentence_labels  int64 (n,)    0 where B is the text after A, 1 where not; None without pairs
+    Without pairs, each is `[CLS] A [SEP]`.
+
+    Attributes:
+        input_ids: the tokens after masking, int32 (T,).
+        token_type_ids: 0 up to the first [SEP] of each example, then 1; int32 (T,).
+        bounds: example i is bounds[i] … bounds[i + 1] - 1 of the tokens; int64 (n + 1,).
+        masked_positions: indices in `input_ids` of the tokens to predict, ascending, int64 (M,).
+        masked_labels: the original tokens at these positions, int64 (M,).
+        masked_bounds: example i is masked_bounds[i] … masked_bounds[i + 1] - 1 of the masks;
+            int64 (n + 1,).
+        next_sentence_labels: 0 if B is the text after A and 1 if not, int64 (n,); None without
+            pairs.
     """
 
     input_ids: Int32s
@@ -84,8 +108,11 @@ class Examples:
 
 
 @kernel
-def measure(pairs: Pairs, masking_rate: float, max_predictions: int) -> tuple[Int64s, Int64s]:
-    """Where each example ends among the tokens, and among places for masks: int64 (n+1,) twice, from 0."""
+def measure_examples(pairs: Pairs, masking_rate: float, max_predictions: int) -> tuple[Int64s, Int64s]:
+    """Compute `bounds` and `masked_bounds` of examples: int64 (n + 1,) each.
+
+    With whole word masking, an example may have fewer masks than `masked_bounds` has room for.
+    """
     bounds = np.zeros(len(pairs) + 1, dtype=np.int64)
     masked_bounds = np.zeros(len(pairs) + 1, dtype=np.int64)
     for row in range(len(pairs)):
@@ -109,7 +136,7 @@ def write_examples(
     stride: int,
     special_ids: tuple[int, int, int],
     vocabulary_size: int,
-    shares: tuple[float, float],
+    probabilities: tuple[float, float],
     is_continuation: Bools | None,
     bounds: Int64s,
     masked_bounds: Int64s,
@@ -117,42 +144,59 @@ def write_examples(
     token_type_ids: Int32s,
     masked_positions: Int64s,
     masked_labels: Int64s,
-    masks: Int64s,
+    mask_counts: Int64s,
 ) -> None:
-    """Write pairs start … stop of a block to rows row, row + stride, … of flat examples, masked.
+    """Write pairs start … stop - 1 of a block as examples, and mask them.
 
-    With `is_continuation` whole words are masked. `masks`, int64 (n,), says how many places were used.
+    The pairs become rows row, row + stride, … of the examples. The random numbers of an example
+    depend on `masking_key` and its position in the block only.
+
+    Args:
+        tokens: the tokens of the shard, (T,).
+        pairs: the pairs of the block, in their final order.
+        special_ids: the ids of [CLS], [SEP] and [MASK].
+        probabilities: `mask_probability` and `keep_probability` of the settings.
+        is_continuation: which ids continue a word, bool (V,), to mask whole words; None for tokens.
+        mask_counts: filled with the number of masks of each example, int64 (n,).
+
+    The other arrays are the attributes of `Examples`; `bounds` and `masked_bounds` come from
+    `measure_examples`.
     """
     cls_id, sep_id, mask_id = special_ids
-    mask_probability, keep_probability = shares
+    mask_probability, keep_probability = probabilities
     stream: UInt64s = np.empty(1, dtype=np.uint64)
     for position in range(start, stop):
         first, end = bounds[row], bounds[row + 1]
         ids = input_ids[first:end]
-        separator = write_pair(tokens, pairs[position], cls_id, sep_id, ids, token_type_ids[first:end])
-        stream[0] = fold(masking_key, np.uint64(position))
-        places = masked_positions[masked_bounds[row] : masked_bounds[row + 1]]
+        first_sep = write_pair(tokens, pairs[position], cls_id, sep_id, ids, token_type_ids[first:end])
+        stream[0] = fold_in(masking_key, np.uint64(position))
+        positions = masked_positions[masked_bounds[row] : masked_bounds[row + 1]]
         labels = masked_labels[masked_bounds[row] : masked_bounds[row + 1]]
-        how = (mask_probability, keep_probability, mask_id, vocabulary_size)
+        replacement = (mask_probability, keep_probability, mask_id, vocabulary_size)
         if is_continuation is None:
-            mask_tokens(stream, ids, separator, *how, places, labels)
-            masks[row] = len(places)
+            mask_tokens(stream, ids, first_sep, *replacement, positions, labels)
+            mask_counts[row] = len(positions)
         else:
-            masks[row] = mask_words(stream, ids, separator, is_continuation, *how, places, labels)
-        places += first
+            mask_counts[row] = mask_words(
+                stream, ids, first_sep, is_continuation, *replacement, positions, labels
+            )
+        positions += first
         row += stride
 
 
 @kernel
 def close_gaps(
-    masked_bounds: Int64s, masks: Int64s, masked_positions: Int64s, masked_labels: Int64s
+    masked_bounds: Int64s, mask_counts: Int64s, masked_positions: Int64s, masked_labels: Int64s
 ) -> Int64s:
-    """Move the masks together, of which example i has masks[i] from masked_bounds[i] on: the new bounds."""
+    """Remove the gaps between masks, in place, and return the new `masked_bounds`.
+
+    Example i has `mask_counts[i]` masks, which begin at `masked_bounds[i]`.
+    """
     bounds = np.zeros_like(masked_bounds)
-    for row in range(len(masks)):
-        begin, first = bounds[row], masked_bounds[row]
-        for offset in range(masks[row]):
-            masked_positions[begin + offset] = masked_positions[first + offset]
-            masked_labels[begin + offset] = masked_labels[first + offset]
-        bounds[row + 1] = begin + masks[row]
+    for row in range(len(mask_counts)):
+        target, source = bounds[row], masked_bounds[row]
+        for offset in range(mask_counts[row]):
+            masked_positions[target + offset] = masked_positions[source + offset]
+            masked_labels[target + offset] = masked_labels[source + offset]
+        bounds[row + 1] = target + mask_counts[row]
     return bounds

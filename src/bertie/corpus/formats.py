@@ -1,18 +1,23 @@
-"""The format of a file.
+"""The formats of input files, and how a file's format is detected.
 
-Formats (a file is one of them throughout):
-  plain          the file is one document, its lines are paragraphs
-  wrapped        the same, but lines are broken at a fixed width, and blank lines part the paragraphs
-  sentences      one sentence a line, blank lines between documents (google-research/bert's layout)
-  wikiextractor  `<doc …>` line, title, text, `</doc>` line. The title is dropped: it is no running text, and
-                 the paper (A.2) takes text passages only
-  wikipedia      an XML dump, `<page>` and `</page>` on lines of their own, as MediaWiki writes it
-  jsonl          one JSON object a line, its text under a key, "text" if no other is named
-  parquet        a row a document, its text in a column, named likewise
-  arrow          the same: the files of a data set saved by Hugging Face's `datasets`
-All but the last two may be compressed: .gz, .bz2, .xz, .zst. A file's end always ends a document.
+A whole file has one format, and the end of a file always ends a document:
+
+  plain          The file is one document; each line is a paragraph.
+  wrapped        The file is one document; its lines are broken at a fixed width, and blank lines
+                 separate the paragraphs.
+  sentences      One sentence per line, blank lines between documents (the layout of
+                 google-research/bert).
+  wikiextractor  A `<doc …>` line, the title, the text, a `</doc>` line. The title is dropped, since
+                 Appendix A.2 of the paper uses text passages only.
+  wikipedia      An XML dump as MediaWiki writes it: `<page>` and `</page>` on separate lines.
+  jsonl          One JSON object per line, its text under a key ("text" by default).
+  parquet        One document per row, its text in a column ("text" by default).
+  arrow          The same, as saved by Hugging Face's `datasets`.
+
+Files of all formats except the last two may be compressed: .gz, .bz2, .xz or .zst.
 """
 
+import codecs
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -23,8 +28,7 @@ from bertie.corpus.documents import InputError
 from bertie.text.sentences import split_sentences
 
 Format = Literal["plain", "wrapped", "sentences", "wikiextractor", "wikipedia", "jsonl", "parquet", "arrow"]
-TABLE_FORMATS: dict[str, Format] = {".parquet": "parquet", ".arrow": "arrow"}
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+TABLE_FORMATS: dict[str, Format] = {".parquet": "parquet", ".arrow": "arrow"}  # by file name suffix
 
 _HEAD_BYTES = 1 << 16
 _SENTENCE_FINAL = tuple(".!?;:…。！？।\"'”’»)")
@@ -33,14 +37,10 @@ _JSON_ARRAY = re.compile(rb'\[\s*\{\s*"')
 
 
 def detect_format(path: Path) -> Format:
-    """The format of a file, from its name (.jsonl, .parquet, .arrow) and its first 64 kB.
-
-    Plain text tells its layout by its line ends. Where blank lines part it, lines that nearly all end as
-    sentences do, and hold hardly more than one each, are `sentences`; short lines that mostly do not are
-    `wrapped`.
+    """Detect the format of a file from its name and its first 64 kB.
 
     Raises:
-        DataError: the file is missing, empty, binary or damaged, or one JSON array.
+        DataError: the file is missing, empty, binary, damaged, or a single JSON array.
     """
     if path.suffix in TABLE_FORMATS:
         return TABLE_FORMATS[path.suffix]
@@ -56,25 +56,17 @@ def detect_format(path: Path) -> Format:
     if start.startswith(b'{"'):
         return "jsonl"
     if _JSON_ARRAY.match(start):
-        message = f"{path}: one JSON array; write one object a line instead (jq --compact-output '.[]')"
+        message = f"{path}: a single JSON array; write one object per line (jq --compact-output '.[]')"
         raise InputError(message, "malformed_documents")
-    lines = [line.strip() for line in head.decode("utf-8", errors="ignore").splitlines()]
-    inner = [line for line, following in pairwise(lines) if line and following]
-    if not inner or "" not in lines[:-1]:
-        return "plain"
-    final = sum(line.endswith(_SENTENCE_FINAL) for line in inner) / len(inner)
-    # All lines, not `inner` alone: between paragraphs parted by blank lines a dialogue may be all of that.
-    if final > 0.8 and len(split_sentences("\n".join(lines))) < 1.5 * sum(map(bool, lines)):
-        return "sentences"
-    narrow = sum(len(line) <= _MAX_WRAPPED_WIDTH for line in inner) / len(inner)
-    return "wrapped" if final < 0.5 and narrow > 0.95 else "plain"
+    return _detect_line_layout(head.decode("utf-8", errors="ignore"))
 
 
-def settle_format(path: Path, format: Format | None) -> Format:
-    """The `format` given, of a file that has text at all, or else that detected.
+def resolve_format(path: Path, format: Format | None) -> Format:
+    """Return `format`, or the detected format if it is None.
 
     Raises:
-        DataError: as in `detect_format`.
+        DataError: the format cannot be detected (see `detect_format`), or a file of text is
+            missing, empty, binary or damaged.
     """
     if format is None:
         return detect_format(path)
@@ -83,13 +75,39 @@ def settle_format(path: Path, format: Format | None) -> Format:
     return format
 
 
+def _detect_line_layout(text: str) -> Format:
+    """Tell `plain`, `wrapped` and `sentences` apart by how lines end.
+
+    Only text with blank lines can be one of the last two. Lines that nearly all end like sentences,
+    and hold hardly more than one each, are `sentences`. Short lines that mostly do not end like
+    sentences are `wrapped`.
+    """
+    lines = [line.strip() for line in text.splitlines()]
+    inner_lines = [line for line, following in pairwise(lines) if line and following]
+    if not inner_lines or "" not in lines[:-1]:
+        return "plain"
+    final = sum(line.endswith(_SENTENCE_FINAL) for line in inner_lines) / len(inner_lines)
+    # Count sentences in all lines: in text whose paragraphs are single lines, the few inner lines
+    # may all be dialogue, which looks like one sentence per line.
+    if final > 0.8 and len(split_sentences("\n".join(lines))) < 1.5 * sum(map(bool, lines)):
+        return "sentences"
+    narrow = sum(len(line) <= _MAX_WRAPPED_WIDTH for line in inner_lines) / len(inner_lines)
+    return "wrapped" if final < 0.5 and narrow > 0.95 else "plain"
+
+
 def _read_head(path: Path) -> bytes:
-    """The first 64 kB of a file of text; errors as in `detect_format`."""
+    """Read the first 64 kB of a text file, without a byte order mark.
+
+    Raises:
+        DataError: the file is missing, empty, binary or damaged.
+    """
     with open_binary(path) as file:
-        head = file.read(_HEAD_BYTES)
-    if not head.removeprefix(BYTE_ORDER_MARK).strip():
-        raise InputError(f"{path}: there is no text in this file; leave it out", "empty_files")
+        head = file.read(_HEAD_BYTES).removeprefix(codecs.BOM_UTF8)
+    if not head.strip():
+        raise InputError(f"{path}: the file holds no text; remove it from the inputs", "empty_files")
     if b"\0" in head:
-        message = f"{path}: binary, or text in UTF-16; leave it out, or convert it to UTF-8"
+        message = (
+            f"{path}: a binary file, or text in UTF-16; remove it from the inputs, or convert it to UTF-8"
+        )
         raise InputError(message, "binary_files")
-    return head.removeprefix(BYTE_ORDER_MARK)
+    return head

@@ -1,4 +1,8 @@
-"""Inputs -> tasks of about equal size. The cuts follow from the files, not from the number of workers."""
+"""Split the input files into tasks of about equal size.
+
+The splits depend on the files only, not on the number of workers, so that the same inputs always
+give the same corpus.
+"""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -8,24 +12,29 @@ from pathlib import Path
 from bertie.base.compression import is_compressed
 from bertie.base.errors import DataError
 from bertie.base.tables import row_group_sizes
-from bertie.corpus.documents import Document, Problems
-from bertie.corpus.formats import Format, settle_format
+from bertie.corpus.documents import Document, InputErrors
+from bertie.corpus.formats import Format, resolve_format
 from bertie.corpus.readers import read_documents
 
-# Formats of many documents a file, which are read by byte range.
-RANGED_FORMATS: tuple[Format, ...] = ("sentences", "wikiextractor", "wikipedia", "jsonl")
+# Formats with many documents per file, of which a range of bytes can be read.
+SPLITTABLE_FORMATS: tuple[Format, ...] = ("sentences", "wikiextractor", "wikipedia", "jsonl")
 
-# Seconds of work: little is lost with a worker, and starting a task costs nothing beside it.
+# Some seconds of work: little is lost if a worker dies, and the time to start a task is negligible.
 TASK_BYTES = 1 << 24
-FILE_BYTES = 1 << 13  # what opening a file costs, in bytes of text that could be prepared meanwhile
-COMPRESSION = 4  # raw bytes for a compressed one, roughly: English prose in .xz
+FILE_OVERHEAD_BYTES = 1 << 13  # text that could be prepared in the time it takes to open a file
+COMPRESSION_RATIO = 4  # approximate, of English prose in .xz files
 
 
 @dataclass(frozen=True)
 class InputSplit:
-    """A file, or a range of one, to be read by one task; `size` is about how many bytes of text it holds.
+    """A file, or a range of a file, that one task reads.
 
-    `start` and `stop` are those of `read_documents`; a format of None is detected when the file is read.
+    Attributes:
+        path: the file.
+        format: its format; None to detect it when the file is read.
+        size: the approximate size of its text in bytes.
+        start: the beginning of the range, as in `read_documents`.
+        stop: the end of the range, exclusive; None for the end of the file.
     """
 
     path: Path
@@ -35,58 +44,70 @@ class InputSplit:
     stop: int | None = None
 
 
-def read_splits(spans: Iterable[InputSplit], column: str, problems: Problems) -> Iterator[Document]:
-    """The documents of the spans, in order; errors as in `read_documents`."""
-    for span in spans:
-        yield from read_documents(span.path, span.format, span.start, span.stop, column, problems)
+def read_splits(splits: Iterable[InputSplit], column: str, errors: InputErrors) -> Iterator[Document]:
+    """Read the documents of the splits in order.
+
+    Raises as `read_documents` does.
+    """
+    for split in splits:
+        yield from read_documents(split.path, split.format, split.start, split.stop, column, errors)
 
 
-def cut_into_tasks(
-    inputs: Iterable[Path], format: Format | None = None, problems: Problems | None = None
+def split_inputs(
+    inputs: Iterable[Path], format: Format | None = None, errors: InputErrors | None = None
 ) -> list[list[InputSplit]]:
-    """Spans that cover all files in order, in tasks of at most about `TASK_BYTES` where they can be cut.
+    """Split the inputs, in order, into tasks of at most about `TASK_BYTES` of text.
 
-    A large file of a format that can be cut is many spans; the others are looked at when they are read.
+    A large file is split into ranges if its format allows it, and is a single split otherwise. Only
+    large files are opened here; the others are checked when they are read.
+
+    Args:
+        inputs: the files.
+        format: the format of all files; None to detect the format of each.
+        errors: raises or collects the errors about large files; by default it raises the first one.
 
     Raises:
-        DataError: a large file cannot be read; or it is counted in `problems`.
+        DataError: a large file cannot be read.
     """
     tasks: list[list[InputSplit]] = []
-    room = 0
-    problems = problems or Problems()
+    remaining = 0  # bytes that the last task can still take
+    errors = errors or InputErrors()
     for path in inputs:
         try:
-            spans = _splits(path, format)
+            splits = _split_file(path, format)
         except DataError as error:
-            problems.add(error)
+            errors.handle(error)
             continue
-        for span in spans:
-            if span.size > room:
+        for split in splits:
+            if split.size > remaining:
                 tasks.append([])
-                room = TASK_BYTES
-            tasks[-1].append(span)
-            room -= span.size + FILE_BYTES
+                remaining = TASK_BYTES
+            tasks[-1].append(split)
+            remaining -= split.size + FILE_OVERHEAD_BYTES
     return tasks
 
 
-def _splits(path: Path, format: Format | None) -> list[InputSplit]:
+def _split_file(path: Path, format: Format | None) -> list[InputSplit]:
     size = path.stat().st_size
     if is_compressed(path):
-        return [InputSplit(path, format, size * COMPRESSION)]
+        return [InputSplit(path, format, size * COMPRESSION_RATIO)]
     if size <= TASK_BYTES:
         return [InputSplit(path, format, size)]
-    format = settle_format(path, format)
+    format = resolve_format(path, format)
     if format == "parquet":
-        return _row_group_splits(path)
-    if format not in RANGED_FORMATS:
+        return _split_row_groups(path)
+    if format not in SPLITTABLE_FORMATS:
         return [InputSplit(path, format, size)]
     count = -(-size // TASK_BYTES)
-    cuts = [size * index // count for index in range(count + 1)]
-    return [InputSplit(path, format, stop - start, start, stop) for start, stop in pairwise(cuts)]
+    offsets = [size * index // count for index in range(count + 1)]
+    return [InputSplit(path, format, stop - start, start, stop) for start, stop in pairwise(offsets)]
 
 
-def _row_group_splits(path: Path) -> list[InputSplit]:
-    """One for each row group; its size is that of all columns, so tasks may be smaller than usual."""
+def _split_row_groups(path: Path) -> list[InputSplit]:
+    """Make one split for each row group of a Parquet file.
+
+    The size of a row group counts all of its columns, so such tasks may hold less text than others.
+    """
     return [
         InputSplit(path, "parquet", size, group, group + 1)
         for group, size in enumerate(row_group_sizes(path))

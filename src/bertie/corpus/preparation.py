@@ -1,9 +1,12 @@
-"""Documents -> shards, as idempotent tasks on the executor.
+"""Prepare a corpus: tokenize documents and write them as shards.
 
-First each task reads its share of the inputs and writes a part: token ids, and a hash of each document.
-Then the parts are assembled into shards (assembly.py). Parts and shards appear whole or not at all, so a run
-that was killed goes on where it was. What is written follows from the inputs and the settings alone, not
-from the number of workers. A task holds some megabytes of text at a time.
+The work is done in tasks on worker processes, in two passes. First, each task reads some of the
+inputs and writes a part: token ids, and a hash of each document. Then the parts are assembled into
+shards (`assembly.py`).
+
+Parts and shards are written atomically, so a run that was killed resumes where it stopped. The
+result depends on the inputs and the settings only, not on the number of workers. A task holds some
+megabytes of text in memory.
 """
 
 import hashlib
@@ -11,10 +14,9 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +26,20 @@ import numpy.typing as npt
 from bertie import __version__
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.executor import run_tasks
-from bertie.base.files import atomic_directory, atomic_file, lock_directory, read_json, write_json
+from bertie.base.files import atomic_directory, atomic_file, read_json, write_json
+from bertie.base.locks import lock_directory
 from bertie.base.progress import Progress
 from bertie.corpus.assembly import (
     DUPLICATE,
+    Parts,
     assemble_shards,
-    decide_fates,
+    assign_documents,
     part_directory,
-    read_fates,
     write_hashes,
 )
-from bertie.corpus.documents import Document, OnError, Problems
+from bertie.corpus.documents import Document, InputErrors, OnError
 from bertie.corpus.formats import Format
-from bertie.corpus.input_splits import InputSplit, cut_into_tasks, read_splits
+from bertie.corpus.input_splits import InputSplit, read_splits, split_inputs
 from bertie.corpus.shards import (
     Manifest,
     Shard,
@@ -49,23 +52,14 @@ from bertie.corpus.word_counts import batch_documents
 from bertie.text.tokenizer import Tokenizer
 
 SKIPPED_FILE = "skipped.txt"
-# What a run makes in its output, and the names under which that is written or replaced.
-_MADE = r"(parts|tokenizer|(train|held_out)-\d{5}|skipped\.txt|manifest\.json)"
-_TEMPORARY = re.compile(rf"\.{_MADE}(\.\d+)?\.(tmp|old)")
-_OWN = re.compile(rf"\.lock|{_MADE}|{_TEMPORARY.pattern}")
+# The files and directories that a run writes, and the temporary names under which it writes or replaces
+# them.
+_OUTPUT_NAME = r"(parts|tokenizer|(train|held_out)-\d{5}|skipped\.txt|manifest\.json)"
+_TEMPORARY_NAME = re.compile(rf"\.{_OUTPUT_NAME}(\.\d+)?\.(tmp|old)")
+_KNOWN_NAME = re.compile(rf"\.lock|{_OUTPUT_NAME}|{_TEMPORARY_NAME.pattern}")
 
 UInt64s = npt.NDArray[np.uint64]
-
-
-@dataclass(frozen=True)
-class _Work:
-    """What every task needs to know; the fingerprint stands for what the tokenizer's directory holds."""
-
-    tokenizer_directory: Path
-    fingerprint: str
-    language: str
-    column: str
-    on_error: OnError
+ManifestSettings = dict[str, float | str | None]
 
 
 def prepare(
@@ -79,88 +73,77 @@ def prepare(
     column: str = "text",
     on_error: OnError = "stop",
 ) -> Manifest:
-    """Make the corpus `output` from the documents of `inputs`; give its manifest.
+    """Prepare the corpus `output` for pre-training from the documents of `inputs`.
 
-    A document is held out by its hash, so on average `held_out` of them are; of equal documents the first
-    is kept. `language` is for splitting sentences, `format` for files whose format is not to be detected,
-    `column` names the text in jsonl and tables. What cannot be read ends the run or, if `on_error` is
-    "skip", is left out, counted in the manifest and named in `skipped.txt`; so are empty files always.
-    If an earlier run of the same work was stopped, this one goes on from its parts.
+    Of documents with the same text, the first is kept. Documents are held out by a hash of their
+    text. If a run with the same inputs, tokenizer and settings was stopped, this call resumes it.
+
+        manifest = prepare(list_inputs(["text/"]), Path("tokenizer"), Path("corpus"), workers=4)
+        print(f"{manifest.train.documents:,} documents, {manifest.train.tokens:,} tokens")
+
+    Args:
+        inputs: the files, as `bertie.corpus.readers.list_inputs` returns them.
+        tokenizer_directory: the tokenizer, which is copied to the corpus.
+        output: the directory to write.
+        workers: the number of processes; with several, call this under `if __name__ == "__main__":`.
+        held_out: the expected fraction of the documents to hold out for evaluation, in [0, 1).
+        language: the ISO 639-1 code of the language, for splitting sentences.
+        format: the format of all files; None to detect the format of each.
+        column: the key or column that holds the text, in JSON lines and tables.
+        on_error: "stop" raises at the first unreadable input; "skip" counts such inputs in the
+            manifest and lists them in `skipped.txt`. Empty files are always skipped.
 
     Raises:
-        DataError: an input cannot be read, as in `read_documents`; there is no text; or `output` holds
-            another corpus or anything else.
+        DataError: an input cannot be read, no document has text, or `output` has other contents.
         ModelError: the tokenizer cannot be read.
-        SettingsError: `held_out` is no share, or a table has no such column.
-        BertieError: another process writes to `output`, workers keep dying, or the package that reads such
-            files is not installed.
+        SettingsError: `held_out` is out of range, or a table has no such column.
+        BertieError: another process writes to `output`, workers die, or a package is missing.
     """
     if not 0 <= held_out < 1:
-        raise SettingsError(f"held_out = {held_out}: expected a share of the documents, from 0 to below 1")
-    settings = {"held_out": held_out, "language": language, "format": format, "column": column}
+        raise SettingsError(f"held_out = {held_out}: expected a fraction of the documents, from 0 to below 1")
+    settings = ManifestSettings(held_out=held_out, language=language, format=format, column=column)
     tokenizer = Tokenizer.load(tokenizer_directory)
-    problems = Problems(on_error)
-    tasks = cut_into_tasks(inputs, format, problems)
-    plan = {
-        "bertie": __version__,  # another may cut the inputs into other tasks
-        "tokenizer": tokenizer.fingerprint,
-        # Not `on_error`: a run that has met bad input may go on by leaving it out.
-        "settings": settings,
-        "inputs": _fingerprint(inputs),
-    }
-    parts = output / "parts"
-    _refuse_foreign(output)
+    errors = InputErrors(on_error)
+    tasks = split_inputs(inputs, format, errors)
+    plan = _make_plan(inputs, tokenizer, settings)
+    _reject_other_files(output)
     is_new = not output.exists()
     with lock_directory(output):
-        if not parts.exists():
-            with atomic_directory(parts) as temporary:
-                write_json(temporary / "plan.json", plan)
-        elif read_json(parts / "plan.json") != plan:
-            raise DataError(
-                f"{output}: holds unfinished work on other inputs or settings; remove it or name another"
-            )
-        with atomic_directory(output / "tokenizer") as temporary:
-            tokenizer.save(temporary)
-        work = _Work(output / "tokenizer", tokenizer.fingerprint, language, column, on_error)
-        counts = _write_parts(tasks, output, work, workers)
-        skipped = sum((Counter(part["skipped"]) for part in counts), problems.counts)
-        _write_skipped(output, len(tasks), problems)
-        offsets = np.cumsum([0, *(part["documents"] for part in counts)])
-        if not offsets[-1]:
-            first = list(islice(read_skipped(output), 1))
-            (output / SKIPPED_FILE).unlink(missing_ok=True)
-            shutil.rmtree(output / "tokenizer")
-            shutil.rmtree(parts)
-            (output / ".lock").unlink()
-            if is_new:
-                output.rmdir()
-            nothing = f"{inputs[0]}: no text in any document here, nor in the other inputs"
-            raise DataError("; ".join([nothing, *first]))
-        decide_fates(parts, offsets, held_out)
-        files = assemble_shards(output, offsets, len(tokenizer.vocabulary), workers)
-        files |= {f"tokenizer/{file.name}": record_file(file) for file in (output / "tokenizer").iterdir()}
-        manifest = Manifest(
-            tokenizer_fingerprint=tokenizer.fingerprint,
-            vocabulary_size=len(tokenizer.vocabulary),
-            settings=settings,
-            train=count_split("train", files, len(tokenizer.vocabulary)),
-            held_out=count_split("held_out", files, len(tokenizer.vocabulary)),
-            duplicates_dropped=int(np.count_nonzero(read_fates(parts) == DUPLICATE)),
-            empty_documents_dropped=sum(part["empty_documents"] for part in counts),
-            empty_sentences_dropped=sum(part["empty_sentences"] for part in counts),
-            skipped=dict(sorted(skipped.items())),
-            files=dict(sorted(files.items())),
-        )
-        for leftover in list(output.glob(".*")):  # of killed processes
-            if _TEMPORARY.fullmatch(leftover.name):
-                leftover.unlink() if leftover.is_file() else shutil.rmtree(leftover)
-        write_manifest(output, manifest)
-        shutil.rmtree(parts)
-    return manifest
+        _start_or_resume(output, plan, tokenizer)
+        context = _TaskContext(output / "tokenizer", tokenizer.fingerprint, language, column, on_error)
+        part_counts = _write_parts(tasks, output, context, workers)
+        _write_skipped(output, len(tasks), errors)
+        if not any(counts.documents for counts in part_counts):
+            raise _discard_output(output, inputs, is_new)
+        offsets = np.cumsum([0, *(counts.documents for counts in part_counts)])
+        parts = Parts(output / "parts", offsets, len(tokenizer.vocabulary))
+        assign_documents(parts, held_out)
+        return _assemble_corpus(parts, output, tokenizer, settings, part_counts, errors, workers)
 
 
-def _fingerprint(inputs: Sequence[Path]) -> str:
-    """A hash of which files these are, and when they were last changed."""
+def read_skipped(corpus: Path) -> Iterator[str]:
+    """Yield the messages about the inputs of a corpus that could not be read."""
+    if (corpus / SKIPPED_FILE).exists():
+        with (corpus / SKIPPED_FILE).open("rb") as lines:
+            yield from (os.fsdecode(line.rstrip(b"\n")) for line in lines)
+
+
+def _make_plan(inputs: Sequence[Path], tokenizer: Tokenizer, settings: ManifestSettings) -> dict[str, Any]:
+    """Return everything that determines the corpus.
+
+    A run resumes only if its plan is the same. `on_error` is not part of the plan, so that a run that
+    stopped at an unreadable input can resume and skip this input.
+    """
+    return {
+        "bertie": __version__,  # another version may split the inputs differently
+        "tokenizer": tokenizer.fingerprint,
+        "settings": settings,
+        "inputs": _fingerprint_inputs(inputs),
+    }
+
+
+def _fingerprint_inputs(inputs: Sequence[Path]) -> str:
+    """Hash the path, the size and the time of the last change of every input."""
     digest = hashlib.sha256()
     for path in inputs:
         status = path.stat()
@@ -168,114 +151,156 @@ def _fingerprint(inputs: Sequence[Path]) -> str:
     return digest.hexdigest()
 
 
-def _refuse_foreign(output: Path) -> None:
+def _reject_other_files(output: Path) -> None:
+    """Raise DataError if `output` exists and is not the work of an unfinished run."""
     if (output / "manifest.json").exists():
-        raise DataError(f"{output}: already holds a prepared corpus; name another directory")
+        raise DataError(f"{output}: already contains a prepared corpus; choose another directory")
     if output.is_file():
-        raise DataError(f"{output}: is a file; name a new directory")
+        raise DataError(f"{output}: is a file; choose a new directory")
     names = {file.name for file in output.glob("*")}
-    started = "parts" in names
+    is_started = "parts" in names
     for name in sorted(names):
-        if not _OWN.fullmatch(name) or not (started or name[0] == "."):
-            raise DataError(f"{output}: holds other files ({name}); name a new directory")
+        if not _KNOWN_NAME.fullmatch(name) or not (is_started or name[0] == "."):
+            raise DataError(f"{output}: contains other files ({name}); choose a new directory")
+
+
+def _start_or_resume(output: Path, plan: dict[str, Any], tokenizer: Tokenizer) -> None:
+    """Record the plan of a new run, or compare it with the plan of the run to resume."""
+    parts = output / "parts"
+    if not parts.exists():
+        with atomic_directory(parts) as temporary:
+            write_json(temporary / "plan.json", plan)
+    elif read_json(parts / "plan.json") != plan:
+        raise DataError(
+            f"{output}: contains an unfinished corpus of other inputs or settings; "
+            f"remove it or choose another directory"
+        )
+    with atomic_directory(output / "tokenizer") as temporary:
+        tokenizer.save(temporary)
+
+
+def _discard_output(output: Path, inputs: Sequence[Path], is_new: bool) -> DataError:
+    """Remove the output of a run without any text, and return the error to raise."""
+    first_error = next(read_skipped(output), None)
+    (output / SKIPPED_FILE).unlink(missing_ok=True)
+    shutil.rmtree(output / "tokenizer")
+    shutil.rmtree(output / "parts")
+    (output / ".lock").unlink()
+    if is_new:
+        output.rmdir()
+    message = f"{inputs[0]}: no text in any document of this file or the other inputs"
+    return DataError(f"{message}; {first_error}" if first_error else f"{message}; add files that hold text")
+
+
+@dataclass(frozen=True)
+class _TaskContext:
+    """The arguments that all tasks share.
+
+    The fingerprint identifies the content of the tokenizer's directory.
+    """
+
+    tokenizer_directory: Path
+    fingerprint: str
+    language: str
+    column: str
+    on_error: OnError
+
+
+@dataclass(frozen=True)
+class _PartCounts:
+    """The number of documents that a part keeps, and of everything left out."""
+
+    documents: int
+    empty_documents: int
+    empty_sentences: int
+    skipped: Mapping[str, int]
 
 
 def _write_parts(
-    tasks: list[list[InputSplit]], output: Path, work: _Work, workers: int
-) -> list[dict[str, Any]]:
-    """Write the parts that are not there yet; give the counts of all."""
+    tasks: list[list[InputSplit]], output: Path, context: _TaskContext, workers: int
+) -> list[_PartCounts]:
+    """Write the parts that do not exist yet, and return the counts of all parts."""
     parts = [part_directory(output / "parts", index) for index in range(len(tasks))]
-    sizes = [sum(span.size for span in task) for task in tasks]
+    sizes = [sum(split.size for split in task) for task in tasks]
     missing = [index for index, part in enumerate(parts) if not part.exists()]
     done = sum(sizes) - sum(sizes[index] for index in missing)
     total = round(sum(sizes) / 1e6)
     with Progress("preparing documents", total, unit="MB", done=round(done / 1e6)) as progress:
         arguments = [(parts[index], tasks[index]) for index in missing]
-        for position, _ in run_tasks(partial(_write_part, work), arguments, workers):
+        for position, _ in run_tasks(partial(_write_part, context), arguments, workers):
             done += sizes[missing[position]]
             progress.update(round(done / 1e6))
-    return [read_json(part / "counts.json") for part in parts]
+    return [_PartCounts(**read_json(part / "counts.json")) for part in parts]
 
 
-def _write_part(work: _Work, argument: tuple[Path, list[InputSplit]]) -> None:
+def _write_part(context: _TaskContext, argument: tuple[Path, list[InputSplit]]) -> None:
     part, task = argument
-    tokenizer = _load_tokenizer(work.tokenizer_directory, work.fingerprint)
-    encoder, problems = _Encoder(tokenizer, work.language), Problems(work.on_error)
-    batches = batch_documents(read_splits(task, work.column, problems))
+    tokenizer = _load_tokenizer(context.tokenizer_directory, context.fingerprint)
+    encoder, errors = _Encoder(tokenizer, context.language), InputErrors(context.on_error)
+    batches = batch_documents(read_splits(task, context.column, errors))
     with atomic_directory(part) as temporary:
         write_shard(temporary, map(encoder.encode, batches), len(tokenizer.vocabulary))
         write_hashes(temporary, np.concatenate([np.empty((0, 2), np.uint64), *encoder.hashes]))
-        (temporary / SKIPPED_FILE).write_bytes(_lines(problems))
-        write_json(temporary / "counts.json", encoder.counts | {"skipped": problems.counts})
+        (temporary / SKIPPED_FILE).write_bytes(_encode_messages(errors))
+        write_json(temporary / "counts.json", encoder.counts | {"skipped": errors.counts})
 
 
-def _write_skipped(output: Path, part_count: int, problems: Problems) -> None:
-    """Write the lines about all inputs that could not be read as one file, unless there are none."""
-    with atomic_file(output / SKIPPED_FILE) as temporary, temporary.open("wb") as file:
-        file.write(_lines(problems))
-        for index in range(part_count):
-            with (part_directory(output / "parts", index) / SKIPPED_FILE).open("rb") as lines:
-                shutil.copyfileobj(lines, file)
-    if not (output / SKIPPED_FILE).stat().st_size:
-        (output / SKIPPED_FILE).unlink()
-
-
-def read_skipped(corpus: Path) -> Iterator[str]:
-    """The lines about the inputs that could not be read."""
-    if (corpus / SKIPPED_FILE).exists():
-        with (corpus / SKIPPED_FILE).open("rb") as lines:
-            yield from (os.fsdecode(line.rstrip(b"\n")) for line in lines)
-
-
-def _lines(problems: Problems) -> bytes:
-    # The names of files need not be UTF-8.
-    return b"".join(os.fsencode(message) + b"\n" for message in problems.messages)
-
-
-@cache
+@cache  # once in each worker
 def _load_tokenizer(directory: Path, fingerprint: str) -> Tokenizer:
-    """Once in each worker; the fingerprint stands for what the directory holds."""
+    """Load a tokenizer; `fingerprint` identifies the one that the directory holds."""
     return Tokenizer.load(directory)
 
 
 class _Encoder:
-    """Documents -> shards of ids, and what is to be known about them at the end.
+    """Encode documents as shards of ids, and hash and count them.
 
-    A sentence is empty, and left out, if it has no tokens, a document if it has no sentences.
+    Sentences without tokens and documents without sentences are left out.
+
+    Attributes:
+        counts: the number of documents kept, and of empty documents and sentences left out.
+        hashes: for each batch, the hashes of the documents kept that end in it, uint64 (D, 2).
     """
 
     def __init__(self, tokenizer: Tokenizer, language: str) -> None:
         self.tokenizer = tokenizer
         self.language = language
         self.counts = {"documents": 0, "empty_documents": 0, "empty_sentences": 0}
-        self.hashes: list[UInt64s] = []  # (D, 2) for each batch
-        self._open_sentences = 0  # of a document that is not finished
+        self.hashes: list[UInt64s] = []
+        self._pending_sentences = 0  # of a document that continues in the next batch
         self._running_hash = _new_hash()
 
     def encode(self, documents: list[Document]) -> Shard:
-        """The next documents, or pieces of them, as a shard."""
-        sentences = [document.sentences(self.language) for document in documents]
-        flat = [sentence for group in sentences for sentence in group]
-        encoding = self.tokenizer.encode_batch(flat, add_special_tokens=False)
-        nonempty = np.diff(encoding.bounds) > 0
-        sentence_ends = encoding.bounds[1:][nonempty]
-        sentences_before = np.concatenate([[0], np.cumsum(nonempty)])
-        finished = np.array([not document.unfinished for document in documents])
-        ends = sentences_before[np.cumsum([len(group) for group in sentences])][finished]
-        kept = np.diff(ends, prepend=-self._open_sentences) > 0
-        self._open_sentences = len(sentence_ends) - (ends[-1] if len(ends) else -self._open_sentences)
-        self.counts["documents"] += int(np.count_nonzero(kept))
-        self.counts["empty_documents"] += int(np.count_nonzero(~kept))
-        self.counts["empty_sentences"] += int(np.count_nonzero(~nonempty))
-        self.hashes.append(self._hash(documents)[kept])
-        return Shard(encoding.input_ids.view(np.uint32), sentence_ends, ends[kept])
+        """Encode the next documents, or pieces of documents.
+
+        Returns:
+            A piece of a shard for `write_shard`.
+        """
+        sentences = [document.split_sentences(self.language) for document in documents]
+        flat_sentences = [sentence for group in sentences for sentence in group]
+        encoding = self.tokenizer.encode_batch(flat_sentences, add_special_tokens=False)
+        is_nonempty = np.diff(encoding.bounds) > 0
+        sentence_ends = encoding.bounds[1:][is_nonempty]
+        sentences_before = np.concatenate([[0], np.cumsum(is_nonempty)])
+        is_last_piece = np.array([not document.is_continued for document in documents])
+        document_ends = sentences_before[np.cumsum([len(group) for group in sentences])][is_last_piece]
+        is_kept = np.diff(document_ends, prepend=-self._pending_sentences) > 0
+        last_end = document_ends[-1] if len(document_ends) else -self._pending_sentences
+        self._pending_sentences = len(sentence_ends) - last_end
+        self.counts["documents"] += int(np.count_nonzero(is_kept))
+        self.counts["empty_documents"] += int(np.count_nonzero(~is_kept))
+        self.counts["empty_sentences"] += int(np.count_nonzero(~is_nonempty))
+        self.hashes.append(self._hash(documents)[is_kept])
+        return Shard(encoding.input_ids.view(np.uint32), sentence_ends, document_ends[is_kept])
 
     def _hash(self, documents: list[Document]) -> UInt64s:
-        """128 bits of the text of each document finished here: among a trillion, none are likely equal."""
+        """Hash the text of each document that ends in this batch: uint64 (D, 2).
+
+        With 128 bits, no two of a trillion different documents are likely to have the same hash.
+        """
         digests = []
         for document in documents:
             self._running_hash.update(document.text.encode())
-            if not document.unfinished:
+            if not document.is_continued:
                 digests.append(self._running_hash.digest())
                 self._running_hash = _new_hash()
         return np.frombuffer(b"".join(digests), dtype="<u8").reshape(-1, 2)
@@ -283,3 +308,57 @@ class _Encoder:
 
 def _new_hash() -> "hashlib.blake2b":
     return hashlib.blake2b(digest_size=16)
+
+
+def _encode_messages(errors: InputErrors) -> bytes:
+    # The names of files need not be UTF-8.
+    return b"".join(os.fsencode(message) + b"\n" for message in errors.messages)
+
+
+def _write_skipped(output: Path, part_count: int, errors: InputErrors) -> None:
+    """Write all messages about skipped inputs to one file, if there are any."""
+    with atomic_file(output / SKIPPED_FILE) as temporary, temporary.open("wb") as file:
+        file.write(_encode_messages(errors))
+        for index in range(part_count):
+            with (part_directory(output / "parts", index) / SKIPPED_FILE).open("rb") as lines:
+                shutil.copyfileobj(lines, file)
+    if not (output / SKIPPED_FILE).stat().st_size:
+        (output / SKIPPED_FILE).unlink()
+
+
+def _assemble_corpus(
+    parts: Parts,
+    output: Path,
+    tokenizer: Tokenizer,
+    settings: ManifestSettings,
+    part_counts: list[_PartCounts],
+    errors: InputErrors,
+    workers: int,
+) -> Manifest:
+    """Assemble all parts into shards, write the manifest, and remove the parts."""
+    files = assemble_shards(parts, output, workers)
+    files |= {f"tokenizer/{file.name}": record_file(file) for file in (output / "tokenizer").iterdir()}
+    skipped = sum((Counter(counts.skipped) for counts in part_counts), errors.counts)
+    manifest = Manifest(
+        tokenizer_fingerprint=tokenizer.fingerprint,
+        vocabulary_size=parts.vocabulary_size,
+        settings=settings,
+        train=count_split("train", files, parts.vocabulary_size),
+        held_out=count_split("held_out", files, parts.vocabulary_size),
+        duplicates_dropped=int(np.count_nonzero(parts.read_assignments() == DUPLICATE)),
+        empty_documents_dropped=sum(counts.empty_documents for counts in part_counts),
+        empty_sentences_dropped=sum(counts.empty_sentences for counts in part_counts),
+        skipped=dict(sorted(skipped.items())),
+        files=dict(sorted(files.items())),
+    )
+    _remove_leftovers(output)
+    write_manifest(output, manifest)
+    shutil.rmtree(parts.directory)
+    return manifest
+
+
+def _remove_leftovers(output: Path) -> None:
+    """Remove the temporary files and directories of killed processes."""
+    for path in list(output.glob(".*")):
+        if _TEMPORARY_NAME.fullmatch(path.name):
+            path.unlink() if path.is_file() else shutil.rmtree(path)

@@ -1,4 +1,7 @@
-"""Files -> documents. Large files are streamed, in ranges where their format allows it."""
+"""List input files and read their documents.
+
+Large files are streamed, and read in ranges if their format allows it.
+"""
 
 import codecs
 import glob
@@ -18,75 +21,95 @@ from bertie.corpus.documents import (
     PIECE_CHARACTERS,
     Document,
     InputError,
-    Problems,
-    cut_at_lines,
-    cut_text,
+    InputErrors,
     make_documents,
+    split_at_lines,
+    split_long_text,
 )
-from bertie.corpus.formats import BYTE_ORDER_MARK, Format, settle_format
-from bertie.corpus.wikipedia import parse_page, plain_text, read_hidden_namespaces
+from bertie.corpus.formats import Format, resolve_format
+from bertie.corpus.wikipedia import extract_text, parse_page, read_hidden_namespaces
 
 
-def list_inputs(paths: Iterable[str | Path], without: Iterable[Path] = ()) -> list[Path]:
-    """The files that `paths` (files, directories, patterns such as `text/*.xz`) name, each once.
+def list_inputs(paths: Iterable[str | Path], exclude: Iterable[Path] = ()) -> list[Path]:
+    """List the files that paths, directories and patterns name, each file once.
 
-    They come in the order of `paths`; those of a directory (at any depth, links followed) or a pattern are
-    sorted. Hidden files and folders are left out, and so is what Hugging Face's `datasets` saves beside its
-    tables. What stands at or below a place of `without` is no input either, unless a path leads below it.
+    Hidden files and folders are left out, and so are the metadata and caches of data sets saved by
+    Hugging Face's `datasets`.
+
+    Args:
+        paths: files, directories, or patterns such as `text/*.xz`. Directories are searched at any
+            depth, and symlinks are followed.
+        exclude: files and directories that are not inputs, such as the output. Files below an
+            excluded directory are still listed if a path leads below it.
+
+    Returns:
+        The files in the order of `paths`; the files of one directory or pattern are sorted.
 
     Raises:
-        DataError: a path does not exist or is no regular file, a folder cannot be read, a link in it leads
-            to nothing, a directory or pattern has no file, or all files are left out.
+        DataError: a path does not exist or is not a regular file, a folder cannot be read, a
+            symlink is broken, a directory or pattern has no files, or all files are excluded.
     """
     files: dict[Path, None] = {}
-    places = [place.resolve() for place in without]
+    excluded = [path.resolve() for path in exclude]
     for path in map(Path, paths):
         matches = [path] if path.exists() else [Path(match) for match in glob.glob(str(path), recursive=True)]
         if not matches:
             raise DataError(f"{path}: no such file or directory")
-        below = {file for match in matches for file in _list_below(match) if _is_readable(file)}
-        if not below and any(map(Path.is_dir, matches)):
+        candidates = {file for match in matches for file in _walk(match) if _is_regular_file(file)}
+        if not candidates and any(map(Path.is_dir, matches)):
             raise DataError(f"{path}: no files in this directory")
-        if not below:
-            raise DataError(f"{path}: no regular file; write what it gives to one first")
-        hidden = [place for place in places if place not in path.resolve().parents]
-        found = [file for file in below if not any(file.resolve().is_relative_to(place) for place in hidden)]
-        files.update(dict.fromkeys(sorted(found, key=lambda file: file.parts)))
-    if places and not files:
-        raise DataError("the inputs hold no files but the tokenizer's and the output's; keep the text apart")
+        if not candidates:
+            raise DataError(f"{path}: not a regular file; save its output to a file first")
+        hidden = [directory for directory in excluded if directory not in path.resolve().parents]
+        listed = [file for file in candidates if not any(map(file.resolve().is_relative_to, hidden))]
+        files.update(dict.fromkeys(sorted(listed, key=lambda file: file.parts)))
+    if excluded and not files:
+        raise DataError(
+            "the inputs contain no files besides those of the tokenizer and the output; "
+            "keep the text in a separate folder"
+        )
     return list(files)
 
 
-def _list_below(path: Path) -> Iterator[Path]:
-    """The files of a directory, or the one that `path` is. A folder that links lead to again comes once."""
+def _walk(path: Path) -> Iterator[Path]:
+    """Yield the files below a directory, or `path` if it is not a directory.
+
+    A folder that several symlinks lead to is walked once.
+    """
     if not path.is_dir():
         yield path
         return
     seen = set()
-    for folder, folders, names in os.walk(path, onerror=_refuse_folder, followlinks=True):
+    for folder, subfolders, names in os.walk(path, onerror=_raise_unreadable_folder, followlinks=True):
         status = os.stat(folder)
         if (status.st_dev, status.st_ino) in seen:
-            folders.clear()
+            subfolders.clear()
             continue
         seen.add((status.st_dev, status.st_ino))
-        folders[:] = sorted(name for name in folders if name[0] != ".")
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
         is_data_set = "dataset_info.json" in names
         for name in names:
-            wanted = name.endswith(".arrow") if is_data_set else name != "dataset_dict.json"
-            if is_data_set and name.startswith("cache-"):  # what `map` or `filter` made of the tables
-                wanted = False
-            if wanted and name[0] != ".":
+            if _may_hold_text(name, is_data_set):
                 yield Path(folder, name)
 
 
-def _is_readable(path: Path) -> bool:
+def _may_hold_text(name: str, in_data_set: bool) -> bool:
+    """Return False for hidden files, and for metadata and caches of saved data sets."""
+    if in_data_set:  # `map` and `filter` write cache-*.arrow beside the tables
+        return name.endswith(".arrow") and not name.startswith((".", "cache-"))
+    return not name.startswith(".") and name != "dataset_dict.json"
+
+
+def _is_regular_file(path: Path) -> bool:
     if path.is_symlink() and not path.exists():
-        raise DataError(f"{path}: a link that leads to nothing; mend it, or take it away")
+        raise DataError(f"{path}: broken symlink; fix or remove it")
     return path.is_file()
 
 
-def _refuse_folder(error: OSError) -> None:
-    raise DataError(f"{error.filename}: cannot be read ({error.strerror}); mend that, or move it away")
+def _raise_unreadable_folder(error: OSError) -> None:
+    raise DataError(
+        f"{error.filename}: cannot read this folder ({error.strerror}); make it readable or move it"
+    )
 
 
 def read_documents(
@@ -95,78 +118,87 @@ def read_documents(
     start: int = 0,
     stop: int | None = None,
     column: str = "text",
-    problems: Problems | None = None,
+    errors: InputErrors | None = None,
 ) -> Iterator[Document]:
-    """The documents of a file, in order, in the `format` given or detected; long ones in pieces.
+    """Read the documents of a file in order; long documents come in pieces.
 
-    `start` and `stop` are byte offsets, of a file that is not compressed and holds many documents, or row
-    groups of a Parquet file: ranges that cut a file anywhere give each of its documents once. `column` is
-    the key or column of the text. What cannot be read ends the reading, or is counted in `problems`.
+    Args:
+        path: the file.
+        format: its format; None to detect it.
+        start: the beginning of the range to read: a byte offset in an uncompressed file of many
+            documents, or the index of a row group in a Parquet file. Any division of a file into
+            ranges puts each document into exactly one of them.
+        stop: the end of the range, exclusive; None for the end of the file.
+        column: the key or column that holds the text.
+        errors: raises or collects the errors about a file or a document that cannot be read; by
+            default it raises the first one.
 
     Raises:
-        DataError: the file is missing, damaged, cut off, binary or no UTF-8, or is not of its format; the
-            message names the file, and the line where there is one.
+        DataError: the file is missing, damaged, cut off, binary, not UTF-8 or not of its format.
+            The message names the file, and the line if there is one.
         SettingsError: a table has no such column.
         BertieError: the package that reads such files is not installed.
     """
-    problems = problems or Problems()
+    errors = errors or InputErrors()
     try:
-        if not (start and format):
-            format = settle_format(path, format)
-        yield from _READERS[format](_Range(path, start, stop, column, problems))
+        if not (start and format):  # the first range of a file is enough to check it
+            format = resolve_format(path, format)
+        yield from _READERS[format](_Source(path, start, stop, column, errors))
     except DataError as error:
-        problems.add(error)
-
-
-Lines = Iterator[tuple[int, int, bytes]]  # number, counted from the start of the range; offset; line
+        errors.handle(error)
 
 
 @dataclass(frozen=True)
-class _Range:
-    """What a reader of a format is given."""
+class _Source:
+    """The range of a file to read; `read_documents` explains the attributes."""
 
     path: Path
     start: int
     stop: int | None
     column: str
-    problems: Problems
+    errors: InputErrors
 
-    def lines(self, file: BinaryIO) -> Lines:
-        """The lines that begin at `start` or after it, beyond `stop` too."""
+    def lines(self, file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
+        """Yield the lines that begin at `start` or later, including those beyond `stop`.
+
+        Yields:
+            The index of the line in the range, its byte offset in the file, and the line.
+        """
         offset = self.start
         if self.start:
             file.seek(self.start - 1)
             offset += len(file.readline()) - 1
-        for number, line in enumerate(file):
-            yield number, offset, line if offset else line.removeprefix(BYTE_ORDER_MARK)
+        for index, line in enumerate(file):
+            yield index, offset, line if offset else line.removeprefix(codecs.BOM_UTF8)
             offset += len(line)
 
-    def ends_before(self, offset: int) -> bool:
+    def is_past_end(self, offset: int) -> bool:
+        """Return whether a byte offset lies beyond the range."""
         return self.stop is not None and offset >= self.stop
 
-    def malformed(self, number: int, what: str) -> InputError:
-        """The error about the line of this number."""
-        return InputError(f"{self._line(number)}: {what}", "malformed_documents")
+    def malformed(self, line_index: int, problem: str) -> InputError:
+        """Make the error about a malformed document that begins on a line."""
+        return InputError(f"{self._location(line_index)}: {problem}", "malformed_documents")
 
-    def decode(self, data: bytes, number: int) -> str:
-        """`data`, which begins with the line of this number, as text."""
+    def decode(self, data: bytes, line_index: int) -> str:
+        """Decode `data`, which begins with the line `line_index`."""
         try:
             return data.decode("utf-8")
         except UnicodeDecodeError as error:
-            place = self._line(number + data.count(b"\n", 0, error.start))
-            raise _not_utf8(place, error) from None
+            location = self._location(line_index + data.count(b"\n", 0, error.start))
+            raise _not_utf8(location, error) from None
 
-    def _line(self, number: int) -> str:
-        return f"{self.path}: line {_lines_before(self.path, self.start) + number + 1}"
+    def _location(self, line_index: int) -> str:
+        return f"{self.path}, line {_count_lines_before(self.path, self.start) + line_index + 1}"
 
 
-@lru_cache(1)  # a range may have many bad lines, but only they need to know where it begins
-def _lines_before(path: Path, offset: int) -> int:
-    """How many lines begin before `offset`, which only files that are not compressed have."""
+@lru_cache(1)  # needed for error messages only, but a range may have many of them
+def _count_lines_before(path: Path, offset: int) -> int:
+    """Count the lines that begin before `offset`, which is 0 for compressed files."""
     if not offset:
         return 0
     with open_binary(path) as file:
-        # The line that holds the byte before `offset` is read by the range before.
+        # The line that holds the byte before `offset` belongs to the range before.
         count = 0
         for line in file:
             offset -= len(line)
@@ -176,50 +208,54 @@ def _lines_before(path: Path, offset: int) -> int:
     return count
 
 
-def _not_utf8(place: str, error: UnicodeDecodeError) -> InputError:
-    message = f"{place}: not UTF-8 ({error.reason}); convert the file first"
+def _not_utf8(location: str, error: UnicodeDecodeError) -> InputError:
+    message = f"{location}: not UTF-8 ({error.reason}); convert the file to UTF-8"
     return InputError(message, "misencoded_documents")
 
 
-def _read_plain(source: _Range) -> Iterator[Document]:
-    yield from make_documents(_read_checked_parts(source.path))
+def _read_plain(source: _Source) -> Iterator[Document]:
+    yield from make_documents(_read_pieces(source.path))
 
 
-def _read_wrapped(source: _Range) -> Iterator[Document]:
-    yield from make_documents(_unwrap(_read_checked_parts(source.path)))
+def _read_wrapped(source: _Source) -> Iterator[Document]:
+    yield from make_documents(_unwrap(_read_pieces(source.path)))
 
 
-def _read_checked_parts(path: Path) -> Iterator[str]:
-    """A file in pieces; one of several pieces is read to its end first, for it is to enter whole or not."""
+def _read_pieces(path: Path) -> Iterator[str]:
+    """Yield the text of a file in pieces, if all of it is UTF-8.
+
+    A file of several pieces is decoded to its end before the first piece is yielded, so that its
+    document is read completely or not at all.
+    """
     with open_binary(path) as file:
-        parts = _decode_parts(path, file)
-        first = next(parts)
-        others = sum(1 for _ in parts)
-    if not others:
+        blocks = _decode_blocks(path, file)
+        first = next(blocks)
+        has_more = sum(1 for _ in blocks) > 0
+    if not has_more:
         yield first
         return
     with open_binary(path) as file:
-        yield from cut_at_lines(_decode_parts(path, file))
+        yield from split_at_lines(_decode_blocks(path, file))
 
 
-def _decode_parts(path: Path, file: BinaryIO) -> Iterator[str]:
+def _decode_blocks(path: Path, file: BinaryIO) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     lines = 0
     while True:
         data = file.read(PIECE_CHARACTERS)
         try:
-            part = decoder.decode(data, final=not data)
+            block = decoder.decode(data, final=not data)
         except UnicodeDecodeError as error:
             lines += error.object.count(b"\n", 0, error.start)
-            raise _not_utf8(f"{path}: line {lines + 1}", error) from None
+            raise _not_utf8(f"{path}, line {lines + 1}", error) from None
         if not data:
             return
         lines += data.count(b"\n")
-        yield part
+        yield block
 
 
 def _unwrap(pieces: Iterable[str]) -> Iterator[str]:
-    """One line for each paragraph, of text in pieces that end lines."""
+    """Join the lines of each paragraph in `pieces` of text, which end at line ends."""
     paragraph: list[str] = []
     finished: list[str] = []
     for piece in pieces:
@@ -235,147 +271,151 @@ def _unwrap(pieces: Iterable[str]) -> Iterator[str]:
     yield "".join([*finished, " ".join(paragraph)])
 
 
-def _read_sentences(source: _Range) -> Iterator[Document]:
-    # A document belongs to the range that holds the line before it, which is blank.
+def _read_sentences(source: _Source) -> Iterator[Document]:
+    # A document belongs to the range that holds the blank line before it.
     with open_binary(source.path) as file:
-        owned = source.start == 0
-        begin, document = 0, list[bytes]()
-        for number, offset, line in source.lines(file):
+        in_range = source.start == 0
+        first_index, lines = 0, list[bytes]()
+        for index, offset, line in source.lines(file):
             if not line.isspace():
-                if owned:
-                    begin = begin if document else number
-                    document.append(line)
+                if in_range:
+                    first_index = first_index if lines else index
+                    lines.append(line)
                 continue
-            if document:
-                yield from _sentence_lines(source, document, begin)
-                document = []
-            owned = not source.ends_before(offset)
-            if not owned:
+            if lines:
+                yield from _make_sentence_document(source, lines, first_index)
+                lines = []
+            in_range = not source.is_past_end(offset)
+            if not in_range:
                 return
-        if document:
-            yield from _sentence_lines(source, document, begin)
+        if lines:
+            yield from _make_sentence_document(source, lines, first_index)
 
 
-def _sentence_lines(source: _Range, lines: list[bytes], begin: int) -> Iterator[Document]:
+def _make_sentence_document(source: _Source, lines: list[bytes], first_index: int) -> Iterator[Document]:
     try:
-        text = source.decode(b"".join(lines), begin)
+        text = source.decode(b"".join(lines), first_index)
     except InputError as error:
-        source.problems.add(error)
+        source.errors.handle(error)
     else:
-        # The last line of a file may lack its end, and is the same document.
+        # The document is the same with and without a newline at the end of the file.
         text = text.replace("\r\n", "\n").removesuffix("\n")
-        yield from make_documents(cut_text(text), lines_are_sentences=True)
+        yield from make_documents(split_long_text(text), lines_are_sentences=True)
 
 
-def _read_wikiextractor(source: _Range) -> Iterator[Document]:
-    for begin, lines in _read_elements(source, b"<doc ", b"</doc>"):
-        first, *body = lines
-        title = first.partition(b' title="')[2].rpartition(b'">')[0]
+def _read_wikiextractor(source: _Source) -> Iterator[Document]:
+    for first_index, lines in _read_elements(source, b"<doc ", b"</doc>"):
+        opening_line, *body = lines
+        title = opening_line.partition(b' title="')[2].rpartition(b'">')[0]
         if body and body[0].strip() == title:
             del body[0]
         try:
-            text = source.decode(b"".join(body), begin + len(lines) - len(body))
+            text = source.decode(b"".join(body), first_index + len(lines) - len(body))
         except InputError as error:
-            source.problems.add(error)
+            source.errors.handle(error)
             continue
-        # Later versions of wikiextractor escape these three (--html-safe), and only these.
+        # Later versions of wikiextractor escape these three characters only (--html-safe).
         text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&").strip()
-        yield from make_documents(cut_text(text))
+        yield from make_documents(split_long_text(text))
 
 
-def _read_wikipedia(source: _Range) -> Iterator[Document]:
+def _read_wikipedia(source: _Source) -> Iterator[Document]:
     hidden_namespaces = read_hidden_namespaces(source.path)
-    for begin, lines in _read_elements(source, b"<page>", b"</page>"):
+    for first_index, lines in _read_elements(source, b"<page>", b"</page>"):
         try:
             wikitext = parse_page(b"".join([*lines, b"</page>"]))
         except ElementTree.ParseError as error:
-            source.problems.add(source.malformed(begin, f"a <page> that is not well-formed ({error})"))
+            problem = f"<page> is not well-formed XML ({error}); fix or remove it"
+            source.errors.handle(source.malformed(first_index, problem))
             continue
         if wikitext is not None:
-            yield from make_documents(cut_text(plain_text(wikitext, hidden_namespaces)))
+            yield from make_documents(split_long_text(extract_text(wikitext, hidden_namespaces)))
 
 
-def _read_elements(source: _Range, opening: bytes, closing: bytes) -> Iterator[tuple[int, list[bytes]]]:
-    """Each element, as its first line's number and its lines without the closing one.
+def _read_elements(source: _Source, opening: bytes, closing: bytes) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield the index of each element's first line, and all its lines except the last.
 
-    An element belongs to the range that holds its first line.
+    An element belongs to the range that contains its first line. Its last line is the closing tag.
     """
-    name = f"<{opening.decode().strip('< >')}>"
-    begin, element = 0, list[bytes]()
+    tag = f"<{opening.decode().strip('< >')}>"
+    first_index, element = 0, list[bytes]()
     with open_binary(source.path) as file:
-        for number, offset, line in source.lines(file):
+        for index, offset, line in source.lines(file):
             stripped = line.strip()
             if stripped.startswith(opening):
                 if element:
-                    source.problems.add(
-                        source.malformed(begin, f"this {name} is not closed before the next one")
-                    )
-                if source.ends_before(offset):
+                    problem = f"{tag} is not closed before the next one; add {closing.decode()}"
+                    source.errors.handle(source.malformed(first_index, problem))
+                if source.is_past_end(offset):
                     return
-                begin, element = number, [line]
+                first_index, element = index, [line]
             elif stripped == closing and element:
-                yield begin, element
+                yield first_index, element
                 element = []
             elif element:
                 element.append(line)
     if element:
-        source.problems.add(source.malformed(begin, f"this {name} is not closed; the file is cut off"))
+        problem = f"{tag} is not closed, so the file is cut off; copy or download it again"
+        source.errors.handle(source.malformed(first_index, problem))
 
 
-def _read_jsonl(source: _Range) -> Iterator[Document]:
+def _read_jsonl(source: _Source) -> Iterator[Document]:
     # A document belongs to the range in which its line begins.
     with open_binary(source.path) as file:
-        for number, offset, line in source.lines(file):
-            if source.ends_before(offset):
+        for index, offset, line in source.lines(file):
+            if source.is_past_end(offset):
                 return
             if line.isspace():
                 continue
             try:
-                text = _parse_json_line(source, line, number)
+                text = _parse_json_line(source, line, index)
             except InputError as error:
-                source.problems.add(error)
+                source.errors.handle(error)
             else:
-                yield from make_documents(cut_text(text))
+                yield from make_documents(split_long_text(text))
 
 
-def _parse_json_line(source: _Range, line: bytes, number: int) -> str:
+def _parse_json_line(source: _Source, line: bytes, index: int) -> str:
     try:
-        text = json.loads(source.decode(line, number))[source.column]
+        text = json.loads(source.decode(line, index))[source.column]
         text.encode()
     except UnicodeEncodeError:
-        # Half of a surrogate pair becomes U+FFFD, as by JavaScript's toWellFormed.
+        # Half of a surrogate pair becomes U+FFFD, as with JavaScript's toWellFormed.
         return str(text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))
     except ValueError as error:
-        raise source.malformed(number, f"not valid JSON ({getattr(error, 'msg', error)})") from None
+        problem = f"not valid JSON ({getattr(error, 'msg', error)}); fix or remove the line"
+        raise source.malformed(index, problem) from None
     except (KeyError, TypeError, AttributeError, RecursionError):
-        raise source.malformed(number, f'expected an object with a string under "{source.column}"') from None
+        expected = f'expected a JSON object with a string under "{source.column}"'
+        problem = f"{expected}; fix the line, or give its key as the column"
+        raise source.malformed(index, problem) from None
     return str(text)
 
 
-def _read_parquet(source: _Range) -> Iterator[Document]:
+def _read_parquet(source: _Source) -> Iterator[Document]:
     yield from _read_rows(source, read_parquet_column(source.path, source.column, source.start, source.stop))
 
 
-def _read_arrow(source: _Range) -> Iterator[Document]:
+def _read_arrow(source: _Source) -> Iterator[Document]:
     yield from _read_rows(source, read_arrow_column(source.path, source.column))
 
 
-def _read_rows(source: _Range, rows: Iterator[tuple[int, bytes | None]]) -> Iterator[Document]:
+def _read_rows(source: _Source, rows: Iterator[tuple[int, bytes | None]]) -> Iterator[Document]:
     for number, value in rows:
-        place = f"{source.path}: row {number}"
+        location = f"{source.path}, row {number}"
         if value is None:
-            message = f"{place}: no text in the column {source.column!r}"
-            source.problems.add(InputError(message, "malformed_documents"))
+            message = f"{location}: no text in column {source.column!r}; fill it in or remove the row"
+            source.errors.handle(InputError(message, "malformed_documents"))
             continue
         try:
             text = value.decode()
         except UnicodeDecodeError as error:
-            source.problems.add(_not_utf8(place, error))
+            source.errors.handle(_not_utf8(location, error))
             continue
-        yield from make_documents(cut_text(text))
+        yield from make_documents(split_long_text(text))
 
 
-_READERS: dict[Format, Callable[[_Range], Iterator[Document]]] = {
+_READERS: dict[Format, Callable[[_Source], Iterator[Document]]] = {
     "plain": _read_plain,
     "wrapped": _read_wrapped,
     "sentences": _read_sentences,

@@ -1,9 +1,12 @@
-"""Shards -> an endless stream of pre-training examples, in an order that is a function of the seed.
+"""The endless stream of pre-training examples, in an order fixed by the seed.
 
-The unit of order is a block: a run of whole documents of one shard. A keyed permutation orders the blocks
-of an epoch, and a block's examples are shuffled. `LANES` lanes work through that sequence side by side, so
-that a batch mixes many blocks, and a stream goes on from its cursor at the cost of one block a lane. An
-example is a function of (seed, phase, epoch, block, position in the block) alone.
+The unit of order is a block: a run of whole documents of one shard. A keyed permutation orders the
+blocks of an epoch, and the examples of each block are shuffled. `LANES` lanes go through the
+sequence of blocks side by side, so that a batch mixes examples of many blocks. A stream resumes
+from its cursor at the cost of one block per lane.
+
+For a given corpus, vocabulary and settings, an example depends only on the seed, the phase, the
+epoch, the block and the position in the block.
 """
 
 from bisect import bisect_right
@@ -17,23 +20,29 @@ import numpy as np
 
 from bertie.base.errors import DataError
 from bertie.base.random import open_stream, permutation, stream_key
-from bertie.corpus.examples import Examples, ExampleSettings, Int64s, close_gaps, measure, write_examples
-from bertie.corpus.masking import continuation_mask
-from bertie.corpus.sentence_pairs import PAIR, Pairs, cut_documents, pair_sentences, run_start
+from bertie.corpus.examples import Examples, ExampleSettings, close_gaps, measure_examples, write_examples
+from bertie.corpus.masking import Int64s, continuation_mask
+from bertie.corpus.sentence_pairs import PAIR, Pairs, cut_documents, pair_sentences, start_of
 from bertie.corpus.shards import Shard
 from bertie.text.vocabulary import Vocabulary
 
-# Part of the order of examples: a change gives every seed another stream.
-BLOCK_TOKENS = 16_384  # some 200 examples of length 128: small beside a corpus, large beside a call
+# Both determine the order of examples: if they change, every seed gives another stream.
+BLOCK_TOKENS = 16_384  # about 200 examples of length 128, so that the cost of a call hardly matters
 LANES = 16
 
-# The sub-streams of a block's random numbers.
+# The independent streams of random numbers of a block.
 PAIRING, ORDER, MASKING = range(3)
 
 
 @dataclass(frozen=True)
 class Block:
-    """A block's examples, as yet without their tokens: the pairs in their final order."""
+    """The examples of a block before they are written.
+
+    Attributes:
+        shard: the shard that holds the tokens.
+        pairs: the pairs of the block, in their final order.
+        masking_key: the key of the random numbers for masking.
+    """
 
     shard: Shard
     pairs: Pairs
@@ -41,8 +50,8 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Run:
-    """Pairs start … stop of a block: rows row, row + stride, … of the examples asked for."""
+class BlockSlice:
+    """Pairs start … stop - 1 of a block, for rows row, row + stride, … of a batch."""
 
     block: Block
     start: int
@@ -53,15 +62,24 @@ class Run:
 
 @dataclass
 class Lane:
-    """Where a lane stands: the number in the sequence of blocks, and the examples taken of that block."""
+    """The cursor of a lane.
 
-    number: int
+    Attributes:
+        block_number: the current block, counted over the blocks of all epochs.
+        position: the number of examples already taken from it.
+        block: the block.
+    """
+
+    block_number: int
     position: int
     block: Block
 
 
-def read_only(shard: Shard) -> Shard:
-    """The shard with its arrays as plain read-only views, so that a kernel is compiled for one kind only."""
+def as_read_only(shard: Shard) -> Shard:
+    """Return the shard with its arrays as plain read-only views.
+
+    Memory-mapped and writable arrays would each make numba compile the kernels again.
+    """
     tokens = shard.tokens.view(np.ndarray)
     sentence_ends = shard.sentence_ends.view(np.ndarray)
     document_ends = shard.document_ends.view(np.ndarray)
@@ -71,10 +89,11 @@ def read_only(shard: Shard) -> Shard:
 
 
 def cut_blocks(shard: Shard) -> Int64s:
-    """Where the shard's blocks end in `document_ends`, exclusive: int64 (blocks,).
+    """Return where blocks end in `shard.document_ends`, exclusive: int64 (blocks,).
 
-    A block ends with the document that reaches the next multiple of BLOCK_TOKENS, counted from the shard's
-    beginning; so a long document is a block of its own, or one with what stood before it.
+    The last document of a block is the one that reaches the next multiple of BLOCK_TOKENS, counted
+    from the start of the shard. A document longer than BLOCK_TOKENS is therefore the last one of
+    its block.
     """
     multiples = np.arange(BLOCK_TOKENS, len(shard.tokens), BLOCK_TOKENS)
     sentences = np.searchsorted(shard.sentence_ends, multiples)
@@ -83,22 +102,26 @@ def cut_blocks(shard: Shard) -> Int64s:
 
 
 @lru_cache(maxsize=4)  # lanes cross from one epoch to the next at different times
-def block_order(blocks: int, seed: int, phase: int, epoch: int) -> Int64s:
-    """The order of an epoch's blocks: int64 (blocks,)."""
-    return permutation(blocks, seed, phase, epoch)
+def block_order(block_count: int, seed: int, phase: int, epoch: int) -> Int64s:
+    """Return the order of the blocks in an epoch: int64 (block_count,)."""
+    return permutation(block_count, seed, phase, epoch)
 
 
 class ExampleStream:
-    """The endless stream of examples of a corpus.
+    """An endless stream of examples of a corpus.
 
     Args:
-        shards: the corpus; a second sentence from another document comes from the shard of the first.
-        settings: how examples are made.
-        vocabulary: the ids of [CLS], [SEP] and [MASK], and the number of ids.
-        seed, phase: name the stream; streams of another seed or phase are independent of it.
+        shards: the corpus. A random second segment comes from the same shard as the first one.
+        settings: the settings of the examples.
+        vocabulary: has the ids of [CLS], [SEP] and [MASK], and the number of ids.
+        seed: identifies the stream together with `phase`; all streams are independent.
+        phase: the number of the phase in a run; each phase has another stream.
+
+    Attributes:
+        block_count: the number of blocks in an epoch.
 
     Raises:
-        DataError: there is no shard, or one has too few documents.
+        DataError: there is no shard, or a shard has too few documents.
     """
 
     def __init__(
@@ -109,7 +132,7 @@ class ExampleStream:
         seed: int,
         phase: int = 0,
     ) -> None:
-        self.shards = [read_only(shard) for shard in shards]
+        self.shards = [as_read_only(shard) for shard in shards]
         self.settings = settings
         self.vocabulary = vocabulary
         self.seed = seed
@@ -117,83 +140,89 @@ class ExampleStream:
         check_documents(self.shards, settings)
         self._is_continuation = continuation_mask(vocabulary) if settings.whole_word_masking else None
         self._block_ends = [cut_blocks(shard) for shard in self.shards]
-        self._first_blocks = np.cumsum([0, *map(len, self._block_ends)]).tolist()
-        self.blocks: int = self._first_blocks[-1]
-        self._taken = 0  # examples, modulo LANES
+        self._first_blocks = np.cumsum([0, *map(len, self._block_ends)]).tolist()  # of each shard
+        self.block_count: int = self._first_blocks[-1]
+        self._taken = 0  # the number of examples taken, modulo LANES
         self._lanes = [Lane(number, 0, self.block(number)) for number in range(LANES)]
 
     def next(self, count: int) -> Examples:
-        """The next `count` examples; how a stream is cut into calls does not change them."""
-        runs = []
+        """Return the next `count` examples.
+
+        The examples do not depend on how the stream is divided into calls.
+        """
+        slices = []
         for row in range(min(count, LANES)):
             lane = self._lanes[(self._taken + row) % LANES]
             while row < count:
                 start = lane.position
                 stop = min(start + len(range(row, count, LANES)), len(lane.block.pairs))
-                runs.append(Run(lane.block, start, stop, row, LANES))
+                slices.append(BlockSlice(lane.block, start, stop, row, LANES))
                 row += (stop - start) * LANES
                 lane.position = stop
                 if stop == len(lane.block.pairs):
-                    lane.number += LANES
+                    lane.block_number += LANES
                     lane.position = 0
-                    lane.block = self.block(lane.number)
+                    lane.block = self.block(lane.block_number)
         self._taken = (self._taken + count) % LANES
-        return self.assemble(runs, count)
+        return self.assemble(slices, count)
 
     def state(self) -> dict[str, Any]:
-        """The cursor, for JSON: all that `restore` needs on the same corpus, settings, seed and phase."""
-        return {"taken": self._taken, "lanes": [[lane.number, lane.position] for lane in self._lanes]}
+        """Return the cursor as a value for JSON.
+
+        `restore` takes it in a stream of the same corpus, settings, seed and phase.
+        """
+        return {"taken": self._taken, "lanes": [[lane.block_number, lane.position] for lane in self._lanes]}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on where `state` was taken; costs one block a lane."""
+        """Continue where `state` was taken, at the cost of one block per lane."""
         self._taken = state["taken"]
         self._lanes = [Lane(number, position, self.block(number)) for number, position in state["lanes"]]
 
     def block(self, number: int) -> Block:
-        """Block `number` of the sequence of all epochs."""
-        epoch, place = divmod(number, self.blocks)
-        block = int(block_order(self.blocks, self.seed, self.phase, epoch)[place])
-        shard_number = bisect_right(self._first_blocks, block) - 1
-        shard, ends = self.shards[shard_number], self._block_ends[shard_number]
-        place_in_shard = block - self._first_blocks[shard_number]
-        first_document, last_document = run_start(ends, place_in_shard), int(ends[place_in_shard])
-        first_token, last_token = (
-            run_start(shard.sentence_ends, run_start(shard.document_ends, document))
-            for document in (first_document, last_document)
+        """Make block `number`, counted over the blocks of all epochs."""
+        epoch, rank = divmod(number, self.block_count)
+        block = int(block_order(self.block_count, self.seed, self.phase, epoch)[rank])
+        shard_index = bisect_right(self._first_blocks, block) - 1
+        shard, block_ends = self.shards[shard_index], self._block_ends[shard_index]
+        index_in_shard = block - self._first_blocks[shard_index]
+        first_document, stop_document = start_of(block_ends, index_in_shard), int(block_ends[index_in_shard])
+        start_token, stop_token = (
+            start_of(shard.sentence_ends, start_of(shard.document_ends, document))
+            for document in (first_document, stop_document)
         )
         settings, key = self.settings, (self.seed, self.phase, epoch, block)
-        pairs = np.empty(last_token - first_token, dtype=PAIR)
-        documents = (shard.sentence_ends, shard.document_ends, first_document, last_document)
-        if settings.pairs == "none":  # [CLS] and one [SEP] beside the tokens, where a pair has two
-            lengths = (settings.max_seq_length - 2, settings.short_sequence_probability)
-            count = cut_documents(open_stream(*key, PAIRING), *documents, *lengths, pairs)
+        pairs = np.empty(stop_token - start_token, dtype=PAIR)
+        documents = (shard.sentence_ends, shard.document_ends, first_document, stop_document)
+        stream, short = open_stream(*key, PAIRING), settings.short_sequence_probability
+        if settings.pairs == "none":  # two special tokens: [CLS] and one [SEP]
+            count = cut_documents(stream, *documents, settings.max_seq_length - 2, short, pairs)
         else:
-            lengths = (settings.max_seq_length - 3, settings.short_sequence_probability)
-            count = pair_sentences(open_stream(*key, PAIRING), *documents, *lengths, settings.pairs, pairs)
+            max_tokens = settings.max_seq_length - 3  # create_pretraining_data.py:230
+            count = pair_sentences(stream, *documents, max_tokens, short, settings.pairs, pairs)
         return Block(shard, pairs[permutation(count, *key, ORDER)], stream_key(*key, MASKING))
 
-    def assemble(self, runs: Sequence[Run], count: int) -> Examples:
-        """The examples of `runs`, which together fill rows 0 … count - 1."""
-        settings = self.settings
+    def assemble(self, slices: Sequence[BlockSlice], count: int) -> Examples:
+        """Write the examples of `slices`, which together fill rows 0 … count - 1."""
+        settings, vocabulary = self.settings, self.vocabulary
         pairs = np.empty(count, dtype=PAIR)
-        for run in runs:
-            rows = slice(run.row, run.row + (run.stop - run.start) * run.stride, run.stride)
-            pairs[rows] = run.block.pairs[run.start : run.stop]
-        bounds, masked_bounds = measure(pairs, settings.masking_rate, settings.max_predictions)
+        for part in slices:
+            rows = slice(part.row, part.row + (part.stop - part.start) * part.stride, part.stride)
+            pairs[rows] = part.block.pairs[part.start : part.stop]
+        bounds, masked_bounds = measure_examples(pairs, settings.masking_rate, settings.max_predictions)
         input_ids, token_type_ids = (np.empty(bounds[-1], dtype=np.int32) for _ in range(2))
         masked_positions, masked_labels = (np.empty(masked_bounds[-1], dtype=np.int64) for _ in range(2))
-        masks = np.empty(count, dtype=np.int64)
-        for run in runs:
+        mask_counts = np.empty(count, dtype=np.int64)
+        for part in slices:
             write_examples(
-                run.block.shard.tokens,
-                run.block.pairs,
-                run.block.masking_key,
-                run.start,
-                run.stop,
-                run.row,
-                run.stride,
-                (self.vocabulary.cls_id, self.vocabulary.sep_id, self.vocabulary.mask_id),
-                len(self.vocabulary),
+                part.block.shard.tokens,
+                part.block.pairs,
+                part.block.masking_key,
+                part.start,
+                part.stop,
+                part.row,
+                part.stride,
+                (vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id),
+                len(vocabulary),
                 (settings.mask_probability, settings.keep_probability),
                 self._is_continuation,
                 bounds,
@@ -202,10 +231,10 @@ class ExampleStream:
                 token_type_ids,
                 masked_positions,
                 masked_labels,
-                masks,
+                mask_counts,
             )
         if settings.whole_word_masking:
-            masked_bounds = close_gaps(masked_bounds, masks, masked_positions, masked_labels)
+            masked_bounds = close_gaps(masked_bounds, mask_counts, masked_positions, masked_labels)
         return Examples(
             input_ids=input_ids,
             token_type_ids=token_type_ids,
@@ -218,33 +247,46 @@ class ExampleStream:
 
 
 def check_documents(shards: Sequence[Shard], settings: ExampleSettings) -> None:
-    """Raise DataError where there is no shard, or one has too few documents to make examples of."""
+    """Check that every shard has enough documents to make examples of.
+
+    Raises:
+        DataError: there is no shard, or a shard has too few documents.
+    """
     fewest = min((len(shard.document_ends) for shard in shards), default=0)
     if fewest == 0:
-        raise DataError("the corpus, or a shard of it, holds no documents: prepare it from more text")
+        raise DataError("the corpus, or a shard of it, contains no documents; prepare it from more text")
     if fewest == 1 and settings.pairs != "none":
         raise DataError(
-            "a shard of the corpus holds one document, and a false next sentence may need another one: "
-            'prepare more documents or set examples.pairs = "none"'
+            "a shard of the corpus contains only one document, but a random next sentence needs another "
+            'one; prepare more documents or set examples.pairs = "none"'
         )
 
 
-def held_out_examples(
+def draw_held_out_examples(
     shards: Iterable[Shard], settings: ExampleSettings, vocabulary: Vocabulary, seed: int, count: int
 ) -> Examples:
-    """A fixed set of examples for evaluation: `count` of one epoch, or all of them where they are fewer.
+    """Make a fixed set of examples for evaluation.
 
-    Each block gives its first examples, in proportion to what it has, so that a long document does not
-    stand for all.
+    Every block contributes its first examples, in proportion to how many it has, so that no long
+    document dominates the set.
+
+    Args:
+        shards: the held-out split of a corpus.
+        settings: the settings of the examples.
+        vocabulary: as in `ExampleStream`.
+        seed: identifies the set.
+        count: the number of examples. If an epoch has fewer, the set is all of them.
 
     Raises:
-        DataError: there is no shard, or one has too few documents.
+        DataError: there is no shard, or a shard has too few documents.
     """
     stream = ExampleStream(shards, settings, vocabulary, seed)
-    blocks = [stream.block(number) for number in range(stream.blocks)]
-    ends = np.cumsum([0, *(len(block.pairs) for block in blocks)])
-    count = min(count, int(ends[-1]))
-    rows = (ends * count // ends[-1]).tolist()
-    places = zip(blocks, pairwise(rows), strict=True)
-    runs = [Run(block, 0, end - row, row, 1) for block, (row, end) in places]
-    return stream.assemble(runs, count)
+    blocks = [stream.block(number) for number in range(stream.block_count)]
+    example_ends = np.cumsum([0, *(len(block.pairs) for block in blocks)])
+    count = min(count, int(example_ends[-1]))
+    rows = (example_ends * count // example_ends[-1]).tolist()
+    slices = [
+        BlockSlice(block, 0, stop - start, start, 1)
+        for block, (start, stop) in zip(blocks, pairwise(rows), strict=True)
+    ]
+    return stream.assemble(slices, count)

@@ -1,9 +1,13 @@
-"""Next sentence prediction (Section 3.1, Task #2): which text becomes segment A and which segment B.
+"""Next sentence prediction: which text becomes segment A, and which segment B.
 
-The algorithm is that of google-research/bert's create_pretraining_data.py, with its random numbers drawn
-in the same order, so that a test compares the two pair by pair. Other kinds of pairs share its chunks and
-differ in what stands in for the next sentence. A segment is a contiguous run of a shard's tokens, also
-after truncation: a pair is five numbers, and no token is copied before an example is wanted.
+See Section 3.1, Task #2, and Appendix A.1 of the paper. The algorithm follows
+create_pretraining_data.py of google-research/bert (line numbers refer to commit eedf571,
+2020-03-11). It draws its random numbers in the same order, so that a test can compare both pair by
+pair. The other kinds of pairs use the same chunks of sentences, but replace the next sentence by
+another kind of segment.
+
+A segment is a contiguous run of a shard's tokens, even after truncation. A pair is therefore five
+numbers, and no token is copied before an example is written.
 """
 
 from typing import Any, Literal
@@ -14,67 +18,85 @@ import numpy.typing as npt
 from bertie.base.kernels import kernel
 from bertie.base.random import UInt64s, random_below, random_unit
 
+Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 Pairs = npt.NDArray[np.void]
 
-IS_NEXT, NOT_NEXT = 0, 1  # next_sentence_labels, as in the original release
+IS_NEXT, NOT_NEXT = 0, 1  # next_sentence_labels, create_pretraining_data.py:130
 
-# What B is where it is not the next sentence:
+# The segment that replaces the next sentence as segment B:
 #   random  a segment of another document (the paper)
-#   near    a passage of the same document that neither overlaps nor touches A: harder to tell
+#   near    a passage of the same document that neither overlaps nor touches A; harder to recognise
 #   order   the segment before A: the two are swapped (ALBERT, arXiv:1909.11942, Section 3.1)
-# With none there is no B, and no next sentence to predict (Table 5, "No NSP").
+#   none    there is no B, and no next sentence to predict (Table 5, "No NSP")
 PairKind = Literal["random", "near", "order", "none"]
 
-# Where a pair's segments begin and end in the shard's tokens, and its label.
+# A pair: where its segments start and end in the shard's tokens, and its label.
 PAIR = np.dtype([(name, np.int64) for name in ("a_start", "a_end", "b_start", "b_end", "label")])
 
-DRAWS_OF_ANOTHER_DOCUMENT = 10  # create_pretraining_data.py; after these the same document may serve
+MAX_DOCUMENT_DRAWS = 10  # create_pretraining_data.py:279; the last draw may be the same document
 
 
 @kernel
-def run_start(ends: Int64s, run: int) -> int:
-    """Where run number `run` starts, of contiguous runs that stop at `ends`."""
-    return int(ends[run - 1]) if run > 0 else 0
+def start_of(ends: Int64s, index: int) -> int:
+    """Return the start of item `index` of contiguous items with exclusive `ends`."""
+    return int(ends[index - 1]) if index > 0 else 0
 
 
 @kernel
 def draw_target_length(stream: UInt64s, max_tokens: int, short_sequence_probability: float) -> int:
-    """The tokens that the examples of a document aim at: mostly the maximum, sometimes 2 and more."""
+    """Draw the length in tokens that the examples of a document aim at.
+
+    It is `max_tokens`, or, with `short_sequence_probability`, a random length from 2 to
+    `max_tokens` (create_pretraining_data.py:239-241).
+    """
     if random_unit(stream) < short_sequence_probability:
         return 2 + int(random_below(stream, max_tokens - 1))
     return max_tokens
 
 
 @kernel
-def chunk_end(sentence_ends: Int64s, sentence: int, last: int, target_length: int) -> int:
-    """The end of the shortest run of sentences from `sentence` that has the target length; at most `last`."""
-    start = run_start(sentence_ends, sentence)
-    end = sentence + 1
-    while end < last and sentence_ends[end - 1] - start < target_length:
-        end += 1
-    return end
+def find_chunk_stop(sentence_ends: Int64s, sentence: int, stop: int, target_length: int) -> int:
+    """Return where a chunk of sentences stops, exclusive.
+
+    The chunk begins with `sentence`. It is the shortest chunk of at least `target_length` tokens, or
+    the rest of the document before sentence `stop` (create_pretraining_data.py:252-256).
+    """
+    start = start_of(sentence_ends, sentence)
+    chunk_stop = sentence + 1
+    while chunk_stop < stop and sentence_ends[chunk_stop - 1] - start < target_length:
+        chunk_stop += 1
+    return chunk_stop
 
 
 @kernel
 def draw_random_segment(
     stream: UInt64s, sentence_ends: Int64s, document_ends: Int64s, document: int, target_length: int
 ) -> tuple[int, int]:
-    """Where a segment of another document of the shard starts and ends in its tokens."""
-    for _ in range(DRAWS_OF_ANOTHER_DOCUMENT):
+    """Draw a segment of another document of the shard.
+
+    The segment begins with a random sentence (create_pretraining_data.py:275-289).
+
+    Returns:
+        Where the tokens of the segment start and end.
+    """
+    for _ in range(MAX_DOCUMENT_DRAWS):
         other = int(random_below(stream, len(document_ends)))
         if other != document:
             break
-    first, last = run_start(document_ends, other), int(document_ends[other])
-    sentence = first + int(random_below(stream, last - first))
-    end = chunk_end(sentence_ends, sentence, last, target_length)
-    return run_start(sentence_ends, sentence), int(sentence_ends[end - 1])
+    first, stop = start_of(document_ends, other), int(document_ends[other])
+    sentence = first + int(random_below(stream, stop - first))
+    chunk_stop = find_chunk_stop(sentence_ends, sentence, stop, target_length)
+    return start_of(sentence_ends, sentence), int(sentence_ends[chunk_stop - 1])
 
 
 @kernel
-def count_near_sentences(first: int, last: int, a_first: int, a_last: int) -> tuple[int, int]:
-    """How many sentences of a document, first … last - 1, stand before A and after it, its neighbours not."""
-    return max(a_first - 1 - first, 0), max(last - 1 - a_last, 0)
+def count_near_sentences(first: int, stop: int, a_first: int, a_stop: int) -> tuple[int, int]:
+    """Count the sentences before and after A in its document, except its neighbours.
+
+    The document is the sentences first … stop - 1, and A is the sentences a_first … a_stop - 1.
+    """
+    return max(a_first - 1 - first, 0), max(stop - 1 - a_stop, 0)
 
 
 @kernel
@@ -82,28 +104,43 @@ def draw_near_segment(
     stream: UInt64s,
     sentence_ends: Int64s,
     first: int,
-    last: int,
+    stop: int,
     a_first: int,
-    a_last: int,
+    a_stop: int,
     target_length: int,
 ) -> tuple[int, int]:
-    """Where a segment of A's own document starts and ends that leaves a sentence or more between it and A.
+    """Draw a segment of A's document, at least one sentence away from A.
 
-    A segment before A ends there as a random one ends with its document.
+    The segment begins with a random sentence of the document that is not in A and not next to A.
+    There must be at least one; `count_near_sentences` counts them, and explains the arguments.
+
+    Returns:
+        Where the tokens of the segment start and end.
     """
-    before, after = count_near_sentences(first, last, a_first, a_last)
+    before, after = count_near_sentences(first, stop, a_first, a_stop)
     sentence = first + int(random_below(stream, before + after))
     if sentence < first + before:
-        last = first + before
+        stop = first + before
     else:
-        sentence += a_last + 1 - (first + before)
-    end = chunk_end(sentence_ends, sentence, last, target_length)
-    return run_start(sentence_ends, sentence), int(sentence_ends[end - 1])
+        sentence += a_stop + 1 - (first + before)
+    chunk_stop = find_chunk_stop(sentence_ends, sentence, stop, target_length)
+    return start_of(sentence_ends, sentence), int(sentence_ends[chunk_stop - 1])
+
+
+@kernel
+def swap_segments(pair: Any) -> None:
+    """Swap the segments of a pair in place."""
+    pair.a_start, pair.b_start = pair.b_start, pair.a_start
+    pair.a_end, pair.b_end = pair.b_end, pair.a_end
 
 
 @kernel
 def truncate_pair(stream: UInt64s, pair: Any, max_tokens: int) -> None:
-    """Cut a pair to `max_tokens`: the longer segment loses a token, B at a tie, at the front or the back."""
+    """Truncate a pair to `max_tokens` in place.
+
+    Tokens are removed one by one from the longer segment, or from B if both are equally long, at
+    the front or at the back with equal probability (create_pretraining_data.py:418-433).
+    """
     a_length = pair.a_end - pair.a_start
     b_length = pair.b_end - pair.b_start
     while a_length + b_length > max_tokens:
@@ -126,62 +163,58 @@ def pair_sentences(
     sentence_ends: Int64s,
     document_ends: Int64s,
     first_document: int,
-    last_document: int,
+    stop_document: int,
     max_tokens: int,
     short_sequence_probability: float,
     kind: str,
     pairs: Pairs,
 ) -> int:
-    """Make the sentence pairs of documents first_document … last_document - 1 of a shard, in text order.
+    """Make the sentence pairs of some documents of a shard, in the order of the text.
 
-    A chunk of sentences that reaches the target length is cut after a random sentence into A and B. In
-    half of the cases, and always where the chunk is one sentence, B is instead what `kind` says. Where the
-    document has no near passage, or the chunk no second segment to swap, that is a segment of another
-    document, as in ALBERT's create_pretraining_data.py. Where a chunk's own B is unused, it begins the next.
+    Sentences are gathered into chunks of the target length, which is drawn once per document. A
+    chunk is cut after a random sentence into A and B. With probability 0.5, and always if the chunk
+    is a single sentence, B is replaced by the segment that `kind` describes, or by a segment of
+    another document if that is impossible (as in ALBERT). Displaced sentences begin the next chunk
+    (create_pretraining_data.py:223-335).
 
     Args:
-        stream: random state, uint64 (1,), advanced.
-        sentence_ends, document_ends: those of the shard, int64 (S,) and (D,); D > 1.
-        max_tokens: the most tokens of A and B together; at least 2.
-        short_sequence_probability: the share of documents that aim at a shorter random length.
-        kind: a PairKind other than none.
-        pairs: PAIR (at least the documents' number of sentences,), filled from the front.
+        stream: random state, uint64 (1,); advanced.
+        sentence_ends, document_ends: of the shard, int64 (S,) and (D,) with D > 1.
+        first_document, stop_document: the range of documents.
+        max_tokens: the maximum number of tokens of A and B together; at least 2.
+        short_sequence_probability: the probability that a document aims at a shorter random length.
+        kind: a `PairKind` other than "none".
+        pairs: filled from the front, PAIR (P,); P is at least the number of sentences.
 
-    Returns:
-        The number of pairs.
+    Returns: the number of pairs.
     """
     near, order = kind == "near", kind == "order"
     count = 0
-    for document in range(first_document, last_document):
-        first, last = run_start(document_ends, document), int(document_ends[document])
+    for document in range(first_document, stop_document):
+        first, stop = start_of(document_ends, document), int(document_ends[document])
         target_length = draw_target_length(stream, max_tokens, short_sequence_probability)
         sentence = first
-        while sentence < last:
-            end = chunk_end(sentence_ends, sentence, last, target_length)
-            sentences = end - sentence
-            a_last = sentence + 1
-            if sentences > 1:
-                a_last += int(random_below(stream, sentences - 1))
+        while sentence < stop:
+            chunk_stop = find_chunk_stop(sentence_ends, sentence, stop, target_length)
+            a_stop = sentence + 1
+            if chunk_stop > a_stop:
+                a_stop += int(random_below(stream, chunk_stop - a_stop))
             pair = pairs[count]
-            pair.a_start, pair.a_end = run_start(sentence_ends, sentence), sentence_ends[a_last - 1]
-            pair.b_start, pair.b_end, pair.label = pair.a_end, sentence_ends[end - 1], IS_NEXT
-            if sentences == 1 or random_unit(stream) < 0.5:
+            pair.a_start, pair.a_end = start_of(sentence_ends, sentence), sentence_ends[a_stop - 1]
+            pair.b_start, pair.b_end, pair.label = pair.a_end, sentence_ends[chunk_stop - 1], IS_NEXT
+            if chunk_stop == a_stop or random_unit(stream) < 0.5:
                 pair.label = NOT_NEXT
-                if order and sentences > 1:
-                    pair.a_start, pair.b_start = pair.b_start, pair.a_start
-                    pair.a_end, pair.b_end = pair.b_end, pair.a_end
+                if order and chunk_stop > a_stop:
+                    swap_segments(pair)
                 else:
-                    end = a_last
                     b_target = target_length - (pair.a_end - pair.a_start)
-                    if near and sum(count_near_sentences(first, last, sentence, a_last)) > 0:
-                        pair.b_start, pair.b_end = draw_near_segment(
-                            stream, sentence_ends, first, last, sentence, a_last, b_target
-                        )
+                    if near and sum(count_near_sentences(first, stop, sentence, a_stop)) > 0:
+                        b = draw_near_segment(stream, sentence_ends, first, stop, sentence, a_stop, b_target)
                     else:
-                        pair.b_start, pair.b_end = draw_random_segment(
-                            stream, sentence_ends, document_ends, document, b_target
-                        )
-            sentence = end
+                        b = draw_random_segment(stream, sentence_ends, document_ends, document, b_target)
+                    pair.b_start, pair.b_end = b
+                    chunk_stop = a_stop  # the sentences after A begin the next chunk
+            sentence = chunk_stop
             truncate_pair(stream, pair, max_tokens)
             count += 1
     return count
@@ -193,24 +226,33 @@ def cut_documents(
     sentence_ends: Int64s,
     document_ends: Int64s,
     first_document: int,
-    last_document: int,
+    stop_document: int,
     max_tokens: int,
     short_sequence_probability: float,
     pairs: Pairs,
 ) -> int:
-    """As `pair_sentences`, without next sentence prediction (Table 5, "No NSP").
+    """Cut documents into single segments, without next sentence prediction.
 
-    A document is cut every target length; A is a piece of it and B is empty. The target is drawn for each
-    piece: drawn for each document, it would make a third of all examples short. `pairs` has room for a
-    pair per token.
+    These are the examples of "No NSP" in Table 5. A is the next run of tokens with the target
+    length, and B is empty. The target length is drawn for each segment. If it were drawn once for
+    each document, a third of all examples would be short.
+
+    Args:
+        pairs: filled from the front, PAIR (P,); P is at least the number of tokens of the
+            documents.
+
+    The other arguments have the same meaning as in `pair_sentences`.
+
+    Returns:
+        The number of pairs.
     """
     count = 0
-    for document in range(first_document, last_document):
-        start = run_start(sentence_ends, run_start(document_ends, document))
-        last = sentence_ends[document_ends[document] - 1]
-        while start < last:
+    for document in range(first_document, stop_document):
+        start = start_of(sentence_ends, start_of(document_ends, document))
+        document_end = sentence_ends[document_ends[document] - 1]
+        while start < document_end:
             target_length = draw_target_length(stream, max_tokens, short_sequence_probability)
-            end = min(start + target_length, last)
+            end = min(start + target_length, document_end)
             pair = pairs[count]
             pair.a_start, pair.a_end, pair.b_start, pair.b_end = start, end, end, end
             pair.label = IS_NEXT
@@ -221,7 +263,7 @@ def cut_documents(
 
 @kernel
 def pair_length(pair: Any) -> int:
-    """The length of `[CLS] A [SEP] B [SEP]`, or of `[CLS] A [SEP]` where B is empty."""
+    """Return the length of `[CLS] A [SEP] B [SEP]`, or of `[CLS] A [SEP]` without B."""
     b_length = pair.b_end - pair.b_start
     return int(2 + pair.a_end - pair.a_start + (b_length + 1 if b_length > 0 else 0))
 
@@ -232,19 +274,33 @@ def write_pair(
     pair: Any,
     cls_id: int,
     sep_id: int,
-    input_ids: npt.NDArray[np.int32],
-    token_type_ids: npt.NDArray[np.int32],
+    input_ids: Int32s,
+    token_type_ids: Int32s,
 ) -> int:
-    """Write `[CLS] A [SEP] B [SEP]` over `input_ids`, which has that length; give the first [SEP]'s place."""
-    separator = int(1 + pair.a_end - pair.a_start)
+    """Write `[CLS] A [SEP] B [SEP]`, or `[CLS] A [SEP]` if B is empty.
+
+    Token types are 0 up to the first [SEP], and 1 after it (create_pretraining_data.py:304-319).
+
+    Args:
+        tokens: the tokens of the shard, (T,).
+        pair: a record of PAIR.
+        cls_id: the id of [CLS].
+        sep_id: the id of [SEP].
+        input_ids: filled with the example, int32 (`pair_length(pair)`,).
+        token_type_ids: filled with the token types of the example, with the same shape.
+
+    Returns:
+        The position of the first [SEP].
+    """
+    first_sep = int(1 + pair.a_end - pair.a_start)
     input_ids[0] = cls_id
-    input_ids[separator] = sep_id
-    for offset in range(separator - 1):
+    input_ids[first_sep] = sep_id
+    for offset in range(first_sep - 1):
         input_ids[1 + offset] = tokens[pair.a_start + offset]
-    token_type_ids[: separator + 1] = 0
-    if separator + 1 < len(input_ids):
+    token_type_ids[: first_sep + 1] = 0
+    if first_sep + 1 < len(input_ids):
         for offset in range(pair.b_end - pair.b_start):
-            input_ids[separator + 1 + offset] = tokens[pair.b_start + offset]
+            input_ids[first_sep + 1 + offset] = tokens[pair.b_start + offset]
         input_ids[-1] = sep_id
-        token_type_ids[separator + 1 :] = 1
-    return separator
+        token_type_ids[first_sep + 1 :] = 1
+    return first_sep

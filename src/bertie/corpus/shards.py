@@ -1,16 +1,18 @@
-"""The on-disk format of a prepared corpus: documents as token ids, memory-mapped, with a manifest.
+"""The on-disk format of a prepared corpus.
+
+Documents are stored as token ids, in files that are mapped into memory:
 
     CORPUS/
-      manifest.json                 what is here: counts, settings, size and SHA-256 of the files below
-      skipped.txt                   a line about each input that could not be read, if there are any
+      manifest.json                 counts, settings, and the size and SHA-256 of the files
+      skipped.txt                   one line about each input that could not be read, if any
       tokenizer/                    the tokenizer that made the ids
       train-00000/ …                the shards of the training split
-        tokens.bin                  uint16 (below 65,536 ids, else uint32)
+        tokens.bin                  uint16; uint32 if the vocabulary has more than 65,536 entries
         sentence_ends.bin           int64
         document_ends.bin           int64
       held_out-00000/ …             the shards of the held-out split
 
-The arrays are raw and little-endian; their lengths follow from the sizes of the files.
+The arrays are raw and little-endian. Their lengths follow from the sizes of the files.
 """
 
 import hashlib
@@ -34,13 +36,15 @@ Split = Literal["train", "held_out"]
 
 @dataclass(frozen=True)
 class Shard:
-    """Documents as token ids. Sentences are contiguous runs of tokens, documents of sentences.
+    """Documents as token ids.
 
-    tokens         uint16 or uint32 (T,)  ids, without special tokens
-    sentence_ends  int64 (S,)             where each sentence ends in `tokens`, exclusive
-    document_ends  int64 (D,)             where each document ends in `sentence_ends`, exclusive
+    A sentence is a contiguous run of tokens, and a document is a contiguous run of sentences.
+    Neither is ever empty.
 
-    No sentence and no document is empty.
+    Attributes:
+        tokens: ids without special tokens, uint16 or uint32 (T,).
+        sentence_ends: the end of each sentence in `tokens`, exclusive, int64 (S,).
+        document_ends: the end of each document in `sentence_ends`, exclusive, int64 (D,).
     """
 
     tokens: npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
@@ -48,8 +52,8 @@ class Shard:
     document_ends: npt.NDArray[np.int64]
 
 
-class Counts(pydantic.BaseModel, frozen=True):
-    """How much text a split holds."""
+class SplitCounts(pydantic.BaseModel, frozen=True):
+    """The amount of text in a split."""
 
     documents: int = 0
     sentences: int = 0
@@ -57,31 +61,52 @@ class Counts(pydantic.BaseModel, frozen=True):
 
 
 class FileRecord(pydantic.BaseModel, frozen=True):
-    """A file's size in bytes and its SHA-256 in hexadecimal."""
+    """The size of a file in bytes, and its SHA-256 in hexadecimal."""
 
     size: int
     sha256: str
 
 
 class Manifest(pydantic.BaseModel, frozen=True):
-    """What a corpus holds and how it was made. Files are named relative to the corpus."""
+    """The contents of a corpus, and how it was made.
+
+    Attributes:
+        format_version: the version of the on-disk format.
+        tokenizer_fingerprint: the fingerprint of the tokenizer that made the ids.
+        vocabulary_size: the number of entries in its vocabulary.
+        settings: the settings of `bertie prepare` that determine the content.
+        train: the amount of text in the training split.
+        held_out: the amount of text in the held-out split.
+        duplicates_dropped: the number of documents with the same text as an earlier one.
+        empty_documents_dropped: the number of documents without a token.
+        empty_sentences_dropped: the number of sentences without a token.
+        skipped: the number of files and documents that could not be read, for each reason.
+        files: all files but the manifest and skipped.txt, by their paths relative to the corpus.
+    """
 
     format_version: int = FORMAT_VERSION
     tokenizer_fingerprint: str
     vocabulary_size: int
     settings: dict[str, float | str | None]
-    train: Counts
-    held_out: Counts
-    duplicates_dropped: int  # documents whose text an earlier one has
+    train: SplitCounts
+    held_out: SplitCounts
+    duplicates_dropped: int
     empty_documents_dropped: int
     empty_sentences_dropped: int
-    skipped: dict[str, int] = {}  # files and documents that could not be read, by reason
+    skipped: dict[str, int] = {}
     files: dict[str, FileRecord]
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """A prepared corpus, opened for reading; the shards of a split are in the order of the text."""
+    """A prepared corpus, opened for reading.
+
+    Attributes:
+        path: the directory of the corpus.
+        manifest: the contents of the corpus, and how it was made.
+        train: the shards of the training split, in the order of the inputs.
+        held_out: the shards of the held-out split, in the order of the inputs.
+    """
 
     path: Path
     manifest: Manifest
@@ -90,27 +115,20 @@ class Corpus:
 
     @classmethod
     def open(cls, path: str | Path) -> "Corpus":
-        """Open the corpus at `path`; its files are mapped into memory, not read.
+        """Open a corpus, and map its arrays into memory without reading them.
 
         Raises:
-            DataError: this is no prepared corpus, it is of another format version, a file is missing or of
-                the wrong size, or the tokenizer in it is not the one that made the ids.
-            ModelError: the tokenizer in it has changed and cannot be read.
+            DataError: the directory is not a prepared corpus, has another format version, lacks a
+                file, or has a file of the wrong size, or its tokenizer is not the one that made the
+                ids.
+            ModelError: its tokenizer has changed and cannot be read.
         """
         path = Path(path)
         manifest = _read_manifest(path)
         _check_tokenizer(path, manifest)
         for name, record in manifest.files.items():
-            if name.startswith("tokenizer/"):
-                continue
-            if not (path / name).is_file():
-                raise DataError(f"{path / name}: missing; copy the corpus again or prepare it anew")
-            size = (path / name).stat().st_size
-            if size != record.size:
-                raise DataError(
-                    f"{path / name}: {size:,} bytes where the manifest has {record.size:,}; "
-                    f"copy the corpus again or prepare it anew"
-                )
+            if not name.startswith("tokenizer/"):
+                _check_size(path / name, record)
         shards: dict[str, list[Shard]] = {"train": [], "held_out": []}
         for directory in sorted({Path(name).parent.name for name in manifest.files} - {"tokenizer"}):
             split = directory.rpartition("-")[0]
@@ -119,17 +137,22 @@ class Corpus:
 
     @property
     def tokenizer_directory(self) -> Path:
+        """The directory of the tokenizer that made the ids."""
         return self.path / "tokenizer"
 
     @property
     def fingerprint(self) -> str:
-        """Names the content: two corpora with the same one give the same examples."""
+        """A hash of the manifest.
+
+        Corpora with the same fingerprint give the same examples.
+        """
         return hashlib.sha256(self.manifest.model_dump_json().encode()).hexdigest()[:16]
 
     def verify(self) -> None:
-        """Read every file of the shards and compare its SHA-256 with the manifest's.
+        """Read every file of the shards and compare its SHA-256 with the manifest.
 
-        The tokenizer was looked at when the corpus was opened; the same one may stand in other files.
+        The files of the tokenizer are not compared. `open` has checked its fingerprint, and the
+        same tokenizer may be saved in different files.
 
         Raises:
             DataError: a file has changed.
@@ -137,23 +160,26 @@ class Corpus:
         for name, record in self.manifest.files.items():
             if not name.startswith("tokenizer/") and sha256(self.path / name) != record.sha256:
                 raise DataError(
-                    f"{self.path / name}: damaged (SHA-256 differs); copy it again or prepare anew"
+                    f"{self.path / name}: damaged (its SHA-256 differs from the manifest); "
+                    f"copy the corpus again or prepare it again"
                 )
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
-    """Write the manifest of the corpus at `path`, which completes it."""
+    """Write the manifest of the corpus at `path`, which marks it as complete."""
     write_json(path / "manifest.json", manifest.model_dump())
 
 
-def shard_name(split: Split, number: int) -> str:
-    return f"{split}-{number:05d}"
+def shard_name(split: Split, index: int) -> str:
+    """Return the directory name of a shard."""
+    return f"{split}-{index:05d}"
 
 
 def write_shard(directory: Path, pieces: Iterable[Shard], vocabulary_size: int) -> None:
-    """Write one shard, the documents of all `pieces` in order, in memory one piece at a time.
+    """Write one shard from consecutive pieces, with one piece in memory at a time.
 
-    A document may go on in the next piece; its end stands where it ends, counted in sentences of that piece.
+    A document may continue in the next piece. Only its last piece has an entry for it in
+    `document_ends`.
     """
     tokens = sentences = 0
     with (
@@ -162,7 +188,7 @@ def write_shard(directory: Path, pieces: Iterable[Shard], vocabulary_size: int) 
         (directory / "document_ends.bin").open("wb") as documents_file,
     ):
         for piece in pieces:
-            tokens_file.write(piece.tokens.astype(_token_type(vocabulary_size)).tobytes())
+            tokens_file.write(piece.tokens.astype(_token_dtype(vocabulary_size)).tobytes())
             sentences_file.write((piece.sentence_ends + tokens).astype("<i8").tobytes())
             documents_file.write((piece.document_ends + sentences).astype("<i8").tobytes())
             tokens += len(piece.tokens)
@@ -170,76 +196,101 @@ def write_shard(directory: Path, pieces: Iterable[Shard], vocabulary_size: int) 
 
 
 def read_shard(directory: Path, vocabulary_size: int) -> Shard:
-    """The shard in `directory`, its arrays mapped into memory, read-only."""
+    """Return the shard in `directory`, its arrays mapped into memory, read-only."""
     return Shard(
-        map_array(directory / "tokens.bin", _token_type(vocabulary_size)),
+        map_array(directory / "tokens.bin", _token_dtype(vocabulary_size)),
         map_array(directory / "sentence_ends.bin", np.dtype("<i8")),
         map_array(directory / "document_ends.bin", np.dtype("<i8")),
     )
 
 
-def select_documents(shard: Shard, first: int, kept: npt.NDArray[np.bool_]) -> Shard:
-    """Those of the documents from `first` on that `kept`, bool (n,), marks, as a shard in memory."""
-    document_ends = shard.document_ends[first : first + len(kept)]
+def select_documents(shard: Shard, first: int, is_selected: npt.NDArray[np.bool_]) -> Shard:
+    """Copy some of a shard's documents to a new shard in memory.
+
+    Args:
+        shard: the shard.
+        first: the index of the first document to consider.
+        is_selected: whether each document from `first` on is copied, bool (n,).
+    """
+    document_ends = shard.document_ends[first : first + len(is_selected)]
     sentence_start = shard.document_ends[first - 1] if first else 0
     sentence_ends = shard.sentence_ends[sentence_start : document_ends[-1]]
     token_start = shard.sentence_ends[sentence_start - 1] if sentence_start else 0
-    sentences = np.diff(document_ends, prepend=sentence_start)
-    tokens = np.diff(sentence_ends, prepend=token_start)
-    kept_sentences = np.repeat(kept, sentences)
-    kept_tokens = np.repeat(kept_sentences, tokens)
+    sentences = np.diff(document_ends, prepend=sentence_start)  # per document
+    tokens = np.diff(sentence_ends, prepend=token_start)  # per sentence
+    is_sentence_selected = np.repeat(is_selected, sentences)
+    is_token_selected = np.repeat(is_sentence_selected, tokens)
     return Shard(
-        shard.tokens[token_start : sentence_ends[-1]][kept_tokens],
-        np.cumsum(tokens[kept_sentences]),
-        np.cumsum(sentences[kept]),
+        shard.tokens[token_start : sentence_ends[-1]][is_token_selected],
+        np.cumsum(tokens[is_sentence_selected]),
+        np.cumsum(sentences[is_selected]),
     )
 
 
 def record_file(path: Path) -> FileRecord:
+    """Return the size and the SHA-256 of a file."""
     return FileRecord(size=path.stat().st_size, sha256=sha256(path))
 
 
-def count_split(split: Split, files: dict[str, FileRecord], vocabulary_size: int) -> Counts:
-    """How much text the files of a split's shards hold, by their sizes."""
+def count_split(split: Split, files: dict[str, FileRecord], vocabulary_size: int) -> SplitCounts:
+    """Compute the amount of text in a split from the sizes of its files."""
 
-    def length(file: str, dtype: npt.DTypeLike) -> int:
-        shards = (record for name, record in files.items() if Path(name).match(f"{split}-*/{file}"))
-        return sum(record.size for record in shards) // np.dtype(dtype).itemsize
+    def total_length(file_name: str, dtype: npt.DTypeLike) -> int:
+        records = (record for name, record in files.items() if Path(name).match(f"{split}-*/{file_name}"))
+        return sum(record.size for record in records) // np.dtype(dtype).itemsize
 
-    return Counts(
-        documents=length("document_ends.bin", "<i8"),
-        sentences=length("sentence_ends.bin", "<i8"),
-        tokens=length("tokens.bin", _token_type(vocabulary_size)),
+    return SplitCounts(
+        documents=total_length("document_ends.bin", "<i8"),
+        sentences=total_length("sentence_ends.bin", "<i8"),
+        tokens=total_length("tokens.bin", _token_dtype(vocabulary_size)),
     )
 
 
 def map_array(path: Path, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """A file as an array, read-only. An empty file, which cannot be mapped, is an empty array."""
+    """Map a file into memory as a read-only array.
+
+    An empty file cannot be mapped and gives an empty array.
+    """
     if path.stat().st_size == 0:
         return np.empty(0, dtype)
     return np.asarray(np.memmap(path, dtype, mode="r"))
 
 
-def _token_type(vocabulary_size: int) -> npt.DTypeLike:
+def _token_dtype(vocabulary_size: int) -> npt.DTypeLike:
     return np.dtype("<u2" if vocabulary_size <= 1 << 16 else "<u4")
 
 
-def _check_tokenizer(path: Path, manifest: Manifest) -> None:
-    """Raises DataError where the tokenizer in the corpus is another than the one that made the ids.
+def _check_size(path: Path, record: FileRecord) -> None:
+    if not path.is_file():
+        raise DataError(f"{path}: missing; copy the corpus again or prepare it again")
+    size = path.stat().st_size
+    if size != record.size:
+        raise DataError(
+            f"{path}: {size:,} bytes, but the manifest says {record.size:,}; "
+            f"copy the corpus again or prepare it again"
+        )
 
-    Where its files are as they were, it is not loaded, which would take some tenths of a second.
+
+def _check_tokenizer(path: Path, manifest: Manifest) -> None:
+    """Check that the tokenizer in the corpus is the one that made the ids.
+
+    The tokenizer is loaded, which takes some tenths of a second, only if its files have changed.
+
+    Raises:
+        DataError: it is missing, or is another tokenizer.
+        ModelError: it cannot be read.
     """
     recorded = {name: record for name, record in manifest.files.items() if name.startswith("tokenizer/")}
     files = [file for file in (path / "tokenizer").glob("*") if file.is_file()]
     if {f"tokenizer/{file.name}": record_file(file) for file in files} == recorded:
         return
     if not files:
-        raise DataError(f"{path / 'tokenizer'}: missing; copy the corpus again or prepare it anew")
-    found, expected = Tokenizer.load(path / "tokenizer").fingerprint, manifest.tokenizer_fingerprint
-    if found != expected:
+        raise DataError(f"{path / 'tokenizer'}: missing; copy the corpus again or prepare it again")
+    fingerprint, expected = Tokenizer.load(path / "tokenizer").fingerprint, manifest.tokenizer_fingerprint
+    if fingerprint != expected:
         raise DataError(
-            f"{path / 'tokenizer'}: this tokenizer ({found[:16]}) is not the one that made the corpus "
-            f"({expected[:16]}); put that one back, or prepare the corpus anew"
+            f"{path / 'tokenizer'}: this tokenizer ({fingerprint[:16]}) is not the one that made the corpus "
+            f"({expected[:16]}); restore that one, or prepare the corpus again"
         )
 
 
@@ -251,11 +302,11 @@ def _read_manifest(path: Path) -> Manifest:
     version = content.get("format_version") if isinstance(content, dict) else None
     if version != FORMAT_VERSION:
         raise DataError(
-            f"{file}: format version {version} where {FORMAT_VERSION} is expected; prepare the corpus anew"
+            f"{file}: format version {version}, expected {FORMAT_VERSION}; prepare the corpus again"
         )
     try:
         return Manifest.model_validate(content)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
-        raise DataError(f"{file}: {key}: {first['msg']}; prepare the corpus anew") from None
+        raise DataError(f"{file}: {key}: {first['msg']}; prepare the corpus again") from None

@@ -1,8 +1,9 @@
-"""Articles of a Wikipedia XML dump -> their running text (A.2: text passages, no lists, tables or headers).
+"""Extract the running text of articles from a Wikipedia XML dump.
 
-What is left of wikitext (https://www.mediawiki.org/wiki/Help:Formatting): the words of paragraphs and of
-links. Templates are dropped with all they hold, for only MediaWiki itself can expand them. No pass takes
-more than linear time (and a sort), whatever vandals wrote.
+Following Appendix A.2 of the paper, only text passages are kept: no lists, tables or headers. Of
+wikitext (https://www.mediawiki.org/wiki/Help:Formatting), the words of paragraphs and links remain.
+Templates are dropped with their contents, since only MediaWiki can expand them. Every pass takes
+linear time, plus a sort, on any input, so vandalised pages cannot slow it down.
 """
 
 import html
@@ -12,51 +13,58 @@ from xml.etree import ElementTree
 
 from bertie.base.compression import open_binary
 
-# Tags that are dropped with all they hold: no running text, or no text that is one without its layout.
-_DROPPED = (
+# Tags that are dropped with their contents: not running text, or unreadable without their layout.
+_DROPPED_TAGS = (
     "ref|references|gallery|imagemap|table|timeline|math|chem|ce|score|graph|mapframe|hiero"
     "|syntaxhighlight|source|code|pre|templatedata|ul|ol|dl|div"
 )
-# What nests, in the order in which it is dropped: a regular expression for each end of it.
-_NESTED = (
+# Constructs that nest, in the order in which they are dropped: regular expressions for the opening
+# and the closing mark.
+_NESTED_MARKS = (
     ("<!--", "-->"),
-    (rf"<(?:{_DROPPED})\b[^<>]*(?<!/)>", rf"</(?:{_DROPPED})\s*>"),
+    (rf"<(?:{_DROPPED_TAGS})\b[^<>]*(?<!/)>", rf"</(?:{_DROPPED_TAGS})\s*>"),
     (r"\{\{", r"\}\}"),
     (r"\{\|", r"\|\}"),
 )
-_NESTED_PATTERNS = [re.compile(f"({start})|{end}", re.IGNORECASE) for start, end in _NESTED]
+_NESTED_PATTERNS = [re.compile(f"({opening})|{closing}", re.IGNORECASE) for opening, closing in _NESTED_MARKS]
 
 _LINK_MARKS = re.compile(r"\[\[|\]\]|\|")
 _EXTERNAL_LINK = re.compile(r"\[(?:https?:|ftp:)?//[^\s\[\]]*+[ \t]*+([^\[\]\n]*+)\]")
 _TAG = re.compile(r"</?[a-zA-Z][^<>]*>")
-_BREAK = re.compile(r"<br\b[^<>]*>", re.IGNORECASE)
-_SWITCH = re.compile(r"__[A-Z]+__")  # such as __NOTOC__
+_LINE_BREAK = re.compile(r"<br\b[^<>]*>", re.IGNORECASE)
+_BEHAVIOR_SWITCH = re.compile(r"__[A-Z]+__")  # such as __NOTOC__
 _QUOTES = re.compile(r"'{2,}")  # italic and bold
-# A heading, list, indented or table line, a rule, or what is left of a table or a template.
+# A heading, list, indented or table line, a horizontal rule, or the rest of a table or a template.
 _LAYOUT_LINE = re.compile(r"^(?:=.*=[ \t]*|[*#:;|!].*|-{4,}.*|[{}| \t]+)$", re.MULTILINE)
-_EMPTY_BRACKETS = re.compile(r"[ \t]?\([\s,;:]*\)")  # a template stood in them
+_EMPTY_PARENTHESES = re.compile(r"[ \t]?\([\s,;:]*\)")  # left where a template was dropped
 _SPACES = re.compile(r"[ \t]+")
 
-_NAMESPACE = re.compile(rb'<namespace key="(6|14)"[^>]*>([^<]+)</namespace>')
-_HEAD_BYTES = 1 << 16  # siteinfo is a few kB
-_MAX_NAMESPACE = 64  # characters, to look for a colon in: enough for any language's name of these two
-# Names that every Wikipedia knows beside those in its own language.
+_NAMESPACE = re.compile(rb'<namespace key="(6|14)"[^>]*>([^<]+)</namespace>')  # 6: files, 14: categories
+_HEAD_BYTES = 1 << 16  # the <siteinfo> at the start of a dump takes a few kB
+# A namespace is looked for in this many characters, enough for the two names in any language.
+_MAX_NAMESPACE_CHARACTERS = 64
+# Every Wikipedia understands these names beside those in its own language.
 _ENGLISH_NAMESPACES = frozenset({"file", "image", "category"})
 
 
 def read_hidden_namespaces(path: Path) -> frozenset[str]:
-    """The names, in lower case, of the namespaces of files and categories: links to these are no text."""
+    """Read the lower-cased names of the file and category namespaces of a dump.
+
+    Links to these namespaces show no text.
+    """
     with open_binary(path) as file:
-        found = _NAMESPACE.findall(file.read(_HEAD_BYTES))
-    names = (name.decode("utf-8", errors="replace").lower() for _, name in found)
+        matches = _NAMESPACE.findall(file.read(_HEAD_BYTES))
+    names = (name.decode("utf-8", errors="replace").lower() for _, name in matches)
     return _ENGLISH_NAMESPACES | frozenset(names)
 
 
 def parse_page(xml: bytes) -> str | None:
-    """The wikitext of a `<page>`, or None if it is no article (namespace 0) but a redirect, a talk page, …
+    """Return the wikitext of a `<page>`, or None if the page is not an article.
+
+    Articles are the pages of namespace 0, except redirects.
 
     Raises:
-        ElementTree.ParseError: it is not well-formed.
+        ElementTree.ParseError: the XML is not well-formed.
     """
     page = ElementTree.fromstring(xml)
     if page.findtext("ns") != "0" or page.find("redirect") is not None:
@@ -64,62 +72,68 @@ def parse_page(xml: bytes) -> str | None:
     return page.findtext("revision/text") or ""
 
 
-def plain_text(wikitext: str, hidden_namespaces: frozenset[str] = _ENGLISH_NAMESPACES) -> str:
-    """The running text, one paragraph a line."""
+def extract_text(wikitext: str, hidden_namespaces: frozenset[str] = _ENGLISH_NAMESPACES) -> str:
+    """Return the running text of an article, one paragraph per line."""
     text = wikitext
     for pattern in _NESTED_PATTERNS:
         text = _drop_nested(text, pattern)
-    text = _resolve_links(text, hidden_namespaces)
+    text = _replace_links(text, hidden_namespaces)
     text = _EXTERNAL_LINK.sub(r"\1", text)
-    text = _TAG.sub("", _BREAK.sub(" ", text))
-    text = _QUOTES.sub("", _SWITCH.sub("", text))
+    text = _TAG.sub("", _LINE_BREAK.sub(" ", text))
+    text = _QUOTES.sub("", _BEHAVIOR_SWITCH.sub("", text))
     text = _LAYOUT_LINE.sub("", text)
     text = html.unescape(text).replace("\N{NO-BREAK SPACE}", " ")
-    text = _QUOTES.sub("", _EMPTY_BRACKETS.sub("", text))  # what stood around them may be two marks now
+    # Dropping parentheses may join the apostrophes around them into another quotation mark.
+    text = _QUOTES.sub("", _EMPTY_PARENTHESES.sub("", text))
     text = _SPACES.sub(" ", text)
     return "\n".join(line for line in map(str.strip, text.split("\n")) if line)
 
 
 def _drop_nested(text: str, pattern: re.Pattern[str]) -> str:
-    """`text` without what stands between matching ends; group 1 of `pattern` is the opening one.
+    """Drop everything between matching marks.
 
-    An end without its other one stays, to go as a tag or with its line, or to be seen.
+    Group 1 of `pattern` matches the opening mark. A mark without its counterpart stays in the text.
+    A later pass may drop it as a tag or with its line.
     """
-    opened: list[int] = []
+    open_starts: list[int] = []
     spans: list[tuple[int, int]] = []
     for match in pattern.finditer(text):
         if match[1]:
-            opened.append(match.start())
-        elif opened:
-            spans.append((opened.pop(), match.end()))
-    return _without(text, spans)
+            open_starts.append(match.start())
+        elif open_starts:
+            spans.append((open_starts.pop(), match.end()))
+    return _remove_spans(text, spans)
 
 
-def _resolve_links(text: str, hidden_namespaces: frozenset[str]) -> str:
-    """Each `[[target|words]]`, which may nest, as its words; files and categories as nothing."""
-    opened: list[list[int]] = []  # where the link starts, and its words
+def _replace_links(text: str, hidden_namespaces: frozenset[str]) -> str:
+    """Replace each `[[target|label]]` by its label; links may nest.
+
+    Links to hidden namespaces are removed with their labels.
+    """
+    open_links: list[list[int]] = []  # the start of each open link, and the start of its label
     spans: list[tuple[int, int]] = []
     for match in _LINK_MARKS.finditer(text):
         if match[0] == "[[":
-            opened.append([match.start(), match.end()])
-        elif not opened:
+            open_links.append([match.start(), match.end()])
+        elif not open_links:
             continue
         elif match[0] == "|":
-            opened[-1][1] = match.end()
+            open_links[-1][1] = match.end()
         else:
-            start, words = opened.pop()
-            namespace = text[start + 2 : start + 2 + _MAX_NAMESPACE].partition(":")[0].strip().lower()
+            start, label_start = open_links.pop()
+            target = text[start + 2 : start + 2 + _MAX_NAMESPACE_CHARACTERS]
+            namespace = target.partition(":")[0].strip().lower()
             if namespace in hidden_namespaces:
                 spans.append((start, match.end()))
             else:
-                spans += [(start, words), match.span()]
-    return _without(text, spans)
+                spans += [(start, label_start), match.span()]
+    return _remove_spans(text, spans)
 
 
-def _without(text: str, spans: list[tuple[int, int]]) -> str:
-    """`text` less all `spans`, which may overlap."""
-    parts, end = [], 0
-    for start, stop in sorted(spans):
-        parts.append(text[end:start])
-        end = max(end, stop)
-    return "".join([*parts, text[end:]])
+def _remove_spans(text: str, spans: list[tuple[int, int]]) -> str:
+    """Return `text` without `spans`, which may overlap."""
+    kept, position = [], 0
+    for start, end in sorted(spans):
+        kept.append(text[position:start])
+        position = max(position, end)
+    return "".join([*kept, text[position:]])

@@ -1,4 +1,7 @@
-"""Documents -> how often each word occurs, as tasks on the executor, in memory for the unique words alone."""
+"""Count how often each word occurs in the inputs, as tasks on worker processes.
+
+Memory grows with the number of distinct words, not with the amount of text.
+"""
 
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -14,17 +17,17 @@ from bertie.base.executor import run_tasks
 from bertie.base.kernels import kernel
 from bertie.base.progress import Progress
 from bertie.base.random import mix
-from bertie.corpus.documents import Document, OnError, Problems
+from bertie.corpus.documents import Document, InputErrors, OnError
 from bertie.corpus.formats import Format
-from bertie.corpus.input_splits import InputSplit, cut_into_tasks, read_splits
+from bertie.corpus.input_splits import InputSplit, read_splits, split_inputs
 from bertie.text.wordpiece import split_words
 
 T = TypeVar("T", bound=np.generic)
 UInt32s = npt.NDArray[np.uint32]
 Int64s = npt.NDArray[np.int64]
-WordCounts = tuple[UInt32s, Int64s, Int64s]  # characters, bounds (W + 1,), counts (W,)
+WordCounts = tuple[UInt32s, Int64s, Int64s]  # code points, bounds (W + 1,), counts (W,)
 
-BATCH_CHARACTERS = 1 << 22  # of text in memory at a time
+BATCH_CHARACTERS = 1 << 22  # text held in memory at a time
 
 _EMPTY = -1
 _ONE = np.uint64(1)
@@ -37,68 +40,81 @@ def count_words(
     workers: int,
     format: Format | None = None,
     column: str = "text",
-    problems: Problems | None = None,
+    errors: InputErrors | None = None,
 ) -> tuple[list[str], Int64s]:
-    """The words of all documents of `inputs`, and how often each occurs.
+    """Count how often each word occurs in the documents of all inputs.
 
-    A word is what the tokenizer splits text into before it looks at a vocabulary, normalised: lower-cased
-    and stripped of accents where `lowercase`. What cannot be read is counted in `problems`.
+    Words are counted after normalisation, as the tokenizer sees them before it splits them into
+    WordPiece tokens.
+
+    Args:
+        inputs: the files, as `list_inputs` returns them.
+        lowercase: whether words are lower-cased and stripped of accents.
+        workers: the number of worker processes; the result does not depend on it.
+        format: the format of all files; None to detect the format of each.
+        column: the key or column that holds the text, in JSON lines and tables.
+        errors: raises or collects the errors about inputs that cannot be read; by default it raises
+            the first one.
 
     Returns:
         The words, sorted by code points, and their counts, int64 (W,).
 
     Raises:
-        DataError: an input cannot be read, as in `read_documents`, or there is not one word.
-        SettingsError, BertieError: as in `read_documents`.
+        DataError: an input cannot be read (see `read_documents`), or the inputs contain no words.
+        SettingsError: a table has no such column.
+        BertieError: the package that reads such files is not installed.
     """
-    problems = problems or Problems()
-    tasks = cut_into_tasks(inputs, format, problems)
-    sizes = [sum(span.size for span in task) for task in tasks]
+    errors = errors or InputErrors()
+    tasks = split_inputs(inputs, format, errors)
+    sizes = [sum(split.size for split in task) for task in tasks]
     table = WordTable()
-    count = partial(_count_task, lowercase, column, problems.on_error)
+    count = partial(_count_task, lowercase, column, errors.on_error)
     with Progress("counting words", total=round(sum(sizes) / 1e6), unit="MB") as progress:
         done = 0
-        for index, (counted, task_problems) in run_tasks(count, tasks, workers):
-            table.add(*counted)
-            problems.merge(task_problems)
+        for index, (task_counts, task_errors) in run_tasks(count, tasks, workers):
+            table.add(*task_counts)
+            errors.merge(task_errors)
             done += sizes[index]
             progress.update(round(done / 1e6), {"unique words": len(table)})
     words, counts = table.words(), table.counts[: len(table)]
     if not words:
-        raise DataError(
-            f"the inputs hold no words{f' ({problems.messages[0]})' if problems.messages else ''}"
-        )
+        cause = f" ({errors.messages[0]})" if errors.messages else ""
+        raise DataError(f"the inputs contain no words{cause}; add files that hold text")
     order = sorted(range(len(words)), key=words.__getitem__)
     return [words[index] for index in order], counts[order]
 
 
 def batch_documents(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    """Runs of documents of about `BATCH_CHARACTERS`."""
+    """Yield consecutive documents in batches of about `BATCH_CHARACTERS` characters."""
     batch: list[Document] = []
-    room = BATCH_CHARACTERS
+    remaining = BATCH_CHARACTERS
     for document in documents:
         batch.append(document)
-        room -= len(document.text)
-        if room <= 0:
+        remaining -= len(document.text)
+        if remaining <= 0:
             yield batch
-            batch, room = [], BATCH_CHARACTERS
+            batch, remaining = [], BATCH_CHARACTERS
     if batch:
         yield batch
 
 
 def _count_task(
     lowercase: bool, column: str, on_error: OnError, task: list[InputSplit]
-) -> tuple[WordCounts, Problems]:
-    table, problems = WordTable(), Problems(on_error)
-    for batch in batch_documents(read_splits(task, column, problems)):
+) -> tuple[WordCounts, InputErrors]:
+    table, errors = WordTable(), InputErrors(on_error)
+    for batch in batch_documents(read_splits(task, column, errors)):
         codes, bounds = split_words([document.text for document in batch], lowercase)
         table.add(codes, bounds, np.ones(len(bounds) - 1, dtype=np.int64))
     size = len(table)
-    return (table.codes[: table.bounds[size]], table.bounds[: size + 1], table.counts[:size]), problems
+    return (table.codes[: table.bounds[size]], table.bounds[: size + 1], table.counts[:size]), errors
 
 
 class WordTable:
-    """Words, as code points, and their counts: an open-addressing hash table that keeps every word."""
+    """Words and their counts, in an open-addressing hash table that keeps every word.
+
+    Word i is `codes[bounds[i] : bounds[i + 1]]`, as code points, and occurs `counts[i]` times. The
+    arrays are longer than the table; only the first `len(table)` words are valid.
+    """
 
     def __init__(self) -> None:
         self.size = 0
@@ -111,10 +127,10 @@ class WordTable:
         return self.size
 
     def add(self, codes: UInt32s, bounds: Int64s, counts: Int64s) -> None:
-        """Count the words codes[bounds[i] : bounds[i + 1]] counts[i] times more."""
-        self.codes = _grown(self.codes, self.bounds[self.size] + len(codes))
-        self.bounds = _grown(self.bounds, self.size + len(bounds))
-        self.counts = _grown(self.counts, self.size + len(counts))
+        """Add counts[i] occurrences of each word codes[bounds[i] : bounds[i + 1]]."""
+        self.codes = _grow(self.codes, self.bounds[self.size] + len(codes))
+        self.bounds = _grow(self.bounds, self.size + len(bounds))
+        self.counts = _grow(self.counts, self.size + len(counts))
         if 2 * (self.size + len(counts)) > len(self.slots):
             self.slots = np.full(2 * len(self.counts), _EMPTY, dtype=np.int32)
             _fill_slots(self.codes, self.bounds, self.size, self.slots)
@@ -123,13 +139,17 @@ class WordTable:
         )
 
     def words(self) -> list[str]:
+        """Return the words in the order in which they were first added."""
         bounds = self.bounds[: self.size + 1].tolist()
         text = self.codes[: bounds[-1]].tobytes().decode("utf-32-le", errors="surrogatepass")
         return [text[start:stop] for start, stop in pairwise(bounds)]
 
 
-def _grown(array: npt.NDArray[T], length: int) -> npt.NDArray[T]:
-    """`array` with room for `length` elements; lengths are powers of two."""
+def _grow(array: npt.NDArray[T], length: int) -> npt.NDArray[T]:
+    """Return `array`, or a longer copy if it has fewer than `length` elements.
+
+    The length of the copy is a power of 2.
+    """
     if length <= len(array):
         return array
     longer = np.zeros(1 << int(length - 1).bit_length(), dtype=array.dtype)
@@ -138,24 +158,25 @@ def _grown(array: npt.NDArray[T], length: int) -> npt.NDArray[T]:
 
 
 @kernel
-def _slot(codes: UInt32s, bounds: Int64s, slots: npt.NDArray[np.int32], word: UInt32s) -> np.int64:
-    """Where in the hash table `word` stands, or would."""
+def _find_slot(codes: UInt32s, bounds: Int64s, slots: npt.NDArray[np.int32], word: UInt32s) -> np.int64:
+    """Return the slot of the hash table that holds `word`, or the empty slot for it."""
     hashed = np.uint64(len(word))
     for code in word:
         hashed = (hashed ^ np.uint64(code)) * _FNV_PRIME
     mask = np.uint64(len(slots) - 1)
     slot = mix(hashed) & mask
     while True:
-        known = slots[slot]
-        if known == _EMPTY or np.array_equal(codes[bounds[known] : bounds[known + 1]], word):
+        index = slots[slot]
+        if index == _EMPTY or np.array_equal(codes[bounds[index] : bounds[index + 1]], word):
             return np.int64(slot)
         slot = (slot + _ONE) & mask
 
 
 @kernel
 def _fill_slots(codes: UInt32s, bounds: Int64s, size: int, slots: npt.NDArray[np.int32]) -> None:
+    """Enter the first `size` words in `slots`, which are empty."""
     for index in range(size):
-        slots[_slot(codes, bounds, slots, codes[bounds[index] : bounds[index + 1]])] = index
+        slots[_find_slot(codes, bounds, slots, codes[bounds[index] : bounds[index + 1]])] = index
 
 
 @kernel
@@ -169,10 +190,10 @@ def _add_words(
     new_bounds: Int64s,
     new_counts: Int64s,
 ) -> int:
-    """Add to a table with room for all; give the number of words in it."""
+    """Add words to a table that has room for them, and return its new size."""
     for index in range(len(new_counts)):
         word = new_codes[new_bounds[index] : new_bounds[index + 1]]
-        slot = _slot(codes, bounds, slots, word)
+        slot = _find_slot(codes, bounds, slots, word)
         if slots[slot] == _EMPTY:
             slots[slot] = size
             bounds[size + 1] = bounds[size] + len(word)
