@@ -1,10 +1,10 @@
-"""Files damaged in every place."""
+"""Damaged versions of a file, for tests of readers."""
 
 from collections.abc import Iterator
 
 
-def damaged(data: bytes) -> Iterator[bytes]:
-    """Every byte changed, in two ways, and every length cut to."""
+def damaged_versions(data: bytes) -> Iterator[bytes]:
+    """Yield `data` with each byte changed, in two ways, and truncated to each length."""
     for i in range(len(data)):
         for change in (1, 255):
             yield data[:i] + bytes([data[i] ^ change]) + data[i + 1 :]

@@ -1,4 +1,4 @@
-"""Packing loses nothing, and a sequence's numbers do not depend on its company."""
+"""Packing keeps every token, and sequences of a batch do not affect each other."""
 
 import numpy as np
 import pytest
@@ -7,41 +7,44 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertie.model import attention
+from bertie.model import cpu
 from bertie.model.attention import packed_attention
-from bertie.model.batch import BUCKET_RATIO, pack, pack_selected
+from bertie.model.batch import PackedBatch, pack, pack_selected
+from bertie.model.buckets import MIN_LENGTH_RATIO
 from bertie.model.config import BertConfig
 from bertie.model.heads import ClassificationModel
-from bertie.model.sequences import token_budget_batches
+from bertie.model.objectives import IGNORE_INDEX
+from bertie.model.sequences import batch_by_token_budget
 
-lengths_of = st.lists(st.integers(1, 40), min_size=1, max_size=12)
+LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=12)
 
 
 def bounds_of(lengths: list[int]) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
-def random_batch(lengths: list[int], vocab_size: int = 30):
+def random_batch(lengths: list[int], vocab_size: int = 30) -> PackedBatch:
     random = np.random.default_rng(len(lengths))
     total = sum(lengths)
     ids = random.integers(0, vocab_size, total).astype(np.int32)
     return pack(ids, random.integers(0, 2, total).astype(np.int32), bounds_of(lengths))
 
 
-@given(lengths_of)
+@given(LENGTHS)
 def test_buckets_hold_each_token_once(lengths):
     batch = random_batch(lengths)
-    rows, places = batch.bucket_rows.numpy(), batch.bucket_places.numpy()
-    assert (rows[places] == np.arange(sum(lengths))).all()
-    assert sum(n * S for n, S in batch.bucket_shapes) == len(rows)
-    mask = np.ones(len(rows), bool) if batch.bucket_mask is None else batch.bucket_mask.numpy()
+    buckets = batch.buckets
+    slot_tokens, token_slots = buckets.slot_tokens.numpy(), buckets.token_slots.numpy()
+    assert (slot_tokens[token_slots] == np.arange(sum(lengths))).all()
+    assert sum(n * S for n, S in buckets.shapes) == len(slot_tokens)
+    mask = np.ones(len(slot_tokens), bool) if buckets.mask is None else buckets.mask.numpy()
     assert mask.sum() == sum(lengths)
-    assert mask[places].all()
-    assert sum(lengths) >= BUCKET_RATIO * len(rows) or min(lengths) == 1
+    assert mask[token_slots].all()
+    assert sum(lengths) >= MIN_LENGTH_RATIO * len(slot_tokens) or min(lengths) == 1
 
 
-@given(lengths_of)
-def test_positions_start_anew_in_each_sequence(lengths):
+@given(LENGTHS)
+def test_position_ids_restart_in_each_sequence(lengths):
     batch = random_batch(lengths)
     expected = np.concatenate([np.arange(length) for length in lengths])
     assert (batch.position_ids.numpy() == expected).all()
@@ -49,19 +52,19 @@ def test_positions_start_anew_in_each_sequence(lengths):
     assert batch.max_seqlen == max(lengths)
 
 
-@pytest.fixture(scope="module", params=[0, attention.SMALL_PRODUCT], ids=["large products", "small products"])
+@pytest.fixture(scope="module", params=[0, cpu.SMALL_PRODUCT], ids=["large products", "small products"])
 def small_product(request):
-    """None of the buckets counts as small, or all of those here."""
+    """Make all attention products of this file count as large, or all as small."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention, "SMALL_PRODUCT", request.param)
+        patch.setattr(cpu, "SMALL_PRODUCT", request.param)
         yield request.param
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.1)])
 @pytest.mark.usefixtures("small_product")
-@given(lengths_of)
+@given(LENGTHS)
 @settings(max_examples=30)
-def test_attention_is_that_of_each_sequence_alone(dtype, tolerance, lengths):
+def test_packed_attention_equals_attention_per_sequence(dtype, tolerance, lengths):
     torch.manual_seed(0)
     batch = random_batch(lengths)
     qkv = torch.randn(sum(lengths), 3 * 8, requires_grad=True)
@@ -73,35 +76,35 @@ def test_attention_is_that_of_each_sequence_alone(dtype, tolerance, lengths):
         q, k, v = qkv[start:end].view(-1, 3, 2, 4).permute(1, 2, 0, 3)  # each (A, length, D)
         scores = (q @ k.transpose(1, 2) / 2.0).softmax(-1)
         outputs.append((scores @ v).transpose(0, 1).reshape(-1, 8))
-    alone = torch.cat(outputs)
-    (expected,) = torch.autograd.grad((alone * weight).sum(), qkv)
-    torch.testing.assert_close(packed, alone, atol=tolerance, rtol=1e-4)
-    torch.testing.assert_close(gradient, expected, atol=tolerance, rtol=1e-4)
+    expected = torch.cat(outputs)
+    (expected_gradient,) = torch.autograd.grad((expected * weight).sum(), qkv)
+    torch.testing.assert_close(packed, expected, atol=tolerance, rtol=1e-4)
+    torch.testing.assert_close(gradient, expected_gradient, atol=tolerance, rtol=1e-4)
 
 
-def test_small_products_of_bfloat16_in_training_are_those_of_float32():
+def test_small_products_in_bfloat16_training_use_float32():
     batch = random_batch([5, 9, 9, 2])
     qkv = torch.randn(25, 24, dtype=torch.bfloat16, requires_grad=True)
-    with torch.autocast("cpu", torch.bfloat16):  # which would make them bfloat16 again
+    with torch.autocast("cpu", torch.bfloat16):  # must not turn the products into bfloat16 again
         attended = packed_attention(qkv, batch, num_heads=2, dropout=0.0)
     expected = packed_attention(qkv.detach().float(), batch, num_heads=2, dropout=0.0).bfloat16()
     assert torch.equal(attended, expected)
 
 
-def test_rows_of_no_sequence_change_nothing():
+def test_rows_after_the_tokens_change_nothing():
     batch = random_batch([5, 9, 2])
     qkv = torch.randn(16, 24, requires_grad=True)
     attended = packed_attention(qkv, batch, num_heads=2, dropout=0.0)
     longer = torch.cat([qkv.detach(), torch.randn(7, 24)]).requires_grad_()
-    with_them = packed_attention(longer, batch, num_heads=2, dropout=0.0)
-    assert torch.equal(with_them, F.pad(attended, (0, 0, 0, 7)))
+    attended_longer = packed_attention(longer, batch, num_heads=2, dropout=0.0)
+    assert torch.equal(attended_longer, F.pad(attended, (0, 0, 0, 7)))
     weight = torch.randn(23, 8)
     (attended * weight[:16]).sum().backward()
-    (with_them * weight).sum().backward()
+    (attended_longer * weight).sum().backward()
     assert torch.equal(longer.grad, F.pad(qkv.grad, (0, 0, 0, 7)))
 
 
-def test_a_poisoned_neighbour_is_not_felt():
+def test_nan_stays_inside_its_sequence():
     batch = random_batch([5, 9, 2])
     qkv = torch.randn(16, 24)
     clean = packed_attention(qkv, batch, num_heads=2, dropout=0.0)
@@ -111,7 +114,7 @@ def test_a_poisoned_neighbour_is_not_felt():
     assert torch.equal(clean[14:], poisoned[14:])
 
 
-def test_model_gives_a_sequence_the_same_logits_in_any_batch():
+def test_logits_do_not_depend_on_the_rest_of_the_batch():
     torch.manual_seed(0)
     shape = {"vocab_size": 30, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = BertConfig(**shape, intermediate_size=32, initializer_range=0.3)
@@ -121,60 +124,62 @@ def test_model_gives_a_sequence_the_same_logits_in_any_batch():
     ids, segments = batch.input_ids.numpy(), batch.token_type_ids.numpy()
     with torch.no_grad():
         together = model(batch)
-        for number in range(len(lengths)):
-            one = pack_selected(ids, segments, bounds_of(lengths), np.array([number]))
-            torch.testing.assert_close(model(one)[0], together[number], atol=1e-5, rtol=1e-4)
+        for index in range(len(lengths)):
+            single = pack_selected(ids, segments, bounds_of(lengths), np.array([index]))
+            torch.testing.assert_close(model(single)[0], together[index], atol=1e-5, rtol=1e-4)
 
 
-@given(lengths_of, st.randoms(use_true_random=False))
-def test_selected_sequences_come_in_the_order_asked_for(lengths, random):
+@given(LENGTHS, st.randoms(use_true_random=False))
+def test_selected_sequences_keep_the_given_order(lengths, random):
     batch = random_batch(lengths)
     ids, segments = batch.input_ids.numpy(), batch.token_type_ids.numpy()
-    chosen = np.array([random.randrange(len(lengths)) for _ in range(5)])
+    indices = np.array([random.randrange(len(lengths)) for _ in range(5)])
     bounds = bounds_of(lengths)
-    selected = pack_selected(ids, segments, bounds, chosen, labels=np.arange(len(lengths)))
-    expected = np.concatenate([ids[bounds[c] : bounds[c + 1]] for c in chosen])
+    selected = pack_selected(ids, segments, bounds, indices, labels=np.arange(len(lengths)))
+    expected = np.concatenate([ids[bounds[i] : bounds[i + 1]] for i in indices])
     assert (selected.input_ids.numpy() == expected).all()
-    assert selected.labels.tolist() == chosen.tolist()
+    assert selected.labels.tolist() == indices.tolist()
 
 
-@given(lengths_of, st.randoms(use_true_random=False))
-def test_labels_of_tokens_come_with_their_tokens(lengths, random):
+@given(LENGTHS, st.randoms(use_true_random=False))
+def test_selection_keeps_token_labels_with_their_tokens(lengths, random):
     batch = random_batch(lengths)
     ids, segments = batch.input_ids.numpy(), batch.token_type_ids.numpy()
-    chosen = np.array([random.randrange(len(lengths)) for _ in range(5)])
-    token_labels = np.where(ids % 3, ids, -100).astype(np.int64)
-    selected = pack_selected(ids, segments, bounds_of(lengths), chosen, token_labels=token_labels)
-    kept = selected.input_ids.numpy()
-    assert (selected.labels.numpy() == np.where(kept % 3, kept, -100)).all()
-    assert selected.num_targets == (kept % 3 > 0).sum()
+    indices = np.array([random.randrange(len(lengths)) for _ in range(5)])
+    token_labels = np.where(ids % 3, ids, IGNORE_INDEX).astype(np.int64)
+    selected = pack_selected(ids, segments, bounds_of(lengths), indices, token_labels=token_labels)
+    selected_ids = selected.input_ids.numpy()
+    assert (selected.labels.numpy() == np.where(selected_ids % 3, selected_ids, IGNORE_INDEX)).all()
+    assert selected.num_targets == (selected_ids % 3 > 0).sum()
 
 
-@given(lengths_of, st.integers(1, 4), st.integers(1, 60))
-def test_groups_stay_together(lengths, group, budget):
-    lengths = np.repeat(lengths, group) + np.arange(len(lengths) * group) % 3
+@given(LENGTHS, st.integers(1, 4), st.integers(1, 60))
+def test_sequences_of_an_example_stay_together(lengths, group_size, max_tokens):
+    lengths = np.repeat(lengths, group_size) + np.arange(len(lengths) * group_size) % 3
     bounds = bounds_of(lengths)
-    ids = np.repeat(np.arange(len(lengths)), lengths).astype(np.int32)  # the number of the sequence
-    examples = np.arange(len(lengths) // group)
-    batches = token_budget_batches(bounds[::group], budget)
+    ids = np.repeat(np.arange(len(lengths)), lengths).astype(np.int32)  # the index of the sequence
+    segments = np.zeros_like(ids)
+    examples = np.arange(len(lengths) // group_size)
+    batches = batch_by_token_budget(bounds[::group_size], max_tokens)
     assert sorted(np.concatenate(batches).tolist()) == examples.tolist()
-    for chosen in batches:
-        batch = pack_selected(ids, np.zeros_like(ids), bounds, chosen, labels=examples, group=group)
-        assert batch.labels.tolist() == chosen.tolist()
-        firsts = batch.input_ids.numpy()[batch.cu_seqlens[:-1]]
-        assert (firsts.reshape(-1, group) == chosen[:, None] * group + np.arange(group)).all()
-        assert len(chosen) == 1 or batch.num_tokens <= budget
+    for indices in batches:
+        batch = pack_selected(ids, segments, bounds, indices, labels=examples, group_size=group_size)
+        assert batch.labels.tolist() == indices.tolist()
+        sequences = batch.input_ids.numpy()[batch.cu_seqlens[:-1]]
+        expected = indices[:, None] * group_size + np.arange(group_size)
+        assert (sequences.reshape(-1, group_size) == expected).all()
+        assert len(indices) == 1 or batch.num_tokens <= max_tokens
 
 
-@given(lengths_of)
-def test_sequence_ids_number_the_sequences(lengths):
+@given(LENGTHS)
+def test_sequence_ids_count_the_sequences(lengths):
     batch = random_batch(lengths)
     assert batch.sequence_ids.tolist() == np.repeat(np.arange(len(lengths)), lengths).tolist()
 
 
-@given(lengths_of, st.integers(1, 60))
-def test_token_budget_batches_hold_each_sequence_once(lengths, budget):
-    batches = token_budget_batches(bounds_of(lengths), budget)
+@given(LENGTHS, st.integers(1, 60))
+def test_token_budget_batches_hold_each_sequence_once(lengths, max_tokens):
+    batches = batch_by_token_budget(bounds_of(lengths), max_tokens)
     assert sorted(np.concatenate(batches).tolist()) == list(range(len(lengths)))
     for batch in batches:
-        assert len(batch) == 1 or np.array(lengths)[batch].sum() <= budget
+        assert len(batch) == 1 or np.array(lengths)[batch].sum() <= max_tokens

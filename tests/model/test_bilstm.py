@@ -1,4 +1,4 @@
-"""A BiLSTM over packed sequences is torch's over each of them."""
+"""A BiLSTM over packed sequences equals torch's LSTM over each sequence."""
 
 import itertools
 
@@ -19,20 +19,22 @@ def batch_of(lengths: list[int]) -> PackedBatch:
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=6), st.integers(1, 2))
 @settings(max_examples=25)
-def test_packed_is_as_one_by_one(lengths, num_layers):
+def test_packed_bilstm_equals_one_sequence_at_a_time(lengths, num_layers):
     torch.manual_seed(0)
     bilstm = BiLSTM(5, 3, num_layers, dropout=0.0)
     tokens = torch.randn(sum(lengths), 5, requires_grad=True)
     weights = torch.randn(sum(lengths), 6)
     packed = bilstm(tokens, batch_of(lengths))
-    alone = torch.cat([bilstm.lstm(sequence)[0] for sequence in tokens.split(lengths)])
-    torch.testing.assert_close(packed, alone)
-    learnt = (tokens, *bilstm.parameters())
-    ours, theirs = (torch.autograd.grad((y * weights).sum(), learnt) for y in (packed, alone))
-    torch.testing.assert_close(ours, theirs)
+    expected = torch.cat([bilstm.lstm(sequence)[0] for sequence in tokens.split(lengths)])
+    torch.testing.assert_close(packed, expected)
+    leaves = (tokens, *bilstm.parameters())
+    gradients, expected_gradients = (
+        torch.autograd.grad((outputs * weights).sum(), leaves) for outputs in (packed, expected)
+    )
+    torch.testing.assert_close(gradients, expected_gradients)
 
 
-def test_dropout_stands_between_the_layers():
+def test_training_drops_elements_between_layers():
     torch.manual_seed(0)
     bilstm, batch, tokens = BiLSTM(5, 3, 2, dropout=0.5), batch_of([4, 2]), torch.randn(6, 5)
     assert not torch.equal(bilstm(tokens, batch), bilstm(tokens, batch))
@@ -40,26 +42,26 @@ def test_dropout_stands_between_the_layers():
     assert torch.equal(bilstm(tokens, batch), bilstm(tokens, batch))
 
 
-def test_the_recurrence_is_in_float32_whatever_goes_in():
+def test_recurrence_is_computed_in_float32():
     torch.manual_seed(0)
     bilstm, batch, tokens = BiLSTM(5, 3, 1, dropout=0.0), batch_of([4, 2]), torch.randn(6, 5).bfloat16()
     with torch.autocast("cpu", torch.bfloat16):
-        found = bilstm(tokens, batch)
-    torch.testing.assert_close(found, bilstm(tokens.float(), batch), rtol=0, atol=0)
+        output = bilstm(tokens, batch)
+    torch.testing.assert_close(output, bilstm(tokens.float(), batch), rtol=0, atol=0)
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
-def test_cudnn_does_not_round_its_products():
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cudnn_computes_in_full_float32():
     torch.manual_seed(0)
     lengths = [40, 21, 3]
     bilstm, batch, tokens = BiLSTM(32, 32, 2, dropout=0.0), batch_of(lengths), torch.randn(sum(lengths), 32)
-    expected = bilstm(tokens, batch)  # in our own steps
-    found = bilstm.to("cuda")(tokens.to("cuda"), batch.to(torch.device("cuda")))
-    torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=1e-5)  # TF32 keeps three digits
+    expected = bilstm(tokens, batch)  # on the CPU
+    output = bilstm.to("cuda")(tokens.to("cuda"), batch.to(torch.device("cuda")))
+    torch.testing.assert_close(output.cpu(), expected, rtol=0, atol=1e-5)  # TF32 keeps three digits
 
 
-def test_a_scalar_mix_begins_with_the_mean_and_is_elmos():
+def test_scalar_mix_starts_as_the_mean_and_applies_its_weights():
     torch.manual_seed(0)
     mix, layers = ScalarMix(3), torch.randn(3, 4, 5)
     torch.testing.assert_close(mix(layers), layers.mean(0))
@@ -69,7 +71,7 @@ def test_a_scalar_mix_begins_with_the_mean_and_is_elmos():
     torch.testing.assert_close(mix(layers), 2 * layers[0] + 4 * layers[1] + 8 * layers[2])
 
 
-def test_a_tagger_learns_its_mix():
+def test_tagger_learns_its_scalar_mix():
     torch.manual_seed(0)
     options = {"hidden_size": 4, "num_layers": 2, "dropout": 0.1}
     tagger, batch = FeatureTagger(3, 5, 2, **options), batch_of([4, 2])

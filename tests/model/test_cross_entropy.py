@@ -1,3 +1,5 @@
+"""The loss, gradient and count of correct predictions of cross_entropy."""
+
 from unittest import mock
 
 import pytest
@@ -6,7 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertie.model import cross_entropy as module
+from bertie.model import cross_entropy as cross_entropy_module
 from bertie.model.cross_entropy import cross_entropy
 from bertie.model.objectives import IGNORE_INDEX
 
@@ -22,12 +24,12 @@ from bertie.model.objectives import IGNORE_INDEX
     chunk=st.sampled_from([1, 60, 2**19]),
 )
 @settings(max_examples=40)
-def test_it_is_torchs_of_the_same_logits(dtype, tolerance, n, classes, scale, seed, chunk):
-    chance = torch.Generator().manual_seed(seed % 2**63)
-    logits = (scale * torch.randn(n, classes, generator=chance)).to(dtype).requires_grad_()
-    labels = torch.randint(classes, (n,), generator=chance)
-    labels[torch.rand(n, generator=chance) < 0.3] = IGNORE_INDEX
-    with mock.patch.object(module, "CPU_CHUNK", chunk):
+def test_loss_and_gradient_equal_torch_cross_entropy(dtype, tolerance, n, classes, scale, seed, chunk):
+    generator = torch.Generator().manual_seed(seed % 2**63)
+    logits = (scale * torch.randn(n, classes, generator=generator)).to(dtype).requires_grad_()
+    labels = torch.randint(classes, (n,), generator=generator)
+    labels[torch.rand(n, generator=generator) < 0.3] = IGNORE_INDEX
+    with mock.patch.object(cross_entropy_module, "CPU_CHUNK", chunk):
         loss_sum, correct = cross_entropy(logits, labels)
     (3.0 * loss_sum).backward()
     exact = logits.detach().double().requires_grad_()
@@ -39,20 +41,20 @@ def test_it_is_torchs_of_the_same_logits(dtype, tolerance, n, classes, scale, se
     assert correct == (exact.argmax(1) == labels).sum()
 
 
-def test_of_several_best_the_first_counts():
+def test_prediction_is_the_first_class_with_the_highest_logit():
     logits = torch.tensor([[1.0, 2.0, 2.0], [3.0, 3.0, 3.0], [0.0, 0.0, 1.0]])
     assert cross_entropy(logits, torch.tensor([1, 0, 2]))[1] == 3
     assert cross_entropy(logits, torch.tensor([2, 1, 1]))[1] == 0
 
 
-def test_without_targets_nothing_is_learnt():
+def test_without_targets_loss_and_gradient_are_zero():
     logits = torch.randn(3, 5, requires_grad=True)
     loss_sum, correct = cross_entropy(logits, torch.full((3,), IGNORE_INDEX))
     loss_sum.backward()
     assert (loss_sum, correct, logits.grad.abs().max()) == (0, 0, 0)
 
 
-def test_a_second_backward_pass_is_refused():
+def test_second_backward_pass_raises():
     logits = torch.randn(3, 5, requires_grad=True)
     loss_sum, _ = cross_entropy(logits, torch.tensor([0, 1, 2]))
     loss_sum.backward(retain_graph=True)

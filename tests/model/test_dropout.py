@@ -1,4 +1,4 @@
-"""Our dropout is torch's but for the numbers it draws."""
+"""Dropout is equivalent to torch's except for the random bits that it draws."""
 
 import numpy as np
 import pytest
@@ -11,25 +11,26 @@ from bertie.model.batch import pack
 from bertie.model.dropout import Dropout, dropout
 
 
-def kept(shape: tuple[int, ...], probability: float, seed: int = 0) -> torch.Tensor:
+def kept_mask(shape: tuple[int, ...], probability: float, seed: int = 0) -> torch.Tensor:
+    """Return which elements dropout keeps: bool, of `shape`."""
     torch.manual_seed(seed)
     return dropout(torch.ones(shape), probability) > 0
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.5, 0.013])
-def test_so_many_are_dropped_each_apart_from_its_neighbours(probability):
-    mask = kept((1000, 999), probability).double().flatten()
+def test_elements_are_dropped_independently_at_the_given_rate(probability):
+    mask = kept_mask((1000, 999), probability).double().flatten()
     assert stats.binomtest(int((mask == 0).sum()), mask.numel(), probability).pvalue > 1e-4
-    for distance in (1, 2, 3, 4, 5, 999):  # four share a drawn number
+    for distance in (1, 2, 3, 4, 5, 999):  # four elements share 64 random bits
         correlation = np.corrcoef(mask[:-distance], mask[distance:])[0, 1]
         assert abs(correlation) < 4.5 / len(mask) ** 0.5
 
 
-def test_nearly_all_may_be_dropped():
+def test_probability_close_to_one_gives_finite_values():
     assert torch.isfinite(dropout(torch.ones(9), 0.999999)).all()
 
 
-def test_what_is_kept_makes_up_for_the_rest():
+def test_kept_elements_are_scaled_up():
     values = torch.randn(37, 11)
     torch.manual_seed(1)
     dropped = dropout(values, 0.25)
@@ -37,8 +38,8 @@ def test_what_is_kept_makes_up_for_the_rest():
     torch.testing.assert_close(dropped[mask], values[mask] / 0.75)
 
 
-def test_in_bfloat16_a_product_is_rounded_and_not_the_scale():
-    """On average, then, nothing is lost: 1.1094 instead of 1.1111 would be 0.16 %."""
+def test_bfloat16_does_not_round_the_scale():
+    """With a scale of 1.1094 instead of 1.1111, the mean would be 0.16 % too low."""
     values = torch.linspace(1, 2, 100_001)
     torch.manual_seed(1)
     dropped = dropout(values.bfloat16(), 0.1).double()
@@ -47,7 +48,7 @@ def test_in_bfloat16_a_product_is_rounded_and_not_the_scale():
     assert ratios.mean().item() == pytest.approx(1 / 0.9, rel=3e-4)
 
 
-def test_the_gradient_takes_the_same_mask():
+def test_gradient_has_the_mask_of_the_forward_pass():
     values = torch.randn(33, 7, requires_grad=True)
     torch.manual_seed(2)
     dropped = dropout(values, 0.3)
@@ -55,38 +56,38 @@ def test_the_gradient_takes_the_same_mask():
     torch.testing.assert_close(values.grad, dropped.detach() / values.detach())
 
 
-def test_the_seed_decides():
-    assert torch.equal(kept((50, 3), 0.5, seed=3), kept((50, 3), 0.5, seed=3))
-    assert not torch.equal(kept((50, 3), 0.5, seed=3), kept((50, 3), 0.5, seed=4))
+def test_mask_depends_on_the_seed():
+    assert torch.equal(kept_mask((50, 3), 0.5, seed=3), kept_mask((50, 3), 0.5, seed=3))
+    assert not torch.equal(kept_mask((50, 3), 0.5, seed=3), kept_mask((50, 3), 0.5, seed=4))
 
 
-def test_nothing_is_dropped_in_evaluation_or_where_the_probability_is_zero():
+def test_evaluation_and_probability_zero_return_the_values():
     values = torch.randn(5, 5)
     assert Dropout(0.5).eval()(values) is values
     assert dropout(values, 0.0) is values
 
 
 @pytest.mark.parametrize("lengths", [[7, 7], [9, 8, 3]])
-def test_attention_with_dropout_is_torchs_with_the_same_mask(lengths, monkeypatch):
+def test_attention_with_dropout_equals_the_fused_kernel(lengths, monkeypatch):
     total = sum(lengths)
     batch = pack(np.ones(total, np.int32), np.zeros(total, np.int32), np.cumsum([0, *lengths]))
     qkv = torch.randn(total, 3 * 16, dtype=torch.float64)
-    scales = {}
+    shapes = []
 
-    def remember(values: torch.Tensor, probability: float) -> torch.Tensor:
-        scales[values.shape] = 1 / (1 - probability)
-        return values * scales[values.shape]  # nothing dropped, all scaled
+    def scale_without_dropping(values: torch.Tensor, probability: float) -> torch.Tensor:
+        shapes.append(values.shape)
+        return values / (1 - probability)
 
-    monkeypatch.setattr("bertie.model.attention.drop", remember)
+    monkeypatch.setattr("bertie.model.cpu.dropout", scale_without_dropping)
     with_dropout = packed_attention(qkv, batch, 4, 0.2)
     torch.testing.assert_close(with_dropout, packed_attention(qkv, batch, 4, 0.0) / 0.8)
-    assert scales
+    assert shapes
 
 
-def test_the_mean_over_many_masks_is_no_dropout():
+def test_mean_over_many_masks_is_the_input():
     values = torch.linspace(-1, 1, 64)
     torch.manual_seed(5)
     mean = torch.stack([dropout(values, 0.1) for _ in range(4000)]).mean(0)
     torch.testing.assert_close(mean, values, atol=0.03, rtol=0)
-    theirs = torch.stack([F.dropout(values, 0.1) for _ in range(4000)]).mean(0)
-    torch.testing.assert_close(theirs, values, atol=0.03, rtol=0)
+    torch_mean = torch.stack([F.dropout(values, 0.1) for _ in range(4000)]).mean(0)
+    torch.testing.assert_close(torch_mean, values, atol=0.03, rtol=0)

@@ -1,4 +1,4 @@
-"""A model that reads from left to right, and the BiLSTM of Table 5: what may depend on what."""
+"""Left-to-right (causal) models and Table 5's BiLSTM: which tokens they read."""
 
 import numpy as np
 import pytest
@@ -26,17 +26,18 @@ from bertie.model.heads import (
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
-VOCABULARY = Vocabulary([*SPECIAL_TOKENS, *(f"w{number}" for number in range(SHAPE["vocab_size"] - 5))])
+VOCABULARY = Vocabulary([*SPECIAL_TOKENS, *(f"w{i}" for i in range(SHAPE["vocab_size"] - 5))])
 CONFIG = BertConfig(**SHAPE, is_decoder=True)
 PER_TOKEN = {
-    "language model": lambda: LanguageModel(CONFIG),
-    "tokens": lambda: TokenClassificationModel(CONFIG, 3),
-    "answers": lambda: QuestionAnsweringModel(CONFIG),
+    "language model": LanguageModel,
+    "token classification": lambda config: TokenClassificationModel(config, 3),
+    "question answering": QuestionAnsweringModel,
 }
 PER_SEQUENCE = {
-    "classification": lambda: ClassificationModel(CONFIG, 3),
-    "choices": lambda: MultipleChoiceModel(CONFIG),
+    "classification": lambda config: ClassificationModel(config, 3),
+    "multiple choice": MultipleChoiceModel,
 }
+MODELS = PER_TOKEN | PER_SEQUENCE
 
 
 @pytest.fixture(autouse=True)
@@ -44,21 +45,21 @@ def seed():
     torch.manual_seed(0)
 
 
-def saved(path, model, bilstm=False):
+def save_and_load(path, model, bilstm=False):
     labels = ("a", "b", "c") if isinstance(model, ClassificationModel | TokenClassificationModel) else ()
     metadata = ModelMetadata(CONFIG, model.architecture, labels, Tokenizer(VOCABULARY), bilstm=bilstm)
     save_model(path, model, metadata, "card")
     return load_model(path)[0]
 
 
-def changed_after(batch: PackedBatch, place: int) -> PackedBatch:
-    """The batch with another token at `place`."""
+def replace_token(batch: PackedBatch, position: int) -> PackedBatch:
+    """Return the batch with another token at `position`."""
     ids = batch.input_ids.numpy().copy()
-    ids[place] = ids[place] % (SHAPE["vocab_size"] - 1) + 1
+    ids[position] = ids[position] % (SHAPE["vocab_size"] - 1) + 1
     return pack(ids, batch.token_type_ids.numpy(), batch.cu_seqlens.numpy().astype(np.int64))
 
 
-def outputs(model, batch, training: bool) -> torch.Tensor:
+def outputs(model, batch: PackedBatch, training: bool = False) -> torch.Tensor:
     torch.manual_seed(1)  # the same dropout
     with torch.inference_mode():
         return model.train(training)(batch)
@@ -71,82 +72,81 @@ LENGTHS = st.lists(st.integers(1, 64), min_size=1, max_size=8)
 @pytest.mark.parametrize("name", PER_TOKEN)
 @settings(max_examples=12, deadline=None)
 @given(data=st.data(), lengths=LENGTHS)
-def test_a_later_token_changes_nothing_earlier_by_a_bit(name, training, data, lengths):
-    """Also where dropout takes the place of the fused kernel, and of sequences that stand beside padding."""
+def test_causal_outputs_do_not_depend_on_later_tokens(name, training, data, lengths):
+    """Bit for bit, with the fused kernel, with dropout and in padded buckets."""
     config = CONFIG.model_copy(update={"attention_probs_dropout_prob": 0.1, "hidden_dropout_prob": 0.1})
-    model = type(PER_TOKEN[name]())(config, *((3,) if name == "tokens" else ()))
+    model = PER_TOKEN[name](config)
     batch = ragged_batch(lengths=lengths)
-    place = data.draw(st.integers(0, sum(lengths) - 1))
-    before, after = (outputs(model, b, training) for b in (batch, changed_after(batch, place)))
-    end = batch.cu_seqlens[1:][batch.sequence_ids[place]]  # of its sequence
+    position = data.draw(st.integers(0, sum(lengths) - 1))
+    before, after = (outputs(model, b, training) for b in (batch, replace_token(batch, position)))
+    sequence_end = batch.cu_seqlens[1:][batch.sequence_ids[position]]
     unchanged = torch.ones(len(before), dtype=torch.bool)
-    unchanged[place:end] = False
+    unchanged[position:sequence_end] = False
     assert torch.equal(before[unchanged], after[unchanged])
-    assert not torch.equal(before[place], after[place])
+    assert not torch.equal(before[position], after[position])
 
 
 @pytest.mark.parametrize("name", PER_SEQUENCE)
-def test_a_sequence_is_told_by_its_last_token(name, tmp_path):
-    model = saved(tmp_path / name, PER_SEQUENCE[name]())
+def test_causal_pooling_depends_on_every_token_of_the_sequence(name, tmp_path):
+    model = save_and_load(tmp_path / name, PER_SEQUENCE[name](CONFIG))
     batch = ragged_batch(lengths=(9, 1, 30, 17))
-    before = outputs(model, batch, False)
-    for place in (0, 8, 11, 39):  # the first and the last of a sequence, and others
-        after = outputs(model, changed_after(batch, place), False)
-        assert (before != after).any(1).tolist() == [n == batch.sequence_ids[place] for n in range(4)]
+    before = outputs(model, batch)
+    for position in (0, 8, 11, 39):  # first and last tokens of a sequence, and one between
+        after = outputs(model, replace_token(batch, position))
+        assert (before != after).any(1).tolist() == [n == batch.sequence_ids[position] for n in range(4)]
 
 
-@pytest.mark.parametrize("name", PER_TOKEN | PER_SEQUENCE)
-def test_it_is_the_same_after_reload(name, tmp_path):
-    model = (PER_TOKEN | PER_SEQUENCE)[name]()
+@pytest.mark.parametrize("name", MODELS)
+def test_causal_attention_survives_saving(name, tmp_path):
+    model = MODELS[name](CONFIG)
     batch = ragged_batch(lengths=(9, 30, 17, 4))
-    again = saved(tmp_path / name, model)
-    assert torch.equal(outputs(model, batch, False), outputs(again, batch, False))
-    both_ways = CONFIG.model_copy(update={"is_decoder": False})
-    other = type(model)(both_ways, *((3,) if name in ("tokens", "classification") else ()))
-    other.load_state_dict(model.state_dict())
-    assert not torch.allclose(outputs(model, batch, False), outputs(other, batch, False))
+    loaded = save_and_load(tmp_path / name, model)
+    assert torch.equal(outputs(model, batch), outputs(loaded, batch))
+    bidirectional = MODELS[name](CONFIG.model_copy(update={"is_decoder": False}))
+    bidirectional.load_state_dict(model.state_dict())
+    assert not torch.allclose(outputs(model, batch), outputs(bidirectional, batch))
 
 
-@pytest.mark.parametrize("name", PER_TOKEN | PER_SEQUENCE)
-def test_a_bilstm_reads_both_ways_and_is_saved(name, tmp_path):
-    model = (PER_TOKEN | PER_SEQUENCE)[name]()
-    without = outputs(model, ragged_batch(lengths=(9, 30)), False)
-    add_bilstm(model.bert, CONFIG)
+@pytest.mark.parametrize("name", MODELS)
+def test_bilstm_reads_both_directions_and_is_saved(name, tmp_path):
+    model = MODELS[name](CONFIG)
     batch = ragged_batch(lengths=(9, 30))
-    before, after = outputs(model, batch, False), outputs(model, changed_after(batch, 8), False)
-    assert before.shape == without.shape
+    without_bilstm = outputs(model, batch)
+    add_bilstm(model.bert, CONFIG)
+    before, after = outputs(model, batch), outputs(model, replace_token(batch, 8))
+    assert before.shape == without_bilstm.shape
     if name in PER_TOKEN:
         assert (before != after).any(1).tolist() == [True] * 9 + [False] * 30
-    assert torch.equal(before, outputs(saved(tmp_path / name, model, bilstm=True), batch, False))
+    assert torch.equal(before, outputs(save_and_load(tmp_path / name, model, bilstm=True), batch))
 
 
-@pytest.mark.parametrize("tokens", [[0, 8, 20], []])
-def test_only_what_is_read_is_given_on(tokens):
-    """Of a classifier the last token; with a BiLSTM too, which itself reads all."""
-    batch, places = ragged_batch(lengths=(9, 30)), torch.tensor(tokens, dtype=torch.int64)
+@pytest.mark.parametrize("selection", [[0, 8, 20], []])
+def test_selected_positions_have_the_same_outputs(selection):
+    """Without a BiLSTM, and with one, for which the last layer computes all tokens."""
+    batch, positions = ragged_batch(lengths=(9, 30)), torch.tensor(selection, dtype=torch.int64)
     model = ClassificationModel(CONFIG, 3).eval().bert
     for _ in range(2):
-        all_tokens, pooled = model(batch)
-        read, pooled_again = model(batch, places)
-        torch.testing.assert_close(read, all_tokens[places], atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(pooled_again, pooled, atol=1e-5, rtol=1e-5)
+        sequence_output, pooled_output = model(batch)
+        selected_output, same_pooled_output = model(batch, positions)
+        torch.testing.assert_close(selected_output, sequence_output[positions], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(same_pooled_output, pooled_output, atol=1e-5, rtol=1e-5)
         add_bilstm(model, CONFIG)
 
 
 @pytest.mark.parametrize("bilstm", [False, True])
-def test_transformers_refuses_what_it_would_take_for_something_else(bilstm, tmp_path):
-    """A classifier on the last token; anything with a BiLSTM."""
+def test_transformers_rejects_models_that_it_would_misread(bilstm, tmp_path):
+    """A classifier that reads the last token, and any model with a BiLSTM."""
     model = TokenClassificationModel(CONFIG, 3) if bilstm else ClassificationModel(CONFIG, 3)
     if bilstm:
         add_bilstm(model.bert, CONFIG)
-    saved(tmp_path / "model", model, bilstm)
+    save_and_load(tmp_path / "model", model, bilstm)
     for loader in (AutoConfig, AutoModel):
         with pytest.raises(ValueError, match="model type `bertie`"):
             loader.from_pretrained(tmp_path / "model")
 
 
-def test_a_left_to_right_classifier_of_others_is_refused(tmp_path):
-    saved(tmp_path / "model", ClassificationModel(CONFIG, 3))
+def test_causal_classifier_of_transformers_is_rejected(tmp_path):
+    save_and_load(tmp_path / "model", ClassificationModel(CONFIG, 3))
     values = read_json(tmp_path / "model" / "config.json")
     write_json(tmp_path / "model" / "config.json", {**values, "model_type": "bert"})
     with pytest.raises(ModelError, match=r"config.json: a left-to-right BertForSequenceClassification that"):

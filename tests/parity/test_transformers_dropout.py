@@ -1,9 +1,9 @@
-"""Dropout stands where it does in `transformers`, which are google-research/bert's places."""
+"""Dropout is applied where `transformers` and google-research/bert apply it."""
 
 import pytest
 import torch
-from tests.parity.transformers_peer import SHAPE, copy_weights, padded, ragged_batch, real
-from transformers import BertConfig as TheirConfig
+from tests.parity.transformers_peer import SHAPE, copy_weights, padded_inputs, ragged_batch, token_mask
+from transformers import BertConfig as TransformersConfig
 from transformers import (
     BertForMultipleChoice,
     BertForPreTraining,
@@ -25,46 +25,49 @@ WITH_DROPOUT = SHAPE | {"hidden_dropout_prob": 0.3, "attention_probs_dropout_pro
 CONFIG = BertConfig(**WITH_DROPOUT)
 
 
-def bent(values: torch.Tensor, probability: float) -> torch.Tensor:
-    """In place of dropout: nothing drawn, and not linear, so that it matters what stands before and after."""
+def fake_dropout(values: torch.Tensor, probability: float) -> torch.Tensor:
+    """Replace dropout by a deterministic function.
+
+    It is not linear, so that the result depends on where it is applied.
+    """
     return values + probability * values.square()
 
 
-PRE_TRAINING, CHOICES = "pre-training", "choices"
 MODELS = {
-    PRE_TRAINING: (BertForPreTraining, lambda: PreTrainingModel(CONFIG)),
+    "pre-training": (BertForPreTraining, lambda: PreTrainingModel(CONFIG)),
     "classification": (BertForSequenceClassification, lambda: ClassificationModel(CONFIG, 2)),
-    CHOICES: (BertForMultipleChoice, lambda: MultipleChoiceModel(CONFIG)),
-    "tokens": (BertForTokenClassification, lambda: TokenClassificationModel(CONFIG, 2)),
-    "answers": (BertForQuestionAnswering, lambda: QuestionAnsweringModel(CONFIG)),
+    "multiple choice": (BertForMultipleChoice, lambda: MultipleChoiceModel(CONFIG)),
+    "token classification": (BertForTokenClassification, lambda: TokenClassificationModel(CONFIG, 2)),
+    "question answering": (BertForQuestionAnswering, lambda: QuestionAnsweringModel(CONFIG)),
 }
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_places_of_dropout(name, monkeypatch):
-    monkeypatch.setattr("bertie.model.dropout._masked", bent)
+def test_dropout_is_applied_where_transformers_applies_it(name, monkeypatch):
+    monkeypatch.setattr("bertie.model.dropout._cpu_dropout", fake_dropout)
     monkeypatch.setattr(
         "torch.nn.functional.dropout",
-        lambda values, p, training, inplace=False: bent(values, p) if training else values,
+        lambda values, p, training, inplace=False: fake_dropout(values, p) if training else values,
     )
     torch.manual_seed(0)
-    their_class, make = MODELS[name]
-    theirs = their_class(TheirConfig(**WITH_DROPOUT, attn_implementation="eager")).train()
-    ours = make().train()
-    copy_weights(theirs, ours)
+    reference_class, make_model = MODELS[name]
+    reference = reference_class(TransformersConfig(**WITH_DROPOUT, attn_implementation="eager")).train()
+    model = make_model().train()
+    copy_weights(reference, model)
     batch = ragged_batch()
-    inputs, tokens = padded(batch), real(batch)
-    if name == CHOICES:
-        inputs = {key: values[:, None] for key, values in inputs.items()}  # one for each example
-    expected, found = theirs(**inputs).to_tuple(), ours(batch)
-    if name == PRE_TRAINING:
-        masked_lm, next_sentence = expected
-        expected = masked_lm[tokens][batch.masked_positions], next_sentence
-    elif name == "tokens":
-        expected, found = (expected[0][tokens],), (found,)
-    elif name == "answers":
-        expected, found = [logits[tokens] for logits in expected], found.unbind(-1)
-    else:
-        found = (found,)
-    for their_logits, our_logits in zip(expected, found, strict=True):
-        assert (our_logits - their_logits).norm() <= 1e-5 * their_logits.norm()
+    inputs, tokens = padded_inputs(batch), token_mask(batch)
+    if name == "multiple choice":
+        inputs = {key: values[:, None] for key, values in inputs.items()}  # one choice per example
+    expected, actual = reference(**inputs).to_tuple(), model(batch)
+    match name:
+        case "pre-training":
+            masked_lm, next_sentence = expected
+            expected = masked_lm[tokens][batch.masked_positions], next_sentence
+        case "token classification":
+            expected, actual = (expected[0][tokens],), (actual,)
+        case "question answering":
+            expected, actual = [logits[tokens] for logits in expected], actual.unbind(-1)
+        case _:
+            actual = (actual,)
+    for expected_logits, actual_logits in zip(expected, actual, strict=True):
+        assert (actual_logits - expected_logits).norm() <= 1e-5 * expected_logits.norm()

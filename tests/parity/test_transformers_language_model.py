@@ -1,4 +1,4 @@
-"""A left-to-right model has the logits, loss and gradients of `transformers`' BertLMHeadModel."""
+"""Left-to-right models have the logits, losses and gradients of `transformers`."""
 
 import pytest
 import torch
@@ -6,13 +6,13 @@ from tests.parity.transformers_peer import (
     SHAPE,
     assert_same_gradients,
     copy_weights,
-    padded,
+    padded_inputs,
     padded_labels,
     ragged_batch,
-    real,
+    token_mask,
 )
 from transformers import AutoModelForCausalLM, BertForTokenClassification, BertLMHeadModel
-from transformers import BertConfig as TheirConfig
+from transformers import BertConfig as TransformersConfig
 
 from bertie.model.config import BertConfig
 from bertie.model.formats.directory import ModelMetadata
@@ -22,7 +22,7 @@ from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
 DECODER = {**SHAPE, "is_decoder": True}
-VOCABULARY = Vocabulary([*SPECIAL_TOKENS, *(f"w{number}" for number in range(SHAPE["vocab_size"] - 5))])
+VOCABULARY = Vocabulary([*SPECIAL_TOKENS, *(f"w{i}" for i in range(SHAPE["vocab_size"] - 5))])
 
 
 @pytest.fixture(autouse=True)
@@ -30,53 +30,58 @@ def seed():
     torch.manual_seed(0)
 
 
-@pytest.mark.parametrize("dropout_path", [False, True])
-def test_logits_loss_and_gradients(dropout_path, monkeypatch):
-    """Both with the fused kernel and with that which dropout needs."""
-    theirs = BertLMHeadModel(TheirConfig(**DECODER))
-    ours = LanguageModel(BertConfig(**DECODER))
-    copy_weights(theirs, ours)
-    if dropout_path:  # a probability that is not 0, but drops none
-        monkeypatch.setattr("bertie.model.attention.drop", lambda values, _: values)
-        for layer in ours.bert.layers:
+@pytest.mark.parametrize("plain_products", [False, True])
+def test_language_model_equals_bert_lm_head_model(plain_products, monkeypatch):
+    """With the fused attention kernel, and with the plain products that dropout needs."""
+    reference = BertLMHeadModel(TransformersConfig(**DECODER))
+    model = LanguageModel(BertConfig(**DECODER))
+    copy_weights(reference, model)
+    if plain_products:  # a dropout probability above 0, but nothing is dropped
+        monkeypatch.setattr("bertie.model.cpu.dropout", lambda values, _: values)
+        for layer in model.bert.layers:
             layer.attention_dropout = 0.1
     batch = ragged_batch()
-    expected = theirs(**padded(batch), labels=padded_labels(batch, batch.input_ids.long()))
-    logits = expected.logits[real(batch)]
-    assert (ours(batch) - logits).norm() <= 1e-5 * logits.norm()
-    (objective,) = ours.losses(batch).values()
-    assert ours.target_counts(batch) == {"language_model": objective.targets}
-    torch.testing.assert_close(objective.loss_sum / objective.targets, expected.loss, atol=0, rtol=1e-5)
-    ends = batch.cu_seqlens[1:].long() - 1
-    is_told = torch.ones(batch.num_tokens, dtype=torch.bool).index_fill(0, ends, False)
-    right = logits.argmax(-1)[is_told] == batch.input_ids.roll(-1)[is_told]
-    assert objective.correct == right.sum()
+    expected = reference(**padded_inputs(batch), labels=padded_labels(batch, batch.input_ids.long()))
+    logits = expected.logits[token_mask(batch)]
+    assert (model(batch) - logits).norm() <= 1e-5 * logits.norm()
+    (objective,) = model.compute_losses(batch).values()
+    assert model.count_targets(batch) == {"language_model": objective.num_targets}
+    loss = objective.loss_sum / objective.num_targets
+    torch.testing.assert_close(loss, expected.loss, atol=0, rtol=1e-5)
+    last_tokens = batch.cu_seqlens[1:].long() - 1
+    has_next = torch.ones(batch.num_tokens, dtype=torch.bool).index_fill(0, last_tokens, False)
+    is_correct = logits.argmax(-1)[has_next] == batch.input_ids.roll(-1)[has_next]
+    assert objective.num_correct == is_correct.sum()
     expected.loss.backward()
-    (objective.loss_sum / objective.targets).backward()
-    assert_same_gradients(ours, theirs)
+    loss.backward()
+    assert_same_gradients(model, reference)
 
 
-def test_their_directory_loads_here_and_ours_there(tmp_path):
-    theirs = BertLMHeadModel(TheirConfig(**DECODER)).eval()
-    theirs.save_pretrained(tmp_path / "theirs")
-    Tokenizer(VOCABULARY).save(tmp_path / "theirs", 64)
-    ours, metadata = load_model(tmp_path / "theirs")
+def test_language_models_load_in_both_directions(tmp_path):
+    reference = BertLMHeadModel(TransformersConfig(**DECODER)).eval()
+    reference.save_pretrained(tmp_path / "transformers")
+    Tokenizer(VOCABULARY).save(tmp_path / "transformers", 64)
+    model, metadata = load_model(tmp_path / "transformers")
     assert metadata.config.is_decoder
     batch = ragged_batch()
-    torch.testing.assert_close(ours(batch), theirs(**padded(batch)).logits[real(batch)], atol=1e-5, rtol=1e-5)
-    save_model(tmp_path / "ours", ours, metadata, "card")
-    again, info = AutoModelForCausalLM.from_pretrained(tmp_path / "ours", output_loading_info=True)
-    assert isinstance(again, BertLMHeadModel)
+    torch.testing.assert_close(
+        model(batch), reference(**padded_inputs(batch)).logits[token_mask(batch)], atol=1e-5, rtol=1e-5
+    )
+    save_model(tmp_path / "bertie", model, metadata, "card")
+    reloaded, info = AutoModelForCausalLM.from_pretrained(tmp_path / "bertie", output_loading_info=True)
+    assert isinstance(reloaded, BertLMHeadModel)
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
-    assert torch.equal(again(**padded(batch)).logits, theirs(**padded(batch)).logits)
+    assert torch.equal(reloaded(**padded_inputs(batch)).logits, reference(**padded_inputs(batch)).logits)
 
 
-def test_a_tagger_that_reads_from_left_to_right_is_theirs_too(tmp_path):
+def test_causal_token_classifier_loads_in_transformers(tmp_path):
     config = BertConfig(**DECODER)
-    ours = TokenClassificationModel(config, 2).eval()
-    metadata = ModelMetadata(config, ours.architecture, ("a", "b"), Tokenizer(VOCABULARY))
-    save_model(tmp_path / "model", ours, metadata, "card")
-    theirs = BertForTokenClassification.from_pretrained(tmp_path / "model")
+    model = TokenClassificationModel(config, 2).eval()
+    metadata = ModelMetadata(config, model.architecture, ("a", "b"), Tokenizer(VOCABULARY))
+    save_model(tmp_path / "model", model, metadata, "card")
+    reference = BertForTokenClassification.from_pretrained(tmp_path / "model")
     batch = ragged_batch()
-    torch.testing.assert_close(ours(batch), theirs(**padded(batch)).logits[real(batch)], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        model(batch), reference(**padded_inputs(batch)).logits[token_mask(batch)], atol=1e-5, rtol=1e-5
+    )

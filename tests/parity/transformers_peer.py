@@ -1,4 +1,4 @@
-"""The same weights and the same batch in `transformers` and here."""
+"""Helpers that compare a model of `transformers` with the same weights in bertie."""
 
 import itertools
 
@@ -8,7 +8,8 @@ from torch import nn
 from transformers import BertModel
 
 from bertie.model.batch import PackedBatch, pack
-from bertie.model.formats.weight_names import their_names
+from bertie.model.formats.weight_names import hugging_face_names
+from bertie.model.objectives import IGNORE_INDEX
 
 # Wider initial weights than the paper's, so that attention is not nearly uniform.
 SHAPE = {
@@ -26,11 +27,11 @@ LENGTHS = (64, 3, 17, 49, 64, 1, 30)
 
 
 def ragged_batch(seed: int = 0, lengths=LENGTHS, vocab_size: int = 211, labels=None) -> PackedBatch:
-    """Random sequences, a sixth of their tokens to be predicted."""
+    """Return a batch of random sequences of different lengths; a sixth is masked."""
     random = np.random.default_rng(seed)
     total, masked = sum(lengths), sum(lengths) // 6
     return pack(
-        # From 1 on: theirs gives the embedding of id 0, its padding, no gradient.
+        # Without id 0: `transformers` treats it as padding, and its embedding gets no gradient.
         random.integers(1, vocab_size, total).astype(np.int32),
         np.concatenate([np.arange(length) >= length // 2 for length in lengths]).astype(np.int32),
         np.array([0, *itertools.accumulate(lengths)]),
@@ -41,9 +42,9 @@ def ragged_batch(seed: int = 0, lengths=LENGTHS, vocab_size: int = 211, labels=N
     )
 
 
-def padded(batch: PackedBatch) -> dict[str, torch.Tensor]:
-    """The ids of a batch in `transformers`' layout."""
-    mask = real(batch)
+def padded_inputs(batch: PackedBatch) -> dict[str, torch.Tensor]:
+    """Return the inputs of a batch in the padded layout of `transformers`, (N, S)."""
+    mask = token_mask(batch)
     inputs = {"attention_mask": mask.long()}
     for name in ("input_ids", "token_type_ids"):
         inputs[name] = torch.zeros(mask.shape, dtype=torch.long)
@@ -51,48 +52,53 @@ def padded(batch: PackedBatch) -> dict[str, torch.Tensor]:
     return inputs
 
 
-def real(batch: PackedBatch) -> torch.Tensor:
-    """Which places of the padded layout hold a token: bool (N, S)."""
+def token_mask(batch: PackedBatch) -> torch.Tensor:
+    """Return a mask of the tokens in the padded layout: bool (N, S)."""
     return torch.arange(batch.max_seqlen) < batch.cu_seqlens.diff()[:, None]
 
 
 def padded_labels(batch: PackedBatch, labels: torch.Tensor) -> torch.Tensor:
-    """Labels of the tokens (T,) in `transformers`' layout (N, S)."""
-    rows = torch.full((len(batch), batch.max_seqlen), -100)
-    rows[real(batch)] = labels
+    """Return token labels (T,) in the padded layout (N, S)."""
+    rows = torch.full((len(batch), batch.max_seqlen), IGNORE_INDEX)
+    rows[token_mask(batch)] = labels
     return rows
 
 
 def masked_lm_labels(batch: PackedBatch) -> torch.Tensor:
-    """The masked words in `transformers`' layout."""
-    labels = torch.full((batch.num_tokens,), -100)
+    """Return the labels of the masked tokens in the padded layout (N, S)."""
+    labels = torch.full((batch.num_tokens,), IGNORE_INDEX)
     labels[batch.masked_positions] = batch.masked_labels
     return padded_labels(batch, labels)
 
 
-def copy_weights(theirs: nn.Module, ours: nn.Module) -> None:
-    """Give ours, which may be on the meta device, the weights of theirs."""
-    if isinstance(theirs, BertModel):  # its names have no prefix
-        theirs = nn.ModuleDict({"bert": theirs})
-    weights = theirs.state_dict()
-    ours.load_state_dict(
-        {name: torch.cat([weights[n] for n in their_names(name)]) for name in ours.state_dict()}, assign=True
+def copy_weights(reference: nn.Module, model: nn.Module) -> None:
+    """Copy the weights of `reference`, a `transformers` model, into a model of bertie.
+
+    `model` may be on the meta device.
+    """
+    if isinstance(reference, BertModel):  # the names of its weights have no prefix
+        reference = nn.ModuleDict({"bert": reference})
+    weights = reference.state_dict()
+    model.load_state_dict(
+        {name: torch.cat([weights[n] for n in hugging_face_names(name)]) for name in model.state_dict()},
+        assign=True,
     )
 
 
-def assert_same_gradients(ours: nn.Module, theirs: nn.Module, zero: tuple[str, ...] = ()) -> None:
-    """The relative error of each parameter's gradient is at most 1e-5.
+def assert_same_gradients(model: nn.Module, reference: nn.Module, zero: tuple[str, ...] = ()) -> None:
+    """Check that the relative error of each parameter's gradient is at most 1e-5.
 
-    A bias that moves all scores of a softmax alike, as that of the keys and those named `zero`, has the
-    gradient zero but for rounding.
+    The gradient of a bias that adds the same value to all scores of a softmax is zero, except for
+    rounding. These are the bias of the keys, which is skipped, and the parameters in `zero`, which
+    must be below 1e-6.
     """
-    gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
-    for name, parameter in ours.named_parameters():
-        expected = torch.cat([gradients[n] for n in their_names(name)])
+    gradients = {name: parameter.grad for name, parameter in reference.named_parameters()}
+    for name, parameter in model.named_parameters():
+        expected = torch.cat([gradients[n] for n in hugging_face_names(name)])
         actual = parameter.grad
         if name.endswith("qkv.bias"):
-            (query, _, value), (their_query, _, their_value) = actual.chunk(3), expected.chunk(3)
-            actual, expected = torch.cat([query, value]), torch.cat([their_query, their_value])
+            (query, _, value), (expected_query, _, expected_value) = actual.chunk(3), expected.chunk(3)
+            actual, expected = torch.cat([query, value]), torch.cat([expected_query, expected_value])
         if name in zero:
             assert max(actual.norm(), expected.norm()) <= 1e-6, name
         else:

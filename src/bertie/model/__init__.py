@@ -1,1 +1,1 @@
-"""The network (Section 3) and the files it lives in."""
+"""The network (Section 3), the files it is stored in, and the engines that run it."""

@@ -1,9 +1,15 @@
-"""BERT (Section 3): embeddings, a post-norm Transformer encoder, the pooler. Shapes: see batch.py."""
+"""BERT (Section 3): embeddings, a post-norm Transformer encoder, a pooler.
+
+Shapes, here and in the rest of the model:
+    T  tokens of the batch    N  sequences          M  masked positions    V  vocabulary size
+    H  hidden size            A  attention heads    D  head size, H = A·D
+    n  sequences in a bucket of attention           S  their padded length
+    P  slots of all buckets, padding included       R  positions that a caller selects
+"""
 
 from collections.abc import Iterator
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -12,25 +18,23 @@ from bertie.model.attention import packed_attention
 from bertie.model.batch import PackedBatch
 from bertie.model.bilstm import BiLSTM
 from bertie.model.config import BertConfig
+from bertie.model.cpu import pad_rows
 from bertie.model.dropout import Dropout
-
-# Few enough to cost nothing, many enough that shapes come again; wider models are better off without
-# (docs/decisions/processors.md).
-FILLED_ROWS, WIDEST_FILLED = 32, 512
 
 
 class BertModel(nn.Module):
-    """A packed batch -> one vector for each token, and one for each sequence.
+    """Encode a packed batch: one vector for each token, and one for each sequence.
+
+    With `gradient_checkpointing` set, training keeps only the input of each layer, and computes the
+    layer again in the backward pass: less memory, the same gradients (Chen et al.,
+    arXiv:1604.06174).
+
+    With `config.is_decoder` attention is causal: the vector of a token depends only on this token
+    and the tokens before it (Section 5.1). `add_bilstm` puts a BiLSTM on top.
 
     Args:
-        config: the network's shape.
-        pooler: whether there is one; heads on single tokens need none.
-
-    With `gradient_checkpointing` set, training keeps only what goes into each layer, and computes the layer
-    once more in the backward pass (Chen et al., arXiv:1604.06174): less memory, the same gradients.
-
-    With `config.is_decoder` it reads from left to right: what it says of a token is a function of that token
-    and those before it (Section 5.1). `bilstm` is put on top by `add_bilstm`.
+        config: the shape of the network.
+        pooler: whether the model has a pooler; heads on tokens need none.
     """
 
     bilstm: BiLSTM | None
@@ -44,60 +48,81 @@ class BertModel(nn.Module):
         self.bilstm = None
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if pooler else None
 
-    def forward(self, batch: PackedBatch, tokens: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """Encode.
+    def forward(self, batch: PackedBatch, positions: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Encode a batch.
 
         Args:
             batch: T tokens in N sequences.
-            tokens: the places of those whose `sequence_output` is wanted, (M,); by default all. The last
-                layer transforms these and what is pooled alone: nothing reads what it would make of others.
+            positions: indices of the tokens to return in `sequence_output`, (R,); None for all.
 
         Returns:
-            `sequence_output` (T, H) or (M, H), and `pooled_output` (N, H) where there is a pooler.
+            `sequence_output`, (T, H) or (R, H), and `pooled_output`, (N, H), or None without a
+            pooler.
+
+        Raises:
+            ModelError: the model has only one segment, and the batch has pairs of texts.
         """
-        # From left to right [CLS] has seen nothing, the last [SEP] everything; OpenAI GPT's classifiers too
-        # read the last token.
+        if self.pooler is None:
+            return self.encode(batch, positions), None
+        # In a causal model [CLS] attends only to itself, and the last token to the whole sequence.
+        # OpenAI GPT's classifiers read the last token too.
         pooled = batch.cu_seqlens[1:] - 1 if self.is_decoder else batch.cu_seqlens[:-1]  # (N,)
-        read = tokens
-        if tokens is not None and self.pooler is not None:
-            read = torch.cat([pooled, tokens])  # (N + M,)
+        if positions is None:
+            sequence_output = self.encode(batch)  # (T, H)
+            to_pool = sequence_output.index_select(0, pooled)  # (N, H)
+        else:
+            hidden = self.encode(batch, torch.cat([pooled, positions]))  # (N + R, H)
+            to_pool, sequence_output = torch.split(hidden, [len(pooled), len(positions)])
+        return sequence_output, torch.tanh(self.pooler(to_pool))
+
+    def encode(self, batch: PackedBatch, positions: Tensor | None = None) -> Tensor:
+        """Run the embeddings, the layers and the BiLSTM, if there is one.
+
+        Returns:
+            The vectors of the tokens at `positions`, (R, H), or of all tokens, (T, H). With
+            `positions` and without a BiLSTM, the last layer transforms only these tokens after
+            attention.
+        """
         hidden = self.embeddings(batch)  # (T, H)
         H = hidden.shape[1]
         hidden = pad_rows(hidden, H)
-        for layer in self.layers:
-            read_here = read if layer is self.layers[-1] and self.bilstm is None else None
-            arguments = (hidden, batch, None if read_here is None else pad_rows(read_here, H))
-            if self.gradient_checkpointing and self.training:
-                hidden = checkpoint(layer, *arguments, use_reentrant=False)  # (T, H)
-            else:
-                hidden = layer(*arguments)  # (T, H), after the last layer what is read
+        *lower_layers, last_layer = self.layers
+        for layer in lower_layers:
+            hidden = self._run(layer, hidden, batch)  # (T, H)
         if self.bilstm is not None:
+            hidden = self._run(last_layer, hidden, batch)  # (T, H)
             hidden = self.bilstm(hidden[: batch.num_tokens], batch)  # (T, H)
-            hidden = hidden if read is None else hidden.index_select(0, read)
-        hidden = hidden[: batch.num_tokens if read is None else len(read)]  # without the fillers
-        if self.pooler is None:
-            return hidden, None
-        if tokens is None:
-            return hidden, torch.tanh(self.pooler(hidden.index_select(0, pooled)))
-        pooled_output, sequence_output = torch.split(hidden, [len(pooled), len(tokens)])
-        return sequence_output, torch.tanh(self.pooler(pooled_output))
+            return hidden if positions is None else hidden.index_select(0, positions)
+        if positions is None:
+            return self._run(last_layer, hidden, batch)[: batch.num_tokens]  # (T, H)
+        return self._run(last_layer, hidden, batch, pad_rows(positions, H))[: len(positions)]  # (R, H)
 
-    def pooled(self, batch: PackedBatch) -> Tensor:
-        """`pooled_output` (N, H) alone."""
+    def pool(self, batch: PackedBatch) -> Tensor:
+        """Return `pooled_output`, (N, H), without computing `sequence_output`."""
         _, pooled_output = self(batch, batch.cu_seqlens[:0])
-        return pooled_output  # type: ignore[no-any-return]
+        return pooled_output
 
-    def layer_outputs(self, batch: PackedBatch) -> Iterator[Tensor]:
-        """The output of the embeddings, then of each layer: L + 1 times (T, H), computed when asked for."""
+    def hidden_states(self, batch: PackedBatch) -> Iterator[Tensor]:
+        """Yield lazily the output of the embeddings and of each layer, (T, H).
+
+        The output of a BiLSTM is not included.
+        """
         hidden = self.embeddings(batch)
         yield hidden
         for layer in self.layers:
             hidden = layer(hidden, batch)
             yield hidden
 
+    def _run(
+        self, layer: nn.Module, hidden: Tensor, batch: PackedBatch, positions: Tensor | None = None
+    ) -> Tensor:
+        if self.gradient_checkpointing and self.training:
+            return checkpoint(layer, hidden, batch, positions, use_reentrant=False)
+        return layer(hidden, batch, positions)
+
 
 class Embeddings(nn.Module):
-    """The sum of token, segment and position embeddings (Section 3, Figure 2), normalised."""
+    """Token, segment and position embeddings (Figure 2), summed and normalized."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -108,18 +133,26 @@ class Embeddings(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, batch: PackedBatch) -> Tensor:
+        """Embed the tokens of a batch, (T, H).
+
+        Raises:
+            ModelError: the model has only one segment, and the batch has pairs of texts.
+        """
         if self.token_type_embeddings.num_embeddings == 1 and batch.token_type_ids.any():
-            raise ModelError("a model with type_vocab_size 1 reads single texts, no pairs; give it one text")
+            raise ModelError("type_vocab_size is 1: the model reads only single texts; pass no pairs")
         embedded = (
             self.word_embeddings(batch.input_ids)
             + self.position_embeddings(batch.position_ids)
             + self.token_type_embeddings(batch.token_type_ids)
         )  # (T, H)
-        return self.dropout(self.norm(embedded))  # type: ignore[no-any-return]
+        return self.dropout(self.norm(embedded))  # (T, H)
 
 
 class Layer(nn.Module):
-    """Self-attention and feed-forward, each with a residual connection and a norm after it."""
+    """A Transformer layer: self-attention, then a feed-forward network.
+
+    Each of the two is followed by dropout, a residual connection and a norm.
+    """
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -133,55 +166,47 @@ class Layer(nn.Module):
         self.output = nn.Linear(config.intermediate_size, config.hidden_size)
         self.output_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
-        self.activation = activation(config)
+        self.activation = build_activation(config)
 
-    def forward(self, hidden: Tensor, batch: PackedBatch, read: Tensor | None = None) -> Tensor:
-        attention_dropout = self.attention_dropout if self.training else 0.0
-        attended = packed_attention(
-            self.qkv(hidden), batch, self.num_heads, attention_dropout, self.is_decoder
-        )  # (T, H)
-        if read is not None:  # from here on a token needs no other
-            attended, hidden = attended.index_select(0, read), hidden.index_select(0, read)
-        hidden = self.attention_norm(hidden + self.dropout(self.attention_output(attended)))  # (T, H)
-        widened = self.activation(self.intermediate(hidden))  # (T, 4H)
-        return self.output_norm(hidden + self.dropout(self.output(widened)))  # type: ignore[no-any-return]
+    def forward(self, hidden: Tensor, batch: PackedBatch, positions: Tensor | None = None) -> Tensor:
+        """Transform (T, H) into (T, H), or only the tokens at `positions`, (R, H)."""
+        dropout = self.attention_dropout if self.training else 0.0
+        qkv = self.qkv(hidden)  # (T, 3H)
+        attended = packed_attention(qkv, batch, self.num_heads, dropout, self.is_decoder)  # (T, H)
+        if positions is not None:  # from here on tokens are independent of each other
+            attended = attended.index_select(0, positions)  # (R, H)
+            hidden = hidden.index_select(0, positions)  # (R, H)
+        hidden = self.attention_norm(hidden + self.dropout(self.attention_output(attended)))  # (T or R, H)
+        widened = self.activation(self.intermediate(hidden))  # (T or R, 4H)
+        return self.output_norm(hidden + self.dropout(self.output(widened)))  # (T or R, H)
 
 
-def pad_rows(rows: Tensor, hidden_size: int) -> Tensor:
-    """These rows, and zeros behind them up to a multiple of FILLED_ROWS, where a CPU computes in bfloat16.
-
-    There a product is compiled for each new number of rows, which small models feel. Nothing reads what
-    becomes of the fillers.
-    """
-    if hidden_size > WIDEST_FILLED or rows.device.type != "cpu" or not torch.is_autocast_enabled("cpu"):
-        return rows
-    return F.pad(rows, [0, 0] * (rows.dim() - 1) + [0, -len(rows) % FILLED_ROWS])
+def build_activation(config: BertConfig) -> nn.GELU:
+    """Return the configured GELU (Appendix A.2): exact, or the tanh approximation."""
+    return nn.GELU(approximate="none" if config.hidden_act == "gelu" else "tanh")
 
 
 def add_bilstm(bert: BertModel, config: BertConfig) -> None:
-    """Put a BiLSTM of random weights between the encoder and the head (Section 5.1, Table 5's last row).
+    """Put a BiLSTM with random weights on top of the encoder (Table 5, last row).
 
-    The paper does not say its size: here one layer, as wide in both directions together as the encoder, so
-    that the heads are what they are without it.
+    The paper does not give the size of the BiLSTM. Here it has one layer. Its two directions
+    together are as wide as the encoder, so that the heads keep their shapes.
     """
     bert.bilstm = BiLSTM(config.hidden_size, config.hidden_size // 2, num_layers=1, dropout=0.0)
 
 
-def activation(config: BertConfig) -> nn.GELU:
-    """The configured GELU (Appendix A.2): the exact one, or its tanh approximation."""
-    return nn.GELU(approximate="none" if config.hidden_act == "gelu" else "tanh")
-
-
 def initialize(module: nn.Module, config: BertConfig) -> None:
-    """Weights from a normal distribution cut at two standard deviations, biases zero (modeling.py:375).
+    """Draw the weights from a truncated normal distribution, and zero the biases.
 
-    The standard deviation is that before the cut, as in TensorFlow's truncated_normal_initializer.
+    The distribution is cut at two standard deviations. As in TensorFlow's
+    truncated_normal_initializer (modeling.py:375), `config.initializer_range` is the standard
+    deviation before the cut.
     """
     for name, part in module.named_modules():
-        deviation = config.initializer_range
+        std = config.initializer_range
         if name.endswith("position_embeddings") and config.position_initializer_range is not None:
-            deviation = config.position_initializer_range
+            std = config.position_initializer_range
         if isinstance(part, nn.Linear | nn.Embedding):
-            nn.init.trunc_normal_(part.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
+            nn.init.trunc_normal_(part.weight, std=std, a=-2 * std, b=2 * std)
         if isinstance(part, nn.Linear):
             nn.init.zeros_(part.bias)

@@ -1,4 +1,10 @@
-"""A bidirectional LSTM over packed tokens (Sections 5.1 and 5.3), and the tagger of Table 7 that has one."""
+"""A BiLSTM over packed tokens (Section 5.1), and the tagger of Section 5.3.
+
+A step of an LSTM computes one token of every sequence. torch's PackedSequence therefore holds
+the first tokens of all sequences, the longest sequence first, then all second tokens, and so on. Its
+`batch_sizes` are called `step_sizes` here: the number of sequences that have a first token, a
+second token, and so on. Other shapes: see bert.py.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -9,16 +15,16 @@ from bertie.model.dropout import Dropout
 
 
 class BiLSTM(nn.Module):
-    """LSTMs that read each sequence in both directions, `num_layers` of them one upon the other.
+    """A stack of `num_layers` LSTMs that read each sequence in both directions.
 
-    The paper's "two-layer 768-dimensional BiLSTM" is taken as `hidden_size` 768 in each direction, which is
-    how ELMo's taggers, that it is to be compared with, and `nn.LSTM` count.
+    The paper's "two-layer 768-dimensional BiLSTM" is taken as `hidden_size` 768 in each direction,
+    as in `nn.LSTM` and in ELMo's taggers, with which the paper compares BERT.
 
     Args:
-        input_size: the size of what goes in.
-        hidden_size: of one direction, in every layer.
-        num_layers: the number of layers.
-        dropout: the probability with which what passes from one layer to the next is zeroed.
+        input_size: size of the input vectors.
+        hidden_size: size of one direction, in every layer.
+        num_layers: number of layers.
+        dropout: probability of zeroing an element of one layer's output before the next layer.
     """
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int, dropout: float) -> None:
@@ -30,82 +36,101 @@ class BiLSTM(nn.Module):
             dropout=dropout if num_layers > 1 else 0.0,
             bidirectional=True,
         )
-        self.dropout = Dropout(dropout)  # the same, where the steps are our own
+        self.dropout = Dropout(dropout)  # the same dropout, for _run_on_cpu
 
     def forward(self, hidden: Tensor, batch: PackedBatch) -> Tensor:
-        """(T, input_size) -> float32 (T, 2 · hidden_size), the direction from left to right first."""
-        # As in a PackedSequence: the first tokens of all sequences, the longest first, then the second ones.
+        """Read the tokens of each sequence, (T, input_size), in both directions.
+
+        Returns:
+            float32 (T, 2 · hidden_size), the left-to-right direction first.
+        """
         lengths, longest_first = batch.cu_seqlens.diff().sort(descending=True, stable=True)  # (N,)
         rank = longest_first.argsort()
         order = (batch.position_ids * len(batch) + rank[batch.sequence_ids]).argsort()  # (T,)
-        alive = batch.position_ids.bincount()  # how many sequences are so long
-        # What is rounded in one step of a recurrence goes on through all the others.
-        full = torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
-        with torch.autocast(hidden.device.type, enabled=False), full:
+        step_sizes = batch.position_ids.bincount()  # (longest length,)
+        # Full float32: a recurrence carries the rounding errors of one step through all others.
+        without_tf32 = torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
+        with torch.autocast(hidden.device.type, enabled=False), without_tf32:
             tokens = hidden.float().index_select(0, order)
             if hidden.device.type == "cpu":
-                output = self._read(tokens, mirrored(alive, lengths), alive.tolist())
+                output = self._run_on_cpu(tokens, mirror_positions(step_sizes, lengths), step_sizes.tolist())
             else:
-                output = self.lstm(PackedSequence(tokens, alive.cpu()))[0].data
+                output = self.lstm(PackedSequence(tokens, step_sizes.cpu()))[0].data
         return output.index_select(0, order.argsort())
 
-    def _read(self, tokens: Tensor, mirror: Tensor, alive: list[int]) -> Tensor:
-        """What `self.lstm` makes of a PackedSequence; both directions go through each step together.
+    def _run_on_cpu(self, tokens: Tensor, mirror: Tensor, step_sizes: list[int]) -> Tensor:
+        """Run the weights of `self.lstm`, with both directions in each step.
 
-        On a CPU torch's backward pass writes at each step zeros for all the others: most of its time
-        (docs/decisions/processors.md).
+        At every step, the backward pass of torch's LSTM on a CPU writes zeros for all other steps,
+        which takes most of its time (docs/decisions/processors.md). This code avoids that.
+
+        Args:
+            tokens: the data of a PackedSequence, (T, input_size).
+            mirror: see `mirror_positions`.
+            step_sizes: number of sequences that have a first token, a second token, and so on.
+
+        Returns:
+            The data of a PackedSequence, (T, 2 · hidden_size).
         """
         for layer in range(self.lstm.num_layers):
             weight_ih, weight_hh, bias_ih, bias_hh = (
-                torch.stack([getattr(self.lstm, f"{name}_l{layer}{way}") for way in ("", "_reverse")])
+                torch.stack([getattr(self.lstm, f"{name}_l{layer}{suffix}") for suffix in ("", "_reverse")])
                 for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
             )
             if layer > 0:
                 tokens = self.dropout(tokens)
             both = torch.stack([tokens, tokens.index_select(0, mirror)])  # (2, T, input)
             gates = torch.baddbmm((bias_ih + bias_hh)[:, None], both, weight_ih.transpose(1, 2))
-            there, back = recur(gates, weight_hh, alive)  # (T, H) each
-            tokens = torch.cat([there, back.index_select(0, mirror)], dim=1)  # (T, 2H)
+            forwards, backwards = run_lstm_steps(gates, weight_hh, step_sizes)  # (T, H) each
+            tokens = torch.cat([forwards, backwards.index_select(0, mirror)], dim=1)  # (T, 2H)
         return tokens
 
 
-def mirrored(alive: Tensor, lengths: Tensor) -> Tensor:
-    """Where a PackedSequence has each token when its sequences are read from right to left: int64 (T,).
+def mirror_positions(step_sizes: Tensor, lengths: Tensor) -> Tensor:
+    """Return the indices that reverse each sequence of a PackedSequence.
 
     Args:
-        alive: how many sequences have a first token, a second one, …
-        lengths: of the sequences, the longest first.
+        step_sizes: number of sequences that have a first token, a second token, and so on.
+        lengths: lengths of the sequences, the longest first, (N,).
+
+    Returns:
+        Indices into the PackedSequence's data, int64 (T,).
     """
-    starts = alive.cumsum(0) - alive
-    position = torch.arange(len(alive)).repeat_interleave(alive)  # (T,)
+    starts = step_sizes.cumsum(0) - step_sizes
+    position = torch.arange(len(step_sizes)).repeat_interleave(step_sizes)  # (T,)
     rank = torch.arange(len(position)) - starts[position]
     return starts[lengths[rank] - 1 - position] + rank
 
 
-def recur(gates: Tensor, weight_hh: Tensor, alive: list[int]) -> Tensor:
-    """An LSTM's steps over packed sequences (Hochreiter & Schmidhuber, 1997).
+def run_lstm_steps(gates: Tensor, weight_hh: Tensor, step_sizes: list[int]) -> Tensor:
+    """Run the steps of LSTMs over packed sequences (Hochreiter & Schmidhuber, 1997).
 
     Args:
-        gates: what the inputs give to them, (directions, T, 4H); input, forget, cell, output as in nn.LSTM.
-        weight_hh: (directions, 4H, H).
-        alive: how many sequences have a first token, a second one, …
+        gates: contribution of the inputs to the gates, (directions, T, 4H), in the order of
+            nn.LSTM: input, forget, cell, output.
+        weight_hh: weights of the recurrence, (directions, 4H, H).
+        step_sizes: number of sequences that have a first token, a second token, and so on.
 
     Returns:
         The outputs, (directions, T, H).
     """
-    hidden = cell = gates.new_zeros(len(gates), alive[0], weight_hh.shape[2])
-    hiddens = []
-    for n, of_step in zip(alive, torch.split(gates, alive, dim=1), strict=True):
-        step = torch.baddbmm(of_step, hidden[:, :n], weight_hh.transpose(1, 2))
+    hidden = cell = gates.new_zeros(len(gates), step_sizes[0], weight_hh.shape[2])
+    outputs = []
+    # One split of the gates: its backward pass is one concatenation.
+    for n, step_gates in zip(step_sizes, torch.split(gates, step_sizes, dim=1), strict=True):
+        step = torch.baddbmm(step_gates, hidden[:, :n], weight_hh.transpose(1, 2))
         i, f, g, o = step.chunk(4, dim=2)  # (directions, n, H) each
         cell = f.sigmoid() * cell[:, :n] + i.sigmoid() * g.tanh()
         hidden = o.sigmoid() * cell.tanh()
-        hiddens.append(hidden)
-    return torch.cat(hiddens, dim=1)
+        outputs.append(hidden)
+    return torch.cat(outputs, dim=1)
 
 
 class ScalarMix(nn.Module):
-    """γ Σ softmax(s)ᵢ · layerᵢ, with γ and s learnt (ELMo: Peters et al., arXiv:1802.05365, equation 1)."""
+    """A learned weighted sum of layers: γ Σ softmax(s)ᵢ · layerᵢ.
+
+    As in ELMo (Peters et al., arXiv:1802.05365, equation 1).
+    """
 
     def __init__(self, num_layers: int) -> None:
         super().__init__()
@@ -113,25 +138,26 @@ class ScalarMix(nn.Module):
         self.scale = nn.Parameter(torch.ones(()))
 
     def forward(self, layers: Tensor) -> Tensor:
-        """(layers, T, H) -> (T, H)."""
+        """Mix (layers, T, H) into (T, H)."""
         return self.scale * torch.einsum("l,lth->th", self.scores.softmax(0), layers)
 
 
 class FeatureTagger(nn.Module):
-    """Section 5.3's tagger over frozen vectors: a BiLSTM, then a linear layer.
+    """Section 5.3's tagger over frozen features: a BiLSTM, then a linear layer.
 
     Args:
-        layers: how many vectors a word has. Several are mixed by a weighted sum, whose weights are learnt.
-        input_size: the size of one.
-        num_labels: the number of tags.
-        hidden_size: of each direction of the BiLSTM.
-        num_layers: of the BiLSTM.
-        dropout: on what goes into the BiLSTM, between its layers, and on what comes out.
+        num_vectors: number of vectors per word; a `ScalarMix` mixes several into one.
+        input_size: size of one vector.
+        num_labels: number of tags.
+        hidden_size: size of each direction of the BiLSTM.
+        num_layers: number of layers of the BiLSTM.
+        dropout: probability of zeroing an element of the BiLSTM's input, between its layers, and of
+            its output.
     """
 
     def __init__(
         self,
-        layers: int,
+        num_vectors: int,
         input_size: int,
         num_labels: int,
         *,
@@ -140,17 +166,21 @@ class FeatureTagger(nn.Module):
         dropout: float,
     ) -> None:
         super().__init__()
-        self.mix = ScalarMix(layers) if layers > 1 else None
+        self.mix = ScalarMix(num_vectors) if num_vectors > 1 else None
         self.dropout = Dropout(dropout)
         self.bilstm = BiLSTM(input_size, hidden_size, num_layers, dropout)
         self.classifier = nn.Linear(2 * hidden_size, num_labels)
 
     def forward(self, vectors: Tensor, batch: PackedBatch) -> Tensor:
-        """Vectors (layers, T, H) of the words, and the batch that says where each sentence begins.
+        """Tag the words of some sentences; T counts words here.
+
+        Args:
+            vectors: vectors of the words, (num_vectors, T, input_size).
+            batch: the sentences that the words form.
 
         Returns:
-            Logits (T, labels).
+            Logits, (T, num_labels).
         """
         mixed = vectors[0] if self.mix is None else self.mix(vectors)
         hidden = self.bilstm(self.dropout(mixed), batch)
-        return self.classifier(self.dropout(hidden))  # type: ignore[no-any-return]
+        return self.classifier(self.dropout(hidden))

@@ -1,48 +1,63 @@
-"""The shape of a BERT, under the keys of google's `bert_config.json`. The published sizes: recipes/*.toml."""
+"""The shape of a BERT network. The published sizes are recipes: `recipes/*.toml`."""
 
-from pathlib import Path
 from typing import Literal
 
 import pydantic
 
-from bertie.base.errors import ModelError, SettingsError
-from bertie.base.files import read_json_object
-from bertie.base.settings import S, Settings, resolve
+from bertie.base.settings import Settings
 
-# What the labels of a text are, under the names of `transformers`' config.json.
+# What a sequence classifier predicts, under the names of `transformers`' config.json.
 ProblemType = Literal["single_label_classification", "multi_label_classification", "regression"]
-
-# Keys of `transformers`' config.json for what BERT had not in 2018, and what they are without it.
-ABSENT = {
-    "position_embedding_type": "absolute",
-    "add_cross_attention": False,
-    "pruned_heads": {},
-    "quantization_config": None,
-}
-BERTIE_MODEL_TYPE = "bertie"  # of models that `transformers` would take for others: it refuses to load these
 
 
 class BertConfig(Settings):
-    """The network's shape (Section 3); names and defaults are those of google-research/bert modeling.py."""
+    """The shape of a BERT network (Section 3), with the keys of `bert_config.json`.
+
+    The defaults describe BERT-Base, uncased. Instances are immutable: `model_copy(update=...)`
+    returns a changed copy. Unknown keys and impossible values raise a `pydantic.ValidationError`.
+
+    Attributes:
+        vocab_size: number of WordPiece tokens, V.
+        hidden_size: size of a token's vector, H; a multiple of `num_attention_heads`.
+        num_hidden_layers: number of Transformer layers, L.
+        num_attention_heads: attention heads of a layer, A.
+        intermediate_size: width of the feed-forward sublayer; 4H in the paper.
+        hidden_act: `gelu` is the exact form, with which the published checkpoints were trained;
+            `gelu_new` is the tanh approximation, which google's code has used since February 2019
+            (bee6030).
+        hidden_dropout_prob: dropout of the embeddings and of each sublayer's output.
+        attention_probs_dropout_prob: dropout of the attention weights.
+        max_position_embeddings: length of the longest sequence, in tokens.
+        type_vocab_size: number of segments; 2 where the model reads pairs of texts.
+        initializer_range: standard deviation of the initial weights.
+        position_initializer_range: the same for the position embeddings
+            (docs/decisions/small_recipes.md); None for `initializer_range`, as in google's code.
+        layer_norm_eps: epsilon of the layer norms.
+        is_decoder: whether attention is causal, as in Table 5's left-to-right model.
+
+    Example:
+        >>> from bertie import BertConfig
+        >>> mini = BertConfig(
+        ...     hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024
+        ... )
+        >>> mini.max_position_embeddings
+        512
+    """
 
     vocab_size: int = pydantic.Field(30522, gt=0)
     hidden_size: int = pydantic.Field(768, gt=0)
     num_hidden_layers: int = pydantic.Field(12, gt=0)
     num_attention_heads: int = pydantic.Field(12, gt=0)
     intermediate_size: int = pydantic.Field(3072, gt=0)
-    # The published checkpoints were trained with the erf form; google's code has had the tanh form since
-    # 2019-02 (bee6030), which Hugging Face calls gelu_new.
     hidden_act: Literal["gelu", "gelu_new"] = "gelu"
     hidden_dropout_prob: float = pydantic.Field(0.1, ge=0, lt=1)
     attention_probs_dropout_prob: float = pydantic.Field(0.1, ge=0, lt=1)
     max_position_embeddings: int = pydantic.Field(512, gt=0)
     type_vocab_size: int = pydantic.Field(2, gt=0)
     initializer_range: float = pydantic.Field(0.02, gt=0)
-    # Of the position embeddings alone; google's start as all else does (docs/decisions/small_recipes.md).
     position_initializer_range: float | None = pydantic.Field(None, gt=0)
     layer_norm_eps: float = pydantic.Field(1e-12, gt=0)
-    # A token attends to itself and those before it (Table 5's "LTR"); the name is that of `transformers`.
-    is_decoder: bool = False
+    is_decoder: bool = False  # as `transformers` calls it
 
     @pydantic.model_validator(mode="after")
     def _heads_divide_hidden_size(self) -> "BertConfig":
@@ -52,39 +67,3 @@ class BertConfig(Settings):
                 f"num_attention_heads {self.num_attention_heads}"
             )
         return self
-
-    @classmethod
-    def load(cls, path: Path) -> "BertConfig":
-        """Read `config.json` (Hugging Face) or `bert_config.json` (google).
-
-        Raises:
-            DataError: the file is not JSON.
-            ModelError: it is absent, a value cannot be used, or it is of another architecture.
-        """
-        values = read_json_object(path)
-        if not values:
-            raise ModelError(f"{path}: absent or empty; take it from where the weights are from")
-        if values.get("model_type", "bert") not in ("bert", BERTIE_MODEL_TYPE):
-            raise ModelError(
-                f"{path}: model_type is {values['model_type']!r}, but bertie loads 'bert' alone; "
-                f"use `transformers` for this model"
-            )
-        for key, value in ABSENT.items():
-            if values.get(key, value) != value:
-                raise ModelError(f"{path}: {key} is {values[key]!r}; only {value!r} can be loaded")
-        return read_section(cls, path)
-
-
-def read_section(section: type[S], path: Path) -> S:
-    """What a model's JSON file says under the keys of `section`; its other keys are left.
-
-    Raises:
-        DataError: the file is not JSON.
-        ModelError: a value cannot be used.
-    """
-    values = read_json_object(path)
-    try:
-        known = {key: values[key] for key in section.model_fields if key in values}
-        return resolve(section, known, source=str(path))
-    except SettingsError as error:
-        raise ModelError(str(error)) from None

@@ -1,4 +1,7 @@
-"""Dropout whose masks cost little on a CPU: torch draws them one by one, on one thread."""
+"""Dropout with masks that are cheap to draw on a CPU.
+
+On a CPU, torch's own dropout draws one random value for each element, on one thread.
+"""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -7,41 +10,48 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-LEVELS = 1 << 16  # a random number of 16 bits decides on an element
+LEVELS = 1 << 16  # an element is dropped or kept by 16 random bits
 
 
 class Dropout(nn.Module):
-    """nn.Dropout, drawn from torch's generator as it is."""
+    """A module like nn.Dropout that calls `dropout`; it uses torch's global generator."""
 
     def __init__(self, probability: float) -> None:
         super().__init__()
         self.probability = probability
 
     def forward(self, values: Tensor) -> Tensor:
+        """Drop elements in training; return `values` itself in evaluation."""
         return dropout(values, self.probability) if self.training else values
 
 
 def dropout(values: Tensor, probability: float) -> Tensor:
-    """Each element is zeroed with `probability`, to 1 in 131,072; the others make up for it."""
+    """Zero each element with `probability`, and scale the others to keep the mean.
+
+    On a CPU `probability` is rounded to a multiple of 1/65,536.
+    """
     if not probability:
         return values
     if values.device.type != "cpu":
         return F.dropout(values, probability)
-    return _masked(values, probability)
+    return _cpu_dropout(values, probability)
 
 
-class _Masked(torch.autograd.Function):
-    """Four elements' numbers are drawn at a time: 0.8 ns an element instead of 5.8, on one core."""
+class _CPUDropout(torch.autograd.Function):
+    """Dropout that draws 64 random bits for four elements at once.
+
+    That takes 0.8 ns per element instead of 5.8, on one core.
+    """
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, probability: float) -> Tensor:
-        dropped = min(round(probability * LEVELS), LEVELS - 1)
-        numbers = torch.empty(-(-values.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
-        levels = numbers.view(torch.int16)[: values.numel()].view(values.shape)
-        mask = (levels >= dropped - LEVELS // 2).to(values.dtype)
+        dropped_levels = min(round(probability * LEVELS), LEVELS - 1)
+        random_bits = torch.empty(-(-values.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+        levels = random_bits.view(torch.int16)[: values.numel()].view(values.shape)
+        mask = (levels >= dropped_levels - LEVELS // 2).to(values.dtype)
         ctx.save_for_backward(mask)
-        # Not in the mask: as a bfloat16 the 1.1111 of a probability of 0.1 would be 1.1094.
-        ctx.scale = LEVELS / (LEVELS - dropped)
+        # Not part of the mask: in bfloat16, the scale 1.1111 of probability 0.1 would be 1.1094.
+        ctx.scale = LEVELS / (LEVELS - dropped_levels)
         return (values * mask).mul_(ctx.scale)
 
     @staticmethod
@@ -50,4 +60,4 @@ class _Masked(torch.autograd.Function):
         return (grad * mask).mul_(ctx.scale), None
 
 
-_masked = cast(Callable[[Tensor, float], Tensor], _Masked.apply)
+_cpu_dropout = cast(Callable[[Tensor, float], Tensor], _CPUDropout.apply)

@@ -1,9 +1,16 @@
-"""What stands on BERT: the two pre-training objectives (Section 3.1) and the tasks of Figure 4.
+"""BERT with the heads of pre-training (Section 3.1) and of the tasks (Figure 4).
 
-A model takes a packed batch. `forward` gives logits; `losses` gives, for each objective, the sum of the
-losses over its targets, how many of them the model got right, and how many there are. They are sums because
-a global batch is cut into micro-batches and over ranks, and only the whole knows what to divide by. Losses
-are in float32 whatever the logits are in.
+Every model has three methods, which take a packed batch:
+
+    forward         returns logits
+    compute_losses  returns, for each objective, the sum of the losses over its targets
+    count_targets   returns, for each objective, how many targets it has; needs no forward pass
+
+Losses are sums because a global batch is split into micro-batches and over ranks, and only the
+global batch has the number of targets to divide by. They are float32, whatever the type of
+the logits.
+
+`architecture` is the class of `transformers` that has the same weights. Shapes: see bert.py.
 """
 
 from typing import NamedTuple
@@ -13,102 +20,29 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertie.model.batch import PackedBatch
-from bertie.model.bert import BertModel, Embeddings, activation, initialize
+from bertie.model.bert import BertModel, Embeddings, build_activation, initialize
 from bertie.model.config import BertConfig, ProblemType
 from bertie.model.cross_entropy import cross_entropy
 from bertie.model.dropout import Dropout
 from bertie.model.objectives import IGNORE_INDEX
 
 
-class Objective(NamedTuple):
-    """One objective on one batch."""
+class ObjectiveLoss(NamedTuple):
+    """The loss of one objective on one batch."""
 
-    loss_sum: Tensor  # (), over the targets; cross-entropies in nats
-    correct: Tensor | None  # (), how many targets the model got right; None for a regression
-    targets: int  # how many targets there are
-
-
-def _cross_entropy(logits: Tensor, labels: Tensor, targets: int) -> Objective:
-    """Logits (n, classes) and labels (n,); the label -100 is no target."""
-    return Objective(*cross_entropy(logits, labels), targets)
+    loss_sum: Tensor  # (), sum over the targets; cross-entropies in nats
+    num_correct: Tensor | None  # (), targets that the model predicts correctly; None for a regression
+    num_targets: int
 
 
-class EncoderModel(nn.Module):
-    """BERT without a head: `transformers`' BertModel."""
-
-    architecture = "BertModel"
-
-    def __init__(self, config: BertConfig, pooler: bool = True) -> None:
-        super().__init__()
-        self.bert = BertModel(config, pooler)
-        initialize(self, config)
-
-    def forward(self, batch: PackedBatch) -> tuple[Tensor, Tensor | None]:
-        """Returns `sequence_output` (T, H) and, where there is a pooler, `pooled_output` (N, H)."""
-        return self.bert(batch)  # type: ignore[no-any-return]
-
-
-class MaskedLMModel(nn.Module):
-    """BERT with the masked-LM head alone, as in "No NSP" (Section 5.1): `transformers`' BertForMaskedLM."""
-
-    architecture = "BertForMaskedLM"
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.bert = BertModel(config, pooler=False)
-        self.masked_lm = MaskedLMHead(config)
-        initialize(self, config)
-
-    def forward(self, batch: PackedBatch) -> Tensor:
-        """Returns masked-LM logits (M, V), at the masked positions only."""
-        masked, _ = self.bert(batch, batch.masked_positions)  # (M, H)
-        return self.masked_lm(masked, self.bert.embeddings)  # type: ignore[no-any-return]
-
-    def losses(self, batch: PackedBatch) -> dict[str, Objective]:
-        """Cross-entropy with `masked_labels`."""
-        assert batch.masked_labels is not None
-        return {"masked_lm": _cross_entropy(self(batch), batch.masked_labels, len(batch.masked_labels))}
-
-    @staticmethod
-    def target_counts(batch: PackedBatch) -> dict[str, int]:
-        """How many targets each objective has, known before the forward pass."""
-        assert batch.masked_labels is not None
-        return {"masked_lm": len(batch.masked_labels)}
-
-
-class LanguageModel(nn.Module):
-    """A left-to-right language model, as in "LTR & No NSP" (Section 5.1): `transformers`' BertLMHeadModel.
-
-    Its targets are the tokens themselves: each sequence's, but for the first.
-    """
-
-    architecture = "BertLMHeadModel"
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.bert = BertModel(config, pooler=False)
-        self.masked_lm = MaskedLMHead(config)
-        initialize(self, config)
-
-    def forward(self, batch: PackedBatch) -> Tensor:
-        """Returns logits (T, V): what comes after each token."""
-        sequence_output, _ = self.bert(batch)
-        return self.masked_lm(sequence_output, self.bert.embeddings)  # type: ignore[no-any-return]
-
-    def losses(self, batch: PackedBatch) -> dict[str, Objective]:
-        """Cross-entropy with the next token."""
-        next_tokens = batch.input_ids.long().roll(-1)
-        next_tokens = next_tokens.index_fill(0, batch.cu_seqlens[1:].long() - 1, IGNORE_INDEX)
-        return {"language_model": _cross_entropy(self(batch), next_tokens, batch.num_tokens - len(batch))}
-
-    @staticmethod
-    def target_counts(batch: PackedBatch) -> dict[str, int]:
-        """How many tokens are predicted."""
-        return {"language_model": batch.num_tokens - len(batch)}
+def _cross_entropy(logits: Tensor, labels: Tensor, num_targets: int) -> ObjectiveLoss:
+    """Return the cross-entropy loss of logits (n, classes) with labels (n,)."""
+    loss_sum, num_correct = cross_entropy(logits, labels)
+    return ObjectiveLoss(loss_sum, num_correct, num_targets)
 
 
 class PreTrainingModel(nn.Module):
-    """BERT with the masked-LM and next-sentence heads: `transformers`' BertForPreTraining."""
+    """BERT with the heads of both pre-training tasks (Section 3.1)."""
 
     architecture = "BertForPreTraining"
 
@@ -120,12 +54,12 @@ class PreTrainingModel(nn.Module):
         initialize(self, config)
 
     def forward(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
-        """Returns masked-LM logits (M, V), at the masked positions only, and next-sentence logits (N, 2)."""
+        """Return the masked-LM logits, (M, V), and the next-sentence logits, (N, 2)."""
         masked, pooled_output = self.bert(batch, batch.masked_positions)  # (M, H), (N, H)
         return self.masked_lm(masked, self.bert.embeddings), self.next_sentence(pooled_output)
 
-    def losses(self, batch: PackedBatch) -> dict[str, Objective]:
-        """Section 3.1's two objectives; without `next_sentence_labels` the first one alone."""
+    def compute_losses(self, batch: PackedBatch) -> dict[str, ObjectiveLoss]:
+        """Return both losses; only masked LM's if there are no `next_sentence_labels`."""
         assert batch.masked_labels is not None
         masked_lm_logits, next_sentence_logits = self(batch)
         labels, next_labels = batch.masked_labels, batch.next_sentence_labels
@@ -135,16 +69,64 @@ class PreTrainingModel(nn.Module):
         return losses
 
     @staticmethod
-    def target_counts(batch: PackedBatch) -> dict[str, int]:
-        """How many targets each objective has, known before the forward pass."""
-        counts = MaskedLMModel.target_counts(batch)
+    def count_targets(batch: PackedBatch) -> dict[str, int]:
+        """Count the masked tokens, and the sequences if they have next-sentence labels."""
+        counts = MaskedLMModel.count_targets(batch)
         if batch.next_sentence_labels is not None:
             counts["next_sentence"] = len(batch)
         return counts
 
 
+class MaskedLMHead(nn.Module):
+    """The masked-LM head: dense, GELU, norm, then the word embeddings as decoder.
+
+    The decoder has a bias for each token of the vocabulary (run_pretraining.py:240-282).
+    """
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = build_activation(config)
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+
+    def forward(self, hidden: Tensor, embeddings: Embeddings) -> Tensor:
+        """Return the logits (n, V) of n tokens with the vectors `hidden`, (n, H)."""
+        # Under autocast the dense layer's output is bfloat16, in which epsilon would be lost.
+        hidden = self.norm(self.activation(self.dense(hidden)).float())  # (n, H)
+        return F.linear(hidden, embeddings.word_embeddings.weight, self.bias)  # (n, V)
+
+
+class MaskedLMModel(nn.Module):
+    """BERT with only the masked-LM head, as in "No NSP" (Section 5.1)."""
+
+    architecture = "BertForMaskedLM"
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.bert = BertModel(config, pooler=False)
+        self.masked_lm = MaskedLMHead(config)
+        initialize(self, config)
+
+    def forward(self, batch: PackedBatch) -> Tensor:
+        """Return logits (M, V) of the masked tokens."""
+        masked, _ = self.bert(batch, batch.masked_positions)  # (M, H)
+        return self.masked_lm(masked, self.bert.embeddings)
+
+    def compute_losses(self, batch: PackedBatch) -> dict[str, ObjectiveLoss]:
+        """Return the cross-entropy with `masked_labels`."""
+        assert batch.masked_labels is not None
+        return {"masked_lm": _cross_entropy(self(batch), batch.masked_labels, len(batch.masked_labels))}
+
+    @staticmethod
+    def count_targets(batch: PackedBatch) -> dict[str, int]:
+        """Count the masked tokens."""
+        assert batch.masked_labels is not None
+        return {"masked_lm": len(batch.masked_labels)}
+
+
 class NextSentenceModel(nn.Module):
-    """BERT with the next-sentence head alone: `transformers`' BertForNextSentencePrediction."""
+    """BERT with only the next-sentence head."""
 
     architecture = "BertForNextSentencePrediction"
 
@@ -155,42 +137,59 @@ class NextSentenceModel(nn.Module):
         initialize(self, config)
 
     def forward(self, batch: PackedBatch) -> Tensor:
-        """Returns logits (N, 2): the second text is the next sentence, or another one."""
-        return self.next_sentence(self.bert.pooled(batch))  # type: ignore[no-any-return]
+        """Return the logits (N, 2) of the paper's classes IsNext and NotNext."""
+        return self.next_sentence(self.bert.pool(batch))
 
-    def losses(self, batch: PackedBatch) -> dict[str, Objective]:
-        """Section 3.1, Task #2, alone."""
+    def compute_losses(self, batch: PackedBatch) -> dict[str, ObjectiveLoss]:
+        """Return the cross-entropy with `next_sentence_labels` (Section 3.1, Task #2)."""
         assert batch.next_sentence_labels is not None
         return {"next_sentence": _cross_entropy(self(batch), batch.next_sentence_labels, len(batch))}
 
     @staticmethod
-    def target_counts(batch: PackedBatch) -> dict[str, int]:
-        """One target for each sequence."""
+    def count_targets(batch: PackedBatch) -> dict[str, int]:
+        """Count the sequences."""
         return {"next_sentence": len(batch)}
 
 
-class MaskedLMHead(nn.Module):
-    """Dense, GELU, norm, then the word embeddings with a bias of their own (run_pretraining.py:240-282)."""
+class LanguageModel(nn.Module):
+    """A left-to-right (causal) language model, as in "LTR & No NSP" (Section 5.1).
+
+    The targets are the tokens themselves: all but the first of each sequence.
+    """
+
+    architecture = "BertLMHeadModel"
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-        self.activation = activation(config)
-        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.bert = BertModel(config, pooler=False)
+        self.masked_lm = MaskedLMHead(config)
+        initialize(self, config)
 
-    def forward(self, masked: Tensor, embeddings: Embeddings) -> Tensor:
-        """What the masked positions have become, (M, H) -> (M, V)."""
-        # Under autocast the dense layer's output is bfloat16, where epsilon vanishes.
-        hidden = self.norm(self.activation(self.dense(masked)).float())  # (M, H)
-        return F.linear(hidden, embeddings.word_embeddings.weight, self.bias)
+    def forward(self, batch: PackedBatch) -> Tensor:
+        """Return, at each token, the logits of the token that follows it, (T, V)."""
+        sequence_output, _ = self.bert(batch)  # (T, H)
+        return self.masked_lm(sequence_output, self.bert.embeddings)
+
+    def compute_losses(self, batch: PackedBatch) -> dict[str, ObjectiveLoss]:
+        """Return the cross-entropy with the next tokens; the last of a sequence has none."""
+        next_tokens = batch.input_ids.long().roll(-1)  # (T,)
+        next_tokens = next_tokens.index_fill(0, batch.cu_seqlens[1:].long() - 1, IGNORE_INDEX)
+        return {"language_model": _cross_entropy(self(batch), next_tokens, batch.num_tokens - len(batch))}
+
+    @staticmethod
+    def count_targets(batch: PackedBatch) -> dict[str, int]:
+        """Count all tokens but the first of each sequence."""
+        return {"language_model": batch.num_tokens - len(batch)}
 
 
 class ClassificationModel(nn.Module):
-    """A classifier on the pooled [CLS] (Figure 4 a, b): `transformers`' BertForSequenceClassification.
+    """A classifier over the pooled [CLS], for one text or a pair (Figure 4 a, b).
 
-    Labels by `problem_type`: classes int64 (N,); 0 or 1 for each class, float32 (N, labels); or numbers,
-    float32 (N,), with `num_labels` 1.
+    The form of the labels depends on `problem_type`:
+
+        single_label_classification  int64 (N,), classes
+        multi_label_classification   float32 (N, num_labels), 0 or 1
+        regression                   float32 (N,), values; `num_labels` is 1
     """
 
     architecture = "BertForSequenceClassification"
@@ -209,37 +208,40 @@ class ClassificationModel(nn.Module):
         initialize(self, config)
 
     def forward(self, batch: PackedBatch) -> Tensor:
-        """Returns logits (N, labels); for a regression the numbers (N, 1)."""
-        return self.classifier(self.dropout(self.bert.pooled(batch)))  # type: ignore[no-any-return]
+        """Return logits (N, num_labels), or the values (N, 1) of a regression."""
+        return self.classifier(self.dropout(self.bert.pool(batch)))
 
-    def losses(self, batch: PackedBatch) -> dict[str, Objective]:
-        """Cross-entropy with the class, the mean of each class's own, or the squared error.
+    def compute_losses(self, batch: PackedBatch) -> dict[str, ObjectiveLoss]:
+        """Return the cross-entropy, or the squared error of a regression.
 
-        With several labels a text counts as correct where all its labels are.
+        In a multi-label task, the loss of a text is the mean over its labels, and a prediction is
+        correct only if all its labels are.
         """
         assert batch.labels is not None
         labels, N = batch.labels, len(batch)
         logits = self(batch).float()
         if self.problem_type == "regression":
-            objective = Objective(F.mse_loss(logits.squeeze(1), labels, reduction="sum"), None, N)
+            objective = ObjectiveLoss(F.mse_loss(logits.squeeze(1), labels, reduction="sum"), None, N)
         elif self.problem_type == "multi_label_classification":
-            loss = F.binary_cross_entropy_with_logits(logits, labels, reduction="none")  # (N, labels)
-            correct = ((logits > 0) == (labels > 0)).all(1).sum()
-            objective = Objective(loss.mean(1).sum(), correct, N)
+            losses = F.binary_cross_entropy_with_logits(logits, labels, reduction="none")  # (N, num_labels)
+            num_correct = ((logits > 0) == (labels > 0)).all(1).sum()
+            objective = ObjectiveLoss(losses.mean(1).sum(), num_correct, N)
         else:
             objective = _cross_entropy(logits, labels, N)
         return {"classification": objective}
 
     @staticmethod
-    def target_counts(batch: PackedBatch) -> dict[str, int]:
-        """One target for each sequence."""
+    def count_targets(batch: PackedBatch) -> dict[str, int]:
+        """Count the sequences."""
         return {"classification": len(batch)}
 
 
 class MultipleChoiceModel(nn.Module):
-    """Choices scored by their pooled [CLS] (Section 4.4): `transformers`' BertForMultipleChoice.
+    """Score each choice of an example from its pooled [CLS] (Section 4.4).
 
-    The choices of an example stand next to each other, equally many in each; labels int64 (examples,).
+    A choice is a sequence. The choices of an example are consecutive sequences, and all examples
+    have the same number of choices. The labels are the indices of the correct choices, int64
+    (examples,).
     """
 
     architecture = "BertForMultipleChoice"
@@ -252,26 +254,68 @@ class MultipleChoiceModel(nn.Module):
         initialize(self, config)
 
     def forward(self, batch: PackedBatch) -> Tensor:
-        """Returns the score of each choice, (N, 1)."""
-        return self.classifier(self.dropout(self.bert.pooled(batch)))  # type: ignore[no-any-return]
+        """Return the score of each choice, (N, 1)."""
+        return self.classifier(self.dropout(self.bert.pool(batch)))
 
-    def losses(self, batch: PackedBatch) -> dict[str, Objective]:
-        """Cross-entropy over the choices of each example."""
+    def compute_losses(self, batch: PackedBatch) -> dict[str, ObjectiveLoss]:
+        """Return the cross-entropy over the choices of each example."""
         assert batch.labels is not None
-        examples = len(batch.labels)
-        return {"multiple_choice": _cross_entropy(self(batch).view(examples, -1), batch.labels, examples)}
+        num_examples = len(batch.labels)
+        scores = self(batch).view(num_examples, -1)  # (examples, choices)
+        return {"multiple_choice": _cross_entropy(scores, batch.labels, num_examples)}
 
     @staticmethod
-    def target_counts(batch: PackedBatch) -> dict[str, int]:
-        """One target for each example."""
+    def count_targets(batch: PackedBatch) -> dict[str, int]:
+        """Count the examples."""
         assert batch.labels is not None
         return {"multiple_choice": len(batch.labels)}
 
 
-class TokenClassificationModel(nn.Module):
-    """A classifier on every token (Figure 4 d): `transformers`' BertForTokenClassification.
+class QuestionAnsweringModel(nn.Module):
+    """Predict the start and the end of an answer in its context (Figure 4 c).
 
-    Labels int64 (T,); -100 where there is nothing to learn.
+    There is no dropout before the head. The labels are the positions of the first and the last
+    token of the answer, counted from the start of the sequence, int64 (N, 2). Both are IGNORE_INDEX
+    if the answer is unknown.
+    """
+
+    architecture = "BertForQuestionAnswering"
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.bert = BertModel(config, pooler=False)
+        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+        initialize(self, config)
+
+    def forward(self, batch: PackedBatch) -> Tensor:
+        """Return the start and end logits of each token, (T, 2)."""
+        sequence_output, _ = self.bert(batch)  # (T, H)
+        return self.qa_outputs(sequence_output)
+
+    def compute_losses(self, batch: PackedBatch) -> dict[str, ObjectiveLoss]:
+        """Return the mean of the cross-entropies of start and end (run_squad.py:660).
+
+        The classes are the tokens of the sequence; in google's code and in `transformers`, padding
+        is a class too. A prediction is correct if both start and end are.
+        """
+        assert batch.labels is not None
+        logits = self(batch).float()
+        padded = logits.new_full((len(batch), batch.max_seqlen, 2), float("-inf"))
+        padded = padded.index_put((batch.sequence_ids, batch.position_ids), logits)  # (N, S, 2)
+        loss_sum = F.cross_entropy(padded, batch.labels, reduction="sum") / 2
+        num_correct = (padded.argmax(1) == batch.labels).all(1).sum()
+        return {"question_answering": ObjectiveLoss(loss_sum, num_correct, batch.num_targets // 2)}
+
+    @staticmethod
+    def count_targets(batch: PackedBatch) -> dict[str, int]:
+        """Count the sequences with a known answer."""
+        return {"question_answering": batch.num_targets // 2}
+
+
+class TokenClassificationModel(nn.Module):
+    """A classifier over every token (Figure 4 d).
+
+    The labels are classes, int64 (T,); IGNORE_INDEX for a token without a label.
     """
 
     architecture = "BertForTokenClassification"
@@ -284,60 +328,37 @@ class TokenClassificationModel(nn.Module):
         initialize(self, config)
 
     def forward(self, batch: PackedBatch) -> Tensor:
-        """Returns logits (T, labels)."""
-        sequence_output, _ = self.bert(batch)
-        return self.classifier(self.dropout(sequence_output))  # type: ignore[no-any-return]
+        """Return logits (T, num_labels)."""
+        sequence_output, _ = self.bert(batch)  # (T, H)
+        return self.classifier(self.dropout(sequence_output))
 
-    def losses(self, batch: PackedBatch) -> dict[str, Objective]:
-        """Cross-entropy of the labelled tokens."""
+    def compute_losses(self, batch: PackedBatch) -> dict[str, ObjectiveLoss]:
+        """Return the cross-entropy over the labelled tokens."""
         assert batch.labels is not None
         return {"token_classification": _cross_entropy(self(batch), batch.labels, batch.num_targets)}
 
     @staticmethod
-    def target_counts(batch: PackedBatch) -> dict[str, int]:
-        """One target for each labelled token."""
+    def count_targets(batch: PackedBatch) -> dict[str, int]:
+        """Count the labelled tokens."""
         return {"token_classification": batch.num_targets}
 
 
-class QuestionAnsweringModel(nn.Module):
-    """Where an answer starts and ends (Figure 4 c): `transformers`' BertForQuestionAnswering. No dropout.
+class EncoderModel(nn.Module):
+    """BERT without a head."""
 
-    Labels int64 (N, 2): the start and the end, counted from the sequence's first token; -100 where they are
-    not known.
-    """
+    architecture = "BertModel"
 
-    architecture = "BertForQuestionAnswering"
-
-    def __init__(self, config: BertConfig) -> None:
+    def __init__(self, config: BertConfig, pooler: bool = True) -> None:
         super().__init__()
-        self.bert = BertModel(config, pooler=False)
-        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+        self.bert = BertModel(config, pooler)
         initialize(self, config)
 
-    def forward(self, batch: PackedBatch) -> Tensor:
-        """Returns the logits of start and end, (T, 2)."""
-        sequence_output, _ = self.bert(batch)
-        return self.qa_outputs(sequence_output)  # type: ignore[no-any-return]
-
-    def losses(self, batch: PackedBatch) -> dict[str, Objective]:
-        """The mean of the two cross-entropies over the sequence's tokens (run_squad.py:660).
-
-        google and `transformers` let padding compete too; here there is none. Correct means both ends.
-        """
-        assert batch.labels is not None
-        logits = self(batch).float()
-        padded = logits.new_full((len(batch), batch.max_seqlen, 2), float("-inf"))
-        padded = padded.index_put((batch.sequence_ids, batch.position_ids), logits)  # (N, S, 2)
-        loss_sum = F.cross_entropy(padded, batch.labels, reduction="sum") / 2
-        correct = (padded.argmax(1) == batch.labels).all(1).sum()
-        return {"question_answering": Objective(loss_sum, correct, batch.num_targets // 2)}
-
-    @staticmethod
-    def target_counts(batch: PackedBatch) -> dict[str, int]:
-        """One target for each sequence whose answer is known."""
-        return {"question_answering": batch.num_targets // 2}
+    def forward(self, batch: PackedBatch) -> tuple[Tensor, Tensor | None]:
+        """Return `sequence_output`, (T, H), and `pooled_output`, (N, H) or None."""
+        return self.bert(batch)
 
 
+# Every model that can be trained: all but EncoderModel, which has no loss.
 Model = (
     PreTrainingModel
     | MaskedLMModel

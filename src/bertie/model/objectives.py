@@ -1,14 +1,14 @@
-"""Names of the token-level objectives, and the label that no loss counts."""
+"""Names of the token-level objectives, and the label that every loss ignores."""
 
 from collections.abc import Iterable
 
-# The label ignored by every loss: torch's cross_entropy calls it ignore_index.
+# Labels with this value are no targets; torch's cross_entropy calls it ignore_index.
 IGNORE_INDEX = -100
 
-# Each objective's prefix in metrics.jsonl, and what its targets are called.
-TOKEN_OBJECTIVES = {"masked_lm": "masked tokens", "language_model": "next tokens"}
+# Token-level objectives, by their prefix in metrics.jsonl, and how reports label their accuracy.
+TOKEN_OBJECTIVES = {"masked_lm": "masked-token accuracy", "language_model": "next-token accuracy"}
 
 
 def token_objective(keys: Iterable[str]) -> str:
-    """Return the one of TOKEN_OBJECTIVES that a held-out row of metrics reports."""
+    """Return the token-level objective that the keys of a row of metrics belong to."""
     return next(name for name in TOKEN_OBJECTIVES if f"{name}_loss" in keys)

@@ -1,4 +1,4 @@
-"""Sequences end to end, before they are anyone's batch: which stand together, and where. No torch."""
+"""Sequences laid end to end in numpy arrays: select and batch them without torch."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -11,62 +11,65 @@ Int64s = npt.NDArray[np.int64]
 
 
 class Sequences(NamedTuple):
-    """N sequences, T tokens.
+    """N sequences laid end to end, with T tokens in all.
 
     input_ids       int32 (T,)
-    token_type_ids  int32 (T,)    segment A is 0, segment B is 1
-    bounds          int64 (N+1,)  where each sequence begins; the last entry is T
+    token_type_ids  int32 (T,)    0 in segment A, 1 in segment B
+    bounds          int64 (N+1,)  start of each sequence; the last entry is T
     """
 
     input_ids: Int32s
     token_type_ids: Int32s
     bounds: Int64s
 
-    def select(self, chosen: Int64s) -> "Sequences":
-        """Those of some numbers, in that order."""
-        places = token_indices(self.bounds, chosen)
-        bounds = np.concatenate([[0], np.cumsum(np.diff(self.bounds)[chosen])])
-        return Sequences(self.input_ids[places], self.token_type_ids[places], bounds)
+    def select(self, indices: Int64s) -> "Sequences":
+        """Return the sequences at `indices`, in that order."""
+        tokens = token_indices(self.bounds, indices)
+        bounds = np.concatenate([[0], np.cumsum(np.diff(self.bounds)[indices])])
+        return Sequences(self.input_ids[tokens], self.token_type_ids[tokens], bounds)
 
-    def batches(self, max_tokens: int, group: int = 1) -> Iterator[tuple[Int64s, "Sequences"]]:
-        """Batches as of `token_budget_batches`, each with the numbers of its sequences.
+    def batches(self, max_tokens: int, group_size: int = 1) -> Iterator[tuple[Int64s, "Sequences"]]:
+        """Yield batches of sequences of similar length, and the indices of the sequences.
 
-        `group` sequences are one example and stay together.
+        Args:
+            max_tokens: largest number of tokens in a batch; see `batch_by_token_budget`.
+            group_size: number of consecutive sequences that form one example and stay together.
         """
-        for examples in token_budget_batches(self.bounds[::group], max_tokens):
-            chosen = grouped(examples, group)
-            yield chosen, self.select(chosen)
+        for examples in batch_by_token_budget(self.bounds[::group_size], max_tokens):
+            indices = sequence_indices(examples, group_size)
+            yield indices, self.select(indices)
 
 
-def grouped(chosen: Int64s, group: int) -> Int64s:
-    """The numbers of the sequences that the `chosen` examples are: int64 (len(chosen) · group,)."""
-    return (chosen[:, None] * group + np.arange(group)).reshape(-1)
+def sequence_indices(examples: Int64s, group_size: int) -> Int64s:
+    """Return the indices of the sequences of `examples`, `group_size` each, int64."""
+    return (examples[:, None] * group_size + np.arange(group_size)).reshape(-1)
 
 
 def token_indices(bounds: Int64s, sequences: Int64s) -> Int64s:
-    """Where the tokens of some sequences stand among all tokens, in order: int64."""
+    """Return the indices of the tokens of `sequences`, in their order, int64."""
     lengths = np.diff(bounds)[sequences]
     starts = bounds[sequences] - np.cumsum(lengths) + lengths
-    places: Int64s = np.arange(lengths.sum()) + np.repeat(starts, lengths)
-    return places
+    indices: Int64s = np.arange(lengths.sum()) + np.repeat(starts, lengths)
+    return indices
 
 
-def token_budget_batches(bounds: Int64s, max_tokens: int) -> list[Int64s]:
-    """Cut sequences into batches of similar length and at most `max_tokens`; a longer one stands alone.
+def batch_by_token_budget(bounds: Int64s, max_tokens: int) -> list[Int64s]:
+    """Group sequences of similar length into batches of at most `max_tokens` tokens.
 
-    Where an example is a group of sequences, `bounds[::group]` keeps it together.
+    A sequence longer than `max_tokens` becomes a batch of one. To keep examples of several
+    sequences together, pass the bounds of the examples.
 
     Returns:
-        For each batch the numbers of its sequences: int64 arrays that together hold each number once.
+        The indices of each batch's sequences, int64. Every index is in exactly one batch.
     """
     lengths = np.diff(bounds)
-    order = np.argsort(lengths, kind="stable")
-    ends = np.cumsum(lengths[order])
+    shortest_first = np.argsort(lengths, kind="stable")
+    ends = np.cumsum(lengths[shortest_first])
     batches = []
     first = 0
-    while first < len(order):
-        taken = ends[first - 1] if first else 0
-        last = max(int(np.searchsorted(ends, taken + max_tokens, side="right")), first + 1)
-        batches.append(order[first:last])
+    while first < len(lengths):
+        tokens_before = ends[first - 1] if first else 0
+        last = max(int(np.searchsorted(ends, tokens_before + max_tokens, side="right")), first + 1)
+        batches.append(shortest_first[first:last])
         first = last
     return batches

@@ -1,4 +1,4 @@
-"""Where a run computes, and in what precision."""
+"""The device and the precision of a run."""
 
 import pytest
 import torch
@@ -8,22 +8,22 @@ from bertie.model.engines.hardware import Hardware
 
 
 @pytest.mark.parametrize(("bfloat16", "precision"), [(True, "bfloat16"), (False, "float32")])
-def test_a_processor_made_for_bfloat16_learns_in_it_unless_asked_otherwise(monkeypatch, bfloat16, precision):
+def test_auto_precision_is_bfloat16_on_cpus_that_multiply_it(monkeypatch, bfloat16, precision):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bfloat16)
     assert Hardware().resolved() == Hardware(device="cpu", precision=precision)
-    for asked in ("float32", "bfloat16"):
-        assert Hardware(precision=asked).resolved().precision == asked
+    for explicit in ("float32", "bfloat16"):
+        assert Hardware(precision=explicit).resolved().precision == explicit
 
 
-def test_a_device_that_is_not_there_is_refused():
+def test_unavailable_device_raises():
     for device in ("gpu", "cuda:99"):
         with pytest.raises(SettingsError, match=f"device = '{device}'"):
             Hardware(device=device).resolved()
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)])
-def test_the_precision_is_that_of_the_products(precision, dtype):
+def test_autocast_sets_the_type_of_matrix_products(precision, dtype):
     a = torch.ones(2, 2)
     with Hardware(device="cpu", precision=precision).autocast():
         assert (a @ a).dtype == dtype

@@ -1,10 +1,10 @@
-"""What goes wrong with an exported model is said in one line."""
+"""Errors of exported models: one line, which names the file and the remedy."""
 
 import sys
 
 import pytest
 from tests.inference.small_models import CONFIG, save_small
-from tests.model.formats.test_onnx import sequences_of
+from tests.model.formats.test_onnx import random_sequences
 
 from bertie.base.errors import ModelError
 from bertie.model.engines.onnx_engine import ONNX_FILE, OnnxEngine
@@ -21,15 +21,15 @@ def exported(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("damage", ["cut", "overwritten", "empty", "another graph"])
-def test_a_damaged_file_is_named(exported, damage):
+@pytest.mark.parametrize("damage", ["truncated", "zeros", "empty", "unknown operator"])
+def test_damaged_file_is_named(exported, damage):
     file = exported / ONNX_FILE
-    whole = file.read_bytes()
+    content = file.read_bytes()
     damaged = {
-        "cut": whole[: len(whole) // 2],
-        "overwritten": b"\0" * len(whole),
+        "truncated": content[: len(content) // 2],
+        "zeros": b"\0" * len(content),
         "empty": b"",
-        "another graph": whole.replace(b"Attention", b"Retention"),
+        "unknown operator": content.replace(b"Attention", b"Retention"),
     }
     file.write_bytes(damaged[damage])
     with pytest.raises(
@@ -39,13 +39,13 @@ def test_a_damaged_file_is_named(exported, damage):
     assert "\n" not in str(caught.value)
 
 
-def test_without_onnx_runtime_the_extra_is_named(exported, monkeypatch):
+def test_missing_onnx_runtime_names_the_extra(exported, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ModelError, match=r"needs ONNX Runtime: pip install 'bertie\[onnx\]'"):
         OnnxEngine(exported, read_metadata(exported))
 
 
-def test_layers_are_not_in_the_graph_of_a_head(exported):
+def test_hidden_states_of_a_model_with_a_head_raise(exported):
     engine = OnnxEngine(exported, read_metadata(exported))
-    with pytest.raises(ModelError, match="an exported BertForSequenceClassification gives logits alone"):
-        engine.hidden_states(sequences_of([4]), [CONFIG.num_hidden_layers])
+    with pytest.raises(ModelError, match="an exported BertForSequenceClassification outputs only logits"):
+        engine.hidden_states(random_sequences([4]), [CONFIG.num_hidden_layers])

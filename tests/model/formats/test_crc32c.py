@@ -1,4 +1,4 @@
-"""CRC-32C: published values, and TensorBoard's own function."""
+"""CRC-32C against published values and TensorBoard's implementation."""
 
 import pytest
 from hypothesis import given
@@ -19,11 +19,11 @@ from bertie.model.formats.crc32c import MASK_DELTA, masked_crc32c
         (b"", 0),
     ],
 )
-def test_published_values(data, crc):
+def test_checksums_equal_published_values(data, crc):
     rotated = (crc >> 15 | crc << 17) & 0xFFFFFFFF
     assert masked_crc32c(data) == (rotated + MASK_DELTA) % 2**32
 
 
 @given(st.binary(max_size=200))
-def test_equals_tensorboards(data):
+def test_checksums_equal_tensorboard(data):
     assert masked_crc32c(data) == pywrap_tensorflow.masked_crc32c(data)

@@ -1,4 +1,4 @@
-"""Exported graphs: ONNX Runtime computes what torch does, under the names that others look for."""
+"""Exported graphs compute what torch does and have optimum's inputs and outputs."""
 
 import numpy as np
 import onnx
@@ -22,7 +22,9 @@ from bertie.model.sequences import Sequences
 HARDWARE = Hardware(device="cpu", precision="float32")
 FLOAT32 = Quantization()
 INT8 = Quantization(layers=True, embeddings=True)
-OUTPUTS = {  # those of optimum's exports, where it exports such a head
+# Names of the outputs of each head, and their numbers of dimensions. Heads that are not listed have
+# two-dimensional `logits`.
+OUTPUTS = {
     "pre-training": {"prediction_logits": 3, "seq_relationship_logits": 2},
     "masked LM": {"logits": 3},
     "tagger": {"logits": 3},
@@ -34,64 +36,64 @@ OUTPUTS = {  # those of optimum's exports, where it exports such a head
 
 @pytest.fixture(scope="module")
 def engines(tmp_path_factory):
-    """One of the small models in torch and in ONNX Runtime, each only once."""
-    directory, loaded = tmp_path_factory.mktemp("models"), {}
+    """Return a function that loads a model in torch and in ONNX Runtime, once."""
+    directory, cache = tmp_path_factory.mktemp("models"), {}
 
     def engines(kind: str, quantization: Quantization = FLOAT32) -> tuple[TorchEngine, OnnxEngine]:
-        if (kind, quantization) not in loaded:
+        if (kind, quantization) not in cache:
             path = save_small(directory, kind)
             model, metadata = load_model(path)
             save_onnx(path / ONNX_FILE, model, metadata.config, quantization)
-            loaded[kind, quantization] = TorchEngine(model, HARDWARE), OnnxEngine(path, metadata)
-        return loaded[kind, quantization]
+            cache[kind, quantization] = TorchEngine(model, HARDWARE), OnnxEngine(path, metadata)
+        return cache[kind, quantization]
 
     return engines
 
 
-def sequences_of(lengths: list[int]) -> Sequences:
+def random_sequences(lengths: list[int]) -> Sequences:
     random = np.random.default_rng(sum(lengths))
     ids = random.integers(0, CONFIG.vocab_size, sum(lengths)).astype(np.int32)
     return Sequences(ids, random.integers(0, 2, len(ids)).astype(np.int32), np.cumsum([0, *lengths]))
 
 
-def everything(engine, batch: Sequences) -> list[np.ndarray]:
-    """All that a model's head says of a batch."""
-    said = []
+def all_outputs(engine, batch: Sequences) -> list[np.ndarray]:
+    """Return all outputs of a model's head for a batch."""
+    outputs = []
     if engine.architecture in ("BertForPreTraining", "BertForMaskedLM"):
-        said.append(engine.masked_lm_logits(batch, np.arange(0, batch.bounds[-1], 3)))
+        outputs.append(engine.masked_lm_logits(batch, np.arange(0, batch.bounds[-1], 3)))
     if engine.architecture == "BertModel":
-        said += engine.hidden_states(batch, [CONFIG.num_hidden_layers])
+        outputs += engine.hidden_states(batch, [CONFIG.num_hidden_layers])
     elif engine.architecture != "BertForMaskedLM":
-        said.append(engine.logits(batch))
-    return said
+        outputs.append(engine.logits(batch))
+    return outputs
 
 
 @pytest.mark.parametrize("lengths", [[9], [5, 128, 2, 17], [7] * 6], ids=str)
 @pytest.mark.parametrize("kind", MODELS)
-def test_onnx_runtime_says_what_torch_says(engines, kind, lengths):
-    batch = sequences_of(lengths)
-    ours, exported = (everything(engine, batch) for engine in engines(kind))
-    for one, other in zip(ours, exported, strict=True):
-        assert other.dtype == np.float32
-        np.testing.assert_allclose(other, one, atol=1e-4)
+def test_onnx_runtime_equals_torch(engines, kind, lengths):
+    batch = random_sequences(lengths)
+    expected, exported = (all_outputs(engine, batch) for engine in engines(kind))
+    for values, expected_values in zip(exported, expected, strict=True):
+        assert values.dtype == np.float32
+        np.testing.assert_allclose(values, expected_values, atol=1e-4)
 
 
 @pytest.mark.parametrize("change", [{"hidden_act": "gelu_new"}, {"layer_norm_eps": 0.1}], ids=str)
-def test_the_configuration_is_in_the_graph(tmp_path, change):
+def test_graph_follows_the_config(tmp_path, change):
     torch.manual_seed(0)
     config = CONFIG.model_copy(update=change)
     path = save_small(tmp_path, "classifier")
     _, metadata = load_model(path)
     model = ClassificationModel(config, 3).eval()
     save_onnx(path / ONNX_FILE, model, config, FLOAT32)
-    batch = sequences_of([8, 3])
+    batch = random_sequences([8, 3])
     expected = TorchEngine(model, HARDWARE).logits(batch)
     np.testing.assert_allclose(OnnxEngine(path, metadata).logits(batch), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("quantization", [FLOAT32, INT8], ids=["float32", "int8"])
 @pytest.mark.parametrize("kind", MODELS)
-def test_inputs_and_outputs_are_those_that_others_look_for(tmp_path, kind, quantization):
+def test_inputs_and_outputs_are_those_of_optimum(tmp_path, kind, quantization):
     model, metadata = load_model(save_small(tmp_path, kind))
     file = tmp_path / "model.onnx"
     save_onnx(file, model, metadata.config, quantization)
@@ -107,14 +109,14 @@ def test_inputs_and_outputs_are_those_that_others_look_for(tmp_path, kind, quant
 
 
 @pytest.mark.parametrize("kind", ["classifier", "choices", "tagger", "squad-v1"])
-def test_transformers_agrees_on_what_its_tokenizer_gives(tmp_path, kind):
+def test_graph_equals_transformers_on_its_own_input(tmp_path, kind):
     path = save_small(tmp_path, kind)
     model, metadata = load_model(path)
     save_onnx(path / ONNX_FILE, model, metadata.config, FLOAT32)
     tokenizer = transformers.AutoTokenizer.from_pretrained(path)
     texts = ["the cat sat", "paris"], ["on a mat, 1990!", "cats"]
     encoding = tokenizer(*texts, padding=True, return_tensors="pt")
-    if kind == "choices":  # two examples of two choices
+    if kind == "choices":  # two examples with two choices each
         encoding = {name: torch.stack([value, value.flip(0)]) for name, value in encoding.items()}
     heads = {
         "classifier": transformers.AutoModelForSequenceClassification,
@@ -123,64 +125,66 @@ def test_transformers_agrees_on_what_its_tokenizer_gives(tmp_path, kind):
         "squad-v1": transformers.AutoModelForQuestionAnswering,
     }
     with torch.inference_mode():
-        theirs = heads[kind].from_pretrained(path).eval()(**encoding)
+        reference_outputs = heads[kind].from_pretrained(path).eval()(**encoding)
     session = onnxruntime.InferenceSession(path / ONNX_FILE, providers=["CPUExecutionProvider"])
     names = [value.name for value in session.get_outputs()]
     mask = encoding["attention_mask"].numpy() > 0
     for name, values in zip(
         names, session.run(names, {k: v.numpy() for k, v in encoding.items()}), strict=True
     ):
-        expected = theirs[name].numpy()
+        expected = reference_outputs[name].numpy()
         assert values.shape == expected.shape
         if kind in ("tagger", "squad-v1"):
             values, expected = values[mask], expected[mask]
         np.testing.assert_allclose(values, expected, atol=1e-4)
 
 
-def rounded(values: torch.Tensor, limit: int) -> torch.Tensor:
-    """Each row in whole steps, of which there are `limit` from zero to the row's largest number."""
+def round_rows(values: torch.Tensor, limit: int) -> torch.Tensor:
+    """Round each row to multiples of its largest absolute value divided by `limit`."""
     step = values.abs().amax(-1, keepdim=True) / limit
     return (values / step).round() * step
 
 
 @pytest.mark.parametrize("quantization", [Quantization(True), Quantization(False, True), INT8], ids=str)
 @pytest.mark.parametrize("kind", MODELS)
-def test_int8_rounds_weights_by_outputs_and_activations_by_tokens(tmp_path, kind, quantization):
+def test_int8_scales_per_output_and_per_token(tmp_path, kind, quantization):
     path = save_small(tmp_path, kind)
     model, metadata = load_model(path)
     save_onnx(path / ONNX_FILE, model, metadata.config, quantization)
     with torch.no_grad():
-        parts = [
-            part for name, part in model.named_modules() if isinstance(part, nn.Linear) and "layers" in name
+        modules = [
+            module
+            for name, module in model.named_modules()
+            if isinstance(module, nn.Linear) and "layers" in name
         ]
-        for part in parts if quantization.layers else []:
-            part.weight.copy_(rounded(part.weight, INT8_LIMIT))
-            part.register_forward_pre_hook(lambda _, inputs: (rounded(inputs[0], 127),))
+        for module in modules if quantization.layers else []:
+            module.weight.copy_(round_rows(module.weight, INT8_LIMIT))
+            module.register_forward_pre_hook(lambda _, inputs: (round_rows(inputs[0], 127),))
         if quantization.embeddings:
             words = model.bert.embeddings.word_embeddings
-            words.weight.copy_(rounded(words.weight, INT8_LIMIT))
+            words.weight.copy_(round_rows(words.weight, INT8_LIMIT))
             if hasattr(model, "masked_lm"):
-                model.masked_lm.norm.register_forward_hook(lambda _, inputs, output: rounded(output, 127))
-    batch = sequences_of([5, 40, 2, 17])
+                model.masked_lm.norm.register_forward_hook(lambda _, inputs, output: round_rows(output, 127))
+    batch = random_sequences([5, 40, 2, 17])
     engines = TorchEngine(model, HARDWARE), OnnxEngine(path, metadata)
-    for one, other in zip(*(everything(engine, batch) for engine in engines), strict=True):
-        # A number on the edge of a step may fall to either side.
-        assert np.quantile(np.abs(one - other), 0.9) < 2e-2
-        assert np.linalg.norm(one - other) < 0.1 * np.linalg.norm(one)
+    for expected, exported in zip(*(all_outputs(engine, batch) for engine in engines), strict=True):
+        # A value halfway between two steps may be rounded either way.
+        assert np.quantile(np.abs(expected - exported), 0.9) < 2e-2
+        assert np.linalg.norm(expected - exported) < 0.1 * np.linalg.norm(expected)
 
 
-def test_an_answer_in_int8_is_the_same_in_any_company(engines):
+def test_int8_result_does_not_depend_on_the_batch(engines):
     _, exported = engines("classifier", INT8)
-    batch = sequences_of([5, 40, 2, 17])
+    batch = random_sequences([5, 40, 2, 17])
     together = exported.logits(batch)
-    for number in range(4):
-        alone = exported.logits(batch.select(np.array([number])))
-        np.testing.assert_allclose(alone[0], together[number], atol=1e-5)
+    for i in range(4):
+        single = exported.logits(batch.select(np.array([i])))
+        np.testing.assert_allclose(single[0], together[i], atol=1e-5)
 
 
-def test_weights_in_int8(tmp_path):
+def test_int8_weights_are_off_by_half_a_step_at_most(tmp_path):
     model, metadata = load_model(save_small(tmp_path, "pre-training"))
-    with torch.no_grad():  # a pruned neuron, an entry of the vocabulary that no one learnt
+    with torch.no_grad():  # a pruned neuron, an unused entry of the vocabulary
         model.bert.layers[1].intermediate.weight[3] = 0
         model.bert.embeddings.word_embeddings.weight[9] = 0
     save_onnx(tmp_path / "model.onnx", model, metadata.config, INT8)
@@ -200,7 +204,7 @@ def test_weights_in_int8(tmp_path):
     assert sum(name.endswith("_scale") for name in stored) == 1 + 4 * CONFIG.num_hidden_layers
 
 
-def test_what_reads_from_left_to_right_or_has_a_bilstm_is_refused(tmp_path):
+def test_left_to_right_and_bilstm_are_not_exported(tmp_path):
     bilstm = ClassificationModel(CONFIG, 2)
     add_bilstm(bilstm.bert, CONFIG)
     decoder = CONFIG.model_copy(update={"is_decoder": True})
@@ -213,19 +217,21 @@ def test_what_reads_from_left_to_right_or_has_a_bilstm_is_refused(tmp_path):
             save_onnx(tmp_path / "model.onnx", model, config, FLOAT32)
 
 
-def test_a_model_that_is_too_large_for_a_file_is_refused(tmp_path, monkeypatch):
+def test_model_over_the_size_limit_is_not_exported(tmp_path, monkeypatch):
     monkeypatch.setattr("bertie.model.formats.onnx.MAX_BYTES", 1000)
-    with pytest.raises(ModelError, match=r"model\.onnx: [\d,]+ bytes of weights, of which ONNX takes 1,000;"):
+    with pytest.raises(
+        ModelError, match=r"model\.onnx: [\d,]+ bytes of weights exceed ONNX's limit of 1,000;"
+    ):
         save_onnx(tmp_path / "model.onnx", EncoderModel(CONFIG), CONFIG, FLOAT32)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_real_model_of_transformers(shared_data, tmp_path):
+def test_real_model_of_transformers_is_exported(shared_data, tmp_path):
     path = shared_data / "checkpoints" / "hf_tiny_bert_seqcls"
     if not path.is_dir():
-        pytest.skip("hf_tiny_bert_seqcls is not there")
+        pytest.skip("hf_tiny_bert_seqcls is not in the shared data")
     model, metadata = load_model(path, allow_pickle=True)
     save_onnx(tmp_path / ONNX_FILE, model, metadata.config, FLOAT32)
-    batch = sequences_of([12, 30, 5])
+    batch = random_sequences([12, 30, 5])
     expected = TorchEngine(model, HARDWARE).logits(batch)
     np.testing.assert_allclose(OnnxEngine(tmp_path, metadata).logits(batch), expected, atol=1e-4)

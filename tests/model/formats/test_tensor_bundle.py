@@ -1,10 +1,10 @@
-"""Tensor bundles: a real one byte for byte, TensorFlow's own protocol buffers, every type, all damage."""
+"""Tensor bundles: a real one byte for byte, protocol buffers, types, damage."""
 
 import numpy as np
 import pytest
 import torch
 from tensorboard.compat.proto import tensor_shape_pb2, types_pb2, versions_pb2
-from tests.model.damage import damaged
+from tests.model.damage import damaged_versions
 
 from bertie.base.errors import ModelError
 from bertie.model.formats import tensor_bundle
@@ -22,15 +22,15 @@ TENSORS = {
 }
 
 
-def write_by_hand(prefix, shards, entries, header=tensor_bundle.HEADER):
-    """A checkpoint of several data files, and entries as they are to be."""
-    for number, data in enumerate(shards):
-        tensor_bundle._shard_path(prefix, number, len(shards)).write_bytes(data)
-    items = [(name.encode(), tensor_bundle._entry_bytes(entry)) for name, entry in sorted(entries.items())]
+def write_checkpoint(prefix, shards, entries, header=tensor_bundle.HEADER):
+    """Write a checkpoint from the bytes of its data files and its index entries."""
+    for i, data in enumerate(shards):
+        tensor_bundle._shard_path(prefix, i, len(shards)).write_bytes(data)
+    items = [(name.encode(), tensor_bundle._encode_entry(entry)) for name, entry in sorted(entries.items())]
     write_table(index_path(prefix), [(b"", header), *items])
 
 
-def test_what_is_written_is_read(tmp_path):
+def test_tensors_survive_a_round_trip(tmp_path):
     write_bundle(tmp_path / "model.ckpt", TENSORS)
     bundle = read_bundle(tmp_path / "model.ckpt")
     assert list(bundle.entries) == sorted(TENSORS)
@@ -40,17 +40,16 @@ def test_what_is_written_is_read(tmp_path):
         np.testing.assert_array_equal(stored, tensor)
 
 
-def test_a_real_checkpoint_is_written_as_tensorflow_did(shared_data, tmp_path):
+def test_real_checkpoint_is_rewritten_byte_for_byte(shared_data, tmp_path):
     real = shared_data / "checkpoints/keras_bert_tf1_tiny/bert_model.ckpt"
     bundle = read_bundle(real)
     write_bundle(tmp_path / real.name, {name: bundle.read(name) for name in bundle.entries})
     for suffix in (".index", ".data-00000-of-00001"):
-        assert (tmp_path / f"{real.name}{suffix}").read_bytes() == real.with_name(
-            real.name + suffix
-        ).read_bytes()
+        original = real.with_name(real.name + suffix)
+        assert (tmp_path / original.name).read_bytes() == original.read_bytes()
 
 
-def test_tensorflow_reads_what_is_written(tmp_path):
+def test_tensorflow_reads_a_written_bundle(tmp_path):
     tensorflow = pytest.importorskip("tensorflow")
     write_bundle(tmp_path / "model.ckpt", TENSORS)
     reader = tensorflow.train.load_checkpoint(str(tmp_path / "model.ckpt"))
@@ -58,21 +57,21 @@ def test_tensorflow_reads_what_is_written(tmp_path):
         np.testing.assert_array_equal(reader.get_tensor(name), tensor)
 
 
-def test_messages_are_those_of_protobuf():
-    """TensorBoard has not the bundle's own messages, but those that they are made of."""
+def test_messages_equal_those_of_protobuf():
+    """TensorBoard has only the messages that are nested in the bundle's messages."""
     for size in ((), (0,), (1, 300), (30522, 1024)):
         shape = tensor_shape_pb2.TensorShapeProto(
             dim=[tensor_shape_pb2.TensorShapeProto.Dim(size=n) for n in size]
         ).SerializeToString()
-        data = tensor_bundle._entry_bytes(Entry(1, size, 0, 0, 0, 7, sliced=False))
+        data = tensor_bundle._encode_entry(Entry(1, size, 0, 0, 0, 7, is_sliced=False))
         assert data == b"\x08\x01\x12" + bytes([len(shape)]) + shape + b"\x35\x07\0\0\0"
-        assert tensor_bundle._entry(data).shape == size
+        assert tensor_bundle._decode_entry(data).shape == size
     version = versions_pb2.VersionDef(producer=1).SerializeToString()
     assert b"\x08\x01\x1a" + bytes([len(version)]) + version == tensor_bundle.HEADER
     assert tensor_bundle.BFLOAT16 == types_pb2.DT_BFLOAT16
     names = {"float32": "FLOAT", "float64": "DOUBLE", "float16": "HALF"}
-    for number, dtype in DTYPES.items():
-        assert number == getattr(types_pb2, f"DT_{names.get(dtype.name, dtype.name.upper())}")
+    for code, dtype in DTYPES.items():
+        assert code == getattr(types_pb2, f"DT_{names.get(dtype.name, dtype.name.upper())}")
 
 
 @pytest.mark.parametrize("byteorder", "<>")
@@ -84,11 +83,11 @@ def test_several_data_files_of_either_byte_order(tmp_path, byteorder):
         rounded.view(torch.int16).numpy().astype(f"{byteorder}i2").tobytes(),
     ]
     entries = {
-        "exact": Entry(1, (7,), 0, 0, 28, masked_crc32c(parts[0]), sliced=False),
-        "rounded": Entry(14, (7,), 1, 2, 14, masked_crc32c(parts[1]), sliced=False),
+        "exact": Entry(1, (7,), 0, 0, 28, masked_crc32c(parts[0]), is_sliced=False),
+        "rounded": Entry(14, (7,), 1, 2, 14, masked_crc32c(parts[1]), is_sliced=False),
     }
-    header = tensor_bundle._field(1, 2) + tensor_bundle._field(2, int(byteorder == ">"))
-    write_by_hand(prefix, [parts[0], b"__" + parts[1]], entries, header)
+    header = tensor_bundle._encode_field(1, 2) + tensor_bundle._encode_field(2, int(byteorder == ">"))
+    write_checkpoint(prefix, [parts[0], b"__" + parts[1]], entries, header)
     bundle = read_bundle(prefix)
     np.testing.assert_array_equal(bundle.read("exact"), values.numpy())
     np.testing.assert_array_equal(bundle.read("rounded"), rounded.float().numpy())
@@ -97,33 +96,31 @@ def test_several_data_files_of_either_byte_order(tmp_path, byteorder):
         read_bundle(prefix).read("rounded")
 
 
-def test_what_cannot_be_read_is_named(tmp_path):
+def test_unsupported_tensors_are_rejected_when_read(tmp_path):
     prefix = tmp_path / "model.ckpt"
-    entries = {
-        "graph": Entry(7, (), 0, 0, 3, 0, sliced=False),
-        "table": Entry(1, (4,), 0, 0, 16, 0, sliced=True),
-    }
-    write_by_hand(prefix, [b"abc"], {"graph": entries["graph"]})
+    text = Entry(7, (), 0, 0, 3, 0, is_sliced=False)
+    partitioned = Entry(1, (4,), 0, 0, 16, 0, is_sliced=True)
+    write_checkpoint(prefix, [b"abc"], {"graph": text})
     items = read_table(index_path(prefix))
-    piece = (b"\0\1table", b"\x08\x01")  # the key of a piece is no name
-    sliced = tensor_bundle._entry_bytes(entries["table"]) + tensor_bundle._field(7, b"")
-    write_table(index_path(prefix), [items[0], piece, items[1], (b"table", sliced)])
+    slice_item = (b"\0\1table", b"\x08\x01")  # the key of a slice is not the name of a tensor
+    sliced = tensor_bundle._encode_entry(partitioned) + tensor_bundle._encode_field(7, b"")
+    write_table(index_path(prefix), [items[0], slice_item, items[1], (b"table", sliced)])
     bundle = read_bundle(prefix)
     assert list(bundle.entries) == ["graph", "table"]
-    with pytest.raises(ModelError, match="graph has TensorFlow's type number 7"):
+    with pytest.raises(ModelError, match="graph has TensorFlow's type 7"):
         bundle.read("graph")
     with pytest.raises(ModelError, match="table is partitioned"):
         bundle.read("table")
 
 
 @pytest.mark.parametrize("items", [[], [(b"key", b"of LevelDB")], [(b"", b"\x08\x01"), (b"name", b"\x0e")]])
-def test_other_tables_are_refused(tmp_path, items):
+def test_other_tables_are_rejected(tmp_path, items):
     write_table(tmp_path / "db.index", items)
-    with pytest.raises(ModelError, match="not of a TensorFlow checkpoint"):
+    with pytest.raises(ModelError, match=r"not the index of a TensorFlow checkpoint \("):
         read_bundle(tmp_path / "db")
 
 
-def outcome(prefix):
+def read_or_message(prefix):
     try:
         bundle = read_bundle(prefix)
         return {name: bundle.read(name) for name in bundle.entries}
@@ -131,31 +128,31 @@ def outcome(prefix):
         return str(error)
 
 
-def test_damage_is_noticed_or_does_not_matter(tmp_path):
+def test_damage_is_detected_or_harmless(tmp_path):
     prefix = tmp_path / "model.ckpt"
     tensors = {name: TENSORS[name] for name in ("bert/kernel", "bert/bias", "global_step")}
     write_bundle(prefix, tensors)
     data_path = tmp_path / "model.ckpt.data-00000-of-00001"
     for path in (index_path(prefix), data_path):
-        whole = path.read_bytes()
-        for changed in damaged(whole):
-            path.write_bytes(changed)
-            result = outcome(prefix)
+        original = path.read_bytes()
+        for damaged in damaged_versions(original):
+            path.write_bytes(damaged)
+            result = read_or_message(prefix)
             if isinstance(result, str):
                 assert result.startswith(f"{path}: ")
             else:
-                assert path != data_path  # of the data every byte matters
+                assert path != data_path  # no byte of the data is harmless
                 assert all(np.array_equal(result[name], tensors[name]) for name in tensors)
-        path.write_bytes(whole)
+        path.write_bytes(original)
 
 
-@pytest.mark.parametrize("cut", [True, False])
-def test_a_damaged_tensor_is_named(tmp_path, cut):
+@pytest.mark.parametrize("truncated", [True, False])
+def test_damage_error_names_the_tensor(tmp_path, truncated):
     write_bundle(tmp_path / "model.ckpt", TENSORS)
     path = tmp_path / "model.ckpt.data-00000-of-00001"
     data = path.read_bytes()
-    path.write_bytes(data[:-1] if cut else data[:-1] + bytes([data[-1] ^ 1]))
+    path.write_bytes(data[:-1] if truncated else data[:-1] + bytes([data[-1] ^ 1]))
     bundle = read_bundle(tmp_path / "model.ckpt")
     bundle.read("bert/kernel")
-    with pytest.raises(ModelError, match="cut off in half" if cut else "half is damaged"):
+    with pytest.raises(ModelError, match="truncated in half" if truncated else "half is damaged"):
         bundle.read("half")

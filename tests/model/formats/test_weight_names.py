@@ -1,4 +1,4 @@
-"""The table of names is a bijection, for every head, with Hugging Face's names and with TensorFlow's."""
+"""The table of weight names is a bijection for every head, in both formats."""
 
 from typing import get_args
 
@@ -8,15 +8,26 @@ import transformers
 from tests.parity.transformers_peer import SHAPE
 
 from bertie.model.config import BertConfig
-from bertie.model.formats.weight_names import NAMES, TENSORFLOW_NAMES, tensorflow_names, their_names
+from bertie.model.formats.weight_names import (
+    HUGGING_FACE_NAMES,
+    TENSORFLOW_NAMES,
+    hugging_face_names,
+    tensorflow_names,
+)
 from bertie.model.heads import EncoderModel, Model
 
 CONFIG = BertConfig(**SHAPE)
-KINDS = pytest.mark.parametrize("kind", get_args(Model | EncoderModel), ids=lambda kind: kind.architecture)
+ALL_MODELS = pytest.mark.parametrize(
+    "model", get_args(Model | EncoderModel), ids=lambda model: model.architecture
+)
 
 # By hand from google-research/bert: modeling.py, run_pretraining.py, run_classifier.py, run_squad.py.
 LAYER = [
-    *(f"attention/self/{part}/{kind}" for part in ("query", "key", "value") for kind in ("kernel", "bias")),
+    *(
+        f"attention/self/{module}/{parameter}"
+        for module in ("query", "key", "value")
+        for parameter in ("kernel", "bias")
+    ),
     "attention/output/dense/kernel",
     "attention/output/dense/bias",
     "attention/output/LayerNorm/gamma",
@@ -46,7 +57,7 @@ MASKED_LM = {
 }
 NEXT_SENTENCE = {"cls/seq_relationship/output_weights", "cls/seq_relationship/output_bias"}
 CLASSIFIER = {"output_weights", "output_bias"}
-GOOGLE = {
+TENSORS_AFTER_THE_ENCODER = {
     "BertModel": POOLER,
     "BertForPreTraining": POOLER | MASKED_LM | NEXT_SENTENCE,
     "BertForMaskedLM": MASKED_LM,
@@ -59,47 +70,48 @@ GOOGLE = {
 }
 
 
-def ours(kind):
+def state_dict(model):
     with torch.device("meta"):
-        return kind(CONFIG, **labels_of(kind)).state_dict()
+        return model(CONFIG, **num_labels_of(model)).state_dict()
 
 
-def labels_of(kind):
-    return {"num_labels": 3} if "Classification" in kind.architecture else {}
+def num_labels_of(model):
+    return {"num_labels": 3} if "Classification" in model.architecture else {}
 
 
-@KINDS
-def test_every_weight_of_theirs_is_one_of_ours(kind):
+@ALL_MODELS
+def test_names_equal_the_parameters_of_transformers(model):
     with torch.device("meta"):
-        config = transformers.BertConfig(**SHAPE, **labels_of(kind))
-        theirs = getattr(transformers, kind.architecture)(config)
-    prefix = "bert." if kind is EncoderModel else ""
-    # The tied decoder is not a weight of its own.
-    expected = {prefix + name: weight.shape for name, weight in theirs.named_parameters()}
-    found = {}
-    for name, weight in ours(kind).items():
-        for their_name, part in zip(their_names(name), weight.chunk(len(their_names(name))), strict=True):
-            assert their_name not in found
-            found[their_name] = part.shape
-    assert found == expected
+        config = transformers.BertConfig(**SHAPE, **num_labels_of(model))
+        reference = getattr(transformers, model.architecture)(config)
+    prefix = "bert." if model is EncoderModel else ""
+    # named_parameters has the tied decoder only once.
+    expected = {prefix + name: weight.shape for name, weight in reference.named_parameters()}
+    actual = {}
+    for name, weight in state_dict(model).items():
+        names = hugging_face_names(name)
+        for stored_name, part in zip(names, weight.chunk(len(names)), strict=True):
+            assert stored_name not in actual
+            actual[stored_name] = part.shape
+    assert actual == expected
 
 
-@KINDS
-def test_every_tensor_of_googles_is_one_of_ours(kind):
-    found = [their_name for name in ours(kind) for their_name in tensorflow_names(name)]
-    assert sorted(found) == sorted(ENCODER | GOOGLE[kind.architecture])
+@ALL_MODELS
+def test_names_equal_the_tensors_of_google(model):
+    actual = [tensor_name for name in state_dict(model) for tensor_name in tensorflow_names(name)]
+    assert sorted(actual) == sorted(ENCODER | TENSORS_AFTER_THE_ENCODER[model.architecture])
 
 
-@pytest.mark.parametrize("table", [NAMES, TENSORFLOW_NAMES])
-def test_no_two_of_ours_have_a_name_of_theirs_in_common(table):
-    theirs = [name for names in table.values() for name in names]
-    assert len(theirs) == len(set(theirs))
+@pytest.mark.parametrize("table", [HUGGING_FACE_NAMES, TENSORFLOW_NAMES])
+def test_no_stored_name_occurs_twice(table):
+    stored_names = [stored_name for names in table.values() for stored_name in names]
+    assert len(stored_names) == len(set(stored_names))
 
 
-def test_what_we_stack_is_in_the_same_order_in_both():
-    assert their_names("bert.layers.11.qkv.weight") == tuple(
-        f"bert.encoder.layer.11.attention.self.{part}.weight" for part in ("query", "key", "value")
+def test_query_key_and_value_have_the_order_of_qkv():
+    assert hugging_face_names("bert.layers.11.qkv.weight") == tuple(
+        f"bert.encoder.layer.11.attention.self.{module}.weight" for module in ("query", "key", "value")
     )
     assert tensorflow_names("bert.layers.11.qkv.bias") == tuple(
-        f"bert/encoder/layer_11/attention/self/{part}/bias" for part in ("query", "key", "value")
+        f"bert/encoder/layer_11/attention/self/{module}/bias" for module in ("query", "key", "value")
     )

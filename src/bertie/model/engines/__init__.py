@@ -1,1 +1,1 @@
-"""Engines: what computes a model."""
+"""Engines: torch and ONNX Runtime behind one protocol."""

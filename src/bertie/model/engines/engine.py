@@ -1,4 +1,7 @@
-"""What computes a model: torch, or ONNX Runtime where there is no torch. All else is done once, in numpy."""
+"""The protocol of an engine: a model in memory that computes batches.
+
+Code around an engine works on numpy arrays, so that exported models run without torch.
+"""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -12,27 +15,28 @@ Float32s = npt.NDArray[np.float32]
 
 
 class Engine(Protocol):
-    """A model in memory. What it is given is one batch.
+    """A model in memory; each method runs it on one batch of N sequences and T tokens.
 
-    architecture  the `transformers` class, which names the head
-    max_tokens    so many tokens at a time it computes best
+    architecture      the class of `transformers` with the same weights; it determines the head
+    max_batch_tokens  the largest number of tokens in a batch that does not slow the engine down
     """
 
     architecture: str
-    max_tokens: int
+    max_batch_tokens: int
 
     def logits(self, batch: Sequences) -> Float32s:
-        """What the head says of each sequence, (N, labels), or of each token, (T, labels).
+        """Return the head's logits, (N, labels) or (T, labels).
 
-        Of a pre-training model those of the next sentence.
+        A pre-training model returns its next-sentence logits, (N, 2).
         """
 
     def masked_lm_logits(self, batch: Sequences, masked_positions: Int64s) -> Float32s:
-        """What could stand at some places of the batch's tokens: (M, V)."""
+        """Return the masked-LM logits of the tokens at `masked_positions`, (M, V)."""
 
     def hidden_states(self, batch: Sequences, layers: Sequence[int]) -> list[Float32s]:
-        """For each layer what it says of the tokens, (T, H); 0 is the output of the embeddings.
+        """Return the output of each of `layers`, (T, H); layer 0 is the embeddings.
 
         Raises:
-            ModelError: an exported model has only the last one, and only without a head.
+            ModelError: the model is exported, and it has a head or `layers` contains a layer other
+                than the last.
         """

@@ -1,4 +1,4 @@
-"""What a run computes on and in: the device, the precision, how much it keeps for the backward pass."""
+"""Settings of the hardware: device, precision and memory."""
 
 from typing import Literal, Self
 
@@ -9,19 +9,19 @@ from bertie.base.settings import Settings
 
 
 class Hardware(Settings):
-    """Settings that every run has, with `resolved` for what only the machine can tell."""
+    """Hardware settings of a run; `resolved` fills in `auto` for this machine."""
 
-    device: str = "auto"  # a CUDA device where there is one, otherwise the processor
-    # Of the matrix products in training, where the hardware multiplies bfloat16 faster: weights, moments,
-    # norms and losses are float32 always.
+    device: str = "auto"  # CUDA if available, otherwise the CPU
+    # Precision of matrix products in training: `auto` is bfloat16 where the hardware multiplies it
+    # faster. Weights, moments, norms and losses are always float32.
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    gradient_checkpointing: bool = False  # compute each layer twice instead of keeping what is in it
+    gradient_checkpointing: bool = False  # recompute each layer in the backward pass to save memory
 
     def resolved(self) -> Self:
-        """These settings without `auto`.
+        """Return these settings with `auto` replaced by values that suit this machine.
 
         Raises:
-            SettingsError: there is no such device.
+            SettingsError: this machine does not have the device.
         """
         device = self.device
         if device == "auto":
@@ -30,30 +30,31 @@ class Hardware(Settings):
             kind = torch.empty(0, device=device).device.type
         except (RuntimeError, AssertionError):  # torch raises either
             raise SettingsError(
-                f"device = {device!r}: this machine has none; use cpu, or cuda where there is one"
+                f"device = {device!r}: not available on this machine; use cpu, or cuda if it has a GPU"
             ) from None
         precision = self.precision
         if precision == "auto":
             if kind == "cuda":
-                fast = torch.cuda.is_bf16_supported(including_emulation=False)
+                is_fast = torch.cuda.is_bf16_supported(including_emulation=False)
             else:
-                fast = torch.cpu._is_avx512_bf16_supported()
-            precision = "bfloat16" if fast else "float32"
+                is_fast = torch.cpu._is_avx512_bf16_supported()
+            precision = "bfloat16" if is_fast else "float32"
         return self.model_copy(update={"device": device, "precision": precision})
 
-    def exact(self) -> "Hardware":
-        """The same device, in float32: what is judged or answered."""
+    def in_float32(self) -> "Hardware":
+        """Return settings for the same device in float32, for evaluation and inference."""
         return Hardware(device=self.device, precision="float32")
 
     @property
-    def evaluation_tokens(self) -> int:
-        """So many tokens at a time where nothing is learnt.
+    def inference_batch_tokens(self) -> int:
+        """The largest number of tokens per batch in inference.
 
-        On a CPU what they take has to stay in its cache: with 6 × 384, 2,048 were 15 % faster than 8,192.
+        On a CPU, a batch should stay in the cache: with 6 layers of hidden size 384, batches of
+        2,048 tokens were 15 % faster than batches of 8,192.
         """
         return 2048 if torch.device(self.device).type == "cpu" else 32768
 
     def autocast(self) -> torch.autocast:
-        """The context in which forward passes run."""
+        """Return the context for forward passes in `precision`."""
         kind = torch.device(self.device).type
         return torch.autocast(kind, torch.bfloat16, enabled=self.precision == "bfloat16")

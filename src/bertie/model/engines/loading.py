@@ -1,4 +1,4 @@
-"""A model directory -> what computes it."""
+"""Load a model directory into the engine that runs it."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,31 +13,33 @@ Precision = Literal["float32", "bfloat16"]
 
 
 class LoadedEngine(NamedTuple):
-    """A model in memory, and what its directory says of it."""
+    """A model in memory, and the metadata of its directory."""
 
     engine: Engine
     metadata: ModelMetadata
 
 
 def load_engine(path: Path, device: str = "auto", precision: Precision = "float32") -> LoadedEngine:
-    """Read a model directory: in ONNX Runtime where it was exported, otherwise in torch.
+    """Load a model directory: exported models into ONNX Runtime, others into torch.
 
     Raises:
-        ModelError: it is absent, damaged, or not a model's; or what computes it is not installed.
-        SettingsError: there is no such device; an exported model has the processor and its own precision.
+        ModelError: the directory is missing, damaged or not a model directory, or the library that
+            runs the model is not installed.
+        SettingsError: the device is not available, or the model is exported and `device` is not
+            the CPU or `precision` not float32.
     """
     if (path / ONNX_FILE).exists():
         if device not in ("auto", "cpu") or precision != "float32":
             raise SettingsError(
-                f"{path}: an exported model, which computes on the processor in the precision it has; "
-                f"leave --device and --precision out"
+                f"{path}: an exported model runs on the CPU, in the precision of its export; omit device "
+                f"and precision"
             )
         metadata = read_metadata(path)
         return LoadedEngine(OnnxEngine(path, metadata), metadata)
     if not find_spec("torch"):
-        read_metadata(path)  # what is wrong with the directory is told first
+        read_metadata(path)  # report an error in the directory before the missing library
         raise ModelError(f"{path}: this needs torch: pip install 'bertie[train]'")
-    from bertie.model.engines.hardware import Hardware
-    from bertie.model.engines.torch_engine import load_torch  # torch is only needed from here on
+    from bertie.model.engines.hardware import Hardware  # exported models need no torch
+    from bertie.model.engines.torch_engine import load_torch_engine
 
-    return LoadedEngine(*load_torch(path, Hardware(device=device, precision=precision).resolved()))
+    return LoadedEngine(*load_torch_engine(path, Hardware(device=device, precision=precision).resolved()))

@@ -1,4 +1,4 @@
-"""An exported model in ONNX Runtime: no torch. onnx.py writes what is read here."""
+"""Run models that formats/onnx.py exported in ONNX Runtime, without torch."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,12 +15,12 @@ ONNX_FILE = "model.onnx"  # the name that optimum and sentence-transformers look
 
 
 class OnnxEngine:
-    """Computes on the processor. The sequences of a batch are padded to the longest one's length, S."""
+    """An `Engine` on the CPU, which pads the sequences of a batch to the longest, S."""
 
-    max_tokens = 2048  # as torch on a processor: Hardware.evaluation_tokens
+    max_batch_tokens = 2048  # as torch on a CPU: Hardware.inference_batch_tokens
 
     def __init__(self, path: Path, metadata: ModelMetadata) -> None:
-        """Read the graph in a model directory.
+        """Load the graph of a model directory.
 
         Raises:
             ModelError: ONNX Runtime is not installed, or cannot read the file.
@@ -29,18 +29,18 @@ class OnnxEngine:
             import onnxruntime
         except ModuleNotFoundError:
             raise ModelError(
-                f"{path}: an exported model, which needs ONNX Runtime: pip install 'bertie[onnx]'"
+                f"{path}: an exported model needs ONNX Runtime: pip install 'bertie[onnx]'"
             ) from None
         self.architecture = metadata.architecture
         self._path = path
         self._num_hidden_layers = metadata.config.num_hidden_layers
         file = path / ONNX_FILE
         options = onnxruntime.SessionOptions()
-        # Beside other work, threads that wait by spinning took half as long again (docs/onnx.md).
+        # Next to other processes, a batch took half as long again with spinning (docs/onnx.md).
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         try:
             self._session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # its errors have no base of their own
+        except Exception as error:  # ONNX Runtime's errors have no common base class
             reason = str(error).replace("\n", " ")
             raise ModelError(f"{file}: ONNX Runtime cannot read it ({reason}); export it again") from None
         self.outputs = [value.name for value in self._session.get_outputs()]
@@ -51,8 +51,8 @@ class OnnxEngine:
             case "BertForPreTraining":
                 (logits,), _ = self._run(batch, "seq_relationship_logits")
             case "BertForQuestionAnswering":
-                ends, mask = self._run(batch, "start_logits", "end_logits")
-                logits = np.stack(ends, axis=-1)[mask]
+                starts_and_ends, mask = self._run(batch, "start_logits", "end_logits")
+                logits = np.stack(starts_and_ends, axis=-1)[mask]
             case "BertForTokenClassification":
                 (logits,), mask = self._run(batch, "logits")
                 logits = logits[mask]
@@ -71,20 +71,24 @@ class OnnxEngine:
         """See `Engine`."""
         if "last_hidden_state" not in self.outputs or {*layers} != {self._num_hidden_layers}:
             raise ModelError(
-                f"{self._path}: an exported {self.architecture} gives {', '.join(self.outputs)} alone; "
-                f"take the directory that it was exported from"
+                f"{self._path}: an exported {self.architecture} outputs only {', '.join(self.outputs)}; "
+                f"use the model directory that it was exported from"
             )
         (hidden,), mask = self._run(batch, "last_hidden_state")
         return [hidden[mask]] * len(layers)
 
     def _run(self, batch: Sequences, *outputs: str) -> tuple[list[Float32s], npt.NDArray[np.bool_]]:
-        """Some outputs, each (N, …) or (N, S, …), and where in (N, S) there are tokens."""
+        """Run the graph on a batch.
+
+        Returns:
+            The named outputs, each (N, …) or (N, S, …), and the mask of the tokens, (N, S).
+        """
         lengths = np.diff(batch.bounds)
         mask = np.arange(lengths.max()) < lengths[:, None]  # (N, S)
-        values = {"attention_mask": mask.astype(np.int64)}
+        inputs = {"attention_mask": mask.astype(np.int64)}
         for name in ("input_ids", "token_type_ids"):
-            values[name] = np.zeros(mask.shape, dtype=np.int64)
-            values[name][mask] = getattr(batch, name)
+            inputs[name] = np.zeros(mask.shape, dtype=np.int64)
+            inputs[name][mask] = getattr(batch, name)
         if self.architecture == "BertForMultipleChoice":  # takes (examples, choices, S)
-            values = {name: value[:, None] for name, value in values.items()}
-        return self._session.run(outputs, values), mask
+            inputs = {name: values[:, None] for name, values in inputs.items()}
+        return self._session.run(outputs, inputs), mask

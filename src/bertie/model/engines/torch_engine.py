@@ -1,4 +1,4 @@
-"""A model in torch, as an engine."""
+"""Run a model of any architecture in torch."""
 
 from collections.abc import Sequence
 from itertools import islice
@@ -17,15 +17,15 @@ from bertie.model.sequences import Int64s, Sequences
 
 
 class TorchEngine:
-    """Computes where the model is. The model is in evaluation mode from now on.
+    """An `Engine` on the device of a model.
 
-    model  the network itself
+    model  the network, switched to evaluation mode
     """
 
     def __init__(self, model: Model | EncoderModel, hardware: Hardware) -> None:
         self.model = model.eval()
         self.architecture = model.architecture
-        self.max_tokens = hardware.evaluation_tokens
+        self.max_batch_tokens = hardware.inference_batch_tokens
         self._hardware = hardware
         self._device = next(model.parameters()).device
 
@@ -34,34 +34,39 @@ class TorchEngine:
         """See `Engine`."""
         with self._hardware.autocast():
             if isinstance(self.model, PreTrainingModel):
-                return _numpy(self.model.next_sentence(self.model.bert.pooled(self._packed(batch))))
-            return _numpy(self.model(self._packed(batch)))
+                return _to_numpy(self.model.next_sentence(self.model.bert.pool(self._pack(batch))))
+            return _to_numpy(self.model(self._pack(batch)))
 
     @torch.inference_mode()
     def masked_lm_logits(self, batch: Sequences, masked_positions: Int64s) -> Float32s:
         """See `Engine`."""
         with self._hardware.autocast():
-            logits = self.model(self._packed(batch, masked_positions))
-        return _numpy(logits[0] if isinstance(self.model, PreTrainingModel) else logits)
+            logits = self.model(self._pack(batch, masked_positions))
+        return _to_numpy(logits[0] if isinstance(self.model, PreTrainingModel) else logits)
 
     @torch.inference_mode()
     def hidden_states(self, batch: Sequences, layers: Sequence[int]) -> list[Float32s]:
         """See `Engine`."""
         with self._hardware.autocast():
-            outputs = list(islice(self.model.bert.layer_outputs(self._packed(batch)), max(layers) + 1))
-        return [_numpy(outputs[layer]) for layer in layers]
+            outputs = list(islice(self.model.bert.hidden_states(self._pack(batch)), max(layers) + 1))
+        return [_to_numpy(outputs[layer]) for layer in layers]
 
-    def _packed(self, batch: Sequences, masked_positions: Int64s | None = None) -> PackedBatch:
+    def _pack(self, batch: Sequences, masked_positions: Int64s | None = None) -> PackedBatch:
         return pack(*batch, masked_positions=masked_positions).to(self._device)
 
 
-def load_torch(path: Path, hardware: Hardware) -> tuple[TorchEngine, ModelMetadata]:
-    """Read a model directory onto a device. Raises as `load_model`."""
+def load_torch_engine(path: Path, hardware: Hardware) -> tuple[TorchEngine, ModelMetadata]:
+    """Load a model directory onto the device of `hardware`.
+
+    Raises:
+        DataError: see `load_model`.
+        ModelError: see `load_model`.
+    """
     model, metadata = load_model(path)
     model.to(hardware.device)
     return TorchEngine(model, hardware), metadata
 
 
-def _numpy(values: Tensor) -> Float32s:
+def _to_numpy(values: Tensor) -> Float32s:
     array: Float32s = values.float().cpu().numpy()
     return array

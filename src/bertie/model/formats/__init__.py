@@ -1,1 +1,1 @@
-"""Model directories, and the formats of other libraries."""
+"""Model directories, and the checkpoint formats of other libraries."""

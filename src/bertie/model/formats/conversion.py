@@ -1,4 +1,7 @@
-"""A model from any layout to any other."""
+"""Convert models between the layouts of different libraries.
+
+bertie and Hugging Face share a layout; sentence-transformers and google-research/bert have others.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +10,7 @@ from typing import Literal
 from bertie.base.errors import SettingsError
 from bertie.model.formats import tensorflow
 from bertie.model.formats.directory import ModelMetadata
-from bertie.model.formats.sentence_transformers import Embedding
+from bertie.model.formats.sentence_transformers import EmbeddingConfig
 from bertie.model.formats.weights import load_model, save_model
 from bertie.model.heads import EncoderModel, Model
 from bertie.text.tokenizer import Tokenizer
@@ -18,24 +21,26 @@ Layout = Literal["bertie", "huggingface", "sentence-transformers", "tensorflow"]
 def convert(
     source: Path, output: Path, layout: Layout, allow_pickle: bool = False, lowercase: bool | None = None
 ) -> ModelMetadata:
-    """Write the model in `source` to `output`, which is whole or not there.
+    """Write the model in `source` to `output`, atomically, in another layout.
 
     Args:
         source: a model in any layout.
         output: the new directory.
-        layout: what it is written as.
-        allow_pickle: see `read_weights`.
-        lowercase: whether text is lower-cased; as `source` says, or as it is told, if not given.
+        layout: the layout of `output`. "bertie" and "huggingface" are the same;
+            "sentence-transformers" and "tensorflow" are described in the modules of these names.
+        allow_pickle: also read `pytorch_model.bin`; see `read_weights`.
+        lowercase: whether the tokenizer lower-cases text; None keeps the setting of `source`.
 
     Returns:
-        What was written.
+        The metadata of the written model.
 
     Raises:
-        ModelError: there is no model, or it cannot be read.
-        SettingsError: `output` is there already.
+        DataError: a JSON file in `source` is damaged.
+        ModelError: there is no model in `source`, it cannot be read, or `layout` cannot hold it.
+        SettingsError: `output` exists.
     """
     if output.exists():
-        raise SettingsError(f"{output}: already there; name another directory, or remove it")
+        raise SettingsError(f"{output}: already exists; name another directory, or remove it")
     model, metadata = load_any(source, allow_pickle)
     if lowercase is not None:
         old = metadata.tokenizer
@@ -45,7 +50,7 @@ def convert(
         tensorflow.save_model(output, model, metadata)
         return metadata
     if layout == "sentence-transformers":
-        model, metadata = _encoder(model, metadata)
+        model, metadata = _remove_head(model, metadata)
     card = f"# {output.name}\n\nConverted by bertie from {source.name}.\n"
     if (readme := source / "README.md").is_file():
         card = readme.read_text(encoding="utf-8", errors="replace")
@@ -54,25 +59,31 @@ def convert(
 
 
 def load_any(source: Path, allow_pickle: bool = False) -> tuple[Model | EncoderModel, ModelMetadata]:
-    """Read a model in any layout; see `load_model` and `tensorflow.load_model`."""
-    if is_tensorflow(source):
+    """Load a model in any layout.
+
+    See `weights.load_model` and `tensorflow.load_model`.
+    """
+    if is_tensorflow_checkpoint(source):
         return tensorflow.load_model(source)
     return load_model(source, allow_pickle)
 
 
-def is_tensorflow(path: Path) -> bool:
-    """Whether a path is an original checkpoint: its folder, or the prefix of its files."""
+def is_tensorflow_checkpoint(path: Path) -> bool:
+    """Return whether a path is a checkpoint of google-research/bert.
+
+    Such a path is the checkpoint's folder, or the prefix of its files.
+    """
     if path.is_dir():
-        others = [*path.glob("*.safetensors"), *path.glob("*.bin")]
-        return any(path.glob("*.index")) and not others
+        has_other_weights = any(path.glob("*.safetensors")) or any(path.glob("*.bin"))
+        return any(path.glob("*.index")) and not has_other_weights
     return path.with_name(f"{path.name}.index").exists()
 
 
-def _encoder(model: Model | EncoderModel, metadata: ModelMetadata) -> tuple[EncoderModel, ModelMetadata]:
-    """The encoder alone, which embeds."""
+def _remove_head(model: Model | EncoderModel, metadata: ModelMetadata) -> tuple[EncoderModel, ModelMetadata]:
+    """Return a model's encoder and its metadata, for embedding texts."""
     encoder = EncoderModel(metadata.config)
     encoder.bert = model.bert
-    embedding = metadata.embedding or Embedding()
+    embedding = metadata.embedding or EmbeddingConfig()
     return encoder, ModelMetadata(
         metadata.config,
         encoder.architecture,
@@ -81,5 +92,5 @@ def _encoder(model: Model | EncoderModel, metadata: ModelMetadata) -> tuple[Enco
         max_seq_length=metadata.max_seq_length,
         embedding=embedding._replace(max_seq_length=embedding.max_seq_length or metadata.max_seq_length),
         bilstm=metadata.bilstm,
-        embedding_use=metadata.embedding_use,
+        sentence_transformers_config=metadata.sentence_transformers_config,
     )

@@ -1,4 +1,7 @@
-"""A model directory: `config.json`, the tokenizer's files and a card. The weights beside them: weights.py."""
+"""Model directories: `config.json`, the files of the tokenizer and a model card.
+
+weights.py reads and writes the weights beside them.
+"""
 
 import re
 from collections.abc import Mapping
@@ -10,44 +13,45 @@ from typing import Any
 from bertie.base.errors import ModelError
 from bertie.base.files import read_json_object, write_json, write_text
 from bertie.base.settings import Settings
-from bertie.model.config import BERTIE_MODEL_TYPE, BertConfig, ProblemType, read_section
+from bertie.model.config import BertConfig, ProblemType
+from bertie.model.formats.config import BERTIE_MODEL_TYPE, read_config, read_section
 from bertie.model.formats.sentence_transformers import (
-    USE_FILE,
-    Embedding,
-    read_embedding,
-    transformer_folder,
-    write_embedding,
+    SENTENCE_TRANSFORMERS_CONFIG_FILE,
+    EmbeddingConfig,
+    find_transformer_folder,
+    read_embedding_config,
+    write_embedding_config,
 )
 from bertie.text.tokenizer import Tokenizer
-from bertie.text.trie import SUFFIX
+from bertie.text.trie import CONTINUATION_PREFIX
 from bertie.text.vocabulary import Vocabulary
 from bertie.text.wordpiece import split_words
 
 SEQUENCE_CLASSIFIER = "BertForSequenceClassification"
-# Architectures that read one token of a sequence: in `transformers` the first one always.
-POOLED = (
+# Architectures with a vector for a whole sequence. `transformers` always takes it from the first token.
+POOLED_ARCHITECTURES = (
     "BertModel",
     "BertForPreTraining",
     "BertForNextSentencePrediction",
     SEQUENCE_CLASSIFIER,
     "BertForMultipleChoice",
 )
-# Of BertConfig: what training reads and a network does not.
+# Keys of BertConfig that only training reads: two models that differ in them are the same network.
 TRAINING_ONLY_KEYS = {
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
     "initializer_range",
     "position_initializer_range",
 }
-BERTIE_KEYS = ("null_threshold", "max_seq_length")  # in config.json; `transformers` keeps them
+BERTIE_KEYS = ("null_threshold", "max_seq_length")  # in config.json; `transformers` preserves them
 
 
 class HeadConfig(Settings):
-    """What config.json says beside BertConfig, under its keys; the last three are our own."""
+    """The keys of config.json that describe the head; the last three are bertie's own."""
 
     architectures: tuple[str, ...] | None = None
     model_type: str = "bert"
-    num_labels: int = 2  # a key until 2020
+    num_labels: int = 2  # written until 2020
     id2label: dict[int, Any] | None = None
     problem_type: ProblemType | None = None
     null_threshold: float | None = None
@@ -57,20 +61,23 @@ class HeadConfig(Settings):
 
 @dataclass(frozen=True)
 class ModelMetadata:
-    """What a model directory says of its weights.
+    """Everything in a model directory except the weights.
 
-    config        the network's shape
-    architecture  the `transformers` class that the weights belong to, which names the head
-    labels        the classifier's labels, in the order of its logits; empty without a classifier
-    tokenizer     its vocabulary and casing
-    problem_type  what the labels of a text are
-    null_threshold  a question has no answer where the null score exceeds the best answer's by more
-                  (Section 4.3's τ, chosen on dev); None where every question has one
-    max_seq_length  in fine-tuning; None where that is not known
-    embedding     how sentence-transformers embeds with it; None where the directory does not say
-    bilstm        whether a BiLSTM stands between the encoder and the head
-    embedding_use  what sentence-transformers says of it to users, such as prompts and the similarity: it goes
-                  out as it came in
+    config          the network's shape
+    architecture    the class of `transformers` with the same weights; it determines the head
+    labels          a classifier's labels, in the order of its logits; empty without a classifier
+    tokenizer       the tokenizer, with its vocabulary and casing
+    problem_type    the kind of a text's label: one class, several labels or a number
+    null_threshold  how much the null score must exceed the score of the best span for a question to
+                    count as unanswerable (τ in Section 4.3, tuned on dev); None if every
+                    question has an answer
+    max_seq_length  the maximum length in fine-tuning, in tokens; None if unknown
+    embedding       how sentence-transformers embeds texts with the model; None for directories in
+                    other layouts
+    bilstm          whether there is a BiLSTM between the encoder and the head
+    sentence_transformers_config
+                    prompts, similarity function and other settings of sentence-transformers, which
+                    bertie preserves but does not use
     """
 
     config: BertConfig
@@ -80,49 +87,24 @@ class ModelMetadata:
     problem_type: ProblemType = "single_label_classification"
     null_threshold: float | None = None
     max_seq_length: int | None = None
-    embedding: Embedding | None = None
+    embedding: EmbeddingConfig | None = None
     bilstm: bool = False
-    embedding_use: Mapping[str, Any] = field(default_factory=dict)
+    sentence_transformers_config: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def model_type(self) -> str:
-        """That of `transformers`' config.json; our own where `transformers` would compute something else.
+        """The `model_type` of config.json: "bert", or "bertie".
 
-        It knows no BiLSTM, and pools [CLS] of a left-to-right model too, which has seen nothing but itself.
+        `transformers` refuses to load "bertie", so this type marks the models that it would compute
+        incorrectly: `transformers` has no BiLSTM, and it pools [CLS] even in a left-to-right model,
+        where [CLS] attends to no other token.
         """
-        unknown = self.bilstm or (self.config.is_decoder and self.architecture in POOLED)
-        return BERTIE_MODEL_TYPE if unknown else "bert"
-
-
-def check_vocabulary(vocabulary_size: int, config: BertConfig, where: str) -> None:
-    """Raises ModelError where the tokenizer can give ids that the model has no embedding for."""
-    if vocabulary_size > config.vocab_size:
-        raise ModelError(
-            f"{where}: the tokenizer has {vocabulary_size:,} entries, but the model has embeddings for "
-            f"{config.vocab_size:,}; use the tokenizer that the model was trained with"
-        )
-
-
-def check_same_network(path: Path, config: BertConfig, tokenizer: Tokenizer) -> None:
-    """Raises ModelError where the model in `path` reads other ids, or is another network than a run's."""
-    theirs = read_metadata(path)
-    whole = Tokenizer.load(transformer_folder(path))  # with what no text has and it has no embeddings for
-    if tokenizer.fingerprint not in (theirs.tokenizer.fingerprint, whole.fingerprint):
-        raise ModelError(
-            f"{path}: its tokenizer is not the one that the corpus was prepared with; prepare the corpus "
-            f"with --tokenizer {path}"
-        )
-    ours = config.model_dump()
-    values = theirs.config.model_dump(exclude=TRAINING_ONLY_KEYS)
-    other = {key: value for key, value in values.items() if value != ours[key]}
-    if other:
-        told = ", ".join(f"{key} is {value!r} there and {ours[key]!r} here" for key, value in other.items())
-        advice = " ".join(f"--set model.{key}={value}" for key, value in other.items())
-        raise ModelError(f"{path}: not the network of this run's settings: {told}; give {advice}")
+        is_unknown = self.bilstm or (self.config.is_decoder and self.architecture in POOLED_ARCHITECTURES)
+        return BERTIE_MODEL_TYPE if is_unknown else "bert"
 
 
 def write_metadata(path: Path, metadata: ModelMetadata, card: str) -> None:
-    """Write all of a model directory but its weights; `transformers` reads it as it is."""
+    """Write a model directory except its weights. `transformers` reads it as it is."""
     values = {
         "architectures": [metadata.architecture],
         "model_type": metadata.model_type,
@@ -130,7 +112,7 @@ def write_metadata(path: Path, metadata: ModelMetadata, card: str) -> None:
         "pad_token_id": metadata.tokenizer.vocabulary.pad_id,
         "tie_word_embeddings": True,
     }
-    # `transformers` takes the number of outputs from the names: a regression has one.
+    # `transformers` takes the number of outputs from the number of labels: a regression has one.
     labels = metadata.labels or ("LABEL_0",) * (metadata.problem_type == "regression")
     if labels:
         values["id2label"] = {str(i): label for i, label in enumerate(labels)}
@@ -145,105 +127,177 @@ def write_metadata(path: Path, metadata: ModelMetadata, card: str) -> None:
     write_json(path / "config.json", values)
     metadata.tokenizer.save(path, metadata.config.max_position_embeddings)
     if metadata.embedding:
-        write_embedding(path, metadata.embedding, metadata.config.hidden_size)
-    if metadata.embedding_use:
-        write_json(path / USE_FILE, metadata.embedding_use)
+        write_embedding_config(path, metadata.embedding, metadata.config.hidden_size)
+    if metadata.sentence_transformers_config:
+        write_json(path / SENTENCE_TRANSFORMERS_CONFIG_FILE, metadata.sentence_transformers_config)
     write_text(path / "README.md", card)
 
 
-def read_metadata(path: Path, architecture: str | None = None, fit: bool = True) -> ModelMetadata:
-    """Read what `write_metadata`, `transformers` or sentence-transformers wrote.
+def read_metadata(
+    path: Path, default_architecture: str = "BertModel", trim_vocabulary: bool = True
+) -> ModelMetadata:
+    """Read the metadata of a model directory: everything except its weights.
 
     Args:
-        path: the directory.
-        architecture: what to take for one where config.json names none; BertModel if not given.
-        fit: whether the tokenizer is to fit the model; see `fit_tokenizer`.
+        path: a directory that `write_metadata`, `transformers` or sentence-transformers wrote.
+        default_architecture: the architecture if config.json names none.
+        trim_vocabulary: whether the tokenizer must fit the model, and drops unreachable entries
+            that have no embeddings; see `trim_tokenizer`.
 
     Raises:
-        ModelError: the directory is absent or not a model's, or its tokenizer does not fit the model.
+        DataError: a JSON file is damaged.
+        ModelError: the directory is missing or not a model directory, its model is not supported,
+            or its tokenizer does not fit the model.
     """
-    if not path.is_dir():
-        found = "a file, not a" if path.exists() else "no such"
-        raise ModelError(f"{path}: {found} model directory{'' if path.exists() else _download(path)}")
-    folder = transformer_folder(path)
-    file = config_file(folder)
-    if not file.is_file():
-        run = path / "model"
-        advice = f"; the model of this run is {run}" if run.is_dir() else ""
-        raise ModelError(f"{folder}: not a model directory: it has no config.json{advice}")
-    config, head = BertConfig.load(file), read_section(HeadConfig, file)
+    folder = _require_model_folder(path)
+    file = find_config_file(folder)
+    config, head = read_config(file), read_section(HeadConfig, file)
     tokenizer = Tokenizer.load(folder)
-    architecture = (head.architectures or [architecture or "BertModel"])[0]
-    labels = _labels(architecture, head)
-    # What `transformers` takes where the file does not say.
-    usual: ProblemType = "regression" if len(labels) == 1 else "single_label_classification"
-    problem_type = head.problem_type or usual
+    architecture = (head.architectures or [default_architecture])[0]
+    labels = _read_labels(architecture, head)
+    problem_type = head.problem_type or _default_problem_type(labels)
     if architecture == SEQUENCE_CLASSIFIER and problem_type == "regression" and len(labels) > 1:
         raise ModelError(
-            f"{file}: a regression with {len(labels)} outputs, but bertie knows one number for a text; use "
+            f"{file}: a regression with {len(labels)} outputs; bertie supports one output, so use "
             f"`transformers` for this model"
         )
     metadata = ModelMetadata(
         config,
         architecture,
         labels,
-        fit_tokenizer(tokenizer, config, str(folder)) if fit else tokenizer,
+        trim_tokenizer(tokenizer, config, str(folder)) if trim_vocabulary else tokenizer,
         problem_type,
         head.null_threshold,
         head.max_seq_length,
-        read_embedding(path, config.max_position_embeddings),
+        read_embedding_config(path, config.max_position_embeddings),
         head.bilstm,
-        read_json_object(path / USE_FILE),
+        read_json_object(path / SENTENCE_TRANSFORMERS_CONFIG_FILE),
     )
     if head.model_type != metadata.model_type:
         raise ModelError(
-            f"{file}: a left-to-right {architecture} that reads [CLS], which has seen no "
-            f"other token; here the last one is read: fine-tune the model with `bertie finetune`"
+            f"{file}: a left-to-right {architecture} that pools [CLS], which attends to no other token; "
+            f"bertie pools the last token, so fine-tune the model again with `bertie finetune`"
         )
     return metadata
 
 
-def config_file(folder: Path) -> Path:
-    """The file of BertConfig; pytorch-pretrained-bert called it as google does until 2019."""
+def check_matches_run(path: Path, config: BertConfig, tokenizer: Tokenizer) -> None:
+    """Check that a model has the tokenizer and the network of a run.
+
+    Args:
+        path: the directory of the initial model.
+        config: the model settings of the run. Dropout and initialization may differ from the
+            model's.
+        tokenizer: the tokenizer of the corpus.
+
+    Raises:
+        ModelError: the tokenizer or the network differs; the message says how to adapt the run.
+    """
+    metadata = read_metadata(path)
+    untrimmed = Tokenizer.load(find_transformer_folder(path))
+    if tokenizer.fingerprint not in (metadata.tokenizer.fingerprint, untrimmed.fingerprint):
+        raise ModelError(
+            f"{path}: the corpus was prepared with a different tokenizer; prepare it again with "
+            f"the tokenizer {path}"
+        )
+    settings = config.model_dump()
+    values = metadata.config.model_dump(exclude=TRAINING_ONLY_KEYS)
+    mismatches = {key: value for key, value in values.items() if value != settings[key]}
+    if mismatches:
+        differences = ", ".join(
+            f"{key} is {value!r} in the model and {settings[key]!r} in the settings"
+            for key, value in mismatches.items()
+        )
+        options = " ".join(f"--set model.{key}={value}" for key, value in mismatches.items())
+        raise ModelError(
+            f"{path}: model config does not match the run's settings: {differences}; pass {options}"
+        )
+
+
+def find_config_file(folder: Path) -> Path:
+    """Return `config.json`, or `bert_config.json` if only that exists.
+
+    pytorch-pretrained-bert used google's name, `bert_config.json`, until 2019.
+    """
     file = folder / "bert_config.json"
     return file if file.exists() and not (folder / "config.json").exists() else folder / "config.json"
 
 
-def names_architecture(folder: Path) -> bool:
-    """Whether a folder's config says what the model is, as it does since 2019."""
-    return bool(read_json_object(config_file(folder)).get("architectures"))
+def has_architecture(folder: Path) -> bool:
+    """Return whether a folder's config names the architecture.
+
+    `transformers` has written it since 2019.
+    """
+    return bool(read_json_object(find_config_file(folder)).get("architectures"))
 
 
-def _download(path: Path) -> str:
-    """What to do where a path that is not there could be a name on the Hugging Face Hub."""
-    if not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", str(path)):
-        return ""
-    return f"; if it is one on the Hugging Face Hub: hf download {path} --local-dir {path}"
+def trim_tokenizer(tokenizer: Tokenizer, config: BertConfig, location: str) -> Tokenizer:
+    """Drop vocabulary entries that have no embedding and that no text can produce.
 
-
-def fit_tokenizer(tokenizer: Tokenizer, config: BertConfig, where: str) -> Tokenizer:
-    """The tokenizer, less what it has beyond the model's embeddings, if no text has it.
-
-    Cut vocabularies of lower-casing models end in upper-case letters, for example.
+    For example, the vocabularies of some lower-casing models end in upper-case letters without
+    embeddings.
 
     Raises:
-        ModelError: a text has some of it.
+        ModelError: a text can produce one of these entries. The message begins with `location`.
     """
     tokens = tokenizer.vocabulary.tokens
-    surplus = [token.removeprefix(SUFFIX) for token in tokens[config.vocab_size :]]
+    surplus = [token.removeprefix(CONTINUATION_PREFIX) for token in tokens[config.vocab_size :]]
     if not surplus:
         return tokenizer
+    # A text can contain a token only if splitting (and lower-casing) the token itself reproduces it.
     codes, bounds = split_words(surplus, tokenizer.lowercase)
-    words = {"".join(map(chr, codes[first:last])) for first, last in pairwise(bounds.tolist())}
+    words = {"".join(map(chr, codes[start:stop])) for start, stop in pairwise(bounds.tolist())}
     if words & {*surplus} or {*tokenizer.added_tokens} & {*surplus}:
-        check_vocabulary(len(tokens), config, where)
-    vocabulary = Vocabulary(tokens[: config.vocab_size], where)
+        check_vocabulary_size(len(tokens), config, location)
+    vocabulary = Vocabulary(tokens[: config.vocab_size], location)
     return Tokenizer(vocabulary, tokenizer.lowercase, tokenizer.max_word_characters, tokenizer.added_tokens)
 
 
-def _labels(architecture: str, head: HeadConfig) -> tuple[str, ...]:
-    """A classifier's labels; `transformers` does not write them where they are two without names."""
+def check_vocabulary_size(vocabulary_size: int, config: BertConfig, location: str) -> None:
+    """Check that the model has an embedding for each entry of the vocabulary.
+
+    Raises:
+        ModelError: it has fewer. The message begins with `location`.
+    """
+    if vocabulary_size > config.vocab_size:
+        raise ModelError(
+            f"{location}: the tokenizer has {vocabulary_size:,} entries, but the model has embeddings for "
+            f"{config.vocab_size:,}; use the tokenizer that the model was trained with"
+        )
+
+
+def _require_model_folder(path: Path) -> Path:
+    """Return the folder with a model's config, or raise ModelError if there is none."""
+    if not path.exists():
+        raise ModelError(f"{path}: no such model directory{_suggest_download(path)}")
+    if not path.is_dir():
+        raise ModelError(f"{path}: a file, not a model directory; name the directory that contains it")
+    folder = find_transformer_folder(path)
+    if not find_config_file(folder).is_file():
+        run_model = path / "model"
+        advice = f"; the model of this run is {run_model}" if run_model.is_dir() else ""
+        raise ModelError(f"{folder}: not a model directory: it has no config.json{advice}")
+    return folder
+
+
+def _suggest_download(path: Path) -> str:
+    """Return advice on downloading a model if `path` looks like a name on the Hub."""
+    if not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", str(path)):
+        return ""
+    return f"; to download a model of the Hugging Face Hub, run: hf download {path} --local-dir {path}"
+
+
+def _read_labels(architecture: str, head: HeadConfig) -> tuple[str, ...]:
+    """Return a classifier's labels, by default LABEL_0, LABEL_1, …
+
+    `transformers` does not write the labels if they are LABEL_0 and LABEL_1.
+    """
     if architecture not in (SEQUENCE_CLASSIFIER, "BertForTokenClassification"):
         return ()
-    names = head.id2label or {number: f"LABEL_{number}" for number in range(head.num_labels)}
-    return tuple(str(names[number]) for number in sorted(names))
+    labels = head.id2label or {index: f"LABEL_{index}" for index in range(head.num_labels)}
+    return tuple(str(labels[index]) for index in sorted(labels))
+
+
+def _default_problem_type(labels: tuple[str, ...]) -> ProblemType:
+    """Return the problem type that `transformers` assumes if config.json has none."""
+    return "regression" if len(labels) == 1 else "single_label_classification"

@@ -1,4 +1,4 @@
-"""What a model directory holds, and whether it fits together."""
+"""Inspect a model: collect facts about it, and check that its files fit together."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,16 +9,27 @@ from bertie.base.errors import ModelError
 from bertie.base.files import read_json_object
 from bertie.model.engines.onnx_engine import ONNX_FILE, OnnxEngine
 from bertie.model.formats import tensorflow
-from bertie.model.formats.conversion import is_tensorflow
-from bertie.model.formats.directory import ModelMetadata, config_file, fit_tokenizer, read_metadata
-from bertie.model.formats.huggingface import TIED, check_tied, weight_files
-from bertie.model.formats.sentence_transformers import transformer_folder
-from bertie.model.formats.weights import POOLER, empty_model, named_weights, read_parts
+from bertie.model.formats.conversion import is_tensorflow_checkpoint
+from bertie.model.formats.directory import (
+    BERTIE_KEYS,
+    ModelMetadata,
+    find_config_file,
+    read_metadata,
+    trim_tokenizer,
+)
+from bertie.model.formats.huggingface import TIED_WEIGHTS, find_weight_files, merge_tied_weights
+from bertie.model.formats.sentence_transformers import find_transformer_folder
+from bertie.model.formats.weights import (
+    POOLER_WEIGHT,
+    build_meta_model,
+    named_weights,
+    read_metadata_and_weights,
+)
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS
 
-MAX_NAMED = 3  # weights in a finding
-SIZES = (  # of BertConfig; the paper's L, H, A and 4H come first
+MAX_LISTED_WEIGHTS = 3  # in the details of a check
+CONFIG_KEYS = (  # of BertConfig; the paper's L, H, A and 4H come first
     "num_hidden_layers",
     "hidden_size",
     "num_attention_heads",
@@ -28,11 +39,16 @@ SIZES = (  # of BertConfig; the paper's L, H, A and 4H come first
     "type_vocab_size",
     "is_decoder",
 )
-EMBEDDINGS = "_embeddings.weight"  # how the names of the three tables end
+EMBEDDINGS_SUFFIX = "_embeddings.weight"  # of the names of the three embedding tables
 
 
 class Check(NamedTuple):
-    """Something that should be so, whether it is, and what was found."""
+    """The result of checking one property that a model should have.
+
+    name    the property
+    passed  whether the model has it
+    found   details: sizes, or the first few faults
+    """
 
     name: str
     passed: bool
@@ -40,134 +56,170 @@ class Check(NamedTuple):
 
 
 class Inspection(NamedTuple):
-    """Facts under the names of config.json where it has them, and checks."""
+    """The result of `inspect_model`.
+
+    facts   values by name; facts that config.json also records have the same keys as there
+    checks  the checks, in the order of the output
+    """
 
     facts: dict[str, Any]
     checks: list[Check]
 
 
+class _Contents(NamedTuple):
+    """The contents of a model directory.
+
+    layout    the name of its layout
+    folder    the folder of its config
+    files     the files with the weights
+    metadata  the metadata, with the whole stored vocabulary
+    expected  weights by Hugging Face name, as the metadata describe them; they may be on the meta
+              device, without values
+    stored    the stored weights, by the same names; None for an ONNX graph, which has other names
+    """
+
+    layout: str
+    folder: Path
+    files: list[Path]
+    metadata: ModelMetadata
+    expected: dict[str, Tensor]
+    stored: dict[str, Tensor] | None
+
+
 def inspect_model(path: Path, allow_pickle: bool = False) -> Inspection:
-    """Look at a model in any layout; what does not fit together is found, not raised.
+    """Inspect a model in any layout.
+
+    Files that do not fit together make a check fail; they do not raise an error.
+
+    Args:
+        path: a model directory, or the prefix of a TensorFlow checkpoint.
+        allow_pickle: also read `pytorch_model.bin`; see `read_weights`.
 
     Raises:
-        ModelError: it cannot be read at all.
+        ModelError: the model cannot be read at all.
     """
-    stored: dict[str, Tensor] | None = None  # of an exported graph, whose weights have other names
-    if is_tensorflow(path):
-        model, metadata = tensorflow.load_model(path)
-        stored = named_weights(model)
-        folder = path if path.is_dir() else path.parent
-        layout, files = "TensorFlow", sorted(folder.glob("*.index")) + sorted(folder.glob("*.data-*"))
-    elif (path / ONNX_FILE).exists():
-        metadata = read_metadata(path, fit=False)
-        engine = OnnxEngine(path, metadata)
-        model = empty_model(metadata, path, pooler="pooler_output" in engine.outputs)
-        folder, layout, files = path, "ONNX", [path / ONNX_FILE]
-    else:
-        metadata, stored = read_parts(path, allow_pickle, fit=False)
-        folder = transformer_folder(path)
-        model = empty_model(metadata, path, pooler=POOLER in stored)
-        layout = "sentence-transformers" if metadata.embedding else "Hugging Face"
-        files = weight_files(folder)
-    expected = named_weights(model)
-    sizes = {name: weight.numel() for name, weight in expected.items()}
-    embeddings = sum(size for name, size in sizes.items() if name.endswith(EMBEDDINGS))
+    contents = _read_contents(path, allow_pickle)
+    metadata, stored = contents.metadata, contents.stored
+    sizes = {name: weight.numel() for name, weight in contents.expected.items()}
+    embeddings = sum(size for name, size in sizes.items() if name.endswith(EMBEDDINGS_SUFFIX))
     facts = {
-        "layout": layout,
-        **_written_by(folder),
-        "files": {file.name: file.stat().st_size for file in files},
-        **_dtypes(stored),
+        "layout": contents.layout,
+        **_writer_facts(contents.folder),
+        "files": {file.name: file.stat().st_size for file in contents.files},
+        **_dtype_facts(stored),
         "architecture": metadata.architecture,
-        **_head(metadata),
-        **{name: getattr(metadata.config, name) for name in SIZES},
+        **_head_facts(metadata),
+        **{key: getattr(metadata.config, key) for key in CONFIG_KEYS},
         "parameters": sum(sizes.values()),
         "parameters_without_embeddings": sum(sizes.values()) - embeddings,
-        **_vocabulary(metadata.tokenizer),
+        **_vocabulary_facts(metadata.tokenizer),
     }
-    checks = [_fits(metadata), _casing(metadata.tokenizer)]
+    checks = [_check_vocabulary_size(metadata), _check_casing(metadata.tokenizer)]
     if stored is not None:
-        checks += _weight_checks(expected, stored, path)
+        checks += _check_weights(contents.expected, stored, path)
     return Inspection(facts, checks)
 
 
-def _dtypes(stored: dict[str, Tensor] | None) -> dict[str, list[str]]:
+def _read_contents(path: Path, allow_pickle: bool) -> _Contents:
+    if is_tensorflow_checkpoint(path):
+        model, metadata = tensorflow.load_model(path)
+        weights = named_weights(model)
+        folder = path if path.is_dir() else path.parent
+        files = sorted(folder.glob("*.index")) + sorted(folder.glob("*.data-*"))
+        return _Contents("TensorFlow", folder, files, metadata, weights, weights)
+    if (path / ONNX_FILE).exists():
+        metadata = read_metadata(path, trim_vocabulary=False)
+        engine = OnnxEngine(path, metadata)
+        model = build_meta_model(metadata, path, pooler="pooler_output" in engine.outputs)
+        return _Contents("ONNX", path, [path / ONNX_FILE], metadata, named_weights(model), None)
+    metadata, stored = read_metadata_and_weights(path, allow_pickle, trim_vocabulary=False)
+    folder = find_transformer_folder(path)
+    model = build_meta_model(metadata, path, pooler=POOLER_WEIGHT in stored)
+    layout = "sentence-transformers" if metadata.embedding else "Hugging Face"
+    return _Contents(layout, folder, find_weight_files(folder), metadata, named_weights(model), stored)
+
+
+def _writer_facts(folder: Path) -> dict[str, str]:
+    version = read_json_object(find_config_file(folder)).get("transformers_version")
+    return {"written_by": f"transformers {version}"} if version else {}
+
+
+def _dtype_facts(stored: dict[str, Tensor] | None) -> dict[str, list[str]]:
     if stored is None:
         return {}
     return {"dtype": sorted({str(weight.dtype).removeprefix("torch.") for weight in stored.values()})}
 
 
-def _written_by(folder: Path) -> dict[str, str]:
-    version = read_json_object(config_file(folder)).get("transformers_version")
-    return {"written_by": f"transformers {version}"} if version else {}
-
-
-def _head(metadata: ModelMetadata) -> dict[str, Any]:
+def _head_facts(metadata: ModelMetadata) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     if metadata.labels:
         facts |= {"labels": list(metadata.labels), "problem_type": metadata.problem_type}
     if metadata.embedding:
         facts["embedding"] = metadata.embedding._asdict()
-    for key in ("null_threshold", "max_seq_length"):
+    for key in BERTIE_KEYS:
         if (value := getattr(metadata, key)) is not None:
             facts[key] = value
     return facts
 
 
-def _vocabulary(tokenizer: Tokenizer) -> dict[str, Any]:
-    tokens = tokenizer.vocabulary.tokens
+def _vocabulary_facts(tokenizer: Tokenizer) -> dict[str, Any]:
+    tokens, ids = tokenizer.vocabulary.tokens, tokenizer.vocabulary.ids
     return {
         "vocabulary": len(tokens),
         "casing": "lower-cased" if tokenizer.lowercase else "cased",
-        "special_tokens": {token: tokenizer.vocabulary.ids[token] for token in SPECIAL_TOKENS},
-        "added_tokens": {token: tokenizer.vocabulary.ids[token] for token in tokenizer.added_tokens},
+        "special_tokens": {token: ids[token] for token in SPECIAL_TOKENS},
+        "added_tokens": {token: ids[token] for token in tokenizer.added_tokens},
         "unused_slots": sum(token.startswith("[unused") for token in tokens),
     }
 
 
-def _fits(metadata: ModelMetadata) -> Check:
-    """Entries that no text has need no embeddings: the model loads without them."""
+def _check_vocabulary_size(metadata: ModelMetadata) -> Check:
+    """Check that every vocabulary entry that loading keeps has an embedding."""
     tokenizer, config = metadata.tokenizer, metadata.config
     found = f"{len(tokenizer.vocabulary):,} entries, {config.vocab_size:,} embeddings"
     try:
-        fit_tokenizer(tokenizer, config, "")
+        trim_tokenizer(tokenizer, config, "")
     except ModelError:
         return Check("vocabulary fits the embeddings", False, found)
     return Check("vocabulary fits the embeddings", True, found)
 
 
-def _weight_checks(expected: dict[str, Tensor], stored: dict[str, Tensor], path: Path) -> list[Check]:
+def _check_casing(tokenizer: Tokenizer) -> Check:
+    """Check that the tokenizer lower-cases text unless the vocabulary is cased.
+
+    A mismatch is the most common fault of a copied directory.
+    """
+    is_cased = tokenizer.vocabulary.is_cased
+    found = f"the vocabulary has {'' if is_cased else 'no '}upper-case letters"
+    return Check("casing matches the vocabulary", is_cased != tokenizer.lowercase, found)
+
+
+def _check_weights(expected: dict[str, Tensor], stored: dict[str, Tensor], path: Path) -> list[Check]:
     missing = [name for name in expected if name not in stored]
-    misfits = [
+    mismatched = [
         f"{name} {tuple(stored[name].shape)}, not {tuple(weight.shape)}"
         for name, weight in expected.items()
         if name in stored and stored[name].shape != weight.shape
     ]
-    left_over = [name for name in stored if name not in expected and name not in TIED]
-    infinite = [name for name, weight in stored.items() if not weight.isfinite().all()]
+    unexpected = [name for name in stored if name not in expected and name not in TIED_WEIGHTS]
+    not_finite = [name for name, weight in stored.items() if not weight.isfinite().all()]
     return [
-        _none("weights complete", [*missing, *misfits], f"{len(expected):,}"),
-        _none("no weights left over", left_over),
-        _tied(stored, path),
-        _none("weights finite", infinite),
+        _check_no_faults("weights complete", [*missing, *mismatched], f"{len(expected):,}"),
+        _check_no_faults("no unexpected weights", unexpected),
+        _check_tied(stored, path),
+        _check_no_faults("weights finite", not_finite),
     ]
 
 
-def _none(name: str, names: list[str], otherwise: str = "") -> Check:
-    """A check that passes where there are no names; the first ones are its finding."""
-    more = f", … ({len(names)})" if len(names) > MAX_NAMED else ""
-    return Check(name, not names, ", ".join(names[:MAX_NAMED]) + more if names else otherwise)
+def _check_no_faults(name: str, faults: list[str], success: str = "") -> Check:
+    """Return a check that passes if there are no faults, and lists the first few."""
+    more = f", … ({len(faults)})" if len(faults) > MAX_LISTED_WEIGHTS else ""
+    return Check(name, not faults, ", ".join(faults[:MAX_LISTED_WEIGHTS]) + more if faults else success)
 
 
-def _casing(tokenizer: Tokenizer) -> Check:
-    """A cased vocabulary lower-cased, or the other way round, is the commonest slip of a copied directory."""
-    has = "has" if tokenizer.vocabulary.is_cased else "has no"
-    passed = tokenizer.vocabulary.is_cased != tokenizer.lowercase
-    return Check("casing is the vocabulary's", passed, f"the vocabulary {has} upper-case letters")
-
-
-def _tied(stored: dict[str, Tensor], path: Path) -> Check:
+def _check_tied(stored: dict[str, Tensor], path: Path) -> Check:
     try:
-        check_tied(dict(stored), path)
+        merge_tied_weights(dict(stored), path)
     except ModelError as error:
         return Check("decoder tied", False, str(error).removeprefix(f"{path}: "))
     return Check("decoder tied", True, "")

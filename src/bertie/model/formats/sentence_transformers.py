@@ -1,4 +1,9 @@
-"""What sentence-transformers adds to a model directory: how its tokens become one vector."""
+"""Model directories in sentence-transformers' layout: how a text is embedded.
+
+They are model directories with more files: `modules.json` lists the steps (transformer, pooling,
+perhaps normalization), `1_Pooling/config.json` names the pooling, and `sentence_bert_config.json`
+and `config_sentence_transformers.json` hold settings.
+"""
 
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -7,86 +12,108 @@ from bertie.base.errors import ModelError, SettingsError
 from bertie.base.files import read_json, read_json_object, write_json
 
 Pooling = Literal["mean", "cls", "max"]
+POOLINGS = ", ".join(get_args(Pooling))
 
-MODULES_FILE, SETTINGS_FILE = "modules.json", "sentence_bert_config.json"
-USE_FILE = "config_sentence_transformers.json"
-# The names of `Pooling` until sentence-transformers 5, which could add vectors of several kinds.
-OLD_NAMES: dict[Pooling, str] = {
+MODULES_FILE = "modules.json"
+TRANSFORMER_CONFIG_FILE = "sentence_bert_config.json"
+SENTENCE_TRANSFORMERS_CONFIG_FILE = "config_sentence_transformers.json"
+# Keys of the pooling module until sentence-transformers 5, which could concatenate several poolings.
+LEGACY_POOLING_KEYS: dict[Pooling, str] = {
     "mean": "pooling_mode_mean_tokens",
     "cls": "pooling_mode_cls_token",
     "max": "pooling_mode_max_tokens",
 }
 
 
-class Embedding(NamedTuple):
-    """How texts are embedded.
+class EmbeddingConfig(NamedTuple):
+    """How a model embeds texts.
 
-    pooling         what becomes of the vectors of a text's tokens
-    normalize       whether the result has length 1
-    max_seq_length  where a text is cut; None at the model's last position
+    pooling         how the vectors of a text's tokens are combined into one
+    normalize       whether vectors are scaled to length 1
+    max_seq_length  maximum number of tokens of a text, with [CLS] and [SEP]; longer texts are
+                    truncated. None for the model's number of positions
     """
 
     pooling: Pooling = "mean"
     normalize: bool = False
     max_seq_length: int | None = None
 
-    def but(self, pooling: Pooling | None, normalize: bool | None) -> "Embedding":
-        """With what is given in place of its own.
+    def override(self, pooling: Pooling | None, normalize: bool | None) -> "EmbeddingConfig":
+        """Return a copy with `pooling` and `normalize` replaced, unless they are None.
 
         Raises:
-            SettingsError: there is no such pooling.
+            SettingsError: `pooling` is unknown.
         """
         if pooling not in (None, *get_args(Pooling)):
-            raise SettingsError(f"pooling={pooling!r}: it is one of {', '.join(get_args(Pooling))}")
+            raise SettingsError(f"pooling={pooling!r}: unknown pooling; use one of {POOLINGS}")
         normalize = self.normalize if normalize is None else normalize
         return self._replace(pooling=pooling or self.pooling, normalize=normalize)
 
 
-def transformer_folder(directory: Path) -> Path:
-    """Where the model itself stands: the directory, or the folder in it that `modules.json` names.
+def find_transformer_folder(directory: Path) -> Path:
+    """Return the folder with the files of the transformer.
+
+    This is the folder that `modules.json` names first, or `directory` if there is no such file.
 
     Raises:
         DataError: `modules.json` is not JSON.
-        ModelError: it does not name the modules.
+        ModelError: `modules.json` is not a list of modules.
     """
-    modules = _modules(directory)
+    modules = _read_modules(directory)
     return directory / modules[0]["path"] if modules else directory
 
 
-def read_embedding(directory: Path, longest: int) -> Embedding | None:
-    """Read how a directory of sentence-transformers embeds; None where it is not one.
+def read_embedding_config(directory: Path, max_position_embeddings: int) -> EmbeddingConfig | None:
+    """Read how a directory in sentence-transformers' layout embeds texts.
 
-    `longest` is how many positions the model has.
+    Return None for a directory in another layout.
+
+    Args:
+        directory: a model directory.
+        max_position_embeddings: the number of positions of the model, an upper limit of
+            `max_seq_length`.
 
     Raises:
         DataError: a file is not JSON.
-        ModelError: it asks for what bertie cannot do.
+        ModelError: the directory has a module, a pooling or a setting that bertie does not support.
     """
-    modules = _modules(directory)
+    modules = _read_modules(directory)
     if not modules:
         return None
-    where = directory / MODULES_FILE
+    file = directory / MODULES_FILE
     kinds = [module["type"].split(".")[-1] for module in modules]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        raise ModelError(f"{where}: {' → '.join(kinds)}; bertie knows Transformer → Pooling (→ Normalize)")
-    folder = transformer_folder(directory)
-    settings = read_json_object(folder / SETTINGS_FILE)
+        raise ModelError(
+            f"{file}: unsupported modules {' → '.join(kinds)}; bertie supports Transformer → Pooling, "
+            f"optionally followed by Normalize"
+        )
+    folder = find_transformer_folder(directory)
+    settings = read_json_object(folder / TRANSFORMER_CONFIG_FILE)
     tokenizer = read_json_object(folder / "tokenizer_config.json")
     if settings.get("do_lower_case") and tokenizer.get("do_lower_case") is False:
-        raise ModelError(f"{folder / SETTINGS_FILE}: do_lower_case, but the tokenizer is a cased one")
-    prompt = read_json_object(directory / USE_FILE).get("default_prompt_name")
+        raise ModelError(
+            f"{folder / TRANSFORMER_CONFIG_FILE}: do_lower_case is true, but in tokenizer_config.json it is "
+            f"false; make the two agree"
+        )
+    prompt = read_json_object(directory / SENTENCE_TRANSFORMERS_CONFIG_FILE).get("default_prompt_name")
     if prompt is not None:
-        raise ModelError(f"{directory}: puts the prompt {prompt!r} before each text, which bertie does not")
-    # Since version 6 the tokenizer alone says where a text is cut, and may say 10^30.
-    length = settings.get("max_seq_length") or tokenizer.get("model_max_length") or longest
-    pooling = _pooling(directory / modules[1]["path"] / "config.json")
-    return Embedding(pooling, normalize=len(kinds) == 3, max_seq_length=min(length, longest))
+        raise ModelError(
+            f"{directory / SENTENCE_TRANSFORMERS_CONFIG_FILE}: default_prompt_name is {prompt!r}, but bertie "
+            f"does not support prompts; use sentence-transformers for this model"
+        )
+    # sentence-transformers 6 writes the limit only to the tokenizer's file, where "no limit" is 10^30.
+    length = settings.get("max_seq_length") or tokenizer.get("model_max_length") or max_position_embeddings
+    return EmbeddingConfig(
+        _read_pooling(directory / modules[1]["path"] / "config.json"),
+        normalize=len(kinds) == 3,
+        max_seq_length=min(length, max_position_embeddings),
+    )
 
 
-def write_embedding(directory: Path, embedding: Embedding, hidden_size: int) -> None:
-    """Write what makes a model directory one of sentence-transformers, any version of which reads it."""
+def write_embedding_config(directory: Path, config: EmbeddingConfig, hidden_size: int) -> None:
+    """Write the files that any version of sentence-transformers needs to embed texts."""
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
-    if embedding.normalize:
+    if config.normalize:
         modules.append(("2_Normalize", "Normalize"))
     write_json(
         directory / MODULES_FILE,
@@ -95,27 +122,28 @@ def write_embedding(directory: Path, embedding: Embedding, hidden_size: int) -> 
             for i, (path, kind) in enumerate(modules)
         ],
     )
-    modes = {name: pooling == embedding.pooling for pooling, name in OLD_NAMES.items()}
+    modes = {key: pooling == config.pooling for pooling, key in LEGACY_POOLING_KEYS.items()}
     write_json(directory / "1_Pooling" / "config.json", {"word_embedding_dimension": hidden_size, **modes})
-    settings = {"max_seq_length": embedding.max_seq_length, "do_lower_case": False}
-    write_json(directory / SETTINGS_FILE, settings)
+    settings = {"max_seq_length": config.max_seq_length, "do_lower_case": False}
+    write_json(directory / TRANSFORMER_CONFIG_FILE, settings)
 
 
-def _pooling(path: Path) -> Pooling:
+def _read_pooling(path: Path) -> Pooling:
     values = read_json(path)
     modes = values.get("pooling_mode") or [
-        name for name, on in values.items() if name.startswith("pool") and on
+        key for key, enabled in values.items() if key.startswith("pool") and enabled
     ]
     for pooling in get_args(Pooling):
-        if modes in (pooling, [pooling], [OLD_NAMES[pooling]]):
+        if modes in (pooling, [pooling], [LEGACY_POOLING_KEYS[pooling]]):
             return pooling  # type: ignore[no-any-return]
-    raise ModelError(f"{path}: pooling by {modes}; bertie knows {', '.join(get_args(Pooling))}")
+    raise ModelError(f"{path}: unsupported pooling {modes}; bertie supports {POOLINGS}")
 
 
-def _modules(directory: Path) -> list[dict[str, Any]]:
+def _read_modules(directory: Path) -> list[dict[str, Any]]:
+    """Return the entries of `modules.json`, or an empty list if there is no such file."""
     file = directory / MODULES_FILE
     modules = read_json(file) if file.exists() else []
-    known = isinstance(modules, list) and all(isinstance(module, dict) for module in modules)
-    if not known or not all({"path", "type"} <= module.keys() for module in modules):
-        raise ModelError(f"{file}: not a list of modules, each with a path and a type; fetch it once more")
+    is_list = isinstance(modules, list) and all(isinstance(module, dict) for module in modules)
+    if not is_list or not all({"path", "type"} <= module.keys() for module in modules):
+        raise ModelError(f"{file}: not a list of modules, each with a path and a type; download it again")
     return modules

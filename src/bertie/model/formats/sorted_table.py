@@ -1,29 +1,47 @@
-"""LevelDB's table of sorted keys and values, the form of a TensorFlow checkpoint's index.
+"""LevelDB's sorted string tables, the format of a TensorFlow checkpoint's index.
 
-Blocks of entries, whose keys leave out what they share with the key before; a block of metadata, empty here;
-a block that gives each block's last key and place; a footer. After a block stand a byte for its compression
-and its checksum. (tensorflow/core/lib/io/format.cc, table_builder.cc, block_builder.cc)
+A table is a sequence of blocks and a footer:
+
+- Data blocks hold the sorted keys and values. A key is stored without the prefix that it has in
+  common with the key before it.
+- The metaindex block is empty in TensorFlow's files.
+- The index block has an entry for each data block: a key that is not below the last key of the
+  block, and the handle of the block, its offset and size in the file.
+- The footer holds the handles of the metaindex and index blocks.
+
+After each block come one byte for its compression and its masked CRC-32C.
+(tensorflow/core/lib/io/format.cc, table_builder.cc, block_builder.cc)
 """
 
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from bertie.base.errors import ModelError
 from bertie.model.formats.crc32c import masked_crc32c
 
 MAGIC = 0xDB4775248B80FB57
-FOOTER_BYTES = 48  # two places of at most 20 bytes, zeros, the magic number
-TRAILER_BYTES = 5
+FOOTER_BYTES = 48  # two handles of at most 20 bytes each, zeros, the magic number
+TRAILER_BYTES = 5  # after each block: its compression and its checksum
 UNCOMPRESSED, SNAPPY = 0, 1
-# table_options.h
+# tensorflow/core/lib/io/table_options.h
 BLOCK_BYTES = 262_144
-RESTART_INTERVAL = 16  # every so many entries a key stands whole
+RESTART_INTERVAL = 16  # every 16th key of a block is stored whole
 
 
-def varint(value: int) -> bytes:
-    """A number in groups of seven bits, the lowest first; all but the last have the high bit set."""
+class Handle(NamedTuple):
+    """The location of a block in its file, without the trailer."""
+
+    offset: int
+    size: int
+
+
+def encode_varint(value: int) -> bytes:
+    """Encode a number as a varint: groups of seven bits, the lowest first.
+
+    All bytes but the last have the high bit set.
+    """
     groups = bytearray()
     while value > 127:
         groups.append(value & 127 | 128)
@@ -31,185 +49,205 @@ def varint(value: int) -> bytes:
     return bytes([*groups, value])
 
 
-def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at a place, and where it ends.
+def decode_varint(data: bytes, position: int) -> tuple[int, int]:
+    """Return the varint at a position, and the position after it.
 
     Raises:
-        ValueError: the data ends inside it.
+        ValueError: the data end inside the number.
     """
     value = 0
-    for end in range(at, len(data)):
-        value |= (data[end] & 127) << 7 * (end - at)
-        if data[end] < 128:
-            return value, end + 1
+    for i in range(position, len(data)):
+        value |= (data[i] & 127) << 7 * (i - position)
+        if data[i] < 128:
+            return value, i + 1
     raise ValueError("it ends inside a number")
 
 
 def read_table(path: Path) -> list[tuple[bytes, bytes]]:
-    """The keys and values of a file, in order.
+    """Read the keys and values of a table, in order, and verify its checksums.
 
     Raises:
-        ModelError: the file is absent, is no table, or is damaged or cut off; it names the block.
+        ModelError: the file is missing, not a table, truncated or damaged. The message names the
+            block.
     """
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise ModelError(f"{path}: cannot be read ({error.strerror})") from None
+        raise ModelError(f"{path}: cannot be read ({error.strerror}); download it again") from None
     footer = data[-FOOTER_BYTES:]
     if footer[40:] != MAGIC.to_bytes(8, "little"):
-        raise ModelError(f"{path}: no TensorFlow checkpoint index, or cut off; fetch it once more")
+        raise ModelError(f"{path}: not the index of a TensorFlow checkpoint, or truncated; download it again")
     entries: list[tuple[bytes, bytes]] = []
     block = "the footer"
     try:
-        _, at = _read_place(footer, 0)
-        place, _ = _read_place(footer, at)
-        block = "the block of blocks"
-        places = [_read_place(value, 0)[0] for _, value in _entries(_read_block(data, *place))]
-        for i, place in enumerate(places, start=1):
-            block = f"block {i} of {len(places)}"
-            entries += _entries(_read_block(data, *place))
+        _metaindex, position = _decode_handle(footer, 0)
+        index, _ = _decode_handle(footer, position)
+        block = "the index block"
+        handles = [_decode_handle(value, 0)[0] for _, value in _decode_entries(_read_block(data, index))]
+        for i, handle in enumerate(handles, start=1):
+            block = f"block {i} of {len(handles)}"
+            entries += _decode_entries(_read_block(data, handle))
     except ValueError as error:
-        raise ModelError(f"{path}: {block} is damaged ({error}); fetch the file once more") from None
+        raise ModelError(f"{path}: {block} is damaged ({error}); download the file again") from None
     return entries
 
 
 def write_table(path: Path, entries: Iterable[tuple[bytes, bytes]]) -> None:
-    """Write entries, which are sorted, byte for byte as TensorFlow's TableBuilder does."""
+    """Write entries byte for byte as TensorFlow's TableBuilder does.
+
+    Args:
+        path: the file.
+        entries: keys and values, sorted by key.
+    """
     index, block = _Block(restart_interval=1), _Block()
-    written = b""  # where `block` stands; its key in the index waits for the next one
+    handle = b""  # of `block` once it is written; its index key also depends on the first key after it
     with path.open("wb") as file:
         for key, value in entries:
-            if written:
-                index.add(_separator(block.last_key, key), written)
-                block, written = _Block(), b""
+            if handle:
+                index.add(_shortest_separator(block.last_key, key), handle)
+                block, handle = _Block(), b""
             block.add(key, value)
             if len(block) >= BLOCK_BYTES:
-                written = _write_block(file, block)
-        index.add(_successor(block.last_key), written or _write_block(file, block))
+                handle = _write_block(file, block)
+        index.add(_short_successor(block.last_key), handle or _write_block(file, block))
         footer = _write_block(file, _Block()) + _write_block(file, index)
         file.write(footer.ljust(FOOTER_BYTES - 8, b"\0") + MAGIC.to_bytes(8, "little"))
 
 
 class _Block:
-    """A block as it grows."""
+    """A block under construction."""
 
     def __init__(self, restart_interval: int = RESTART_INTERVAL) -> None:
-        self._interval = restart_interval
+        self._restart_interval = restart_interval
         self._entries, self._restarts, self._count = bytearray(), [0], 0
         self.last_key = b""
 
     def __len__(self) -> int:
-        """How long its contents are."""
+        """The number of bytes that `encode` will return."""
         return len(self._entries) + 4 * len(self._restarts) + 4
 
     def add(self, key: bytes, value: bytes) -> None:
-        shared = _shared(self.last_key, key)
-        if self._count and self._count % self._interval == 0:
+        shared = _shared_prefix_length(self.last_key, key)
+        if self._count and self._count % self._restart_interval == 0:
             self._restarts.append(len(self._entries))
             shared = 0
         for number in (shared, len(key) - shared, len(value)):
-            self._entries += varint(number)
+            self._entries += encode_varint(number)
         self._entries += key[shared:] + value
         self.last_key = key
         self._count += 1
 
-    def contents(self) -> bytes:
+    def encode(self) -> bytes:
+        """Return the entries, the offsets of whole keys, and the number of these offsets."""
         return bytes(self._entries) + struct.pack(
             f"<{len(self._restarts) + 1}I", *self._restarts, len(self._restarts)
         )
 
 
 def _write_block(file: BinaryIO, block: _Block) -> bytes:
-    """Append a block; returns its place."""
-    place = varint(file.tell())
-    contents = block.contents()
+    """Append a block to a file; return its encoded handle."""
+    offset = file.tell()
+    contents = block.encode()
     checked = contents + bytes([UNCOMPRESSED])
     file.write(checked + masked_crc32c(checked).to_bytes(4, "little"))
-    return place + varint(len(contents))
+    return encode_varint(offset) + encode_varint(len(contents))
 
 
-def _shared(one: bytes, other: bytes) -> int:
-    """How many bytes two keys have in common at the start."""
-    length = min(len(one), len(other))
-    return next((i for i in range(length) if one[i] != other[i]), length)
+def _shared_prefix_length(first: bytes, second: bytes) -> int:
+    length = min(len(first), len(second))
+    return next((i for i in range(length) if first[i] != second[i]), length)
 
 
-def _separator(last: bytes, following: bytes) -> bytes:
-    """A short key from `last` on and before `following` (table_builder.cc, FindShortestSeparator)."""
-    i = _shared(last, following)
+def _shortest_separator(last: bytes, following: bytes) -> bytes:
+    """Return a short key that is at least `last` and below `following`.
+
+    The result equals FindShortestSeparator's in table_builder.cc.
+    """
+    i = _shared_prefix_length(last, following)
     if i < len(last) and last[i] + 1 < following[i]:
         return last[:i] + bytes([last[i] + 1])
     return last
 
 
-def _successor(last: bytes) -> bytes:
-    """A short key from `last` on (table_builder.cc, FindShortSuccessor); no name begins with the byte 255."""
+def _short_successor(last: bytes) -> bytes:
+    """Return a short key that is at least `last`.
+
+    The result equals FindShortSuccessor's in table_builder.cc, except that `last` must not begin with
+    byte 255; no name of a tensor does.
+    """
     return bytes([last[0] + 1]) if last else last
 
 
-def _read_place(data: bytes, at: int) -> tuple[tuple[int, int], int]:
-    """The start and the size of a block, and where that ends."""
-    start, at = read_varint(data, at)
-    size, at = read_varint(data, at)
-    return (start, size), at
+def _decode_handle(data: bytes, position: int) -> tuple[Handle, int]:
+    """Return the handle at a position, and the position after it."""
+    offset, position = decode_varint(data, position)
+    size, position = decode_varint(data, position)
+    return Handle(offset, size), position
 
 
-def _read_block(data: bytes, start: int, size: int) -> bytes:
-    """The contents of a block, checked."""
-    end = start + size
+def _read_block(data: bytes, handle: Handle) -> bytes:
+    """Return the decompressed contents of a block, its checksum verified."""
+    end = handle.offset + handle.size
     if end + TRAILER_BYTES > len(data):
-        raise ValueError(f"it should end at byte {end + TRAILER_BYTES:,} of {len(data):,}")
-    if masked_crc32c(data[start : end + 1]) != int.from_bytes(data[end + 1 : end + 5], "little"):
+        raise ValueError(
+            f"it should end at byte {end + TRAILER_BYTES:,}, but the file has {len(data):,} bytes"
+        )
+    if masked_crc32c(data[handle.offset : end + 1]) != int.from_bytes(data[end + 1 : end + 5], "little"):
         raise ValueError("its checksum differs")
     if data[end] == SNAPPY:
-        return decompress_snappy(data[start:end])
+        return decompress_snappy(data[handle.offset : end])
     if data[end] != UNCOMPRESSED:
-        raise ValueError(f"its compression {data[end]} is unknown")
-    return data[start:end]
+        raise ValueError(f"unknown compression {data[end]}")
+    return data[handle.offset : end]
 
 
-def _entries(contents: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The keys and values of a block."""
-    restarts = int.from_bytes(contents[-4:], "little")
-    end = len(contents) - 4 * (restarts + 1)
-    key, at = b"", 0
-    while at < end:
-        shared, at = read_varint(contents, at)
-        unshared, at = read_varint(contents, at)
-        size, at = read_varint(contents, at)
-        if shared > len(key) or at + unshared + size > end:
-            raise ValueError("an entry reaches beyond it")
-        key = key[:shared] + contents[at : at + unshared]
-        at += unshared + size
-        yield key, contents[at - size : at]
+def _decode_entries(contents: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the keys and values of a block."""
+    num_restarts = int.from_bytes(contents[-4:], "little")
+    end = len(contents) - 4 * (num_restarts + 1)
+    key, position = b"", 0
+    while position < end:
+        shared, position = decode_varint(contents, position)
+        unshared, position = decode_varint(contents, position)
+        value_size, position = decode_varint(contents, position)
+        if shared > len(key) or position + unshared + value_size > end:
+            raise ValueError("an entry is longer than the block")
+        key = key[:shared] + contents[position : position + unshared]
+        position += unshared + value_size
+        yield key, contents[position - value_size : position]
 
 
 def decompress_snappy(data: bytes) -> bytes:
-    """Undo Snappy (github.com/google/snappy format_description.txt): literals, and copies of what was.
+    """Decompress a Snappy block (github.com/google/snappy, format_description.txt).
+
+    It consists of literals and of copies of earlier output. TensorFlow has read compressed tables
+    since version 1.1, but writes uncompressed ones (tensor_bundle.cc, TableBuilderOptions).
 
     Raises:
-        ValueError: the data are not Snappy's.
+        ValueError: the data are not in Snappy's format.
     """
-    size, at = read_varint(data, 0)
-    made = bytearray()
-    while at < len(data):
-        tag, at = data[at], at + 1
+    size, position = decode_varint(data, 0)
+    output = bytearray()
+    while position < len(data):
+        tag, position = data[position], position + 1
         kind, number = tag & 3, tag >> 2
-        # Bytes behind the tag: of a literal those of a length over 60, of a copy those of its offset.
-        width = max(number - 59, 0) if kind == 0 else (1, 2, 4)[kind - 1]
-        behind, at = int.from_bytes(data[at : at + width], "little"), at + width
+        # After the tag come the length of a literal if it is over 60, or the offset of a copy.
+        extra_bytes = max(number - 59, 0) if kind == 0 else (1, 2, 4)[kind - 1]
+        extra = int.from_bytes(data[position : position + extra_bytes], "little")
+        position += extra_bytes
         if kind == 0:
-            length = (behind if width else number) + 1
-            made += data[at : at + length]
-            at += length
+            length = (extra if extra_bytes else number) + 1
+            output += data[position : position + length]
+            position += length
             continue
-        offset, length = behind, number + 1
-        if kind == 1:  # short: three bits of the offset stand in the tag
-            offset, length = behind | tag >> 5 << 8, (number & 7) + 4
-        if not 0 < offset <= len(made):
-            raise ValueError("a copy of what is not there")
-        for i in range(len(made) - offset, len(made) - offset + length):  # may reach into what it makes
-            made.append(made[i])
-    if at != len(data) or len(made) != size:
-        raise ValueError(f"{len(made):,} bytes where {size:,} were promised")
-    return bytes(made)
+        offset, length = extra, number + 1
+        if kind == 1:  # a short copy, with three bits of its offset in the tag
+            offset, length = extra | tag >> 5 << 8, (number & 7) + 4
+        if not 0 < offset <= len(output):
+            raise ValueError("a copy begins before the output")
+        start = len(output) - offset
+        for i in range(start, start + length):  # byte by byte: a copy may overlap its own output
+            output.append(output[i])
+    if position != len(data) or len(output) != size:
+        raise ValueError(f"{len(output):,} bytes decompressed, {size:,} expected")
+    return bytes(output)

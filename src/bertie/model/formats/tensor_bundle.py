@@ -1,7 +1,9 @@
-"""TensorFlow's tensor bundle: `PREFIX.index` names tensors, `PREFIX.data-00000-of-00001` holds their bytes.
+"""TensorFlow's tensor bundles, the file format of its checkpoints.
 
-The index is a table (sorted_table.py) from names to protocol buffers, BundleEntryProto; under the empty name
-stands BundleHeaderProto. (tensorflow/core/protobuf/tensor_bundle.proto, core/util/tensor_bundle)
+`PREFIX.index` names the tensors and `PREFIX.data-00000-of-00001` holds their bytes. The index is a
+sorted table (sorted_table.py) that maps names to BundleEntryProto messages, and the empty name to a
+BundleHeaderProto. These two protocol buffers are encoded and decoded here.
+(tensorflow/core/protobuf/tensor_bundle.proto, tensorflow/core/util/tensor_bundle)
 """
 
 from collections.abc import Mapping
@@ -14,9 +16,9 @@ import numpy.typing as npt
 
 from bertie.base.errors import ModelError
 from bertie.model.formats.crc32c import masked_crc32c
-from bertie.model.formats.sorted_table import read_table, read_varint, varint, write_table
+from bertie.model.formats.sorted_table import decode_varint, encode_varint, read_table, write_table
 
-Tensor = npt.NDArray[Any]
+Array = npt.NDArray[Any]
 
 # tensorflow/core/framework/types.proto
 DTYPES: dict[int, np.dtype[Any]] = {
@@ -26,21 +28,23 @@ DTYPES: dict[int, np.dtype[Any]] = {
     9: np.dtype(np.int64),
     19: np.dtype(np.float16),
 }
-BFLOAT16 = 14  # numpy has none: read as float32
-DTYPE_NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
+BFLOAT16 = 14  # numpy has no bfloat16: it is read as float32
+DTYPE_CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 VARINT, BYTES, FIXED32 = 0, 2, 5  # wire types of protocol buffers
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What the index says of a tensor.
+    """An entry of the index, which describes one tensor.
 
-    dtype    the number of its type in TensorFlow
-    shape    its dimensions
-    shard    which data file holds its bytes, from `offset`, `size` of them
-    crc32c   their checksum, masked
-    sliced   whether the bytes are elsewhere, in pieces: a partitioned variable
+    dtype      TensorFlow's code of the tensor's type
+    shape      the dimensions of the tensor
+    shard      the index of the data file that holds the tensor
+    offset     the position of the tensor's first byte in that file
+    size       the number of bytes
+    crc32c     the masked checksum of the bytes
+    is_sliced  whether the tensor is a partitioned variable, with slices stored under other keys
     """
 
     dtype: int
@@ -49,13 +53,14 @@ class Entry:
     offset: int
     size: int
     crc32c: int
-    sliced: bool
+    is_sliced: bool
 
 
 class Bundle:
-    """The tensors of a checkpoint, each read when it is asked for.
+    """The tensors of a checkpoint; `read` loads one of them.
 
-    entries  what the index says of each, by name, in order
+    prefix   the prefix of the checkpoint's files
+    entries  the index: one entry for each tensor, by name, in sorted order
     """
 
     def __init__(
@@ -67,26 +72,33 @@ class Bundle:
         self._byteorder = byteorder
         self._shards: dict[int, npt.NDArray[np.uint8]] = {}
 
-    def read(self, name: str) -> Tensor:
-        """A tensor, its checksum verified; bfloat16 becomes float32.
+    def read(self, name: str) -> Array:
+        """Return a tensor after verifying its checksum; bfloat16 becomes float32.
+
+        The data file is memory-mapped at the first read.
 
         Raises:
-            ModelError: its bytes are damaged or absent, or it is not of `DTYPES`.
+            ModelError: the tensor is damaged, truncated, partitioned or of an unsupported type, or
+                its data file is missing.
         """
         entry = self.entries[name]
         dtype = np.dtype(np.uint16) if entry.dtype == BFLOAT16 else DTYPES.get(entry.dtype)
-        if dtype is None or entry.sliced:
-            what = "is partitioned" if entry.sliced else f"has TensorFlow's type number {entry.dtype}"
-            raise ModelError(f"{self.prefix}: {name} {what}; bertie reads whole tensors of numbers only")
+        if entry.is_sliced:
+            raise ModelError(f"{self.prefix}: {name} is partitioned; bertie reads only whole tensors")
+        if dtype is None:
+            raise ModelError(
+                f"{self.prefix}: {name} has TensorFlow's type {entry.dtype} (types.proto); bertie reads only "
+                f"numeric tensors"
+            )
         path = _shard_path(self.prefix, entry.shard, self._num_shards)
         if entry.shard not in self._shards:
-            self._shards[entry.shard] = _map(path)
+            self._shards[entry.shard] = _map_file(path)
         raw = self._shards[entry.shard][entry.offset : entry.offset + entry.size]
         if len(raw) < entry.size:
-            raise ModelError(f"{path}: cut off in {name}; fetch the file once more")
+            raise ModelError(f"{path}: truncated in {name}; download the file again")
         if masked_crc32c(raw.data) != entry.crc32c:
-            raise ModelError(f"{path}: {name} is damaged (its checksum differs); fetch the file once more")
-        values: Tensor = raw.view(dtype.newbyteorder(self._byteorder)).astype(dtype).reshape(entry.shape)
+            raise ModelError(f"{path}: {name} is damaged (its checksum differs); download the file again")
+        values: Array = raw.view(dtype.newbyteorder(self._byteorder)).astype(dtype).reshape(entry.shape)
         if entry.dtype == BFLOAT16:
             return (values.astype(np.uint32) << 16).view(np.float32)
         return values
@@ -96,7 +108,7 @@ def read_bundle(prefix: Path) -> Bundle:
     """Read the index of a checkpoint.
 
     Raises:
-        ModelError: it is absent or damaged.
+        ModelError: the index is missing or damaged, or does not belong to a TensorFlow checkpoint.
     """
     path = index_path(prefix)
     table = read_table(path)
@@ -104,38 +116,42 @@ def read_bundle(prefix: Path) -> Bundle:
         (key, header), *items = table
         if key:
             raise ValueError("it has no header")
-        described = _message(header)
-        # Pieces of partitioned variables have keys that begin with a zero byte.
-        entries = {key.decode(): _entry(value) for key, value in items if not key.startswith(b"\0")}
+        header_fields = _decode_message(header)
+        # The slices of partitioned variables have keys that begin with a zero byte.
+        entries = {key.decode(): _decode_entry(value) for key, value in items if not key.startswith(b"\0")}
     except ValueError as error:
-        raise ModelError(f"{path}: a table, but not of a TensorFlow checkpoint ({error})") from None
-    return Bundle(prefix, entries, _number(described, 1), ">" if _number(described, 2) else "<")
+        raise ModelError(
+            f"{path}: not the index of a TensorFlow checkpoint ({error}); download it again"
+        ) from None
+    byteorder: Literal["<", ">"] = ">" if _get_int(header_fields, 2) else "<"
+    return Bundle(prefix, entries, _get_int(header_fields, 1), byteorder)
 
 
-def write_bundle(prefix: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write tensors as TensorFlow's BundleWriter does: one data file, sorted by name, end to end.
+def write_bundle(prefix: Path, tensors: Mapping[str, Array]) -> None:
+    """Write tensors byte for byte as TensorFlow's BundleWriter does.
 
-    Each is laid out only when its turn comes, so views that are transposed take no memory before.
+    The tensors are stored one after the other in one data file, sorted by name. A transposed view
+    is copied only when it is written, so at most one copy is in memory at a time.
     """
     items = [(b"", HEADER)]
     offset = 0
     with _shard_path(prefix, 0, 1).open("wb") as file:
         for name in sorted(tensors, key=str.encode):
             tensor = tensors[name]
-            values = np.ascontiguousarray(tensor, tensor.dtype.newbyteorder("<")).view(np.uint8).ravel()
-            values.flags.writeable = False  # as what is read: the kernel is compiled for either
-            crc = masked_crc32c(values.data)
-            file.write(values.data)
-            entry = Entry(
-                DTYPE_NUMBERS[tensor.dtype], tensor.shape, 0, offset, values.size, crc, sliced=False
-            )
-            items.append((name.encode(), _entry_bytes(entry)))
-            offset += values.size
+            raw = np.ascontiguousarray(tensor, tensor.dtype.newbyteorder("<")).view(np.uint8).ravel()
+            # Read-only like memory-mapped data: numba would compile the checksum again for writable arrays.
+            raw.flags.writeable = False
+            crc = masked_crc32c(raw.data)
+            file.write(raw.data)
+            dtype = DTYPE_CODES[tensor.dtype]
+            entry = Entry(dtype, tensor.shape, 0, offset, raw.size, crc, is_sliced=False)
+            items.append((name.encode(), _encode_entry(entry)))
+            offset += raw.size
     write_table(index_path(prefix), items)
 
 
 def index_path(prefix: Path) -> Path:
-    """The index of a checkpoint."""
+    """Return the path of a checkpoint's index."""
     return prefix.with_name(f"{prefix.name}.index")
 
 
@@ -143,82 +159,86 @@ def _shard_path(prefix: Path, shard: int, num_shards: int) -> Path:
     return prefix.with_name(f"{prefix.name}.data-{shard:05}-of-{num_shards:05}")
 
 
-def _map(path: Path) -> npt.NDArray[np.uint8]:
-    """The bytes of a file, memory-mapped."""
+def _map_file(path: Path) -> npt.NDArray[np.uint8]:
+    """Return the bytes of a file, memory-mapped."""
     try:
-        if path.stat().st_size == 0:  # which cannot be mapped
+        if path.stat().st_size == 0:  # an empty file cannot be mapped
             return np.empty(0, np.uint8)
         return np.asarray(np.memmap(path, np.uint8, mode="r"))
     except OSError as error:
-        raise ModelError(f"{path}: cannot be read ({error.strerror}); fetch it too") from None
+        raise ModelError(f"{path}: cannot be read ({error.strerror}); download it too") from None
 
 
-def _entry(data: bytes) -> Entry:
-    """BundleEntryProto."""
-    fields = _message(data)
+def _decode_entry(data: bytes) -> Entry:
+    """Decode a BundleEntryProto."""
+    fields = _decode_message(data)
     (shape,) = fields.get(2, [b""])
     return Entry(
-        dtype=_number(fields, 1),
-        shape=tuple(_number(_message(dimension), 1) for dimension in _message(shape).get(2, [])),
-        shard=_number(fields, 3),
-        offset=_number(fields, 4),
-        size=_number(fields, 5),
-        crc32c=_number(fields, 6),
-        sliced=7 in fields,
+        dtype=_get_int(fields, 1),
+        shape=tuple(
+            _get_int(_decode_message(dimension), 1) for dimension in _decode_message(shape).get(2, [])
+        ),
+        shard=_get_int(fields, 3),
+        offset=_get_int(fields, 4),
+        size=_get_int(fields, 5),
+        crc32c=_get_int(fields, 6),
+        is_sliced=7 in fields,
     )
 
 
-def _entry_bytes(entry: Entry) -> bytes:
-    """BundleEntryProto, its fields in their order."""
-    shape = b"".join(_field(2, _field(1, size)) for size in entry.shape)
+def _encode_entry(entry: Entry) -> bytes:
+    """Encode a BundleEntryProto, its fields in ascending order."""
+    shape = b"".join(_encode_field(2, _encode_field(1, size)) for size in entry.shape)
     return (
-        _field(1, entry.dtype)
-        + _field(2, shape)
-        + _field(3, entry.shard)
-        + _field(4, entry.offset)
-        + _field(5, entry.size)
-        + varint(6 << 3 | FIXED32)
+        _encode_field(1, entry.dtype)
+        + _encode_field(2, shape)
+        + _encode_field(3, entry.shard)
+        + _encode_field(4, entry.offset)
+        + _encode_field(5, entry.size)
+        + encode_varint(6 << 3 | FIXED32)
         + entry.crc32c.to_bytes(4, "little")
     )
 
 
-def _message(data: bytes) -> dict[int, list[Any]]:
-    """The fields of a protocol buffer by their numbers: integers, or bytes.
+def _decode_message(data: bytes) -> dict[int, list[Any]]:
+    """Decode a protocol buffer into the values of its fields, by field number.
+
+    Values are integers or bytes.
 
     Raises:
-        ValueError: it has a wire type that these messages have not, or ends inside a number.
+        ValueError: it has a wire type that the bundle's messages do not use, or ends inside a
+            number.
     """
     fields: dict[int, list[Any]] = {}
-    at = 0
-    while at < len(data):
-        tag, at = read_varint(data, at)
+    position = 0
+    while position < len(data):
+        tag, position = decode_varint(data, position)
         value: int | bytes
         wire_type = tag & 7
         if wire_type == VARINT:
-            value, at = read_varint(data, at)
+            value, position = decode_varint(data, position)
         elif wire_type == BYTES:
-            size, at = read_varint(data, at)
-            value, at = data[at : at + size], at + size
+            size, position = decode_varint(data, position)
+            value, position = data[position : position + size], position + size
         elif wire_type == FIXED32:
-            value, at = int.from_bytes(data[at : at + 4], "little"), at + 4
+            value, position = int.from_bytes(data[position : position + 4], "little"), position + 4
         else:
-            raise ValueError(f"wire type {wire_type}")
+            raise ValueError(f"unexpected wire type {wire_type}")
         fields.setdefault(tag >> 3, []).append(value)
     return fields
 
 
-def _number(fields: dict[int, list[Any]], number: int) -> int:
-    """A field that is an integer; one that is not there is 0."""
+def _encode_field(number: int, value: int | bytes) -> bytes:
+    """Encode one field of a protocol buffer; the integer 0, the default, is omitted."""
+    if isinstance(value, bytes):
+        return encode_varint(number << 3 | BYTES) + encode_varint(len(value)) + value
+    return encode_varint(number << 3 | VARINT) + encode_varint(value) if value else b""
+
+
+def _get_int(fields: dict[int, list[Any]], number: int) -> int:
+    """Return an integer field; its default is 0."""
     value: int = fields.get(number, [0])[-1]
     return value
 
 
-def _field(number: int, value: int | bytes) -> bytes:
-    """A field as it is written; an integer 0 is left out."""
-    if isinstance(value, bytes):
-        return varint(number << 3 | BYTES) + varint(len(value)) + value
-    return varint(number << 3 | VARINT) + varint(value) if value else b""
-
-
-# One data file, little-endian; version 1 of the format.
-HEADER = _field(1, 1) + _field(3, _field(1, 1))
+HEADER = _encode_field(1, 1) + _encode_field(3, _encode_field(1, 1))  # one shard, little-endian, version 1

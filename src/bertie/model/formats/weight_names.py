@@ -1,23 +1,50 @@
-"""One bijective table of weight names: ours <-> Hugging Face's <-> TensorFlow's, as in google-research/bert.
+"""The names of BERT's weights in bertie, Hugging Face and TensorFlow.
 
-`{}` stands for the number of a layer. Queries, keys and values are one matrix here and three there. What
-TensorFlow calls a kernel has its inputs first, so it is our weight transposed; `output_weights` are not.
-google has no model of multiple choice and none of tags: their heads are named as its classifier's.
+`WEIGHTS` is one table, with a row for each tensor that the other two formats store. `{}` is the
+index of a layer. One of its rows:
+
+    bertie         bert.layers.{}.output.bias
+    Hugging Face   bert.encoder.layer.{}.output.dense.bias
+    TensorFlow     bert/encoder/layer_{}/output/dense/bias
+
+Saving and loading read the same table. Both walk over the weights of a bertie model and look up the
+names under which they are stored, so there is no inverse table to keep in sync. In each of the two
+formats a name occurs in one row only, which makes the table a bijection between stored tensors and
+parts of bertie's weights.
+
+The formats differ in more than names:
+
+- bertie keeps queries, keys and values in one matrix, `qkv`, concatenated in this order along the
+  output dimension. The other formats store three tensors, so `qkv.weight` and `qkv.bias` have three
+  rows each.
+- The `kernel` of a TensorFlow dense layer is (in, out), the transpose of torch's (out, in). Its
+  `output_weights` are (out, in), as in torch.
+- google-research/bert has no model for multiple choice or for token classification. In TensorFlow's
+  format their heads have the names of its sequence classifier, `output_weights` and `output_bias`.
+- Only bertie has a BiLSTM. Its weights keep their names in Hugging Face's format and cannot be
+  stored in TensorFlow's.
 """
 
-LAYER = "{}"
-BILSTM = "bert.bilstm."  # the prefix of what has no counterpart, and keeps its name
+import re
 
-# What TensorFlow calls weight and bias (modeling.py; run_pretraining.py:240-310, run_classifier.py:594-600).
+BILSTM_PREFIX = "bert.bilstm."
+LAYER_INDEX = re.compile(r"(?<=\.)\d+(?=\.)")
+
+# TensorFlow's names of weight and bias (modeling.py; run_pretraining.py:240-310, run_classifier.py:594-600).
 DENSE, NORM, OUTPUT = ("kernel", "bias"), ("gamma", "beta"), ("output_weights", "output_bias")
 
-_THEIRS, _TENSORFLOW = "bert.encoder.layer.{}.", "bert/encoder/layer_{}/"
-# ours, Hugging Face's, TensorFlow's, its names of weight and bias; what we stack has a row for each part
+# Modules with a weight and a bias: the names in bertie, in Hugging Face's libraries and in TensorFlow, and
+# TensorFlow's names of weight and bias.
 MODULES = (
     ("bert.embeddings.norm", "bert.embeddings.LayerNorm", "bert/embeddings/LayerNorm/", NORM),
     *(
-        (f"bert.layers.{{}}.{ours}", f"{_THEIRS}{theirs}", f"{_TENSORFLOW}{theirs.replace('.', '/')}/", names)
-        for ours, theirs, names in (
+        (
+            f"bert.layers.{{}}.{module}",
+            f"bert.encoder.layer.{{}}.{stored_module}",
+            f"bert/encoder/layer_{{}}/{stored_module.replace('.', '/')}/",
+            parameters,
+        )
+        for module, stored_module, parameters in (
             ("qkv", "attention.self.query", DENSE),
             ("qkv", "attention.self.key", DENSE),
             ("qkv", "attention.self.value", DENSE),
@@ -35,43 +62,52 @@ MODULES = (
     ("classifier", "classifier", "", OUTPUT),
     ("qa_outputs", "qa_outputs", "cls/squad/", OUTPUT),
 )
+# One row for each stored tensor: its names in bertie, in Hugging Face's libraries and in TensorFlow.
 WEIGHTS = (
     *(
-        (f"bert.embeddings.{name}.weight", f"bert.embeddings.{name}.weight", f"bert/embeddings/{name}")
-        for name in ("word_embeddings", "position_embeddings", "token_type_embeddings")
+        (f"bert.embeddings.{table}.weight", f"bert.embeddings.{table}.weight", f"bert/embeddings/{table}")
+        for table in ("word_embeddings", "position_embeddings", "token_type_embeddings")
     ),
     ("masked_lm.bias", "cls.predictions.bias", "cls/predictions/output_bias"),
     *(
-        (f"{ours}.{kind}", f"{theirs}.{kind}", f"{scope}{name}")
-        for ours, theirs, scope, names in MODULES
-        for kind, name in zip(("weight", "bias"), names, strict=True)
+        (f"{module}.{parameter}", f"{hugging_face}.{parameter}", f"{tensorflow}{tensorflow_parameter}")
+        for module, hugging_face, tensorflow, tensorflow_parameters in MODULES
+        for parameter, tensorflow_parameter in zip(("weight", "bias"), tensorflow_parameters, strict=True)
     ),
 )
 
-# ours -> theirs, in the order in which theirs are stacked
-NAMES: dict[str, tuple[str, ...]] = {}
+# The rows of `WEIGHTS` by bertie's names; stored tensors are in the order in which bertie concatenates them.
+HUGGING_FACE_NAMES: dict[str, tuple[str, ...]] = {}
 TENSORFLOW_NAMES: dict[str, tuple[str, ...]] = {}
-for _ours, _theirs, _tensorflow in WEIGHTS:
-    NAMES[_ours] = (*NAMES.get(_ours, ()), _theirs)
-    TENSORFLOW_NAMES[_ours] = (*TENSORFLOW_NAMES.get(_ours, ()), _tensorflow)
+for _name, _hugging_face, _tensorflow in WEIGHTS:
+    HUGGING_FACE_NAMES[_name] = (*HUGGING_FACE_NAMES.get(_name, ()), _hugging_face)
+    TENSORFLOW_NAMES[_name] = (*TENSORFLOW_NAMES.get(_name, ()), _tensorflow)
 
 
-def their_names(ours: str) -> tuple[str, ...]:
-    """The Hugging Face names of one of our weights: one, or three for `qkv`.
+def hugging_face_names(name: str) -> tuple[str, ...]:
+    """Return the names of one of bertie's weights in Hugging Face's libraries.
+
+    There is one name, or for `qkv` three:
+
+        >>> hugging_face_names("bert.layers.11.output.bias")
+        ('bert.encoder.layer.11.output.dense.bias',)
 
     Raises:
-        KeyError: it is not in the table.
+        KeyError: `name` is not in the table.
     """
-    return (ours,) if ours.startswith(BILSTM) else _of_layer(NAMES, ours)
+    return (name,) if name.startswith(BILSTM_PREFIX) else _look_up(HUGGING_FACE_NAMES, name)
 
 
-def tensorflow_names(ours: str) -> tuple[str, ...]:
-    """The same of google's TensorFlow code, which has no BiLSTM."""
-    return _of_layer(TENSORFLOW_NAMES, ours)
+def tensorflow_names(name: str) -> tuple[str, ...]:
+    """Return the names of one of bertie's weights in google-research/bert.
+
+    Raises:
+        KeyError: `name` is not in the table, which has no BiLSTM.
+    """
+    return _look_up(TENSORFLOW_NAMES, name)
 
 
-def _of_layer(table: dict[str, tuple[str, ...]], ours: str) -> tuple[str, ...]:
-    """A row of the table, with the number of the layer in its place."""
-    parts = ours.split(".")
-    number = next((part for part in parts if part.isdigit()), "")
-    return tuple(name.format(number) for name in table[".".join(LAYER if p.isdigit() else p for p in parts)])
+def _look_up(table: dict[str, tuple[str, ...]], name: str) -> tuple[str, ...]:
+    index = LAYER_INDEX.search(name)
+    stored_names = table[LAYER_INDEX.sub("{}", name)]
+    return tuple(stored.format(index[0]) for stored in stored_names) if index else stored_names

@@ -1,4 +1,8 @@
-"""A model in and out of its directory. Weights are written as `model.safetensors` alone."""
+"""Save and load whole models: a directory and the weights in it.
+
+Weights are written to `model.safetensors` under Hugging Face's names, and read in every format that
+huggingface.py supports.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,10 +16,15 @@ from torch.overrides import TorchFunctionMode
 from bertie.base.errors import ModelError
 from bertie.base.files import atomic_directory, atomic_file
 from bertie.model.bert import add_bilstm
-from bertie.model.formats.directory import ModelMetadata, names_architecture, read_metadata, write_metadata
-from bertie.model.formats.huggingface import WEIGHTS_FILE, check_tied, read_weights, tell_architecture
-from bertie.model.formats.sentence_transformers import transformer_folder
-from bertie.model.formats.weight_names import BILSTM, their_names
+from bertie.model.formats.directory import ModelMetadata, has_architecture, read_metadata, write_metadata
+from bertie.model.formats.huggingface import (
+    WEIGHTS_FILE,
+    infer_architecture,
+    merge_tied_weights,
+    read_weights,
+)
+from bertie.model.formats.sentence_transformers import find_transformer_folder
+from bertie.model.formats.weight_names import BILSTM_PREFIX, hugging_face_names
 from bertie.model.heads import (
     ClassificationModel,
     EncoderModel,
@@ -29,109 +38,131 @@ from bertie.model.heads import (
     TokenClassificationModel,
 )
 
-OPTIONAL = ("bert.pooler.", BILSTM)
-POOLER = "bert.pooler.dense.weight"
-DECODER_BIAS = "cls.predictions.bias"  # of a model that has the masked-LM decoder
-
-
-def save_weights(path: Path, model: nn.Module) -> None:
-    """Write weights under Hugging Face's names, atomically. The tied decoder is not stored twice."""
-    theirs = {name: weight.cpu().contiguous() for name, weight in named_weights(model).items()}
-    with atomic_file(path) as temporary:
-        save_file(theirs, temporary, metadata={"format": "pt"})
-
-
-def named_weights(model: nn.Module) -> dict[str, Tensor]:
-    """A model's weights themselves, by Hugging Face's names."""
-    theirs: dict[str, Tensor] = {}
-    for name, weight in model.state_dict().items():
-        names = their_names(name)
-        theirs |= zip(names, weight.chunk(len(names)), strict=True)
-    return theirs
-
-
-def load_weights(path: Path, model: nn.Module, only: str = "") -> None:
-    """Fill a model from what `save_weights` or a library of Hugging Face wrote.
-
-    Args:
-        path: a model directory, or a safetensors file; what it holds in 16 bits becomes float32.
-        model: its weights are replaced.
-        only: the prefix of those to replace. `bert.` leaves the heads as they are, and the pooler and a
-            BiLSTM too where the file has none.
-
-    Raises:
-        ModelError: the weights are absent, damaged or a pickle, one is missing or has another shape, or the
-            encoder has more than the model.
-    """
-    stored = read_weights(transformer_folder(path))
-    weights = {
-        name: weight
-        for name, weight in named_weights(model).items()
-        if name.startswith(only) and (not only or name in stored or not name.startswith(OPTIONAL))
-    }
-    _fill(weights, stored, path)
-
-
-def _fill(weights: dict[str, Tensor], stored: dict[str, Tensor], path: Path) -> None:
-    """Replace a model's weights; both by the names of Hugging Face."""
-    if DECODER_BIAS in weights:
-        check_tied(stored, path)
-    for name in stored:
-        if name.startswith("bert.") and not name.startswith(OPTIONAL) and name not in weights:
-            raise ModelError(f"{path}: {name} has no place in the network that config.json describes")
-    with torch.no_grad():
-        for name, weight in weights.items():
-            if name not in stored:
-                raise ModelError(f"{path}: the weight {name!r} is missing")
-            if stored[name].shape != weight.shape:
-                raise ModelError(
-                    f"{path}: {name} has the shape {tuple(stored[name].shape)}, but config.json makes it "
-                    f"{tuple(weight.shape)}"
-                )
-            weight.copy_(stored[name])
+OPTIONAL_PREFIXES = ("bert.pooler.", BILSTM_PREFIX)  # parts of an encoder that other models may lack
+POOLER_WEIGHT = "bert.pooler.dense.weight"
+DECODER_BIAS = "cls.predictions.bias"  # in every model that has a masked-LM decoder
 
 
 def save_model(path: Path, model: Model | EncoderModel, metadata: ModelMetadata, card: str) -> None:
-    """Write a whole model directory, in place of what stood there."""
+    """Write a model directory atomically, replacing `path` if it exists.
+
+    Args:
+        path: the directory.
+        model: the model, on any device.
+        metadata: the config, the labels, the tokenizer and other settings.
+        card: the text of its README.md.
+    """
     with atomic_directory(path) as temporary:
         write_metadata(temporary, metadata, card)
         save_weights(temporary / WEIGHTS_FILE, model)
 
 
 def load_model(path: Path, allow_pickle: bool = False) -> tuple[Model | EncoderModel, ModelMetadata]:
-    """Read a model directory; the model is in evaluation mode. A bare encoder may have no pooler.
+    """Load a model directory.
+
+    bertie, `transformers` or sentence-transformers may have written it. The model is in evaluation
+    mode, on the CPU and in float32. An encoder has a pooler if the weights do.
 
     Args:
-        path: a directory that bertie, `transformers` or sentence-transformers wrote.
-        allow_pickle: see `read_weights`.
+        path: the directory.
+        allow_pickle: also read `pytorch_model.bin`; see `read_weights`.
 
     Raises:
-        ModelError: it is absent, damaged, or has a head that bertie does not know.
+        DataError: a JSON file is damaged.
+        ModelError: the directory is missing or damaged, or its model is not supported.
     """
-    metadata, stored = read_parts(path, allow_pickle)
-    model = empty_model(metadata, path, pooler=POOLER in stored)
-    # Not `to_empty`, for which torch imports what computes shapes in Python, a matter of seconds.
-    unset = {name: torch.empty(weight.shape) for name, weight in model.state_dict().items()}
-    model.load_state_dict(unset, assign=True)
-    _fill(named_weights(model), stored, path)
+    metadata, stored = read_metadata_and_weights(path, allow_pickle)
+    model = build_meta_model(metadata, path, pooler=POOLER_WEIGHT in stored)
+    # `to_empty` would make torch import its shape functions in Python, which takes seconds.
+    uninitialized = {name: torch.empty(weight.shape) for name, weight in model.state_dict().items()}
+    model.load_state_dict(uninitialized, assign=True)
+    _copy_weights(named_weights(model), stored, path)
     return model.eval(), metadata
 
 
-def read_parts(
-    path: Path, allow_pickle: bool = False, fit: bool = True
+def save_weights(path: Path, model: nn.Module) -> None:
+    """Write weights under Hugging Face's names, atomically.
+
+    The tied decoder is not stored a second time.
+    """
+    weights = {name: weight.cpu().contiguous() for name, weight in named_weights(model).items()}
+    with atomic_file(path) as temporary:
+        save_file(weights, temporary, metadata={"format": "pt"})
+
+
+def load_weights(path: Path, model: nn.Module, prefix: str = "") -> None:
+    """Replace the weights of a model by stored ones; 16-bit weights become float32.
+
+    Args:
+        path: a model directory or a safetensors file.
+        model: the model whose weights are replaced.
+        prefix: replace only weights with this prefix in their Hugging Face names. With `bert.` the
+            heads keep their weights, and so do a pooler and a BiLSTM that are not stored.
+
+    Raises:
+        ModelError: the file is missing, damaged or a pickle, a weight is missing or has another
+            shape, or the stored encoder has weights that the model lacks.
+    """
+    stored = read_weights(find_transformer_folder(path))
+    weights = {
+        name: weight
+        for name, weight in named_weights(model).items()
+        if name.startswith(prefix)
+        and (not prefix or name in stored or not name.startswith(OPTIONAL_PREFIXES))
+    }
+    _copy_weights(weights, stored, path)
+
+
+def named_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return a model's weights, without copying them, by their Hugging Face names."""
+    weights: dict[str, Tensor] = {}
+    for name, weight in model.state_dict().items():
+        names = hugging_face_names(name)
+        weights |= zip(names, weight.chunk(len(names)), strict=True)
+    return weights
+
+
+def read_metadata_and_weights(
+    path: Path, allow_pickle: bool = False, trim_vocabulary: bool = True
 ) -> tuple[ModelMetadata, dict[str, Tensor]]:
-    """What a model directory says, and all the weights in it; see `read_metadata` and `read_weights`."""
-    # First of all: it refuses what is no BERT by its own name, not by its weights'.
-    metadata = read_metadata(path, fit=fit)
-    folder = transformer_folder(path)
+    """Read the metadata and the weights of a model directory.
+
+    If config.json names no architecture, it is inferred from the weights. See `read_metadata` and
+    `read_weights` for the arguments and the errors.
+    """
+    # The metadata come first: only their errors name an unsupported model as the cause.
+    metadata = read_metadata(path, trim_vocabulary=trim_vocabulary)
+    folder = find_transformer_folder(path)
     stored = read_weights(folder, allow_pickle)
-    if not names_architecture(folder):
-        metadata = read_metadata(path, tell_architecture(stored, folder), fit)
+    if not has_architecture(folder):
+        metadata = read_metadata(path, infer_architecture(stored, folder), trim_vocabulary)
     return metadata, stored
 
 
-class _NoNormal(TorchFunctionMode):
-    """Nothing is drawn: on the meta device torch, or torch before 2.13, would import the same for that."""
+def build_meta_model(metadata: ModelMetadata, path: Path, pooler: bool) -> Model | EncoderModel:
+    """Build a model on the meta device, where its weights have shapes but no values.
+
+    Args:
+        metadata: the config, the architecture and the labels of the model.
+        path: the model's directory, for messages.
+        pooler: whether a model without a head has a pooler.
+
+    Raises:
+        ModelError: bertie does not have the architecture.
+    """
+    with torch.device("meta"), _SkipInitialization():
+        model = _build_model(metadata, path, pooler)
+        if metadata.bilstm:
+            add_bilstm(model.bert, metadata.config)
+    return model
+
+
+class _SkipInitialization(TorchFunctionMode):
+    """Skip the operators that draw initial weights.
+
+    On the meta device these operators make torch import its shape functions in Python, which takes
+    seconds. Some of them do so only before torch 2.13.
+    """
 
     def __torch_function__(
         self,
@@ -141,25 +172,12 @@ class _NoNormal(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if func in (nn.init.normal_, Tensor.erfinv_, Tensor.clamp_):  # the last two of trunc_normal_
+        if func in (nn.init.normal_, Tensor.erfinv_, Tensor.clamp_):  # trunc_normal_ calls the last two
             return args[0] if args else kwargs["tensor"]
         return func(*args, **kwargs)
 
 
-def empty_model(metadata: ModelMetadata, path: Path, pooler: bool) -> Model | EncoderModel:
-    """A model as described, its weights on the meta device: shapes alone. `pooler` is for an encoder.
-
-    Raises:
-        ModelError: bertie has not the architecture, which `path` names.
-    """
-    with torch.device("meta"), _NoNormal():
-        model = _new_head(metadata, path, pooler)
-        if metadata.bilstm:
-            add_bilstm(model.bert, metadata.config)
-    return model
-
-
-def _new_head(metadata: ModelMetadata, path: Path, pooler: bool) -> Model | EncoderModel:
+def _build_model(metadata: ModelMetadata, path: Path, pooler: bool) -> Model | EncoderModel:
     config, num_labels = metadata.config, len(metadata.labels)
     match metadata.architecture:
         case EncoderModel.architecture:
@@ -180,6 +198,33 @@ def _new_head(metadata: ModelMetadata, path: Path, pooler: bool) -> Model | Enco
             return TokenClassificationModel(config, num_labels)
         case QuestionAnsweringModel.architecture:
             return QuestionAnsweringModel(config)
-        case unknown:
-            known = ", ".join(model.architecture for model in get_args(Model | EncoderModel))
-            raise ModelError(f"{path / 'config.json'}: architecture {unknown!r} is not one of {known}")
+        case architecture:
+            supported = ", ".join(model.architecture for model in get_args(Model | EncoderModel))
+            raise ModelError(
+                f"{path / 'config.json'}: unsupported architecture {architecture!r}; bertie supports "
+                f"{supported}"
+            )
+
+
+def _copy_weights(weights: dict[str, Tensor], stored: dict[str, Tensor], path: Path) -> None:
+    """Copy stored weights into a model's `weights`; both have Hugging Face's names.
+
+    Raises:
+        ModelError: a weight is missing or has another shape, the stored encoder has more weights,
+            or the stored decoder is not tied.
+    """
+    if DECODER_BIAS in weights:
+        merge_tied_weights(stored, path)
+    for name in stored:
+        if name.startswith("bert.") and not name.startswith(OPTIONAL_PREFIXES) and name not in weights:
+            raise ModelError(f"{path}: unexpected weight {name}; check that config.json is the right one")
+    with torch.no_grad():
+        for name, weight in weights.items():
+            if name not in stored:
+                raise ModelError(f"{path}: weight {name} is missing; check that config.json is the right one")
+            if stored[name].shape != weight.shape:
+                raise ModelError(
+                    f"{path}: {name} has shape {tuple(stored[name].shape)}, but config.json makes it "
+                    f"{tuple(weight.shape)}; check that config.json is the right one"
+                )
+            weight.copy_(stored[name])

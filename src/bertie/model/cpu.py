@@ -1,0 +1,73 @@
+"""Faster ways to compute parts of the encoder on a CPU. Shapes: see bert.py.
+
+docs/decisions/processors.md has the measurements. The reasons are:
+
+- torch's fused attention kernel for CPUs has no dropout, and in bfloat16 its backward pass takes
+  several times as long as plain matrix products.
+- oneDNN, which multiplies bfloat16, compiles a kernel for every new shape, in about a millisecond,
+  and keeps only the last 1,024. In packed training most shapes are new: the number of tokens
+  differs in every step, and the size of every attention bucket too. MKL, which multiplies float32,
+  compiles nothing.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bertie.model.dropout import dropout
+
+# In bfloat16 training, attention with fewer multiplications than this, n·A·S²·D, is computed in
+# float32: compiling the bfloat16 product would take longer.
+SMALL_PRODUCT = 2_000_000
+
+# Rows are padded to a multiple that is small enough to cost nothing and large enough for shapes to
+# recur. Models with a hidden size above MAX_PADDED_WIDTH were slower with padding.
+ROW_MULTIPLE = 32
+MAX_PADDED_WIDTH = 512
+
+
+def cpu_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_p: float, is_causal: bool
+) -> Tensor:
+    """Compute F.scaled_dot_product_attention, faster in training.
+
+    With dropout, or in bfloat16 training, plain matrix products replace the fused kernel. In
+    bfloat16 training, small products are computed and returned in float32.
+
+    Args:
+        q: queries, (n, A, S, D).
+        k: keys, (n, A, S, D).
+        v: values, (n, A, S, D).
+        mask: whether a query may attend to a key, bool (n, 1, 1, S); None for all keys.
+        dropout_p: probability of zeroing an attention weight.
+        is_causal: whether a token attends only to itself and the tokens before it; `mask` must be
+            None then.
+
+    Returns:
+        The attended values, (n, A, S, D).
+    """
+    n, A, S, D = q.shape
+    in_bfloat16 = q.dtype == torch.bfloat16 and q.requires_grad
+    if in_bfloat16 and n * A * S * S * D < SMALL_PRODUCT:
+        q, k, v = q.float(), k.float(), v.float()
+        in_bfloat16 = False
+    with torch.autocast("cpu", enabled=False):  # autocast would turn float32 back into bfloat16
+        if not dropout_p and not in_bfloat16:
+            return F.scaled_dot_product_attention(q, k, v, mask, is_causal=is_causal)
+        if is_causal:
+            mask = torch.ones(S, S, dtype=torch.bool).tril()
+        scores = (q * D**-0.5) @ k.transpose(-2, -1)  # (n, A, S, S)
+        if mask is not None:
+            scores = scores.masked_fill(~mask, float("-inf"))
+        return dropout(scores.softmax(-1), dropout_p) @ v  # (n, A, S, D)
+
+
+def pad_rows(rows: Tensor, hidden_size: int) -> Tensor:
+    """Append rows of zeros up to a multiple of ROW_MULTIPLE, for bfloat16 on a CPU.
+
+    Return `rows` unchanged on other devices, without autocast, and in models with a hidden size
+    above MAX_PADDED_WIDTH. No token attends to the added rows; the caller drops them at the end.
+    """
+    if hidden_size > MAX_PADDED_WIDTH or rows.device.type != "cpu" or not torch.is_autocast_enabled("cpu"):
+        return rows
+    return F.pad(rows, [0, 0] * (rows.dim() - 1) + [0, -len(rows) % ROW_MULTIPLE])
