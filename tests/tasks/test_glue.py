@@ -1,4 +1,4 @@
-"""The official files of GLUE read as they are, and the official submission comes out."""
+"""GLUE: the official files are read, and submissions have the official form."""
 
 import zipfile
 from pathlib import Path
@@ -15,25 +15,25 @@ from bertie.tasks.glue import SUBMISSION_FILES, TASKS, write_submission
 TASK = {task.name: task for task in TASKS}
 
 
-def test_the_table():
+def test_every_task_has_valid_metrics_and_files():
     assert " ".join(TASK) == "cola sst-2 mrpc sts-b qqp mnli qnli rte wnli ax"
     for task in TASKS:
         assert set(task.metrics) <= set(METRICS)
         assert task.main_metric in task.metrics
-        assert set(task.submissions) == set(task.test_parts)
+        assert set(task.submission_files) == set(task.test_parts)
     assert TASK["mnli"].labels == ("contradiction", "entailment", "neutral") == TASK["ax"].labels
     assert "majority" in TASK["wnli"].note
 
 
 @pytest.mark.parametrize("name", TASK)
-def test_every_official_file_reads(shared_data, name):
+def test_every_official_file_is_read(shared_data, name):
     task = TASK[name]
-    read = 0
+    files = 0
     for part in ("train", *task.dev_parts, *task.test_parts):
         path = task.file(shared_data / "glue", part)
         if not path.exists():
             continue
-        read += 1
+        files += 1
         labelled = part not in task.test_parts
         examples = task.read(path, labelled)
         lines = path.read_bytes().decode("utf-8-sig").removesuffix("\n").split("\n")
@@ -45,11 +45,11 @@ def test_every_official_file_reads(shared_data, name):
             assert examples.texts[i] in fields
             assert examples.pairs is None or examples.pairs[i] in fields
             assert examples.labels is None or examples.labels[i] in fields
-            assert examples.location(i) == f"{path}: line {i + has_header + 1}"
-    assert read or name in ("qqp", "ax")
+            assert examples.location(i) == f"{path}, line {i + has_header + 1}"
+    assert files or name in ("qqp", "ax")
 
 
-def test_a_file_may_be_named_by_itself_or_its_folder(shared_data):
+def test_data_may_be_a_file_or_a_folder(shared_data):
     folder = shared_data / "glue" / "RTE"
     for data in (folder, folder.parent, folder / "dev.tsv"):
         assert TASK["rte"].file(data, "dev") == folder / "dev.tsv"
@@ -57,20 +57,20 @@ def test_a_file_may_be_named_by_itself_or_its_folder(shared_data):
         assert len(TASK["mnli"].read(TASK["mnli"].file(data, "diagnostic"), labelled=False)) == 1104
 
 
-def test_what_is_missing_is_named_where_it_should_stand(tmp_path):
+def test_a_missing_file_has_its_official_path(tmp_path):
     (tmp_path / "glue" / "MRPC").mkdir(parents=True)
     assert TASK["rte"].file(tmp_path / "glue", "dev") == tmp_path / "glue" / "RTE" / "dev.tsv"
     assert TASK["rte"].file(tmp_path / "dev.tsv", "dev") == tmp_path / "dev.tsv"
 
 
-def test_the_diagnostic_set_stands_beside_mnli_from_within_its_folder(tmp_path, monkeypatch):
+def test_diagnostic_set_is_found_from_within_mnlis_folder(tmp_path, monkeypatch):
     (tmp_path / "MNLI").mkdir()
     (tmp_path / "MNLI" / "train.tsv").touch()
     monkeypatch.chdir(tmp_path / "MNLI")
     assert TASK["mnli"].file(Path(), "diagnostic") == tmp_path / "diagnostic" / "diagnostic.tsv"
 
 
-# As the official files begin, in the layouts that are not among the data at hand.
+# The first lines of official files whose layouts are not in the shared data.
 LAYOUTS = {
     ("qqp", "train"): "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
     '1\t2\t3\tWhat is "it"?\tWhy?\t0\n4\t5\t6\tWho?\t\t1\n',
@@ -87,7 +87,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize(("name", "part"), LAYOUTS)
-def test_other_official_layouts(tmp_path, name, part):
+def test_other_official_layouts_are_read(tmp_path, name, part):
     task = TASK[name]
     path = task.file(tmp_path, part)
     path.parent.mkdir()
@@ -108,51 +108,55 @@ def test_other_official_layouts(tmp_path, name, part):
         (
             "qnli",
             "index\tquestion\tsentence\tlabel\n0\ta\tb\tentailment\n1\ta\tb\tc",
-            ": line 3: unknown label",
+            ", line 3: unknown label",
         ),
-        ("cola", "gj04\t1\t\tA.\ngj04\t1\tB.\n", r": line 2: 3 fields"),
-        ("sts-b", "sentence1\tsentence2\tscore\na\tb\tx\n", ": line 2: 'x' is not a number"),
+        ("cola", "gj04\t1\t\tA.\ngj04\t1\tB.\n", r", line 2: expected 4 fields, got 3"),
+        ("sts-b", "sentence1\tsentence2\tscore\na\tb\tx\n", ", line 2: 'x' is not a number"),
         ("mrpc", "", "empty"),
     ],
 )
-def test_malformed_lines_are_named(tmp_path, name, content, message):
+def test_malformed_lines_are_rejected(tmp_path, name, content, message):
     path = tmp_path / "train.tsv"
     path.write_text(content)
     with pytest.raises(DataError, match=message):
         TASK[name].read(path, labelled=True)
 
 
-# The second row holds a line end, as some of the official train.tsv do.
-CUT = (
+# The second row is split by a line break, as some are in the official train.tsv.
+SPLIT_ROW = (
     "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
     '1\t2\t3\tWho?\tHow?\t0\n4\t5\t6\tWhy?\tWas "he\n"\tWhat?\t0\n7\t8\t9\tWhen?\tWhere?\t1\n'
 )
 
 
-def test_malformed_lines_are_left_out_of_the_training_file_of_qqp_alone(tmp_path, capsys):
+def test_only_qqps_training_file_may_have_malformed_lines(tmp_path, capsys):
     path = tmp_path / "train.tsv"
-    path.write_text(CUT)
+    path.write_text(SPLIT_ROW)
     examples = TASK["qqp"].read(path, labelled=True)
     assert (examples.texts, examples.pairs) == (["Who?", "When?"], ["How?", "Where?"])
     assert examples.labels == ["0", "1"]
-    assert examples.location(1) == f"{path}: line 5"
-    assert ": 2 lines do not have 6 fields (first: line 3); they" in capsys.readouterr().err
+    assert examples.location(1) == f"{path}, line 5"
+    assert ": skipped 2 lines that do not have 6 fields (first: line 3)" in capsys.readouterr().err
     for name, labelled in (("dev.tsv", True), ("test.tsv", False)):
-        (tmp_path / name).write_text(CUT)
-        with pytest.raises(DataError, match=rf"{name}: line 3: 5 fields, where there are 6 columns"):
+        (tmp_path / name).write_text(SPLIT_ROW)
+        with pytest.raises(DataError, match=rf"{name}, line 3: expected 6 fields, got 5"):
             TASK["qqp"].read(tmp_path / name, labelled)
-    assert [task.name for task in TASKS if task.malformed] == ["qqp"]
+    assert [task.name for task in TASKS if task.malformed_file] == ["qqp"]
 
 
-def test_a_file_without_labels_is_refused_where_they_are_wanted(shared_data):
+def test_labelled_reading_rejects_a_file_without_labels(shared_data):
     for name in ("cola", "rte"):
         path = TASK[name].file(shared_data / "glue", "test")
-        with pytest.raises(SettingsError, match=r"test\.tsv: no column 'label'; there are: index, sentence"):
+        with pytest.raises(
+            SettingsError, match=r"test\.tsv: no column 'label'; the columns are index, sentence"
+        ):
             TASK[name].read(path, labelled=True)
 
 
-@pytest.mark.parametrize("name", [name for name in TASK if name not in ("qqp", "ax")])  # not at hand
-def test_a_submission_of_dev_scores_as_independent_scorers_say(shared_data, tmp_path, name):
+@pytest.mark.parametrize(
+    "name", [name for name in TASK if name not in ("qqp", "ax")]
+)  # not in the shared data
+def test_scores_of_a_dev_submission_match_sklearn_and_scipy(shared_data, tmp_path, name):
     task = TASK[name]
     examples = task.read(task.file(shared_data / "glue", task.dev_parts[0]), labelled=True)
     random = np.random.default_rng(0)
@@ -161,16 +165,16 @@ def test_a_submission_of_dev_scores_as_independent_scorers_say(shared_data, tmp_
         predictions = (task.gold(examples) + random.normal(0, 1, n)).round(3)
     else:
         predictions = np.where(random.random(n) < 0.7, task.gold(examples), 1)
-    words = predictions.astype(str) if name == "sts-b" else np.array(task.labels)[predictions]
-    rows = [f"{index}\t{word}" for index, word in enumerate(words)]
+    predicted = predictions.astype(str) if name == "sts-b" else np.array(task.labels)[predictions]
+    rows = [f"{index}\t{label}" for index, label in enumerate(predicted)]
     random.shuffle(rows)
     (tmp_path / "submission.tsv").write_text("\n".join(["index\tprediction", *rows]))
 
     gold = examples.labels
     scorers = {
-        "accuracy": lambda: sklearn.metrics.accuracy_score(gold, words),
-        "f1": lambda: sklearn.metrics.f1_score(gold, words, pos_label="1"),
-        "matthews_correlation": lambda: sklearn.metrics.matthews_corrcoef(gold, words),
+        "accuracy": lambda: sklearn.metrics.accuracy_score(gold, predicted),
+        "f1": lambda: sklearn.metrics.f1_score(gold, predicted, pos_label="1"),
+        "matthews_correlation": lambda: sklearn.metrics.matthews_corrcoef(gold, predicted),
         "pearson": lambda: scipy.stats.pearsonr(np.array(gold, float), predictions).statistic,
         "spearmanr": lambda: scipy.stats.spearmanr(np.array(gold, float), predictions).statistic,
     }
@@ -179,7 +183,7 @@ def test_a_submission_of_dev_scores_as_independent_scorers_say(shared_data, tmp_
 
 
 @pytest.mark.parametrize("name", ["mrpc", "qqp"])
-def test_f1_is_of_the_label_1_whatever_its_number_in_a_model(name):
+def test_f1_is_of_label_1_in_any_order_of_labels(name):
     examples = LabelledTexts([""] * 4, [""] * 4, ["1", "1", "0", "1"])
     for labels in (["0", "1"], ["1", "0"]):
         task = TASK[name].with_labels(labels)
@@ -187,31 +191,31 @@ def test_f1_is_of_the_label_1_whatever_its_number_in_a_model(name):
         assert task.score(examples, predictions) == {"f1": 50, "accuracy": 50}
 
 
-def test_a_submission_without_its_header(tmp_path):
+def test_a_submission_may_lack_its_header(tmp_path):
     task, examples = TASK["rte"], LabelledTexts([""] * 2, [""] * 2, ["entailment"] * 2)
     path = tmp_path / "RTE.tsv"
     path.write_text("1\tnot_entailment\n0\tentailment\n\n")
     assert task.read_predictions(examples, path).tolist() == [0, 1]
     path.write_text("id\tprediction\n0\tentailment\n")
-    with pytest.raises(SettingsError, match=r"RTE\.tsv: no column 'index'; there are: id, prediction"):
+    with pytest.raises(SettingsError, match=r"RTE\.tsv: no column 'index'; the columns are id, prediction"):
         task.read_predictions(examples, path)
 
 
-def test_the_file_of_sts_b_scores_as_the_predictions_do(tmp_path):
+def test_written_sts_b_predictions_have_the_same_scores(tmp_path):
     task = TASK["sts-b"]
     random = np.random.default_rng(0)
-    # Within a thousandth of each other: rounding makes ties.
+    # The values differ by thousandths, so rounding makes ties.
     logits = random.normal(3, 0.002, (100, 1)).astype(np.float32)
     examples = LabelledTexts([""] * 100, [""] * 100, random.normal(3, 1, 100).tolist())
     predictions = task.decode(examples, None, logits)
     task.write_predictions(examples, predictions, tmp_path / "STS-B.tsv")
-    written = (tmp_path / "STS-B.tsv").read_text().splitlines()[1:]
-    assert max(len(line.partition(".")[2]) for line in written) == 3
+    lines = (tmp_path / "STS-B.tsv").read_text().splitlines()[1:]
+    assert max(len(line.partition(".")[2]) for line in lines) == 3
     scores = task.score(examples, task.read_predictions(examples, tmp_path / "STS-B.tsv"))
     assert scores == task.score(examples, predictions)
 
 
-def test_the_submission(tmp_path):
+def test_a_submission_has_all_files_and_reproducible_bytes(tmp_path):
     assert len(SUBMISSION_FILES) == 11
     for name in SUBMISSION_FILES[:-2]:
         (tmp_path / name).write_text(f"index\tprediction\n0\t{name}\n")
@@ -220,7 +224,7 @@ def test_the_submission(tmp_path):
     assert not (tmp_path / "submission.zip").exists()
     for name in SUBMISSION_FILES[-2:]:
         (tmp_path / name).write_text(f"index\tprediction\n0\t{name}\n")
-    (tmp_path / "other.txt").write_text("not of it")
+    (tmp_path / "other.txt").write_text("not part of a submission")
     write_submission(tmp_path, tmp_path / "submission.zip")
     with zipfile.ZipFile(tmp_path / "submission.zip") as archive:
         assert archive.testzip() is None
@@ -228,6 +232,6 @@ def test_the_submission(tmp_path):
         assert archive.namelist() == [f"{name}.tsv" for name in names.split()]
         assert archive.read("AX.tsv") == b"index\tprediction\n0\tAX.tsv\n"
     for name in SUBMISSION_FILES:
-        (tmp_path / name).touch()  # another time
+        (tmp_path / name).touch()  # a later modification time
     write_submission(tmp_path, tmp_path / "again.zip")
     assert (tmp_path / "again.zip").read_bytes() == (tmp_path / "submission.zip").read_bytes()

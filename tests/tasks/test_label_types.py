@@ -1,17 +1,17 @@
-"""What the labels in a table are taken for."""
+"""Names, problem types and order of the labels in a table."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertie.tasks.label_types import detect_type, in_order, label_name, numbers_of
+from bertie.tasks.label_types import infer_problem_type, label_name, parse_numbers, sort_labels
 
 
 @pytest.mark.parametrize(
     ("value", "name"),
     [(" a\n b ", "a b"), (3, "3"), (3.0, "3"), (3.5, "3.5"), (True, "True"), (None, ""), (float("nan"), "")],
 )
-def test_names(value, name):
+def test_label_names_are_normalized(value, name):
     assert label_name(value) == name
 
 
@@ -23,16 +23,16 @@ def test_names(value, name):
         (["1", "2.5", "nan"], "single_label_classification"),
         (["True", "False"], "single_label_classification"),
         ([("1.5",), ()], "multi_label_classification"),
-        ([("1.5",), "1.5"], "single_label_classification"),  # which the task then refuses
+        ([("1.5",), "1.5"], "single_label_classification"),  # the task rejects the mixture
     ],
 )
-def test_types(labels, problem_type):
-    assert detect_type(labels) == problem_type
+def test_problem_type_is_inferred_from_the_labels(labels, problem_type):
+    assert infer_problem_type(labels) == problem_type
 
 
 @given(st.sets(st.integers().map(str) | st.text(min_size=1)))
-def test_the_order_is_that_of_numbers_or_of_the_alphabet(names):
-    ordered = in_order(names)
+def test_labels_are_sorted_by_value_or_alphabetically(names):
+    ordered = sort_labels(names)
     assert set(ordered) == names
-    keys = numbers_of(ordered) or list(ordered)
+    keys = parse_numbers(ordered) or list(ordered)
     assert keys == sorted(keys)

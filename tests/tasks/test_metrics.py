@@ -1,4 +1,4 @@
-"""Scores against scikit-learn's and scipy's, and what they are where those say nothing."""
+"""Metrics agree with scikit-learn and scipy, and are 0 where these are undefined."""
 
 import warnings
 
@@ -12,60 +12,60 @@ from hypothesis.extra.numpy import arrays
 
 from bertie.tasks import metrics
 
-# Few examples and few classes: those that nobody has or predicts, and 0 / 0, come up often.
+# Few examples of few classes, so that classes without gold or predicted examples, and 0 / 0, are common.
 counts = st.integers(1, 12)
 classes = counts.flatmap(lambda n: st.tuples(*[arrays(np.int64, n, elements=st.integers(0, 3))] * 2))
-two_classes = counts.flatmap(lambda n: st.tuples(*[arrays(np.int64, n, elements=st.integers(0, 1))] * 2))
-several = counts.flatmap(lambda n: st.tuples(*[arrays(np.bool_, (n, 3))] * 2))
-# Hundredths: many ties, and no differences that vanish beside the numbers themselves.
-numbers = st.integers(1, 40).flatmap(
+binary = counts.flatmap(lambda n: st.tuples(*[arrays(np.int64, n, elements=st.integers(0, 1))] * 2))
+multilabel = counts.flatmap(lambda n: st.tuples(*[arrays(np.bool_, (n, 3))] * 2))
+# Hundredths: many ties, and no differences that are lost to rounding.
+hundredths = st.integers(1, 40).flatmap(
     lambda n: st.tuples(*[arrays(np.int64, n, elements=st.integers(-500, 500))] * 2)
 )
 
 
 @given(classes)
-def test_accuracy_and_macro_f1_of_one_label(answers):
-    gold, predicted = answers
+def test_accuracy_and_macro_f1_of_classes_match_sklearn(labels):
+    gold, predicted = labels
     assert metrics.accuracy(gold, predicted) == sklearn.metrics.accuracy_score(gold, predicted)
     expected = sklearn.metrics.f1_score(gold, predicted, average="macro", zero_division=0)
     assert metrics.f1_macro(gold, predicted) == pytest.approx(expected)
 
 
-@given(two_classes)
-def test_f1_of_a_class(answers):
-    expected = sklearn.metrics.f1_score(*answers, zero_division=0)
-    assert metrics.f1(*(numbers == 1 for numbers in answers)) == pytest.approx(expected)
+@given(binary)
+def test_f1_of_one_class_matches_sklearn(labels):
+    expected = sklearn.metrics.f1_score(*labels, zero_division=0)
+    assert metrics.f1(*(indices == 1 for indices in labels)) == pytest.approx(expected)
 
 
-@given(several)
-def test_several_labels(answers):
-    gold, predicted = answers
+@given(multilabel)
+def test_multilabel_metrics_match_sklearn(labels):
+    gold, predicted = labels
     assert metrics.accuracy(gold, predicted) == sklearn.metrics.accuracy_score(gold, predicted)
     for average, ours in (("micro", metrics.f1), ("macro", metrics.f1_macro)):
         expected = sklearn.metrics.f1_score(gold, predicted, average=average, zero_division=0)
         assert ours(gold, predicted) == pytest.approx(expected)
 
 
-@given(st.one_of(classes, several))
-def test_scores_by_label(answers):
-    gold, predicted = answers
-    labels = 4 if gold.ndim == 1 else 3
+@given(st.one_of(classes, multilabel))
+def test_scores_by_label_match_sklearn(labels):
+    gold, predicted = labels
+    num_labels = 4 if gold.ndim == 1 else 3
     expected = sklearn.metrics.precision_recall_fscore_support(
-        gold, predicted, labels=range(labels), zero_division=0
+        gold, predicted, labels=range(num_labels), zero_division=0
     )
-    for ours, theirs in zip(metrics.label_scores(gold, predicted, labels), expected, strict=True):
+    for ours, theirs in zip(metrics.label_scores(gold, predicted, num_labels), expected, strict=True):
         np.testing.assert_allclose(ours, theirs)
 
 
-@given(st.one_of(classes, two_classes))
-def test_matthews_correlation(answers):
-    gold, predicted = answers
-    with warnings.catch_warnings(action="ignore"):  # of a single class
+@given(st.one_of(classes, binary))
+def test_matthews_correlation_matches_sklearn(labels):
+    gold, predicted = labels
+    with warnings.catch_warnings(action="ignore"):  # sklearn warns of a single class
         expected = sklearn.metrics.matthews_corrcoef(gold, predicted)
     assert metrics.matthews_correlation(gold, predicted) == pytest.approx(expected, abs=1e-12)
 
 
-def test_matthews_correlation_of_as_many_examples_as_qqp_has():
+def test_matthews_correlation_does_not_overflow_on_qqp_size():
     random = np.random.default_rng(0)
     gold = random.integers(0, 2, 400_000)
     predicted = np.where(random.random(400_000) < 0.9, gold, 1 - gold)
@@ -73,9 +73,9 @@ def test_matthews_correlation_of_as_many_examples_as_qqp_has():
     assert metrics.matthews_correlation(gold, predicted) == pytest.approx(expected, rel=1e-12)
 
 
-@given(numbers)
-def test_correlations(answers):
-    gold, predicted = (whole / 100 for whole in answers)
+@given(hundredths)
+def test_correlations_match_scipy(values):
+    gold, predicted = (integers / 100 for integers in values)
     if min(len(set(gold)), len(set(predicted))) < 2:
         assert metrics.pearson(gold, predicted) == metrics.spearman(gold, predicted) == 0
         return
@@ -85,14 +85,14 @@ def test_correlations(answers):
     assert metrics.spearman(gold, predicted) == pytest.approx(expected, abs=1e-12)
 
 
-def test_a_constant_correlates_with_nothing_though_its_mean_is_rounded():
+def test_pearson_is_0_for_a_constant_with_a_rounded_mean():
     constant = np.full(3, 0.1)
     assert constant.mean() != 0.1
     assert metrics.pearson(constant, np.array([1.0, 2.0, 3.0])) == 0
 
 
 @given(classes)
-def test_confusion_matrix(answers):
-    gold, predicted = answers
+def test_confusion_matrix_matches_sklearn(labels):
+    gold, predicted = labels
     expected = sklearn.metrics.confusion_matrix(gold, predicted, labels=range(4))
-    assert (metrics.confusion_matrix(gold, predicted, classes=4) == expected).all()
+    assert (metrics.confusion_matrix(gold, predicted, num_classes=4) == expected).all()

@@ -1,1 +1,1 @@
-"""Sections 4 and 5: what a BERT is fine-tuned for."""
+"""Fine-tuning tasks: their files, inputs and scores (Sections 4 and 5.3)."""

@@ -1,4 +1,4 @@
-"""Texts, or pairs of texts, that have a label, several labels or a number (Figure 4 a and b)."""
+"""Classification and regression of texts and pairs of texts (Figure 4 a and b)."""
 
 import json
 import math
@@ -16,14 +16,25 @@ from bertie.base.files import write_text
 from bertie.base.rows import Rows, read_header, read_unquoted
 from bertie.model.config import ProblemType
 from bertie.tasks import metrics
+from bertie.tasks.error_analysis import (
+    MISTAKE_LENGTH,
+    ErrorAnalysis,
+    Mistake,
+    analyze_classes,
+    join_names,
+    largest_errors,
+    sample_confusions,
+    scores_by_label,
+    shorten,
+)
+from bertie.tasks.metrics import LabelArray
 from bertie.tasks.task import Head, Inputs, Scores, Task
 from bertie.text.tokenizer import Tokenizer
 
-Values = npt.NDArray[Any]
-Location = Callable[[int], str]
+LocationOf = Callable[[int], str]  # an example's index -> its file and line, for an error message
 
-# By the names of GLUE's scorer (`evaluate`'s glue.py) and, the last two, of scikit-learn's `scoring`.
-METRICS: dict[str, Callable[[Values, Values], float]] = {
+# Named as in GLUE's scorer (`evaluate`'s glue.py), the last two as in scikit-learn.
+METRICS: dict[str, Callable[[LabelArray, LabelArray], float]] = {
     "accuracy": metrics.accuracy,
     "f1": metrics.f1,
     "matthews_correlation": metrics.matthews_correlation,
@@ -33,18 +44,18 @@ METRICS: dict[str, Callable[[Values, Values], float]] = {
     "f1_macro": metrics.f1_macro,
 }
 _HEADER = ("index", "prediction")  # of GLUE's submissions
-_SHOWN_LABELS = 10
+_MAX_LISTED_LABELS = 10  # in a message
 
 
 @dataclass(frozen=True)
 class LabelledTexts:
-    """Texts and what is said of them, as their file has it.
+    """Texts and their labels, as read from a file.
 
-    texts   the texts, or the first ones of pairs
-    pairs   the second ones
-    labels  None where they are not known, else of each text its label's name; a sequence of names where it
-            may have several; a number, or one as a string, in a regression
-    rows    where they were read, for messages
+    texts   the texts; of pairs, the first ones
+    pairs   the second texts of pairs; None for single texts
+    labels  one for each text: the label's name, a sequence of names (multi-label), or a number,
+            possibly as a string (regression); None if the labels are unknown
+    rows    the rows of the file, for error messages
     """
 
     texts: Sequence[str]
@@ -56,16 +67,25 @@ class LabelledTexts:
         return len(self.texts)
 
     def location(self, i: int) -> str:
-        """Where example `i` stands, for a message."""
+        """Return the file and line of example `i`, for an error message."""
         return self.rows.location(i) if self.rows is not None else f"example {i + 1}"
+
+    def excerpt(self, i: int) -> str:
+        """Return the text or the pair of example `i` in one short line."""
+        if self.pairs is None:
+            return shorten(self.texts[i])
+        return " ‖ ".join(shorten(text, MISTAKE_LENGTH // 2) for text in (self.texts[i], self.pairs[i]))
 
 
 @dataclass(frozen=True)
-class TextClassification(Task[LabelledTexts, Values]):
-    """A family of tasks. Predictions have the form of `gold`.
+class TextClassification(Task[LabelledTexts, LabelArray]):
+    """Tasks that classify texts or pairs, or predict a number for them.
 
-    problem_type  what the labels of a text are
-    metrics       which of METRICS are its scores
+    Predictions are an array: int64 (n,) class indices, bool (n, labels) for multi-label examples,
+    or float64 (n,) regression values.
+
+    problem_type  one class for each text, several labels, or a number
+    metrics       names of the task's scores, among METRICS
     """
 
     problem_type: ProblemType = "single_label_classification"
@@ -73,35 +93,37 @@ class TextClassification(Task[LabelledTexts, Values]):
 
     @property
     def head(self) -> Head:
-        """On the pooled [CLS]."""
+        """A linear layer on the pooled [CLS]."""
         return "classification"
 
-    def gold(self, examples: LabelledTexts) -> Values:
-        """Labels as numbers: int64 (n,) classes; bool (n, labels) several labels; float64 (n,) regression.
+    def gold(self, examples: LabelledTexts) -> LabelArray:
+        """Return the gold labels as an array of the same form as predictions.
 
         Raises:
-            DataError: a label is not one of the task's, or no number.
+            DataError: a label is not one of the task's, or, in a regression, not a number.
         """
         assert examples.labels is not None
-        return self._to_values(examples.labels, examples.location)
+        return self._to_array(examples.labels, examples.location)
 
     def label_counts(self, examples: LabelledTexts) -> dict[str, int]:
-        """How many examples have each label, to be shown; nothing for a regression."""
+        """Count the examples that have each label; empty for a regression."""
         if self.problem_type == "regression":
             return {}
         gold = self.gold(examples)
         counts = gold.sum(axis=0) if gold.ndim == 2 else np.bincount(gold, minlength=len(self.labels))
         return dict(zip(self.labels, counts.tolist(), strict=True))
 
-    def majority(self, training: LabelledTexts, examples: LabelledTexts) -> Values:
-        """The predictions that always give the training examples' commonest class."""
-        return np.full(len(examples), np.bincount(self.gold(training)).argmax())
+    def describe_labels(self, examples: LabelledTexts) -> str:
+        """Return each label with its number of examples."""
+        if self.problem_type == "regression":
+            return "numbers, so the task is a regression"
+        return ", ".join(f"{label} {count:,}" for label, count in self.label_counts(examples).items())
 
     def with_labels(self, labels: Sequence[str]) -> Self:
-        """This task with a model's labels in the model's order.
+        """Return this task with a model's labels, in the order of the model's logits.
 
-        A model without names for its classes has the task's; classes that the task itself only numbers may
-        have names in the model (`negative`, `positive`).
+        The task keeps its labels if the model's have no meaning (LABEL_0, …), or if the task's are
+        numbers ("0", "1") and the model's are names ("negative", "positive").
 
         Raises:
             ModelError: the model has other labels.
@@ -110,42 +132,75 @@ class TextClassification(Task[LabelledTexts, Values]):
             return self
         if not self.labels or set(labels) == set(self.labels):
             return replace(self, labels=tuple(labels))
-        numbered = all(map(str.isdigit, self.labels)) or all(re.fullmatch(r"LABEL_\d+", x) for x in labels)
-        if numbered and len(labels) == len(self.labels):
+        unnamed = all(map(str.isdigit, self.labels)) or all(re.fullmatch(r"LABEL_\d+", x) for x in labels)
+        if unnamed and len(labels) == len(self.labels):
             return self
         raise ModelError(
-            f"the model's labels are {_listed(labels)}, those of {self.name} are {_listed(self.labels)}; "
-            f"use a model fine-tuned on {self.name}"
+            f"the model's labels are {_list_labels(labels)}, but {self.name} has "
+            f"{_list_labels(self.labels)}; use a model fine-tuned on {self.name}"
         )
 
     def encode(self, examples: LabelledTexts, tokenizer: Tokenizer, max_seq_length: int) -> Inputs:
-        """[CLS] text [SEP], or [CLS] text [SEP] second text [SEP], cut at the end of the longer one."""
+        """Encode as [CLS] text [SEP], or [CLS] text [SEP] second text [SEP].
+
+        A text that is too long is truncated at its end; of a pair, the longer text.
+        """
         encoding = tokenizer.encode_batch(examples.texts, examples.pairs, max_length=max_seq_length)
         labels = None if examples.labels is None else self.gold(examples)
         if labels is not None and self.problem_type != "single_label_classification":
             labels = labels.astype(np.float32)
         return Inputs(encoding.input_ids, encoding.token_type_ids, encoding.bounds, labels)
 
-    def decode(self, examples: LabelledTexts, inputs: Inputs, logits: npt.NDArray[np.float32]) -> Values:
-        """The likeliest class; the labels likelier than not; the number."""
+    def decode(self, examples: LabelledTexts, inputs: Inputs, logits: npt.NDArray[np.float32]) -> LabelArray:
+        """Return the likeliest class, the labels above probability 0.5, or the number."""
         if self.problem_type == "regression":
             return logits[:, 0].astype(np.float64)
         if self.problem_type == "multi_label_classification":
-            return np.asarray(logits > 0)  # a probability of 0.5
+            return np.asarray(logits > 0)  # the sigmoid of 0 is 0.5
         return np.asarray(logits.argmax(axis=1))
 
-    def score(self, examples: LabelledTexts, predictions: Values) -> Scores:
-        """The task's metrics."""
+    def score(self, examples: LabelledTexts, predictions: LabelArray) -> Scores:
+        """Compute the task's metrics."""
         gold = self.gold(examples)
-        if "f1" in self.metrics:  # of the label 1 (MRPC, QQP), whichever class of a model's that is
+        if "f1" in self.metrics:  # of the label "1" (MRPC, QQP), wherever the model has it
             positive = self.labels.index("1")
             gold, predictions = gold == positive, predictions == positive
         return {name: 100 * METRICS[name](gold, predictions) for name in self.metrics}
 
-    def write_predictions(self, examples: LabelledTexts, predictions: Values, path: Path) -> None:
-        """Write a tsv with the header `index` and `prediction`: an example's number from 0, and its label.
+    def majority_baseline(self, training: LabelledTexts, examples: LabelledTexts) -> Scores | None:
+        """Score the majority class; None for a regression and multi-label texts."""
+        if self.problem_type != "single_label_classification":
+            return None
+        majority_class = np.bincount(self.gold(training)).argmax()
+        return self.score(examples, np.full(len(examples), majority_class))
 
-        Several labels are a JSON list. This is the form of GLUE's submissions.
+    def analyze_errors(self, examples: LabelledTexts, predictions: LabelArray) -> ErrorAnalysis:
+        """Return scores by label and confusions, or the values of a regression."""
+        gold = self.gold(examples)
+        if self.problem_type == "regression":
+            mistakes = [
+                Mistake(examples.excerpt(i), f"{gold[i]:.4g}", f"{predictions[i]:.4g}")
+                for i in largest_errors(np.abs(gold - predictions))
+            ]
+            return ErrorAnalysis(gold_and_predicted=(gold, predictions), mistakes=mistakes)
+        names = np.array(self.labels, dtype=object)
+        if self.problem_type == "multi_label_classification":
+            mistakes = [
+                Mistake(examples.excerpt(i), join_names(names[gold[i]]), join_names(names[predictions[i]]))
+                for i in largest_errors((gold != predictions).sum(axis=1))
+            ]
+            return ErrorAnalysis(scores_by_label(self.labels, gold, predictions), mistakes=mistakes)
+        mistakes = [
+            Mistake(examples.excerpt(i), names[gold[i]], names[predictions[i]])
+            for i in sample_confusions(gold, predictions)
+        ]
+        return analyze_classes(self.labels, gold, predictions, mistakes)
+
+    def write_predictions(self, examples: LabelledTexts, predictions: LabelArray, path: Path) -> None:
+        """Write a tsv file in the form of GLUE's submissions.
+
+        The columns are `index`, the example's index from 0, and `prediction`: the label's name, a
+        JSON list of names (multi-label), or a number.
         """
         if self.problem_type == "regression":
             values = [repr(number) for number in predictions.tolist()]
@@ -153,28 +208,31 @@ class TextClassification(Task[LabelledTexts, Values]):
             names = np.array(self.labels, dtype=object)
             values = [json.dumps(names[chosen].tolist(), ensure_ascii=False) for chosen in predictions]
         else:
-            values = [self.labels[number] for number in predictions.tolist()]
+            values = [self.labels[class_index] for class_index in predictions.tolist()]
         lines = ["\t".join(_HEADER), *(f"{index}\t{value}" for index, value in enumerate(values))]
         write_text(path, "\n".join(lines) + "\n")
 
-    def read_predictions(self, examples: LabelledTexts, path: Path) -> Values:
-        """Read such a file, its rows in any order; the header may be left out.
+    def read_predictions(self, examples: LabelledTexts, path: Path) -> LabelArray:
+        """Read a file in the form of `write_predictions`.
+
+        The rows may be in any order, and the header may be missing.
 
         Raises:
-            SettingsError: the header lacks one of the columns.
-            DataError: an index is missing, doubled or unknown, or a prediction is no label of the task.
+            SettingsError: the header lacks a column.
+            DataError: an index is missing, unknown or duplicated, or a prediction is not a label
+                of the task.
         """
-        return self._to_values(*self._read_labels(examples, path))
+        return self._to_array(*self._read_labels(examples, path))
 
-    def _read_labels(self, examples: LabelledTexts, path: Path) -> tuple[Sequence[Any], Location]:
-        """The labels of a file of predictions as `LabelledTexts` has them, and where they stand."""
+    def _read_labels(self, examples: LabelledTexts, path: Path) -> tuple[Sequence[Any], LocationOf]:
+        """Read predicted labels, in the form and order of `LabelledTexts.labels`."""
         header = _HEADER if read_header(path)[0].isdecimal() else ()
         rows = read_unquoted(path, _HEADER, header)
         row_of: dict[int, int] = {}
         for row, index in enumerate(rows.columns["index"]):
             if not index.isdecimal() or int(index) >= len(examples):
                 raise DataError(
-                    f"{rows.location(row)}: unknown index {index!r}; they are 0 to {len(examples) - 1}"
+                    f"{rows.location(row)}: unknown index {index!r}; the indices are 0 to {len(examples) - 1}"
                 )
             if int(index) in row_of:
                 raise DataError(f"{rows.location(row)}: a second prediction for index {index}; delete one")
@@ -192,45 +250,47 @@ class TextClassification(Task[LabelledTexts, Values]):
             return [_parse_names(value, location(index)) for index, value in enumerate(values)], location
         return values, location
 
-    def _to_values(self, labels: Sequence[Any], place: Location) -> Values:
+    def _to_array(self, labels: Sequence[Any], location: LocationOf) -> LabelArray:
         if self.problem_type == "regression":
-            return np.array([_to_number(label, place(i)) for i, label in enumerate(labels)])
+            return np.array([_parse_number(label, location(i)) for i, label in enumerate(labels)])
         if self.problem_type == "single_label_classification":
-            return self._to_numbers(labels, place)
+            return self._to_class_indices(labels, location)
         owners = np.repeat(np.arange(len(labels)), [len(names) for names in labels])
-        marks = np.zeros((len(labels), len(self.labels)), dtype=bool)
-        names = [name for names in labels for name in names]
-        marks[owners, self._to_numbers(names, lambda i: place(owners[i]))] = True
-        return marks
+        has_label = np.zeros((len(labels), len(self.labels)), dtype=bool)
+        all_names = [name for names in labels for name in names]
+        has_label[owners, self._to_class_indices(all_names, lambda i: location(owners[i]))] = True
+        return has_label
 
-    def _to_numbers(self, names: Sequence[str], place: Location) -> npt.NDArray[np.int64]:
-        known = {label: number for number, label in enumerate(self.labels)}
-        numbers = np.array([known.get(name, -1) for name in names], dtype=np.int64)
-        if (unknown := np.flatnonzero(numbers < 0)).size:
+    def _to_class_indices(self, names: Sequence[str], location: LocationOf) -> npt.NDArray[np.int64]:
+        index_of = {label: index for index, label in enumerate(self.labels)}
+        indices = np.array([index_of.get(name, -1) for name in names], dtype=np.int64)
+        if (unknown := np.flatnonzero(indices < 0)).size:
             first = int(unknown[0])
-            raise DataError(f"{place(first)}: unknown label {names[first]!r}; known: {_listed(self.labels)}")
-        return numbers
+            raise DataError(
+                f"{location(first)}: unknown label {names[first]!r}; known: {_list_labels(self.labels)}"
+            )
+        return indices
 
 
-def _to_number(label: Any, place: str) -> float:
+def _parse_number(label: Any, location: str) -> float:
     try:
         number = float(label)
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise DataError(f"{place}: {label!r} is not a number, which every label of a regression has to be")
+        raise DataError(f"{location}: {label!r} is not a number; every label of a regression must be one")
     return number
 
 
-def _parse_names(value: str, place: str) -> list[str]:
+def _parse_names(value: str, location: str) -> list[str]:
     try:
         names = json.loads(value)
     except ValueError:
         names = None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise DataError(f'{place}: {value!r} is not a JSON list of labels, such as ["a", "b"]')
+        raise DataError(f'{location}: {value!r} is not a JSON list of labels, such as ["a", "b"]')
     return names
 
 
-def _listed(labels: Sequence[str]) -> str:
-    return ", ".join(labels[:_SHOWN_LABELS]) + ", …" * (len(labels) > _SHOWN_LABELS)
+def _list_labels(labels: Sequence[str]) -> str:
+    return ", ".join(labels[:_MAX_LISTED_LABELS]) + ", …" * (len(labels) > _MAX_LISTED_LABELS)

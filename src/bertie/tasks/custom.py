@@ -1,4 +1,4 @@
-"""A person's own labelled data, in tables with named columns (base/rows.py), for every family of tasks."""
+"""Custom data: tables with named columns, for every family of tasks."""
 
 import sys
 from collections import Counter
@@ -6,22 +6,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 
 from bertie.base.errors import DataError
-from bertie.base.rows import Rows, read_rows, suffix_of
+from bertie.base.memory import Source
+from bertie.base.rows import Rows, format_suffix, read_rows
 from bertie.model.config import ProblemType
+from bertie.model.formats.directory import ModelMetadata
 from bertie.tasks.classification import LabelledTexts, TextClassification
-from bertie.tasks.entities import find_fault, is_plain
-from bertie.tasks.label_types import detect_type, in_order, label_name, names_of_each, numbers_of
+from bertie.tasks.entities import find_invalid_tag, is_plain
+from bertie.tasks.label_types import (
+    as_label_sets,
+    infer_problem_type,
+    label_name,
+    parse_numbers,
+    sort_labels,
+)
 from bertie.tasks.ner import TaggedSentences, Tagging
 from bertie.tasks.squad.questions import Answer, Questions, read_questions
 from bertie.tasks.squad.task import QuestionAnswering
 from bertie.tasks.swag import Choices, MultipleChoice
 
-# The first is the one that chooses the checkpoint.
+# The first metric selects the checkpoint.
 _METRICS: dict[ProblemType, tuple[str, ...]] = {
     "single_label_classification": ("accuracy", "f1_macro"),
     "multi_label_classification": ("f1_micro", "f1_macro", "accuracy"),
@@ -30,20 +38,22 @@ _METRICS: dict[ProblemType, tuple[str, ...]] = {
 
 
 class _CustomFiles:
+    """Mixin for tasks on custom files, which have no official names."""
+
     def file(self, data: Path, part: str) -> Path:
-        """`data`: one's own files have no official names."""
+        """Return `data`, the file itself."""
         return data
 
 
 @dataclass(frozen=True)
 class CustomClassification(_CustomFiles, TextClassification):
-    """Texts with labels of one's own; the training examples say which there are, and of what type.
+    """Texts with custom labels, which the training examples define.
 
-    text       the column of the texts, or of the first ones of pairs
-    pair       the column of the second ones
-    label      the column of the labels: strings, numbers, or lists where a text has several
-    separator  what stands between the labels of a text, where several are in one string
-    detect     whether `fitted` finds out the problem_type
+    text        column of the texts, or of the first texts of pairs
+    pair        column of the second texts; None for single texts
+    label       column of the labels: strings, numbers, or lists of labels (multi-label)
+    separator   separator of labels that are joined in one string; None if labels are not joined
+    infer_type  whether `fitted` infers the problem type from the labels
     """
 
     name: str = "classification"
@@ -54,53 +64,60 @@ class CustomClassification(_CustomFiles, TextClassification):
     pair: str | None = None
     label: str = "label"
     separator: str | None = None
-    detect: bool = True
+    infer_type: bool = True
 
-    def settled(self, problem_type: ProblemType) -> Self:
-        """This task for labels of that type, by its metrics."""
-        chosen = _METRICS[problem_type]
-        return replace(self, problem_type=problem_type, metrics=chosen, main_metric=chosen[0], detect=False)
+    def with_problem_type(self, problem_type: ProblemType) -> Self:
+        """Return this task for labels of one type, with the metrics of that type."""
+        metrics = _METRICS[problem_type]
+        return replace(
+            self, problem_type=problem_type, metrics=metrics, main_metric=metrics[0], infer_type=False
+        )
 
-    def read(self, path: Path, labelled: bool) -> LabelledTexts:
-        """Read a table; the training part before `fitted`, the others after it.
+    def read(self, path: Source, labelled: bool) -> LabelledTexts:
+        """Read a table of texts.
+
+        Read the training part before `fitted`, and the other parts after it.
 
         Raises:
-            SettingsError: there is no such column.
-            DataError: the file cannot be read (see `read_rows`), a text or a label is empty, or a label is
-                unknown to the task.
+            SettingsError: a column is missing.
+            DataError: the file cannot be read (see `read_rows`), a text or a label is empty, or a
+                label is not one of the labels that the task was `fitted` to.
         """
         rows = read_rows(path, [self.text, *filter(None, [self.pair]), *[self.label] * labelled])
         examples = LabelledTexts(
-            _texts(rows, self.text),
-            _texts(rows, self.pair) if self.pair else None,
+            _read_texts(rows, self.text),
+            _read_texts(rows, self.pair) if self.pair else None,
             [self._parse_label(rows, i) for i in range(len(rows))] if labelled else None,
             rows,
         )
-        if labelled and not self.detect:
+        if labelled and not self.infer_type:
             self._check_type(examples)
             if self.labels or self.problem_type == "regression":
-                self.gold(examples)  # an unknown label is to be found before anything is trained
+                self.gold(examples)  # reject unknown labels before anything is trained
         return examples
 
     def fitted(self, examples: LabelledTexts) -> Self:
-        """This task with the type and the names of the training examples' labels.
+        """Return this task with the problem type and the labels of training examples.
 
-        Where all are lists a text has several; where all are numbers, and not all whole, it is a regression;
-        else they are names of classes, which come in alphabetical order, or by size where all are numbers.
+        See `infer_problem_type` and `sort_labels`.
 
         Raises:
-            DataError: a label is not of the type.
+            DataError: a label is not of the problem type.
         """
         assert examples.labels is not None
-        task = self.settled(detect_type(examples.labels)) if self.detect else self
+        task = self.with_problem_type(infer_problem_type(examples.labels)) if self.infer_type else self
         task._check_type(examples)
         if task.problem_type == "regression":
             task.gold(examples)
             return task
-        return replace(task, labels=in_order(set(chain.from_iterable(names_of_each(examples.labels)))))
+        return replace(task, labels=sort_labels(set(chain.from_iterable(as_label_sets(examples.labels)))))
 
     def fitted_to_predictions(self, examples: LabelledTexts, path: Path) -> Self:
-        """By both, for a class may be predicted that is not gold, and gold numbers may all be whole."""
+        """Return this task with the labels of gold examples and of a file of predictions.
+
+        Both are needed: a predicted class may be missing from the gold labels, and the gold values
+        of a regression may all be whole.
+        """
         task = self.fitted(examples)
         if task.problem_type == "regression":
             return task
@@ -110,45 +127,51 @@ class CustomClassification(_CustomFiles, TextClassification):
             predicted = [tuple(names) for names in predicted]
         return self.fitted(replace(examples, labels=[*examples.labels, *predicted], rows=None))
 
-    def check_training(self, examples: LabelledTexts, path: Path) -> None:
-        """Look for labels that are all the same, and for a class with one example."""
+    def fitted_to_model(self, metadata: ModelMetadata) -> Self:
+        """Return this task with the problem type and the labels of a fine-tuned model."""
+        if self.infer_type:
+            return self.with_problem_type(metadata.problem_type).fitted_to_model(metadata)
+        return super().fitted_to_model(metadata)
+
+    def check_training(self, examples: LabelledTexts, path: Source) -> None:
+        """Reject labels that are all the same, and a class with only one example."""
         assert examples.labels is not None
         if len(set(examples.labels)) == 1:
             raise DataError(
-                f"{examples.location(0)}: all examples have this one's label, {examples.labels[0]!r}; "
-                f"add others"
+                f"{examples.location(0)}: all examples have the label {examples.labels[0]!r}; add examples "
+                f"with other labels"
             )
         if self.problem_type == "regression":
             return
-        names_of = names_of_each(examples.labels)
-        counts = Counter(chain.from_iterable(names_of))
-        lone = [name for name, count in counts.items() if count == 1]
-        if not lone:
+        label_sets = as_label_sets(examples.labels)
+        counts = Counter(chain.from_iterable(label_sets))
+        rare = [name for name, count in counts.items() if count == 1]
+        if not rare:
             return
 
         def location(name: str) -> str:
-            return examples.location(next(i for i, names in enumerate(names_of) if name in names))
+            return examples.location(next(i for i, names in enumerate(label_sets) if name in names))
 
-        words = [name for name in counts if not numbers_of([name])]
-        if words and numbers_of(lone[:1]):
+        non_numeric = [name for name in counts if not parse_numbers([name])]
+        if non_numeric and parse_numbers(rare[:1]):
             raise DataError(
-                f"{location(words[0])}: {words[0]!r} is no number, so that all labels are names of classes, "
-                f"{lone[0]!r} that of one example; mend or delete the row"
+                f"{location(non_numeric[0])}: {non_numeric[0]!r} is a non-numeric label, so labels are class "
+                f"names; class {rare[0]!r} has only one example; correct or delete the row"
             )
-        others = f" (and so it is with {len(lone) - 1} other labels)" if len(lone) > 1 else ""
+        others = f" (and {len(rare) - 1} other labels have only one example)" if len(rare) > 1 else ""
         raise DataError(
-            f"{location(lone[0])}: no other example has the label {lone[0]!r}{others}; add some or delete it"
+            f"{location(rare[0])}: no other example has the label {rare[0]!r}{others}; add some or delete it"
         )
 
     def _parse_label(self, rows: Rows, i: int) -> str | tuple[str, ...]:
         value = rows.columns[self.label][i]
         if any(isinstance(item, list | dict) for item in (value if isinstance(value, list) else [value])):
             raise DataError(
-                f"{rows.location(i)}: {value!r} in the column {self.label!r} is no label; write a string, a "
-                f"number or a list of them"
+                f"{rows.location(i)}: {value!r} in the column {self.label!r} is not a label; write a string, "
+                f"a number or a list of them"
             )
         if self.separator is not None and not isinstance(value, list):
-            # Before white space is made alike, for it may be what separates.
+            # Split before white space is normalized, since white space may be the separator.
             value = value.split(self.separator) if isinstance(value, str) else [value]
         if isinstance(value, list):
             return tuple(filter(None, map(label_name, value)))
@@ -160,24 +183,23 @@ class CustomClassification(_CustomFiles, TextClassification):
         return name
 
     def _check_type(self, examples: LabelledTexts) -> None:
-        several = self.problem_type == "multi_label_classification"
+        is_multilabel = self.problem_type == "multi_label_classification"
         for i, label in enumerate(examples.labels or ()):
-            if isinstance(label, tuple) != several:
-                expected = "a list of labels; name the separator" if several else "one label"
-                raise DataError(
-                    f"{examples.location(i)}: {label!r} is not {expected}, as it is in other rows"
-                )
+            if isinstance(label, tuple) != is_multilabel:
+                expected = "a list of labels; name the separator" if is_multilabel else "a single label"
+                raise DataError(f"{examples.location(i)}: {label!r} is not {expected}, as other rows have")
 
 
 @dataclass(frozen=True)
 class CustomTagging(_CustomFiles, Tagging):
-    """Tagged words in jsonl or Parquet, a row a sentence without context; or in columns as NER's files.
+    """Tagged sentences, in the rows of a table or in a file in CoNLL format.
 
-    Where no tag of the training set has the form of an entity's they are plain: parts of speech, say.
-    What is longer than `max_seq_length` is read in windows, so nothing is cut.
+    Each sentence of a table is a document. A sentence longer than `max_seq_length` is read in
+    windows. If no tag of the training examples marks an entity, the tags are plain, such as
+    parts of speech.
 
-    words  the column of the words, a list in each row
-    tags   the column of their tags, likewise
+    words  column of the words, a list in each row
+    tags   column of their tags, likewise
     """
 
     name: str = "tagging"
@@ -188,40 +210,41 @@ class CustomTagging(_CustomFiles, Tagging):
     words: str = "words"
     tags: str = "tags"
 
-    def read(self, path: Path, labelled: bool) -> TaggedSentences:
-        """Read .jsonl or .parquet, and any other file as `read_conll` does.
+    def read(self, path: Source, labelled: bool) -> TaggedSentences:
+        """Read a .jsonl or .parquet table; any other file is read by `read_conll`.
 
         Raises:
-            SettingsError: there is no such column.
-            DataError: the file cannot be read, a row has no words, or not a tag for each, or one is no tag of
-                the kind that the others are.
+            SettingsError: a column is missing.
+            DataError: the file cannot be read, a row has no words or not one tag for each word, or
+                a tag is not valid.
         """
-        if suffix_of(path) not in (".jsonl", ".ndjson", ".parquet"):
+        if isinstance(path, Path) and format_suffix(path) not in (".jsonl", ".ndjson", ".parquet"):
             return super().read(path, labelled)
         rows = read_rows(path, [self.words, *[self.tags] * labelled])
-        words = _lists_of_strings(rows, self.words)
-        documents = np.arange(len(rows) + 1)
+        words = _read_string_lists(rows, self.words)
+        document_bounds = np.arange(len(rows) + 1)
         if not labelled:
-            return TaggedSentences(words, None, documents)
-        tags = _lists_of_strings(rows, self.tags)
+            return TaggedSentences(words, None, document_bounds)
+        tags = _read_string_lists(rows, self.tags)
         for i in range(len(rows)):
             if len(tags[i]) != len(words[i]):
                 raise DataError(
                     f"{rows.location(i)}: {len(tags[i])} tags for {len(words[i])} words; give one for each"
                 )
-        if fault := find_fault(list(chain.from_iterable(tags)), self.plain):
-            place, reason = fault
-            i = int(np.searchsorted(np.cumsum([len(row) for row in tags]), place, side="right"))
+        if invalid := find_invalid_tag(list(chain.from_iterable(tags)), self.plain):
+            index, reason = invalid
+            i = int(np.searchsorted(np.cumsum([len(row) for row in tags]), index, side="right"))
             raise DataError(f"{rows.location(i)}: {reason}")
-        examples = TaggedSentences.of(words, tags, documents)
-        self._name_unknown_tags(examples, path)
+        examples = TaggedSentences.from_tags(words, tags, document_bounds)
+        self._report_unknown_tags(examples, path)
         return examples
 
     def with_labels(self, labels: Sequence[str]) -> Self:
-        """With a model's labels in the model's order, which say what kind of tags they are.
+        """Return this task with a model's labels, which decide whether tags are plain.
 
         Raises:
-            ModelError: an earlier label was of the other kind.
+            ModelError: the labels mix plain tags with tags of entities, or the task's tags are of
+                the other kind.
         """
         plain = is_plain(labels)
         return replace(super().with_labels(labels), plain=plain, main_metric="accuracy" if plain else "f1")
@@ -229,10 +252,13 @@ class CustomTagging(_CustomFiles, Tagging):
 
 @dataclass(frozen=True)
 class CustomQuestionAnswering(_CustomFiles, QuestionAnswering):
-    """Questions that a span of their context answers, or nothing, in a table or in SQuAD's json.
+    """Questions with answers in their contexts, in a table or in SQuAD's JSON.
 
-    identifier, question, context, answers  the columns. Answers are those of SQuAD, {"text", "answer_start"}
-        objects in a list, or those of Hugging Face's copy of it, one object of two lists.
+    identifier  column of the questions' ids
+    question    column of the questions
+    context     column of the contexts
+    answers     column of the answers in the form of SQuAD, a list of {"text", "answer_start"}
+                objects, or of its copy by Hugging Face, an object with two lists
     """
 
     name: str = "questions"
@@ -243,64 +269,75 @@ class CustomQuestionAnswering(_CustomFiles, QuestionAnswering):
     question: str = "question"
     context: str = "context"
     answers: str = "answers"
-    version: Literal["1.1", "2.0"] = "2.0"  # until `fitted`, any question may have no answer
+    null_threshold: float | None = 0.0  # until `fitted`, a question may have no answer
 
-    def read(self, path: Path, labelled: bool) -> Questions:
-        """Read a table, or a .json file as `read_questions` does.
+    def read(self, path: Source, labelled: bool) -> Questions:
+        """Read a table of questions; a .json file is read by `read_questions`.
+
+        Questions without an answer, where all training questions have one, are reported on stderr.
 
         Raises:
-            SettingsError: there is no such column.
-            DataError: the file cannot be read, a text is empty, an id is there twice, or an answer is not of
-                the form or does not stand where it says.
+            SettingsError: a column is missing.
+            DataError: the file cannot be read, a text is empty, an id occurs twice, an answer has
+                another form, or an answer in a table is not at its position in the context.
         """
-        table = suffix_of(path) != ".json"
-        questions = self._read_table(path, labelled) if table else read_questions(path, labelled)
-        if labelled and not self.allow_no_answer and (count := questions.impossible.sum()):
-            first = questions.ids[int(questions.impossible.argmax())]
-            message = f"{count} questions have no answer, where all have one in training; they score 0"
-            print(f"{path}: {message} (first: {first})", file=sys.stderr)
+        if isinstance(path, Path) and format_suffix(path) == ".json":
+            questions = read_questions(path, labelled)
+        else:
+            questions = self._read_table(path, labelled)
+        if labelled and not self.allow_no_answer and (count := questions.is_impossible.sum()):
+            first = questions.ids[int(questions.is_impossible.argmax())]
+            print(
+                f"{path}: {count} questions have no answer, but all training questions have one, so these "
+                f"score 0 (first: {first})",
+                file=sys.stderr,
+            )
         return questions
 
-    def _read_table(self, path: Path, labelled: bool) -> Questions:
+    def _read_table(self, path: Source, labelled: bool) -> Questions:
         columns = [self.identifier, self.question, self.context, *[self.answers] * labelled]
         rows = read_rows(path, columns)
         ids = [str(value) for value in rows.columns[self.identifier]]
         if len(set(ids)) < len(ids):
             i = next(i for i, name in enumerate(ids) if name in ids[:i])
             raise DataError(
-                f"{rows.location(i)}: a second question {ids[i]!r}; predictions go by id, so rename one"
+                f"{rows.location(i)}: a second question has the id {ids[i]!r}; rename one, since predictions "
+                f"are matched by id"
             )
-        contexts = _texts(rows, self.context)
-        number_of = {context: number for number, context in enumerate(dict.fromkeys(contexts))}
+        contexts = _read_texts(rows, self.context)
+        index_of = {context: index for index, context in enumerate(dict.fromkeys(contexts))}
         questions = Questions(
             ids,
-            _texts(rows, self.question),
-            list(number_of),
-            np.array([number_of[context] for context in contexts], dtype=np.int64),
+            _read_texts(rows, self.question),
+            list(index_of),
+            np.array([index_of[context] for context in contexts], dtype=np.int64),
             [_parse_answers(rows, self.answers, i) for i in range(len(rows))] if labelled else None,
         )
-        if questions.answers is not None and questions.unlocated.any():
-            i = int(questions.unlocated.argmax())
+        if questions.answers is not None and questions.is_misplaced.any():
+            i = int(questions.is_misplaced.argmax())
             text, start = questions.answers[i][0]
             raise DataError(
-                f"{rows.location(i)}: the answer {text!r} does not stand at character {start} of the "
-                f"context; "
-                f"mend or delete such rows, of which there are {questions.unlocated.sum()}"
+                f"{rows.location(i)}: the answer {text!r} is not at character {start} of the context; "
+                f"correct or delete such rows, of which there are {questions.is_misplaced.sum()}"
             )
         return questions
 
     def fitted(self, examples: Questions) -> Self:
-        """As SQuAD v2.0 where a question has no answer, otherwise as v1.1."""
-        return replace(self, version="2.0" if examples.impossible.any() else "1.1")
+        """Return this task as SQuAD v2.0 if a question has no answer, otherwise as v1.1."""
+        return replace(self, null_threshold=0.0 if examples.is_impossible.any() else None)
+
+    def fitted_to_model(self, metadata: ModelMetadata) -> Self:
+        """Return this task as the model's version of SQuAD, with its null threshold."""
+        return replace(super().fitted_to_model(metadata), null_threshold=metadata.null_threshold)
 
 
 @dataclass(frozen=True)
 class CustomMultipleChoice(_CustomFiles, MultipleChoice):
-    """Contexts and several endings, one of which is right.
+    """Contexts with several endings, one of which is right.
 
-    context  the column of the contexts
-    endings  the columns of the endings, or the one column that has a list of them in each row
-    label    the column that says which is right: its number, from 0
+    context  column of the contexts
+    endings  columns of the endings, or a single column with a list of them in each row
+    label    column of the right ending's index, from 0
     """
 
     name: str = "choices"
@@ -311,54 +348,61 @@ class CustomMultipleChoice(_CustomFiles, MultipleChoice):
     endings: tuple[str, ...] = ("endings",)
     label: str = "label"
 
-    def read(self, path: Path, labelled: bool) -> Choices:
-        """Read a table.
+    def read(self, path: Source, labelled: bool) -> Choices:
+        """Read a table of contexts, endings and labels.
 
         Raises:
-            SettingsError: there is no such column.
-            DataError: the file cannot be read, a text is empty, a row has too few endings, or not as many as
-                the first, or its label is not the number of one.
+            SettingsError: a column is missing.
+            DataError: the file cannot be read, a text is empty, a row has fewer than two endings or
+                not as many as the first row, or its label is not the index of an ending.
         """
         rows = read_rows(path, [self.context, *self.endings, *[self.label] * labelled])
+        endings = self._read_endings(rows)
+        labels = None
+        if labelled:
+            indices = [str(index) for index in range(len(endings[0]))]
+            names = list(map(label_name, rows.columns[self.label]))
+            if wrong := [i for i, name in enumerate(names) if name not in indices]:
+                raise DataError(
+                    f"{rows.location(wrong[0])}: label {names[wrong[0]]!r}; use one of {', '.join(indices)}"
+                )
+            labels = np.array(names, dtype=np.int64)
+        ids = [str(index) for index in range(len(rows))]
+        return Choices(_read_texts(rows, self.context), [""] * len(rows), endings, labels, ids)
+
+    def _read_endings(self, rows: Rows) -> list[list[str]]:
         if len(self.endings) == 1:
-            endings = _lists_of_strings(rows, self.endings[0])
+            endings = _read_string_lists(rows, self.endings[0])
         else:
             endings = list(map(list, zip(*(rows.columns[column] for column in self.endings), strict=True)))
         count = len(endings[0])
         for i, row in enumerate(endings):
             if len(row) != count or count < 2:
                 raise DataError(
-                    f"{rows.location(i)}: {len(row)} endings; every row needs as many, two at the least"
+                    f"{rows.location(i)}: {len(row)} endings; every row needs the same number, at least two"
                 )
             if not all(isinstance(ending, str) and ending.strip() for ending in row):
-                raise DataError(f"{rows.location(i)}: an ending is no text; add it or delete the row")
-        labels = None
-        if labelled:
-            numbers = [str(number) for number in range(count)]
-            names = list(map(label_name, rows.columns[self.label]))
-            if wrong := [i for i, name in enumerate(names) if name not in numbers]:
-                raise DataError(
-                    f"{rows.location(wrong[0])}: label {names[wrong[0]]!r}; use one of {', '.join(numbers)}"
-                )
-            labels = np.array(names, dtype=np.int64)
-        ids = [str(number) for number in range(len(rows))]
-        return Choices(_texts(rows, self.context), [""] * len(rows), endings, labels, ids)
+                raise DataError(f"{rows.location(i)}: an ending is not text; add it or delete the row")
+        return endings
 
 
-def _texts(rows: Rows, column: str) -> list[str]:
+def _read_texts(rows: Rows, column: str) -> list[str]:
     texts = rows.columns[column]
     for i, text in enumerate(texts):
         if not (isinstance(text, str) and text.strip()):
-            found = "no text" if text is None or text == "" else f"{text!r}, which is no text,"
-            raise DataError(f"{rows.location(i)}: {found} in the column {column!r}; add it or delete the row")
+            problem = "no text" if text is None or text == "" else f"{text!r} is not text"
+            raise DataError(
+                f"{rows.location(i)}: {problem} in the column {column!r}; add it or delete the row"
+            )
     return texts
 
 
-def _lists_of_strings(rows: Rows, column: str) -> list[list[str]]:
+def _read_string_lists(rows: Rows, column: str) -> list[list[str]]:
     for i, value in enumerate(rows.columns[column]):
         if not (isinstance(value, list) and value and all(isinstance(item, str) for item in value)):
             raise DataError(
-                f"{rows.location(i)}: {value!r} in the column {column!r} is not a list of strings"
+                f"{rows.location(i)}: {value!r} in the column {column!r} is not a list of strings; write "
+                f'one such as ["a", "b"]'
             )
     return rows.columns[column]
 
@@ -373,6 +417,7 @@ def _parse_answers(rows: Rows, column: str, i: int) -> list[Answer]:
             answers = [Answer("", -1)]
     if not all(isinstance(text, str) and isinstance(start, int) and text for text, start in answers):
         raise DataError(
-            f'{rows.location(i)}: the answers are not of the form {{"text": ["…"], "answer_start": [0]}}'
+            f"{rows.location(i)}: the answers have another form than "
+            f'{{"text": ["…"], "answer_start": [0]}}; write them so'
         )
     return answers

@@ -1,12 +1,16 @@
-"""Tags of words <-> entities, and their scores, as conlleval has them (CoNLL-2000 to 2003, Tjong Kim Sang).
+"""Entities in tagged words, and their scores as conlleval computes them.
 
-A tag is O, or a letter and a type: B-PER. The schemes say when which letter stands:
-    IOB1   I everywhere, but B where an entity follows on another of its type (CoNLL-2003's files)
-    IOB2   B first, then I
-    IOBES  B first, E last, I between; S alone
+A tag is O, or a letter and an entity type, such as B-PER. The schemes differ in the letters:
+
+    IOB1   I for all words; B only where an entity directly follows one of the same type
+           (the files of CoNLL-2003)
+    IOB2   B for the first word, I for the others
+    IOBES  B first, I between, E last; S for an entity of one word
     BILOU  the same with L for E and U for S
-    plain  no tag is of an entity: parts of speech, and whatever else is said of words one by one
-conlleval's rules read all but the last alike, and whatever a model makes of them.
+    plain  no entities: parts of speech, or other tags of single words
+
+The rules of conlleval, the scorer of CoNLL-2000 to 2003 by Tjong Kim Sang, read all of these alike,
+except plain tags. They also read ill-formed sequences, which a model may predict.
 """
 
 import re
@@ -17,11 +21,11 @@ from typing import Literal, NamedTuple
 
 Scheme = Literal["IOB1", "IOB2", "IOBES", "BILOU", "plain"]
 
-_TAG = re.compile(r"O|[BIESLU]-.+")
+_ENTITY_TAG = re.compile(r"O|[BIESLU]-.+")
 
 
 class EntitySpan(NamedTuple):
-    """The words `first` to before `end` of a sentence."""
+    """An entity of a sentence; its words are `first` to `end`, exclusive."""
 
     type: str
     first: int
@@ -29,61 +33,67 @@ class EntitySpan(NamedTuple):
 
 
 def find_entities(tags: Sequence[str]) -> list[EntitySpan]:
-    """The entities of a sentence, in order.
+    """Return the entities of a sentence, in order.
 
-    An entity ends before O, B, S, U and another type, and after E, S, L, U; what then follows without being O
-    begins one, whatever its letter. These are startOfChunk and endOfChunk of conlleval, which knows neither S
-    nor the letters of BILOU.
+    An entity ends before O, B, S, U and before another type, and after E, S, L, U. Any tag but O
+    that follows begins a new entity, whatever its letter. These are the rules of startOfChunk and
+    endOfChunk in conlleval, which knows neither S nor the letters of BILOU.
     """
-    found = []
+    entities = []
     first, previous, previous_type = 0, "O", ""
-    for place, tag in enumerate([*tags, "O"]):
-        letter, _, kind = tag.partition("-")
-        if letter in "OBSU" or previous in "OESLU" or kind != previous_type:
+    for index, tag in enumerate([*tags, "O"]):
+        letter, _, entity_type = tag.partition("-")
+        if letter in "OBSU" or previous in "OESLU" or entity_type != previous_type:
             if previous != "O":
-                found.append(EntitySpan(previous_type, first, place))
-            first = place
-        previous, previous_type = letter, kind
-    return found
+                entities.append(EntitySpan(previous_type, first, index))
+            first = index
+        previous, previous_type = letter, entity_type
+    return entities
 
 
 def to_iob2(tags: Sequence[str]) -> list[str]:
-    """The same entities in IOB2."""
+    """Return the tags of the same entities in the scheme IOB2."""
     converted = ["O"] * len(tags)
-    for kind, first, end in find_entities(tags):
-        converted[first:end] = [f"B-{kind}", *[f"I-{kind}"] * (end - first - 1)]
+    for entity_type, first, end in find_entities(tags):
+        converted[first:end] = [f"B-{entity_type}", *[f"I-{entity_type}"] * (end - first - 1)]
     return converted
 
 
 def is_plain(tags: Iterable[str]) -> bool:
-    """Whether none of some tags has the form of an entity's."""
-    return not any(map(_TAG.fullmatch, set(tags)))
+    """Return whether none of the tags marks an entity."""
+    return not any(map(_ENTITY_TAG.fullmatch, set(tags)))
 
 
-def find_fault(tags: Sequence[str], plain: bool | None = False) -> tuple[int, str] | None:
-    """The first tag of a file that is no tag, or of another scheme than those before: (its place, why).
+def find_invalid_tag(tags: Sequence[str], plain: bool | None = False) -> tuple[int, str] | None:
+    """Find the first tag of a file that is malformed or mixes schemes.
 
-    `plain` is whether they are to be; None is whatever they are.
+    Args:
+        tags: all tags of the file, in order.
+        plain: whether the tags must be plain or mark entities; None allows either, but no mixture.
+
+    Returns:
+        The index of the tag and what is wrong with it; None if all tags are valid.
     """
     if plain is None:
         plain = is_plain(tags)
-    distinct = list(dict.fromkeys(tags))  # in the order of their first places
-    kind = "plain tag; write one like NOUN" if plain else "tag of an entity; write O, or B-TYPE and I-TYPE"
+    distinct = list(dict.fromkeys(tags))  # in the order of their first occurrence
+    expected = "a plain tag, such as NOUN" if plain else "the tag of an entity; write O, or B-TYPE and I-TYPE"
     for tag in distinct:
-        if not tag or plain == bool(_TAG.fullmatch(tag)):
-            return tags.index(tag), f"{tag!r} is no {kind}"
+        if not tag or plain == bool(_ENTITY_TAG.fullmatch(tag)):
+            return tags.index(tag), f"{tag!r} is not {expected}"
     iobes, bilou = ([tag for tag in distinct if tag[0] in letters] for letters in ("ES", "LU"))
     if iobes and bilou and not plain:
-        place = max(tags.index(iobes[0]), tags.index(bilou[0]))
-        others = bilou[0] if tags[place] == iobes[0] else iobes[0]
-        return place, f"{tags[place]} here and {others} before: IOBES or BILOU, not both"
+        index = max(tags.index(iobes[0]), tags.index(bilou[0]))
+        earlier = bilou[0] if tags[index] == iobes[0] else iobes[0]
+        return index, f"{tags[index]} here, but {earlier} before; use either IOBES or BILOU"
     return None
 
 
-def scheme_of(sentences: Iterable[Sequence[str]]) -> Scheme:
-    """The scheme of tags without a fault, by the letters and by where B stands.
+def detect_scheme(sentences: Iterable[Sequence[str]]) -> Scheme:
+    """Detect the scheme of valid tags by their letters and the positions of B.
 
-    Entities may begin with B and with I: IOB1 where each such B follows on an entity of its type, else IOB2.
+    If some entities begin with B and others with I, the scheme is IOB1 if each B directly
+    follows an entity of the same type, otherwise IOB2.
     """
     sentences = list(sentences)
     distinct = set(chain.from_iterable(sentences))
@@ -94,20 +104,20 @@ def scheme_of(sentences: Iterable[Sequence[str]]) -> Scheme:
         return "BILOU"
     if letters & {"E", "S"}:
         return "IOBES"
-    begun_by_inside = False
+    has_initial_inside = False
     for tags in sentences:
-        before = EntitySpan("", 0, 0)
+        previous = EntitySpan("", 0, 0)
         for entity in find_entities(tags):
             if tags[entity.first][0] == "I":
-                begun_by_inside = True
-            elif (entity.type, entity.first) != (before.type, before.end):
+                has_initial_inside = True
+            elif (entity.type, entity.first) != (previous.type, previous.end):
                 return "IOB2"
-            before = entity
-    return "IOB1" if begun_by_inside else "IOB2"
+            previous = entity
+    return "IOB1" if has_initial_inside else "IOB2"
 
 
-class Counts(NamedTuple):
-    """How many entities are gold, how many predicted, and how many both, of one type or of all."""
+class EntityCounts(NamedTuple):
+    """Counts of gold, predicted and correct entities, with scores in percent."""
 
     gold: int
     predicted: int
@@ -115,46 +125,61 @@ class Counts(NamedTuple):
 
     @property
     def precision(self) -> float:
-        """In percent, as the others; 0 where nothing was predicted."""
+        """The percentage of predicted entities that are correct; 0 if there are none."""
         return _percent(self.correct, self.predicted)
 
     @property
     def recall(self) -> float:
+        """The percentage of gold entities that were predicted; 0 if there are none."""
         return _percent(self.correct, self.gold)
 
     @property
     def f1(self) -> float:
+        """The harmonic mean of precision and recall; 0 if there are no entities."""
         return _percent(2 * self.correct, self.gold + self.predicted)
 
 
-def count_entities(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> dict[str, Counts]:
-    """The counts of each type, by its name; an entity is correct if its type, first and last word are."""
+def count_entities(
+    gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]
+) -> dict[str, EntityCounts]:
+    """Count the entities of each type, in alphabetical order.
+
+    An entity is correct if a gold entity has the same type and the same words.
+    """
     counters: tuple[Counter[str], ...] = (Counter(), Counter(), Counter())
     for gold_tags, predicted_tags in zip(gold, predicted, strict=True):
         gold_entities, predicted_entities = find_entities(gold_tags), find_entities(predicted_tags)
-        both = set(gold_entities) & set(predicted_entities)
-        for counter, entities in zip(counters, (gold_entities, predicted_entities, both), strict=True):
+        correct = set(gold_entities) & set(predicted_entities)
+        for counter, entities in zip(counters, (gold_entities, predicted_entities, correct), strict=True):
             counter.update(entity.type for entity in entities)
     types = sorted(counters[0] | counters[1])
-    return {kind: Counts(*(counter[kind] for counter in counters)) for kind in types}
+    return {name: EntityCounts(*(counter[name] for counter in counters)) for name in types}
 
 
 def entity_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, float]:
-    """What conlleval prints, in percent: accuracy, precision, recall, FB1, which is also f1, and each type's.
+    """Return the scores that conlleval prints, in percent.
 
-    Accuracy is the share of words whose tags are the same string. What is 0 / 0 is 0.
+    Args:
+        gold: the tags of each sentence.
+        predicted: likewise.
+
+    Returns:
+        `accuracy`, the percentage of words whose tags are the same string; `precision`, `recall`
+        and `FB1` of all entities; `f1`, which equals FB1; `f1 TYPE` of each type. 0 / 0 is 0.
     """
     by_type = count_entities(gold, predicted)
-    together = Counts(*(sum(column) for column in zip(Counts(0, 0, 0), *by_type.values(), strict=True)))
+    total = EntityCounts(
+        *(sum(column) for column in zip(EntityCounts(0, 0, 0), *by_type.values(), strict=True))
+    )
     pairs = zip(chain.from_iterable(gold), chain.from_iterable(predicted), strict=True)
-    equal = [gold_tag == predicted_tag for gold_tag, predicted_tag in pairs]
+    is_equal = [gold_tag == predicted_tag for gold_tag, predicted_tag in pairs]
     return {
-        "accuracy": _percent(sum(equal), len(equal)),
-        "precision": together.precision,
-        "recall": together.recall,
-        "FB1": together.f1,
-        "f1": together.f1,
-        **{f"f1 {kind}": counts.f1 for kind, counts in by_type.items()},
+        "accuracy": _percent(sum(is_equal), len(is_equal)),
+        "precision": total.precision,
+        "recall": total.recall,
+        "FB1": total.f1,
+        "f1": total.f1,
+        **{f"f1 {name}": counts.f1 for name, counts in by_type.items()},
     }
 
 

@@ -1,7 +1,6 @@
-"""A model against gold labels."""
+"""Evaluation of a model on labelled examples."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,8 +12,6 @@ from bertie.model.engines.engine import Engine, Float32s
 from bertie.model.engines.loading import Precision, load_engine
 from bertie.model.formats.directory import SEQUENCE_CLASSIFIER
 from bertie.model.sequences import Sequences, token_indices
-from bertie.tasks.custom import CustomClassification, CustomQuestionAnswering
-from bertie.tasks.squad.task import QuestionAnswering
 from bertie.tasks.task import Head, Inputs, Scores, Task
 from bertie.text.tokenizer import Tokenizer
 
@@ -24,23 +21,23 @@ ARCHITECTURES: dict[Head, str] = {
     "spans": "BertForQuestionAnswering",
     "choices": "BertForMultipleChoice",
 }
-PER_TOKEN = (ARCHITECTURES["tagging"], ARCHITECTURES["spans"])
+PER_TOKEN = (ARCHITECTURES["tagging"], ARCHITECTURES["spans"])  # have logits for each token
 DEFAULT_MAX_SEQ_LENGTH = 128  # run_classifier.py:60
 
 
-class Part(NamedTuple):
-    """Examples with gold labels, and what a model reads of them."""
+class EncodedExamples(NamedTuple):
+    """Labelled examples of a dev part, with the inputs that the model reads."""
 
     examples: Any
     inputs: Inputs
 
 
 class Evaluation(NamedTuple):
-    """What a model says, and what that is worth.
+    """Predictions of a model and their scores.
 
-    task         with what it chose on the first part, a threshold
-    predictions  for each part, as the task's `decode` gives them
-    scores       of each part, by the metrics' names
+    task         the task, with the threshold that was tuned on the first part
+    predictions  by part, as the task's `decode` returns them
+    scores       by part
     """
 
     task: Task[Any, Any]
@@ -48,8 +45,8 @@ class Evaluation(NamedTuple):
     scores: dict[str, Scores]
 
 
-def evaluate(task: Task[Any, Any], engine: Engine, parts: Mapping[str, Part]) -> Evaluation:
-    """Score a model on every part; on the first one the task chooses its threshold."""
+def evaluate(task: Task[Any, Any], engine: Engine, parts: Mapping[str, EncodedExamples]) -> Evaluation:
+    """Score a model on dev parts, and tune the task's threshold on the first one."""
     predictions: dict[str, Any] = {}
     scores: dict[str, Scores] = {}
     for name, (examples, inputs) in parts.items():
@@ -62,25 +59,42 @@ def evaluate(task: Task[Any, Any], engine: Engine, parts: Mapping[str, Part]) ->
 
 
 def compute_logits(engine: Engine, inputs: Inputs) -> Float32s:
-    """What the model says of each sequence or token, in order: float32 (N, labels) or (T, labels)."""
+    """Compute the model's logits in batches of similar length.
+
+    Returns:
+        float32, in the order of the inputs: (T, labels) for heads with logits for each token,
+        otherwise (N, labels).
+    """
     per_token = engine.architecture in PER_TOKEN
     sequences = Sequences(inputs.input_ids, inputs.token_type_ids, inputs.bounds)
     logits = np.empty((0, 0), dtype=np.float32)
-    for chosen, batch in sequences.batches(engine.max_tokens, inputs.group):
-        answers = engine.logits(batch)
+    for indices, batch in sequences.batches(engine.max_batch_tokens, inputs.group):
+        batch_logits = engine.logits(batch)
         if not len(logits):
-            logits = np.empty((inputs.bounds[-1] if per_token else len(inputs), answers.shape[1]), np.float32)
-        logits[token_indices(inputs.bounds, chosen) if per_token else chosen] = answers
+            size = inputs.bounds[-1] if per_token else len(inputs)
+            logits = np.empty((size, batch_logits.shape[1]), np.float32)
+        logits[token_indices(inputs.bounds, indices) if per_token else indices] = batch_logits
     return logits
 
 
-class LoadedTask(NamedTuple):
-    """A fine-tuned model, its task with its labels and threshold, and the longest sequence it has learnt."""
+class FineTunedModel(NamedTuple):
+    """A model that was fine-tuned for a task.
+
+    task            the task, with the model's labels and threshold
+    engine          runs the model
+    tokenizer       the model's tokenizer
+    max_seq_length  longer inputs are truncated or split into windows
+    """
 
     task: Task[Any, Any]
     engine: Engine
     tokenizer: Tokenizer
     max_seq_length: int
+
+    def predict(self, examples: Any) -> Any:
+        """Return predictions for the task's examples, labelled or not."""
+        inputs = self.task.encode(examples, self.tokenizer, self.max_seq_length)
+        return self.task.decode(examples, inputs, compute_logits(self.engine, inputs))
 
 
 def load_for_task(
@@ -89,53 +103,45 @@ def load_for_task(
     device: str = "auto",
     precision: Precision = "float32",
     max_seq_length: int | None = None,
-) -> LoadedTask:
-    """Read a model directory for a task; `max_seq_length` is that of its fine-tuning if not given.
+) -> FineTunedModel:
+    """Load a fine-tuned model for a task.
+
+    Args:
+        task: the task; its labels are replaced by the model's.
+        path: the model directory.
+        device: where to compute.
+        precision: precision of the computation.
+        max_seq_length: the longest sequence; if not given, the length used in fine-tuning, or the
+            task's default where the directory does not record it.
 
     Raises:
-        ModelError: the model has another head than the task needs, or other labels; or as `load_engine`.
-        SettingsError: there is no such device, or `max_seq_length` is more than the model's positions.
+        ModelError: the model has another head than the task needs, or other labels, or cannot be
+            loaded (see `load_engine`).
+        SettingsError: there is no such device, or the model has fewer positions than
+            `max_seq_length`.
     """
     engine, metadata = load_engine(path, device, precision)
-    needed = ARCHITECTURES[task.head]
-    if engine.architecture != needed:
-        raise ModelError(f"{path}: {engine.architecture}, but {task.name} needs {needed}; fine-tune it first")
-    if isinstance(task, CustomClassification) and task.detect:
-        task = task.settled(metadata.problem_type)
-    if isinstance(task, CustomQuestionAnswering):
-        task = replace(task, version="1.1" if metadata.null_threshold is None else "2.0")
-    if metadata.problem_type != task.problem_type:
+    architecture = ARCHITECTURES[task.head]
+    if engine.architecture != architecture:
         raise ModelError(
-            f"{path}: made for {metadata.problem_type.replace('_', ' ')}, but {task.name} is "
-            f"{task.problem_type.replace('_', ' ')}"
+            f"{path}: the model is a {engine.architecture}, but {task.name} needs a {architecture}; "
+            f"fine-tune it on {task.name} first"
         )
-    if metadata.labels:
-        task = task.with_labels(metadata.labels)
-    if isinstance(task, QuestionAnswering) and metadata.null_threshold is not None:
-        task = replace(task, null_threshold=metadata.null_threshold)
-    usual = task.defaults.get("max_seq_length", DEFAULT_MAX_SEQ_LENGTH)
-    usual = metadata.max_seq_length or min(usual, metadata.config.max_position_embeddings)
-    length = max_seq_length or usual
+    try:
+        task = task.fitted_to_model(metadata)
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from None
+    default_length = task.defaults.get("max_seq_length", DEFAULT_MAX_SEQ_LENGTH)
+    default_length = min(default_length, metadata.config.max_position_embeddings)
+    length = max_seq_length or metadata.max_seq_length or default_length
     check_length(length, metadata.config)
-    return LoadedTask(task, engine, metadata.tokenizer, length)
+    return FineTunedModel(task, engine, metadata.tokenizer, length)
 
 
 def check_length(max_seq_length: int, config: BertConfig) -> None:
-    """Raise SettingsError where sequences would be longer than the model's positions."""
+    """Raise SettingsError if `max_seq_length` exceeds the positions of a model."""
     if max_seq_length > config.max_position_embeddings:
         raise SettingsError(
-            f"max_seq_length {max_seq_length} is longer than the model's positions: "
-            f"{config.max_position_embeddings} at most"
+            f"max_seq_length {max_seq_length} exceeds the model's "
+            f"{config.max_position_embeddings} positions; use {config.max_position_embeddings} or less"
         )
-
-
-def answer(loaded: LoadedTask, examples: Any) -> Any:
-    """What a model says of examples, labelled or not, in the task's form."""
-    task, engine, tokenizer, max_seq_length = loaded
-    inputs = task.encode(examples, tokenizer, max_seq_length)
-    return task.decode(examples, inputs, compute_logits(engine, inputs))
-
-
-def null_threshold_of(task: Task[Any, Any]) -> float | None:
-    """The null threshold that belongs into the model's directory, if the task has one."""
-    return task.null_threshold if isinstance(task, QuestionAnswering) and task.allow_no_answer else None

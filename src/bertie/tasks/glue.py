@@ -1,7 +1,7 @@
-"""GLUE (Section 4.1): the nine tasks and the diagnostic set, as rows of one table.
+"""The tasks of GLUE and its diagnostic set, as rows of a table (Section 4.1).
 
-The layouts are those of the official download. Nothing in these files is quoted. A malformed line is an
-error, but in QQP's training file, where some are known.
+The tasks read the files of the official download. Their fields are not quoted. A malformed line is
+an error, except in QQP's training file, which is known to have malformed lines.
 """
 
 import zipfile
@@ -15,14 +15,15 @@ import numpy.typing as npt
 from bertie.base.errors import DataError
 from bertie.base.files import atomic_file
 from bertie.base.rows import read_header, read_unquoted
-from bertie.tasks.classification import LabelledTexts, TextClassification, Values
+from bertie.tasks.classification import LabelledTexts, TextClassification
+from bertie.tasks.metrics import LabelArray
 from bertie.tasks.task import Inputs
 
-_DECIMALS = 3  # of STS-B's numbers, as its gold scores have them
+_STS_B_DECIMALS = 3  # as in its gold scores
 
 
 class Columns(NamedTuple):
-    """What the columns of a task's files are called."""
+    """Names of the columns of a task's files; `pair` is None for single sentences."""
 
     text: str
     pair: str | None
@@ -35,46 +36,45 @@ _SENTENCES = Columns("sentence1", "sentence2", "label")
 
 @dataclass(frozen=True)
 class GlueTask(TextClassification):
-    """A task of GLUE.
+    """A task of GLUE, with the layout of its official files.
 
-    folder       of the official download
-    columns      of its files
-    header       the columns of files without a header line
-    submissions  the official file of predictions of each part without labels
-    malformed    the official file whose malformed lines are left out
-    note         what a user is to know before believing a score
+    folder          the task's folder in the official download
+    columns         names of the columns that are read
+    header          names of all columns, for files without a header line
+    malformed_file  name of the official file in which malformed lines are skipped
     """
 
     main_metric: str = "accuracy"
-    defaults: dict[str, Any] = field(default_factory=dict)  # Section 4.1's are those of all fine-tuning
+    defaults: dict[str, Any] = field(default_factory=dict)  # the settings' own defaults are Section 4.1's
     folder: str = ""
     columns: Columns = _SENTENCES
     header: tuple[str, ...] = ()
-    submissions: dict[str, str] = field(default_factory=dict)
-    malformed: str = ""
-    note: str = ""
+    malformed_file: str = ""
 
     def file(self, data: Path, part: str) -> Path:
-        """`data` is a file, the task's folder, or the folder of all tasks."""
+        """Return the path of a part's file.
+
+        `data` is the folder of all tasks, the task's own folder, or a file.
+        """
         if not data.is_dir():
             return data
-        below = data / self.folder
-        folder = below if below.is_dir() or not any(data.glob("*.tsv")) else data
-        if part == "diagnostic":  # beside MNLI's
-            folder = folder.absolute().parent / "diagnostic"  # of "." there is no parent
+        subfolder = data / self.folder
+        folder = subfolder if subfolder.is_dir() or not any(data.glob("*.tsv")) else data
+        if part == "diagnostic":  # its folder is next to MNLI's
+            folder = folder.absolute().parent / "diagnostic"  # the relative path "." has no parent
         return folder / f"{part}.tsv"
 
     def read(self, path: Path, labelled: bool) -> LabelledTexts:
-        """Read a .tsv of the official download.
+        """Read a .tsv file of the official download.
 
         Raises:
-            SettingsError: a column is missing, as labels are in the test files.
-            DataError: the file is missing, a line is malformed and not left out, or a label is unknown.
+            SettingsError: a column is missing, as the labels are in the test files.
+            DataError: the file is missing, a line is malformed, or a label is unknown.
         """
         text, pair, label = self.columns
         header = () if text in read_header(path) else self.header
         names = [text, *filter(None, [pair]), *[label] * labelled]
-        rows = read_unquoted(path, names, header, leave_out_malformed=path.name == self.malformed)
+        rows = read_unquoted(path, names, header, skip_malformed=path.name == self.malformed_file)
         examples = LabelledTexts(
             rows.columns[text],
             rows.columns[pair] if pair else None,
@@ -82,13 +82,16 @@ class GlueTask(TextClassification):
             rows,
         )
         if labelled:
-            self.gold(examples)  # an unknown label is to be found before anything is trained
+            self.gold(examples)  # reject unknown labels before anything is trained
         return examples
 
-    def decode(self, examples: LabelledTexts, inputs: Inputs, logits: npt.NDArray[np.float32]) -> Values:
-        """As of every classification; numbers as they are submitted, so that the file has the same score."""
+    def decode(self, examples: LabelledTexts, inputs: Inputs, logits: npt.NDArray[np.float32]) -> LabelArray:
+        """Decode labels; round regression scores as in submissions.
+
+        Rounding gives the predictions the same metrics as the file that they are written to.
+        """
         predictions = super().decode(examples, inputs, logits)
-        return predictions.round(_DECIMALS) if self.problem_type == "regression" else predictions
+        return predictions.round(_STS_B_DECIMALS) if self.problem_type == "regression" else predictions
 
 
 _ENTAILMENT = ("entailment", "not_entailment")
@@ -103,10 +106,10 @@ TASKS = (
         metrics=("matthews_correlation", "accuracy"),
         folder="CoLA",
         columns=_SENTENCE,
-        header=("source", "label", "mark", "sentence"),  # of train and dev
-        submissions={"test": "CoLA.tsv"},
+        header=("source", "label", "mark", "sentence"),  # train.tsv and dev.tsv have none
+        submission_files={"test": "CoLA.tsv"},
     ),
-    GlueTask("sst-2", ("0", "1"), folder="SST-2", columns=_SENTENCE, submissions={"test": "SST-2.tsv"}),
+    GlueTask("sst-2", ("0", "1"), folder="SST-2", columns=_SENTENCE, submission_files={"test": "SST-2.tsv"}),
     GlueTask(
         "mrpc",
         ("0", "1"),
@@ -114,7 +117,7 @@ TASKS = (
         metrics=("f1", "accuracy"),
         folder="MRPC",
         columns=Columns("#1 String", "#2 String", "Quality"),
-        submissions={"test": "MRPC.tsv"},
+        submission_files={"test": "MRPC.tsv"},
     ),
     GlueTask(
         "sts-b",
@@ -124,7 +127,7 @@ TASKS = (
         metrics=("spearmanr", "pearson"),
         folder="STS-B",
         columns=Columns("sentence1", "sentence2", "score"),
-        submissions={"test": "STS-B.tsv"},
+        submission_files={"test": "STS-B.tsv"},
     ),
     GlueTask(
         "qqp",
@@ -133,10 +136,11 @@ TASKS = (
         metrics=("f1", "accuracy"),
         folder="QQP",
         columns=Columns("question1", "question2", "is_duplicate"),
-        submissions={"test": "QQP.tsv"},
-        # A question that holds a line end is cut there, so no part of it has all fields; `transformers`,
-        # QqpProcessor, leaves these out too (github.com/nyu-mll/GLUE-baselines/issues/5).
-        malformed="train.tsv",
+        submission_files={"test": "QQP.tsv"},
+        # A line break inside a question splits its row, so that neither part has all fields. The
+        # QqpProcessor of `transformers` skips these lines too
+        # (github.com/nyu-mll/GLUE-baselines/issues/5).
+        malformed_file="train.tsv",
     ),
     GlueTask(
         "mnli",
@@ -145,7 +149,7 @@ TASKS = (
         test_parts=("test_matched", "test_mismatched", "diagnostic"),
         folder="MNLI",
         columns=Columns("sentence1", "sentence2", "gold_label"),
-        submissions={
+        submission_files={
             "test_matched": "MNLI-m.tsv",
             "test_mismatched": "MNLI-mm.tsv",
             "diagnostic": "AX.tsv",
@@ -156,17 +160,17 @@ TASKS = (
         _ENTAILMENT,
         folder="QNLI",
         columns=Columns("question", "sentence", "label"),
-        submissions={"test": "QNLI.tsv"},
+        submission_files={"test": "QNLI.tsv"},
     ),
-    GlueTask("rte", _ENTAILMENT, folder="RTE", columns=_SENTENCES, submissions={"test": "RTE.tsv"}),
+    GlueTask("rte", _ENTAILMENT, folder="RTE", columns=_SENTENCES, submission_files={"test": "RTE.tsv"}),
     GlueTask(
         "wnli",
         ("0", "1"),
         folder="WNLI",
         columns=_SENTENCES,
-        submissions={"test": "WNLI.tsv"},
-        note="the paper leaves WNLI out of its average and submits the majority class, for no system trained "
-        "on it had beaten that (Appendix B.1)",
+        submission_files={"test": "WNLI.tsv"},
+        note="the paper leaves WNLI out of its average and submits the majority class, which no system "
+        "trained on WNLI had beaten (Appendix B.1)",
     ),
     GlueTask(
         "ax",
@@ -174,26 +178,33 @@ TASKS = (
         main_metric="matthews_correlation",
         metrics=("matthews_correlation", "accuracy"),
         dev_parts=("diagnostic-full",),
-        test_parts=(),  # without labels it is a part of MNLI
+        test_parts=(),  # the file without labels is a test part of MNLI
         folder="diagnostic",
         columns=Columns("Premise", "Hypothesis", "Label"),
-        note="the diagnostic set has no training part: a model fine-tuned on MNLI answers it",
+        note="the diagnostic set has no training part; evaluate a model that was fine-tuned on MNLI",
     ),
 )
-SUBMISSION_FILES = tuple(name for task in TASKS for name in task.submissions.values())
+SUBMISSION_FILES = tuple(name for task in TASKS for name in task.submission_files.values())
 
 
 def write_submission(predictions: Path, output: Path) -> None:
-    """Zip a folder's files of predictions for the GLUE server; the same files give the same bytes.
+    """Pack files of predictions into a .zip file for GLUE's server.
+
+    The same files always give the same bytes.
+
+    Args:
+        predictions: a folder with all SUBMISSION_FILES; other files are ignored.
+        output: the .zip file.
 
     Raises:
-        DataError: the folder lacks one of SUBMISSION_FILES.
+        DataError: a file is missing.
     """
     if missing := [name for name in SUBMISSION_FILES if not (predictions / name).is_file()]:
         raise DataError(
-            f"{predictions}: no {', '.join(missing)}; a submission has {len(SUBMISSION_FILES)} files"
+            f"{predictions}: no {', '.join(missing)}; a submission has {len(SUBMISSION_FILES)} files, so "
+            f"add the predictions of the other tasks"
         )
     with atomic_file(output) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         for name in SUBMISSION_FILES:
-            # ZipInfo's own date is 1980. Not compressed, for the bytes would be those of a version of zlib.
+            # ZipInfo's default date is fixed (1980). Compressed bytes would depend on zlib's version.
             archive.writestr(zipfile.ZipInfo(name), (predictions / name).read_bytes())

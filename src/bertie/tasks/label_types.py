@@ -1,4 +1,4 @@
-"""The labels in a person's own table: their names, of what type they are, in which order they come."""
+"""Labels of custom data: their names, order and problem type."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,11 @@ from bertie.model.config import ProblemType
 
 
 def label_name(value: Any) -> str:
-    """A label in one line of text. pandas has floats where a column of whole numbers has gaps."""
+    """Return the name of a label in a table, "" for a missing value.
+
+    White space becomes single spaces. A whole float is written as an integer, since pandas turns
+    the integers of a column with gaps to floats.
+    """
     if value is None or value != value:
         return ""
     if isinstance(value, float) and value.is_integer():
@@ -16,32 +20,36 @@ def label_name(value: Any) -> str:
     return " ".join(str(value).split())
 
 
-def names_of_each(labels: Sequence[Any]) -> list[tuple[str, ...]]:
-    """The labels of each text, where it has one or several."""
+def as_label_sets(labels: Sequence[Any]) -> list[tuple[str, ...]]:
+    """Return each example's labels as a tuple, even a single one."""
     return [label if isinstance(label, tuple) else (label,) for label in labels]
 
 
-def detect_type(labels: Sequence[Any]) -> ProblemType:
-    """Of tuples several labels; of numbers, not all of which are whole, a regression; else classes."""
+def infer_problem_type(labels: Sequence[Any]) -> ProblemType:
+    """Infer the problem type from the labels of training examples.
+
+    Tuples mean multi-label. Numbers mean a regression, unless all are whole: whole numbers, like
+    other labels, are names of classes.
+    """
     if all(isinstance(label, tuple) for label in labels):
         return "multi_label_classification"
-    numbers = numbers_of(labels)
+    numbers = parse_numbers(labels)
     if numbers and not all(map(float.is_integer, numbers)):
         return "regression"
     return "single_label_classification"
 
 
-def in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """By size where all are numbers, otherwise by the alphabet."""
+def sort_labels(names: Iterable[str]) -> tuple[str, ...]:
+    """Sort labels by value if all are numbers, otherwise alphabetically."""
     names = sorted(names)
-    numbers = numbers_of(names)
+    numbers = parse_numbers(names)
     if numbers:
         names.sort(key=dict(zip(names, numbers, strict=True)).__getitem__)
     return tuple(names)
 
 
-def numbers_of(labels: Sequence[Any]) -> list[float]:
-    """The labels as finite numbers; empty where one is something else."""
+def parse_numbers(labels: Sequence[Any]) -> list[float]:
+    """Return the labels as numbers; an empty list unless all are finite numbers."""
     try:
         numbers = [float(label) for label in labels]
     except (TypeError, ValueError):

@@ -1,9 +1,11 @@
-"""Named entity recognition as Section 5.3 fine-tunes for it: a tag for each word, from its first sub-token.
+"""Entity recognition and other tagging of words (Section 5.3, fine-tuning).
 
-A word is seen with its document around it, in training as in evaluation: the pieces of a document stand in
-one row, windows as long as the model can read are laid over it, and each word is tagged in one of them, where
-it has most context. Sentence boundaries are not marked; a sentence longer than a window loses nothing. There
-is no CRF. Parts of speech, or other plain tags, are told in the same way; only their scores are others.
+Each word has a tag, which the model predicts from the word's first token. In training and in
+evaluation, the model reads each word in the context of its document: windows of the model's
+sequence length are placed over the document (see `windows`), and each word is tagged in the window
+where it has the most context. Sentence boundaries are not marked, and a sentence longer than a
+window is tagged completely. There is no CRF. Parts of speech and other plain tags are predicted in
+the same way, but scored by other metrics.
 """
 
 import re
@@ -20,139 +22,192 @@ import numpy.typing as npt
 
 from bertie.base.errors import DataError, ModelError
 from bertie.base.files import write_text
+from bertie.base.memory import Source
 from bertie.base.rows import read_lines
 from bertie.model.objectives import IGNORE_INDEX
-from bertie.tasks.entities import Scheme, entity_scores, find_fault, scheme_of, to_iob2
+from bertie.tasks.entities import (
+    EntitySpan,
+    Scheme,
+    count_entities,
+    detect_scheme,
+    entity_scores,
+    find_entities,
+    find_invalid_tag,
+    to_iob2,
+)
+from bertie.tasks.error_analysis import (
+    ErrorAnalysis,
+    LabelScores,
+    Mistake,
+    analyze_classes,
+    join_names,
+    largest_errors,
+    sample_confusions,
+    shorten,
+)
 from bertie.tasks.metrics import accuracy, f1_macro
 from bertie.tasks.task import Head, Inputs, Scores, Task
+from bertie.tasks.windows import cumulative_bounds, split_into_windows
 from bertie.text.tokenizer import Encoding, Tokenizer
-from bertie.text.vocabulary import Vocabulary
 
 Int64s = npt.NDArray[np.int64]
-Tags = Sequence[Sequence[str]]
+Tags = Sequence[Sequence[str]]  # of each word of each sentence
 
-DOCUMENT_START = "-DOCSTART-"  # CoNLL-2003: in the first column of a line before each document
+DOCUMENT_START = "-DOCSTART-"  # CoNLL-2003: the first column of a line before each document
 _STEMS = {"train": ("train",), "dev": ("dev", "devel", "valid", "testa"), "test": ("test", "testb")}
 
 
 @dataclass(frozen=True)
 class TaggedSentences:
-    """n sentences in documents; `of` makes them from tags in any scheme.
+    """n sentences in d documents; `from_tags` accepts the tags of any scheme.
 
-    words      of each sentence
-    tags       of each word, in IOB2, ill-formed where the file's are, or plain; None where nobody knows them
-    documents  int64 (d+1,)  sentences of document i: documents[i] to documents[i + 1]
-    scheme     that of the file
+    words            the words of each sentence
+    tags             the tags of each sentence, in IOB2 (ill-formed where the file is) or plain;
+                     None where unknown
+    document_bounds  int64 (d+1,); document i is sentences document_bounds[i] to before
+                     document_bounds[i + 1]
+    scheme           the scheme of the file
     """
 
     words: Sequence[Sequence[str]]
     tags: Tags | None
-    documents: Int64s
+    document_bounds: Int64s
     scheme: Scheme = "IOB2"
 
     @classmethod
-    def of(cls, words: Sequence[Sequence[str]], tags: Tags, documents: Int64s) -> Self:
-        """With tags in which `find_fault` finds no fault."""
-        scheme = scheme_of(tags)
-        return cls(words, tags if scheme in ("IOB2", "plain") else [*map(to_iob2, tags)], documents, scheme)
+    def from_tags(cls, words: Sequence[Sequence[str]], tags: Tags, document_bounds: Int64s) -> Self:
+        """Convert tags of any scheme to IOB2; `find_invalid_tag` must accept them."""
+        scheme = detect_scheme(tags)
+        if scheme not in ("IOB2", "plain"):
+            tags = [*map(to_iob2, tags)]
+        return cls(words, tags, document_bounds, scheme)
 
     def __len__(self) -> int:
         return len(self.words)
 
     @cached_property
     def bounds(self) -> Int64s:
-        """int64 (n+1,): the words of sentence i, all words being counted through."""
-        return _bounds(np.fromiter(map(len, self.words), np.int64, len(self.words)))
+        """int64 (n+1,): sentence i is words bounds[i] to bounds[i + 1] of all words."""
+        return cumulative_bounds(np.fromiter(map(len, self.words), np.int64, len(self.words)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class WordWindows(Inputs):
-    """Windows over documents.
+    """Windows over documents with W words.
 
-    word_tokens  int64 (W,)  the token by which each word is tagged: its first piece, in one of the windows
+    word_positions  int64 (W,), index in `input_ids` of the token that tags each word: its first
+                    one, in the window where it has the most context
     """
 
-    word_tokens: Int64s
+    word_positions: Int64s
 
 
 def read_conll(path: Path, labelled: bool = True, plain: bool | None = False) -> TaggedSentences:
-    """Read columns cut by tabs or spaces: the word first, its tag last, a blank line after each sentence.
+    """Read a file in CoNLL format, with a word in each line.
 
-    Without lines of -DOCSTART- the file is one document. Without labels only the words are looked at.
-    `plain` is whether the tags are of no entities; None is whatever they are.
+    Columns are separated by tabs or spaces; the first one is the word, the last one its tag. A
+    blank line ends a sentence. A line that begins with -DOCSTART- begins a document; without such
+    lines, the file is one document.
+
+    Args:
+        path: the file.
+        labelled: whether to read the tags; otherwise only the words are read.
+        plain: whether the tags must be plain or mark entities; None allows either.
 
     Raises:
-        DataError: the file is missing, empty or not UTF-8, a line has one column or not as many as the first
-            line, or a tag cannot be read.
+        DataError: the file is missing, empty or not UTF-8, a line has only one column, or not as
+            many as the first line, or a tag is not valid.
     """
-    lines = _read_columns(path, labelled, plain)
-    words, documents = _cut(lines.words, lines.sentences), np.array(lines.documents, dtype=np.int64)
+    columns = _read_columns(path, labelled, plain)
+    words = _split(columns.words, columns.sentence_bounds)
+    document_bounds = np.array(columns.document_bounds, dtype=np.int64)
     if not labelled:
-        return TaggedSentences(words, None, documents)
-    return TaggedSentences.of(words, _cut(lines.tags, lines.sentences), documents)
+        return TaggedSentences(words, None, document_bounds)
+    return TaggedSentences.from_tags(words, _split(columns.tags, columns.sentence_bounds), document_bounds)
 
 
 class _Columns(NamedTuple):
-    """First and last column of a file, the numbers of their lines; the bounds of sentences and documents."""
+    """The first and the last column of a file.
+
+    line_numbers     the line of each word, from 1
+    sentence_bounds  in words
+    document_bounds  in sentences
+    """
 
     words: list[str]
     tags: list[str]
-    numbers: list[int]
-    sentences: list[int]
-    documents: list[int]
+    line_numbers: list[int]
+    sentence_bounds: list[int]
+    document_bounds: list[int]
 
 
 def _read_columns(path: Path, tagged: bool, plain: bool | None) -> _Columns:
-    words, tags, numbers, sentences, documents = _Columns([], [], [], [0], [0])
+    words, tags, line_numbers, sentence_bounds, document_bounds = _Columns([], [], [], [0], [0])
     width = 0
-    for number, columns in chain(_lines(path), [(0, [DOCUMENT_START])]):
+    # A document start after the last line ends the last sentence and the last document.
+    for line_number, columns in chain(_read_fields(path), [(0, [DOCUMENT_START])]):
         if not columns or columns[0] == DOCUMENT_START:
-            if len(words) > sentences[-1]:
-                sentences.append(len(words))
-            if columns and len(sentences) - 1 > documents[-1]:
-                documents.append(len(sentences) - 1)
+            if len(words) > sentence_bounds[-1]:
+                sentence_bounds.append(len(words))
+            if columns and len(sentence_bounds) - 1 > document_bounds[-1]:
+                document_bounds.append(len(sentence_bounds) - 1)
             continue
         width = width or len(columns)
         if tagged and len(columns) == 1:
-            raise DataError(f"{path}: line {number}: one column only; write a word, a tab and its tag")
+            raise DataError(f"{path}, line {line_number}: only one column; write a word, a tab and its tag")
         if len(columns) != width:
             raise DataError(
-                f"{path}: line {number}: {len(columns)} columns, where the first line has {width}; if words "
-                f"hold spaces, cut the columns by tabs"
+                f"{path}, line {line_number}: {len(columns)} columns, but the first line has {width}; if "
+                f"words contain spaces, separate the columns by tabs"
             )
         words.append(columns[0])
         tags.append(columns[-1])
-        numbers.append(number)
+        line_numbers.append(line_number)
     if not words:
-        raise DataError(f"{path}: empty: no words")
-    fault = find_fault(tags, plain) if tagged else None
-    if fault:
-        raise DataError(f"{path}: line {numbers[fault[0]]}: {fault[1]}")
-    return _Columns(words, tags, numbers, sentences, documents)
+        raise DataError(f"{path}: no words in the file; write a word and its tag in each line")
+    if tagged and (invalid := find_invalid_tag(tags, plain)):
+        index, reason = invalid
+        raise DataError(f"{path}, line {line_numbers[index]}: {reason}")
+    return _Columns(words, tags, line_numbers, sentence_bounds, document_bounds)
 
 
-def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Each line's number and columns, none in a blank line. Words may hold other white space."""
-    for number, line in enumerate(read_lines(path), start=1):
+def _read_fields(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number and the fields of each line; a blank line has no fields.
+
+    Only tabs and spaces separate: words may contain other white space.
+    """
+    for line_number, line in enumerate(read_lines(path), start=1):
         line = line.rstrip(" \t")
-        yield number, line.split("\t") if "\t" in line else [part for part in line.split(" ") if part]
+        yield line_number, line.split("\t") if "\t" in line else [part for part in line.split(" ") if part]
 
 
 @dataclass(frozen=True)
 class Tagging(Task[TaggedSentences, Tags]):
-    """A tag for each word; the labels are those of the training set, in IOB2 or plain.
+    """Tasks that tag each word; the labels are the tags of the training examples.
 
-    plain  whether the tags are of no entities; None where the labels, once known, say it
+    Predictions are the tags of each sentence.
+
+    plain  whether the tags must be plain or mark entities; None until the labels are known
     """
 
     plain: bool | None = False
 
     @property
     def head(self) -> Head:
+        """A linear layer on every token."""
         return "tagging"
 
+    @property
+    def predictions_file(self) -> str:
+        """A file of columns, which conlleval reads."""
+        return "predictions.conll"
+
     def file(self, data: Path, part: str) -> Path:
-        """train.txt, dev.conll, devel.tsv, eng.testb (CoNLL-2003) and the like: the first that is there."""
+        """Return the first existing file with a usual name for the part.
+
+        Usual names are train.txt, dev.conll, devel.tsv, eng.testb (CoNLL-2003) and the like. If no
+        file exists, return the first of the usual names.
+        """
         if not data.is_dir():
             return data
         stems = _STEMS.get(part, (part,))
@@ -160,209 +215,213 @@ class Tagging(Task[TaggedSentences, Tags]):
         paths += [data / f"eng.{stem}" for stem in stems]
         return next((path for path in paths if path.exists()), paths[0])
 
-    @property
-    def predictions_file(self) -> str:
-        """Columns, which conlleval reads."""
-        return "predictions.conll"
-
     def read(self, path: Path, labelled: bool) -> TaggedSentences:
+        """Read a file in CoNLL format; see `read_conll`.
+
+        Tags that are not among the task's labels are reported on stderr.
+        """
         examples = read_conll(path, labelled, self.plain)
-        self._name_unknown_tags(examples, path)
+        self._report_unknown_tags(examples, path)
         return examples
 
     def fitted(self, examples: TaggedSentences) -> Self:
-        """With the tags of the examples as labels: O unless they are plain, then the others in order."""
+        """Return this task with the tags of training examples as labels.
+
+        O comes first unless the tags are plain, then the other tags in alphabetical order.
+        """
         assert examples.tags is not None
         outside = [] if examples.scheme == "plain" else ["O"]
         return self.with_labels([*outside, *sorted(set(chain.from_iterable(examples.tags)) - {"O"})])
 
-    def check_training(self, examples: TaggedSentences, path: Path) -> None:
-        """Look for tags that are all the same."""
+    def check_training(self, examples: TaggedSentences, path: Source) -> None:
+        """Reject training examples whose words all have the same tag."""
         if len(self.labels) == 1:
-            raise DataError(f"{path}: all words have the first one's tag, {self.labels[0]!r}; add others")
+            raise DataError(f"{path}: all words have the tag {self.labels[0]!r}; add words with other tags")
 
-    def _name_unknown_tags(self, examples: TaggedSentences, path: Path) -> None:
-        """Say on stderr which tags the model, once its labels are known, can only miss; they are scored."""
+    def _report_unknown_tags(self, examples: TaggedSentences, path: Source) -> None:
         unknown = set(chain.from_iterable(examples.tags or ())) - set(self.labels)
         if self.labels and unknown:
             assert examples.tags is not None
             first = next(i for i, tags in enumerate(examples.tags, 1) if not unknown.isdisjoint(tags))
-            names = ", ".join(sorted(unknown))
             print(
-                f"{path}: sentence {first}: tags that training does not have, and no answer will: {names}",
+                f"{path}, sentence {first}: tags that are not in the training data, so the model cannot "
+                f"predict them: {', '.join(sorted(unknown))}",
                 file=sys.stderr,
             )
 
     def with_labels(self, labels: Sequence[str]) -> Self:
-        """With a model's labels in the model's order.
+        """Return this task with a model's labels, in the order of the model's logits.
 
         Raises:
-            ModelError: they are not tags of the task's kind.
+            ModelError: a label is not a tag, or not of the kind that the task needs.
         """
-        fault = find_fault(labels, self.plain)
-        if fault:
-            raise ModelError(f"the model's label {fault[0]} cannot be used here: {fault[1]}")
+        if invalid := find_invalid_tag(labels, self.plain):
+            index, reason = invalid
+            raise ModelError(f"the model's label {index} does not suit {self.name}: {reason}")
         return super().with_labels(labels)
 
     def encode(self, examples: TaggedSentences, tokenizer: Tokenizer, max_seq_length: int) -> WordWindows:
-        """Windows of at most `max_seq_length` tokens, [CLS] and [SEP] among them.
+        """Encode documents as windows of at most `max_seq_length` tokens.
 
-        A word without pieces, such as a control character, is [UNK]. A tag that training has not seen is not
-        learnt; it counts in the scores.
+        A word without tokens, such as a control character, becomes [UNK]. A tag that is not among
+        the labels is ignored by the loss, but counts in the scores.
         """
         words = list(chain.from_iterable(examples.words))
         encoding = tokenizer.encode_batch(words, add_special_tokens=False)
         sizes = np.diff(encoding.bounds)
-        without_pieces = sizes == 0
-        sizes[without_pieces] = 1
-        word_bounds = _bounds(sizes)
-        pieces = np.full(word_bounds[-1], tokenizer.vocabulary.unk_id, dtype=np.int32)
-        pieces[~np.repeat(without_pieces, sizes)] = encoding.input_ids
+        is_empty = sizes == 0
+        sizes[is_empty] = 1
+        word_bounds = cumulative_bounds(sizes)
+        token_ids = np.full(word_bounds[-1], tokenizer.vocabulary.unk_id, dtype=np.int32)
+        token_ids[~np.repeat(is_empty, sizes)] = encoding.input_ids
 
-        texts = word_bounds[examples.bounds[examples.documents]]
-        windows = cut_into_windows(pieces, texts, tokenizer.vocabulary, max_seq_length)
+        document_bounds = word_bounds[examples.bounds[examples.document_bounds]]
+        windows = split_into_windows(token_ids, document_bounds, tokenizer.vocabulary, max_seq_length)
         input_ids, bounds = windows.input_ids, windows.bounds
-        word_tokens = windows.piece_tokens[word_bounds[:-1]]
+        word_positions = windows.positions[word_bounds[:-1]]
         labels = None
         if examples.tags is not None:
-            numbers = {tag: number for number, tag in enumerate(self.labels)}
+            index_of = {tag: index for index, tag in enumerate(self.labels)}
             labels = np.full(bounds[-1], IGNORE_INDEX, dtype=np.int64)
-            labels[word_tokens] = [
-                numbers.get(tag, IGNORE_INDEX) for tag in chain.from_iterable(examples.tags)
+            labels[word_positions] = [
+                index_of.get(tag, IGNORE_INDEX) for tag in chain.from_iterable(examples.tags)
             ]
-        return WordWindows(input_ids, np.zeros_like(input_ids), bounds, labels, word_tokens=word_tokens)
+        return WordWindows(input_ids, np.zeros_like(input_ids), bounds, labels, word_positions=word_positions)
 
     def decode(self, examples: TaggedSentences, inputs: Inputs, logits: npt.NDArray[np.float32]) -> Tags:
-        """The likeliest label of each word, one by one: nothing keeps an I from following on O."""
+        """Return the likeliest tag of each word, independently: I may follow O."""
         assert isinstance(inputs, WordWindows)
-        numbers = logits[inputs.word_tokens].argmax(axis=1)
-        return _cut([self.labels[number] for number in numbers.tolist()], examples.bounds.tolist())
+        best = logits[inputs.word_positions].argmax(axis=1)
+        return _split([self.labels[index] for index in best.tolist()], examples.bounds.tolist())
 
     def score(self, examples: TaggedSentences, predictions: Tags) -> Scores:
-        """As conlleval: see `entity_scores`. Where gold or predictions were not in IOB2, both now are.
+        """Compute conlleval's scores of entities, or accuracy and macro F1 of plain tags.
 
-        Of plain tags `accuracy` and `f1_macro`, of all words.
+        See `entity_scores`. If the gold tags or the predictions had another scheme than IOB2, both
+        are compared in IOB2.
         """
         assert examples.tags is not None
         if examples.scheme == "plain":
-            words = [*chain.from_iterable(examples.tags), *chain.from_iterable(predictions)]
-            gold, predicted = np.split(np.unique(words, return_inverse=True)[1], 2)
+            tags = [*chain.from_iterable(examples.tags), *chain.from_iterable(predictions)]
+            gold, predicted = np.split(np.unique(tags, return_inverse=True)[1], 2)
             return {"accuracy": 100 * accuracy(gold, predicted), "f1_macro": 100 * f1_macro(gold, predicted)}
-        if examples.scheme != "IOB2" or scheme_of(predictions) in ("IOBES", "BILOU"):
+        if examples.scheme != "IOB2" or detect_scheme(predictions) in ("IOBES", "BILOU"):
             predictions = [*map(to_iob2, predictions)]
         return entity_scores(examples.tags, predictions)
 
+    def analyze_errors(self, examples: TaggedSentences, predictions: Tags) -> ErrorAnalysis:
+        """Return scores by entity type, or scores and confusions of plain tags."""
+        assert examples.tags is not None
+        if examples.scheme == "plain":
+            return _analyze_plain_tags(examples, examples.tags, predictions)
+        return _analyze_entities(examples, examples.tags, predictions)
+
+    def flatten_predictions(self, predictions: Tags) -> list[str]:
+        """Return the tag of each word of all sentences."""
+        return list(chain.from_iterable(predictions))
+
     def write_predictions(self, examples: TaggedSentences, predictions: Tags, path: Path) -> None:
-        """Write word, gold tag where known and prediction, cut by tabs: what `conlleval -d '\\t'` reads."""
+        """Write columns separated by tabs: word, gold tag where known, and prediction.
+
+        `conlleval -d '\\t'` reads such files.
+        """
         columns = [column for column in (examples.words, examples.tags, predictions) if column is not None]
         rows = zip(*map(chain.from_iterable, columns), strict=True)
-        sentences = _cut(["\t".join(map(_cell, row)) for row in rows], examples.bounds.tolist())
+        sentences = _split(["\t".join(map(_cell, row)) for row in rows], examples.bounds.tolist())
         write_text(path, "".join("\n".join(sentence) + "\n\n" for sentence in sentences))
 
     def read_predictions(self, examples: TaggedSentences, path: Path) -> Tags:
-        """Read columns with the examples' words first and the predictions last.
+        """Read columns: the examples' words in the first, the predictions in the last.
 
         Raises:
-            DataError: as in `read_conll`, or the words are not the examples'.
+            DataError: the file cannot be read (see `read_conll`), or its words are not those of
+                the examples.
         """
-        lines = _read_columns(path, tagged=True, plain=self.plain)
-        words = [_cell(word) for word in chain.from_iterable(examples.words)]
-        for number, found, word in zip(lines.numbers, lines.words, words, strict=False):
-            if found != word:
-                raise DataError(f"{path}: line {number}: the word is {found!r}, but the gold file's {word!r}")
-        if len(lines.words) != len(words):
+        columns = _read_columns(path, tagged=True, plain=self.plain)
+        gold_words = [_cell(word) for word in chain.from_iterable(examples.words)]
+        for line_number, word, gold_word in zip(
+            columns.line_numbers, columns.words, gold_words, strict=False
+        ):
+            if word != gold_word:
+                raise DataError(
+                    f"{path}, line {line_number}: the word is {word!r}, but the gold file has "
+                    f"{gold_word!r}; keep the gold file's words and their order"
+                )
+        if len(columns.words) != len(gold_words):
             raise DataError(
-                f"{path}: {len(lines.words)} words, but the gold file has {len(words)}; predict all of it"
+                f"{path}: {len(columns.words)} words, but the gold file has {len(gold_words)}; give each "
+                f"word a prediction"
             )
-        return _cut(lines.tags, examples.bounds.tolist())
+        return _split(columns.tags, examples.bounds.tolist())
 
 
-class Windows(NamedTuple):
-    """Rows of P pieces as sequences for a model, with [CLS] and [SEP].
-
-    input_ids     int32 (T,)
-    bounds        int64 (N+1,)  cuts them into windows
-    piece_tokens  int64 (P,)    each piece's token, in that window where it has most context
-    """
-
-    input_ids: npt.NDArray[np.int32]
-    bounds: Int64s
-    piece_tokens: Int64s
-
-
-def cut_into_windows(
-    pieces: npt.NDArray[np.int32], texts: Int64s, vocabulary: Vocabulary, max_seq_length: int
-) -> Windows:
-    """Cut the texts, whose pieces `texts` (n+1,) bounds, into windows of at most `max_seq_length` tokens."""
-    first, end, scored = lay_windows(texts, max_seq_length - 2)
-    bounds = _bounds(end - first + 2)
-    input_ids = np.empty(bounds[-1], dtype=np.int32)
-    special = np.zeros(bounds[-1], dtype=np.bool_)
-    for places, token_id in ((bounds[:-1], vocabulary.cls_id), (bounds[1:] - 1, vocabulary.sep_id)):
-        input_ids[places], special[places] = token_id, True
-    shifts = np.repeat(first - bounds[:-1] - 1, end - first + 2)  # from a token to its piece
-    input_ids[~special] = pieces[(np.arange(bounds[-1]) + shifts)[~special]]
-
-    numbers = np.arange(len(pieces))
-    window = np.searchsorted(scored, numbers, side="right") - 1
-    return Windows(input_ids, bounds, bounds[window] + 1 + numbers - first[window])
+def _analyze_plain_tags(examples: TaggedSentences, gold_tags: Tags, predictions: Tags) -> ErrorAnalysis:
+    """Treat each word as an example with one class."""
+    tags = [*chain.from_iterable(gold_tags), *chain.from_iterable(predictions)]
+    distinct, indices = np.unique(tags, return_inverse=True)
+    labels: list[str] = distinct.tolist()
+    gold, predicted = np.split(indices, 2)
+    words = list(chain.from_iterable(examples.words))
+    sentence_of_word = np.repeat(np.arange(len(examples)), np.diff(examples.bounds))
+    mistakes = [
+        Mistake(
+            shorten(f"{words[i]} ‖ {' '.join(examples.words[sentence_of_word[i]])}"),
+            labels[gold[i]],
+            labels[predicted[i]],
+        )
+        for i in sample_confusions(gold, predicted)
+    ]
+    return analyze_classes(labels, gold, predicted, mistakes)
 
 
-class Layout(NamedTuple):
-    """Where windows lie over rows of pieces, all rows being counted through: int64 (N,) each.
+def _analyze_entities(examples: TaggedSentences, gold_tags: Tags, predictions: Tags) -> ErrorAnalysis:
+    """Compare entities; they are the same in every scheme, so no tags are converted."""
+    by_type = {
+        name: LabelScores(counts.precision, counts.recall, counts.f1, counts.gold)
+        for name, counts in count_entities(gold_tags, predictions).items()
+    }
+    entities = [
+        (set(find_entities(gold)), set(find_entities(predicted)))
+        for gold, predicted in zip(gold_tags, predictions, strict=True)
+    ]
 
-    first   its first piece
-    end     behind its last piece
-    scored  from this piece to before the next window's, its pieces have most context in it
-    """
+    def describe(words: Sequence[str], spans: set[EntitySpan]) -> str:
+        in_order = sorted(spans, key=lambda entity: entity.first)
+        return join_names(f"{' '.join(words[first:end])} ({name})" for name, first, end in in_order)
 
-    first: Int64s
-    end: Int64s
-    scored: Int64s
-
-
-def lay_windows(bounds: Int64s, room: int) -> Layout:
-    """Lay windows of `room` pieces evenly over the texts that `bounds` (n+1,) cuts, half overlapping or more.
-
-    So a piece has a quarter of a window as context on either side, or all there is. Most context is most on
-    the scarcer side, as in SQuAD's windows; where the text ends, nothing is scarce.
-    """
-    sizes = np.diff(bounds)
-    surplus = np.maximum(sizes - room, 0)
-    steps = -(-surplus // max(room // 2, 1))
-    counts = np.minimum(sizes, 1) + steps
-    text = np.repeat(np.arange(len(sizes)), counts)
-    number = np.arange(len(text)) - np.repeat(np.cumsum(counts) - counts, counts)
-    first = bounds[text] + surplus[text] * number // np.maximum(steps[text], 1)
-    end = np.minimum(first + room, bounds[text + 1])
-    # In the middle of what two windows share; those of two texts share nothing and meet there.
-    scored = np.concatenate([first[:1], (end[:-1] + first[1:] + 1) // 2])
-    return Layout(first, end, scored)
+    mistakes = [
+        Mistake(
+            shorten(" ".join(examples.words[i])),
+            *(describe(examples.words[i], spans) for spans in entities[i]),
+        )
+        for i in largest_errors(np.array([len(gold ^ predicted) for gold, predicted in entities]))
+    ]
+    return ErrorAnalysis(by_type, mistakes=mistakes)
 
 
 def word_token_ranges(encoding: Encoding) -> tuple[Int64s, Int64s]:
-    """The first piece of each word, and the one behind its last, of texts without special tokens."""
-    begins = np.diff(encoding.word_ids, prepend=-1) != 0
-    begins[encoding.bounds[:-1][np.diff(encoding.bounds) > 0]] = True
-    first = np.flatnonzero(begins)
-    return first, np.append(first, len(begins))[1:]
+    """Return the range of tokens of each word in texts without special tokens.
+
+    Returns:
+        The index of each word's first token, and the index after its last; int64 (words,) each.
+    """
+    begins_word = np.diff(encoding.word_ids, prepend=-1) != 0
+    begins_word[encoding.bounds[:-1][np.diff(encoding.bounds) > 0]] = True
+    first = np.flatnonzero(begins_word)
+    return first, np.append(first, len(begins_word))[1:]
 
 
 def _cell(word: str) -> str:
-    """A word as a column can hold it, and as `write_text` writes it."""
+    """Replace the separators in a word, and encode it as `write_text` does."""
     return re.sub(r"[\t\r\n]", " ", word).encode(errors="backslashreplace").decode()
 
 
-def _cut(values: Sequence[str], bounds: Iterable[int]) -> list[Sequence[str]]:
+def _split(values: Sequence[str], bounds: Iterable[int]) -> list[Sequence[str]]:
     return [values[first:end] for first, end in pairwise(bounds)]
 
 
-def _bounds(sizes: Int64s) -> Int64s:
-    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
-
-
-# Appendix A.3's grid. A window holds some twenty sentences, so an epoch has few steps: the smaller batch and
-# the most epochs.
+# From Appendix A.3's grid. A window holds about twenty sentences, so an epoch has few steps: hence the
+# smaller batch and the most epochs.
 NER = Tagging(
     name="ner",
     labels=(),

@@ -14,14 +14,14 @@ TASKS: dict[str, Task[Any, Any]] = {task.name: task for task in (*glue.TASKS, *S
 
 
 def find_task(name: str) -> Task[Any, Any]:
-    """The task called `name`.
+    """Return the task called `name`.
 
     Raises:
-        SettingsError: there is none; the message names the nearest and all.
+        SettingsError: there is no such task; the message suggests similar names and lists all.
     """
     if name in TASKS:
         return TASKS[name]
-    # Nearer than by default, for cola is not what conll means.
-    near = difflib.get_close_matches(name.lower(), TASKS, n=2, cutoff=0.7)
-    guess = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-    raise SettingsError(f"no task {name!r}; {guess}there are: {', '.join(TASKS)}")
+    # With the default cutoff, 0.6, "conll" would suggest "cola".
+    similar = difflib.get_close_matches(name.lower(), TASKS, n=2, cutoff=0.7)
+    suggestion = f"did you mean {' or '.join(map(repr, similar))}? " if similar else ""
+    raise SettingsError(f"no task {name!r}; {suggestion}there are: {', '.join(TASKS)}")

@@ -1,6 +1,7 @@
-"""Multiple choice: SWAG (Section 4.4), and anything else that asks how a text goes on.
+"""Multiple choice: which of several endings continues a text (SWAG, Section 4.4).
 
-Each choice is a sequence of its own: the given sentence A, and as B its possible continuation.
+Each choice is a separate sequence: the given sentence as segment A, and a possible continuation
+as segment B.
 """
 
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from bertie.base.errors import DataError
 from bertie.base.files import write_text
 from bertie.base.rows import read_lines, read_rows
 from bertie.tasks import metrics
+from bertie.tasks.error_analysis import ErrorAnalysis, Mistake, analyze_classes, sample_confusions, shorten
 from bertie.tasks.task import Head, Inputs, Scores, Task
 from bertie.text.tokenizer import Tokenizer
 
@@ -24,13 +26,13 @@ _HEADER = ",pred"  # as rowanz/swagaf csv_predict.py writes it
 
 @dataclass(frozen=True)
 class Choices:
-    """n examples with as many choices each, two or more.
+    """n examples with the same number of choices, at least two.
 
     contexts  sentence A
     starts    how sentence B begins, whichever choice is right; may be empty
-    endings   the choices: how it may go on
-    labels    int64 (n,)  which choice is right, from 0; None where nobody knows
-    ids       what predictions go by
+    endings   the choices of each example: how sentence B ends
+    labels    int64 (n,), index of the right choice; None where unknown
+    ids       names of the examples in files of predictions
     """
 
     contexts: Sequence[str]
@@ -43,26 +45,26 @@ class Choices:
         return len(self.contexts)
 
     @property
-    def choices(self) -> int:
-        """The number of choices of an example."""
+    def num_choices(self) -> int:
+        """The number of choices of each example."""
         return len(self.endings[0])
 
 
 def read_swag(path: Path, labelled: bool = True) -> Choices:
-    """Read one of SWAG's train.csv, val.csv and test.csv.
+    """Read SWAG's train.csv, val.csv or test.csv.
 
     Raises:
         SettingsError: a column is missing, as the labels are in test.csv.
-        DataError: the file is missing, damaged or empty, or a label is none of the choices' numbers.
+        DataError: the file is missing, damaged or empty, or a label is not the index of a choice.
     """
-    endings = [f"ending{number}" for number in range(4)]
+    endings = [f"ending{index}" for index in range(4)]
     rows = read_rows(path, ["", "sent1", "sent2", *endings, *["label"] * labelled])
     labels = None
     if labelled:
-        numbers = [str(number) for number in range(len(endings))]
+        indices = [str(index) for index in range(len(endings))]
         for row, label in enumerate(rows.columns["label"]):
-            if label not in numbers:
-                raise DataError(f"{rows.location(row)}: label {label!r}; use one of {', '.join(numbers)}")
+            if label not in indices:
+                raise DataError(f"{rows.location(row)}: label {label!r}; use one of {', '.join(indices)}")
         labels = np.array(rows.columns["label"], dtype=np.int64)
     return Choices(
         rows.columns["sent1"],
@@ -75,26 +77,32 @@ def read_swag(path: Path, labelled: bool = True) -> Choices:
 
 @dataclass(frozen=True)
 class MultipleChoice(Task[Choices, Int64s]):
-    """Which of the choices is right; a prediction is its number."""
+    """Tasks that choose one of several endings; predictions are indices of choices."""
 
     @property
     def head(self) -> Head:
+        """A score of each choice, from its pooled [CLS]."""
         return "choices"
 
     @property
     def predictions_file(self) -> str:
-        """As rowanz/swagaf has it."""
+        """The name that rowanz/swagaf uses."""
         return "predictions.csv"
 
     def file(self, data: Path, part: str) -> Path:
+        """Return the path of a part's .csv file."""
         return data / f"{part}.csv" if data.is_dir() else data
 
     def read(self, path: Path, labelled: bool) -> Choices:
+        """Read a file in SWAG's format; see `read_swag`."""
         return read_swag(path, labelled)
 
     def encode(self, examples: Choices, tokenizer: Tokenizer, max_seq_length: int) -> Inputs:
-        """[CLS] context [SEP] start ending [SEP] for each ending; too long ones are cut as any pair is."""
-        firsts = np.repeat(np.array(examples.contexts, dtype=object), examples.choices).tolist()
+        """Encode each ending as [CLS] context [SEP] start ending [SEP].
+
+        Pairs that are too long are truncated as in text classification.
+        """
+        firsts = np.repeat(np.array(examples.contexts, dtype=object), examples.num_choices).tolist()
         seconds = [
             f"{start} {ending}"
             for start, endings in zip(examples.starts, examples.endings, strict=True)
@@ -102,45 +110,70 @@ class MultipleChoice(Task[Choices, Int64s]):
         ]
         encoding = tokenizer.encode_batch(firsts, seconds, max_length=max_seq_length)
         return Inputs(
-            encoding.input_ids, encoding.token_type_ids, encoding.bounds, examples.labels, examples.choices
+            encoding.input_ids,
+            encoding.token_type_ids,
+            encoding.bounds,
+            examples.labels,
+            group=examples.num_choices,
         )
 
     def decode(self, examples: Choices, inputs: Inputs, logits: npt.NDArray[np.float32]) -> Int64s:
-        numbers: Int64s = logits.reshape(len(examples), examples.choices).argmax(axis=1)
-        return numbers
+        """Return the choice with the highest score."""
+        choices: Int64s = logits.reshape(len(examples), examples.num_choices).argmax(axis=1)
+        return choices
 
     def score(self, examples: Choices, predictions: Int64s) -> Scores:
+        """Compute the accuracy."""
         assert examples.labels is not None
         return {"accuracy": 100 * metrics.accuracy(examples.labels, predictions)}
 
+    def analyze_errors(self, examples: Choices, predictions: Int64s) -> ErrorAnalysis:
+        """Return scores by the index of the choice, and mistakes."""
+        assert examples.labels is not None
+        mistakes = [
+            Mistake(
+                shorten(f"{examples.contexts[i]} {examples.starts[i]}"),
+                shorten(examples.endings[i][examples.labels[i]]),
+                shorten(examples.endings[i][predictions[i]]),
+            )
+            for i in sample_confusions(examples.labels, predictions)
+        ]
+        labels = [str(index) for index in range(examples.num_choices)]
+        return analyze_classes(labels, examples.labels, predictions, mistakes)
+
     def write_predictions(self, examples: Choices, predictions: Int64s, path: Path) -> None:
-        """Write csv: id, number of the choice."""
-        rows = [f"{name},{number}" for name, number in zip(examples.ids, predictions.tolist(), strict=True)]
+        """Write a csv file: the example's id, and the index of the choice."""
+        rows = [f"{name},{choice}" for name, choice in zip(examples.ids, predictions.tolist(), strict=True)]
         write_text(path, "\n".join([_HEADER, *rows]) + "\n")
 
     def read_predictions(self, examples: Choices, path: Path) -> Int64s:
-        """Read what `write_predictions` writes, in the order of the examples.
+        """Read a file in the form of `write_predictions`, in the order of the examples.
 
         Raises:
-            DataError: the file is missing or of another form, or names other examples.
+            DataError: the file is missing or malformed, or has the ids of other examples.
         """
         header, *lines = list(read_lines(path)) or [""]
         if header != _HEADER:
-            raise DataError(f"{path}: line 1: not {_HEADER!r}, which is to be followed by lines of ID,NUMBER")
-        numbers = [str(number) for number in range(examples.choices)]
-        for line_number, (line, name) in enumerate(zip(lines, examples.ids, strict=False), start=2):
-            found, _, number = line.rpartition(",")
-            if found != name:
-                raise DataError(f"{path}: line {line_number}: {found!r} where the example is {name!r}")
-            if number not in numbers:
+            raise DataError(f"{path}, line 1: not {_HEADER!r}; write this header, then lines of ID,CHOICE")
+        indices = [str(index) for index in range(examples.num_choices)]
+        choices = []
+        for line_number, (line, expected_id) in enumerate(zip(lines, examples.ids, strict=False), start=2):
+            name, _, choice = line.rpartition(",")
+            if name != expected_id:
                 raise DataError(
-                    f"{path}: line {line_number}: {number!r} is no choice; use one of {', '.join(numbers)}"
+                    f"{path}, line {line_number}: id {name!r}, but the example is {expected_id!r}; keep the "
+                    f"order of the examples"
                 )
+            if choice not in indices:
+                raise DataError(
+                    f"{path}, line {line_number}: {choice!r} is not a choice; use one of {', '.join(indices)}"
+                )
+            choices.append(int(choice))
         if len(lines) != len(examples):
             raise DataError(
                 f"{path}: {len(lines)} predictions for {len(examples)} examples; give one for each"
             )
-        return np.array([line.rpartition(",")[2] for line in lines], dtype=np.int64)
+        return np.array(choices, dtype=np.int64)
 
 
 SWAG = MultipleChoice(

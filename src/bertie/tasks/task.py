@@ -1,19 +1,45 @@
-"""What a task is: how its files are read, what the model sees of them, what logits mean, how it is scored.
+"""The interface of a task, from its files to its scores.
 
-A task knows nothing of torch. `finetuning.py` trains any of them with the one loop; `bertie evaluate` scores
-a file of predictions without a model.
+A `Task` reads labelled examples, encodes them for the model, decodes the model's logits into
+predictions, and scores the predictions. It needs no torch: `training.finetuning` trains every task
+with one loop, and `bertie evaluate` scores a file of predictions without a model.
+
+The methods in the order in which fine-tuning calls them:
+
+    file, read               a part's official file -> examples
+    fitted, check_training   training examples -> the task with its labels
+    encode                   examples -> `Inputs`, which the model reads
+    decode                   logits -> predictions
+    with_tuned_threshold     dev predictions -> the task with its threshold
+    score, analyze_errors    predictions -> metrics, details
+    write_predictions        predictions -> a file in the official form
+
+Evaluation starts from a fine-tuned model (`fitted_to_model`) or from a file of predictions
+(`fitted_to_predictions`, `read_predictions`) instead of training examples.
+
+To add a task:
+
+- Data in a known layout: add a row to `glue.TASKS`, or an instance of a family, such as
+  `swag.SWAG`, to `registry.TASKS`.
+- Known examples in another layout: subclass a family and override `file` and `read`, as `custom`
+  does.
+- Examples of a new form: subclass `Task` and implement its abstract methods. `swag.MultipleChoice`
+  is the shortest family.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, Literal, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from bertie.base.errors import ModelError, SettingsError
 from bertie.model.config import ProblemType
+from bertie.model.formats.directory import ModelMetadata
+from bertie.tasks.error_analysis import ErrorAnalysis
 from bertie.text.tokenizer import Tokenizer
 
 Examples = TypeVar("Examples")
@@ -24,17 +50,19 @@ Head = Literal["classification", "tagging", "spans", "choices"]  # Figure 4 (a, 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a model reads of some examples, sequences end to end, and what it should answer.
+    """Encoded examples: N sequences with T tokens in all, one after the other.
 
     input_ids       int32 (T,)
-    token_type_ids  int32 (T,)
-    bounds          int64 (N+1,)   where each sequence begins; the last entry is T
-    labels          None where they are not known, else
-                    classification  int64 (N,); float32 (N,) regression; float32 (N, L) several labels at once
-                    tagging         int64 (T,), -100 where nothing is to be said
-                    spans           int64 (N, 2), first and last token of the answer, within the sequence
-                    choices         int64 (N / group,)
-    group           so many sequences are one example and stand together: the number of choices, otherwise 1
+    token_type_ids  int32 (T,)    0 in segment A, 1 in segment B
+    bounds          int64 (N+1,)  sequence i is tokens bounds[i] to bounds[i + 1]
+    labels          the gold labels, None where they are unknown; their form depends on the head:
+                    classification  int64 (N,) class indices; float32 (N,) regression values;
+                                    float32 (N, L) multi-label, 0 or 1
+                    tagging         int64 (T,) label indices; IGNORE_INDEX for tokens without one
+                    spans           int64 (N, 2), first and last token of the answer in its sequence
+                    choices         int64 (N / group,), index of the right choice
+    group           number of consecutive sequences that are one example: the number of choices for
+                    multiple choice, otherwise 1
     """
 
     input_ids: npt.NDArray[np.int32]
@@ -44,26 +72,34 @@ class Inputs:
     group: int = 1
 
     def __len__(self) -> int:
-        """The number of sequences, N."""
+        """Return the number of sequences, N."""
         return len(self.bounds) - 1
 
     @property
-    def examples(self) -> int:
-        """The number of examples."""
+    def num_examples(self) -> int:
+        """The number of examples, N / group."""
         return len(self) // self.group
 
 
 @dataclass(frozen=True)
 class Task(ABC, Generic[Examples, Predictions]):
-    """A row of the table of tasks; the subclasses are the families.
+    """A fine-tuning task; each subclass is a family of tasks.
 
-    name         as on the command line
-    labels       what the classes are called, in the order of the logits; empty until `fitted` where the
-                 training examples say it
-    main_metric  the score by which the best checkpoint is kept
-    defaults     settings of fine-tuning that differ from Section 4.1's
-    dev_parts    the parts with gold labels to be judged by; the first one chooses the checkpoint
-    test_parts   the parts without
+    The tasks of a family have the same types of examples and predictions. `Examples` holds
+    examples with or without gold labels ("labelled"), and `len` returns their number;
+    `Predictions` has a prediction for each example. A task is immutable: methods that add to it,
+    such as `fitted`, return a copy.
+
+    name              the task's name on the command line
+    labels            names of the classes or tags in the order of the logits; empty for the other
+                      heads, for a regression, and until `fitted` takes them from training examples
+    main_metric       the score that selects the best checkpoint
+    defaults          settings of fine-tuning that differ from Section 4.1's
+    dev_parts         parts with gold labels; the first one selects the checkpoint
+    test_parts        parts without gold labels
+    submission_files  by part, the names of files that the task's server expects; parts that are
+                      missing here use `predictions_file`
+    note              a caveat about the task's scores, printed before training
     """
 
     name: str
@@ -72,46 +108,154 @@ class Task(ABC, Generic[Examples, Predictions]):
     defaults: dict[str, Any]
     dev_parts: tuple[str, ...] = ("dev",)
     test_parts: tuple[str, ...] = ("test",)
+    submission_files: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
+
+    # The model
 
     @property
     @abstractmethod
     def head(self) -> Head:
-        """Which of Figure 4's heads answers."""
+        """The head that computes the logits."""
 
     @property
     def problem_type(self) -> ProblemType:
-        """What a classifier's labels are."""
+        """The kind of labels that a classification head predicts."""
         return "single_label_classification"
+
+    @property
+    def labels_per_token(self) -> bool:
+        """Whether `Inputs.labels` has an entry for each token, not for each example."""
+        return self.head == "tagging"
+
+    @property
+    def null_threshold(self) -> float | None:
+        """Null odds above which a question has no answer; None if every question has one."""
+        return None
+
+    # Files and examples
 
     @abstractmethod
     def file(self, data: Path, part: str) -> Path:
-        """The official file of a part: in the folder `data`, or `data` itself where it is a file."""
+        """Return the path of a part's official file, which need not exist.
+
+        Args:
+            data: the folder of the official files, or the file itself, which is returned unchanged.
+            part: "train", or one of `dev_parts` and `test_parts`.
+        """
 
     @abstractmethod
     def read(self, path: Path, labelled: bool) -> Examples:
-        """Read one of the official files; without labels where it has none, or they are not wanted.
+        """Read one of the official files.
+
+        Args:
+            path: the file.
+            labelled: whether to read the gold labels; if so, the file must have them.
 
         Raises:
-            DataError: names the file and the row.
+            DataError: the file cannot be read; the message cites the line.
         """
+
+    # Labels
+
+    def fitted(self, examples: Examples) -> Self:
+        """Return this task with the labels of its training examples.
+
+        A task with fixed labels is returned unchanged.
+        """
+        return self
+
+    def check_training(self, examples: Examples, path: Path) -> None:
+        """Reject training examples from which nothing can be learned.
+
+        Args:
+            examples: the examples to which the task was `fitted`.
+            path: the file from which they were read.
+
+        Raises:
+            DataError: for example, all labels are the same; the message cites the file.
+        """
+        return
+
+    def fitted_to_predictions(self, examples: Examples, path: Path) -> Self:
+        """Return this task with the labels of gold examples and of a file of predictions.
+
+        It replaces `fitted` where predictions are scored without a model.
+        """
+        return self.fitted(examples)
+
+    def fitted_to_model(self, metadata: ModelMetadata) -> Self:
+        """Return this task with the labels and the null threshold of a fine-tuned model.
+
+        Raises:
+            ModelError: the model was fine-tuned for other labels.
+        """
+        if metadata.problem_type != self.problem_type:
+            raise ModelError(
+                f"the model was fine-tuned for {metadata.problem_type.replace('_', ' ')}, "
+                f"but {self.name} is {self.problem_type.replace('_', ' ')}"
+            )
+        return self.with_labels(metadata.labels) if metadata.labels else self
+
+    def with_labels(self, labels: Sequence[str]) -> Self:
+        """Return this task with a model's labels, in the order of the model's logits."""
+        return replace(self, labels=tuple(labels))
+
+    def describe_labels(self, examples: Examples) -> str:
+        """Describe the labels of training examples in one line, "" without labels."""
+        return ", ".join(self.labels)
+
+    # Examples in, predictions out
 
     @abstractmethod
     def encode(self, examples: Examples, tokenizer: Tokenizer, max_seq_length: int) -> Inputs:
-        """What the model reads."""
+        """Tokenize examples into sequences of at most `max_seq_length` tokens."""
 
     @abstractmethod
     def decode(self, examples: Examples, inputs: Inputs, logits: npt.NDArray[np.float32]) -> Predictions:
-        """What the logits of `inputs` say.
+        """Turn logits into predictions.
 
         Args:
-            examples: those that were encoded.
-            inputs: what `encode` gave.
-            logits: (N, labels), (T, labels), (T, 2) or (N,), as the head is.
+            examples: the examples that were encoded.
+            inputs: the result of `encode`.
+            logits: by head: classification (N, labels), tagging (T, labels), spans (T, 2) with the
+                start and the end logits, choices (N, 1).
         """
+
+    def with_tuned_threshold(self, examples: Examples, predictions: Predictions) -> Self:
+        """Return this task with the threshold that gives dev predictions the best score."""
+        return self
+
+    # Scores
 
     @abstractmethod
     def score(self, examples: Examples, predictions: Predictions) -> Scores:
-        """The official metrics of predictions against the examples' own labels."""
+        """Compute the official metrics of predictions for labelled examples."""
+
+    @abstractmethod
+    def analyze_errors(self, examples: Examples, predictions: Predictions) -> ErrorAnalysis:
+        """Compare predictions with the gold labels in detail."""
+
+    def majority_baseline(self, training: Examples, examples: Examples) -> Scores | None:
+        """Score the majority class of the training examples on `examples`.
+
+        Returns None if the examples do not have exactly one class each.
+        """
+        return None
+
+    def flatten_predictions(self, predictions: Predictions) -> Any:
+        """Return predictions as one flat sequence, such as the tag of each word.
+
+        Two sets of predictions of the same examples can be compared element by element.
+        """
+        return predictions
+
+    # Files of predictions
+
+    @property
+    def predictions_file(self) -> str:
+        """The name of a file of predictions."""
+        return "predictions.tsv"
 
     @abstractmethod
     def write_predictions(self, examples: Examples, predictions: Predictions, path: Path) -> None:
@@ -119,37 +263,19 @@ class Task(ABC, Generic[Examples, Predictions]):
 
     @abstractmethod
     def read_predictions(self, examples: Examples, path: Path) -> Predictions:
-        """Read what `write_predictions`, or anyone else, wrote in the official form.
+        """Read predictions in the official form, from any source.
 
         Raises:
             DataError: an example has no prediction, or a prediction cannot be read.
         """
 
-    @property
-    def predictions_file(self) -> str:
-        """What a file of predictions is called in a run."""
-        return "predictions.tsv"
-
-    def with_tuned_threshold(self, examples: Examples, predictions: Predictions) -> Self:
-        """This task with what it chooses on dev, if anything: a threshold."""
-        return self
-
-    def fitted(self, examples: Examples) -> Self:
-        """This task with the labels that the training examples have, where it does not bring its own."""
-        return self
-
-    def fitted_to_predictions(self, examples: Examples, path: Path) -> Self:
-        """The same by gold examples and a file of predictions, where there is no training to go by."""
-        return self.fitted(examples)
-
-    def check_training(self, examples: Examples, path: Path) -> None:
-        """Look at the training examples, which were read from `path`, with the labels they have.
+    def with_null_odds(self, examples: Examples, predictions: Predictions, path: Path) -> Predictions:
+        """Return predictions with the null odds of each question, read from a file.
 
         Raises:
-            DataError: nothing can be learnt from them; names the file and the row.
+            SettingsError: the task has no questions without an answer.
+            DataError: the file cannot be read, or a question has no null odds.
         """
-        return
-
-    def with_labels(self, labels: Sequence[str]) -> Self:
-        """This task with a model's labels in the model's order."""
-        return replace(self, labels=tuple(labels))
+        raise SettingsError(
+            "null scores are for questions that may have no answer, such as those of squad-v2"
+        )

@@ -1,3 +1,5 @@
+"""Scores of SQuAD agree with the definitions and the official scripts."""
+
 import json
 import random
 import re
@@ -13,7 +15,7 @@ from bertie.tasks.squad.questions import read_questions
 from bertie.tasks.squad.scores import best_threshold, normalize_answer, score_v1, score_v2
 from bertie.tasks.squad.task import SQUAD_TASKS
 
-# Words that differ, or do not, once normalised.
+# Words that are equal or not after normalization.
 TEXTS = st.lists(
     st.sampled_from(["a", "An", "the", "cat", "Cat", "dog", "cat's", "-", "a-b", "U.S.", "", "  ", "é", "“"]),
     max_size=5,
@@ -21,7 +23,7 @@ TEXTS = st.lists(
 GOLDS = st.lists(TEXTS, max_size=3)
 
 
-def plain_f1(gold, answer):
+def f1_of_words(gold, answer):
     remaining, common = Counter(gold), 0
     for word in answer:
         if remaining[word] > 0:
@@ -31,7 +33,7 @@ def plain_f1(gold, answer):
 
 
 @given(TEXTS)
-def test_normalisation_leaves_words_without_articles_and_punctuation(text):
+def test_normalization_removes_articles_and_punctuation(text):
     normal = normalize_answer(text)
     assert normal == normalize_answer(normal.upper())
     assert not set(normal) & set(string.punctuation)
@@ -44,12 +46,12 @@ def test_normalisation_leaves_words_without_articles_and_punctuation(text):
     [
         ("The  Cat's\tAN end.", "cats end"),
         ("a-b", "ab"),
-        ("“the” sea", "“ ” sea"),  # only ASCII's punctuation goes, and an article beside other signs
+        ("“the” sea", "“ ” sea"),  # only ASCII punctuation is removed, and articles next to other punctuation
         ("theatre", "theatre"),
         ("The, a!", ""),
     ],
 )
-def test_normalisation_by_hand(text, normal):
+def test_normalization_of_cases_worked_by_hand(text, normal):
     assert normalize_answer(text) == normal
 
 
@@ -61,10 +63,10 @@ def test_normalisation_by_hand(text, normal):
         (["dog dog cat"], "dog dog dog", 0, 2 / 3 * 100),
         (["cat"], "", 0, 0),
         (["cat"], None, 0, 0),
-        (["the"], "", 100, 0),  # both are empty: equal, but no common word
+        (["the"], "", 100, 0),  # both normalize to nothing: equal, but without a common word
     ],
 )
-def test_v1_by_hand(golds, answer, exact, f1):
+def test_v1_scores_of_cases_worked_by_hand(golds, answer, exact, f1):
     assert score_v1([golds], [answer]) == pytest.approx({"exact_match": exact, "f1": f1})
 
 
@@ -72,14 +74,14 @@ def test_v1_by_hand(golds, answer, exact, f1):
     ("golds", "answer", "exact", "f1"),
     [
         ([], "", 100, 100),
-        ([], "The", 100, 100),  # normalises to nothing
+        ([], "The", 100, 100),  # normalizes to nothing
         ([], "cat", 0, 0),
-        (["the"], "", 100, 100),  # a gold answer that normalises to nothing is none
+        (["the"], "", 100, 100),  # a gold answer that normalizes to nothing does not count
         (["the", "cat"], "", 0, 0),
         (["cat"], "a cat", 100, 100),
     ],
 )
-def test_v2_by_hand(golds, answer, exact, f1):
+def test_v2_scores_of_cases_worked_by_hand(golds, answer, exact, f1):
     scores = score_v2([golds], [answer])
     part = "HasAns" if golds else "NoAns"
     assert scores == {
@@ -90,19 +92,19 @@ def test_v2_by_hand(golds, answer, exact, f1):
 
 
 @given(st.lists(st.tuples(st.lists(TEXTS, min_size=1, max_size=3), st.none() | TEXTS), min_size=1))
-def test_v1_by_its_definition(rows):
+def test_v1_scores_match_the_definition(rows):
     exact, f1 = [], []
     for golds, answer in rows:
         words = normalize_answer(answer or "").split()
         normals = [normalize_answer(gold).split() for gold in golds]
         exact.append(answer is not None and words in normals)
-        f1.append(0 if answer is None else max(plain_f1(gold, words) for gold in normals))
-    wanted = {"exact_match": 100 * np.mean(exact), "f1": 100 * np.mean(f1)}
-    assert score_v1(*zip(*rows, strict=True)) == pytest.approx(wanted)
+        f1.append(0 if answer is None else max(f1_of_words(gold, words) for gold in normals))
+    expected = {"exact_match": 100 * np.mean(exact), "f1": 100 * np.mean(f1)}
+    assert score_v1(*zip(*rows, strict=True)) == pytest.approx(expected)
 
 
 @given(st.lists(st.tuples(GOLDS, TEXTS, st.integers(-5, 5)), min_size=1), st.integers(-5, 5))
-def test_v2_by_its_definition(rows, threshold):
+def test_v2_scores_match_the_definition(rows, threshold):
     golds, answers, odds = zip(*rows, strict=True)
     exact, f1 = [], []
     for texts, answer, odd in rows:
@@ -113,7 +115,7 @@ def test_v2_by_its_definition(rows, threshold):
             f1.append(not texts)
         else:
             exact.append(words in normals)
-            f1.append(max(plain_f1(gold, words) if gold and words else gold == words for gold in normals))
+            f1.append(max(f1_of_words(gold, words) if gold and words else gold == words for gold in normals))
     scores = score_v2(golds, answers, np.array(odds, dtype=float), threshold)
     has = np.array([bool(texts) for texts in golds])
     for prefix, chosen in (("", has | ~has), ("HasAns_", has), ("NoAns_", ~has)):
@@ -127,10 +129,10 @@ def test_v2_by_its_definition(rows, threshold):
 
 
 @given(st.lists(st.tuples(GOLDS, TEXTS), min_size=1, max_size=12), st.randoms())
-def test_no_threshold_is_better_than_the_best(rows, random):
+def test_no_threshold_beats_the_best_threshold(rows, random):
     golds, answers = zip(*rows, strict=True)
     odds = random.sample(range(-50, 50), len(rows))
-    # evaluate-v2.0.py takes any text for an answer here, and any question with golds for answerable.
+    # Here evaluate-v2.0.py counts any text as an answer, and any question with golds as answerable.
     assume(all(any(map(normalize_answer, texts)) for texts in golds if texts))
     assume(all(bool(answer) == bool(normalize_answer(answer)) for answer in answers))
     odds = np.array(odds, dtype=float)
@@ -138,12 +140,12 @@ def test_no_threshold_is_better_than_the_best(rows, random):
     for name in ("exact", "f1"):
         others = [score_v2(golds, answers, odds, threshold)[name] for threshold in (-51, *odds)]
         assert scores[f"best_{name}"] == pytest.approx(max(others))
-        if scores[f"best_{name}_thresh"] != 0.0:  # what it says where no answer at all is best
-            at = score_v2(golds, answers, odds, scores[f"best_{name}_thresh"])
-            assert at[name] == pytest.approx(scores[f"best_{name}"])
+        if scores[f"best_{name}_thresh"] != 0.0:  # reported where no answer at all is best
+            scores_at_best = score_v2(golds, answers, odds, scores[f"best_{name}_thresh"])
+            assert scores_at_best[name] == pytest.approx(scores[f"best_{name}"])
 
 
-def test_best_threshold_by_hand():
+def test_best_threshold_of_cases_worked_by_hand():
     has = np.array([True, False, True])
     odds = np.array([-2.0, -1.0, 3.0])
     assert best_threshold([1.0, 0.0, 0.0], has, ["x", "y", "z"], odds) == (100 * 2 / 3, -2.0)
@@ -151,10 +153,10 @@ def test_best_threshold_by_hand():
     assert best_threshold([0.0, 0.0, 0.0], has, ["x", "y", "z"], odds) == (100 / 3, 0.0)
 
 
-def perturbed(questions):
-    """Answers right, wrong and in between, and odds, all functions of the question's number."""
+def perturbed_answers(questions):
+    """Return right, wrong and partly right answers, and null odds."""
     answers = []
-    for i, (golds, context) in enumerate(zip(questions.answers, questions.context_of_question, strict=True)):
+    for i, (golds, context) in enumerate(zip(questions.answers, questions.context_indices, strict=True)):
         gold, text = golds[i % len(golds)][0] if golds else "", questions.contexts[context]
         forms = (gold, f"The {gold}.", gold[: i % 9], f"{gold} {text[:20]}", text[: i % 50], "")
         answers.append(forms[i % 7 % 6])
@@ -164,50 +166,52 @@ def perturbed(questions):
 SIGNS = ["the", "A an", "é", "北京", "–", "!", "\u00a0", "", "\n", "THE-sea", "U.S.", "'s"]
 
 
-def any_answers(questions, seed):
-    """Parts of contexts and of gold answers, with signs and articles around them."""
-    chance = random.Random(seed)
-    for golds, context in zip(questions.answers, questions.context_of_question, strict=True):
+def random_answers(questions, seed):
+    """Yield parts of contexts and gold answers with punctuation and articles."""
+    generator = random.Random(seed)
+    for golds, context in zip(questions.answers, questions.context_indices, strict=True):
         text = questions.contexts[context]
-        start = chance.randrange(len(text))
+        start = generator.randrange(len(text))
         gold = golds[0][0] if golds else ""
-        part = chance.choice([text[start : start + 20], gold, gold.upper(), ""])
-        yield chance.choice([part, f"{chance.choice(SIGNS)} {part}{chance.choice(SIGNS)}"])
+        part = generator.choice([text[start : start + 20], gold, gold.upper(), ""])
+        yield generator.choice([part, f"{generator.choice(SIGNS)} {part}{generator.choice(SIGNS)}"])
 
 
-def plainly_normal(text):
+def normalized_words(text):
     kept = "".join(sign for sign in text.lower() if sign not in string.punctuation)
     return re.sub(r"\b(a|an|the)\b", " ", kept).split()
 
 
 @pytest.mark.parametrize("version", ["1.1", "2.0"])
-def test_real_questions_and_any_answers_by_the_definitions(shared_data, tmp_path, version):
-    """To the last digit; some have no prediction in v1.1, and some predictions have no question."""
+def test_real_questions_score_as_by_the_definitions(shared_data, tmp_path, version):
+    """Scores agree to the last digit, even with missing and surplus predictions."""
     task = next(task for task in SQUAD_TASKS if task.version == version)
     questions = task.read(shared_data / "squad" / f"dev-v{version}.json", labelled=True)
     for seed in range(3):
-        given = dict(zip(questions.ids, any_answers(questions, seed), strict=True)) | {"no question": "x"}
+        predictions = dict(zip(questions.ids, random_answers(questions, seed), strict=True)) | {
+            "no question": "x"
+        }
         if version == "1.1":
-            given = {name: text for i, (name, text) in enumerate(given.items()) if i % 7}
+            predictions = {name: text for i, (name, text) in enumerate(predictions.items()) if i % 7}
         path = tmp_path / "predictions.json"
-        path.write_text(json.dumps(given))
+        path.write_text(json.dumps(predictions))
         exact = f1 = 0
         for name, golds in zip(questions.ids, questions.answers, strict=True):
-            if name in given:
-                words = plainly_normal(given[name])
-                normals = [plainly_normal(text) for text, _ in golds]
+            if name in predictions:
+                words = normalized_words(predictions[name])
+                normals = [normalized_words(text) for text, _ in golds]
                 if version == "2.0":
                     normals = [normal for normal in normals if normal] or [[]]
                 exact += words in normals
-                nothing_is_right = version == "2.0" and not words
-                f1 += max(float(nothing_is_right and not gold) or word_f1(gold, words) for gold in normals)
+                empty_is_right = version == "2.0" and not words
+                f1 += max(float(empty_is_right and not gold) or word_f1(gold, words) for gold in normals)
         scores = task.score(questions, task.read_predictions(questions, path))
         assert scores["exact_match"] == 100 * exact / len(questions)
         assert scores["f1"] == 100 * f1 / len(questions)
 
 
 def word_f1(gold, words):
-    """As the scripts compute it: to the last digit."""
+    """Compute F1 in the order of operations of the official scripts."""
     common = sum((Counter(words) & Counter(gold)).values())
     if not common:
         return 0
@@ -215,19 +219,19 @@ def word_f1(gold, words):
     return 2 * precision * recall / (precision + recall)
 
 
-def test_v1_on_real_questions_as_evaluate_v1_1_py(shared_data):
+def test_v1_scores_match_evaluate_v1_1_py_on_real_questions(shared_data):
     questions = read_questions(shared_data / "squad" / "dev-v1.1.json")
-    answers, _ = perturbed(questions)
+    answers, _ = perturbed_answers(questions)
     golds = [[text for text, _ in answers] for answers in questions.answers]
-    # What the official script printed for these answers.
+    # The output of the official script for these answers.
     assert score_v1(golds, answers) == {"exact_match": 44.38731790916881, "f1": 54.942045379432706}
 
 
-def test_v2_on_real_questions_as_evaluate_v2_0_py(shared_data):
+def test_v2_scores_match_evaluate_v2_0_py_on_real_questions(shared_data):
     questions = read_questions(shared_data / "squad" / "dev-v2.0.json")
-    answers, odds = perturbed(questions)
+    answers, odds = perturbed_answers(questions)
     golds = [[text for text, _ in answers] for answers in questions.answers]
-    wanted = {  # what the official script printed, with --na-prob-file
+    expected = {  # the output of the official script with --na-prob-file
         "exact": 52.49299719887955,
         "f1": 55.76282086489694,
         "total": 1785,
@@ -242,7 +246,7 @@ def test_v2_on_real_questions_as_evaluate_v2_0_py(shared_data):
         "best_f1": 55.99214721859302,
         "best_f1_thresh": 4.93,
     }
-    # Python's `sum` rounds otherwise from 3.12 on, in the script too.
+    # From Python 3.12 on, `sum` rounds differently, in the script too.
     assert score_v2(golds, answers, odds) == pytest.approx(
-        {"exact_match": wanted["exact"], **wanted}, rel=1e-13
+        {"exact_match": expected["exact"], **expected}, rel=1e-13
     )

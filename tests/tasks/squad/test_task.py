@@ -1,10 +1,14 @@
+"""SQuAD's files, labels, thresholds and files of predictions."""
+
 import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from bertie.base.errors import DataError
+from bertie.base.errors import DataError, ModelError, SettingsError
+from bertie.model.formats.directory import ModelMetadata
+from bertie.tasks.custom import CustomQuestionAnswering
 from bertie.tasks.squad.decoding import SpanPredictions
 from bertie.tasks.squad.questions import read_questions
 from bertie.tasks.squad.task import SQUAD_TASKS
@@ -27,12 +31,12 @@ def question(name="q1", answers=(ANSWER,), **more):
 
 @pytest.fixture
 def write(tmp_path):
-    def written(value, name="dev-v1.1.json"):
+    def write_json(value, name="dev-v1.1.json"):
         path = tmp_path / name
         path.write_text(json.dumps(value))
         return path
 
-    return written
+    return write_json
 
 
 @pytest.fixture(scope="module")
@@ -41,27 +45,31 @@ def tokenizer(shared_data):
 
 
 def gold_logits(windows):
-    """Logits of a model that knows the labels."""
+    """Logits that predict the gold labels."""
     logits = np.zeros((len(windows.input_ids), 2), dtype=np.float32)
     logits[windows.bounds[:-1] + windows.labels[:, 0], 0] = 10
     logits[windows.bounds[:-1] + windows.labels[:, 1], 1] = 10
     return logits
 
 
-def test_reading(write):
+def test_questions_are_read_with_contexts_and_answers(write):
     path = write(squad_json(question(), question("q2", []), context="Bern is a city."))
-    found = read_questions(path)
-    assert (found.ids, found.questions, found.contexts) == (["q1", "q2"], ["What?"] * 2, ["Bern is a city."])
-    assert found.answers == [[("Bern", 0)], []]
-    assert found.context_of_question.tolist() == [0, 0]
-    assert found.impossible.tolist() == [False, True]
+    questions = read_questions(path)
+    assert (questions.ids, questions.questions, questions.contexts) == (
+        ["q1", "q2"],
+        ["What?"] * 2,
+        ["Bern is a city."],
+    )
+    assert questions.answers == [[("Bern", 0)], []]
+    assert questions.context_indices.tolist() == [0, 0]
+    assert questions.is_impossible.tolist() == [False, True]
     assert read_questions(path, labelled=False).answers is None
 
 
-def test_answers_that_are_not_at_their_place_are_counted(write, capsys):
+def test_misplaced_answers_are_counted(write, capsys):
     elsewhere = {"text": "city", "answer_start": 0}
     path = write(squad_json(question("q1"), question("q2", [elsewhere]), question("q3", [elsewhere])))
-    assert read_questions(path).unlocated.tolist() == [False, True, True]
+    assert read_questions(path).is_misplaced.tolist() == [False, True, True]
     (line,) = capsys.readouterr().err.splitlines()
     assert "2 answers are not at their answer_start (first: question q2)" in line
 
@@ -77,25 +85,25 @@ def test_answers_that_are_not_at_their_place_are_counted(write, capsys):
         (squad_json({"id": "q9", "question": "What?"}), "question q9: no list 'answers'"),
         (squad_json(question("q9", [{"text": "Bern"}])), "question q9: no number 'answer_start'"),
         (squad_json(question("q9", [{**ANSWER, "text": 3}])), "question q9: no string 'text'"),
-        (squad_json(question("q9"), question("q9")), "question q9 is there twice"),
+        (squad_json(question("q9"), question("q9")), "two questions have the id q9"),
         (squad_json(), "no questions"),
     ],
 )
-def test_what_cannot_be_read_is_named(write, value, message):
+def test_malformed_files_are_reported_with_the_location(write, value, message):
     path = write(value)
     with pytest.raises(DataError, match=message) as error:
         V2.read(path, labelled=True)
     assert str(path) in str(error.value)
 
 
-def test_a_question_without_answer_is_refused_in_v1(write):
+def test_v1_rejects_a_question_without_an_answer(write):
     path = write(squad_json(question("q9", [])))
-    with pytest.raises(DataError, match=r"question q9 has no answer.*squad-v2"):
+    with pytest.raises(DataError, match=r"question q9: no answer.*squad-v2"):
         V1.read(path, labelled=True)
     assert len(V1.read(path, labelled=False)) == 1
 
 
-def test_the_official_files(shared_data):
+def test_official_files_are_read(shared_data):
     for task in SQUAD_TASKS:
         for part in ("train", *task.dev_parts):
             path = task.file(shared_data / "squad", part)
@@ -104,33 +112,33 @@ def test_the_official_files(shared_data):
 
 
 @pytest.mark.parametrize("task", SQUAD_TASKS, ids=lambda task: task.name)
-def test_the_labels_decode_to_the_answers(shared_data, tokenizer, task):
+def test_gold_logits_decode_to_the_answers(shared_data, tokenizer, task):
     examples = task.read(task.file(shared_data / "squad", "dev"), labelled=True)
     windows = task.encode(examples, tokenizer, 384)
     predictions = task.decode(examples, windows, gold_logits(windows))
     pairs = zip(predictions.texts, examples.answers, strict=True)
     misses = {(text, answers[0][0][:34]) for text, answers in pairs if answers and text != answers[0][0]}
     assert misses == {
-        ("7,000,000 square kilometres (2,700", "7,000,000 square kilometres (2,70"),  # ends within a piece
-        ("During", "During the mid-Eocene, it is belie"),  # has more than 30 pieces
+        ("7,000,000 square kilometres (2,700", "7,000,000 square kilometres (2,70"),  # ends inside a token
+        ("During", "During the mid-Eocene, it is belie"),  # has more than 30 tokens
     }
     scores = task.score(examples, predictions)
     assert 99.8 < scores["exact_match"] < 100
     assert 99.9 < scores["f1"] < 100
 
 
-def test_the_labels_decode_to_the_answers_over_many_windows(shared_data, tokenizer):
+def test_gold_logits_decode_to_answers_in_many_windows(shared_data, tokenizer):
     task = replace(V1, doc_stride=32)
     examples = task.read(task.file(shared_data / "squad", "dev"), labelled=True)
     windows = task.encode(examples, tokenizer, 128)
     assert len(windows) > 2.5 * len(examples)
-    # A window that has not the whole answer may be the one where its start has most context.
+    # The answer's start may have the most context in a window without the complete answer.
     logits = gold_logits(windows)
     logits[windows.bounds[:-1]] = 0
     assert task.score(examples, task.decode(examples, windows, logits))["f1"] > 99.5
 
 
-def test_labels_of_real_questions_are_at_their_words(shared_data, tokenizer):
+def test_labels_of_real_questions_cover_their_answers(shared_data, tokenizer):
     examples = V1.read(V1.file(shared_data / "squad", "train"), labelled=True)
     windows = V1.encode(examples, tokenizer, 384)
     assert (windows.labels >= 0).all()
@@ -138,17 +146,17 @@ def test_labels_of_real_questions_are_at_their_words(shared_data, tokenizer):
     spans = windows.bounds[:-1, None] + windows.labels
     begins, ends = windows.offsets[spans[:, 0], 0], windows.offsets[spans[:, 1], 1]
     inside = windows.labels[:, 0] > 0
-    assert set(question_of[inside]) == set(range(len(examples)))  # each answer is whole in some window
+    assert set(question_of[inside]) == set(range(len(examples)))  # each answer is complete in some window
     widened = 0
-    for number in np.flatnonzero(inside):
-        text, start = examples.answers[question_of[number]][0]
-        assert begins[number] <= start
-        assert ends[number] >= start + len(text)
-        widened += (begins[number], ends[number]) != (start, start + len(text))
-    assert widened < 0.01 * inside.sum()  # annotations that begin or end within a piece
+    for window in np.flatnonzero(inside):
+        text, start = examples.answers[question_of[window]][0]
+        assert begins[window] <= start
+        assert ends[window] >= start + len(text)
+        widened += (begins[window], ends[window]) != (start, start + len(text))
+    assert widened < 0.01 * inside.sum()  # annotations that begin or end inside a token
 
 
-def test_predictions_out_and_in(write, tokenizer, shared_data, tmp_path):
+def test_written_predictions_are_read_back(write, tokenizer, shared_data, tmp_path):
     examples = V2.read(V2.file(shared_data / "squad", "dev"), labelled=True)
     windows = V2.encode(examples, tokenizer, 384)
     noise = np.random.default_rng(0).normal(0, 5, (len(windows.input_ids), 2))
@@ -158,7 +166,8 @@ def test_predictions_out_and_in(write, tokenizer, shared_data, tmp_path):
     path = tmp_path / "predictions.json"
     task.write_predictions(examples, predictions, path)
 
-    read = task.read_predictions(examples, path, tmp_path / "null_odds.json")
+    read = task.read_predictions(examples, path)
+    read = task.with_null_odds(examples, read, tmp_path / "null_odds.json")
     assert read.texts == predictions.texts
     assert np.array_equal(read.null_odds, predictions.null_odds)
     n_best = json.loads((tmp_path / "nbest_predictions.json").read_text())
@@ -166,12 +175,13 @@ def test_predictions_out_and_in(write, tokenizer, shared_data, tmp_path):
     for entries in n_best.values():
         assert sum(entry["probability"] for entry in entries) == pytest.approx(1)
         assert "" in [entry["text"] for entry in entries]
-    # A tuned threshold is the best one, and the written files, scored by themselves, say the same. (The
-    # search counts any text as an answer, where the score finds nothing in "the".)
-    scores, alone = task.score(examples, predictions), V2.score(examples, V2.read_predictions(examples, path))
+    # The tuned threshold is the best one, and the written answers have the same scores. (The search for
+    # the best threshold counts any text as an answer; the score normalizes "the" to no answer.)
+    scores = task.score(examples, predictions)
+    scores_of_file = V2.score(examples, V2.read_predictions(examples, path))
     assert scores["best_f1"] <= scores["f1"] < scores["best_f1"] + 0.2
     assert scores["f1"] > V2.score(examples, V2.decode(examples, windows, logits))["f1"]
-    assert alone == {name: score for name, score in scores.items() if "best" not in name}
+    assert scores_of_file == {name: score for name, score in scores.items() if "best" not in name}
 
 
 def test_v1_writes_no_null_odds(tmp_path, write):
@@ -182,7 +192,7 @@ def test_v1_writes_no_null_odds(tmp_path, write):
     assert V1.with_tuned_threshold(examples, SpanPredictions(["Bern"])) is V1
 
 
-def test_a_question_left_out_scores_0_in_v1_and_is_refused_in_v2(write, capsys):
+def test_missing_prediction_scores_0_in_v1_and_fails_in_v2(write, capsys):
     examples = V1.read(write(squad_json(question("q1"), question("q2"))), labelled=True)
     path = write({"q1": "Bern", "another": "x"}, "p.json")
     assert V1.score(examples, V1.read_predictions(examples, path)) == {"exact_match": 50, "f1": 50}
@@ -191,28 +201,50 @@ def test_a_question_left_out_scores_0_in_v1_and_is_refused_in_v2(write, capsys):
         V2.read_predictions(examples, path)
 
 
-def test_odds_in_a_file_count_as_in_the_official_script(write):
+def test_null_odds_of_a_file_use_the_official_threshold(write):
     examples = V2.read(write(squad_json(question("q1"), question("q2", []))), labelled=True)
     path = write({"q1": "Bern", "q2": "Bern"}, "p.json")
     odds = write({"q1": 1.0, "q2": 1.5}, "null_odds.json")
-    read = V2.read_predictions(examples, path, odds)
+    read = V2.with_null_odds(examples, V2.read_predictions(examples, path), odds)
     assert read.texts == ["Bern", ""]  # --na-prob-thresh is 1.0
     assert V2.score(examples, read)["exact"] == 100
     assert V2.score(examples, replace(read, null_odds=None))["exact"] == 50
+    with pytest.raises(SettingsError, match="null scores are for questions that may have no answer"):
+        V1.with_null_odds(examples, read, odds)
+
+
+def metadata(null_threshold, problem_type="single_label_classification"):
+    """A model's metadata, of which only these two are read."""
+    return ModelMetadata(None, "", (), None, problem_type, null_threshold)
+
+
+def test_fitted_to_model_takes_the_models_null_threshold():
+    assert V2.fitted_to_model(metadata(1.5)).null_threshold == 1.5
+    assert V2.fitted_to_model(metadata(None)).null_threshold == 0
+    assert V1.fitted_to_model(metadata(1.5)) == V1
+    custom = CustomQuestionAnswering()
+    assert custom.fitted_to_model(metadata(1.5)).null_threshold == 1.5
+    assert custom.fitted_to_model(metadata(None)).version == "1.1"
+    with pytest.raises(ModelError, match="fine-tuned for regression, but squad-v2 is single label class"):
+        V2.fitted_to_model(metadata(None, "regression"))
+
+
+def test_flattened_predictions_are_the_texts_of_answers():
+    predictions = SpanPredictions(["Bern", "Basel", None], np.array([0.0, 2.0, 0.0]), null_threshold=1.0)
+    assert V2.flatten_predictions(predictions) == ["Bern", "", None]
 
 
 @pytest.mark.parametrize(
     ("texts", "odds", "message"),
     [
         ([], None, "p.json: not a JSON object"),
-        ({"q1": 3}, None, "p.json: question q1: 3 is not a string"),
-        ({"q1": "x"}, {"q1": "high"}, 'odds.json: question q1: "high" is not a number'),
-        ({"q1": "x"}, {}, "odds.json: nothing for question q1"),
+        ({"q1": 3}, None, "p.json, question q1: 3 is not a string"),
+        ({"q1": "x"}, {"q1": "high"}, 'odds.json, question q1: "high" is not a number'),
+        ({"q1": "x"}, {}, "odds.json: no null odds for question q1"),
     ],
 )
-def test_predictions_that_cannot_be_read_are_named(write, texts, odds, message):
+def test_malformed_predictions_are_rejected(write, texts, odds, message):
     examples = V2.read(write(squad_json(question())), labelled=True)
+    path, odds_path = write(texts, "p.json"), write(odds, "odds.json")
     with pytest.raises(DataError, match=message):
-        V2.read_predictions(
-            examples, write(texts, "p.json"), None if odds is None else write(odds, "odds.json")
-        )
+        V2.with_null_odds(examples, V2.read_predictions(examples, path), odds_path)

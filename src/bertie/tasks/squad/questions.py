@@ -1,4 +1,4 @@
-"""Questions about contexts, and the official JSON of SQuAD (Rajpurkar et al. 2016, 2018) they come in."""
+"""Questions about contexts, and the JSON of SQuAD (Rajpurkar et al. 2016, 2018)."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from bertie.base.files import read_json
 
 
 class Answer(NamedTuple):
-    """A piece of a context; `start` is its first character there."""
+    """A span of a context; `start` is the index of its first character."""
 
     text: str
     start: int
@@ -23,104 +23,128 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Questions:
-    """n questions about fewer contexts.
+    """n questions about contexts; several questions may share a context.
 
-    ids                  as in the file, each once
-    questions            their texts
-    contexts             the paragraphs, each once
-    context_of_question  int64 (n,)  which context each question is about
-    answers              the gold answers of each question, none where the context does not answer it;
-                         None where nobody knows them
+    ids              as in the file, each once
+    questions        the text of each question
+    contexts         the paragraphs, each once
+    context_indices  int64 (n,), the context of each question
+    answers          the gold answers of each question, empty where the context does not answer it;
+                     None where unknown
     """
 
     ids: Sequence[str]
     questions: Sequence[str]
     contexts: Sequence[str]
-    context_of_question: npt.NDArray[np.int64]
+    context_indices: npt.NDArray[np.int64]
     answers: Sequence[Sequence[tuple[str, int]]] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def answer_texts(self) -> list[list[str]]:
+        """The texts of the gold answers of each question."""
+        assert self.answers is not None
+        return [[text for text, _ in answers] for answers in self.answers]
+
     @cached_property
-    def impossible(self) -> npt.NDArray[np.bool_]:
+    def is_impossible(self) -> npt.NDArray[np.bool_]:
         """bool (n,): whether the context does not answer the question (SQuAD v2.0)."""
         assert self.answers is not None
         return np.array([not answers for answers in self.answers], dtype=np.bool_)
 
     @cached_property
-    def unlocated(self) -> npt.NDArray[np.bool_]:
-        """bool (n,): whether the first answer does not stand where it says, and so cannot be learnt."""
+    def is_misplaced(self) -> npt.NDArray[np.bool_]:
+        """bool (n,): whether the context lacks the first answer at its start.
+
+        The model cannot be trained on such an answer.
+        """
         assert self.answers is not None
-        found = [
-            not answers or _stands_at(self.contexts[context], *answers[0])
-            for context, answers in zip(self.context_of_question, self.answers, strict=True)
+        is_usable = [
+            not answers or _has_text_at(self.contexts[context], *answers[0])
+            for context, answers in zip(self.context_indices, self.answers, strict=True)
         ]
-        return ~np.array(found, dtype=np.bool_)
+        return ~np.array(is_usable, dtype=np.bool_)
 
 
-def _stands_at(context: str, text: str, start: int) -> bool:
+def _has_text_at(context: str, text: str, start: int) -> bool:
     return bool(text.strip()) and start >= 0 and context.startswith(text, start)
 
 
 def read_questions(path: Path, labelled: bool = True, allow_no_answer: bool = True) -> Questions:
-    """Read a file in SQuAD's official JSON, v1.1 or v2.0; without answers where they are not wanted.
+    """Read a file in SQuAD's JSON, v1.1 or v2.0.
 
-    Answers that do not stand at their `answer_start` are counted in one line on stderr. Like the official
-    scorer, this takes a question for unanswerable by its empty `answers`, not by its `is_impossible`.
+    A question is unanswerable if its `answers` are empty, as for the official scorer; its
+    `is_impossible` is ignored. The number of answers that are not at their `answer_start` is
+    printed on stderr.
+
+    Args:
+        path: the file.
+        labelled: whether to read the answers.
+        allow_no_answer: whether a question may have no answer (v2.0).
 
     Raises:
-        DataError: the file is not of that form, has no questions or one id twice, or a question has no
-            answer where that is not allowed.
+        DataError: the file has another form, no questions or a duplicate id, or a question has no
+            answer although `allow_no_answer` is false.
     """
     ids: list[str] = []
     texts: list[str] = []
     contexts: list[str] = []
-    context_of_question: list[int] = []
+    context_indices: list[int] = []
     answers: list[list[Answer]] = []
-    for place, paragraph in _paragraphs(path):
-        contexts.append(_member(paragraph, "context", str, place))
-        for question in _member(paragraph, "qas", list, place):
-            ids.append(_member(question, "id", str, place))
-            texts.append(_member(question, "question", str, f"{path}: question {ids[-1]}"))
-            context_of_question.append(len(contexts) - 1)
+    for location, paragraph in _paragraphs(path):
+        contexts.append(_member(paragraph, "context", str, location))
+        for question in _member(paragraph, "qas", list, location):
+            ids.append(_member(question, "id", str, location))
+            question_location = f"{path}, question {ids[-1]}"
+            texts.append(_member(question, "question", str, question_location))
+            context_indices.append(len(contexts) - 1)
             if labelled:
-                answers.append(_answers(question, f"{path}: question {ids[-1]}", allow_no_answer))
+                answers.append(_read_answers(question, question_location, allow_no_answer))
     if not ids:
-        raise DataError(f"{path}: no questions in it")
+        raise DataError(f"{path}: no questions in the file; add at least one to its 'qas'")
     if len(set(ids)) < len(ids):
-        twice = next(name for number, name in enumerate(ids) if name in ids[:number])
-        raise DataError(f"{path}: question {twice} is there twice; predictions go by id, so rename one")
-    about = np.array(context_of_question, dtype=np.int64)
-    found = Questions(ids, texts, contexts, about, answers if labelled else None)
-    if labelled and found.unlocated.any():
-        first = ids[int(found.unlocated.argmax())]
-        message = f"{found.unlocated.sum()} answers are not at their answer_start (first: question {first})"
-        print(f"{path}: {message}; nothing is learnt of them", file=sys.stderr)
-    return found
+        duplicate = next(name for i, name in enumerate(ids) if name in ids[:i])
+        raise DataError(
+            f"{path}: two questions have the id {duplicate}; rename one, since predictions are matched by id"
+        )
+    questions = Questions(
+        ids, texts, contexts, np.array(context_indices, dtype=np.int64), answers if labelled else None
+    )
+    if labelled and questions.is_misplaced.any():
+        first = ids[int(questions.is_misplaced.argmax())]
+        print(
+            f"{path}: {questions.is_misplaced.sum()} answers are not at their answer_start (first: question "
+            f"{first}); the model is not trained on them",
+            file=sys.stderr,
+        )
+    return questions
 
 
 def _paragraphs(path: Path) -> Iterator[tuple[str, Any]]:
-    """The paragraphs of all articles, each with its place in the file."""
+    """Yield the paragraphs of all articles, each with its location in the file."""
     for article_number, article in enumerate(_member(read_json(path), "data", list, str(path)), start=1):
-        place = f"{path}: article {article_number}"
-        for number, paragraph in enumerate(_member(article, "paragraphs", list, place), start=1):
-            yield f"{place}, paragraph {number}", paragraph
+        location = f"{path}, article {article_number}"
+        for number, paragraph in enumerate(_member(article, "paragraphs", list, location), start=1):
+            yield f"{location}, paragraph {number}", paragraph
 
 
-def _answers(question: Any, place: str, allow_none: bool) -> list[Answer]:
+def _read_answers(question: Any, location: str, allow_none: bool) -> list[Answer]:
     answers = [
-        Answer(_member(answer, "text", str, place), _member(answer, "answer_start", int, place))
-        for answer in _member(question, "answers", list, place)
+        Answer(_member(answer, "text", str, location), _member(answer, "answer_start", int, location))
+        for answer in _member(question, "answers", list, location)
     ]
     if not answers and not allow_none:
-        raise DataError(f"{place} has no answer, as in SQuAD v2.0 only: use the task squad-v2")
+        raise DataError(f"{location}: no answer, which only SQuAD v2.0 allows; use the task squad-v2")
     return answers
 
 
-def _member(value: Any, key: str, kind: type, place: str) -> Any:
-    """`value[key]`, which must be of a kind that JSON has."""
-    if not isinstance(value, dict) or not isinstance(value.get(key), kind):
-        name = {str: "string", int: "number", list: "list"}[kind]
-        raise DataError(f"{place}: no {name} {key!r}; the form is that of SQuAD's train-v1.1.json")
+def _member(value: Any, key: str, expected: type, location: str) -> Any:
+    """Return `value[key]`; raise DataError unless it has the expected JSON type."""
+    if not isinstance(value, dict) or not isinstance(value.get(key), expected):
+        name = {str: "string", int: "number", list: "list"}[expected]
+        raise DataError(
+            f"{location}: no {name} {key!r}; write the file in the form of train-v1.1.json of SQuAD"
+        )
     return value[key]

@@ -1,4 +1,4 @@
-"""Answers that are spans of a context (Figure 4 c): SQuAD v1.1 (Section 4.2) and v2.0 (Section 4.3)."""
+"""Question answering by spans of a context (Figure 4 c): SQuAD v1.1 and v2.0."""
 
 import json
 import sys
@@ -11,10 +11,12 @@ import numpy.typing as npt
 
 from bertie.base.errors import DataError
 from bertie.base.files import read_json, write_json
+from bertie.model.formats.directory import ModelMetadata
+from bertie.tasks.error_analysis import MAX_MISTAKES, ErrorAnalysis, Mistake, join_names, shorten
 from bertie.tasks.squad.decoding import SpanPredictions, decode_spans, n_best_entries
 from bertie.tasks.squad.questions import Questions, read_questions
-from bertie.tasks.squad.scores import score_v1, score_v2
-from bertie.tasks.squad.windows import Windows, encode_windows
+from bertie.tasks.squad.scores import question_scores, score_v1, score_v2, threshold_curve
+from bertie.tasks.squad.windows import ContextWindows, encode_windows
 from bertie.tasks.task import Head, Inputs, Scores, Task
 from bertie.text.tokenizer import Tokenizer
 
@@ -24,81 +26,129 @@ NA_PROB_THRESHOLD = 1.0  # evaluate-v2.0.py, --na-prob-thresh
 
 @dataclass(frozen=True)
 class QuestionAnswering(Task[Questions, SpanPredictions]):
-    """A family of two: in v2.0 a question may have no answer.
+    """Tasks that answer questions by spans of their contexts.
 
-    doc_stride, max_query_length, n_best, max_answer_length are run_squad.py's flags, in pieces.
+    doc_stride, max_query_length, n_best and max_answer_length are flags of run_squad.py, in tokens
+    except n_best.
 
-    version         which of SQuAD's
-    null_threshold  no answer where the score of "no answer" exceeds the best answer's by more (Section 4.3's
-                    τ); `with_tuned_threshold` chooses it
+    null_threshold  a question has no answer if the score of "no answer" exceeds the best
+                    answer's score by more than this (Section 4.3's τ); `with_tuned_threshold`
+                    chooses it. None if every question has an answer, as in SQuAD v1.1.
     """
 
-    version: Literal["1.1", "2.0"] = "1.1"
     doc_stride: int = 128
     max_query_length: int = 64
     n_best: int = 20
     max_answer_length: int = 30
-    null_threshold: float = 0.0
+    null_threshold: float | None = None
 
     @property
     def head(self) -> Head:
+        """Start and end logits of every token."""
         return "spans"
 
     @property
     def predictions_file(self) -> str:
-        """As run_squad.py has it."""
+        """The name that run_squad.py uses."""
         return "predictions.json"
 
     @property
     def allow_no_answer(self) -> bool:
         """Whether a question may have no answer."""
-        return self.version == "2.0"
+        return self.null_threshold is not None
+
+    @property
+    def version(self) -> Literal["1.1", "2.0"]:
+        """SQuAD's version: 2.0 if a question may have no answer, otherwise 1.1."""
+        return "2.0" if self.allow_no_answer else "1.1"
 
     def file(self, data: Path, part: str) -> Path:
+        """Return the path of a part's .json file."""
         return data / f"{part}-v{self.version}.json" if data.is_dir() else data
 
     def read(self, path: Path, labelled: bool) -> Questions:
+        """Read a file in SQuAD's JSON; see `read_questions`."""
         return read_questions(path, labelled, self.allow_no_answer)
 
-    def encode(self, examples: Questions, tokenizer: Tokenizer, max_seq_length: int) -> Windows:
+    def fitted_to_model(self, metadata: ModelMetadata) -> Self:
+        """Return this task with the null threshold of a fine-tuned model."""
+        task = super().fitted_to_model(metadata)
+        if task.null_threshold is None or metadata.null_threshold is None:
+            return task
+        return replace(task, null_threshold=metadata.null_threshold)
+
+    def encode(self, examples: Questions, tokenizer: Tokenizer, max_seq_length: int) -> ContextWindows:
+        """Encode each question with windows of its context; see `encode_windows`."""
         return encode_windows(examples, tokenizer, max_seq_length, self.doc_stride, self.max_query_length)
 
     def decode(self, examples: Questions, inputs: Inputs, logits: npt.NDArray[np.float32]) -> SpanPredictions:
-        assert isinstance(inputs, Windows)
-        threshold = self.null_threshold if self.allow_no_answer else None
-        return decode_spans(examples, inputs, logits, self.n_best, self.max_answer_length, threshold)
+        """Return the best span of each question; see `decode_spans`."""
+        assert isinstance(inputs, ContextWindows)
+        return decode_spans(
+            examples, inputs, logits, self.n_best, self.max_answer_length, self.null_threshold
+        )
 
     def with_tuned_threshold(self, examples: Questions, predictions: SpanPredictions) -> Self:
-        """This task with the threshold that gives these predictions the highest F1, as Section 4.3 has it.
+        """Return this task with the threshold that maximizes F1 (Section 4.3).
 
-        Where that is never to answer, evaluate-v2.0.py names the threshold 0, which is not that of no answer.
+        If answering no question at all is best, evaluate-v2.0.py reports the threshold 0, which
+        would allow some answers; the returned task's threshold is then below all null odds.
         """
         if not self.allow_no_answer:
             return self
         assert predictions.null_odds is not None
         scores = self.score(examples, predictions)
         tuned = replace(self, null_threshold=scores["best_f1_thresh"])
-        found = replace(predictions, null_threshold=tuned.null_threshold)
-        if self.score(examples, found)["f1"] < scores["best_f1"]:
+        at_threshold = replace(predictions, null_threshold=scores["best_f1_thresh"])
+        if self.score(examples, at_threshold)["f1"] < scores["best_f1"]:
             return replace(self, null_threshold=float(predictions.null_odds.min()) - 1)
         return tuned
 
     def score(self, examples: Questions, predictions: SpanPredictions) -> Scores:
-        """`exact_match` and `f1`; for v2.0 also what else evaluate-v2.0.py gives.
+        """Compute `exact_match` and `f1`, or all scores of evaluate-v2.0.py.
 
-        The best thresholds are sought among the answers as they are before a threshold; in a file written at
-        another one, where evaluate-v2.0.py sees "", it can find only those below that.
+        The best thresholds are sought among the answers before any threshold is applied. In a file
+        of predictions, where a threshold has replaced answers by "", evaluate-v2.0.py only finds
+        thresholds below that one.
         """
-        assert examples.answers is not None
-        golds = [[text for text, _ in answers] for answers in examples.answers]
+        golds = examples.answer_texts
         if not self.allow_no_answer:
             return score_v1(golds, predictions.texts)
-        # None is missing: `read_predictions` saw to it.
+        # `read_predictions` has rejected missing predictions (None).
         answers = [answer for answer in predictions.answers if answer is not None]
         return score_v2(golds, answers, predictions.null_odds, predictions.null_threshold)
 
+    def analyze_errors(self, examples: Questions, predictions: SpanPredictions) -> ErrorAnalysis:
+        """Return the scores at every threshold, and the most confident mistakes."""
+        golds, answers = examples.answer_texts, predictions.texts
+        exact_match, f1 = question_scores(golds, answers, self.allow_no_answer)
+        wrong = np.flatnonzero(exact_match + f1 == 0)
+        by_confidence = wrong[np.argsort(-_confidence(predictions)[wrong], kind="stable")]
+        mistakes = [
+            Mistake(
+                shorten(examples.questions[i]),
+                join_names(dict.fromkeys(golds[i]), " | "),
+                join_names([answers[i]]),
+            )
+            for i in by_confidence[:MAX_MISTAKES].tolist()
+        ]
+        curve = None
+        if predictions.null_odds is not None:
+            curve = threshold_curve(
+                golds, predictions.answers, predictions.null_odds, predictions.null_threshold
+            )
+        return ErrorAnalysis(threshold_curve=curve, mistakes=mistakes)
+
+    def flatten_predictions(self, predictions: SpanPredictions) -> list[str | None]:
+        """Return the text of each answer; "" for no answer."""
+        return predictions.texts
+
     def write_predictions(self, examples: Questions, predictions: SpanPredictions, path: Path) -> None:
-        """Write answers by id, and beside them null_odds.json and nbest_predictions.json where known."""
+        """Write the answers by id, in the form of run_squad.py.
+
+        Null odds and n-best lists, where known, are written to null_odds.json and
+        nbest_predictions.json in the same folder.
+        """
         write_json(path, dict(zip(examples.ids, predictions.texts, strict=True)))
         if predictions.null_odds is not None:
             odds = dict(zip(examples.ids, predictions.null_odds.tolist(), strict=True))
@@ -107,46 +157,73 @@ class QuestionAnswering(Task[Questions, SpanPredictions]):
             entries = n_best_entries(examples, predictions.n_best)
             write_json(path.with_name(N_BEST_FILE), dict(zip(examples.ids, entries, strict=True)))
 
-    def read_predictions(
-        self, examples: Questions, path: Path, null_odds: Path | None = None
-    ) -> SpanPredictions:
-        """Read answers by id, and for v2.0 the null odds by id where there are any.
+    def read_predictions(self, examples: Questions, path: Path) -> SpanPredictions:
+        """Read answers by id.
 
-        As in the official scorers, in v1.1 a question may be left out, which scores 0 and is said on stderr.
+        As for the official scorers, predictions may be missing in v1.1: they score 0, and their
+        number is printed on stderr.
         """
-        texts = _by_id(path, str, "a string")
+        texts = _read_by_id(path, str, "a string")
         answers = [texts.get(name) for name in examples.ids]
         missing = [name for name, answer in zip(examples.ids, answers, strict=True) if answer is None]
         if missing and self.allow_no_answer:
             raise DataError(f'{path}: no prediction for question {missing[0]}; give "" for no answer')
         if missing:
-            message = f"{len(missing)} questions have no prediction and score 0 (first: {missing[0]})"
-            print(f"{path}: {message}", file=sys.stderr)
-        if null_odds is None:
-            return SpanPredictions(answers)
-        odds = _by_id(null_odds, (int, float), "a number")
-        absent = [name for name in examples.ids if name not in odds]
-        if absent:
-            raise DataError(f"{null_odds}: nothing for question {absent[0]}; is it of the same predictions?")
-        numbers = np.array([odds[name] for name in examples.ids], dtype=np.float64)
-        return SpanPredictions(answers, numbers, NA_PROB_THRESHOLD)
+            print(
+                f"{path}: {len(missing)} questions have no prediction and score 0 (first: {missing[0]})",
+                file=sys.stderr,
+            )
+        return SpanPredictions(answers)
+
+    def with_null_odds(
+        self, examples: Questions, predictions: SpanPredictions, path: Path
+    ) -> SpanPredictions:
+        """Return predictions with the null odds that a file has for each question id.
+
+        The predictions' threshold becomes the default of evaluate-v2.0.py.
+        """
+        if not self.allow_no_answer:
+            return super().with_null_odds(examples, predictions, path)
+        odds = _read_by_id(path, (int, float), "a number")
+        missing = [name for name in examples.ids if name not in odds]
+        if missing:
+            raise DataError(f"{path}: no null odds for question {missing[0]}; use the file of the same run")
+        null_odds = np.array([odds[name] for name in examples.ids], dtype=np.float64)
+        return replace(predictions, null_odds=null_odds, null_threshold=NA_PROB_THRESHOLD)
 
 
-def _by_id(path: Path, kind: type | tuple[type, ...], name: str) -> dict[str, Any]:
-    """A JSON object from question ids to values of one kind."""
+def _confidence(predictions: SpanPredictions) -> npt.NDArray[np.float64]:
+    """Return how confident each prediction is: float64 (n,), for comparison only.
+
+    It is the distance of the null odds from the threshold, else the probability of the best answer,
+    else 0 for all.
+    """
+    if predictions.null_odds is not None:
+        return np.abs(predictions.null_odds - predictions.null_threshold)
+    if predictions.n_best is not None:
+        return predictions.n_best.probabilities[:, 0]
+    return np.zeros(len(predictions.answers))
+
+
+def _read_by_id(path: Path, expected: type | tuple[type, ...], name: str) -> dict[str, Any]:
+    """Read a JSON object from question ids to values of one type."""
     values = read_json(path)
     if not isinstance(values, dict):
-        raise DataError(f"{path}: not a JSON object from question ids to values, as run_squad.py writes")
+        raise DataError(
+            f"{path}: not a JSON object; write one with a value for each question id, as run_squad.py does"
+        )
     for question, value in values.items():
-        if not isinstance(value, kind):
-            raise DataError(f"{path}: question {question}: {json.dumps(value)} is not {name}")
+        if not isinstance(value, expected):
+            raise DataError(
+                f"{path}, question {question}: {json.dumps(value)} is not {name}; write "
+                f"{name} for each question id"
+            )
     return values
 
 
 SQUAD_TASKS = (
     QuestionAnswering(
         name="squad-v1",
-        version="1.1",
         labels=(),
         main_metric="f1",
         defaults={  # Section 4.2; the sequence length is run_squad.py's
@@ -155,11 +232,10 @@ SQUAD_TASKS = (
             "max_seq_length": 384,
             "optimizer": {"learning_rate": 5e-5},
         },
-        test_parts=(),  # kept by the authors
+        test_parts=(),  # not published
     ),
     QuestionAnswering(
         name="squad-v2",
-        version="2.0",
         labels=(),
         main_metric="f1",
         defaults={  # Section 4.3
@@ -169,5 +245,6 @@ SQUAD_TASKS = (
             "optimizer": {"learning_rate": 5e-5},
         },
         test_parts=(),
+        null_threshold=0.0,
     ),
 )

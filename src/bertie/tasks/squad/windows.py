@@ -1,8 +1,8 @@
-"""What the model reads of a question: [CLS] question [SEP] a window of its context [SEP].
+"""Windows of SQuAD: [CLS] question [SEP] part of the context [SEP].
 
-The windows are those of google-research/bert run_squad.py, convert_examples_to_features: a context too long
-for one sequence is cut into windows that overlap, and of each piece the window is known where it has most
-context. Every text is tokenized once.
+The windows follow convert_examples_to_features of google-research/bert run_squad.py: a context
+that is too long for one sequence is split into overlapping windows, and each of its tokens has one
+window in which it has the most context. Every text is tokenized once.
 """
 
 from dataclasses import dataclass
@@ -16,19 +16,25 @@ from bertie.base.kernels import kernel
 from bertie.model.objectives import IGNORE_INDEX
 from bertie.tasks.squad.questions import Questions
 from bertie.tasks.task import Inputs
+from bertie.tasks.windows import cumulative_bounds
 from bertie.text.tokenizer import Encoding, Tokenizer
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 
+SPECIAL_TOKENS = 3  # in a window: [CLS] and two [SEP]
+
 
 @dataclass(frozen=True, kw_only=True)
-class Windows(Inputs):
-    """The windows of n questions; those of a question stand together, in the context's order.
+class ContextWindows(Inputs):
+    """The windows of n questions, question by question, in the order of the context.
 
-    window_bounds  int64 (n+1,)  windows of question i: window_bounds[i] to window_bounds[i + 1], at least one
-    offsets        int32 (T, 2)  first character and end in the context; (0, 0) outside the context
-    max_context    bool (T,)     whether a piece of the context has its most context in this window
+    window_bounds  int64 (n+1,)  question i has the windows from window_bounds[i] to before
+                                 window_bounds[i + 1], at least one
+    offsets        int32 (T, 2)  start and end of each token's characters in the context; (0, 0) for
+                                 tokens of the question and special tokens
+    max_context    bool (T,)     whether the token is in the context and has the most context in
+                                 this window (token_is_max_context in run_squad.py)
     """
 
     window_bounds: Int64s
@@ -36,13 +42,13 @@ class Windows(Inputs):
     max_context: npt.NDArray[np.bool_]
 
 
-class Layout(NamedTuple):
-    """Where each of N windows lies, int64 (N,) each.
+class WindowLayout(NamedTuple):
+    """The question and the part of the context in each of N windows, int64 (N,) each.
 
-    question       whose window it is
-    question_size  how many pieces of the question it has
-    first          its first piece, counted in the context
-    size           how many pieces of the context it has
+    question       index of the question
+    question_size  number of its tokens in the window
+    first          first token of the part, as an index into the context
+    size           number of tokens of the part
     """
 
     question: Int64s
@@ -53,36 +59,37 @@ class Layout(NamedTuple):
 
 def encode_windows(
     questions: Questions, tokenizer: Tokenizer, max_seq_length: int, doc_stride: int, max_query_length: int
-) -> Windows:
-    """Cut questions and contexts into windows of at most `max_seq_length` tokens.
+) -> ContextWindows:
+    """Encode questions and contexts as windows of at most `max_seq_length` tokens.
 
-    Labels int64 (N, 2) where the answers are known: the first and the last token of the first answer, widened
-    to whole pieces; [CLS], which is (0, 0), where the window does not hold all of it or there is none; -100
-    where the answer does not stand at its place in the context. run_squad.py finds the pieces by splitting at
-    white space and then tightening (_improve_answer_span); character offsets need neither.
+    The labels, int64 (N, 2), are the first and the last token of the first answer, which include
+    tokens that the answer covers in part. They are (0, 0), which is [CLS], in a window without the
+    complete answer and for a question without an answer; IGNORE_INDEX where the answer is
+    misplaced. run_squad.py finds the tokens by splitting at white space and then tightening the
+    span (_improve_answer_span); character offsets need neither.
+
+    Args:
+        questions: with or without answers; without them there are no labels.
+        tokenizer: of the model.
+        max_seq_length: of a window, with question and special tokens.
+        doc_stride: tokens from the start of a window's context to the start of the next one's.
+        max_query_length: tokens of a question; longer ones are truncated.
 
     Raises:
         SettingsError: `max_seq_length` leaves no room for a context.
     """
-    if max_seq_length <= max_query_length + 3:  # validate_flags_or_throw
+    if max_seq_length <= max_query_length + SPECIAL_TOKENS:  # validate_flags_or_throw
         raise SettingsError(
-            f"max_seq_length={max_seq_length}: more than {max_query_length + 3}, for a question of "
-            f"max_query_length={max_query_length} pieces, three special tokens and a context"
+            f"max_seq_length={max_seq_length} leaves no room for a context; it must exceed "
+            f"{max_query_length + SPECIAL_TOKENS}: max_query_length={max_query_length} and "
+            f"{SPECIAL_TOKENS} special tokens"
         )
     texts = tokenizer.encode_batch(questions.questions, add_special_tokens=False)
     contexts = tokenizer.encode_batch(questions.contexts, add_special_tokens=False)
-    context_sizes = np.diff(contexts.bounds)[questions.context_of_question]
     question_sizes = np.minimum(np.diff(texts.bounds), max_query_length)
-    rooms = max_seq_length - 3 - question_sizes
-    steps = np.minimum(rooms, doc_stride)
-    counts = 1 + np.maximum(0, -(-(context_sizes - rooms) // steps))
-
-    window_bounds = np.concatenate([[0], np.cumsum(counts)])
-    question = np.repeat(np.arange(len(questions)), counts)
-    first = (np.arange(len(question)) - window_bounds[question]) * steps[question]
-    size = np.minimum(context_sizes[question] - first, rooms[question])
-    layout = Layout(question, question_sizes[question], first, size)
-    bounds = np.concatenate([[0], np.cumsum(layout.question_size + size + 3)])
+    context_sizes = np.diff(contexts.bounds)[questions.context_indices]
+    layout, window_bounds = _lay_out_windows(question_sizes, context_sizes, max_seq_length, doc_stride)
+    bounds = cumulative_bounds(layout.question_size + layout.size + SPECIAL_TOKENS)
     input_ids, token_type_ids, offsets, max_context = assemble_windows(
         layout,
         bounds,
@@ -91,67 +98,89 @@ def encode_windows(
         texts.bounds,
         contexts.input_ids,
         contexts.offsets,
-        contexts.bounds[questions.context_of_question],
+        contexts.bounds[questions.context_indices],
         tokenizer.vocabulary.cls_id,
         tokenizer.vocabulary.sep_id,
     )
-    return Windows(
+    return ContextWindows(
         input_ids,
         token_type_ids,
         bounds,
-        None if questions.answers is None else _labels(questions, contexts, layout),
+        None if questions.answers is None else _answer_labels(questions, contexts, layout),
         window_bounds=window_bounds,
         offsets=offsets,
         max_context=max_context,
     )
 
 
+def _lay_out_windows(
+    question_sizes: Int64s, context_sizes: Int64s, max_seq_length: int, doc_stride: int
+) -> tuple[WindowLayout, Int64s]:
+    """Return the layout of all windows, and the `window_bounds` of `ContextWindows`."""
+    capacities = max_seq_length - SPECIAL_TOKENS - question_sizes
+    strides = np.minimum(capacities, doc_stride)
+    counts = 1 + np.maximum(0, -(-(context_sizes - capacities) // strides))
+    window_bounds = cumulative_bounds(counts)
+    question = np.repeat(np.arange(len(counts)), counts)
+    first = (np.arange(len(question)) - window_bounds[question]) * strides[question]
+    size = np.minimum(context_sizes[question] - first, capacities[question])
+    return WindowLayout(question, question_sizes[question], first, size), window_bounds
+
+
 @kernel
 def assemble_windows(
-    layout: Layout,
+    layout: WindowLayout,
     bounds: Int64s,
     window_bounds: Int64s,
     question_ids: Int32s,
     question_bounds: Int64s,
     context_ids: Int32s,
     context_offsets: Int32s,
-    context_begins: Int64s,
+    context_starts: Int64s,
     cls_id: int,
     sep_id: int,
 ) -> tuple[Int32s, Int32s, Int32s, npt.NDArray[np.bool_]]:
-    """The arrays of `Windows`; `context_begins` (n,) is where the context of a question begins."""
+    """Fill in the arrays of `ContextWindows`.
+
+    `context_starts` (n,) is where the context of each question starts in `context_ids`.
+    """
     total = bounds[-1]
     input_ids, token_type_ids = np.empty(total, np.int32), np.zeros(total, np.int32)
     offsets, max_context = np.zeros((total, 2), np.int32), np.zeros(total, np.bool_)
     for window in range(len(bounds) - 1):
         question, first = layout.question[window], layout.first[window]
-        at = bounds[window]
-        input_ids[at] = cls_id
-        at += 1
-        for piece in range(layout.question_size[window]):
-            input_ids[at] = question_ids[question_bounds[question] + piece]
-            at += 1
-        input_ids[at] = sep_id
-        at += 1
-        token_type_ids[at : bounds[window + 1]] = 1
-        for piece in range(first, first + layout.size[window]):
-            row = context_begins[question] + piece
-            input_ids[at] = context_ids[row]
-            offsets[at] = context_offsets[row]
-            others = window_bounds[question], window_bounds[question + 1]
-            max_context[at] = window == widest_window(layout, others, piece)
-            at += 1
-        input_ids[at] = sep_id
+        position = bounds[window]
+        input_ids[position] = cls_id
+        position += 1
+        for token in range(layout.question_size[window]):
+            input_ids[position] = question_ids[question_bounds[question] + token]
+            position += 1
+        input_ids[position] = sep_id
+        position += 1
+        token_type_ids[position : bounds[window + 1]] = 1
+        for token in range(first, first + layout.size[window]):
+            row = context_starts[question] + token
+            input_ids[position] = context_ids[row]
+            offsets[position] = context_offsets[row]
+            windows_of_question = window_bounds[question], window_bounds[question + 1]
+            max_context[position] = window == widest_window(layout, windows_of_question, token)
+            position += 1
+        input_ids[position] = sep_id
     return input_ids, token_type_ids, offsets, max_context
 
 
 @kernel
-def widest_window(layout: Layout, windows: tuple[int, int], piece: int) -> int:
-    """Which window has most context on the scarcer side of a piece (_check_is_max_context)."""
+def widest_window(layout: WindowLayout, windows: tuple[int, int], token: int) -> int:
+    """Find the window where a token has the most context on its scarcer side.
+
+    This is _check_is_max_context of run_squad.py. `token` is an index into the context, `windows`
+    the bounds of the question's windows.
+    """
     best, best_score = -1, -1.0
-    step = layout.first[windows[0] + 1] if windows[1] - windows[0] > 1 else 1
-    for window in range(max(windows[0], windows[0] + (piece - layout.size[windows[0]]) // step), windows[1]):
-        left = piece - layout.first[window]
+    stride = layout.first[windows[0] + 1] if windows[1] - windows[0] > 1 else 1
+    earliest = max(windows[0], windows[0] + (token - layout.size[windows[0]]) // stride)
+    for window in range(earliest, windows[1]):
+        left = token - layout.first[window]
         right = layout.size[window] - 1 - left
         if left < 0:
             break
@@ -161,25 +190,25 @@ def widest_window(layout: Layout, windows: tuple[int, int], piece: int) -> int:
     return best
 
 
-def _labels(questions: Questions, contexts: Encoding, layout: Layout) -> Int64s:
-    """The labels of every window."""
+def _answer_labels(questions: Questions, contexts: Encoding, layout: WindowLayout) -> Int64s:
+    """Return the labels of every window; see `encode_windows`."""
     assert questions.answers is not None
-    characters = np.fromiter(map(len, questions.contexts), np.int64, len(questions.contexts))
-    # In characters of all contexts end to end, so that all answers are looked up at once.
-    begins = np.cumsum(characters) - characters
-    shifts = np.repeat(begins, np.diff(contexts.bounds))
+    lengths = np.fromiter(map(len, questions.contexts), np.int64, len(questions.contexts))
+    # Characters are counted over all contexts end to end, so that one search finds all answers.
+    first_characters = np.cumsum(lengths) - lengths
+    shifts = np.repeat(first_characters, np.diff(contexts.bounds))
     first_answers = [answers[0] if answers else ("", 0) for answers in questions.answers]
-    starts = begins[questions.context_of_question] + [start for _, start in first_answers]
+    starts = first_characters[questions.context_indices] + [start for _, start in first_answers]
     ends = starts + [len(text) for text, _ in first_answers]
-    context_begins = contexts.bounds[questions.context_of_question]
-    first = np.searchsorted(contexts.offsets[:, 1] + shifts, starts, side="right") - context_begins
-    last = np.searchsorted(contexts.offsets[:, 0] + shifts, ends, side="left") - 1 - context_begins
-    unlearnable = questions.unlocated | (~questions.impossible & (first > last))
+    context_starts = contexts.bounds[questions.context_indices]
+    first = np.searchsorted(contexts.offsets[:, 1] + shifts, starts, side="right") - context_starts
+    last = np.searchsorted(contexts.offsets[:, 0] + shifts, ends, side="left") - 1 - context_starts
+    is_unusable = questions.is_misplaced | (~questions.is_impossible & (first > last))
 
-    pieces = np.stack([first, last], axis=1)[layout.question]
-    inside = (pieces[:, 0] >= layout.first) & (pieces[:, 1] < layout.first + layout.size)
-    inside &= ~questions.impossible[layout.question]
-    context_begin = (layout.question_size + 2 - layout.first)[:, None]
-    labels = np.where(inside[:, None], pieces + context_begin, 0)
-    labels[unlearnable[layout.question]] = IGNORE_INDEX
+    answer_tokens = np.stack([first, last], axis=1)[layout.question]
+    is_inside = (answer_tokens[:, 0] >= layout.first) & (answer_tokens[:, 1] < layout.first + layout.size)
+    is_inside &= ~questions.is_impossible[layout.question]
+    context_position = (layout.question_size + 2 - layout.first)[:, None]
+    labels = np.where(is_inside[:, None], answer_tokens + context_position, 0)
+    labels[is_unusable[layout.question]] = IGNORE_INDEX
     return labels
