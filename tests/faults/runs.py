@@ -1,6 +1,5 @@
-"""A pre-training run of two phases in seconds, its commands, and what must be equal in two of them."""
+"""Start commands, wait for moments of a pre-training run, and compare two runs."""
 
-import json
 import multiprocessing
 import subprocess
 import sys
@@ -11,9 +10,11 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from tests.training.runs import read_rows
 
 from bertie.commands.main import main
 
+# Two phases that train within seconds.
 RECIPE = """
 seed = 5
 batch_size = 16
@@ -37,49 +38,51 @@ intermediate_size = 64
 max_position_embeddings = 64
 """
 BERTIE = [sys.executable, "-m", "bertie.commands.main"]
-TIMINGS = ("seconds", "tokens_per_second")
 
 
-def bertie(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+def start_bertie(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Start `bertie ARGUMENTS` in a folder."""
     command = [*BERTIE, *arguments]
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def pretrain(folder: Path, run: str, *more: str) -> subprocess.Popen[str]:
-    return bertie(folder, "pretrain", "recipe.toml", "--corpus", "corpus", "--out", run, *more)
+def start_pretraining(folder: Path, run: str, *options: str) -> subprocess.Popen[str]:
+    """Start `bertie pretrain` with the recipe and the corpus of a folder."""
+    return start_bertie(folder, "pretrain", "recipe.toml", "--corpus", "corpus", "--out", run, *options)
 
 
-# Forks processes that have imported torch already: a start costs a second instead of four.
+# The fork server has imported torch already, so its processes start in one second instead of four.
 FORKSERVER = multiprocessing.get_context("forkserver")
 FORKSERVER.set_forkserver_preload(["bertie.commands.main", "bertie.training.pretraining", "torch._dynamo"])
 
 
-def fork_pretrain(folder: Path, run: str, *more: str) -> BaseProcess:
-    """As `pretrain`, its output left alone."""
+def fork_pretraining(folder: Path, run: str, *options: str) -> BaseProcess:
+    """Start `bertie pretrain` faster, without capturing its output."""
     files = [str(folder / "recipe.toml"), "--corpus", str(folder / "corpus"), "--out", str(folder / run)]
-    with patch.object(sys, "argv", ["bertie", "pretrain", *files, *more]):
+    with patch.object(sys, "argv", ["bertie", "pretrain", *files, *options]):
         process = FORKSERVER.Process(target=main)
         process.start()
     return process
 
 
 def finish(process: subprocess.Popen[str]) -> None:
+    """Wait for a command, which must succeed."""
     _, err = process.communicate()
     assert process.returncode == 0, err
 
 
-def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """The line with which `bertie ARGUMENTS`, in this process, refuses to work."""
-    with patch.object(sys, "argv", ["bertie", *map(str, arguments)]), pytest.raises(SystemExit) as ended:
+def error_line(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """Run `bertie ARGUMENTS` in this process; it must fail; return its error line."""
+    with patch.object(sys, "argv", ["bertie", *map(str, arguments)]), pytest.raises(SystemExit) as exit_info:
         main()
-    assert ended.value.code == 2
+    assert exit_info.value.code == 2
     *progress, line = capsys.readouterr().err.splitlines()
     assert not [line for line in progress if line.startswith(("bertie:", "Traceback"))]
     return line
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    """Wait until it holds; give up after a minute."""
+    """Poll a condition; fail after a minute."""
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
@@ -87,25 +90,21 @@ def wait_until(condition: Callable[[], object]) -> None:
 
 
 def changed_since(path: Path, nanoseconds: int) -> bool:
+    """Return whether a path exists and was modified after a time of `time.time_ns`."""
     try:
         return path.stat().st_mtime_ns > nanoseconds
     except FileNotFoundError:
         return False
 
 
-def logged_lines(run: Path) -> int:
+def count_logged_lines(run: Path) -> int:
     file = run / "metrics.jsonl"
     return file.read_bytes().count(b"\n") if file.exists() else 0
 
 
-def rows_of(run: Path) -> list[dict[str, object]]:
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in row.items() if key not in TIMINGS} for row in rows]
-
-
 def assert_same_run(run: Path, other: Path) -> None:
-    """The same weights byte for byte, the same rows of metrics but for timings, and nothing left over."""
-    assert rows_of(run) == rows_of(other)
+    """Assert that weights, file names, and metrics but for timings are the same."""
+    assert read_rows(run) == read_rows(other)
     weights = [folder / "model" / "model.safetensors" for folder in (run, other)]
     assert weights[0].read_bytes() == weights[1].read_bytes()
     names = [sorted(str(file.relative_to(folder)) for file in folder.rglob("*")) for folder in (run, other)]

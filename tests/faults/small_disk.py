@@ -1,10 +1,10 @@
-"""Runs bertie on a disk that is too small for it, and again when it has room.
+"""Run bertie on a disk that is too small for it, then again with enough space.
 
     python small_disk.py DISK SIZE COPY COMMAND...
 
-In a mount namespace of its own: mounts a file system of SIZE bytes on DISK, runs `bertie COMMAND`, copies
-what is on the disk to COPY/full, makes room, runs the command again (pretrain: with --resume) and copies to
-COPY/room. Prints the two exit statuses.
+Run this in a separate mount namespace. It mounts a file system of SIZE bytes on DISK, runs `bertie
+COMMAND`, copies the disk to COPY/full, enlarges it, runs the command again (pretrain: with
+--resume) and copies the disk to COPY/room. It prints the two exit statuses.
 """
 
 import os
@@ -25,7 +25,7 @@ def run(arguments: list[str]) -> int:
 
 
 disk, size, copy, *command = sys.argv[1:]
-if command[0] == "pretrain":  # loads what the two processes below would each load
+if command[0] == "pretrain":  # import once what both processes below need
     import torch._dynamo  # noqa: F401
 
     import bertie.training.pretraining  # noqa: F401

@@ -1,4 +1,4 @@
-"""On a full disk: one clear line, exit 2, nothing lost, and with room again the work goes on."""
+"""A full disk is reported in one line; with enough space, the command resumes."""
 
 import os
 import shutil
@@ -7,18 +7,19 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.faults.runs import BERTIE, assert_same_run, rows_of
+from tests.faults.runs import BERTIE, assert_same_run
+from tests.training.runs import read_rows
 
-NAMESPACE = ["unshare", "--user", "--map-root-user", "--mount"]  # in which an ordinary user may mount
-PAGE = 4096  # what a tmpfs gives out at a time, on most machines
+NAMESPACE = ["unshare", "--user", "--map-root-user", "--mount"]  # lets an ordinary user mount
+PAGE = 4096  # bytes that a tmpfs allocates at a time, on most machines
 
 
 def run_on_small_disk(folder: Path, tmp_path: Path, size: int, *command: str) -> str:
-    """Stderr of the command on a full disk, as `small_disk.py` runs it; what it left is in `tmp_path`."""
+    """Run a command with small_disk.py in `tmp_path`; return its error line."""
     try:
         subprocess.run([*NAMESPACE, "true"], check=True, capture_output=True)
     except (FileNotFoundError, subprocess.CalledProcessError):
-        pytest.skip("this system lets no ordinary user mount")
+        pytest.skip("this system does not let ordinary users mount")
     (tmp_path / "disk").mkdir(exist_ok=True)
     program = [sys.executable, str(Path(__file__).parent / "small_disk.py"), "disk", str(size), "copy"]
     done = subprocess.run([*NAMESPACE, *program, *command], cwd=tmp_path, capture_output=True, text=True)
@@ -28,7 +29,7 @@ def run_on_small_disk(folder: Path, tmp_path: Path, size: int, *command: str) ->
     return line
 
 
-def pretraining(folder: Path, out: str) -> list[str]:
+def pretrain_command(folder: Path, out: str) -> list[str]:
     return ["pretrain", str(folder / "recipe.toml"), "--corpus", str(folder / "corpus"), "--out", out]
 
 
@@ -36,30 +37,32 @@ def pretraining(folder: Path, out: str) -> list[str]:
     "checkpoints",
     [1.5, *(pytest.param(size, marks=pytest.mark.slow) for size in (0.5, 1.05, 1.95, 2.5, 2.95))],
 )
-def test_pretraining_that_fills_the_disk_in_a_save(folder: Path, tmp_path: Path, checkpoints: float) -> None:
+def test_disk_fills_while_a_checkpoint_is_saved(folder: Path, tmp_path: Path, checkpoints: float) -> None:
     one = (folder / "undisturbed/checkpoints/step-00000060").iterdir()
     size = int(checkpoints * sum(file.stat().st_size for file in one))
-    line = run_on_small_disk(folder, tmp_path, size, *pretraining(folder, "disk/run"))
-    number = int(checkpoints)
-    assert line.startswith(f"bertie: disk/run/checkpoints/step-{7 * (number + 1):08}")
-    advice = "the disk is full; free some space and run the command again (pretrain: with --resume)"
+    line = run_on_small_disk(folder, tmp_path, size, *pretrain_command(folder, "disk/run"))
+    saved = int(checkpoints)
+    assert line.startswith(f"bertie: disk/run/checkpoints/step-{7 * (saved + 1):08}")
+    advice = (
+        "the disk is full; free some space and run the command again (pretrain and finetune: with --resume)"
+    )
     assert line.endswith(f": {advice}")
     left = tmp_path / "copy/full/run"
-    assert sorted(os.listdir(left / "checkpoints")) == [f"step-{7 * (n + 1):08}" for n in range(number)]
+    assert sorted(os.listdir(left / "checkpoints")) == [f"step-{7 * (n + 1):08}" for n in range(saved)]
     assert_same_run(tmp_path / "copy/room/run", folder / "undisturbed")
 
 
 @pytest.mark.slow
-def test_pretraining_that_fills_the_disk_in_the_metrics(folder: Path, tmp_path: Path) -> None:
-    """The metrics alone are on the small disk, which has room for their first page."""
+def test_disk_fills_while_metrics_are_logged(folder: Path, tmp_path: Path) -> None:
+    """Only the metrics are on the small disk, which has space for their first page."""
     run = tmp_path / "run"
     run.mkdir()
     (run / "metrics.jsonl").symlink_to(tmp_path / "disk/metrics.jsonl")
-    line = run_on_small_disk(folder, tmp_path, PAGE, *pretraining(folder, "run"))
+    line = run_on_small_disk(folder, tmp_path, PAGE, *pretrain_command(folder, "run"))
     assert line.startswith("bertie: run/metrics.jsonl: the disk is full; free")
     assert (tmp_path / "copy/full/metrics.jsonl").stat().st_size == PAGE
     shutil.copy(tmp_path / "copy/room/metrics.jsonl", tmp_path / "disk")
-    assert len(rows_of(run)) > 20
+    assert len(read_rows(run)) > 20
     assert_same_run(run, folder / "undisturbed")
 
 
@@ -68,18 +71,18 @@ def read_tree(path: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("pages", "place"),
+    ("pages", "path"),
     [
         (10, "parts/000000"),
         pytest.param(1, "tokenizer/vocab.txt", marks=pytest.mark.slow),
         pytest.param(16, "train-00000", marks=pytest.mark.slow),
     ],
 )
-def test_prepare_on_a_full_disk(folder: Path, tmp_path: Path, pages: int, place: str) -> None:
+def test_disk_fills_during_prepare(folder: Path, tmp_path: Path, pages: int, path: str) -> None:
     command = ["prepare", str(folder / "text.txt"), "--tokenizer", str(folder / "tokenizer")]
     options = ["--held-out", "0.1", "--workers", "1", "--out", "disk/corpus"]
     line = run_on_small_disk(folder, tmp_path, pages * PAGE, *command, *options)
-    assert line.startswith(f"bertie: disk/corpus/{place}: the disk is full; free")
+    assert line.startswith(f"bertie: disk/corpus/{path}: the disk is full; free")
     assert not list((tmp_path / "copy/full").rglob("*.tmp"))
     assert not (tmp_path / "copy/full/corpus/manifest.json").exists()
     corpora = (tmp_path / "copy/room/corpus", folder / "corpus")
@@ -87,14 +90,14 @@ def test_prepare_on_a_full_disk(folder: Path, tmp_path: Path, pages: int, place:
     assert shards == expected
 
 
-def test_vocab_on_a_full_disk(folder: Path, tmp_path: Path) -> None:
+def test_disk_fills_during_vocab(folder: Path, tmp_path: Path) -> None:
     options = ["--size", "150", "--workers", "1", "--out", "disk/tokenizer"]
     line = run_on_small_disk(folder, tmp_path, PAGE, "vocab", str(folder / "text.txt"), *options)
     assert line.startswith("bertie: disk/tokenizer/tokenizer.json: the disk is full; free")
     assert read_tree(tmp_path / "copy/room/tokenizer") == read_tree(folder / "tokenizer")
 
 
-def test_a_full_disk_behind_standard_output(folder: Path) -> None:
+def test_full_disk_under_standard_output_is_reported(folder: Path) -> None:
     words = ["word"] * 20_000  # more than a buffer holds
     with Path("/dev/full").open("w") as full:
         command = [*BERTIE, "tokenize", str(folder / "tokenizer"), " ".join(words)]

@@ -1,4 +1,4 @@
-"""A pre-training run that is killed or stopped goes on as if nothing had happened."""
+"""A pre-training run that is killed or stopped resumes as if nothing had happened."""
 
 import random
 import signal
@@ -9,65 +9,65 @@ import pytest
 from tests.faults.runs import (
     assert_same_run,
     changed_since,
-    fork_pretrain,
-    logged_lines,
-    pretrain,
+    count_logged_lines,
+    fork_pretraining,
+    start_pretraining,
     wait_until,
 )
 
 
-def saves_in_hand(run: Path) -> list[Path]:
+def unfinished_saves(run: Path) -> list[Path]:
     return list((run / "checkpoints").glob(".step-*.tmp"))
 
 
 def wait_for_line(run: Path, line: int, started: int) -> None:
-    """Wait until there are so many lines of metrics, and the process of this start is writing them."""
-    wait_until(lambda: changed_since(run / "metrics.jsonl", started) and logged_lines(run) >= line)
+    """Wait until the process started at `started` has logged line `line`."""
+    wait_until(lambda: changed_since(run / "metrics.jsonl", started) and count_logged_lines(run) >= line)
 
 
 def wait_for_save(run: Path, started: int) -> None:
-    wait_until(lambda: any(changed_since(save, started) for save in saves_in_hand(run)))
+    wait_until(lambda: any(changed_since(save, started) for save in unfinished_saves(run)))
 
 
 @pytest.mark.parametrize("kills", [6, pytest.param(20, marks=pytest.mark.slow)])
-def test_kill_9_at_random_moments(folder: Path, kills: int) -> None:
-    """Every other kill waits for a save; a checkpoint left half-written shows that it hit one."""
-    name, chance = f"killed-{kills}", random.Random(kills)
+def test_run_resumes_after_kill_9_at_random_moments(folder: Path, kills: int) -> None:
+    """Every other kill waits for a save; some must leave an unfinished checkpoint."""
+    name, rng = f"killed-{kills}", random.Random(kills)
     run = folder / name
-    lines = range(1, logged_lines(folder / "undisturbed") - 5)  # the last save is still to come
-    hits = []
-    for number, line in enumerate(sorted(chance.choices(lines, k=kills))):
+    lines = range(1, count_logged_lines(folder / "undisturbed") - 5)  # all before the last save
+    interrupted = []
+    for number, line in enumerate(sorted(rng.choices(lines, k=kills))):
         started = time.time_ns()
-        process = fork_pretrain(folder, name, *(["--resume"] if number else []))
+        process = fork_pretraining(folder, name, *(["--resume"] if number else []))
         wait_for_line(run, line, started)
         if number % 2:
             wait_for_save(run, started)
-            time.sleep(chance.uniform(0, 0.003))
+            time.sleep(rng.uniform(0, 0.003))
         else:
-            time.sleep(chance.uniform(0, 0.1))
-            wait_until(lambda: not saves_in_hand(run))
+            time.sleep(rng.uniform(0, 0.1))
+            wait_until(lambda: not unfinished_saves(run))
         process.kill()
         process.join()
         assert process.exitcode == -signal.SIGKILL
-        hits.append(bool(saves_in_hand(run)))
-    assert 0 < sum(hits) < kills
-    process = fork_pretrain(folder, name, "--resume")
+        interrupted.append(bool(unfinished_saves(run)))
+    assert 0 < sum(interrupted) < kills
+    process = fork_pretraining(folder, name, "--resume")
     process.join()
     assert process.exitcode == 0
     assert_same_run(run, folder / "undisturbed")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_and_says_so_by_its_exit_status(folder: Path, number: int) -> None:
+def test_signal_saves_and_sets_the_exit_status(folder: Path, number: int) -> None:
     run = f"stopped-{number}"
-    stopped = pretrain(folder, run)
-    wait_until(lambda: logged_lines(folder / run) >= 5)
+    stopped = start_pretraining(folder, run)
+    wait_until(lambda: count_logged_lines(folder / run) >= 5)
     stopped.send_signal(number)
     _, err = stopped.communicate()
     assert stopped.returncode == 128 + number
     assert "--resume" in err
     assert (folder / run / "checkpoints").is_dir()
-    process = fork_pretrain(folder, run, "--resume")
+    process = fork_pretraining(folder, run, "--resume")
     process.join()
     assert process.exitcode == 0
     assert_same_run(folder / run, folder / "undisturbed")

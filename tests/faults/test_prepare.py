@@ -1,4 +1,4 @@
-"""`bertie prepare` on real articles: the same bytes for any number of workers, and whatever is killed."""
+"""`bertie prepare` on real articles writes the same bytes after any kill."""
 
 import os
 import signal
@@ -13,8 +13,8 @@ import pytest
 pytestmark = pytest.mark.slow
 
 
-def start(shared_data: Path, output: Path, workers: int) -> subprocess.Popen[bytes]:
-    inputs = sorted((shared_data / "text/wikipedia").glob("*.xz"))[:4]  # a task each
+def start_prepare(shared_data: Path, output: Path, workers: int) -> subprocess.Popen[bytes]:
+    inputs = sorted((shared_data / "text/wikipedia").glob("*.xz"))[:4]  # one task each
     tokenizer = next((shared_data / "vocab").glob("*uncased*"))
     command = [sys.executable, "-m", "bertie.commands.main", "prepare", *inputs, "--tokenizer", tokenizer]
     return subprocess.Popen([*command, "--out", output, "--workers", str(workers)], stderr=subprocess.DEVNULL)
@@ -31,38 +31,38 @@ def wait_until(condition: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
-def workers_of(process: int) -> list[int]:
-    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    return [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+def find_workers(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 @pytest.fixture(scope="module")
 def expected(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Return the files that an uninterrupted run on one worker writes."""
     output = tmp_path_factory.mktemp("expected") / "corpus"
-    assert start(shared_data, output, workers=1).wait() == 0
+    assert start_prepare(shared_data, output, workers=1).wait() == 0
     return read_tree(output)
 
 
-def test_four_workers_one_of_which_is_killed(
+def test_killed_worker_does_not_change_the_bytes(
     shared_data: Path, tmp_path: Path, expected: dict[str, bytes]
 ) -> None:
-    process = start(shared_data, tmp_path / "corpus", workers=4)
+    process = start_prepare(shared_data, tmp_path / "corpus", workers=4)
     wait_until(lambda: list((tmp_path / "corpus").glob("parts/.0*.tmp")))
-    worker = workers_of(process.pid)[0]
-    os.kill(worker, signal.SIGKILL)
+    os.kill(find_workers(process.pid)[0], signal.SIGKILL)
     assert process.wait() == 0
     assert read_tree(tmp_path / "corpus") == expected
 
 
-def test_all_is_killed_and_started_again(
+def test_killed_run_resumes_with_the_same_bytes(
     shared_data: Path, tmp_path: Path, expected: dict[str, bytes]
 ) -> None:
-    process = start(shared_data, tmp_path / "corpus", workers=2)
+    process = start_prepare(shared_data, tmp_path / "corpus", workers=2)
     wait_until(lambda: list((tmp_path / "corpus").glob("parts/0*")))
-    workers = workers_of(process.pid)
+    workers = find_workers(process.pid)
     process.kill()
     process.wait()
     wait_until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
     assert not (tmp_path / "corpus/manifest.json").exists()
-    assert start(shared_data, tmp_path / "corpus", workers=2).wait() == 0
+    assert start_prepare(shared_data, tmp_path / "corpus", workers=2).wait() == 0
     assert read_tree(tmp_path / "corpus") == expected

@@ -1,10 +1,11 @@
-"""A small corpus made by the real commands' functions, and settings that train on it in a second."""
+"""A small prepared corpus, and settings that pre-train on it within a second."""
 
 import random
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.training.letters import make_initial_model
 
 from bertie.base.settings import resolve
 from bertie.corpus.preparation import prepare
@@ -12,7 +13,8 @@ from bertie.corpus.word_counts import count_words
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import Vocabulary
 from bertie.text.wordpiece_trainer import learn_vocabulary
-from bertie.training.pretraining import PretrainingSettings
+from bertie.training.finetuning import InitialModel
+from bertie.training.pretraining_settings import PretrainingSettings
 
 TINY = {
     "batch_size": 16,
@@ -22,7 +24,7 @@ TINY = {
     "save_every": 4,
     "held_out_examples": 32,
     "device": "cpu",
-    "precision": "float32",  # whatever the processor is made for: many tests compare to its last digits
+    "precision": "float32",  # on any CPU: many tests compare to the last digit
     "phases": [{"steps": 12, "max_seq_length": 32}],
     "model": {
         "hidden_size": 32,
@@ -37,20 +39,20 @@ TINY = {
 
 @pytest.fixture(scope="session")
 def tiny_settings() -> Callable[..., PretrainingSettings]:
-    """A function: the settings above, with changes."""
+    """A function that returns the settings above with changes."""
     return lambda **changes: resolve(PretrainingSettings, TINY, changes)
 
 
-def write_text(folder: Path) -> None:
-    """Sixty documents about things that stand in places, each in words of its own."""
-    chance = random.Random(0)
-    things = ["cat", "dog", "house", "river", "mountain", "garden", "window", "table", "letter", "song"]
-    places = ["behind", "above", "under", "near", "inside"]
+def write_documents(folder: Path) -> None:
+    """Write sixty documents of twelve sentences, with four nouns in each document."""
+    rng = random.Random(0)
+    nouns = ["cat", "dog", "house", "river", "mountain", "garden", "window", "table", "letter", "song"]
+    prepositions = ["behind", "above", "under", "near", "inside"]
     folder.mkdir()
     for number in range(60):
-        own = chance.sample(things, 4)
+        own = rng.sample(nouns, 4)
         sentences = [
-            f"The {chance.choice(own)} is {chance.choice(places)} the {chance.choice(own)} number {number}."
+            f"The {rng.choice(own)} is {rng.choice(prepositions)} the {rng.choice(own)} number {number}."
             for _ in range(12)
         ]
         (folder / f"{number:02}.txt").write_text("\n".join(sentences))
@@ -59,9 +61,15 @@ def write_text(folder: Path) -> None:
 @pytest.fixture(scope="session")
 def corpus_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("corpus")
-    write_text(folder / "text")
+    write_documents(folder / "text")
     files = sorted((folder / "text").iterdir())
     words, counts = count_words(files, lowercase=True, workers=1)
     Tokenizer(Vocabulary(learn_vocabulary(words, counts, 200))).save(folder / "tokenizer")
     prepare(files, folder / "tokenizer", folder / "corpus", workers=1, held_out=0.1)
     return folder / "corpus"
+
+
+@pytest.fixture(scope="session")
+def initial_model(tmp_path_factory: pytest.TempPathFactory) -> InitialModel:
+    """The encoder that fine-tuning starts from."""
+    return make_initial_model(tmp_path_factory.mktemp("models") / "pre-trained")

@@ -1,4 +1,4 @@
-"""A run's directory after stops, kills and what people do to it."""
+"""A run directory survives stops, kills and manual changes."""
 
 from pathlib import Path
 
@@ -13,64 +13,77 @@ from bertie.training.optimizers import OptimizerSettings, build_optimizer
 
 @pytest.fixture
 def learner():
+    """A model and its optimizer."""
     model = MaskedLMModel(BertConfig(vocab_size=9, hidden_size=12, num_hidden_layers=1, intermediate_size=4))
     return model, build_optimizer(model, OptimizerSettings())
 
 
-def save(run: RunDirectory, state: TrainState, learner, every=1) -> None:
-    run.save(state, *learner, every, keep=2)
+def save(run: RunDirectory, state: TrainState, learner, save_every=1) -> None:
+    run.save(state, *learner, save_every, keep_checkpoints=2)
 
 
-def killed(path: Path, learner) -> None:
-    """A run whose checkpoint is followed by rows that it does not know."""
+def make_killed_run(path: Path, learner) -> None:
+    """Write a checkpoint of step 1, followed by a row of metrics of step 2."""
     with RunDirectory(path) as run:
         run.log({"step": 1})
         save(run, TrainState(step=1), learner)
         run.log({"step": 2})
 
 
-@pytest.mark.parametrize("metrics", ["as they were", "removed"])
-def test_a_run_stopped_before_its_next_row_can_be_resumed(tmp_path, learner, metrics):
-    killed(tmp_path, learner)
+@pytest.mark.parametrize("metrics", ["kept", "removed"])
+def test_stop_right_after_resume_keeps_the_rows(tmp_path, learner, metrics):
+    make_killed_run(tmp_path, learner)
     if metrics == "removed":
         (tmp_path / "metrics.jsonl").unlink()
     with RunDirectory(tmp_path) as run:
         state = run.restore(*learner)
         state.step = 2
         save(run, state, learner)
-    kept = run.rows()
+    rows = run.rows()
+    assert rows == ([{"step": 1}] if metrics == "kept" else [])
     with RunDirectory(tmp_path) as run:
         run.restore(*learner)
-        assert run.rows() == kept == ([{"step": 1}] if metrics == "as they were" else [])
+        assert run.rows() == rows
 
 
-def test_without_regular_checkpoints_the_newest_is_kept(tmp_path, learner):
+def test_resume_drops_a_torn_last_line(tmp_path, learner):
+    make_killed_run(tmp_path, learner)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 3, "lo')
+    with RunDirectory(tmp_path) as run:
+        assert run.rows() == [{"step": 1}, {"step": 2}]
+        run.restore(*learner)
+        run.log({"step": 2})
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1}\n{"step": 2}\n'
+
+
+def test_newest_checkpoint_is_kept_without_regular_ones(tmp_path, learner):
     with RunDirectory(tmp_path) as run:
         for step in (1, 2):
-            save(run, TrainState(step=step), learner, every=0)
+            save(run, TrainState(step=step), learner, save_every=0)
     assert [path.name for path in run.checkpoints()] == ["step-00000002"]
 
 
-def test_a_copy_of_a_checkpoint_is_none(tmp_path, learner):
-    killed(tmp_path, learner)
+def test_copy_of_a_checkpoint_is_ignored(tmp_path, learner):
+    make_killed_run(tmp_path, learner)
     (tmp_path / "checkpoints" / "step-00000001.bak").mkdir()
     with RunDirectory(tmp_path) as run:
         save(run, run.restore(*learner), learner)
 
 
-def test_checkpoints_may_be_a_link(tmp_path, learner):
+def test_checkpoints_folder_may_be_a_link(tmp_path, learner):
     (tmp_path / "large disk").mkdir()
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "large disk")
-    killed(tmp_path / "run", learner)
+    make_killed_run(tmp_path / "run", learner)
     with RunDirectory(tmp_path / "run") as run:
         assert run.restore(*learner).step == 1
-    run.forget_checkpoints()
+    run.remove_checkpoints()
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
-    killed(tmp_path / "run", learner)
+    make_killed_run(tmp_path / "run", learner)
 
 
-def test_a_left_over_link_does_not_lock_a_run_out(tmp_path):
+def test_leftover_link_is_removed_but_not_its_target(tmp_path):
     write_text(tmp_path / "elsewhere" / "file", "kept")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".model.tmp").symlink_to(tmp_path / "elsewhere")

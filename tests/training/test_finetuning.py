@@ -1,185 +1,211 @@
-"""A classifier learns what can be learnt, and is a function of its seed."""
+"""Fine-tuning learns, keeps the right epoch, and is a function of its seed."""
 
-import json
 import re
+import shutil
 import signal
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.training.letters import LABELS, TASK, make_texts
+from tests.training.runs import assert_same_weights, read_rows, read_weights
 
 import bertie
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.settings import resolve
-from bertie.model.config import BertConfig
-from bertie.model.formats.directory import ModelMetadata, read_metadata
-from bertie.model.formats.weights import save_model
-from bertie.model.heads import PreTrainingModel
-from bertie.tasks.classification import LabelledTexts
+from bertie.model.formats.directory import read_metadata
 from bertie.tasks.custom import CustomClassification
 from bertie.tasks.evaluation import load_for_task
 from bertie.tasks.metrics import accuracy
-from bertie.text.tokenizer import Tokenizer
-from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
-from bertie.training.finetuning import FinetuningSettings, InitialModel, finetune
+from bertie.training.checkpoints import RunDirectory
+from bertie.training.finetuning import FinetuningSettings, finetune
 from bertie.training.signals import Stopped
 
-WORDS = [f"{letter}{number}" for letter in "abc" for number in range(10)]
-LABELS = ("a", "b", "c")
 
-
-def texts(seed: int, count: int) -> LabelledTexts:
-    """Texts of one letter's words: the class is the letter."""
-    random = np.random.default_rng(seed)
-    labels = [LABELS[number] for number in random.integers(0, 3, count)]
-    made = [
-        " ".join(f"{label}{n}" for n in random.integers(0, 10, random.integers(1, 9))) for label in labels
-    ]
-    return LabelledTexts(made, labels=labels)
-
-
-TASK = CustomClassification("letters", LABELS).settled("single_label_classification")
-
-
-@pytest.fixture(scope="module")
-def start(tmp_path_factory) -> InitialModel:
-    tokenizer = Tokenizer(Vocabulary([*SPECIAL_TOKENS, *WORDS]))
-    config = BertConfig(
-        vocab_size=len(tokenizer.vocabulary),
-        hidden_size=24,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=48,
-        max_position_embeddings=32,
-        initializer_range=0.1,
-    )
-    path = tmp_path_factory.mktemp("models") / "pre-trained"
-    torch.manual_seed(0)
-    metadata = ModelMetadata(config, PreTrainingModel.architecture, (), tokenizer)
-    save_model(path, PreTrainingModel(config), metadata, "card")
-    return InitialModel(config, tokenizer, path)
-
-
-def settings(**changes: object) -> FinetuningSettings:
+def make_settings(**changes: object) -> FinetuningSettings:
     base = {"epochs": 8, "max_seq_length": 32, "optimizer": {"learning_rate": 3e-3}}
     return resolve(FinetuningSettings, base, changes)
 
 
-def weights(run) -> dict[str, torch.Tensor]:
-    return load_file(run / "model" / "model.safetensors")
-
-
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_it_learns_and_the_saved_model_gives_the_same_answers(start, tmp_path, precision):
-    """In float32, whatever the matrix products of training were in."""
-    unseen = texts(1, 100)
-    learning = settings(precision=precision)
-    result = finetune(TASK, start, texts(0, 300), {"dev": unseen}, learning, tmp_path / "run")
+def test_saved_model_repeats_its_dev_predictions(initial_model, tmp_path, precision):
+    """Evaluation and inference are in float32, also after training in bfloat16."""
+    dev, settings = make_texts(1, 100), make_settings(precision=precision)
+    result = finetune(TASK, initial_model, make_texts(0, 300), {"dev": dev}, settings, tmp_path / "run")
     assert result.scores["dev"]["accuracy"] > 95
     predicted = result.predictions["dev"]
-    assert accuracy(TASK.gold(unseen), predicted) * 100 == result.scores["dev"]["accuracy"]
-    answers = bertie.load(tmp_path / "run" / "model").classify(unseen.texts)
-    assert [labels[0].label for labels in answers] == [LABELS[number] for number in predicted]
+    assert accuracy(TASK.gold(dev), predicted) * 100 == result.scores["dev"]["accuracy"]
+    answers = bertie.load(tmp_path / "run" / "model").classify(dev.texts)
+    assert [labels[0].label for labels in answers] == [LABELS[index] for index in predicted]
     assert not (tmp_path / "run" / "checkpoints").exists()
     loaded = load_for_task(TASK, tmp_path / "run" / "model")
-    assert loaded.max_seq_length == learning.max_seq_length
+    assert loaded.max_seq_length == settings.max_seq_length
 
 
 @pytest.mark.parametrize("bilstm", [False, True])
-def test_a_left_to_right_model_learns_and_stays_one(start, tmp_path, bilstm):
-    """With a BiLSTM, too, which is there again after loading."""
-    leftward = start._replace(config=start.config.model_copy(update={"is_decoder": True}))
-    unseen = texts(1, 100)
+def test_left_to_right_model_learns_and_stays_causal(initial_model, tmp_path, bilstm):
+    """The saved model is still left-to-right, and has its BiLSTM again after loading."""
+    config = initial_model.config.model_copy(update={"is_decoder": True})
+    dev, settings = make_texts(1, 100), make_settings(bilstm=bilstm)
     result = finetune(
-        TASK, leftward, texts(0, 300), {"dev": unseen}, settings(bilstm=bilstm), tmp_path / "run"
+        TASK,
+        initial_model._replace(config=config),
+        make_texts(0, 300),
+        {"dev": dev},
+        settings,
+        tmp_path / "run",
     )
     assert result.scores["dev"]["accuracy"] > 95
     metadata = read_metadata(tmp_path / "run" / "model")
     assert metadata.config.is_decoder
     assert metadata.bilstm == bilstm
     model = bertie.load(tmp_path / "run" / "model")
-    answers = [labels[0].label for labels in model.classify(unseen.texts)]
-    assert answers == [LABELS[number] for number in result.predictions["dev"]]
+    answers = [labels[0].label for labels in model.classify(dev.texts)]
+    assert answers == [LABELS[index] for index in result.predictions["dev"]]
 
 
-def test_a_run_is_a_function_of_its_seed(start, tmp_path):
-    training, unseen = texts(0, 60), texts(1, 10)
+def test_run_is_a_function_of_its_seed(initial_model, tmp_path):
+    training, dev = make_texts(0, 60), {"dev": make_texts(1, 10)}
     for name, seed in (("one", 3), ("same", 3), ("other", 4)):
-        finetune(TASK, start, training, {"dev": unseen}, settings(seed=seed, epochs=1), tmp_path / name)
-    one, same, other = (weights(tmp_path / name) for name in ("one", "same", "other"))
-    assert all(torch.equal(one[name], same[name]) for name in one)
+        settings = make_settings(seed=seed, epochs=1)
+        finetune(TASK, initial_model, training, dev, settings, tmp_path / name)
+    assert_same_weights(tmp_path / "one", tmp_path / "same")
+    one, other = read_weights(tmp_path / "one"), read_weights(tmp_path / "other")
     assert any(not torch.equal(one[name], other[name]) for name in one)
 
 
-def test_the_encoder_comes_from_the_start_and_the_head_does_not(start, tmp_path):
-    training, dev = texts(0, 40), {"dev": texts(1, 10)}
-    still = settings(epochs=1, optimizer={"learning_rate": 1e-30})  # too little to change a weight
-    pre_trained = load_file(start.weights / "model.safetensors")
-    finetune(TASK, start, training, dev, still, tmp_path / "from weights")
-    finetune(TASK, start._replace(weights=None), training, dev, still, tmp_path / "from random")
+def test_encoder_is_loaded_and_the_head_is_new(initial_model, tmp_path):
+    training, dev = make_texts(0, 40), {"dev": make_texts(1, 10)}
+    frozen = make_settings(epochs=1, optimizer={"learning_rate": 1e-30})  # too low to change a weight
+    pretrained = load_file(initial_model.weights / "model.safetensors")
+    finetune(TASK, initial_model, training, dev, frozen, tmp_path / "pretrained")
+    finetune(TASK, initial_model._replace(weights=None), training, dev, frozen, tmp_path / "random")
     name = "bert.encoder.layer.0.output.dense.weight"
-    assert torch.equal(weights(tmp_path / "from weights")[name], pre_trained[name])
-    assert not torch.equal(weights(tmp_path / "from random")[name], pre_trained[name])
-    assert weights(tmp_path / "from weights")["classifier.weight"].shape == (3, 24)
+    assert torch.equal(read_weights(tmp_path / "pretrained")[name], pretrained[name])
+    assert not torch.equal(read_weights(tmp_path / "random")[name], pretrained[name])
+    assert read_weights(tmp_path / "pretrained")["classifier.weight"].shape == (3, 24)
 
 
-def rows_of(run) -> list[dict]:
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in row.items() if k not in ("seconds", "tokens_per_second")} for row in rows]
+@pytest.mark.parametrize("keep_best", [True, False])
+def test_best_or_last_epoch_is_kept(initial_model, tmp_path, keep_best):
+    training, dev = make_texts(0, 90), {"dev": make_texts(1, 50), "other": make_texts(2, 20)}
+    # The rate is so high that scores go up and down.
+    optimizer = {"learning_rate": 0.05, "bias_correction": True}
+    settings = make_settings(keep_best=keep_best, epochs=6, optimizer=optimizer)
+    result = finetune(TASK, initial_model, training, dev, settings, tmp_path)
+    scores = [row["dev/accuracy"] for row in read_rows(tmp_path) if row["kind"] == "evaluation"]
+    assert len(scores) == 6
+    assert result.scores["dev"]["accuracy"] == (max(scores) if keep_best else scores[-1])
+    answers = bertie.load(tmp_path / "model").classify(dev["dev"].texts)
+    correct = [a[0].label == label for a, label in zip(answers, dev["dev"].labels, strict=True)]
+    assert 100 * np.mean(correct) == result.scores["dev"]["accuracy"]
 
 
-def test_the_best_epoch_is_kept_or_the_last(start, tmp_path):
-    training, dev = texts(0, 90), {"dev": texts(1, 50), "other": texts(2, 20)}
-    # So high a rate that scores go up and down.
-    wild = {"epochs": 6, "optimizer": {"learning_rate": 0.05, "bias_correction": True}}
-    for keep_best in (True, False):
-        run = tmp_path / str(keep_best)
-        result = finetune(TASK, start, training, dev, settings(keep_best=keep_best, **wild), run)
-        scored = [row["dev/accuracy"] for row in rows_of(run) if row["kind"] == "evaluation"]
-        assert len(scored) == 6
-        assert result.scores["dev"]["accuracy"] == (max(scored) if keep_best else scored[-1])
-        answers = bertie.load(run / "model").classify(dev["dev"].texts)
-        right = [a[0].label == label for a, label in zip(answers, dev["dev"].labels, strict=True)]
-        assert 100 * np.mean(right) == result.scores["dev"]["accuracy"]
+@pytest.fixture(scope="module")
+def undisturbed(initial_model, tmp_path_factory):
+    """A complete run: (its directory, its result, the arguments of `finetune`)."""
+    arguments = (TASK, initial_model, make_texts(0, 100), {"dev": make_texts(1, 30)}, make_settings())
+    run = tmp_path_factory.mktemp("undisturbed") / "run"
+    return run, finetune(*arguments, run), arguments
 
 
-def test_a_stopped_run_goes_on_bit_for_bit(start, tmp_path, monkeypatch):
-    training, dev = texts(0, 100), {"dev": texts(1, 30)}
-    undisturbed = finetune(TASK, start, training, dev, settings(), tmp_path / "undisturbed")
+@pytest.fixture
+def stopped(undisturbed, tmp_path, monkeypatch):
+    """The same run, stopped by a signal in the evaluation of its fourth epoch."""
+    _, _, arguments = undisturbed
     score, calls = CustomClassification.score, []
 
-    def stop_at_the_fourth(*arguments):
+    def stop_in_the_fourth_call(*arguments):
         calls.append(1)
         if len(calls) == 4:
             signal.raise_signal(signal.SIGINT)
         return score(*arguments)
 
-    monkeypatch.setattr(CustomClassification, "score", stop_at_the_fourth)
-    with pytest.raises(Stopped):
-        finetune(TASK, start, training, dev, settings(), tmp_path / "stopped")
-    with pytest.raises(DataError, match="another training set"):
-        finetune(TASK, start, texts(9, 100), dev, settings(), tmp_path / "stopped", resume=True)
-    with pytest.raises(DataError, match="another dev sets"):
-        finetune(TASK, start, training, {"dev": texts(9, 30)}, settings(), tmp_path / "stopped", resume=True)
-    random = start._replace(weights=None)
-    with pytest.raises(DataError, match="another model to start from"):
-        finetune(TASK, random, training, dev, settings(), tmp_path / "stopped", resume=True)
-    file = tmp_path / "stopped" / "settings.toml"  # as it was before it said what a run starts from
-    file.write_text(re.sub('^start = ".+"$', 'start = ""', file.read_text(), flags=re.MULTILINE))
-    resumed = finetune(TASK, start, training, dev, settings(), tmp_path / "stopped", resume=True)
-    assert resumed.scores == undisturbed.scores
-    monkeypatch.setattr("bertie.training.finetuning.train", None)  # what has ended is not trained again
-    (tmp_path / "stopped" / ".checkpoints.tmp").mkdir()  # of a kill while they were forgotten
-    again = finetune(TASK, start, training, dev, settings(), tmp_path / "stopped", resume=True)
-    assert again.scores == undisturbed.scores
-    assert not (tmp_path / "stopped" / ".checkpoints.tmp").exists()
-    assert rows_of(tmp_path / "stopped") == rows_of(tmp_path / "undisturbed")
-    one, two = weights(tmp_path / "stopped"), weights(tmp_path / "undisturbed")
-    assert all(torch.equal(one[name], two[name]) for name in one)
+    with monkeypatch.context() as patch:
+        patch.setattr(CustomClassification, "score", stop_in_the_fourth_call)
+        with pytest.raises(Stopped):
+            finetune(*arguments, tmp_path / "stopped")
+    return tmp_path / "stopped"
 
 
-def test_too_long_for_the_model_is_refused(start, tmp_path):
-    with pytest.raises(SettingsError, match="max_seq_length 64 is longer than the model's positions: 32"):
-        finetune(TASK, start, texts(0, 9), {}, settings(max_seq_length=64), tmp_path / "run")
+def test_stopped_run_resumes_bit_for_bit(undisturbed, stopped, monkeypatch):
+    run, expected, arguments = undisturbed
+    assert finetune(*arguments, stopped, resume=True).scores == expected.scores
+    monkeypatch.setattr("bertie.training.finetuning.train", None)  # a complete run is not trained again
+    (stopped / ".checkpoints.tmp").mkdir()  # left by a kill while the checkpoints were removed
+    assert finetune(*arguments, stopped, resume=True).scores == expected.scores
+    assert not (stopped / ".checkpoints.tmp").exists()
+    assert read_rows(stopped) == read_rows(run)
+    assert_same_weights(stopped, run)
+
+
+def test_resume_rejects_other_data_and_another_model(undisturbed, stopped):
+    _, _, (task, initial_model, training, dev, settings) = undisturbed
+    with pytest.raises(DataError, match="a different training set; pass the original one"):
+        finetune(task, initial_model, make_texts(9, 100), dev, settings, stopped, resume=True)
+    with pytest.raises(DataError, match="a different dev set"):
+        finetune(task, initial_model, training, {"dev": make_texts(9, 30)}, settings, stopped, resume=True)
+    random = initial_model._replace(weights=None)
+    with pytest.raises(DataError, match="a different initial model"):
+        finetune(task, random, training, dev, settings, stopped, resume=True)
+
+
+FORMER_NAMES = {
+    "training_fingerprint": "training_set",
+    "dev_fingerprint": "dev_sets",
+    "initial_model_fingerprint": "start",
+    "warmup_ratio": "warmup_share",
+}
+
+
+def test_resume_reads_settings_of_earlier_versions(undisturbed, stopped):
+    """Settings had other names, and the oldest runs did not record the initial model."""
+    run, expected, arguments = undisturbed
+    file = stopped / "settings.toml"
+    text = file.read_text()
+    for name, former in FORMER_NAMES.items():
+        text, count = re.subn(f"^{name} = ", f"{former} = ", text, flags=re.MULTILINE)
+        assert count == 1
+    file.write_text(text)
+    with pytest.raises(DataError, match="a different training set"):
+        finetune(*arguments[:2], make_texts(9, 100), *arguments[3:], stopped, resume=True)
+    file.write_text(re.sub('^start = ".+"$', 'start = ""', text, flags=re.MULTILINE))
+    assert finetune(*arguments, stopped, resume=True).scores == expected.scores
+    assert_same_weights(stopped, run)
+
+
+def test_resume_of_a_run_killed_in_its_first_epoch(undisturbed, tmp_path, monkeypatch):
+    """Without a checkpoint the run starts over, even if the last metrics line is torn."""
+    run, expected, arguments = undisturbed
+
+    def tear_and_die(self, row):
+        with (tmp_path / "metrics.jsonl").open("a") as file:
+            file.write('{"kind": "train", "step": 4, "lo')
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDirectory, "log", tear_and_die)
+        with pytest.raises(RuntimeError, match="killed"):
+            finetune(*arguments, tmp_path)
+    assert finetune(*arguments, tmp_path, resume=True).scores == expected.scores
+    assert read_rows(tmp_path) == read_rows(run)
+    assert_same_weights(tmp_path, run)
+
+
+def test_resume_of_a_complete_run_with_a_torn_last_line(undisturbed, tmp_path, monkeypatch):
+    run, expected, arguments = undisturbed
+    shutil.copytree(run, tmp_path / "run")
+    with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "train", "step": 4, "lo')
+    monkeypatch.setattr("bertie.training.finetuning.train", None)
+    assert finetune(*arguments, tmp_path / "run", resume=True).scores == expected.scores
+
+
+def test_sequences_longer_than_the_positions_are_refused(initial_model, tmp_path):
+    settings = make_settings(max_seq_length=64)
+    with pytest.raises(
+        SettingsError, match="max_seq_length 64 exceeds the model's 32 positions; use 32 or less"
+    ):
+        finetune(TASK, initial_model, make_texts(0, 9), {}, settings, tmp_path / "run")
     assert not (tmp_path / "run").exists()

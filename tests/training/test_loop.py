@@ -1,6 +1,5 @@
-"""How a global batch is cut, and what a run makes of its batches."""
+"""Global batches are split evenly, and a run computes what the paper's code does."""
 
-import json
 from itertools import pairwise
 
 import numpy as np
@@ -8,18 +7,18 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.parity.transformers_peer import masked_lm_labels, padded
+from tests.parity.transformers_peer import masked_lm_labels, padded_inputs
+from tests.training.runs import NO_DROPOUT, read_rows
 from transformers import BertForPreTraining
 
-from bertie.corpus.shards import Corpus
 from bertie.model.formats.directory import ModelMetadata
 from bertie.model.formats.weights import save_model
 from bertie.model.heads import PreTrainingModel
-from bertie.text.tokenizer import Tokenizer
 from bertie.training.checkpoints import TrainState
 from bertie.training.distributed import Ranks
 from bertie.training.loop import split_micro_batches
-from bertie.training.pretraining import global_batches, pretrain
+from bertie.training.pretraining import pretrain
+from bertie.training.pretraining_setup import PretrainingSetup
 
 
 @given(
@@ -27,25 +26,25 @@ from bertie.training.pretraining import global_batches, pretrain
     st.integers(1, 200),
     st.integers(1, 5),
 )
-def test_shares_are_whole_in_order_and_nearly_even(lengths, micro_batch_tokens, multiple):
+def test_micro_batches_are_complete_ordered_and_even(lengths, micro_batch_tokens, multiple):
     bounds = np.concatenate([[0], np.cumsum(lengths)])
-    shares = split_micro_batches(bounds, micro_batch_tokens, multiple)
-    assert shares[0][0] == 0
-    assert shares[-1][1] == len(lengths)
-    assert all(a[1] == b[0] for a, b in pairwise(shares))
-    assert all(first < last for first, last in shares)
-    for first, last in shares:
-        assert bounds[last] - bounds[first] <= micro_batch_tokens + max(lengths)
+    ranges = split_micro_batches(bounds, micro_batch_tokens, multiple)
+    assert ranges[0][0] == 0
+    assert ranges[-1][1] == len(lengths)
+    assert all(a[1] == b[0] for a, b in pairwise(ranges))
+    assert all(start < stop for start, stop in ranges)
+    for start, stop in ranges:
+        assert bounds[stop] - bounds[start] <= micro_batch_tokens + max(lengths)
     if min(lengths) == max(lengths) and len(lengths) % multiple == 0 and micro_batch_tokens >= bounds[-1]:
-        assert len(shares) == multiple
+        assert len(ranges) == multiple
 
 
-MAX_GRADIENT_NORM = 2.0  # clips some of the steps below
-WEIGHT_DECAY = 0.2  # enough to be seen after so few
+MAX_GRADIENT_NORM = 2.0  # clips some of the steps below, but not all
+WEIGHT_DECAY = 0.2  # large enough to show after twelve steps
 
 
-def paper_step(parameters, gradients, moments, rate):
-    """One step of google-research/bert optimization.py:59-149; returns the norm before clipping."""
+def paper_step(parameters, gradients, moments, learning_rate):
+    """Take one step of optimization.py:59-149; return the norm before clipping."""
     norm = torch.stack([gradient.square().sum() for gradient in gradients.values()]).sum().sqrt()
     for name, parameter in parameters.items():
         gradient = gradients[name] * MAX_GRADIENT_NORM / max(norm, MAX_GRADIENT_NORM)
@@ -55,58 +54,57 @@ def paper_step(parameters, gradients, moments, rate):
         update = m / (v.sqrt() + 1e-6)
         if not any(part in name for part in ("LayerNorm", "layer_norm", "bias")):
             update += WEIGHT_DECAY * parameter
-        parameter -= rate * update
+        parameter -= learning_rate * update
     return norm.item()
 
 
-def test_a_run_is_that_of_the_papers_code(corpus_path, tmp_path, tiny_settings):
-    """The peer takes each global batch whole; a second phase goes on with step, rate and moments."""
-    corpus = Corpus.open(corpus_path)
-    tokenizer = Tokenizer.load(corpus.tokenizer_directory)
-    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "initializer_range": 0.1}
+def test_run_matches_the_papers_code(corpus_path, tmp_path, tiny_settings):
+    """The peer takes whole global batches; phases share step, rate and moments."""
     settings = tiny_settings(
-        model={**still, "vocab_size": len(tokenizer.vocabulary)},
+        model={**NO_DROPOUT, "initializer_range": 0.1},
         phases=[{"steps": 7, "max_seq_length": 24}, {"steps": 5, "max_seq_length": 48}],
         micro_batch_tokens=100,
         log_every=1,
         optimizer={"max_gradient_norm": MAX_GRADIENT_NORM, "weight_decay": WEIGHT_DECAY},
     )
-    torch.manual_seed(0)
-    metadata = ModelMetadata(settings.model, PreTrainingModel.architecture, (), tokenizer)
-    save_model(tmp_path / "init", PreTrainingModel(settings.model), metadata, "card")
-    pretrain(settings, corpus_path, tmp_path / "run", init=tmp_path / "init")
-    rows = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
-    logged = [row for row in rows if row["kind"] == "train"]
-
-    theirs = BertForPreTraining.from_pretrained(tmp_path / "init")
-    theirs.bert.embeddings.word_embeddings.padding_idx = None  # theirs learns nothing of [PAD], google's does
-    parameters, moments, norms = dict(theirs.named_parameters()), {}, []
     whole = settings.model_copy(update={"micro_batch_tokens": 10**6})
-    for step, global_batch in enumerate(global_batches(corpus, tokenizer, whole, TrainState(), Ranks())):
+    setup = PretrainingSetup.load(whole, corpus_path)
+    torch.manual_seed(0)
+    config = setup.settings.model
+    metadata = ModelMetadata(config, PreTrainingModel.architecture, (), setup.tokenizer)
+    save_model(tmp_path / "init", PreTrainingModel(config), metadata, "card")
+    pretrain(settings, corpus_path, tmp_path / "run", init=tmp_path / "init")
+    logged = [row for row in read_rows(tmp_path / "run") if row["kind"] == "train"]
+
+    peer = BertForPreTraining.from_pretrained(tmp_path / "init")
+    # transformers never trains the embedding of [PAD]; google's code does, when it is a random token.
+    peer.bert.embeddings.word_embeddings.padding_idx = None
+    parameters, moments, norms = dict(peer.named_parameters()), {}, []
+    for step, global_batch in enumerate(setup.global_batches(TrainState(), Ranks())):
         (batch,) = global_batch.micro_batches
         labels = {"labels": masked_lm_labels(batch), "next_sentence_label": batch.next_sentence_labels}
-        loss = theirs(**padded(batch), **labels).loss
+        loss = peer(**padded_inputs(batch), **labels).loss
         gradients = dict(zip(parameters, torch.autograd.grad(loss, parameters.values()), strict=True))
         rate = 1e-3 * (step / 2 if step < 2 else 1 - step / 12)
         with torch.no_grad():
             norms.append(paper_step(parameters, gradients, moments, rate))
-        figures = [logged[step][name] for name in ("learning_rate", "loss", "gradient_norm")]
-        assert figures == pytest.approx([rate, loss.item(), norms[-1]], rel=1e-4)
+        metrics = [logged[step][name] for name in ("learning_rate", "loss", "gradient_norm")]
+        assert metrics == pytest.approx([rate, loss.item(), norms[-1]], rel=1e-4)
     assert min(norms) < MAX_GRADIENT_NORM < max(norms)
-    learnt = BertForPreTraining.from_pretrained(tmp_path / "run" / "model").state_dict()
-    for name, weight in theirs.state_dict().items():
-        torch.testing.assert_close(learnt[name], weight, atol=1e-5, rtol=1e-4)
+    trained = BertForPreTraining.from_pretrained(tmp_path / "run" / "model").state_dict()
+    for name, weight in peer.state_dict().items():
+        torch.testing.assert_close(trained[name], weight, atol=1e-5, rtol=1e-4)
 
 
-def test_each_step_of_each_seed_has_a_dropout_of_its_own(corpus_path, tmp_path, tiny_settings, monkeypatch):
+def test_dropout_differs_in_each_step_and_seed(corpus_path, tmp_path, tiny_settings, monkeypatch):
     seeds = []
 
-    def remember(values, probability):
+    def record_seed(values, probability):
         seeds.append(torch.initial_seed())
         return values
 
-    monkeypatch.setattr("bertie.model.dropout._masked", remember)
+    monkeypatch.setattr("bertie.model.dropout._cpu_dropout", record_seed)
     for seed in (0, 1):
         pretrain(tiny_settings(seed=seed), corpus_path, tmp_path / f"run{seed}")
-    measuring = 1  # the plan, before the first step
-    assert len(set(seeds)) == 2 * (measuring + tiny_settings().total_steps)
+    plan = 1  # its measurement, before the first step
+    assert len(set(seeds)) == 2 * (plan + tiny_settings().total_steps)

@@ -1,4 +1,4 @@
-"""AdamW against the paper's formulae, written out."""
+"""AdamW and LAMB against the formulae of their papers."""
 
 import re
 
@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from bertie.model.config import BertConfig
-from bertie.model.formats.weight_names import their_names
+from bertie.model.formats.weight_names import hugging_face_names
 from bertie.model.heads import PreTrainingModel
-from bertie.training.optimizers import OptimizerSettings, build_optimizer, decayed
+from bertie.training.optimizers import OptimizerSettings, build_optimizer, has_weight_decay
 
 SMALL = BertConfig(
     vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
@@ -16,7 +16,7 @@ SMALL = BertConfig(
 
 
 def paper_step(p, g, m, v, settings, step):
-    """optimization.py:130-149, and Kingma and Ba's correction where it is asked for."""
+    """Return the update of optimization.py:130-149, optionally with bias correction."""
     m.mul_(settings.beta1).add_(g, alpha=1 - settings.beta1)
     v.mul_(settings.beta2).addcmul_(g, g, value=1 - settings.beta2)
     m_hat, v_hat = m, v
@@ -29,7 +29,7 @@ def paper_step(p, g, m, v, settings, step):
 
 
 @pytest.mark.parametrize("bias_correction", [False, True])
-def test_adamw_is_the_papers(bias_correction):
+def test_adamw_matches_the_papers_code(bias_correction):
     torch.manual_seed(0)
     settings = OptimizerSettings(learning_rate=0.1, weight_decay=0.1, bias_correction=bias_correction)
     model = torch.nn.Linear(5, 3).double()
@@ -39,22 +39,22 @@ def test_adamw_is_the_papers(bias_correction):
     for step in range(1, 8):
         for name, parameter in model.named_parameters():
             parameter.grad = torch.randn_like(parameter)
-            chosen = settings if decayed(name) else settings.model_copy(update={"weight_decay": 0.0})
-            expected[name] = paper_step(expected[name], parameter.grad, *moments[name], chosen, step)
+            own = settings if has_weight_decay(name) else settings.model_copy(update={"weight_decay": 0.0})
+            expected[name] = paper_step(expected[name], parameter.grad, *moments[name], own, step)
         optimizer.step()
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.detach(), expected[name])
 
 
-def test_only_biases_and_norms_do_not_decay():
-    """By the names that google-research/bert's patterns are written for (optimization.py:65)."""
+def test_all_but_biases_and_norms_decay():
+    """Judged by the names and patterns of google-research/bert (optimization.py:65)."""
     for name, _ in PreTrainingModel(SMALL).named_parameters():
-        spared = any(re.search("LayerNorm|layer_norm|bias", theirs) for theirs in their_names(name))
-        assert decayed(name) is not spared, name
+        excluded = any(re.search("LayerNorm|layer_norm|bias", theirs) for theirs in hugging_face_names(name))
+        assert has_weight_decay(name) is not excluded, name
 
 
 @pytest.mark.parametrize("bias_correction", [False, True])
-def test_lamb_scales_each_matrix_of_queries_keys_and_values_by_itself(bias_correction):
+def test_lamb_scales_queries_keys_and_values_separately(bias_correction):
     torch.manual_seed(0)
     settings = OptimizerSettings(
         name="lamb", learning_rate=0.1, weight_decay=0.1, bias_correction=bias_correction
@@ -70,13 +70,13 @@ def test_lamb_scales_each_matrix_of_queries_keys_and_values_by_itself(bias_corre
         for name, parameter in model.named_parameters():
             parameter.grad = torch.randn_like(parameter)
             for part, grad in enumerate(parameter.grad.chunk(len(expected[name]))):
-                # Algorithm 2, line by line, for one matrix.
+                # Algorithm 2 for one matrix, line by line.
                 x, (m, v) = expected[name][part], moments[name][part]
                 m.mul_(0.9).add_(0.1 * grad)
                 v.mul_(0.999).add_(0.001 * grad**2)
                 c1, c2 = (1 - 0.9**step, 1 - 0.999**step) if bias_correction else (1, 1)
                 update = (m / c1) / ((v / c2).sqrt() + 1e-6)
-                if decayed(name):
+                if has_weight_decay(name):
                     update = update + 0.1 * x
                     update *= x.norm() / update.norm()
                 expected[name][part] = x - 0.1 * update
@@ -85,7 +85,7 @@ def test_lamb_scales_each_matrix_of_queries_keys_and_values_by_itself(bias_corre
         torch.testing.assert_close(parameter.detach(), torch.cat(expected[name]))
 
 
-def test_lamb_leaves_a_zero_matrix_its_plain_update():
+def test_lamb_does_not_scale_a_zero_matrix():
     model = torch.nn.Linear(3, 2)
     torch.nn.init.zeros_(model.weight)
     optimizer = build_optimizer(torch.nn.ModuleDict({"classifier": model}), OptimizerSettings(name="lamb"))

@@ -1,76 +1,77 @@
-"""What a run says it will take, beside what it takes."""
+"""The estimates of a plan are close to the actual cost of the run."""
 
-import json
 import subprocess
 import sys
 
 import pytest
+from tests.training.runs import read_rows
 
 from bertie.base.errors import SettingsError
 from bertie.training import planning
-from bertie.training.pretraining import plan, pretrain
+from bertie.training.planning import plan_pretraining
+from bertie.training.pretraining import pretrain
 
-PEAK = """
+MEASURE_PEAK = """
 import resource, sys
 from pathlib import Path
 import torch
 from bertie.base.settings import resolve
-from bertie.training.pretraining import PretrainingSettings, plan, pretrain
+from bertie.training.planning import plan_pretraining
+from bertie.training.pretraining import pretrain
+from bertie.training.pretraining_settings import PretrainingSettings
 torch.set_num_threads(1)
 shape = dict(hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024)
 tree = dict(batch_size=256, warmup_steps=0, device="cpu", held_out_examples=4, micro_batch_tokens=8192,
             phases=[dict(steps=1, max_seq_length=128)], model=shape)
 settings = resolve(PretrainingSettings, tree)
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-said = plan(settings, Path(sys.argv[1]), Path(sys.argv[2] + "x"), init=None, resume=False).memory_bytes
-pretrain(settings, Path(sys.argv[1]), Path(sys.argv[2]))
-print(peak(), said)
+corpus, run = map(Path, sys.argv[1:])
+planned = plan_pretraining(settings, corpus, run).memory_bytes
+pretrain(settings, corpus, run)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, planned)
 """
 
 
-def test_steps_tokens_and_parameters_are_those_of_the_run(corpus_path, tiny_settings, tmp_path):
+def test_plan_matches_the_run(corpus_path, tiny_settings, tmp_path):
     settings = tiny_settings(
         phases=[{"steps": 20, "max_seq_length": 32}, {"steps": 10, "max_seq_length": 64}]
     )
-    said = plan(settings, corpus_path, tmp_path / "run", init=None, resume=False)
+    plan = plan_pretraining(settings, corpus_path, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     pretrain(settings, corpus_path, tmp_path / "run")
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    last = [row for row in rows if row["kind"] == "train"][-1]
-    assert (said.steps, said.sequences) == (last["step"], last["examples"]) == (30, 480)
-    assert said.tokens == pytest.approx(last["tokens"], rel=0.1)
-    assert said.seconds > 0
+    last = [row for row in read_rows(tmp_path / "run") if row["kind"] == "train"][-1]
+    assert (plan.steps, plan.sequences) == (last["step"], last["examples"]) == (30, 480)
+    assert plan.tokens == pytest.approx(last["tokens"], rel=0.1)
+    assert plan.seconds > 0
     with pytest.raises(SettingsError, match="already holds a run"):
-        plan(settings, corpus_path, tmp_path / "run", init=None, resume=False)
+        plan_pretraining(settings, corpus_path, tmp_path / "run")
 
 
 @pytest.mark.slow
-def test_the_memory_is_about_that_of_the_run(corpus_path, tmp_path):
-    command = [sys.executable, "-c", PEAK, str(corpus_path), str(tmp_path / "run")]
-    taken, said = map(int, subprocess.check_output(command, text=True).split())
-    assert said / 1.3 < taken < said * 1.3
+def test_planned_memory_is_close_to_the_peak(corpus_path, tmp_path):
+    command = [sys.executable, "-c", MEASURE_PEAK, str(corpus_path), str(tmp_path / "run")]
+    peak, planned = map(int, subprocess.check_output(command, text=True).split())
+    assert planned / 1.3 < peak < planned * 1.3
 
 
 def test_gradient_checkpointing_takes_less_memory(corpus_path, tiny_settings, tmp_path, monkeypatch):
     monkeypatch.setattr(planning, "_resident_bytes", lambda: 0)
-    usual, less = (
-        plan(tiny_settings(gradient_checkpointing=on), corpus_path, tmp_path / "run", init=None, resume=False)
-        for on in (False, True)
+    without, with_checkpointing = (
+        plan_pretraining(tiny_settings(gradient_checkpointing=value), corpus_path, tmp_path / "run")
+        for value in (False, True)
     )
-    assert less.memory_bytes < 0.8 * usual.memory_bytes
-    assert less.parameters == usual.parameters
+    assert with_checkpointing.memory_bytes < 0.8 * without.memory_bytes
+    assert with_checkpointing.parameters == without.parameters
 
 
-def test_too_much_for_the_machine_is_said(corpus_path, tiny_settings, tmp_path, monkeypatch):
-    said = plan(tiny_settings(), corpus_path, tmp_path / "run", init=None, resume=False)
-    assert "more than" not in str(said)
-    assert "lower micro_batch_tokens" in str(said._replace(device_bytes=said.memory_bytes - 1))
+def test_plan_warns_if_memory_does_not_suffice(corpus_path, tiny_settings, tmp_path):
+    plan = plan_pretraining(tiny_settings(), corpus_path, tmp_path / "run")
+    assert "more than" not in str(plan)
+    assert "lower micro_batch_tokens" in str(plan._replace(device_bytes=plan.memory_bytes - 1))
 
 
-def test_a_cold_start_does_not_count(corpus_path, tiny_settings, tmp_path, monkeypatch):
+def test_slow_first_measurement_does_not_count(corpus_path, tiny_settings, tmp_path, monkeypatch):
     clock = iter([0.0, 9.0, 9.0, 9.5] + [10.0 + n for n in range(100)])
     monkeypatch.setattr(planning.time, "perf_counter", lambda: next(clock))
-    one_phase = tiny_settings(batch_size=1, evaluate_every=1000, held_out_examples=1)
-    said = plan(one_phase, corpus_path, tmp_path / "run", init=None, resume=False)
-    assert said.seconds == pytest.approx(12 * 0.5, rel=0.1)
+    settings = tiny_settings(batch_size=1, evaluate_every=1000, held_out_examples=1)
+    plan = plan_pretraining(settings, corpus_path, tmp_path / "run")
+    assert plan.seconds == pytest.approx(12 * 0.5, rel=0.1)

@@ -1,15 +1,15 @@
-"""Whole small runs: what they leave, how they go on, what they refuse."""
+"""Small runs of pre-training: their results, resuming, and errors."""
 
-import json
 import shutil
 import signal
 import threading
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from tests.training.runs import NO_DROPOUT, assert_same_weights, read_rows, read_weights
 from transformers import AutoModelForCausalLM, AutoModelForPreTraining, AutoTokenizer
 
 from bertie.base.errors import BertieError, DataError, ModelError, SettingsError
@@ -26,28 +26,18 @@ from bertie.training.checkpoints import RunDirectory, TrainState
 from bertie.training.distributed import Ranks
 from bertie.training.held_out import unigram_counts
 from bertie.training.optimizers import OptimizerSettings
-from bertie.training.pretraining import PretrainingSettings, global_batches, plan, pretrain
+from bertie.training.planning import plan_pretraining
+from bertie.training.pretraining import pretrain
+from bertie.training.pretraining_settings import PretrainingSettings
+from bertie.training.pretraining_setup import PretrainingSetup
 from bertie.training.signals import Stopped
-
-TIMINGS = ("seconds", "tokens_per_second")
-
-
-def rows_of(run: Path) -> list[dict]:
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in row.items() if key not in TIMINGS} for row in rows]
-
-
-def weights_of(run: Path) -> dict[str, torch.Tensor]:
-    return load_file(run / "model" / "model.safetensors")
 
 
 def stop_at(step: int, run: Path) -> None:
-    """From a second thread: send SIGINT once `step` has been logged."""
+    """Start a thread that sends SIGINT once `step` is logged."""
 
     def watch() -> None:
-        while not any(
-            row["step"] >= step for row in (rows_of(run) if (run / "metrics.jsonl").exists() else [])
-        ):
+        while not (run / "metrics.jsonl").exists() or all(row["step"] < step for row in read_rows(run)):
             pass
         signal.raise_signal(signal.SIGINT)
 
@@ -56,12 +46,13 @@ def stop_at(step: int, run: Path) -> None:
 
 @pytest.fixture(scope="module")
 def finished(corpus_path, tmp_path_factory, tiny_settings) -> Path:
+    """The directory of a complete run with the tiny settings."""
     run = tmp_path_factory.mktemp("runs") / "finished"
     pretrain(tiny_settings(), corpus_path, run)
     return run
 
 
-def test_bert_base_is_pre_trained_as_in_appendix_a2():
+def test_recipe_base_matches_appendix_a2():
     settings = resolve(PretrainingSettings, read_recipe("base"))
     assert (settings.batch_size, settings.warmup_steps) == (256, 10_000)
     assert [(phase.steps, phase.max_seq_length) for phase in settings.phases] == [
@@ -89,8 +80,8 @@ def test_bert_base_is_pre_trained_as_in_appendix_a2():
     )
 
 
-def test_a_run_leaves_settings_metrics_checkpoints_and_a_model(finished, tiny_settings):
-    rows = rows_of(finished)
+def test_run_leaves_settings_metrics_checkpoints_and_model(finished, tiny_settings):
+    rows = read_rows(finished)
     assert [row["step"] for row in rows if row["kind"] == "train"] == [3, 6, 9, 12]
     assert [row["step"] for row in rows if row["kind"] == "evaluation"] == [5, 10, 12]
     assert rows[-1]["perplexity"] > 1
@@ -102,99 +93,94 @@ def test_a_run_leaves_settings_metrics_checkpoints_and_a_model(finished, tiny_se
     ]
     settings = resolve(PretrainingSettings, read_toml(finished / "settings.toml"))
     assert settings.model.vocab_size == len(Tokenizer.load(finished / "model").vocabulary)
-    assert settings.model_copy(update={"corpus": "", "model": tiny_settings().model}) == tiny_settings()
+    completed = {"corpus_fingerprint": "", "model": tiny_settings().model}
+    assert settings.model_copy(update=completed) == tiny_settings()
 
 
-def test_without_pairs_only_masked_words_are_learnt(corpus_path, tmp_path, tiny_settings):
+def test_without_pairs_the_only_objective_is_masked_lm(corpus_path, tmp_path, tiny_settings):
     pretrain(tiny_settings(examples={"pairs": "none"}), corpus_path, tmp_path / "run")
-    rows = rows_of(tmp_path / "run")
+    rows = read_rows(tmp_path / "run")
     assert {row["kind"] for row in rows} == {"train", "evaluation"}
     assert all("masked_lm_loss" in row for row in rows)
     assert not any(key.startswith("next_sentence") for row in rows for key in row)
 
 
-def test_from_left_to_right_every_next_word_is_learnt(corpus_path, tmp_path, tiny_settings):
+def test_left_to_right_model_learns_next_tokens(corpus_path, tmp_path, tiny_settings):
     settings = tiny_settings(
         model={"is_decoder": True},
         examples={"pairs": "none", "max_predictions_per_sequence": 3},
         phases=[{"steps": 60, "max_seq_length": 32}],
     )
     pretrain(settings, corpus_path, tmp_path / "run")
-    rows = rows_of(tmp_path / "run")
+    rows = read_rows(tmp_path / "run")
     assert not any(key.startswith(("masked_lm", "next_sentence")) for row in rows for key in row)
     last = rows[-1]
     assert last["language_model_loss"] < last["unigram_loss"] - 0.5
     assert last["perplexity"] == pytest.approx(np.exp(last["language_model_loss"]))
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model").config.is_decoder
-    corpus = Corpus.open(corpus_path)
-    tokenizer = Tokenizer.load(corpus.tokenizer_directory)
-    batch = next(global_batches(corpus, tokenizer, settings, TrainState(), Ranks())).micro_batches[0]
-    assert tokenizer.vocabulary.mask_id not in batch.input_ids
+    setup = PretrainingSetup.load(settings, corpus_path)
+    batch = next(setup.global_batches(TrainState(), Ranks())).micro_batches[0]
+    assert setup.tokenizer.vocabulary.mask_id not in batch.input_ids
 
 
-def test_a_left_to_right_model_predicts_no_next_sentence(tiny_settings):
+def test_left_to_right_model_with_pairs_is_refused(tiny_settings):
     with pytest.raises(SettingsError, match=r'set examples.pairs = "none"'):
         tiny_settings(model={"is_decoder": True})
 
 
-def test_the_model_directory_loads_in_transformers_with_equal_ids_and_logits(finished):
+def test_transformers_gives_the_same_ids_and_logits(finished):
     model, metadata = load_model(finished / "model")
-    theirs, info = AutoModelForPreTraining.from_pretrained(finished / "model", output_loading_info=True)
+    peer, info = AutoModelForPreTraining.from_pretrained(finished / "model", output_loading_info=True)
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
-    their_tokenizer = AutoTokenizer.from_pretrained(finished / "model")
+    peer_tokenizer = AutoTokenizer.from_pretrained(finished / "model")
     texts = ["The cat is behind the house.", "Ünder thë riverboat; naïve — 42!"]
-    ours = metadata.tokenizer.encode_batch(texts, pairs=texts[::-1])
-    expected = their_tokenizer(texts, texts[::-1])
-    for number in range(len(texts)):
-        here = slice(ours.bounds[number], ours.bounds[number + 1])
-        assert ours.input_ids[here].tolist() == expected["input_ids"][number]
-        assert ours.token_type_ids[here].tolist() == expected["token_type_ids"][number]
+    pairs = texts[::-1]
+    encoded = metadata.tokenizer.encode_batch(texts, pairs=pairs)
+    expected = peer_tokenizer(texts, pairs)
+    sequences = [slice(start, stop) for start, stop in pairwise(encoded.bounds)]
+    for index, tokens in enumerate(sequences):
+        assert encoded.input_ids[tokens].tolist() == expected["input_ids"][index]
+        assert encoded.token_type_ids[tokens].tolist() == expected["token_type_ids"][index]
 
-    # Every position's masked-LM logits and each pair's next-sentence logits.
-    batch = pack(
-        ours.input_ids, ours.token_type_ids, ours.bounds, masked_positions=np.arange(ours.bounds[-1])
-    )
+    # The masked-LM logits of every position, and the next-sentence logits of each pair.
+    positions = np.arange(encoded.bounds[-1])
+    batch = pack(encoded.input_ids, encoded.token_type_ids, encoded.bounds, masked_positions=positions)
     with torch.inference_mode():
         masked_lm, next_sentence = model(batch)
-        for number in range(len(texts)):
-            inputs = their_tokenizer(texts[number], texts[::-1][number], return_tensors="pt")
-            logits = theirs.eval()(**inputs)
-            here = slice(ours.bounds[number], ours.bounds[number + 1])
-            torch.testing.assert_close(masked_lm[here], logits.prediction_logits[0], atol=1e-5, rtol=1e-5)
+        for index, tokens in enumerate(sequences):
+            outputs = peer.eval()(**peer_tokenizer(texts[index], pairs[index], return_tensors="pt"))
+            torch.testing.assert_close(masked_lm[tokens], outputs.prediction_logits[0], atol=1e-5, rtol=1e-5)
             torch.testing.assert_close(
-                next_sentence[number], logits.seq_relationship_logits[0], atol=1e-5, rtol=1e-5
+                next_sentence[index], outputs.seq_relationship_logits[0], atol=1e-5, rtol=1e-5
             )
 
 
-def test_training_learns(corpus_path, tmp_path, tiny_settings):
+def test_losses_beat_the_unigram_baseline(corpus_path, tmp_path, tiny_settings):
     settings = tiny_settings(
         phases=[{"steps": 300, "max_seq_length": 32}],
         warmup_steps=30,
         optimizer={"learning_rate": 3e-3},
-        model={"initializer_range": 0.1, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+        model={"initializer_range": 0.1, **NO_DROPOUT},
     )
     pretrain(settings, corpus_path, tmp_path / "run")
-    last = rows_of(tmp_path / "run")[-1]
+    last = read_rows(tmp_path / "run")[-1]
     assert last["masked_lm_loss"] < last["unigram_loss"] - 0.5
     assert last["masked_lm_accuracy"] > last["unigram_accuracy"]
 
 
-def test_a_stopped_run_goes_on_as_if_it_had_not_been(finished, corpus_path, tmp_path, tiny_settings):
+def test_stopped_run_resumes_bit_for_bit(finished, corpus_path, tmp_path, tiny_settings):
     run = tmp_path / "run"
     stop_at(6, run)
     with pytest.raises(Stopped) as stopped:
         pretrain(tiny_settings(), corpus_path, run)
     assert stopped.value.number == signal.SIGINT
     pretrain(tiny_settings(), corpus_path, run, resume=True)
-    assert rows_of(run) == rows_of(finished)
-    for name, weight in weights_of(finished).items():
-        assert torch.equal(weight, weights_of(run)[name]), name
+    assert read_rows(run) == read_rows(finished)
+    assert_same_weights(run, finished)
 
 
-def test_resuming_forgets_what_was_logged_after_the_checkpoint(
-    finished, corpus_path, tmp_path, tiny_settings
-):
+def test_resume_drops_metrics_after_the_checkpoint(finished, corpus_path, tmp_path, tiny_settings):
     run = tmp_path / "run"
     pretrain(tiny_settings(), corpus_path, run)
     newest = run / "checkpoints" / "step-00000012"
@@ -202,63 +188,57 @@ def test_resuming_forgets_what_was_logged_after_the_checkpoint(
         file.unlink()
     newest.rmdir()
     pretrain(tiny_settings(), corpus_path, run, resume=True)
-    assert rows_of(run) == rows_of(finished)
+    assert read_rows(run) == read_rows(finished)
 
 
-def test_resuming_before_the_first_checkpoint_begins_anew(finished, corpus_path, tmp_path, tiny_settings):
+def test_resume_without_a_checkpoint_starts_over(finished, corpus_path, tmp_path, tiny_settings):
     run = tmp_path / "run"
     run.mkdir()
     (run / "settings.toml").write_text((finished / "settings.toml").read_text())
-    (run / "metrics.jsonl").write_text('{"kind": "train", "step": 1}\n')
+    (run / "metrics.jsonl").write_text('{"kind": "train", "step": 1}\n{"kind": "tr')
     pretrain(tiny_settings(), corpus_path, run, resume=True)
-    assert rows_of(run) == rows_of(finished)
+    assert read_rows(run) == read_rows(finished)
 
 
-def test_micro_batches_change_nothing(corpus_path, tmp_path, tiny_settings):
-    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    pretrain(tiny_settings(model=still), corpus_path, tmp_path / "whole")
-    pretrain(tiny_settings(model=still, micro_batch_tokens=100), corpus_path, tmp_path / "cut")
-    for name, weight in weights_of(tmp_path / "whole").items():
-        torch.testing.assert_close(weights_of(tmp_path / "cut")[name], weight, atol=1e-5, rtol=1e-4)
+def test_results_do_not_depend_on_micro_batches(corpus_path, tmp_path, tiny_settings):
+    pretrain(tiny_settings(model=NO_DROPOUT), corpus_path, tmp_path / "one")
+    pretrain(tiny_settings(model=NO_DROPOUT, micro_batch_tokens=100), corpus_path, tmp_path / "several")
+    several = read_weights(tmp_path / "several")
+    for name, weight in read_weights(tmp_path / "one").items():
+        torch.testing.assert_close(several[name], weight, atol=1e-5, rtol=1e-4)
 
 
 def test_two_phases_are_one_run(corpus_path, tmp_path, tiny_settings):
     phases = [{"steps": 4, "max_seq_length": 16}, {"steps": 4, "max_seq_length": 48}]
-    settings = tiny_settings(phases=phases)
-    corpus = Corpus.open(corpus_path)
-    tokenizer = Tokenizer.load(corpus.tokenizer_directory)
-    batches = list(global_batches(corpus, tokenizer, settings, TrainState(), Ranks()))
+    setup = PretrainingSetup.load(tiny_settings(phases=phases), corpus_path)
+    batches = list(setup.global_batches(TrainState(), Ranks()))
     assert [batch.phase for batch in batches] == [0] * 4 + [1] * 4
     longest = [max(micro.max_seqlen for micro in batch.micro_batches) for batch in batches]
     assert longest == [16] * 4 + [48] * 4
-    state = TrainState(step=6, cursor=batches[5].cursor)
-    later = list(global_batches(corpus, tokenizer, settings, state, Ranks()))
-    assert len(later) == 2
-    for expected, actual in zip(batches[6:], later, strict=True):
+    resumed = list(setup.global_batches(TrainState(step=6, cursor=batches[5].cursor), Ranks()))
+    assert len(resumed) == 2
+    for expected, actual in zip(batches[6:], resumed, strict=True):
         assert torch.equal(expected.micro_batches[0].input_ids, actual.micro_batches[0].input_ids)
 
 
-def test_the_shortest_sequence_has_a_token_of_each_segment(corpus_path, tiny_settings):
-    corpus = Corpus.open(corpus_path)
-    tokenizer = Tokenizer.load(corpus.tokenizer_directory)
-    settings = tiny_settings(phases=[{"steps": 1, "max_seq_length": 5}])
-    (batch,) = next(global_batches(corpus, tokenizer, settings, TrainState(), Ranks())).micro_batches
+def test_shortest_sequence_has_a_token_per_segment(corpus_path, tiny_settings):
+    setup = PretrainingSetup.load(tiny_settings(phases=[{"steps": 1, "max_seq_length": 5}]), corpus_path)
+    (batch,) = next(setup.global_batches(TrainState(), Ranks())).micro_batches
     assert (batch.cu_seqlens.diff() == 5).all()
     with pytest.raises(SettingsError, match="max_seq_length = 4"):
         tiny_settings(phases=[{"steps": 1, "max_seq_length": 4}])
 
 
-def test_init_starts_from_a_models_weights(finished, corpus_path, tmp_path, tiny_settings):
-    from_scratch = rows_of(finished)[0]["loss"]
+def test_init_loads_weights(finished, corpus_path, tmp_path, tiny_settings):
+    from_scratch = read_rows(finished)[0]["loss"]
     pretrain(tiny_settings(), corpus_path, tmp_path / "run", init=finished / "model")
-    assert rows_of(tmp_path / "run")[0]["loss"] < from_scratch
+    assert read_rows(tmp_path / "run")[0]["loss"] < from_scratch
 
 
-def test_a_run_killed_before_its_first_checkpoint_goes_on_from_init(
-    finished, corpus_path, tmp_path, tiny_settings, monkeypatch
-):
+def test_run_from_init_resumes_without_init(finished, corpus_path, tmp_path, tiny_settings, monkeypatch):
+    """The initial weights are the first checkpoint of the run."""
     settings = tiny_settings(phases=[{"steps": 3, "max_seq_length": 32}], save_every=0)
-    pretrain(settings, corpus_path, tmp_path / "whole", init=finished / "model")
+    pretrain(settings, corpus_path, tmp_path / "undisturbed", init=finished / "model")
 
     def die(run, row):
         raise RuntimeError("killed")
@@ -268,24 +248,25 @@ def test_a_run_killed_before_its_first_checkpoint_goes_on_from_init(
         pretrain(settings, corpus_path, tmp_path / "killed", init=finished / "model")
     monkeypatch.undo()
     pretrain(settings, corpus_path, tmp_path / "killed", resume=True)
-    assert rows_of(tmp_path / "killed") == rows_of(tmp_path / "whole")
+    assert read_rows(tmp_path / "killed") == read_rows(tmp_path / "undisturbed")
 
 
-def test_init_is_the_network_of_the_settings(finished, corpus_path, tmp_path, tiny_settings):
-    other = {"num_attention_heads": 4, "hidden_act": "gelu_new", "intermediate_size": 32}
+def test_init_must_match_the_settings(finished, corpus_path, tmp_path, tiny_settings):
+    different = {"num_attention_heads": 4, "hidden_act": "gelu_new", "intermediate_size": 32}
     with pytest.raises(ModelError) as refused:
-        pretrain(tiny_settings(model=other), corpus_path, tmp_path / "run", init=finished / "model")
+        pretrain(tiny_settings(model=different), corpus_path, tmp_path / "run", init=finished / "model")
     assert str(refused.value) == (
-        f"{finished / 'model'}: not the network of this run's settings: num_attention_heads is 2 there and "
-        f"4 here, intermediate_size is 64 there and 32 here, hidden_act is 'gelu' there and 'gelu_new' here; "
-        f"give --set model.num_attention_heads=2 --set model.intermediate_size=64 --set model.hidden_act=gelu"
+        f"{finished / 'model'}: model config does not match the run's settings: num_attention_heads is 2 in "
+        f"the model and 4 in the settings, intermediate_size is 64 in the model and 32 in the settings, "
+        f"hidden_act is 'gelu' in the model and 'gelu_new' in the settings; pass --set "
+        f"model.num_attention_heads=2 --set model.intermediate_size=64 --set model.hidden_act=gelu"
     )
     settings = tiny_settings(model={"hidden_dropout_prob": 0.2, "initializer_range": 0.1})
-    plan(settings, corpus_path, tmp_path / "run", init=finished / "model", resume=False)
+    plan_pretraining(settings, corpus_path, tmp_path / "run", init=finished / "model")
 
 
-def test_init_may_have_no_embeddings_for_what_no_text_has(finished, tmp_path, tiny_settings):
-    """As published lower-casing models whose vocabulary ends in upper-case letters."""
+def test_init_may_lack_embeddings_of_impossible_tokens(finished, tmp_path, tiny_settings):
+    """Some published lower-casing models have upper-case letters in the vocabulary."""
     model, tokenizer = tmp_path / "model", Tokenizer.load(finished / "model")
     shutil.copytree(finished / "model", model)
     Tokenizer(Vocabulary([*tokenizer.vocabulary.tokens, "Ä"])).save(model)
@@ -294,14 +275,14 @@ def test_init_may_have_no_embeddings_for_what_no_text_has(finished, tmp_path, ti
     prepare([text], model, tmp_path / "corpus", workers=1, held_out=0.1)
     size = len(tokenizer.vocabulary)
     with pytest.raises(ModelError, match=f"--set model.vocab_size={size}$"):
-        plan(tiny_settings(), tmp_path / "corpus", tmp_path / "run", init=model, resume=False)
+        plan_pretraining(tiny_settings(), tmp_path / "corpus", tmp_path / "run", init=model)
     settings = tiny_settings(model={"vocab_size": size}, phases=[{"steps": 1, "max_seq_length": 16}])
     pretrain(settings, tmp_path / "corpus", tmp_path / "run", init=model)
     assert len(Tokenizer.load(tmp_path / "run" / "model").vocabulary) == size
 
 
 def stop_after(monkeypatch, step):
-    """Ctrl-C as soon as the step's row is written."""
+    """Send SIGINT as soon as the row of `step` is written."""
     log = RunDirectory.log
 
     def log_and_stop(run, row):
@@ -312,9 +293,7 @@ def stop_after(monkeypatch, step):
     monkeypatch.setattr(RunDirectory, "log", log_and_stop)
 
 
-def test_without_regular_checkpoints_a_stop_still_saves(
-    finished, corpus_path, tmp_path, tiny_settings, monkeypatch
-):
+def test_stop_saves_even_if_save_every_is_0(finished, corpus_path, tmp_path, tiny_settings, monkeypatch):
     stop_after(monkeypatch, 3)
     with pytest.raises(Stopped):
         pretrain(tiny_settings(save_every=0), corpus_path, tmp_path / "run")
@@ -337,39 +316,37 @@ def test_pairs_need_two_segments(tiny_settings):
         {"model": {"num_hidden_layers": 0}},
     ],
 )
-def test_settings_that_cannot_train_are_refused(tiny_settings, setting):
+def test_impossible_settings_are_refused(tiny_settings, setting):
     ((section, values),) = setting.items()
     ((key, value),) = values.items()
     with pytest.raises(SettingsError, match=f"{section}.{key} = {value}"):
         tiny_settings(**setting)
 
 
-def test_a_model_with_another_tokenizer_is_not_gone_on_from(finished, corpus_path, tmp_path, tiny_settings):
+def test_init_with_another_tokenizer_is_refused(finished, corpus_path, tmp_path, tiny_settings):
     tokenizer = Tokenizer.load(finished / "model")
-    words = [*tokenizer.vocabulary.tokens[:-1], "another"]
+    tokens = [*tokenizer.vocabulary.tokens[:-1], "another"]
     shutil.copytree(finished / "model", tmp_path / "model")
-    Tokenizer(Vocabulary(words)).save(tmp_path / "model")
-    with pytest.raises(ModelError, match="its tokenizer is not the one that the corpus was prepared with"):
+    Tokenizer(Vocabulary(tokens)).save(tmp_path / "model")
+    with pytest.raises(ModelError, match="the corpus was prepared with a different tokenizer"):
         pretrain(tiny_settings(), corpus_path, tmp_path / "run", init=tmp_path / "model")
     assert not (tmp_path / "run").exists()
 
 
-def test_what_only_computes_the_same_elsewhere_may_change_on_resuming(
-    finished, corpus_path, tmp_path, tiny_settings
-):
+def test_resume_accepts_other_hardware_settings(finished, corpus_path, tmp_path, tiny_settings):
     shutil.copytree(finished, tmp_path / "run")
     for folder in sorted((tmp_path / "run" / "checkpoints").iterdir())[1:]:
         shutil.rmtree(folder)
     changed = tiny_settings(micro_batch_tokens=100, gradient_checkpointing=True, keep_checkpoints=1)
     pretrain(changed, corpus_path, tmp_path / "run", resume=True)
-    before, after = weights_of(finished), weights_of(tmp_path / "run")
+    before, after = read_weights(finished), read_weights(tmp_path / "run")
     assert all(torch.allclose(before[name], after[name], atol=1e-2) for name in before)
-    assert [row["step"] for row in rows_of(tmp_path / "run")] == [row["step"] for row in rows_of(finished)]
+    assert [row["step"] for row in read_rows(tmp_path / "run")] == [
+        row["step"] for row in read_rows(finished)
+    ]
 
 
-def test_what_a_stop_saved_takes_no_regular_checkpoints_place(
-    corpus_path, tmp_path, tiny_settings, monkeypatch
-):
+def test_stop_displaces_no_regular_checkpoint(corpus_path, tmp_path, tiny_settings, monkeypatch):
     settings = tiny_settings(
         phases=[{"steps": 8, "max_seq_length": 32}], log_every=1, save_every=2, keep_checkpoints=4
     )
@@ -383,50 +360,63 @@ def test_what_a_stop_saved_takes_no_regular_checkpoints_place(
     assert [path.name for path in checkpoints()] == [f"step-0000000{step}" for step in (2, 4, 6, 8)]
 
 
-def test_a_run_is_not_written_over(finished, corpus_path, tiny_settings):
+def test_run_is_not_overwritten(finished, corpus_path, tiny_settings):
     with pytest.raises(SettingsError, match="already holds a run"):
         pretrain(tiny_settings(), corpus_path, finished)
 
 
-def test_resuming_with_other_settings_names_the_key(finished, corpus_path, tiny_settings):
+def test_resume_with_another_setting_is_refused(finished, corpus_path, tiny_settings):
     with pytest.raises(SettingsError, match="batch_size was 16"):
         pretrain(tiny_settings(batch_size=8), corpus_path, finished, resume=True)
 
 
-def test_resuming_nothing(corpus_path, tmp_path, tiny_settings):
+def test_resume_reads_settings_of_earlier_versions(finished, corpus_path, tmp_path, tiny_settings):
+    shutil.copytree(finished, tmp_path / "run")
+    file = tmp_path / "run" / "settings.toml"
+    text = file.read_text()
+    assert text.count("corpus_fingerprint = ") == 1
+    file.write_text(text.replace("corpus_fingerprint = ", "corpus = "))
+    pretrain(tiny_settings(), corpus_path, tmp_path / "run", resume=True)
+    assert read_rows(tmp_path / "run") == read_rows(finished)
+    file.write_text(text.replace('corpus_fingerprint = "', 'corpus = "0'))
+    with pytest.raises(DataError, match="started with a different corpus; pass the original one"):
+        pretrain(tiny_settings(), corpus_path, tmp_path / "run", resume=True)
+
+
+def test_resume_without_a_run_is_refused(corpus_path, tmp_path, tiny_settings):
     with pytest.raises(SettingsError, match="no run to resume"):
         pretrain(tiny_settings(), corpus_path, tmp_path / "none", resume=True)
 
 
-def test_a_vocabulary_larger_than_the_model_is_refused(corpus_path, tmp_path, tiny_settings):
+def test_vocabulary_larger_than_the_model_is_refused(corpus_path, tmp_path, tiny_settings):
     with pytest.raises(BertieError, match="but the model has embeddings for 100"):
         pretrain(tiny_settings(model={"vocab_size": 100}), corpus_path, tmp_path / "run")
 
 
-def test_a_sequence_longer_than_the_model_is_refused(corpus_path, tmp_path, tiny_settings):
+def test_sequences_longer_than_the_positions_are_refused(corpus_path, tmp_path, tiny_settings):
     with pytest.raises(SettingsError, match="max_position_embeddings to 65"):
         pretrain(tiny_settings(phases=[{"steps": 1, "max_seq_length": 65}]), corpus_path, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_a_folder_that_is_no_corpus_is_refused(tmp_path, tiny_settings):
+def test_folder_without_a_corpus_is_refused(tmp_path, tiny_settings):
     with pytest.raises(DataError, match="bertie prepare"):
         pretrain(tiny_settings(), tmp_path, tmp_path / "run")
 
 
-def test_a_gradient_that_is_not_finite_ends_the_run(corpus_path, tmp_path, tiny_settings):
+def test_non_finite_gradient_stops_the_run(corpus_path, tmp_path, tiny_settings):
     settings = tiny_settings(optimizer={"learning_rate": 1e30}, warmup_steps=0)
     with pytest.raises(BertieError, match="not finite"):
         pretrain(settings, corpus_path, tmp_path / "run")
 
 
-def test_unigram_counts_count_every_token(corpus_path):
+def test_unigram_counts_include_every_token(corpus_path):
     corpus = Corpus.open(corpus_path)
     counts = unigram_counts(corpus.train, 200)
     assert counts.sum() == corpus.manifest.train.tokens
 
 
-def test_a_corpus_without_a_held_out_part_is_refused(tmp_path, tiny_settings, corpus_path):
+def test_corpus_without_held_out_documents_is_refused(tmp_path, tiny_settings, corpus_path):
     (tmp_path / "text.txt").write_text("The cat is near the house.\n" * 9)
     tokenizer = Corpus.open(corpus_path).tokenizer_directory
     prepare([tmp_path / "text.txt"], tokenizer, tmp_path / "corpus", workers=1)

@@ -1,1 +1,1 @@
-"""One loop for pre-training and fine-tuning."""
+"""Pre-training, fine-tuning and search; all use the loop in `loop.py`."""

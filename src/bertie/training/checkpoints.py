@@ -1,13 +1,13 @@
-"""A run's directory: settings, metrics, and checkpoints that are whole or not there. No pickle.
+"""A training run on disk: settings, metrics and checkpoints.
+
+Checkpoints are written atomically, as safetensors and JSON; nothing is pickled.
 
 RUN/settings.toml                     the resolved settings
-RUN/metrics.jsonl                     one row a line
+RUN/metrics.jsonl                     the log, one row per line
 RUN/checkpoints/step-00001000/        model.safetensors, optimizer.safetensors, state.json
-RUN/model/                            a model directory, when the run has ended
+RUN/model/                            the model directory, written when the run is complete
 """
 
-import json
-import os
 import shutil
 from collections.abc import Iterator, Set
 from contextlib import ExitStack
@@ -22,34 +22,44 @@ from torch import Tensor, nn
 
 from bertie.base.errors import DataError, ModelError, SettingsError
 from bertie.base.files import (
+    add_path_to_errors,
     atomic_directory,
-    clear_leftovers,
-    lock_directory,
     read_json,
-    sync,
-    write_errors,
+    remove_temporary_files,
     write_json,
 )
+from bertie.base.locks import lock_directory
 from bertie.base.settings import Settings, read_toml, resolve
 from bertie.model.formats.huggingface import WEIGHTS_FILE
 from bertie.model.formats.weights import load_weights, save_weights
+from bertie.training.metrics_file import MetricsFile, read_metrics
 from bertie.training.tracking import TensorBoard
+
+OPTIMIZER_FILE, STATE_FILE = "optimizer.safetensors", "state.json"
+
+# Settings that hold the hash of a run's input, with the name of that input in error messages.
+FINGERPRINTS = {
+    "corpus_fingerprint": "corpus",
+    "training_fingerprint": "training set",
+    "dev_fingerprint": "dev set",
+    "initial_model_fingerprint": "initial model",
+}
 
 
 @dataclass
 class TrainState:
-    """All that a run needs beside weights and moments to go on as if it had never stopped.
+    """State that a resume needs besides the weights and optimizer moments.
 
-    step           steps done
-    tokens         tokens learnt from
-    examples       sequences learnt from
-    seconds        time spent in training steps
-    cursor         where the data stands
-    window         sums since the last row of metrics: {objective: [loss, correct, targets]}
-    window_tokens  tokens since the last row
-    window_gradient_norm  the largest norm since the last row, before clipping
-    window_seconds time since the last row
-    metrics_bytes  the length of metrics.jsonl; what stands behind it belongs to steps that will be done again
+    step                  completed steps
+    tokens                tokens trained on
+    examples              sequences trained on
+    seconds               time spent in training steps, up to the last row of metrics
+    cursor                position in the data
+    window                sums since the last row of metrics: {objective: [loss, correct, targets]}
+    window_tokens         tokens since the last row
+    window_gradient_norm  largest gradient norm before clipping since the last row
+    window_seconds        time spent in training steps since the last row
+    metrics_bytes         size of metrics.jsonl; a resumed run drops and repeats the rows after it
     """
 
     step: int = 0
@@ -64,167 +74,173 @@ class TrainState:
     metrics_bytes: int = 0
 
 
-# Settings that name by its hash what a run learns from, is judged by and starts from.
-FINGERPRINTS = {
-    "corpus": "corpus",
-    "training_set": "training set",
-    "dev_sets": "dev sets",
-    "start": "model to start from",
-}
-
-
 class RunDirectory:
-    """Where a run writes. Of several ranks the first one alone writes; the others read checkpoints."""
+    """A run's directory, locked and open for writing inside a `with` block.
+
+    Only the main process (`is_main`) locks it and writes; the other ranks read checkpoints.
+    """
 
     def __init__(self, path: Path, is_main: bool = True, tensorboard: bool = False) -> None:
         self.path, self.is_main = path, is_main
-        self._tensorboard = TensorBoard(path / "tensorboard") if tensorboard and is_main else None
         self.settings_file = path / "settings.toml"
-        self.metrics_file = path / "metrics.jsonl"
         self.model_directory = path / "model"
         self._checkpoints = path / "checkpoints"
+        self._metrics = MetricsFile(path / "metrics.jsonl")
+        self._tensorboard = TensorBoard(path / "tensorboard") if tensorboard and is_main else None
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             if self.is_main:
                 stack.enter_context(lock_directory(self.path))
-                clear_leftovers(self._checkpoints)
-                self._metrics = stack.enter_context(self.metrics_file.open("ab"))
+                remove_temporary_files(self._checkpoints)
+                stack.enter_context(self._metrics)
             if self._tensorboard is not None:
                 stack.callback(self._tensorboard.close)
             self._open = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        with write_errors(self.metrics_file):  # on a full disk, what could not be logged is tried again
+        # Closing retries a write that a full disk refused, and may fail again.
+        with add_path_to_errors(self._metrics.path):
             self._open.close()
 
     def log(self, row: dict[str, Any]) -> None:
-        """Append a row to metrics.jsonl."""
+        """Append a row to metrics.jsonl, and to TensorBoard's files if the run has them."""
         if not self.is_main:
             return
-        with write_errors(self.metrics_file):
-            self._metrics.write(json.dumps(row).encode() + b"\n")
-            self._metrics.flush()
+        self._metrics.append(row)
         if self._tensorboard is not None:
             self._tensorboard.log(row)
 
     def rows(self) -> list[dict[str, Any]]:
-        """The rows of metrics.jsonl so far."""
-        if not self.metrics_file.exists():
-            return []
-        return [json.loads(line) for line in self.metrics_file.read_text().splitlines()]
+        """Read the rows of metrics.jsonl; none if there is no such file yet."""
+        return read_metrics(self._metrics.path) if self._metrics.path.exists() else []
 
     def checkpoints(self) -> list[Path]:
-        """The checkpoints there are, oldest first."""
+        """List the checkpoints, oldest first."""
         return sorted(self._checkpoints.glob("step-" + "[0-9]" * 8))
 
     def save(
-        self, state: TrainState, model: nn.Module, optimizer: torch.optim.Optimizer, every: int, keep: int
+        self,
+        state: TrainState,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        save_every: int,
+        keep_checkpoints: int,
     ) -> None:
-        """Write a checkpoint atomically; only then drop all but the newest `keep`.
+        """Write a checkpoint, then delete all but the newest `keep_checkpoints`.
 
-        Of the older ones those count whose step is a multiple of `every`. The others were written by stops,
-        and are not to take the place of one that somebody waits for.
+        A checkpoint from a stop between two multiples of `save_every` is kept only as long as it is
+        the newest, so that it never displaces a regular one.
         """
         if not self.is_main:
             return
-        sync(self.metrics_file)
-        state.metrics_bytes = self._metrics.tell()
+        state.metrics_bytes = self._metrics.sync()
         moments: dict[str, Tensor] = {}
         for name, parameter in model.named_parameters():
             for moment in ("exp_avg", "exp_avg_sq", "step"):
                 moments[f"{name}/{moment}"] = optimizer.state[parameter][moment]
         with atomic_directory(self._checkpoints / f"step-{state.step:08d}") as temporary:
             save_weights(temporary / WEIGHTS_FILE, model)
-            save_file(moments, temporary / "optimizer.safetensors")
-            write_json(temporary / "state.json", asdict(state))
+            save_file(moments, temporary / OPTIMIZER_FILE)
+            write_json(temporary / STATE_FILE, asdict(state))
         *older, newest = self.checkpoints()
-        regular = [path for path in older if every and int(path.name.removeprefix("step-")) % every == 0]
-        for path in set(older).difference([*regular, newest][-keep:]):
+        regular = [path for path in older if save_every and _step_of(path) % save_every == 0]
+        for path in set(older).difference([*regular, newest][-keep_checkpoints:]):
             shutil.rmtree(path)
 
-    def forget_checkpoints(self) -> None:
-        """Remove them all, or none: the run has ended, and its model is saved."""
+    def remove_checkpoints(self) -> None:
+        """Delete all checkpoints at once, when the run is complete and its model is saved."""
         folder = self._checkpoints.resolve()  # it may be a link to a larger disk
-        leftover = folder.with_name(".checkpoints.tmp")  # what a kill leaves is cleared as others are
+        leftover = folder.with_name(".checkpoints.tmp")  # removed by `remove_temporary_files` after a kill
         folder.rename(leftover)
         shutil.rmtree(leftover)
         self._checkpoints.unlink(missing_ok=True)
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainState:
-        """Fill model and optimizer from the newest checkpoint, and forget the metrics written after it.
+        """Load the newest checkpoint, and drop the metrics logged after it.
 
-        A run that ended before its first checkpoint begins anew.
+        Without any checkpoint, the run starts over: model and optimizer stay as they are, and
+        metrics.jsonl is emptied.
         """
         if not self.checkpoints():
-            self._forget_metrics(0)
+            self._truncate_metrics(0)
             return TrainState()
         newest = self.checkpoints()[-1]
-        state = TrainState(**read_json(newest / "state.json"))
+        state = TrainState(**read_json(newest / STATE_FILE))
         load_weights(newest, model)
-        moments = _load_moments(newest / "optimizer.safetensors")
+        moments = _load_moments(newest / OPTIMIZER_FILE)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 for moment, value in optimizer.state[parameter].items():
                     value.copy_(moments[f"{name}/{moment}"])
-        self._forget_metrics(state.metrics_bytes)
+        self._truncate_metrics(state.metrics_bytes)
         return state
 
-    def _forget_metrics(self, kept_bytes: int) -> None:
+    def _truncate_metrics(self, size: int) -> None:
         if self.is_main:
-            # What is cut keeps its old position until it is written to. It may also be shorter than it was.
-            self._metrics.truncate(min(kept_bytes, self._metrics.seek(0, os.SEEK_END)))
-            self._metrics.seek(0, os.SEEK_END)
+            self._metrics.truncate(size)
 
 
 def check_run(run: RunDirectory, settings: Settings, resume: bool, may_change: Set[str]) -> None:
-    """Refuse to write over another run, and to go on with other settings, other data or another model.
+    """Refuse to overwrite a run, or to resume one with different settings or inputs.
 
-    `may_change` has the settings' keys, those of inner sections with dots.
+    Args:
+        run: the directory to write to, which may already hold a run.
+        settings: settings of the run to start or resume, with their fingerprints filled in.
+        resume: whether the user asked to resume.
+        may_change: keys of settings that may differ from those of the resumed run; `section.key`
+            for a setting of an inner section.
 
     Raises:
-        SettingsError: there is no run to resume, or one that was not to be resumed, or it is another one.
-        DataError: the run began with other data, or from another model.
+        SettingsError: there is no run to resume; there is a run, but `resume` is false; or a
+            setting differs.
+        DataError: the run started with different data or from a different model.
     """
     if not run.settings_file.exists():
         if resume:
-            raise SettingsError(f"{run.path}: there is no run to resume; start it without --resume")
+            raise SettingsError(
+                f"{run.path}: no run to resume here; start one without --resume (resume=True)"
+            )
         return
     if not resume:
-        raise SettingsError(f"{run.path}: already holds a run; go on with --resume, or name another --out")
-    before = resolve(type(settings), read_toml(run.settings_file), source=str(run.settings_file))
-    for (key, old), (_, new) in zip(_settings_of(before), _settings_of(settings), strict=True):
+        raise SettingsError(
+            f"{run.path}: already holds a run; pass --resume (resume=True), or choose another directory"
+        )
+    original = resolve(type(settings), read_toml(run.settings_file), source=str(run.settings_file))
+    for (key, old), (_, new) in zip(_flatten(original), _flatten(settings), strict=True):
         if old == new or key in may_change:
             continue
-        if what := FINGERPRINTS.get(key.rpartition(".")[2]):
-            if old:  # older runs do not say what they started from
-                raise DataError(f"{run.path}: this run began with another {what}; give what it began with")
+        if input_name := FINGERPRINTS.get(key.rpartition(".")[2]):
+            if old:  # runs of earlier versions lack some fingerprints
+                raise DataError(
+                    f"{run.path}: this run started with a different {input_name}; pass the original one"
+                )
             continue
         raise SettingsError(
-            f"{run.path}: {key} was {old!r} when the run began and is {new!r} now; resume with the same "
-            f"settings, or start a new run"
+            f"{run.path}: {key} was {old!r} when the run started and is {new!r} now; resume with "
+            f"the original settings, or start a new run"
         )
 
 
-def _settings_of(section: Settings, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every setting's key, with dots where it is of an inner section, and its value."""
+def _flatten(section: Settings, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (key, value) of every setting; keys in inner sections are `section.key`."""
     for key, value in section:
         if isinstance(value, Settings):
-            yield from _settings_of(value, f"{prefix}{key}.")
+            yield from _flatten(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value
 
 
-def _load_moments(path: Path) -> dict[str, Tensor]:
-    """The optimizer's state.
+def _step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("step-"))
 
-    Raises:
-        ModelError: the file is absent or damaged.
-    """
+
+def _load_moments(path: Path) -> dict[str, Tensor]:
+    """Load the optimizer's state; raise ModelError if the file is missing or damaged."""
     try:
         return load_file(path)
     except (FileNotFoundError, SafetensorError) as error:
         raise ModelError(
-            f"{path}: absent or damaged ({error}); without {path.parent} the run goes on from the one before"
+            f"{path}: missing or damaged ({error}); remove {path.parent} to resume from the checkpoint before"
         ) from None

@@ -1,10 +1,11 @@
-"""Data parallelism: torchrun starts a process for each device, and each learns from a share of every batch.
+"""Data parallelism: each rank computes some micro-batches of every batch.
 
     torchrun --nproc-per-node 8 -m bertie.commands.main pretrain base --corpus CORPUS --out RUN
 
-Every rank makes the whole global batch (hundreds of thousands of examples a second) and packs it, so that
-all of them know what to divide the losses by before the backward pass; it learns from its micro-batches only.
-Gradients are summed once a step. One process alone is a world of one.
+Every rank makes and packs the whole global batch, at hundreds of thousands of examples a second. So
+each rank knows the number of targets to divide the losses by before the backward pass; it then
+computes only its own micro-batches. Gradients are summed once per step. A single process is a world
+of one rank.
 """
 
 import os
@@ -18,17 +19,17 @@ from torch import Tensor, nn
 
 from bertie.base.errors import SettingsError
 
-# Gradients are summed in pieces of so many numbers: few enough calls, and little memory beside them.
-BUCKET_NUMBERS = 1 << 24
+# Elements of gradients summed by one call: enough for few calls, and little additional memory (64 MiB).
+BUCKET_ELEMENTS = 1 << 24
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process's place among those that train together.
+    """The rank of this process, and operations over all ranks that train together.
 
-    rank        its number; rank 0 writes the run's files
-    world_size  how many there are
-    local_rank  its number on its machine, which is that of its device
+    rank        index of this process; rank 0 is the main process and writes the run's files
+    world_size  number of processes
+    local_rank  index of this process on its machine, and of the GPU that it uses
     """
 
     rank: int = 0
@@ -37,22 +38,22 @@ class Ranks:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes the run's files."""
+        """Whether this is the main process, which writes the run's files."""
         return self.rank == 0
 
     def barrier(self) -> None:
-        """Wait until every rank is here."""
+        """Wait until every rank has reached this call."""
         if self.world_size > 1:
             dist.barrier()
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum over all ranks, in place."""
+        """Sum `values` over all ranks in place, and return the result."""
         if self.world_size > 1:
             dist.all_reduce(values)
         return values
 
-    def any(self, number: int, device: torch.device) -> int:
-        """The largest of the numbers that the ranks give."""
+    def max(self, number: int, device: torch.device) -> int:
+        """Return the largest `number` of all ranks, which communicate through `device`."""
         if self.world_size == 1:
             return number
         largest = torch.tensor(number, device=device)
@@ -60,7 +61,7 @@ class Ranks:
         return int(largest)
 
     def sum_gradients(self, model: nn.Module) -> None:
-        """Replace each gradient by its sum over all ranks; one that is absent counts as zero."""
+        """Sum each gradient over all ranks, in place; a missing one counts as zero."""
         if self.world_size == 1:
             return
         bucket: list[Tensor] = []
@@ -68,7 +69,7 @@ class Ranks:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             bucket.append(parameter.grad)
-            if sum(gradient.numel() for gradient in bucket) >= BUCKET_NUMBERS:
+            if sum(gradient.numel() for gradient in bucket) >= BUCKET_ELEMENTS:
                 _sum_bucket(bucket)
                 bucket = []
         if bucket:
@@ -85,19 +86,22 @@ def _sum_bucket(gradients: list[Tensor]) -> None:
 
 @contextmanager
 def join_ranks(device_type: str) -> Iterator[Ranks]:
-    """Meet the other processes that torchrun started, for as long as the block runs.
+    """Join torchrun's process group in a `with` block; without torchrun, one rank.
+
+    Args:
+        device_type: "cuda" to communicate with NCCL; otherwise gloo is used.
 
     Raises:
-        SettingsError: something other than torchrun has set the environment.
+        SettingsError: another launcher than torchrun has set the environment.
     """
-    if "WORLD_SIZE" not in os.environ:  # torchrun sets it, and what else init_process_group reads
+    if "WORLD_SIZE" not in os.environ:
         yield Ranks()
         return
     if "LOCAL_RANK" not in os.environ:
-        raise SettingsError("WORLD_SIZE is set, but not LOCAL_RANK: start several processes with torchrun")
+        raise SettingsError("WORLD_SIZE is set, but LOCAL_RANK is not; start several processes with torchrun")
     local_rank = int(os.environ["LOCAL_RANK"])
     if device_type == "cuda":
-        torch.cuda.set_device(local_rank)  # before NCCL is first used, which takes the current device
+        torch.cuda.set_device(local_rank)  # NCCL uses the current device from its first call on
     dist.init_process_group("nccl" if device_type == "cuda" else "gloo")
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size(), local_rank)

@@ -1,4 +1,4 @@
-"""Fine-tuning (Section 4, Appendix A.3): BERT with a new head, all of it trained on a task's examples."""
+"""Fine-tuning (Section 4, Appendix A.3): an encoder and a new head learn a task."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pydantic
 import torch
 
-from bertie.base.files import clear_leftovers, read_json, sha256, write_json
+from bertie.base.files import read_json, remove_temporary_files, sha256, write_json
 from bertie.base.progress import Progress
 from bertie.base.random import permutation, stream_key
 from bertie.base.settings import write_toml
@@ -20,8 +21,8 @@ from bertie.model.config import BertConfig
 from bertie.model.engines.hardware import Hardware
 from bertie.model.engines.torch_engine import TorchEngine
 from bertie.model.formats.directory import ModelMetadata, read_metadata
-from bertie.model.formats.huggingface import weight_files
-from bertie.model.formats.sentence_transformers import transformer_folder
+from bertie.model.formats.huggingface import find_weight_files
+from bertie.model.formats.sentence_transformers import find_transformer_folder
 from bertie.model.formats.weights import load_weights, save_model
 from bertie.model.heads import (
     ClassificationModel,
@@ -31,13 +32,12 @@ from bertie.model.heads import (
 )
 from bertie.tasks.evaluation import (
     DEFAULT_MAX_SEQ_LENGTH,
+    EncodedExamples,
     Evaluation,
-    Part,
     check_length,
     evaluate,
-    null_threshold_of,
 )
-from bertie.tasks.task import Head, Inputs, Scores, Task
+from bertie.tasks.task import Inputs, Scores, Task
 from bertie.text.tokenizer import Tokenizer
 from bertie.training.checkpoints import RunDirectory, TrainState, check_run
 from bertie.training.distributed import Ranks
@@ -45,13 +45,8 @@ from bertie.training.loop import GlobalBatch, LoopSchedule, split_micro_batches,
 from bertie.training.optimizers import OptimizerSettings, build_optimizer
 
 TaskModel = ClassificationModel | TokenClassificationModel | QuestionAnsweringModel | MultipleChoiceModel
-HEADS: dict[Head, type[TaskModel]] = {
-    "classification": ClassificationModel,
-    "tagging": TokenClassificationModel,
-    "spans": QuestionAnsweringModel,
-    "choices": MultipleChoiceModel,
-}
-# What may be another when a run goes on: where and in how large parts numbers are computed.
+
+# Settings that may change on resume: where the run computes, and in which parts.
 MAY_CHANGE = {"device", "precision", "gradient_checkpointing", "micro_batch_tokens"}
 
 SCORES_FILE = "scores.json"
@@ -59,129 +54,146 @@ LOG_EVERY = 50  # steps
 
 
 class FinetuningSettings(Hardware):
-    """The defaults are those of Section 4.1, and the bias correction that few examples need."""
+    """Settings of a fine-tuning run; the defaults are those of Section 4.1.
 
-    seed: int = 0  # of the new head, the dropout and the order of the examples
-    batch_size: int = pydantic.Field(32, gt=0)  # examples in a step
+    Unlike the paper's code, fine-tuning corrects Adam's bias, which small training sets need.
+    """
+
+    seed: int = 0  # of the new head, dropout and the order of the examples
+    batch_size: int = pydantic.Field(32, gt=0)  # examples per step
     epochs: int = pydantic.Field(3, gt=0)
     warmup_ratio: float = pydantic.Field(0.1, ge=0, le=1)  # run_classifier.py:843-845
     max_seq_length: int = pydantic.Field(DEFAULT_MAX_SEQ_LENGTH, gt=2)
-    # Learn from so many examples (of spans and tags: windows), the same ones whatever the seed; 0 is all.
+    # Train on this many examples (windows, in question answering and tagging), the same for every seed;
+    # 0 means all.
     max_training_examples: int = pydantic.Field(0, ge=0)
-    micro_batch_tokens: int = pydantic.Field(16384, gt=0)  # about so many tokens in memory at a time
-    bilstm: bool = False  # put a BiLSTM of random weights under the head (Section 5.1)
-    keep_best: bool = True  # of all epochs the one with the best score on the first dev part, or the last
-    # Hashes of what is learnt from, what judges it and the weights it starts from, filled in at the start,
-    # checked on resuming.
-    training_set: str = ""
-    dev_sets: str = ""
-    start: str = ""
+    micro_batch_tokens: int = pydantic.Field(16384, gt=0)  # about how many tokens are in memory at a time
+    bilstm: bool = False  # put a BiLSTM with random weights under the head (Section 5.1)
+    keep_best: bool = True  # keep the epoch with the best score on the first dev part, not the last one
+    # Hashes of the data and of the initial weights, filled in when the run starts, checked on resume.
+    training_fingerprint: str = ""
+    dev_fingerprint: str = ""
+    initial_model_fingerprint: str = ""
     optimizer: OptimizerSettings = OptimizerSettings(learning_rate=5e-5, bias_correction=True)
 
-    renamed: ClassVar[Mapping[str, str]] = {"warmup_share": "warmup_ratio"}
+    renamed: ClassVar[Mapping[str, str]] = {
+        "warmup_share": "warmup_ratio",
+        "training_set": "training_fingerprint",
+        "dev_sets": "dev_fingerprint",
+        "start": "initial_model_fingerprint",
+    }
 
 
 class InitialModel(NamedTuple):
-    """What fine-tuning starts from: the encoder of a model directory, or random weights without one."""
+    """The encoder to fine-tune; its weights are random if `weights` is None."""
 
     config: BertConfig
     tokenizer: Tokenizer
     weights: Path | None
 
     @classmethod
-    def load(cls, model: Path) -> "InitialModel":
-        """From a model directory. Raises ModelError where it is none."""
-        metadata = read_metadata(model)
-        return cls(metadata.config, metadata.tokenizer, model)
+    def load(cls, path: Path) -> "InitialModel":
+        """Read a model directory; raise ModelError if it is missing or not one."""
+        metadata = read_metadata(path)
+        return cls(metadata.config, metadata.tokenizer, path)
 
 
 def finetune(
     task: Task[Any, Any],
-    start: InitialModel,
-    training: Any,
-    dev: Mapping[str, Any],
+    initial_model: InitialModel,
+    training_examples: Any,
+    dev_examples: Mapping[str, Any],
     settings: FinetuningSettings,
     output: Path,
     *,
     resume: bool = False,
     silent: bool = False,
 ) -> Evaluation:
-    """Train a task's head and the encoder under it; `output` holds the run, `output`/model the result.
+    """Fine-tune an encoder with a new head; write the model to `output`/model.
 
     Args:
-        task: with its labels known.
-        start: the encoder.
-        training: the task's examples to learn from.
-        dev: examples to be judged by after each epoch, by the name of the part; the first one chooses.
-        settings: of the run.
-        output: the run's directory.
-        resume: go on with the run in `output` from its last whole epoch.
+        task: the task, with its labels known.
+        initial_model: the encoder to start from.
+        training_examples: the task's examples to train on.
+        dev_examples: for each dev part, examples to evaluate on after every epoch. The main score
+            on the first part selects the epoch to keep.
+        settings: settings of the run.
+        output: directory of the run.
+        resume: resume the run in `output` from its newest checkpoint, written after an epoch or
+            on a stop.
         silent: show no progress.
 
     Returns:
-        What the model that was kept says of dev, and what it scores.
+        Predictions and scores of the model that was kept.
 
     Raises:
-        SettingsError: the settings do not fit the model, or the run that is there.
-        Stopped: a signal came; the run is saved and can be resumed.
+        SettingsError: the settings do not fit the model, the machine or the resumed run.
+        DataError: the resumed run started with other examples or another model.
+        Stopped: a signal stopped the run; it is saved and can be resumed.
     """
-    inputs, parts, settings = encode_all(task, start, training, dev, settings)
+    inputs, parts, settings = encode_examples(task, initial_model, training_examples, dev_examples, settings)
     run = RunDirectory(output)
     check_run(run, settings, resume, MAY_CHANGE)
-    torch.manual_seed(int(stream_key(settings.seed)))
-    model = new_model(task, start.config)
-    if settings.bilstm:
-        add_bilstm(model.bert, start.config)
-    if start.weights is not None:
-        load_weights(start.weights, model, only="bert.")
-    model.bert.gradient_checkpointing = settings.gradient_checkpointing
-    model.to(settings.device)
-    optimizer = build_optimizer(model, settings.optimizer)
-    steps_per_epoch = -(-len(_learnt(inputs, settings)) // settings.batch_size)
-    total_steps = steps_per_epoch * settings.epochs
+    model = _build_model(task, initial_model, settings)
     metadata = ModelMetadata(
-        start.config,
+        initial_model.config,
         model.architecture,
         task.labels,
-        start.tokenizer,
+        initial_model.tokenizer,
         task.problem_type,
         max_seq_length=settings.max_seq_length,
         bilstm=settings.bilstm,
     )
-    judge = _Judge(task, model, parts, settings, metadata, output)
-    if not _has_ended(run, total_steps):
-        with run:
-            state = run.restore(model, optimizer) if resume else TrainState()
-            write_toml(run.settings_file, settings)
-            with Progress(
-                f"fine-tuning {output.name}", total_steps, "steps", done=state.step, silent=silent
-            ) as progress:
-                train(
-                    model,
-                    _global_batches(inputs, settings, steps_per_epoch, state.step, model),
-                    optimizer,
-                    learning_rate=settings.optimizer.learning_rate,
-                    max_gradient_norm=settings.optimizer.max_gradient_norm,
-                    schedule=_pace(settings, steps_per_epoch),
-                    seed=settings.seed,
-                    state=state,
-                    run=run,
-                    evaluate=lambda: judge.evaluate_and_keep(state.step, progress),
-                    progress=progress,
-                    ranks=Ranks(),
-                    autocast=settings.autocast(),
-                )
-        run.forget_checkpoints()
+    selection = _ModelSelection(task, model, metadata, parts, settings, output)
+    schedule = _loop_schedule(inputs, settings)
+    if _is_complete(run, schedule.total_steps):
+        remove_temporary_files(output)  # a kill may have interrupted `remove_checkpoints`
     else:
-        clear_leftovers(output)  # of checkpoints, where a kill came while they were forgotten
-    if judge.kept is None:  # the best epoch was before the run was resumed
-        load_weights(run.model_directory, model)
-        return evaluate(task, TorchEngine(model, settings.exact()), parts)
-    return judge.kept
+        _train(run, model, inputs, settings, schedule, selection, resume, silent)
+        run.remove_checkpoints()
+    if selection.kept is not None:
+        return selection.kept
+    # An earlier process saved the model.
+    load_weights(run.model_directory, model)
+    return evaluate(task, TorchEngine(model, settings.in_float32()), parts)
 
 
-def _pace(settings: FinetuningSettings, steps_per_epoch: int) -> LoopSchedule:
-    """Every epoch is judged and saved."""
+def _train(
+    run: RunDirectory,
+    model: TaskModel,
+    inputs: Inputs,
+    settings: FinetuningSettings,
+    schedule: LoopSchedule,
+    selection: "_ModelSelection",
+    resume: bool,
+    silent: bool,
+) -> None:
+    optimizer = build_optimizer(model, settings.optimizer)
+    with run:
+        state = run.restore(model, optimizer) if resume else TrainState()
+        write_toml(run.settings_file, settings)
+        title = f"fine-tuning {run.path.name}"
+        with Progress(title, schedule.total_steps, "steps", state.step, silent) as progress:
+            train(
+                model,
+                _global_batches(inputs, settings, state.step, model),
+                optimizer,
+                learning_rate=settings.optimizer.learning_rate,
+                max_gradient_norm=settings.optimizer.max_gradient_norm,
+                schedule=schedule,
+                seed=settings.seed,
+                state=state,
+                run=run,
+                evaluate=lambda: selection.evaluate_and_save(state.step, progress),
+                progress=progress,
+                ranks=Ranks(),
+                autocast=settings.autocast(),
+            )
+
+
+def _loop_schedule(inputs: Inputs, settings: FinetuningSettings) -> LoopSchedule:
+    """Evaluate and save after every epoch; keep one checkpoint."""
+    steps_per_epoch = _steps_per_epoch(inputs, settings)
     total_steps = steps_per_epoch * settings.epochs
     return LoopSchedule(
         total_steps=total_steps,
@@ -193,128 +205,161 @@ def _pace(settings: FinetuningSettings, steps_per_epoch: int) -> LoopSchedule:
     )
 
 
-class _Judge:
-    """Scores the model after each epoch, and keeps the best one."""
+def _steps_per_epoch(inputs: Inputs, settings: FinetuningSettings) -> int:
+    return -(-len(_training_indices(inputs, settings)) // settings.batch_size)
+
+
+def _is_complete(run: RunDirectory, total_steps: int) -> bool:
+    return not run.checkpoints() and any(row["step"] == total_steps for row in run.rows())
+
+
+class _ModelSelection:
+    """Evaluates the model after each epoch, and saves it if it is to be kept.
+
+    kept  evaluation of the saved model; None if this process has saved none
+    """
 
     def __init__(
         self,
         task: Task[Any, Any],
         model: TaskModel,
-        parts: Mapping[str, Part],
-        settings: FinetuningSettings,
         metadata: ModelMetadata,
+        parts: Mapping[str, EncodedExamples],
+        settings: FinetuningSettings,
         output: Path,
     ) -> None:
-        self.task, self.model, self.parts, self.settings = task, model, parts, settings
-        self.metadata, self.output = metadata, output
+        self.task, self.model, self.metadata = task, model, metadata
+        self.parts, self.settings, self.output = parts, settings, output
         self.kept: Evaluation | None = None
 
-    def evaluate_and_keep(self, step: int, progress: Progress) -> dict[str, float]:
-        """The scores of every dev part, for metrics.jsonl."""
-        task, output = self.task, self.output
-        now = evaluate(task, TorchEngine(self.model, self.settings.exact()), self.parts)
-        for name, scores in now.scores.items():
-            progress.say(f"step {step:,}: {name} {task.main_metric} {scores[task.main_metric]:.2f}")
-        if not self.settings.keep_best or _is_better(task, now.scores, output):
-            self.kept = now
-            described = replace(self.metadata, null_threshold=null_threshold_of(now.task))
-            save_model(output / "model", self.model, described, _card(task, now.scores))
-            for name, predictions in now.predictions.items():
-                file = output / "predictions" / name / task.predictions_file
-                now.task.write_predictions(self.parts[name].examples, predictions, file)
-            write_json(output / SCORES_FILE, {"step": step, "scores": now.scores})
+    def evaluate_and_save(self, step: int, progress: Progress) -> dict[str, float]:
+        """Evaluate on every dev part; return its scores as `PART/METRIC`."""
+        evaluation = evaluate(self.task, TorchEngine(self.model, self.settings.in_float32()), self.parts)
+        metric = self.task.main_metric
+        for part, scores in evaluation.scores.items():
+            progress.print(f"step {step:,}: {part} {metric} {scores[metric]:.2f}")
+        if not self.settings.keep_best or self._is_best(evaluation.scores):
+            self._save(evaluation, step)
         return {
             f"{part}/{metric}": value
-            for part, scores in now.scores.items()
+            for part, scores in evaluation.scores.items()
             for metric, value in scores.items()
         }
 
+    def _is_best(self, scores: Mapping[str, Scores]) -> bool:
+        """Return whether the main score on the first dev part beats the saved model's."""
+        if not scores or not (self.output / SCORES_FILE).exists():
+            return True
+        first, metric = next(iter(scores)), self.task.main_metric
+        best = read_json(self.output / SCORES_FILE)["scores"][first][metric]
+        return bool(scores[first][metric] > best)
 
-def _has_ended(run: RunDirectory, total_steps: int) -> bool:
-    return not run.checkpoints() and any(row["step"] == total_steps for row in run.rows())
+    def _save(self, evaluation: Evaluation, step: int) -> None:
+        """Save the model, its predictions and its scores."""
+        self.kept = evaluation
+        metadata = replace(self.metadata, null_threshold=evaluation.task.null_threshold)
+        save_model(self.output / "model", self.model, metadata, _model_card(self.task, evaluation.scores))
+        for part, predictions in evaluation.predictions.items():
+            file = self.output / "predictions" / part / self.task.predictions_file
+            evaluation.task.write_predictions(self.parts[part].examples, predictions, file)
+        write_json(self.output / SCORES_FILE, {"step": step, "scores": evaluation.scores})
 
 
-def new_model(task: Task[Any, Any], config: BertConfig) -> TaskModel:
-    """The task's head on a new encoder."""
-    head = HEADS[task.head]
-    if head is ClassificationModel:
-        return ClassificationModel(config, max(len(task.labels), 1), task.problem_type)
-    if head is TokenClassificationModel:
-        return TokenClassificationModel(config, len(task.labels))
-    return head(config)  # type: ignore[call-arg]
+def _build_model(
+    task: Task[Any, Any], initial_model: InitialModel, settings: FinetuningSettings
+) -> TaskModel:
+    """Build the encoder with a new head for the task, on the run's device."""
+    torch.manual_seed(int(stream_key(settings.seed)))
+    model = _new_model(task, initial_model.config)
+    if settings.bilstm:
+        add_bilstm(model.bert, initial_model.config)
+    if initial_model.weights is not None:
+        load_weights(initial_model.weights, model, prefix="bert.")
+    model.bert.gradient_checkpointing = settings.gradient_checkpointing
+    return model.to(settings.device)
 
 
-def _learnt(inputs: Inputs, settings: FinetuningSettings) -> Any:
-    """The numbers of the examples that are learnt from: int64."""
-    chosen = permutation(inputs.examples, 0)[: settings.max_training_examples or None]
+def _new_model(task: Task[Any, Any], config: BertConfig) -> TaskModel:
+    """Build an encoder with the task's head, with random weights."""
+    match task.head:
+        case "classification":
+            return ClassificationModel(config, max(len(task.labels), 1), task.problem_type)
+        case "tagging":
+            return TokenClassificationModel(config, len(task.labels))
+        case "spans":
+            return QuestionAnsweringModel(config)
+        case "choices":
+            return MultipleChoiceModel(config)
+
+
+def _training_indices(inputs: Inputs, settings: FinetuningSettings) -> npt.NDArray[np.int64]:
+    """Return the indices of the training examples: int64 (n,), ascending."""
+    chosen = permutation(inputs.num_examples, 0)[: settings.max_training_examples or None]
     return np.sort(chosen)
 
 
 def _global_batches(
-    inputs: Inputs, settings: FinetuningSettings, steps_per_epoch: int, step: int, model: TaskModel
+    inputs: Inputs, settings: FinetuningSettings, step: int, model: TaskModel
 ) -> Iterator[GlobalBatch]:
-    """The batches from `step` on, each epoch's in an order of its own."""
-    learnt = _learnt(inputs, settings)
+    """Yield batches endlessly, starting at `step`, in a new order each epoch."""
+    indices = _training_indices(inputs, settings)
+    steps_per_epoch = _steps_per_epoch(inputs, settings)
     example_lengths = np.diff(inputs.bounds[:: inputs.group])
     per_token = isinstance(model, TokenClassificationModel)
     while True:
-        epoch, place = divmod(step, steps_per_epoch)
-        order = learnt[permutation(len(learnt), settings.seed, epoch)]
-        chosen = order[place * settings.batch_size : (place + 1) * settings.batch_size]
+        epoch, step_in_epoch = divmod(step, steps_per_epoch)
+        order = indices[permutation(len(indices), settings.seed, epoch)]
+        chosen = order[step_in_epoch * settings.batch_size : (step_in_epoch + 1) * settings.batch_size]
         bounds = np.concatenate([[0], np.cumsum(example_lengths[chosen])])
         micro_batches = [
             pack_selected(
                 inputs.input_ids,
                 inputs.token_type_ids,
                 inputs.bounds,
-                chosen[first:last],
+                chosen[start:stop],
                 None if per_token else inputs.labels,
                 token_labels=inputs.labels if per_token else None,
-                group=inputs.group,
+                group_size=inputs.group,
             )
-            for first, last in split_micro_batches(bounds, settings.micro_batch_tokens)
+            for start, stop in split_micro_batches(bounds, settings.micro_batch_tokens)
         ]
         yield GlobalBatch(micro_batches, {}, phase=0)
         step += 1
 
 
-def _is_better(task: Task[Any, Any], scores: dict[str, Scores], output: Path) -> bool:
-    """Whether the first dev part's main score beats that of the best model so far."""
-    if not scores or not (output / SCORES_FILE).exists():
-        return True
-    first = next(iter(scores))
-    best = read_json(output / SCORES_FILE)["scores"][first][task.main_metric]
-    return bool(scores[first][task.main_metric] > best)
-
-
-def encode_all(
+def encode_examples(
     task: Task[Any, Any],
-    start: InitialModel,
-    training: Any,
-    dev: Mapping[str, Any],
+    initial_model: InitialModel,
+    training_examples: Any,
+    dev_examples: Mapping[str, Any],
     settings: FinetuningSettings,
-) -> tuple[Inputs, dict[str, Part], FinetuningSettings]:
-    """What is learnt from, what judges it, and the settings with what only these and the machine can tell.
+) -> tuple[Inputs, dict[str, EncodedExamples], FinetuningSettings]:
+    """Encode all examples, and fill in settings that depend on them and the machine.
+
+    Returns:
+        The training inputs, the dev parts and the completed settings.
 
     Raises:
-        SettingsError: they do not fit the model, or there is no such device.
+        SettingsError: sequences would be longer than the model's positions, or there is no such
+            device.
     """
-    check_length(settings.max_seq_length, start.config)
-    inputs = task.encode(training, start.tokenizer, settings.max_seq_length)
+    check_length(settings.max_seq_length, initial_model.config)
+    tokenizer, max_seq_length = initial_model.tokenizer, settings.max_seq_length
+    inputs = task.encode(training_examples, tokenizer, max_seq_length)
     parts = {
-        name: Part(examples, task.encode(examples, start.tokenizer, settings.max_seq_length))
-        for name, examples in dev.items()
+        name: EncodedExamples(examples, task.encode(examples, tokenizer, max_seq_length))
+        for name, examples in dev_examples.items()
     }
-    found = {
-        "training_set": _digest([inputs]),
-        "dev_sets": _digest(part.inputs for part in parts.values()),
-        "start": _fingerprint(start),
+    fingerprints = {
+        "training_fingerprint": _hash_inputs([inputs]),
+        "dev_fingerprint": _hash_inputs(part.inputs for part in parts.values()),
+        "initial_model_fingerprint": _hash_weights(initial_model),
     }
-    return inputs, parts, settings.resolved().model_copy(update=found)
+    return inputs, parts, settings.resolved().model_copy(update=fingerprints)
 
 
-def _digest(parts: Iterable[Inputs]) -> str:
-    """The hash of all tokens and labels."""
+def _hash_inputs(parts: Iterable[Inputs]) -> str:
+    """Return a hash of all tokens and labels."""
     digest = hashlib.sha256()
     for inputs in parts:
         for values in (inputs.input_ids, inputs.bounds, inputs.labels):
@@ -322,16 +367,16 @@ def _digest(parts: Iterable[Inputs]) -> str:
     return digest.hexdigest()
 
 
-def _fingerprint(start: InitialModel) -> str:
-    """The hashes of the files that weights come from. One that is missing, loading names."""
-    if start.weights is None:
+def _hash_weights(initial_model: InitialModel) -> str:
+    """Return the hashes of the weight files, or "random" if there are none to load."""
+    if initial_model.weights is None:
         return "random"
-    files = weight_files(transformer_folder(start.weights))
-    return " ".join(sha256(file) for file in files if file.exists())
+    files = find_weight_files(find_transformer_folder(initial_model.weights))
+    return " ".join(sha256(file) for file in files if file.exists())  # loading reports a missing file
 
 
-def _card(task: Task[Any, Any], scores: dict[str, Scores]) -> str:
-    """The model directory's README.md."""
+def _model_card(task: Task[Any, Any], scores: Mapping[str, Scores]) -> str:
+    """Return the README.md of the model directory."""
     rows = [
         f"| {part} | {name} | {value:.2f} |"
         for part, part_scores in scores.items()

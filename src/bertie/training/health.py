@@ -1,7 +1,8 @@
-"""The known failures of a pre-training run, each named in one line: what is wrong, the figures, what to do.
+"""Detect known failures of a training run.
 
-All of it is a function of the corpus and of the rows of metrics.jsonl, so a resumed run finds the same.
-Thresholds stand well off every real corpus and every healthy run measured: the figures are beside them.
+Each is reported in one line: the problem, its figures and a remedy. All checks are functions of the
+corpus and of the rows of metrics.jsonl, so a resumed run reports the same. The thresholds are well
+beyond every real corpus and every healthy run measured; the comments beside them have the figures.
 """
 
 import math
@@ -15,48 +16,51 @@ import numpy as np
 
 from bertie.corpus.examples import ExampleSettings
 from bertie.corpus.sampling import ExampleStream
-from bertie.corpus.sentence_pairs import run_start
+from bertie.corpus.sentence_pairs import start_of
 from bertie.corpus.shards import Corpus, Shard
 from bertie.model.objectives import token_objective
 from bertie.text.vocabulary import Vocabulary
 
-BALANCE_EXAMPLES = 4096
-# Wikipedia, Gutenberg, Python's documentation: 0.50 to 0.60 at lengths 64 to 512, and 0.78 at 32, where one
-# sentence often fills the sequence. Documents of one sentence each: 1.0.
-MAX_LABEL_SHARE = 0.85
+LABEL_EXAMPLES = 4096
+# Wikipedia, Gutenberg and Python's documentation: 0.50 to 0.60 at lengths 64 to 512, and 0.78 at 32, where
+# one sentence often fills the sequence. Documents of one sentence each: 1.0.
+MAX_LABEL_FRACTION = 0.85
 
 SAMPLE_SENTENCES = 100_000  # in about 0.3 s
-SAMPLE_SENTENCES_OF_DOCUMENT = 1000  # so that no long one is most of the sample
-MIN_SENTENCE_TOKENS = 8  # headings and "Yes." come again in any text
+SAMPLE_SENTENCES_PER_DOCUMENT = 1000  # so that no long document makes up most of the sample
+MIN_SENTENCE_TOKENS = 8  # headings and "Yes." recur in any text
 # Python's documentation 0.044, Wikipedia 0.001, Gutenberg less.
-MAX_REPEATED_SHARE = 0.1
-# The commonest sentence: Gutenberg 0.08 of the documents ("Transcriber's note"), the others under 0.03.
-MAX_DOCUMENT_SHARE = 0.5
+MAX_REPEATED_FRACTION = 0.1
+# The most frequent sentence of Gutenberg ("Transcriber's note") is in 0.08 of its documents, those of the
+# other corpora in less than 0.03.
+MAX_DOCUMENT_FRACTION = 0.5
 MIN_DOCUMENTS = 10
 EXCERPT_CHARACTERS = 60
 
-# After warm-up healthy runs had at most 0.957 of the unigram loss (docs/decisions/small_recipes.md), one that
-# never left the plateau 0.989 at its end.
+# After warm-up, the loss of healthy runs was at most 0.957 of the unigram baseline's
+# (docs/decisions/small_recipes.md); a run that never escaped the plateau was at 0.989 after its last step.
 PLATEAU_STEPS = 500
 PLATEAU_RATIO = 0.97
 
-# The middle of so many rows is judged: a spike is no explosion.
-LEVEL_ROWS = 3
-# Healthy rows were up to 1.07 × the best before them; at rate 0.1 it is 1.5 ×, at 1.0 more than 10 ×. The
-# nat is for fine-tuning, whose losses near 0 vary by any factor, the factor for its regressions.
+# Use the median of this many rows, so that one spike does not count.
+MEDIAN_ROWS = 3
+# Rows of healthy runs were up to 1.07 × the best row before them. At learning rate 0.1 it is 1.5 ×, at 1.0
+# more than 10 ×. The absolute rise (nats) is for fine-tuning, where losses near 0 vary by any factor; the
+# factor is for regressions, where losses are large.
 LOSS_GROWTH = 1.25
 LOSS_RISE = 1.0
-# Healthy rows were up to 5 × the median before them, and none above 15. No norm is taken for less than that
-# to which Appendix A.2's code clips: a network that has learnt all has norms near 0.
+# Rows of healthy runs were up to 5 × the median before them, and none above 15. A median below the norm
+# that Appendix A.2's code clips to counts as that norm: once a network has nothing left to learn, its
+# norms are near 0.
 NORM_GROWTH = 20
 CLIPPED_NORM = 1.0
 
 
 class Finding(NamedTuple):
-    """A failure that was noticed.
+    """A detected failure.
 
-    check    names it: label_balance, duplicated_lines, unigram_plateau or exploding_gradient
-    message  one line for the user
+    check    label_balance, duplicated_lines, unigram_plateau or exploding_gradient
+    message  one line for the user: the problem, its figures and a remedy
     """
 
     check: str
@@ -66,7 +70,7 @@ class Finding(NamedTuple):
 def check_corpus(
     corpus: Corpus, settings: ExampleSettings, vocabulary: Vocabulary, seed: int
 ) -> list[Finding]:
-    """What is wrong with the corpus, judged by a sample of its sentences and its first examples."""
+    """Check the labels of the first examples, and sampled text for repetition."""
     findings = []
     if settings.pairs != "none":
         findings += _check_labels(corpus, settings, vocabulary, seed)
@@ -74,50 +78,51 @@ def check_corpus(
 
 
 class RunHealth:
-    """Watches the rows of a run's metrics.jsonl; each failure is found once in a run.
+    """Checks the rows of metrics.jsonl; reports each kind of failure once per run.
 
     Args:
-        rows: those so far, of a run that goes on.
-        warmup_steps, total_steps: the pace of the run.
+        rows: the rows so far, if the run is resumed.
+        warmup_steps, total_steps: the schedule of the run.
     """
 
     def __init__(self, rows: Sequence[dict[str, Any]], warmup_steps: int, total_steps: int) -> None:
         self._warmup_steps, self._total_steps = warmup_steps, total_steps
         self._losses: list[float] = []
         self._norms: list[float] = []
-        self._best_loss = math.inf  # the lowest level so far
-        self._found: set[str] = set()
+        self._best_loss = math.inf  # the lowest median so far
+        self._reported: set[str] = set()
         for row in rows:
             self.check(row)
 
     def check(self, row: dict[str, Any]) -> list[Finding]:
-        """What a new row shows that was not found before; rows must come in order."""
+        """Return the failures first seen in `row`; rows must come in order."""
         findings = []
         if row["kind"] == "train":
-            findings = self._check_training(row)
+            findings = self._check_explosion(row)
         elif row["kind"] == "evaluation" and "unigram_loss" in row:
             findings = self._check_plateau(row)
-        findings = [finding for finding in findings if finding.check not in self._found]
-        self._found.update(finding.check for finding in findings)
+        findings = [finding for finding in findings if finding.check not in self._reported]
+        self._reported.update(finding.check for finding in findings)
         return findings
 
-    def _check_training(self, row: dict[str, Any]) -> list[Finding]:
-        self._losses = [*self._losses, row["loss"]][-LEVEL_ROWS:]
+    def _check_explosion(self, row: dict[str, Any]) -> list[Finding]:
+        self._losses = [*self._losses, row["loss"]][-MEDIAN_ROWS:]
         self._norms.append(row["gradient_norm"])
-        loss, norm = median_low(self._losses), median_low(self._norms[-LEVEL_ROWS:])
+        loss, norm = median_low(self._losses), median_low(self._norms[-MEDIAN_ROWS:])
         usual_norm = max(median(self._norms), CLIPPED_NORM)
         best_loss = self._best_loss = min(self._best_loss, loss)
         if loss > LOSS_GROWTH * best_loss + LOSS_RISE:
-            what = f"the loss has risen from {best_loss:.2f} to {loss:.2f} (gradient norm {norm:.3g})"
+            symptom = f"the loss has risen from {best_loss:.2f} to {loss:.2f} (gradient norm {norm:.3g})"
         elif norm > NORM_GROWTH * usual_norm:
-            what = f"the gradient norm is {norm:.3g} where {usual_norm:.3g} was usual (loss {loss:.2f})"
+            symptom = f"the gradient norm is {norm:.3g}, usually it is {usual_norm:.3g} (loss {loss:.2f})"
         else:
             return []
         return [
             Finding(
                 "exploding_gradient",
-                f"the gradient explodes: at step {row['step']:,} {what}, at rate {row['learning_rate']:.2g}; "
-                f"lower optimizer.learning_rate, raise warmup_steps, or lower optimizer.max_gradient_norm",
+                f"the gradient explodes: at step {row['step']:,} {symptom}, learning rate "
+                f"{row['learning_rate']:.2g}; lower optimizer.learning_rate, lengthen the warm-up, or lower "
+                f"optimizer.max_gradient_norm",
             )
         ]
 
@@ -130,10 +135,10 @@ class RunHealth:
             Finding(
                 "unigram_plateau",
                 f"stuck at the unigram plateau: after {step:,} of {self._total_steps:,} steps the held-out "
-                f"loss is {loss:.2f}, and knowing word frequencies alone gives {unigram_loss:.2f}; "
-                f"try a first phase of much shorter sequences, a larger model.position_initializer_range, an "
+                f"loss is {loss:.2f}, and the unigram baseline has {unigram_loss:.2f}; try a first phase of "
+                f"much shorter sequences, a larger model.position_initializer_range, an "
                 f"optimizer.learning_rate 3 times lower or higher, optimizer.bias_correction or more "
-                f"warmup_steps, and see whether the vocabulary suits the text",
+                f"warmup_steps, and check that the vocabulary suits the text",
             )
         ]
 
@@ -141,19 +146,19 @@ class RunHealth:
 def _check_labels(
     corpus: Corpus, settings: ExampleSettings, vocabulary: Vocabulary, seed: int
 ) -> list[Finding]:
-    examples = ExampleStream(corpus.train, settings, vocabulary, seed).next(BALANCE_EXAMPLES)
+    examples = ExampleStream(corpus.train, settings, vocabulary, seed).next(LABEL_EXAMPLES)
     assert examples.next_sentence_labels is not None
-    share = float(np.bincount(examples.next_sentence_labels).max() / len(examples))
-    if share <= MAX_LABEL_SHARE:
+    fraction = float(np.bincount(examples.next_sentence_labels).max() / len(examples))
+    if fraction <= MAX_LABEL_FRACTION:
         return []
     counts = corpus.manifest.train
     return [
         Finding(
             "label_balance",
-            f"next-sentence labels are off balance: {share:.0%} of the pairs have the same one, where about "
-            f"half should (a document has {counts.sentences / counts.documents:.1f} sentences of "
-            f"{counts.tokens / counts.sentences:.0f} tokens on average, a sequence {settings.max_seq_length} "
-            f"tokens at most); prepare documents of several sentences, raise max_seq_length, or set "
+            f"unbalanced next-sentence labels: {fraction:.0%} of the pairs have the same label, and about "
+            f"half should (an average document has {counts.sentences / counts.documents:.1f} sentences of "
+            f"{counts.tokens / counts.sentences:.0f} tokens, a sequence up to {settings.max_seq_length} "
+            f"tokens); prepare documents of several sentences, raise max_seq_length, or set "
             f'examples.pairs = "none"',
         )
     ]
@@ -162,37 +167,37 @@ def _check_labels(
 def _check_repetition(corpus: Corpus, vocabulary: Vocabulary) -> list[Finding]:
     stride = -(-corpus.manifest.train.sentences // SAMPLE_SENTENCES)
     documents = tokens = repeated_tokens = 0
-    found_in: Counter[tuple[int, ...]] = Counter()  # in how many documents a sentence stands
+    document_counts: Counter[tuple[int, ...]] = Counter()  # sentence -> documents that contain it
     for shard in corpus.train:
         for sentences in _sample_documents(shard, stride):
             documents += 1
             tokens += sum(map(len, sentences))
             long = {tuple(sentence) for sentence in sentences if len(sentence) >= MIN_SENTENCE_TOKENS}
-            repeated_tokens += sum(len(sentence) for sentence in long if sentence in found_in)
-            found_in.update(long)
-    if not found_in:
+            repeated_tokens += sum(len(sentence) for sentence in long if sentence in document_counts)
+            document_counts.update(long)
+    if not document_counts:
         return []
-    (commonest, count), *_ = found_in.most_common(1)
-    in_most = count >= max(MIN_DOCUMENTS, MAX_DOCUMENT_SHARE * documents)
-    if repeated_tokens <= MAX_REPEATED_SHARE * tokens and not in_most:
+    (most_frequent, count), *_ = document_counts.most_common(1)
+    in_most_documents = count >= max(MIN_DOCUMENTS, MAX_DOCUMENT_FRACTION * documents)
+    if repeated_tokens <= MAX_REPEATED_FRACTION * tokens and not in_most_documents:
         return []
-    text = " ".join(vocabulary.tokens[token_id] for token_id in commonest).replace(" ##", "")
+    text = " ".join(vocabulary.tokens[token_id] for token_id in most_frequent).replace(" ##", "")
     return [
         Finding(
             "duplicated_lines",
-            f"duplicated lines: {repeated_tokens / tokens:.1%} of the text are sentences that another "
-            f"document has too (of {documents:,} looked at); {count:,} documents have "
-            f'"{text[:EXCERPT_CHARACTERS]}"; remove such lines and prepare the corpus anew',
+            f"duplicated lines: {repeated_tokens / tokens:.1%} of the text repeats sentences of other "
+            f"documents (in a sample of {documents:,}); {count:,} documents have "
+            f'"{text[:EXCERPT_CHARACTERS]}"; remove such lines and prepare the corpus again',
         )
     ]
 
 
 def _sample_documents(shard: Shard, stride: int) -> Iterator[list[list[int]]]:
-    """The ids of the sentences of every `stride`-th document."""
+    """Yield the token ids of the sentences of every `stride`-th document."""
     for document in range(0, len(shard.document_ends), stride):
-        first = run_start(shard.document_ends, document)
-        last = min(int(shard.document_ends[document]), first + SAMPLE_SENTENCES_OF_DOCUMENT)
-        start = run_start(shard.sentence_ends, first)
+        first = start_of(shard.document_ends, document)
+        last = min(int(shard.document_ends[document]), first + SAMPLE_SENTENCES_PER_DOCUMENT)
+        start = start_of(shard.sentence_ends, first)
         ends = shard.sentence_ends[first:last]
         tokens = shard.tokens[start : ends[-1]].tolist()
         yield [tokens[begin:end] for begin, end in pairwise([0, *(ends - start).tolist()])]

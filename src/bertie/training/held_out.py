@@ -1,4 +1,4 @@
-"""Held-out figures of the pre-training objectives, beside what knowing only word frequencies would give."""
+"""Evaluate pre-training on held-out documents, beside context-free baselines."""
 
 import math
 from collections.abc import Sequence
@@ -7,31 +7,82 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from bertie.base.errors import DataError
+from bertie.base.progress import Progress
+from bertie.corpus.examples import Examples
+from bertie.corpus.sampling import draw_held_out_examples
 from bertie.corpus.shards import Shard
 from bertie.model.batch import PackedBatch
-from bertie.model.heads import LanguageModel, MaskedLMModel, PreTrainingModel
 from bertie.model.objectives import TOKEN_OBJECTIVES, token_objective
+from bertie.text.vocabulary import Vocabulary
+from bertie.training.pretraining_setup import PretrainedModel, PretrainingSetup, pack_examples
 
-PretrainedModel = PreTrainingModel | MaskedLMModel | LanguageModel
+
+class HeldOut:
+    """The fixed held-out examples of each phase, and the baselines on them.
+
+    Raises:
+        DataError: the corpus has no held-out documents.
+    """
+
+    def __init__(self, setup: PretrainingSetup) -> None:
+        corpus, vocabulary = setup.corpus, setup.tokenizer.vocabulary
+        settings = self._settings = setup.settings
+        if not corpus.held_out:
+            raise DataError(
+                f"{corpus.path}: no held-out documents to evaluate the model on; prepare the corpus with a "
+                f"larger held-out fraction, or from more documents"
+            )
+        counts = unigram_counts(corpus.train, len(vocabulary))
+        self._batches: list[list[PackedBatch]] = []
+        self._baselines: list[dict[str, float]] = []
+        for phase in range(len(settings.phases)):
+            examples = draw_held_out_examples(
+                corpus.held_out,
+                settings.examples_of(phase),
+                vocabulary,
+                settings.seed,
+                settings.held_out_examples,
+            )
+            self._batches.append(pack_examples(examples, settings.micro_batch_tokens))
+            is_decoder = settings.model.is_decoder
+            labels = _text_tokens(examples, vocabulary) if is_decoder else examples.masked_labels
+            self._baselines.append(
+                unigram_baseline(counts, labels) | majority_baseline(examples.next_sentence_labels)
+            )
+
+    def evaluate(self, model: PretrainedModel, step: int, progress: Progress) -> dict[str, float]:
+        """Evaluate `model` after `step` steps, on the examples of that step's phase.
+
+        Returns:
+            The metrics of `evaluate_pretraining` and the baselines, for a row of metrics.jsonl.
+        """
+        phase = self._settings.phase_at(step - 1)
+        with self._settings.autocast():
+            metrics = evaluate_pretraining(model, self._batches[phase]) | self._baselines[phase]
+        progress.print(f"step {step:,}, held out: {format_metrics(metrics)}")
+        return metrics
+
+
+def _text_tokens(examples: Examples, vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
+    """Return all tokens but [CLS] and [SEP]: int64 (n,)."""
+    special = (vocabulary.cls_id, vocabulary.sep_id)
+    return examples.input_ids[~np.isin(examples.input_ids, special)].astype(np.int64)
 
 
 def unigram_counts(shards: Sequence[Shard], vocab_size: int) -> npt.NDArray[np.int64]:
-    """How often each id occurs: int64 (V,)."""
+    """Count the occurrences of each token id: int64 (V,)."""
     counts = np.zeros(vocab_size, dtype=np.int64)
     for shard in shards:
         counts += np.bincount(shard.tokens, minlength=vocab_size)
     return counts
 
 
-def majority_baseline(labels: npt.NDArray[np.int64] | None) -> dict[str, float]:
-    """The accuracy of always giving the commoner next-sentence label; nothing where there are no labels."""
-    return {} if labels is None else {"majority_accuracy": float(np.bincount(labels).max() / len(labels))}
-
-
 def unigram_baseline(counts: npt.NDArray[np.int64], labels: npt.NDArray[np.int64]) -> dict[str, float]:
-    """Loss (nats) and accuracy on `labels` of the best guess that ignores the context.
+    """Return the loss (nats) and accuracy on `labels` of token frequencies.
 
-    The guess is the ids' frequencies in training, one added to each count so that none is impossible.
+    The probability of a token is its frequency in training, with one added to each count, so that
+    no probability is 0. For the accuracy, the most frequent token is predicted everywhere.
     """
     probabilities = (counts + 1) / (counts.sum() + len(counts))
     return {
@@ -40,39 +91,49 @@ def unigram_baseline(counts: npt.NDArray[np.int64], labels: npt.NDArray[np.int64
     }
 
 
+def majority_baseline(labels: npt.NDArray[np.int64] | None) -> dict[str, float]:
+    """Return the accuracy of the majority class; an empty dict without labels."""
+    return {} if labels is None else {"majority_accuracy": float(np.bincount(labels).max() / len(labels))}
+
+
 @torch.inference_mode()
 def evaluate_pretraining(model: PretrainedModel, batches: Sequence[PackedBatch]) -> dict[str, float]:
-    """Loss and accuracy of each objective over `batches`, and the words' perplexity (Section 5.2)."""
+    """Compute loss and accuracy of each objective, and perplexity (Section 5.2).
+
+    Returns:
+        `NAME_loss` (nats), `NAME_accuracy` and `NAME_targets` for each objective, and the
+        `perplexity` of the predicted tokens.
+    """
     device = next(model.parameters()).device
     sums: dict[str, list[float]] = {}
     for batch in batches:
-        for name, objective in model.losses(batch.to(device)).items():
+        for name, objective in model.compute_losses(batch.to(device)).items():
             total = sums.setdefault(name, [0.0, 0, 0])
-            assert objective.correct is not None
+            assert objective.num_correct is not None
             total[0] += objective.loss_sum.item()
-            total[1] += objective.correct.item()
-            total[2] += objective.targets
-    figures = {}
+            total[1] += objective.num_correct.item()
+            total[2] += objective.num_targets
+    metrics = {}
     for name, (loss, correct, targets) in sums.items():
-        figures[f"{name}_loss"] = loss / targets
-        figures[f"{name}_accuracy"] = correct / targets
-        figures[f"{name}_targets"] = targets
-    figures["perplexity"] = math.exp(min(figures[f"{token_objective(figures)}_loss"], 100.0))
-    return figures
+        metrics[f"{name}_loss"] = loss / targets
+        metrics[f"{name}_accuracy"] = correct / targets
+        metrics[f"{name}_targets"] = targets
+    metrics["perplexity"] = math.exp(min(metrics[f"{token_objective(metrics)}_loss"], 100.0))
+    return metrics
 
 
-def format_metrics(figures: dict[str, float]) -> str:
-    """The held-out figures in words, each beside what knows no context."""
-    objective = token_objective(figures)
-    format_metrics = (
-        f"loss {figures[f'{objective}_loss']:.2f} (word frequencies {figures['unigram_loss']:.2f}), "
-        f"perplexity {figures['perplexity']:,.0f}, "
-        f"{TOKEN_OBJECTIVES[objective]} {figures[f'{objective}_accuracy']:.1%} "
-        f"(commonest {figures['unigram_accuracy']:.1%})"
+def format_metrics(metrics: dict[str, float]) -> str:
+    """Format held-out metrics in one line, each beside its baseline."""
+    objective = token_objective(metrics)
+    line = (
+        f"loss {metrics[f'{objective}_loss']:.2f} (unigram baseline {metrics['unigram_loss']:.2f}), "
+        f"perplexity {metrics['perplexity']:,.0f}, "
+        f"{TOKEN_OBJECTIVES[objective]} {metrics[f'{objective}_accuracy']:.1%} "
+        f"(majority baseline {metrics['unigram_accuracy']:.1%})"
     )
-    if "next_sentence_accuracy" in figures:
-        format_metrics += (
-            f", next sentence {figures['next_sentence_accuracy']:.1%} "
-            f"(commoner label {figures['majority_accuracy']:.1%})"
+    if "next_sentence_accuracy" in metrics:
+        line += (
+            f", next-sentence accuracy {metrics['next_sentence_accuracy']:.1%} "
+            f"(majority baseline {metrics['majority_accuracy']:.1%})"
         )
-    return format_metrics
+    return line

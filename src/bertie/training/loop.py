@@ -1,4 +1,4 @@
-"""The loop that pre-trains and fine-tunes."""
+"""The training loop of pre-training and fine-tuning."""
 
 import math
 import time
@@ -24,11 +24,11 @@ from bertie.training.signals import Stopped, stop_on_signal
 
 
 class GlobalBatch(NamedTuple):
-    """What one step learns from.
+    """The examples of one step.
 
-    micro_batches  it in parts that fit in memory
-    cursor         where the data stands after it
-    phase          which phase of the run it belongs to
+    micro_batches  the examples, in parts that fit in memory
+    cursor         position in the data after this batch, for TrainState
+    phase          index of the phase of the run
     """
 
     micro_batches: list[PackedBatch]
@@ -37,12 +37,16 @@ class GlobalBatch(NamedTuple):
 
     @property
     def num_tokens(self) -> int:
-        """The number of tokens in all micro-batches."""
+        """Number of tokens in all micro-batches."""
         return sum(micro_batch.num_tokens for micro_batch in self.micro_batches)
 
 
 class LoopSchedule(NamedTuple):
-    """When things happen, in steps. All happen at the end too; with `save_every` 0 only a stop saves."""
+    """The length of a run and its periodic work, in steps.
+
+    Logging, evaluation and saving also happen after the last step. With an `_every` of 0, logging
+    and evaluation happen only then, and checkpoints are written only when a signal stops the run.
+    """
 
     total_steps: int
     warmup_steps: int
@@ -68,15 +72,32 @@ def train(
     ranks: Ranks,
     autocast: torch.autocast,
 ) -> None:
-    """Train `model` until `schedule.total_steps`, going on from `state`.
+    """Train `model` from `state.step` until `schedule.total_steps`.
 
-    Losses are divided by the number of targets in the whole global batch, so cutting it into micro-batches,
-    and dealing those to ranks, changes nothing. Dropout is a function of (seed, step, rank). Rows go to
-    metrics.jsonl.
+    Losses are divided by the number of targets in the whole global batch, so the results do not
+    depend on how the batch is split into micro-batches, nor on how these are dealt to ranks.
+    Dropout is a function of (seed, step, rank).
+
+    Args:
+        model: the model, on its device; the sum of its `compute_losses` is minimized.
+        batches: the global batches from `state.step` on; the same on every rank.
+        optimizer: from `build_optimizer`.
+        learning_rate: the peak of the schedule.
+        max_gradient_norm: gradients are clipped to this norm, taken over all parameters.
+        schedule: when the loop ends, logs, evaluates and saves.
+        seed: seed of dropout.
+        state: updated in place after each step.
+        run: receives checkpoints, and in metrics.jsonl the rows of kind train, evaluation and
+            warning.
+        evaluate: returns the metrics of an evaluation row; called on the main process, in eval
+            mode.
+        progress: shows the figures of the last row.
+        ranks: processes that train together.
+        autocast: context of the forward passes.
 
     Raises:
-        Stopped: a signal came; the run is saved.
-        BertieError: the loss is not finite.
+        Stopped: a signal stopped the run; a checkpoint is saved.
+        BertieError: the gradient is not finite.
     """
     device = next(model.parameters()).device
     health = RunHealth(run.rows(), schedule.warmup_steps, schedule.total_steps)
@@ -84,7 +105,7 @@ def train(
     def log(row: dict[str, Any]) -> None:
         run.log(row)
         for finding in health.check(row):
-            progress.say(f"warning: {finding.message}")
+            progress.print(f"warning: {finding.message}")
             run.log({"kind": "warning", "step": row["step"], **finding._asdict()})
 
     with stop_on_signal() as stop:
@@ -105,7 +126,7 @@ def train(
             ranks.sum_gradients(model)
             gradient_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_gradient_norm).item()
             if not math.isfinite(gradient_norm):
-                raise BertieError(_not_finite(state.step, run))
+                raise BertieError(_not_finite_message(state.step, run))
             optimizer.step()
             optimizer.zero_grad()
 
@@ -123,36 +144,41 @@ def train(
             state.window_seconds += time.perf_counter() - started
 
             last = state.step == schedule.total_steps
-            if last or _due(state.step, schedule.log_every):
+            if last or _is_due(state.step, schedule.log_every):
                 row = {"kind": "train", "step": state.step, "phase": batch.phase, "learning_rate": rate}
                 row |= _close_window(state)
                 log(row)
-                progress.update(state.step, _shown(row))
+                progress.update(state.step, _progress_figures(row))
             progress.update(state.step)
-            if ranks.is_main and (last or _due(state.step, schedule.evaluate_every)):
+            if ranks.is_main and (last or _is_due(state.step, schedule.evaluate_every)):
                 model.eval()
                 log({"kind": "evaluation", "step": state.step, "phase": batch.phase, **evaluate()})
-            signal_number = ranks.any(stop.number, device)
-            if signal_number or (last and schedule.save_every) or _due(state.step, schedule.save_every):
+            signal_number = ranks.max(stop.number, device)
+            if signal_number or (last and schedule.save_every) or _is_due(state.step, schedule.save_every):
                 run.save(state, model, optimizer, schedule.save_every, schedule.keep_checkpoints)
             if signal_number:
-                raise Stopped(signal_number)
+                raise Stopped(signal_number, run.path)
 
 
 def _backward(
     model: Model, micro_batches: list[PackedBatch], targets: dict[str, int], autocast: torch.autocast
 ) -> torch.Tensor:
-    """Add the gradients of some micro-batches; the sums of loss and correct for each objective, (…, 2)."""
+    """Add the gradients of `micro_batches` to the parameters.
+
+    Returns:
+        For each objective the sum of losses, and the number of targets predicted correctly (nan if
+        the objective does not count them): float64 (objectives, 2).
+    """
     device = next(model.parameters()).device
     sums = torch.zeros(len(targets), 2, dtype=torch.float64, device=device)
     for micro_batch in micro_batches:
         with autocast:
-            losses = model.losses(micro_batch.to(device))
+            losses = model.compute_losses(micro_batch.to(device))
         terms = [objective.loss_sum / targets[name] for name, objective in losses.items()]
         torch.autograd.backward(torch.stack(terms).sum())
         for total, name in zip(sums, targets, strict=True):
             total[0] += losses[name].loss_sum.detach()
-            correct = losses[name].correct
+            correct = losses[name].num_correct
             total[1] += math.nan if correct is None else correct
     return sums
 
@@ -160,38 +186,40 @@ def _backward(
 def split_micro_batches(
     bounds: npt.NDArray[np.int64], micro_batch_tokens: int, multiple: int = 1
 ) -> list[tuple[int, int]]:
-    """Cut sequences, in order, into micro-batches of nearly as many tokens each.
+    """Split sequences, in order, into micro-batches of about equal token counts.
 
     Args:
-        bounds: int64 (N+1,), cuts the tokens into sequences.
-        micro_batch_tokens: about so many at most, or one sequence alone.
-        multiple: the number of micro-batches is a multiple of it, so that as many ranks have the same work.
+        bounds: bounds of the sequences in the tokens, int64 (N+1,).
+        micro_batch_tokens: about how many tokens a micro-batch has at most, unless it is one long
+            sequence.
+        multiple: make the number of micro-batches a multiple of it, so that this many ranks have
+            equal work. Sequences longer than a micro-batch may prevent that.
 
     Returns:
-        For each micro-batch its first sequence, and the one behind its last.
+        The (start, stop) sequence indices of each micro-batch.
     """
     tokens = bounds[-1] - bounds[0]
     count = -(-tokens // (micro_batch_tokens * multiple)) * multiple
-    shares = bounds[0] + tokens * np.arange(count + 1) // count
-    cuts = np.unique(np.searchsorted(bounds, shares))  # one long sequence may fill several shares
+    targets = bounds[0] + tokens * np.arange(count + 1) // count
+    cuts = np.unique(np.searchsorted(bounds, targets))  # several targets may be in one long sequence
     return list(pairwise(cuts.tolist()))
 
 
-def _due(step: int, every: int) -> bool:
+def _is_due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
 
 
 def _global_targets(model: Model, batch: GlobalBatch) -> dict[str, int]:
-    """How many targets each objective has in the whole global batch; 1 where it has none, and no loss."""
+    """Count each objective's targets in the global batch; at least 1, to divide by."""
     totals: dict[str, int] = {}
     for micro_batch in batch.micro_batches:
-        for name, count in model.target_counts(micro_batch).items():
+        for name, count in model.count_targets(micro_batch).items():
             totals[name] = totals.get(name, 0) + count
     return {name: max(count, 1) for name, count in totals.items()}
 
 
 def _close_window(state: TrainState) -> dict[str, Any]:
-    """The figures since the last row; the window begins anew."""
+    """Return the metrics since the last row, and reset the sums of `state`."""
     state.seconds += state.window_seconds
     row: dict[str, Any] = {"tokens": state.tokens, "examples": state.examples, "loss": 0.0}
     for name, (loss, correct, targets) in state.window.items():
@@ -207,21 +235,23 @@ def _close_window(state: TrainState) -> dict[str, Any]:
     return row
 
 
-SHOWN = {
+PROGRESS_LABELS = {
     "loss": "loss",
-    **{f"{objective}_accuracy": words for objective, words in TOKEN_OBJECTIVES.items()},
-    "next_sentence_accuracy": "next sentence",
+    **{f"{objective}_accuracy": label for objective, label in TOKEN_OBJECTIVES.items()},
+    "next_sentence_accuracy": "next-sentence accuracy",
 }
 
 
-def _shown(row: dict[str, Any]) -> dict[str, str | float]:
-    """The figures of a row that the live display has room for."""
-    shown: dict[str, str | float] = {label: f"{row[key]:.2f}" for key, label in SHOWN.items() if key in row}
-    shown["tokens/s"] = f"{row['tokens_per_second']:,.0f}"
-    return shown
+def _progress_figures(row: dict[str, Any]) -> dict[str, str | float]:
+    """Select and format the metrics of a row that fit into the progress line."""
+    figures: dict[str, str | float] = {
+        label: f"{row[key]:.2f}" for key, label in PROGRESS_LABELS.items() if key in row
+    }
+    figures["tokens/s"] = f"{row['tokens_per_second']:,.0f}"
+    return figures
 
 
-def _not_finite(step: int, run: RunDirectory) -> str:
-    saved = run.checkpoints()
-    kept = f"the last checkpoint is {saved[-1]}" if saved else "there is no checkpoint yet"
-    return f"the gradient at step {step} is not finite; {kept}; lower optimizer.learning_rate"
+def _not_finite_message(step: int, run: RunDirectory) -> str:
+    checkpoints = run.checkpoints()
+    newest = f"the last checkpoint is {checkpoints[-1]}" if checkpoints else "there is no checkpoint yet"
+    return f"the gradient at step {step} is not finite; {newest}; lower optimizer.learning_rate"

@@ -1,4 +1,4 @@
-"""AdamW as the paper's code has it, and as torch has it; LAMB for very large batches."""
+"""AdamW, with and without bias correction, and LAMB for very large batches."""
 
 from typing import Any, Literal
 
@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from bertie.base.settings import Settings
-from bertie.model.formats.weight_names import their_names
+from bertie.model.formats.weight_names import hugging_face_names
 
 
 class OptimizerSettings(Settings):
-    """Appendix A.2 and google-research/bert optimization.py:59-74."""
+    """Optimizer settings; defaults from Appendix A.2 and optimization.py:59-74."""
 
     name: Literal["adamw", "lamb"] = "adamw"
     learning_rate: float = pydantic.Field(1e-4, gt=0)
@@ -19,29 +19,33 @@ class OptimizerSettings(Settings):
     beta2: float = pydantic.Field(0.999, ge=0, lt=1)
     epsilon: float = pydantic.Field(1e-6, gt=0)
     weight_decay: float = pydantic.Field(0.01, ge=0)
-    # The paper's code forgot it (google-research/bert issue 153). Warm-up makes up for it in pre-training;
-    # fine-tuning on few examples needs it (Zhang et al., arXiv:2006.05987).
+    # The paper's code has none (google-research/bert issue 153). Warm-up compensates in pre-training, but
+    # fine-tuning on few examples needs the correction (Zhang et al., arXiv:2006.05987).
     bias_correction: bool = False
-    max_gradient_norm: float = pydantic.Field(1.0, gt=0)  # with inf none is clipped
+    max_gradient_norm: float = pydantic.Field(1.0, gt=0)  # inf turns clipping off
 
 
-# Adam corrects its moments by 1 - β^step. With so large a step the correction is exactly 1, which is
-# Adam without it; and a float32 of this size does not change when 1 is added.
+# Adam divides its moments by 1 - β^step. At this step the divisor is exactly 1, so nothing is corrected, and
+# adding 1 does not change a float32 of this size.
 UNCORRECTED_STEP = 1e9
 
 
-def decayed(name: str) -> bool:
-    """Whether a weight decays: all but biases and norms, so embeddings too (optimization.py:65)."""
+def has_weight_decay(name: str) -> bool:
+    """Return whether a parameter decays: not biases and norms (optimization.py:65)."""
     return not ("norm" in name or "bias" in name)
 
 
 def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """The optimizer of the settings; each parameter has a group, and a state of step and two moments."""
+    """Build the optimizer for all parameters of `model`.
+
+    Each parameter has its own parameter group, and its state (`step`, `exp_avg`, `exp_avg_sq`)
+    exists before the first step, so that a checkpoint can be loaded into it.
+    """
     groups: list[dict[str, Any]] = [
-        {"params": [parameter], "weight_decay": settings.weight_decay if decayed(name) else 0.0}
+        {"params": [parameter], "weight_decay": settings.weight_decay if has_weight_decay(name) else 0.0}
         for name, parameter in model.named_parameters()
     ]
-    hyper: dict[str, Any] = {
+    hyperparameters: dict[str, Any] = {
         "lr": settings.learning_rate,
         "betas": (settings.beta1, settings.beta2),
         "eps": settings.epsilon,
@@ -49,10 +53,10 @@ def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.opti
     optimizer: torch.optim.Optimizer
     if settings.name == "lamb":
         for group, (name, _) in zip(groups, model.named_parameters(), strict=True):
-            group["matrices"] = len(their_names(name))
-        optimizer = Lamb(groups, hyper)
+            group["matrices"] = len(hugging_face_names(name))
+        optimizer = Lamb(groups, hyperparameters)
     else:
-        optimizer = torch.optim.AdamW(groups, **hyper, fused=True)
+        optimizer = torch.optim.AdamW(groups, **hyperparameters, fused=True)
     first_step = 0.0 if settings.bias_correction else UNCORRECTED_STEP
     for parameter in model.parameters():
         optimizer.state[parameter] = {
@@ -64,24 +68,22 @@ def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.opti
 
 
 class Lamb(torch.optim.Optimizer):
-    """LAMB (You et al., arXiv:1904.00962, Algorithm 2): Adam's update, scaled to the norm of each matrix.
+    """LAMB (You et al., arXiv:1904.00962, Algorithm 2).
 
-    A group holds one parameter; `matrices` says how many stand in it one above the other (queries, keys and
-    values are three), each with a trust ratio of its own. What does not decay is not scaled either, as in
-    NVIDIA's FusedLAMB.
+    Adam's update, scaled by a trust ratio for each matrix. A group holds one parameter. Its key
+    `matrices` is the number of matrices stacked in the parameter along the first dimension (three
+    for queries, keys and values); each has its own trust ratio. Parameters without weight decay are
+    not scaled, as in NVIDIA's FusedLAMB.
     """
-
-    def __init__(self, groups: list[dict[str, Any]], hyper: dict[str, Any]) -> None:
-        super().__init__(groups, hyper)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """One update of every parameter from its gradient."""
+        """Update every parameter from its gradient."""
         for group in self.param_groups:
             (parameter,) = group["params"]
             state, (beta1, beta2) = self.state[parameter], group["betas"]
             state["step"] += 1
-            step = state["step"].double()  # 1 - 0.999^step has few digits left in float32
+            step = state["step"].double()  # in float32, 1 - 0.999^step has few significant digits
             state["exp_avg"].lerp_(parameter.grad, 1 - beta1)
             state["exp_avg_sq"].mul_(beta2).addcmul_(parameter.grad, parameter.grad, value=1 - beta2)
             mean = state["exp_avg"] / (1 - beta1**step)

@@ -1,4 +1,4 @@
-"""What a run will take, said before it starts: steps, tokens, memory, time, measured on its own model."""
+"""Estimate the cost of a pre-training run: steps, tokens, memory and time."""
 
 import os
 import time
@@ -11,41 +11,34 @@ from torch import Tensor
 
 from bertie.model.batch import PackedBatch
 from bertie.model.heads import Model
+from bertie.training.checkpoints import RunDirectory, check_run
+from bertie.training.distributed import Ranks
+from bertie.training.held_out import HeldOut
+from bertie.training.pretraining_settings import MAY_CHANGE, PretrainingSettings
+from bertie.training.pretraining_setup import PretrainedModel, PretrainingSetup, pack_range
 
-PROBE_SECONDS = 0.5  # a batch that takes this long is large enough to tell the speed of a larger one
+BATCH_GROWTH = 4  # measure batches of 1, 4, 16, … sequences
+MIN_BATCH_SECONDS = 0.5  # a batch that takes this long predicts the speed of larger ones
 FLOAT_BYTES = 4
-# What is kept for the backward pass, with that pass's own temporaries and the gaps an allocator leaves: 1.5
-# to 1.8 of what is kept, by the peak of whole runs of 4 × 256 at 128 and 512 on a CPU.
-WITH_TEMPORARIES = 1.7
-EVALUATION_SHARE = 1 / 3  # a forward pass beside forward and backward
-
-
-class PhaseWork(NamedTuple):
-    """A phase of the run, and a sample of it.
-
-    steps             how many
-    batch_size        sequences in a step
-    batches           a sample of its sequences in packed batches, each larger than the one before
-    evaluated_tokens  tokens of all evaluations in this phase
-    """
-
-    steps: int
-    batch_size: int
-    batches: Sequence[PackedBatch]
-    evaluated_tokens: int
+# Memory of the activations as a multiple of those kept for the backward pass: it includes temporaries of
+# that pass, and gaps left by the allocator. The peaks of whole runs of 4 × 256 at lengths 128 and 512 on a
+# CPU were 1.5 to 1.8.
+ACTIVATION_OVERHEAD = 1.7
+EVALUATION_COST = 1 / 3  # a forward pass, relative to forward and backward
 
 
 class Plan(NamedTuple):
-    """What a run will take.
+    """The estimated cost of a run.
 
     steps         of all phases
     sequences     of all steps
-    tokens        of all steps, padding not counted: there is none
-    parameters    numbers in the model
-    memory_bytes  at the most: weights, gradients, moments, activations, and on a CPU the program itself
+    tokens        of all steps; there is no padding to count
+    parameters    of the model
+    memory_bytes  peak: weights, gradients, moments, activations; on a CPU also the memory that the
+                  process already holds
     seconds       of training and evaluation
-    device        where
-    device_bytes  the memory that there is
+    device        where the run computes
+    device_bytes  memory of the device
     """
 
     steps: int
@@ -58,65 +51,135 @@ class Plan(NamedTuple):
     device_bytes: int
 
     def __str__(self) -> str:
-        too_much = (
-            f"; that is more than the {_rounded(self.device_bytes)}B there are: lower micro_batch_tokens, "
-            f"or set gradient_checkpointing=true"
+        warning = (
+            f"; that is more than the {_format_number(self.device_bytes)}B of this device: lower "
+            f"micro_batch_tokens, or set gradient_checkpointing=true"
         )
         return (
-            f"{self.steps:,} steps, {self.sequences:,} sequences, about {_rounded(self.tokens)} tokens; "
-            f"{_rounded(self.parameters)} parameters; about {_rounded(self.memory_bytes)}B of memory and "
-            f"{_spoken(self.seconds)} on {self.device} ({self.tokens / self.seconds:,.0f} tokens/s)"
-            f"{too_much if self.memory_bytes > self.device_bytes else ''}"
+            f"{self.steps:,} steps, {self.sequences:,} sequences, about {_format_number(self.tokens)} "
+            f"tokens; {_format_number(self.parameters)} parameters; about "
+            f"{_format_number(self.memory_bytes)}B of memory and {_format_duration(self.seconds)} "
+            f"on {self.device} ({self.tokens / self.seconds:,.0f} tokens/s)"
+            f"{warning if self.memory_bytes > self.device_bytes else ''}"
         )
 
 
-def make_plan(
-    model: Model, phases: Sequence[PhaseWork], micro_batch_tokens: int, ranks: int, autocast: torch.autocast
+class PhaseSample(NamedTuple):
+    """The size of a phase, and batches to measure it on.
+
+    steps              of the phase
+    batch_size         sequences per step
+    batches            packed batches of its sequences, each larger than the one before
+    evaluation_tokens  tokens of all evaluations in the phase
+    """
+
+    steps: int
+    batch_size: int
+    batches: Sequence[PackedBatch]
+    evaluation_tokens: int
+
+
+def plan_pretraining(
+    settings: PretrainingSettings,
+    corpus_path: Path,
+    output: Path,
+    *,
+    init: Path | None = None,
+    resume: bool = False,
 ) -> Plan:
-    """Measure `model` on each phase's sample. Its weights stay as they are."""
+    """Estimate the cost of `pretrain` with the same arguments; write nothing.
+
+    Raises the errors that `pretrain` would raise before training, but does not verify the corpus's
+    files.
+    """
+    setup = PretrainingSetup.load(settings, corpus_path)
+    check_run(RunDirectory(output), setup.settings, resume, MAY_CHANGE)
+    model = setup.build_model(init, Ranks())
+    HeldOut(setup)  # for its errors
+    return measure_plan(model, setup, Ranks())
+
+
+def measure_plan(model: PretrainedModel, setup: PretrainingSetup, ranks: Ranks) -> Plan:
+    """Estimate the cost of a run by measuring `model` on its first examples.
+
+    The weights of `model` do not change.
+    """
+    settings = setup.settings
+    samples = [_sample_phase(setup, phase) for phase in range(len(settings.phases))]
+    return _estimate(model, samples, settings.micro_batch_tokens, ranks.world_size, settings.autocast())
+
+
+def _sample_phase(setup: PretrainingSetup, phase: int) -> PhaseSample:
+    """Pack the first examples of a phase in batches that grow up to a micro-batch."""
+    settings = setup.settings
+    steps = settings.phases[phase].steps
+    examples = setup.example_stream(phase).next(settings.batch_size)
+    batches, size = [pack_range(examples, 0, 1)], BATCH_GROWTH
+    while size <= len(examples) and examples.bounds[size] <= settings.micro_batch_tokens:
+        batches.append(pack_range(examples, 0, size))
+        size *= BATCH_GROWTH
+    evaluations = 1 + (steps // settings.evaluate_every if settings.evaluate_every else 0)
+    mean_length = examples.bounds[-1] / len(examples)
+    evaluation_tokens = round(evaluations * settings.held_out_examples * mean_length)
+    return PhaseSample(steps, settings.batch_size, batches, evaluation_tokens)
+
+
+def _estimate(
+    model: Model,
+    samples: Sequence[PhaseSample],
+    micro_batch_tokens: int,
+    world_size: int,
+    autocast: torch.autocast,
+) -> Plan:
     device = next(model.parameters()).device
-    resident = _resident_bytes()
+    resident_bytes = _resident_bytes()
     steps = sequences = tokens = 0
     seconds, activation_bytes = 0.0, 0.0
-    for phase in phases:
-        batch = phase.batches[-1]
-        phase_tokens = phase.steps * phase.batch_size * batch.num_tokens / len(batch)
-        seconds_per_token, bytes_per_token = _probe(model, phase.batches, device, autocast)
-        step_tokens = phase.batch_size * batch.num_tokens / len(batch) / ranks
+    for sample in samples:
+        batch = sample.batches[-1]
+        phase_tokens = sample.steps * sample.batch_size * batch.num_tokens / len(batch)
+        seconds_per_token, bytes_per_token = _measure(model, sample.batches, device, autocast)
+        step_tokens = sample.batch_size * batch.num_tokens / len(batch) / world_size
         activation_bytes = max(activation_bytes, bytes_per_token * min(micro_batch_tokens, step_tokens))
-        seconds += seconds_per_token * (phase_tokens / ranks + EVALUATION_SHARE * phase.evaluated_tokens)
-        steps += phase.steps
-        sequences += phase.steps * phase.batch_size
+        seconds += seconds_per_token * (
+            phase_tokens / world_size + EVALUATION_COST * sample.evaluation_tokens
+        )
+        steps += sample.steps
+        sequences += sample.steps * sample.batch_size
         tokens += round(phase_tokens)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     # Weights, gradients and two moments.
-    memory_bytes = 4 * FLOAT_BYTES * parameters + round(WITH_TEMPORARIES * activation_bytes)
+    memory_bytes = 4 * FLOAT_BYTES * parameters + round(ACTIVATION_OVERHEAD * activation_bytes)
     if device.type == "cuda":
         device_bytes = torch.cuda.get_device_properties(device).total_memory
     else:
         device_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        memory_bytes += resident
+        memory_bytes += resident_bytes
     return Plan(steps, sequences, tokens, parameters, memory_bytes, seconds, str(device), device_bytes)
 
 
-def _probe(
+def _measure(
     model: Model, batches: Sequence[PackedBatch], device: torch.device, autocast: torch.autocast
 ) -> tuple[float, float]:
-    """Seconds, and bytes kept for the backward pass, for each token of forward and backward."""
-    weights = {parameter.data_ptr() for parameter in model.parameters()}
-    kept: dict[int, int] = {}
+    """Measure forward and backward passes on growing batches.
 
-    def keep(tensor: Tensor) -> Tensor:
+    Returns:
+        Seconds, and bytes kept for the backward pass, both per token.
+    """
+    weights = {parameter.data_ptr() for parameter in model.parameters()}
+    saved_bytes: dict[int, int] = {}  # by address, for a storage may be saved several times
+
+    def record(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = storage.nbytes()
+            saved_bytes[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    def step(batch: PackedBatch) -> float:
-        kept.clear()
+    def time_step(batch: PackedBatch) -> float:
+        saved_bytes.clear()
         started = time.perf_counter()
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), autocast:
-            losses = model.losses(batch.to(device))
+        with torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor), autocast:
+            losses = model.compute_losses(batch.to(device))
         torch.autograd.backward(torch.stack([objective.loss_sum for objective in losses.values()]).sum())
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -125,29 +188,29 @@ def _probe(
 
     model.train()
     for batch in batches:
-        seconds = step(batch)
-        if seconds > PROBE_SECONDS:  # the first time, threads and caches are cold
-            seconds = min(seconds, step(batch))
-        if seconds > PROBE_SECONDS:
+        seconds = time_step(batch)
+        if seconds > MIN_BATCH_SECONDS:  # it may only be slow because threads and caches are cold
+            seconds = min(seconds, time_step(batch))
+        if seconds > MIN_BATCH_SECONDS:
             break
-    return seconds / batch.num_tokens, sum(kept.values()) / batch.num_tokens
+    return seconds / batch.num_tokens, sum(saved_bytes.values()) / batch.num_tokens
 
 
 def _resident_bytes() -> int:
-    """What this process holds in memory now."""
+    """Return how much memory this process holds now."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def _spoken(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     if seconds < 90:
         return "a minute"
     return f"{seconds / 3600:,.1f} hours" if seconds >= 5400 else f"{seconds / 60:.0f} minutes"
 
 
-def _rounded(number: float) -> str:
-    """`5.4 M`: three digits."""
-    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+def _format_number(number: float) -> str:
+    """Format a number with three digits and a prefix for its unit: `5.4 M`."""
+    for prefix, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if number >= size:
-            return f"{number / size:.3g} {unit}"
+            return f"{number / size:.3g} {prefix}"
     return f"{number:.0f} "

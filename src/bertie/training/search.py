@@ -1,10 +1,11 @@
-"""Appendix A.3's exhaustive search: every batch size, learning rate and number of epochs, chosen on dev."""
+"""Exhaustive search (Appendix A.3): fine-tune over a grid, and choose on dev."""
 
 import itertools
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pydantic
@@ -13,39 +14,51 @@ from bertie.base.files import atomic_directory, read_json, write_json
 from bertie.base.settings import Settings, write_toml
 from bertie.tasks.task import Scores, Task
 from bertie.training.checkpoints import RunDirectory, check_run
-from bertie.training.finetuning import MAY_CHANGE, FinetuningSettings, InitialModel, encode_all, finetune
+from bertie.training.finetuning import (
+    MAY_CHANGE,
+    FinetuningSettings,
+    InitialModel,
+    encode_examples,
+    finetune,
+)
 
-# Each axis by the setting of fine-tuning that it stands for.
+# The axes of the grid: setting of fine-tuning -> setting of the search.
 GRID = {
     "batch_size": "batch_sizes",
     "optimizer.learning_rate": "learning_rates",
     "epochs": "epochs",
     "seed": "restarts",
 }
-# What may be another when a search goes on, for it can be widened; and what may in fine-tuning.
-WIDENED = {*GRID.values(), *(f"finetuning.{key}" for key in MAY_CHANGE)}
+# Settings that may change when a search resumes: the grid, and those that may change in fine-tuning.
+SEARCH_MAY_CHANGE = {*GRID.values(), *(f"finetuning.{key}" for key in MAY_CHANGE)}
 
-RESULT_FILE = "result.json"  # of a run that has ended: its scores
+RESULT_FILE = "result.json"  # scores of a complete run
+TRIALS_FOLDER, FORMER_TRIALS_FOLDER = "trials", "cells"
 
 
 class SearchSettings(Settings):
-    """The grid of Appendix A.3; for GLUE, Section 4.1 has another."""
+    """Settings of a search; the default grid comes from Appendix A.3."""
 
     batch_sizes: tuple[int, ...] = pydantic.Field((16, 32), min_length=1)
     learning_rates: tuple[float, ...] = pydantic.Field((5e-5, 3e-5, 2e-5), min_length=1)
     epochs: tuple[int, ...] = pydantic.Field((2, 3, 4), min_length=1)
-    restarts: int = pydantic.Field(1, gt=0)  # each with a seed of its own
-    training_set: str = ""  # hashes, filled in at the start, as those of fine-tuning
-    dev_sets: str = ""
-    finetuning: FinetuningSettings = FinetuningSettings()  # what the grid leaves open
+    restarts: int = pydantic.Field(1, gt=0)  # runs of each trial, with the seeds 0, 1, …
+    training_fingerprint: str = ""  # as in FinetuningSettings
+    dev_fingerprint: str = ""
+    finetuning: FinetuningSettings = FinetuningSettings()  # all settings that are not in the grid
+
+    renamed: ClassVar[Mapping[str, str]] = {
+        "training_set": "training_fingerprint",
+        "dev_sets": "dev_fingerprint",
+    }
 
 
 class Trial(NamedTuple):
-    """A place of the grid, and the runs it took.
+    """A combination of settings, with one run per restart.
 
-    batch_size, learning_rate, epochs  its settings
-    runs                               a directory for each restart
-    scores                             the main score of each on the first dev part, in percent
+    batch_size, learning_rate, epochs  the settings
+    runs                               directory of each run
+    scores                             main score of each run on the first dev part, in percent
     """
 
     batch_size: int
@@ -56,108 +69,145 @@ class Trial(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """Of the restarts."""
+        """Mean score of the restarts."""
         return float(np.mean(self.scores))
 
     @property
     def std(self) -> float:
-        """Of the restarts, as of a sample; 0 where there is one."""
+        """Sample standard deviation over the restarts; 0 for a single one."""
         return float(np.std(self.scores, ddof=1)) if len(self.scores) > 1 else 0.0
 
 
 class Search(NamedTuple):
-    """A finished search: all cells, and the one of the highest mean."""
+    """The result of a search: all trials, and the one with the highest mean score."""
 
-    cells: list[Trial]
+    trials: list[Trial]
     chosen: Trial
 
 
 def search(
     task: Task[Any, Any],
-    start: InitialModel,
-    training: Any,
-    dev: Mapping[str, Any],
+    initial_model: InitialModel,
+    training_examples: Any,
+    dev_examples: Mapping[str, Any],
     settings: SearchSettings,
     output: Path,
+    *,
+    silent: bool = False,
 ) -> Search:
-    """Fine-tune for each cell and restart; `output`/model is the best run of the best cell.
+    """Fine-tune with every combination of the grid; choose the best one on dev.
 
-    A run that has ended is not repeated, and one that was killed goes on where it was: the same command,
-    given again, finishes the search. Of the other cells, scores and predictions are kept, not the models:
-    where a changed grid makes another run the best, that one is done again.
+    The best run of the chosen trial is copied to `output`/model. For the other trials, the
+    scores and predictions are kept, but not the models.
+
+    A search that was stopped or killed resumes when called again with the same arguments: complete
+    runs are not repeated, and incomplete ones resume. The grid may change. If the best run's
+    model was deleted earlier, that run is repeated.
+
+    Args:
+        task, initial_model, training_examples, dev_examples, silent: as in `finetune`.
+        settings: the grid, and the other settings of fine-tuning.
+        output: directory of the search.
 
     Raises:
-        SettingsError: the search in `output` was begun with other settings than those of the grid.
-        DataError: it was begun with other examples.
-        Stopped: a signal came.
+        SettingsError: the settings of the resumed search differ outside the grid.
+        DataError: the resumed search started with other examples or another model.
+        Stopped: a signal stopped the search.
     """
-    _, _, fitted = encode_all(task, start, training, dev, settings.finetuning)
-    data = {"training_set": fitted.training_set, "dev_sets": fitted.dev_sets}
-    settings = settings.model_copy(update={"finetuning": fitted, **data})
+    _, _, finetuning = encode_examples(
+        task, initial_model, training_examples, dev_examples, settings.finetuning
+    )
+    fingerprints = {key: getattr(finetuning, key) for key in ("training_fingerprint", "dev_fingerprint")}
+    settings = settings.model_copy(update={"finetuning": finetuning, **fingerprints})
     directory = RunDirectory(output)
-    check_run(directory, settings, resume=directory.settings_file.exists(), may_change=WIDENED)
+    resume = directory.settings_file.exists()
+    check_run(directory, settings, resume, SEARCH_MAY_CHANGE)
     write_toml(directory.settings_file, settings)
-    cells: list[Trial] = []
-    grid = itertools.product(  # each cell once
+    runner = _TrialRunner(
+        task, initial_model, training_examples, dev_examples, finetuning, _trials_folder(output), silent
+    )
+    combinations = itertools.product(  # each one once, even if the grid lists a value twice
         dict.fromkeys(settings.batch_sizes),
         dict.fromkeys(settings.learning_rates),
         dict.fromkeys(settings.epochs),
     )
-    for batch_size, learning_rate, epochs in grid:
-        runs, scores = [], []
-        for seed in range(settings.restarts):
-            run = output / "cells" / f"batch{batch_size}-rate{learning_rate:g}-epochs{epochs}-seed{seed}"
-            seeded = _settings_of(settings.finetuning, batch_size, learning_rate, epochs, seed)
-            found = _run_once(task, start, training, dev, seeded, run)
-            runs.append(run)
-            scores.append(next(iter(found.values()))[task.main_metric])
-        cells.append(Trial(batch_size, learning_rate, epochs, tuple(runs), tuple(scores)))
-        _drop_models_but(_best(cells), cells)
-    chosen = _best(cells)
-    seed = int(np.argmax(chosen.scores))
-    run = chosen.runs[seed]
-    if not (run / "model").exists():
-        shutil.rmtree(run)
-        seeded = _settings_of(settings.finetuning, *chosen[:3], seed)
-        _run_once(task, start, training, dev, seeded, run)
+    trials: list[Trial] = []
+    for batch_size, learning_rate, epochs in combinations:
+        trials.append(runner.run_trial(batch_size, learning_rate, epochs, settings.restarts))
+        _remove_models(trials, keep=_best(trials))
+    chosen = _best(trials)
+    model = runner.best_model(chosen)
     with atomic_directory(output / "model") as temporary:
-        shutil.copytree(run / "model", temporary, dirs_exist_ok=True)
-    return Search(cells, chosen)
+        shutil.copytree(model, temporary, dirs_exist_ok=True)
+    return Search(trials, chosen)
 
 
-def _settings_of(
-    finetuning: FinetuningSettings, batch_size: int, learning_rate: float, epochs: int, seed: int
-) -> FinetuningSettings:
-    """Those of a run."""
-    optimizer = finetuning.optimizer.model_copy(update={"learning_rate": learning_rate})
-    changes = {"batch_size": batch_size, "optimizer": optimizer, "epochs": epochs, "seed": seed}
-    return finetuning.model_copy(update=changes)
+@dataclass(frozen=True)
+class _TrialRunner:
+    """Runs trials in subfolders of `folder`, unless their results are there already."""
+
+    task: Task[Any, Any]
+    initial_model: InitialModel
+    training_examples: Any
+    dev_examples: Mapping[str, Any]
+    settings: FinetuningSettings
+    folder: Path
+    silent: bool
+
+    def run_trial(self, batch_size: int, learning_rate: float, epochs: int, restarts: int) -> Trial:
+        """Run a combination of the grid with the seeds 0 to `restarts` - 1."""
+        runs, scores = [], []
+        for seed in range(restarts):
+            run = self.folder / f"batch{batch_size}-rate{learning_rate:g}-epochs{epochs}-seed{seed}"
+            first_part = next(iter(self._run(run, batch_size, learning_rate, epochs, seed).values()))
+            runs.append(run)
+            scores.append(first_part[self.task.main_metric])
+        return Trial(batch_size, learning_rate, epochs, tuple(runs), tuple(scores))
+
+    def best_model(self, trial: Trial) -> Path:
+        """Return the best run's model directory; repeat the run if its model is gone."""
+        seed = int(np.argmax(trial.scores))
+        run = trial.runs[seed]
+        if not (run / "model").exists():
+            shutil.rmtree(run)
+            self._run(run, trial.batch_size, trial.learning_rate, trial.epochs, seed)
+        return run / "model"
+
+    def _run(
+        self, run: Path, batch_size: int, learning_rate: float, epochs: int, seed: int
+    ) -> dict[str, Scores]:
+        """Start, resume or skip a run; return its scores."""
+        if not (run / RESULT_FILE).exists():
+            optimizer = self.settings.optimizer.model_copy(update={"learning_rate": learning_rate})
+            changes = {"batch_size": batch_size, "optimizer": optimizer, "epochs": epochs, "seed": seed}
+            result = finetune(
+                self.task,
+                self.initial_model,
+                self.training_examples,
+                self.dev_examples,
+                self.settings.model_copy(update=changes),
+                run,
+                resume=(run / "settings.toml").exists(),
+                silent=self.silent,
+            )
+            write_json(run / RESULT_FILE, result.scores)
+        scores: dict[str, Scores] = read_json(run / RESULT_FILE)
+        return scores
 
 
-def _run_once(
-    task: Task[Any, Any],
-    start: InitialModel,
-    training: Any,
-    dev: Mapping[str, Any],
-    settings: FinetuningSettings,
-    run: Path,
-) -> dict[str, Scores]:
-    """The scores of a run, which is done only where it has not been."""
-    if not (run / RESULT_FILE).exists():
-        resume = (run / "settings.toml").exists()
-        result = finetune(task, start, training, dev, settings, run, resume=resume)
-        write_json(run / RESULT_FILE, result.scores)
-    scores: dict[str, Scores] = read_json(run / RESULT_FILE)
-    return scores
+def _trials_folder(output: Path) -> Path:
+    """Return the folder of the runs, which had another name in earlier versions."""
+    former = output / FORMER_TRIALS_FOLDER
+    return former if former.exists() else output / TRIALS_FOLDER
 
 
-def _best(cells: list[Trial]) -> Trial:
-    """The first of the highest mean."""
-    return max(cells, key=lambda cell: cell.mean)
+def _best(trials: list[Trial]) -> Trial:
+    """Return the trial with the highest mean score, the first of several."""
+    return max(trials, key=lambda trial: trial.mean)
 
 
-def _drop_models_but(best: Trial, cells: list[Trial]) -> None:
-    for cell in cells:
-        for run in cell.runs:
-            if run not in best.runs:
+def _remove_models(trials: list[Trial], keep: Trial) -> None:
+    for trial in trials:
+        for run in trial.runs:
+            if run not in keep.runs:
                 shutil.rmtree(run / "model", ignore_errors=True)

@@ -1,34 +1,57 @@
-"""Ctrl-C and SIGTERM end a run between two steps, with its work saved; a second one ends it at once."""
+"""Stop a run between two steps on Ctrl-C or SIGTERM, so that it can be saved."""
 
 import signal
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 
-class Stopped(Exception):  # noqa: N818 (it is no error)
-    """A signal asked the run to stop, and it has saved its work. `number` is the signal's."""
+class Stopped(Exception):  # noqa: N818 (not an error)
+    """SIGINT (Ctrl-C) or SIGTERM stopped a run, which is saved and can be resumed.
 
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
+    The message says how.
+
+    number     the number of the signal
+    directory  the directory of the run
+    """
+
+    def __init__(self, number: int, directory: Path, advice: str = "") -> None:
+        advice = advice or f"call again with out={str(directory)!r} and resume=True to continue"
+        super().__init__(f"{signal.Signals(number).name} stopped the run, saved in {directory}; {advice}")
         self.number = number
+        self.directory = directory
 
 
 class StopRequest:
-    """Which signal has asked to stop: 0 while none has."""
+    """A request to stop: the number of the signal that was received, or 0."""
 
     number = 0
 
     def receive(self, number: int, _: FrameType | None) -> None:
-        """Note the signal; from now on the next one has its usual effect."""
+        """Record the signal, so that the run stops after this step.
+
+        A second signal of the same kind has its default action, which stops the process even inside
+        compiled code. In an interactive session, which must survive, it raises KeyboardInterrupt.
+        """
         self.number = number
-        signal.signal(number, signal.SIG_DFL)
+        is_interactive = hasattr(sys, "ps1")  # a notebook, IPython or a Python prompt
+        default = signal.default_int_handler if number == signal.SIGINT and is_interactive else signal.SIG_DFL
+        signal.signal(number, default)
 
 
 @contextmanager
 def stop_on_signal() -> Iterator[StopRequest]:
-    """While the block runs, the first SIGINT or SIGTERM is noted instead of ending the process."""
+    """Record the first SIGINT or SIGTERM in the block; keep the process running.
+
+    Outside the main thread, where Python allows no signal handlers, no signal is recorded.
+    """
     request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
     previous = {number: signal.signal(number, request.receive) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield request

@@ -1,4 +1,4 @@
-"""The rows of metrics.jsonl for TensorBoard, an extra: `pip install 'bertie[tensorboard]'`."""
+"""Write metrics for TensorBoard, which the extra `bertie[tensorboard]` installs."""
 
 from pathlib import Path
 from typing import Any
@@ -7,21 +7,27 @@ from bertie.base.errors import SettingsError
 
 
 class TensorBoard:
-    """Writes every figure of a row as `kind/figure` at the row's step."""
+    """Writes each number of a row as the scalar `KIND/NAME` at the row's step.
+
+    Raises:
+        SettingsError: the package tensorboard is not installed.
+    """
 
     def __init__(self, folder: Path) -> None:
-        """Raises SettingsError where tensorboard is not installed."""
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise SettingsError(
-                "tensorboard = true: the package is not installed; pip install 'bertie[tensorboard]'"
+                "tensorboard = true: tensorboard is not installed; pip install 'bertie[tensorboard]'"
             ) from None
         self._folder, self._writer_class = folder, SummaryWriter
         self._writer: Any = None
 
     def log(self, row: dict[str, Any]) -> None:
-        """One row of metrics.jsonl. What an earlier process wrote at this step and after it is hidden."""
+        """Write one row of metrics.jsonl.
+
+        With the first row, TensorBoard hides the rows of an earlier process at that step or later.
+        """
         if self._writer is None:
             self._writer = self._writer_class(str(self._folder), purge_step=row["step"])
         for name, value in row.items():
@@ -30,6 +36,6 @@ class TensorBoard:
         self._writer.flush()
 
     def close(self) -> None:
-        """Leave the files whole."""
+        """Flush and close the event file, if any row was logged."""
         if self._writer is not None:
             self._writer.close()

@@ -1,10 +1,10 @@
-"""A place that cannot be written: one line that names it, and exit 2."""
+"""An output path that cannot be written is reported in one line."""
 
 import subprocess
 from pathlib import Path
 
 import pytest
-from tests.faults.runs import BERTIE, refusal
+from tests.faults.runs import BERTIE, error_line
 
 COMMANDS = {
     "vocab": ["vocab", "{}/text.txt", "--size", "150", "--workers", "1"],
@@ -18,21 +18,22 @@ def command(verb: str, folder: Path, out: object) -> list[str]:
 
 
 @pytest.mark.parametrize("verb", COMMANDS)
-def test_a_file_where_a_folder_is_needed(
+def test_output_path_that_is_a_file_is_reported(
     verb: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("mine")
     for out in (tmp_path / "file", tmp_path / "file/inner"):
-        line = refusal(capsys, *command(verb, folder, out))
+        line = error_line(capsys, *command(verb, folder, out))
         assert line.startswith((f"bertie: {out}: ", f"bertie: {tmp_path / 'file'}: "))
         assert "a file" in line
     assert (tmp_path / "file").read_text() == "mine"
 
 
-# Namespaces give root, whom permissions do not bind, less than root's rights, and others the right to mount.
-UNABLE = {
-    "no permission": (["unshare", "--user"], "chmod 500 locked"),
-    "this file system is read-only": (
+# In a namespace, root is bound by permissions, and ordinary users may mount. For each message: the namespace,
+# and how to make `locked` unwritable in it.
+OBSTACLES = {
+    "permission denied": (["unshare", "--user"], "chmod 500 locked"),
+    "the file system is read-only": (
         ["unshare", "--user", "--map-root-user", "--mount"],
         "mount -t tmpfs -o ro tmpfs locked",
     ),
@@ -42,19 +43,19 @@ UNABLE = {
 @pytest.mark.parametrize(
     ("verb", "message"),
     [
-        ("vocab", "no permission"),
-        ("prepare", "this file system is read-only"),
-        ("pretrain", "this file system is read-only"),
-        pytest.param("pretrain", "no permission", marks=pytest.mark.slow),
+        ("vocab", "permission denied"),
+        ("prepare", "the file system is read-only"),
+        ("pretrain", "the file system is read-only"),
+        pytest.param("pretrain", "permission denied", marks=pytest.mark.slow),
     ],
 )
-def test_a_place_that_cannot_be_written(verb: str, folder: Path, tmp_path: Path, message: str) -> None:
-    namespace, lock = UNABLE[message]
+def test_unwritable_output_folder_is_reported(verb: str, folder: Path, tmp_path: Path, message: str) -> None:
+    namespace, lock = OBSTACLES[message]
     (tmp_path / "locked").mkdir()
     if subprocess.run([*namespace, "true"], capture_output=True).returncode:
-        pytest.skip("this system gives no namespaces")
-    script = [*namespace, "sh", "-c", f'{lock} && exec "$@"', "sh"]
-    arguments = [*script, *BERTIE, *command(verb, folder, "locked/out")]
+        pytest.skip("this system does not allow user namespaces")
+    shell = [*namespace, "sh", "-c", f'{lock} && exec "$@"', "sh"]
+    arguments = [*shell, *BERTIE, *command(verb, folder, "locked/out")]
     done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith(f"bertie: locked/out: {message}; name another place")
+    assert done.stderr.splitlines()[-1].startswith(f"bertie: locked/out: {message}; choose another path")

@@ -1,0 +1,69 @@
+"""Read and write metrics.jsonl, the log of a run: one JSON object per line."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Self
+
+from bertie.base.errors import DataError
+from bertie.base.files import add_path_to_errors, fsync
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Read the rows of a metrics.jsonl.
+
+    An incomplete last line, which a killed run may leave, is skipped.
+
+    Raises:
+        DataError: the file is missing, or another line is not a JSON object.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    last_row = _parse_row(lines.pop())  # no newline ends this line: it is empty, torn or just complete
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        row = _parse_row(line)
+        if row is None:
+            raise DataError(f"{path}, line {number}: not a JSON object; remove the line or restore the file")
+        rows.append(row)
+    return rows if last_row is None else [*rows, last_row]
+
+
+def _parse_row(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except ValueError:  # not JSON, or not even UTF-8
+        return None
+    return row if isinstance(row, dict) else None
+
+
+class MetricsFile:
+    """A run's metrics.jsonl, open for appending inside a `with` block."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> Self:
+        self._file = self.path.open("ab")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Append a row and flush it to the operating system."""
+        with add_path_to_errors(self.path):
+            self._file.write(json.dumps(row).encode() + b"\n")
+            self._file.flush()
+
+    def sync(self) -> int:
+        """Wait until all rows are on the disk; return the size of the file in bytes."""
+        fsync(self.path)
+        return self._file.tell()
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes, if it is longer."""
+        self._file.truncate(min(size, self._file.seek(0, os.SEEK_END)))
+        self._file.seek(0, os.SEEK_END)  # truncating leaves the position behind the new end

@@ -1,0 +1,108 @@
+"""Settings of a pre-training run."""
+
+from collections.abc import Mapping
+from typing import ClassVar, Self
+
+import numpy as np
+import pydantic
+
+from bertie.base.settings import Settings
+from bertie.corpus.examples import ExampleSettings
+from bertie.model.config import BertConfig
+from bertie.model.engines.hardware import Hardware
+from bertie.training.loop import LoopSchedule
+from bertie.training.optimizers import OptimizerSettings
+
+# Settings that may change on resume. They change the hardware, the size of micro-batches or the files that
+# are kept, and so may change rounding and dropout masks; never the examples or their order.
+MAY_CHANGE = {
+    "device",
+    "precision",
+    "gradient_checkpointing",
+    "micro_batch_tokens",
+    "save_every",
+    "keep_checkpoints",
+    "tensorboard",
+}
+
+
+class Phase(Settings):
+    """A part of the run with one sequence length (Appendix A.2: 128, then 512)."""
+
+    steps: int = pydantic.Field(gt=0)
+    max_seq_length: int = pydantic.Field(ge=5)  # [CLS] A [SEP] B [SEP] with a token in each segment
+
+
+class PretrainingSettings(Hardware):
+    """Settings of a whole pre-training run; the defaults are those of Appendix A.2."""
+
+    seed: int = 0
+    corpus_fingerprint: str = ""  # filled in when the run starts, checked on resume
+    batch_size: int = pydantic.Field(256, gt=0)  # sequences per step
+    micro_batch_tokens: int = pydantic.Field(16384, gt=0)  # about how many tokens are in memory at a time
+    warmup_steps: int = 10_000
+    log_every: int = 100
+    evaluate_every: int = 5_000
+    save_every: int = 1_000
+    keep_checkpoints: int = pydantic.Field(2, gt=0)
+    held_out_examples: int = pydantic.Field(1024, gt=0)
+    tensorboard: bool = False
+    phases: tuple[Phase, ...] = (
+        Phase(steps=900_000, max_seq_length=128),
+        Phase(steps=100_000, max_seq_length=512),
+    )
+    model: BertConfig = BertConfig()
+    examples: ExampleSettings = ExampleSettings()
+    optimizer: OptimizerSettings = OptimizerSettings()
+
+    renamed: ClassVar[Mapping[str, str]] = {"corpus": "corpus_fingerprint"}
+
+    @pydantic.field_validator("examples")
+    @classmethod
+    def _length_is_set_per_phase(cls, examples: ExampleSettings) -> ExampleSettings:
+        if "max_seq_length" in examples.model_fields_set:
+            raise ValueError("set max_seq_length in each of the phases instead")
+        return examples
+
+    @pydantic.model_validator(mode="after")
+    def _left_to_right_has_no_pairs(self) -> Self:
+        if self.model.is_decoder and self.examples.pairs != "none":
+            raise ValueError(
+                "a left-to-right model (model.is_decoder) is trained on next tokens only; set "
+                'examples.pairs = "none"'
+            )
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _pairs_have_two_segments(self) -> Self:
+        if self.model.type_vocab_size < 2 and self.examples.pairs != "none":
+            raise ValueError('pairs of texts need model.type_vocab_size 2; or set examples.pairs = "none"')
+        return self
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of all phases."""
+        return sum(phase.steps for phase in self.phases)
+
+    @property
+    def schedule(self) -> LoopSchedule:
+        """When the training loop ends, logs, evaluates and saves."""
+        return LoopSchedule(
+            total_steps=self.total_steps,
+            warmup_steps=self.warmup_steps,
+            log_every=self.log_every,
+            evaluate_every=self.evaluate_every,
+            save_every=self.save_every,
+            keep_checkpoints=self.keep_checkpoints,
+        )
+
+    def phase_at(self, step: int) -> int:
+        """Return the index of the phase of `step`, counted from 0."""
+        ends = np.cumsum([phase.steps for phase in self.phases])
+        return int(np.searchsorted(ends, step, side="right"))
+
+    def examples_of(self, phase: int) -> ExampleSettings:
+        """Return the settings for making the examples of a phase."""
+        examples = self.examples.model_copy(update={"max_seq_length": self.phases[phase].max_seq_length})
+        # A left-to-right model predicts the next tokens, so none is masked.
+        return examples.without_masks() if self.model.is_decoder else examples

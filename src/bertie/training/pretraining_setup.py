@@ -1,0 +1,146 @@
+"""Build the tokenizer, model and batches of a pre-training run."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from bertie.base.errors import SettingsError
+from bertie.base.random import stream_key
+from bertie.corpus.examples import Examples
+from bertie.corpus.sampling import ExampleStream
+from bertie.corpus.shards import Corpus
+from bertie.model.batch import PackedBatch, pack
+from bertie.model.formats.directory import check_matches_run, trim_tokenizer
+from bertie.model.formats.weights import load_weights
+from bertie.model.heads import LanguageModel, MaskedLMModel, PreTrainingModel
+from bertie.text.tokenizer import Tokenizer
+from bertie.training.checkpoints import TrainState
+from bertie.training.distributed import Ranks
+from bertie.training.loop import GlobalBatch, split_micro_batches
+from bertie.training.pretraining_settings import PretrainingSettings
+
+PretrainedModel = PreTrainingModel | MaskedLMModel | LanguageModel
+
+
+@dataclass(frozen=True)
+class PretrainingSetup:
+    """An open corpus, its tokenizer, and the settings completed for both."""
+
+    corpus: Corpus
+    tokenizer: Tokenizer
+    settings: PretrainingSettings
+
+    @classmethod
+    def load(
+        cls, settings: PretrainingSettings, corpus_path: Path, *, verify: bool = False
+    ) -> "PretrainingSetup":
+        """Open a corpus for a run; `verify` checks the hashes of its files first.
+
+        Raises:
+            DataError: the corpus is missing or damaged.
+            SettingsError: the settings do not fit the corpus or the machine.
+            ModelError: `model.vocab_size` is too small for the tokenizer's tokens.
+        """
+        corpus = Corpus.open(corpus_path)
+        if verify:
+            corpus.verify()
+        tokenizer = Tokenizer.load(corpus.tokenizer_directory)
+        if "vocab_size" in settings.model.model_fields_set:
+            tokenizer = trim_tokenizer(tokenizer, settings.model, "model.vocab_size")
+        return cls(corpus, tokenizer, _complete_settings(settings, corpus, tokenizer))
+
+    def build_model(self, init: Path | None, ranks: Ranks) -> PretrainedModel:
+        """Build the model for the settings' objectives, on this rank's device.
+
+        The weights come from the model directory `init`; without it, they are random (a function of
+        the seed).
+
+        Raises:
+            ModelError: the model in `init` has another architecture or another tokenizer.
+        """
+        settings = self.settings
+        torch.manual_seed(int(stream_key(settings.seed)))
+        model = _model_class(settings)(settings.model)
+        if init is not None:
+            check_matches_run(init, settings.model, self.tokenizer)
+            load_weights(init, model)
+        model.bert.gradient_checkpointing = settings.gradient_checkpointing
+        device = torch.device(settings.device)
+        if ranks.world_size > 1 and device.type == "cuda":
+            device = torch.device("cuda", ranks.local_rank)
+        return model.to(device)
+
+    def example_stream(self, phase: int) -> ExampleStream:
+        """Open the stream of a phase's training examples, at its start."""
+        settings = self.settings
+        return ExampleStream(
+            self.corpus.train, settings.examples_of(phase), self.tokenizer.vocabulary, settings.seed, phase
+        )
+
+    def global_batches(self, state: TrainState, ranks: Ranks) -> Iterator[GlobalBatch]:
+        """Yield the global batches from `state` to the end of the run.
+
+        Each phase has its own stream of examples.
+        """
+        settings, cursor = self.settings, state.cursor
+        stream_phase = -1
+        for step in range(state.step, settings.total_steps):
+            phase = settings.phase_at(step)
+            if phase != stream_phase:
+                stream = self.example_stream(phase)
+                if cursor.get("phase") == phase:
+                    stream.restore(cursor["stream"])
+                stream_phase = phase
+            examples = stream.next(settings.batch_size)
+            micro_batches = pack_examples(examples, settings.micro_batch_tokens, ranks.world_size)
+            yield GlobalBatch(micro_batches, {"phase": phase, "stream": stream.state()}, phase)
+
+
+def _complete_settings(
+    settings: PretrainingSettings, corpus: Corpus, tokenizer: Tokenizer
+) -> PretrainingSettings:
+    """Fill in settings that depend on the corpus and the machine."""
+    vocab_size = len(tokenizer.vocabulary)
+    if "vocab_size" in settings.model.model_fields_set:
+        vocab_size = settings.model.vocab_size
+    longest = max(phase.max_seq_length for phase in settings.phases)
+    if longest > settings.model.max_position_embeddings:
+        raise SettingsError(
+            f"max_seq_length {longest} is more than the model's {settings.model.max_position_embeddings} "
+            f"positions; set model.max_position_embeddings to {longest} or more"
+        )
+    return settings.resolved().model_copy(
+        update={
+            "corpus_fingerprint": corpus.fingerprint,
+            "model": settings.model.model_copy(update={"vocab_size": vocab_size}),
+        }
+    )
+
+
+def _model_class(settings: PretrainingSettings) -> type[PretrainedModel]:
+    if settings.model.is_decoder:
+        return LanguageModel
+    return MaskedLMModel if settings.examples.pairs == "none" else PreTrainingModel
+
+
+def pack_examples(examples: Examples, micro_batch_tokens: int, multiple: int = 1) -> list[PackedBatch]:
+    """Pack examples into micro-batches, with the arguments of `split_micro_batches`."""
+    ranges = split_micro_batches(examples.bounds, micro_batch_tokens, multiple)
+    return [pack_range(examples, start, stop) for start, stop in ranges]
+
+
+def pack_range(examples: Examples, start: int, stop: int) -> PackedBatch:
+    """Pack the examples `start` to `stop`, exclusive, into one batch."""
+    first_token, end_token = examples.bounds[start], examples.bounds[stop]
+    masked = slice(examples.masked_bounds[start], examples.masked_bounds[stop])
+    next_sentences = examples.next_sentence_labels
+    return pack(
+        examples.input_ids[first_token:end_token],
+        examples.token_type_ids[first_token:end_token],
+        examples.bounds[start : stop + 1],
+        masked_positions=examples.masked_positions[masked] - first_token,
+        masked_labels=examples.masked_labels[masked],
+        next_sentence_labels=None if next_sentences is None else next_sentences[start:stop],
+    )

@@ -1,0 +1,40 @@
+"""A search resumes, even if an earlier version of bertie started it."""
+
+import pytest
+from tests.training.letters import TASK, make_texts
+
+from bertie.base.errors import DataError
+from bertie.base.settings import resolve
+from bertie.training.search import SearchSettings, search
+
+GRID = {"batch_sizes": [32], "learning_rates": [3e-3, 1e-6], "epochs": [1]}
+SETTINGS = resolve(SearchSettings, GRID, {"finetuning": {"max_seq_length": 32}})
+
+
+@pytest.fixture
+def arguments(initial_model):
+    return TASK, initial_model, make_texts(0, 40), {"dev": make_texts(1, 20)}, SETTINGS
+
+
+def test_search_of_an_earlier_version_resumes(arguments, tmp_path, monkeypatch):
+    """The runs are in the folder `cells`, and the settings have former names."""
+    first = search(*arguments, tmp_path)
+    assert [run.parent.name for trial in first.trials for run in trial.runs] == ["trials", "trials"]
+    (tmp_path / "trials").rename(tmp_path / "cells")
+    file = tmp_path / "settings.toml"
+    text = file.read_text()
+    for name, former in (("training_fingerprint", "training_set"), ("dev_fingerprint", "dev_sets")):
+        assert text.count(f"{name} =") == 2  # of the search, and of its fine-tuning
+        text = text.replace(f"{name} =", f"{former} =")
+    file.write_text(text)
+    monkeypatch.setattr("bertie.training.search.finetune", None)  # no run is repeated
+    again = search(*arguments, tmp_path)
+    assert [trial.scores for trial in again.trials] == [trial.scores for trial in first.trials]
+    assert again.chosen.runs[0].parent.name == "cells"
+
+
+def test_search_with_other_examples_is_rejected(arguments, tmp_path):
+    search(*arguments, tmp_path)
+    task, initial_model, _, dev, settings = arguments
+    with pytest.raises(DataError, match="a different training set"):
+        search(task, initial_model, make_texts(9, 40), dev, settings, tmp_path)
