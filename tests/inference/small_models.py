@@ -1,4 +1,4 @@
-"""A small random model for each head, in a directory, that reads any lower-case text."""
+"""Small random models, one for each head, that read any lower-case text."""
 
 import string
 from pathlib import Path
@@ -39,13 +39,13 @@ CONFIG = BertConfig(
 LABELS = ("bad", "fair", "good")
 TAGS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
 
-# The model, its labels, the rest of its description.
+# By kind: a function that makes the model, its labels, and the rest of its metadata.
 MODELS = {
     "pre-training": (lambda: PreTrainingModel(CONFIG), (), {}),
     "masked LM": (lambda: MaskedLMModel(CONFIG), (), {}),
     "next sentence": (lambda: NextSentenceModel(CONFIG), (), {}),
     "classifier": (lambda: ClassificationModel(CONFIG, 3), LABELS, {}),
-    "several labels": (
+    "multi-label": (
         lambda: ClassificationModel(CONFIG, 3, "multi_label_classification"),
         LABELS,
         {"problem_type": "multi_label_classification"},
@@ -64,14 +64,22 @@ MODELS = {
 
 
 def save_small(directory: Path, kind: str, **metadata: object) -> Path:
-    """Write one of MODELS; the same weights each time, and with any torch."""
+    """Write one of MODELS to a directory of the same name, and return the directory.
+
+    The weights are the same in every run and with every version of torch. `metadata` replaces
+    parts of the model's metadata.
+    """
     random = np.random.default_rng(13)
     make, labels, rest = MODELS[kind]
     model = make()
     for weight in (parameter for parameter in model.parameters() if parameter.ndim > 1):
-        drawn = random.normal(0, CONFIG.initializer_range, weight.shape)
-        weight.data = torch.from_numpy(drawn.astype(np.float32))
-    values = {"labels": labels, **rest, **metadata}
-    described = ModelMetadata(CONFIG, model.architecture, tokenizer=TOKENIZER, **values)
-    save_model(directory / kind, model, described, "card")
+        values = random.normal(0, CONFIG.initializer_range, weight.shape)
+        weight.data = torch.from_numpy(values.astype(np.float32))
+    fields = {"labels": labels, **rest, **metadata}
+    save_model(
+        directory / kind,
+        model,
+        ModelMetadata(CONFIG, model.architecture, tokenizer=TOKENIZER, **fields),
+        card="card",
+    )
     return directory / kind

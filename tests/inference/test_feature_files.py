@@ -1,4 +1,4 @@
-"""Files of vectors: what comes back, whatever reads them, and how much is in memory."""
+"""Files of vectors: their contents, and the memory needed to write them."""
 
 import weakref
 from pathlib import Path
@@ -12,19 +12,19 @@ from bertie.base.errors import SettingsError
 from bertie.inference.feature_files import check_suffix, write_features
 from bertie.inference.features import Features
 
-SIZES = [[2, 0, 3], [0], [1, 4]]  # pieces of each text of each chunk
+SIZES = [[2, 0, 3], [0], [1, 4]]  # tokens of each text of each chunk
 
 
 def make(chunk: int, columns: int = 2) -> Features:
     sizes = SIZES[chunk]
     vectors = np.random.default_rng(chunk).standard_normal((columns, sum(sizes), 4)).astype(np.float32)
-    names = [f"{chunk}-{number}" for number in range(sum(sizes))]
+    tokens = [f"{chunk}-{number}" for number in range(sum(sizes))]
     bounds = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    return Features([f"layer_{n}" for n in range(columns)], vectors, names, bounds)
+    return Features([f"layer_{n}" for n in range(columns)], vectors, tokens, bounds)
 
 
 CHUNKS = [make(chunk) for chunk in range(len(SIZES))]
-ROWS = [features[i] for features in CHUNKS for i in range(len(features))]  # each (2, pieces, 4)
+VECTORS = [text.vectors for features in CHUNKS for text in features]  # of each text (2, tokens, 4)
 
 
 def read(path: Path) -> pyarrow.Table:
@@ -36,54 +36,54 @@ def read(path: Path) -> pyarrow.Table:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
-def test_rows_come_back_as_they_are(tmp_path, suffix, dtype):
+def test_a_file_holds_the_vectors_of_every_text(tmp_path, suffix, dtype):
     path = tmp_path / "new" / f"out{suffix}"
     write_features(CHUNKS, path, "words", dtype)
     table = read(path)
     assert table.column_names == ["words", "layer_0", "layer_1"]
-    names = [*(["0-0", "0-1"], [], ["0-2", "0-3", "0-4"]), [], *(["2-0"], ["2-1", "2-2", "2-3", "2-4"])]
-    assert table["words"].to_pylist() == names
+    tokens = [*(["0-0", "0-1"], [], ["0-2", "0-3", "0-4"]), [], *(["2-0"], ["2-1", "2-2", "2-3", "2-4"])]
+    assert table["words"].to_pylist() == tokens
     for column in (0, 1):
-        for found, row in zip(table[f"layer_{column}"].to_pylist(), ROWS, strict=True):
-            assert found == row[column].astype(dtype).tolist()
-    number = pyarrow.float32() if dtype is np.float32 else pyarrow.float16()
-    assert table.schema.field("layer_0").type.value_type.value_type == number
+        for row, vectors in zip(table[f"layer_{column}"].to_pylist(), VECTORS, strict=True):
+            assert row == vectors[column].astype(dtype).tolist()
+    arrow_type = pyarrow.float32() if dtype is np.float32 else pyarrow.float16()
+    assert table.schema.field("layer_0").type.value_type.value_type == arrow_type
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
-def test_one_vector_for_a_text_and_none_for_a_blank_one(tmp_path, suffix):
+def test_pooling_writes_one_vector_and_null_for_a_blank_text(tmp_path, suffix):
     path = tmp_path / f"out{suffix}"
     for pooling, pool in (("mean", np.mean), ("max", np.max)):
         write_features(CHUNKS, path, "tokens", pooling=pooling)
-        for found, row in zip(read(path)["layer_1"].to_pylist(), ROWS, strict=True):
-            if row.shape[1]:
-                np.testing.assert_allclose(found, pool(row[1], axis=0), rtol=1e-6)
+        for row, vectors in zip(read(path)["layer_1"].to_pylist(), VECTORS, strict=True):
+            if vectors.shape[1]:
+                np.testing.assert_allclose(row, pool(vectors[1], axis=0), rtol=1e-6)
             else:
-                assert found is None
+                assert row is None
 
 
-def test_chunks_are_row_groups_written_as_they_come_and_one_is_in_memory(tmp_path):
+def test_a_chunk_is_a_row_group_and_only_one_is_in_memory(tmp_path):
     path = tmp_path / "out.parquet"
-    alive: list[weakref.ref] = []
-    written = []
+    created: list[weakref.ref] = []
+    bytes_written = []
 
     def chunks():
         for chunk in range(len(SIZES)):
-            assert not any(reference() for reference in alive)
-            written.append(sum(file.stat().st_size for file in tmp_path.iterdir()))
+            assert not any(reference() for reference in created)
+            bytes_written.append(sum(file.stat().st_size for file in tmp_path.iterdir()))
             features = make(chunk)
-            alive.append(weakref.ref(features.vectors))
+            created.append(weakref.ref(features.vectors))
             yield features
             del features
 
     write_features(chunks(), path, "tokens")
     metadata = pyarrow.parquet.read_metadata(path)
     assert [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)] == [3, 1, 2]
-    assert written == sorted(written)
-    assert written[1] < written[2] < path.stat().st_size
+    assert bytes_written == sorted(bytes_written)
+    assert bytes_written[1] < bytes_written[2] < path.stat().st_size
 
 
-def test_what_fails_leaves_what_was_there(tmp_path):
+def test_a_failure_leaves_the_old_file(tmp_path):
     path = tmp_path / "out.parquet"
     path.write_text("before")
 
@@ -96,12 +96,14 @@ def test_what_fails_leaves_what_was_there(tmp_path):
     assert [file.read_text() for file in tmp_path.iterdir()] == ["before"]
 
 
-def test_half_a_surrogate_pair_is_its_escape(tmp_path):
+def test_a_lone_surrogate_is_written_as_its_escape(tmp_path):
     features = Features(["layer_0"], np.zeros((1, 1, 4), np.float32), ["a\ud800"], np.array([0, 1]))
     write_features([features], tmp_path / "out.arrow", "words")
     assert read(tmp_path / "out.arrow")["words"].to_pylist() == [["a\\ud800"]]
 
 
-def test_a_name_says_the_format():
-    with pytest.raises(SettingsError, match=r"--output out\.csv: name it \.parquet or \.arrow"):
+def test_an_unknown_suffix_is_rejected():
+    with pytest.raises(
+        SettingsError, match=r"--output out\.csv: unknown format; name it \.parquet or \.arrow"
+    ):
         check_suffix(Path("out.csv"))

@@ -1,4 +1,4 @@
-"""Files of every kind give the same records, and say where they are wrong."""
+"""Records of files in every format, and the errors of damaged ones."""
 
 import gzip
 import io
@@ -21,7 +21,7 @@ ROWS = [
 
 
 def write(path, rows):
-    """The rows in a file of the kind that its name says."""
+    """Write rows in the format of the file's suffix."""
     if path.suffix == ".parquet":
         pyarrow = pytest.importorskip("pyarrow")
         from pyarrow.parquet import write_table
@@ -46,14 +46,14 @@ def read(path, columns=None, format=None):
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.jsonl.gz", "a.csv.gz", "a.parquet"])
-def test_rows_of_every_kind_of_file(tmp_path, name):
+def test_every_format_has_the_same_records(tmp_path, name):
     path = write(tmp_path / name, ROWS)
     records = read(path, {"text": "text", "pair": "pair"})
     assert [record.row for record in records] == ROWS
     assert [record.texts for record in records] == [(row["text"], row["pair"]) for row in ROWS]
     assert [record.is_blank for record in records] == [False, True, False]
     unit, first = ("row", 1) if name == "a.parquet" else ("line", 1 if "jsonl" in name else 2)
-    assert [record.location for record in records] == [f"{path}: {unit} {first + i}" for i in range(3)]
+    assert [record.location for record in records] == [f"{path}, {unit} {first + i}" for i in range(3)]
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs"]))))
@@ -69,7 +69,7 @@ def test_every_line_of_plain_text_is_a_record(tmp_path_factory, lines):
     ]
 
 
-def test_standard_input_is_read_as_it_comes(monkeypatch):
+def test_standard_input_is_read_line_by_line(monkeypatch):
     def lines():
         number = 0
         while True:
@@ -79,7 +79,7 @@ def test_standard_input_is_read_as_it_comes(monkeypatch):
     monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": lines()}))
     records = islice(read_records(None, "jsonl", {"text": "review"}), 3)
     assert [(record.location, record.texts) for record in records] == [
-        (f"standard input: line {number}", (f"text {number}",)) for number in (1, 2, 3)
+        (f"standard input, line {number}", (f"text {number}",)) for number in (1, 2, 3)
     ]
 
 
@@ -91,7 +91,7 @@ def test_standard_input_is_read_as_it_comes(monkeypatch):
         ({"context": "a", "right": "b", "wrong": "c"}, "right,wrong"),
     ],
 )
-def test_endings_are_a_list_or_in_columns(tmp_path, row, column):
+def test_endings_are_a_list_or_several_columns(tmp_path, row, column):
     (record,) = read(write(tmp_path / "a.jsonl", [row]), {"context": "context", "endings": column})
     assert record.texts == ("a", ["b", "c"])
 
@@ -100,22 +100,26 @@ BAD = {
     "no such column": (
         "a.csv",
         b"id,body\n1,a\n",
-        "line 2: no column 'text'; name another with --column text",
+        "line 2: no column 'text'; choose one with --column text=NAME from id, body",
     ),
-    "too few fields": ("a.csv", b"id,text\n1,a\n2\n", "line 3: 1 fields, where there are 2"),
-    "too many fields": ("a.tsv", b"id\ttext\n1\ta\tb\n", "line 2: 3 fields, where there are 2"),
+    "too few fields": ("a.csv", b"id,text\n1,a\n2\n", "line 3: expected 2 fields, got 1"),
+    "too many fields": ("a.tsv", b"id\ttext\n1\ta\tb\n", "line 2: expected 2 fields, got 3"),
     "open quotation": ("a.csv", b'id,text\n1,a\n2,"b\n', "line 3: the row that begins here is malformed"),
-    "no JSON": ("a.jsonl", b'{"text": "a"}\n{"text"\n', "line 2: not valid JSON"),
-    "no object": ("a.jsonl", b"[1]\n", "line 1: not a JSON object"),
-    "a number": ("a.jsonl", b'{"text": 1}\n', "line 1: 1 in the column 'text' is no text"),
+    "not JSON": ("a.jsonl", b'{"text": "a"}\n{"text"\n', "line 2: not valid JSON"),
+    "not an object": ("a.jsonl", b"[1]\n", "line 1: not a JSON object"),
+    "a number": (
+        "a.jsonl",
+        b'{"text": 1}\n',
+        "line 1: 1 in column 'text' is not text; correct it",
+    ),
     "not UTF-8": ("a.txt", b"a\n\xff\n", "line 2: not UTF-8"),
     "damaged": ("a.parquet", b"PAR1", "damaged"),
-    "cut off": ("a.jsonl.gz", gzip.compress(b'{"text": "a"}\n' * 99)[:-9], "cut-off"),
+    "cut off": ("a.jsonl.gz", gzip.compress(b'{"text": "a"}\n' * 99)[:-9], "truncated"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_named(tmp_path, case):
+def test_errors_name_the_file_and_the_line(tmp_path, case):
     name, content, message = BAD[case]
     (tmp_path / name).write_bytes(content)
     with pytest.raises(BertieError, match=message) as error:
@@ -123,17 +127,17 @@ def test_bad_input_is_named(tmp_path, case):
     assert str(error.value).startswith(str(tmp_path / name))
 
 
-def test_a_missing_file_and_bad_standard_input(tmp_path, monkeypatch):
+def test_missing_files_and_damaged_input_are_reported(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"nowhere\.txt: no such file"):
         read(tmp_path / "nowhere.txt")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\n\xff\n")))
-    with pytest.raises(DataError, match="standard input: line 2: not UTF-8"):
+    with pytest.raises(DataError, match="standard input, line 2: not UTF-8"):
         read(None, format="text")
 
 
-def test_endings_that_are_no_list(tmp_path):
+def test_endings_that_are_not_a_list_are_rejected(tmp_path):
     path = write(tmp_path / "a.jsonl", [{"context": "a", "endings": "b"}])
-    with pytest.raises(DataError, match="line 1: 'b' in the column 'endings' is no list of texts"):
+    with pytest.raises(DataError, match="line 1: 'b' in column 'endings' is not a list of texts"):
         read(path, {"context": "context", "endings": "endings"})
 
 
@@ -144,13 +148,13 @@ def parquet(path, **columns):
     types = {"nanoseconds": pyarrow.timestamp("ns"), "years": pyarrow.timestamp("s")}
     types |= {"zoned": pyarrow.timestamp("s", "No/Where"), "days": pyarrow.date32()}
     arrays = [pyarrow.array(values, types.get(name)) for name, values in columns.items()]
-    # What is in bytes is to be text, but is not.
+    # Bytes become a damaged string column, which is not UTF-8.
     arrays = [array.view("string") if array.type == "binary" else array for array in arrays]
     write_table(pyarrow.Table.from_arrays(arrays, [name.partition("_")[0] for name in columns]), path)
     return path
 
 
-def test_dates_of_parquet_are_text_whatever_they_are(tmp_path):
+def test_dates_and_times_of_parquet_become_text(tmp_path):
     columns = {"nanoseconds": [10**18 + 1, None], "years": [10**12, 0], "days": [1, 2], "zoned": [0, None]}
     path = parquet(tmp_path / "a.parquet", text=["a", "b"], **columns)
     first, second = (record.row for record in read(path))
@@ -165,23 +169,23 @@ def test_dates_of_parquet_are_text_whatever_they_are(tmp_path):
     assert list(second.values()) == ["b", None, "1970-01-01 00:00:00.000", "1970-01-03", None]
 
 
-def test_a_column_that_cannot_be_read_is_named_and_only_read_where_it_is_wanted(tmp_path):
+def test_a_damaged_column_is_reported_unless_it_is_not_read(tmp_path):
     path = parquet(tmp_path / "a.parquet", text=["a"], name=[b"\xff"])
-    with pytest.raises(DataError, match=r"a\.parquet: the column 'name' cannot be read .*; leave it out"):
+    with pytest.raises(DataError, match=r"a\.parquet: column 'name' cannot be read .*; leave it out"):
         read(path)
     (record,) = read_records(path, "parquet", {"text": "text"}, whole_rows=False)
     assert (record.row, record.texts) == ({"text": "a"}, ("a",))
-    sound = parquet(tmp_path / "b.parquet", text=["a"])
-    with pytest.raises(SettingsError, match="no column 'body'; name another"):
-        list(read_records(sound, "parquet", {"text": "body"}, whole_rows=False))
+    intact = parquet(tmp_path / "b.parquet", text=["a"])
+    with pytest.raises(SettingsError, match="no column 'body'; choose one"):
+        list(read_records(intact, "parquet", {"text": "body"}, whole_rows=False))
 
 
-def test_two_columns_of_one_name_in_parquet(tmp_path):
+def test_columns_of_the_same_name_in_parquet_are_rejected(tmp_path):
     path = parquet(tmp_path / "a.parquet", text_1=["a"], text_2=["b"])
     with pytest.raises(DataError, match=r"a\.parquet: two columns are called 'text'; rename one"):
         read(path)
 
 
-def test_plain_text_has_no_columns(tmp_path):
-    with pytest.raises(SettingsError, match="plain text has no columns for question, context"):
+def test_plain_text_cannot_have_several_columns(tmp_path):
+    with pytest.raises(SettingsError, match="plain text cannot have the columns question, context; give"):
         read(tmp_path / "a.txt", {"question": "question", "context": "context"})

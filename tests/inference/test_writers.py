@@ -1,27 +1,36 @@
-"""Answers in every form, one row for each record."""
+"""Results in every output format, one row for each record."""
 
 import csv
 import io
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from bertie.base.errors import SettingsError
 from bertie.inference.records import Record
-from bertie.inference.results import Answer, Choice, Entity, Label, MaskPrediction, TaggedWord
+from bertie.inference.results import (
+    Answer,
+    Choice,
+    Entity,
+    Label,
+    MaskPrediction,
+    Results,
+    TaggedWord,
+)
 from bertie.inference.writers import output_format, write_results
 
-GUESSES = [
+PREDICTIONS = [
     MaskPrediction(0.5, 7, "##s", "cats on a [MASK]"),
     MaskPrediction(0.25, 8, "cat", "cat cat on a [MASK]"),
 ]
-# What was asked, the answers, how people read them, and the best answer in a table.
+# By method: the texts, the results, the lines of the text format, and the cells of a table.
 CASES = {
     "fill_mask": (
         ("cat [MASK] on a [MASK]",),
-        [GUESSES, [MaskPrediction(0.75, 9, "mat", "cat [MASK] on a mat")]],
+        [PREDICTIONS, [MaskPrediction(0.75, 9, "mat", "cat [MASK] on a mat")]],
         [
             "cat [MASK] on a [MASK]",
             "   50.0%  cats on a [MASK]",
@@ -38,7 +47,7 @@ CASES = {
         {"prediction": "good", "score": "0.75"},
     ),
     "next_sentence": (("a", "b"), 0.25, ["a | b", "  0.25"], {"prediction": "0.25"}),
-    "rate": (("a",), 2.5, ["a", "  2.5"], {"prediction": "2.5"}),
+    "regress": (("a",), 2.5, ["a", "  2.5"], {"prediction": "2.5"}),
     "tag": (
         ("in Paris",),
         [Entity("LOC", "Paris", 3, 8, 0.5)],
@@ -60,10 +69,10 @@ CASES = {
 }
 
 
-NUMBERS = ("next_sentence", "rate")
+RETURN_NUMBERS = ("next_sentence", "regress")
 
 
-def written(answered, format, method, is_multilabel=False) -> str:
+def write(answered, format, method, is_multilabel=False) -> str:
     file = io.StringIO()
     write_results(answered, file, format, method, is_multilabel)
     return file.getvalue()
@@ -71,67 +80,69 @@ def written(answered, format, method, is_multilabel=False) -> str:
 
 @pytest.fixture(params=CASES)
 def case(request):
-    """The method, a record with answers and a blank one, what is expected."""
+    """The method, a record with results and a blank one, the expected lines and cells."""
     method = request.param
-    texts, answers, lines, cells = CASES[method]
-    record = Record("a.jsonl: line 1", {"id": 1, "of": [texts[0]], "score": "old"}, texts)
-    blank = Record("a.jsonl: line 2", {"id": 2, "more": True}, ("",))
-    return method, [(record, answers), (blank, None if method in NUMBERS else [])], lines, cells
+    texts, results, lines, cells = CASES[method]
+    record = Record("a.jsonl, line 1", {"id": 1, "of": [texts[0]], "score": "old"}, texts)
+    blank = Record("a.jsonl, line 2", {"id": 2, "more": True}, ("",))
+    if method in RETURN_NUMBERS:
+        return method, [(record, results), (blank, None)], lines, cells
+    return method, [(record, Results(results)), (blank, Results())], lines, cells
 
 
-def test_people_read_the_text_and_its_answers(case):
+def test_text_shows_each_record_with_its_results(case):
     method, answered, lines, _ = case
-    assert written(answered, "text", method).splitlines() == [*lines, ""]
+    assert write(answered, "text", method).splitlines() == [*lines, ""]
 
 
-def test_json_lines_keep_the_row_and_have_all_answers(case):
+def test_json_lines_keep_the_row_and_all_results(case):
     method, answered, _, _ = case
-    first, second = map(json.loads, written(answered, "jsonl", method).splitlines())
+    first, second = map(json.loads, write(answered, "jsonl", method).splitlines())
     prediction = first.pop("prediction")
     assert first == dict(answered[0][0].row)
-    assert second == {"id": 2, "more": True, "prediction": None if method in NUMBERS else []}
-    answers = answered[0][1]
-    if method in NUMBERS:
-        assert prediction == answers
+    assert second == {"id": 2, "more": True, "prediction": None if method in RETURN_NUMBERS else []}
+    results = answered[0][1]
+    if method in RETURN_NUMBERS:
+        assert prediction == results
     elif method == "fill_mask":
-        assert prediction == [[guess._asdict() for guess in guesses] for guesses in answers]
+        assert prediction == [[asdict(result) for result in mask] for mask in results]
     else:
-        assert prediction == [answer._asdict() for answer in answers]
+        assert prediction == [asdict(result) for result in results]
 
 
 @pytest.mark.parametrize(("format", "delimiter"), [("csv", ","), ("tsv", "\t")])
-def test_tables_have_the_best_answer(case, format, delimiter):
+def test_tables_hold_the_best_result(case, format, delimiter):
     method, answered, _, cells = case
-    first, second = csv.DictReader(io.StringIO(written(answered, format, method)), delimiter=delimiter)
+    first, second = csv.DictReader(io.StringIO(write(answered, format, method)), delimiter=delimiter)
     texts = answered[0][0].texts
-    if "score" in cells:  # the row has its own
+    if "score" in cells:  # the row already has such a column
         cells = {**cells, "prediction_score": cells["score"]}
     assert first == {"id": "1", "of": json.dumps([texts[0]]), **cells, "score": "old"}
     assert second == {**dict.fromkeys(first, ""), "id": "2"}
 
 
-def test_what_json_has_not_is_null_in_json_lines():
+def test_nan_and_infinity_become_null_in_json_lines():
     row = {"nan": math.nan, "list": [math.inf, 1.5], "object": {"a": math.nan}, "text": "NaN"}
-    line = written([(Record("", row, ("x",)), [])], "jsonl", "classify")
+    line = write([(Record("", row, ("x",)), [])], "jsonl", "classify")
     assert (
         line == '{"nan": null, "list": [null, 1.5], "object": {"a": null}, "text": "NaN", "prediction": []}\n'
     )
 
 
-def test_several_labels_are_those_likelier_than_not():
+def test_a_multilabel_table_lists_probable_labels():
     labels = [Label("a", 0.9), Label("b", 0.6), Label("c", 0.5)]
     answered = [(Record("", {"text": "x"}, ("x",)), labels)]
-    (row,) = csv.DictReader(io.StringIO(written(answered, "csv", "classify", is_multilabel=True)))
+    (row,) = csv.DictReader(io.StringIO(write(answered, "csv", "classify", is_multilabel=True)))
     assert json.loads(row["prediction"]) == ["a", "b"]
 
 
-def test_columns_of_words_and_tags():
+def test_conll_has_a_line_for_each_word():
     words = [TaggedWord("in", "O", 0.5), TaggedWord("Paris", "B-LOC", 0.5)]
-    answered = [(Record("", {}, ("in Paris",)), words), (Record("", {}, ("",)), [])]
-    assert written(answered, "conll", "tag") == "in\tO\nParis\tB-LOC\n\n\n"
+    answered = [(Record("", {}, ("in Paris",)), words), (Record("", {}, ("",)), Results())]
+    assert write(answered, "conll", "tag") == "in\tO\nParis\tB-LOC\n\n\n"
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a", "a.txt"])
-def test_a_name_that_says_no_format_is_refused(name):
-    with pytest.raises(SettingsError, match=r"name it \.jsonl, \.csv, \.tsv, \.conll"):
+def test_an_unknown_suffix_is_rejected(name):
+    with pytest.raises(SettingsError, match=r"unknown format; name it \.jsonl, \.csv, \.tsv, \.conll"):
         output_format(Path(name))

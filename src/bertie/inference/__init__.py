@@ -1,1 +1,1 @@
-"""A model directory -> answers."""
+"""Predict with a model directory, in Python, from files and over HTTP."""

@@ -1,62 +1,71 @@
-"""Records -> what a model says of each: its head decides which method is asked."""
+"""Answer records with the main method of a model's head."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from bertie.base.errors import DataError
+from bertie.inference.inputs import TextError
 from bertie.inference.predictor import Predictor
 from bertie.inference.records import Record
-from bertie.inference.results import Method, RowError
+from bertie.inference.results import Method, Results
 
-# What a record's texts are. `pair` may follow where a text is classified or rated.
-ASKED: dict[Method, tuple[str, ...]] = {
+# The texts of a record, in order. `classify` and `regress` accept a `pair` after the text.
+REQUIRED_FIELDS: dict[Method, tuple[str, ...]] = {
     "fill_mask": ("text",),
     "next_sentence": ("text", "pair"),
     "classify": ("text",),
-    "rate": ("text",),
+    "regress": ("text",),
     "tag": ("text",),
     "answer": ("question", "context"),
     "choose": ("context", "endings"),
 }
 
 
-def ask(model: Predictor, records: Sequence[Record], top_k: int, words: bool = False) -> list[Any]:
-    """The model's answers to each record; an empty list, of a number None, where it is blank.
+def answer_records(model: Predictor, records: Sequence[Record], top_k: int, words: bool = False) -> list[Any]:
+    """Return the model's results for each record.
 
     Args:
-        model: one with a head.
-        records: the texts that `ASKED` names; all have a pair, or none has.
-        top_k: how many answers there are at most.
-        words: of a tagger the tag of each word, also where its tags are those of entities.
+        model: a model with a head.
+        records: records with the texts that `REQUIRED_FIELDS` lists; all of them have a pair, or none.
+        top_k: maximum number of results for each record.
+        words: return the tag of each word even if the tagger's tags mark entities.
+
+    Returns:
+        For each record, the `Results` or the number that the method returns for one text; for a
+        blank record, an empty `Results`, or None in place of a number.
 
     Raises:
-        DataError: a record cannot be answered; the message begins with its place.
+        DataError: a record cannot be answered; the message begins with its location.
     """
     method = model.method
     assert method is not None
-    asked = [record for record in records if not record.is_blank]
+    filled = [record for record in records if not record.is_blank]
     try:
-        answers = iter(_ask(model, method, asked, top_k, words) if asked else ())
-    except RowError as error:
-        raise DataError(f"{asked[error.row].location}: {error.reason}") from None
-    nothing: Any = None if method in ("next_sentence", "rate") else []
-    return [nothing if record.is_blank else next(answers) for record in records]
+        results = iter(_predict(model, method, filled, top_k, words) if filled else ())
+    except TextError as error:
+        raise DataError(f"{filled[error.index].location}: {error.reason}") from None
+    blank: Any = None if method in ("next_sentence", "regress") else Results()
+    return [blank if record.is_blank else next(results) for record in records]
 
 
-def _ask(model: Predictor, method: Method, asked: Sequence[Record], top_k: int, words: bool) -> list[Any]:
-    texts, *others = (list(column) for column in zip(*(record.texts for record in asked), strict=True))
+def _predict(
+    model: Predictor, method: Method, records: Sequence[Record], top_k: int, words: bool
+) -> Sequence[Any]:
+    columns: list[list[Any]] = [list(column) for column in zip(*(r.texts for r in records), strict=True)]
+    first: list[str] = columns[0]
+    second: Any = columns[1] if len(columns) > 1 else None
     match method:
         case "fill_mask":
-            return model.fill_masks(texts, top_k)
+            return model.fill_mask(first, top_k)
         case "classify":
-            return [ranked[:top_k] for ranked in model.classify(texts, *others)]
+            return model.classify(first, second, top_k)
         case "next_sentence":
-            return model.next_sentence(texts, others[0])
-        case "rate":
-            return model.rate(texts, *others)
+            return model.next_sentence(first, second)
+        case "regress":
+            return model.regress(first, second)
         case "tag":
-            return model.tag_words(texts) if words or model.tags_are_plain else model.tag(texts)
+            return model.tag_words(first) if words or model.has_plain_tags else model.tag(first)
         case "answer":
-            return model.answer(texts, others[0], top_k)
+            return model.answer(first, second, top_k)
         case "choose":
-            return [ranked[:top_k] for ranked in model.choose(texts, others[0])]
+            return model.choose(first, second, top_k)

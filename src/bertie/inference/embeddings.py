@@ -1,28 +1,37 @@
-"""Texts -> one vector each, as sentence-transformers makes them."""
+"""Embed each text as one vector, like sentence-transformers."""
 
 import numpy as np
 
 from bertie.model.config import BertConfig
 from bertie.model.engines.engine import Engine, Float32s
-from bertie.model.formats.sentence_transformers import Embedding, Pooling
+from bertie.model.formats.sentence_transformers import EmbeddingConfig, Pooling
 from bertie.model.sequences import Int64s, Sequences
 from bertie.text.tokenizer import Encoding
 
 
-def embed(engine: Engine, encoding: Encoding, embedding: Embedding, config: BertConfig) -> Float32s:
-    """The vector of each of n encoded texts: float32 (n, H)."""
+def embed(engine: Engine, encoding: Encoding, embedding: EmbeddingConfig, config: BertConfig) -> Float32s:
+    """Compute one vector for each of n encoded texts: float32 (n, H)."""
     vectors = np.empty((len(encoding), config.hidden_size), dtype=np.float32)
     sequences = Sequences(encoding.input_ids, encoding.token_type_ids, encoding.bounds)
-    for chosen, batch in sequences.batches(engine.max_tokens):
+    for indices, batch in sequences.batches(engine.max_batch_tokens):
         (hidden,) = engine.hidden_states(batch, [config.num_hidden_layers])
-        vectors[chosen] = pool(hidden, batch.bounds, embedding.pooling)
+        vectors[indices] = pool(hidden, batch.bounds, embedding.pooling)
     if embedding.normalize:
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors
 
 
 def pool(hidden: Float32s, bounds: Int64s, pooling: Pooling) -> Float32s:
-    """The vectors of all tokens (T, H), [CLS] and [SEP] among them -> one for each sequence (N, H)."""
+    """Pool the vectors of all tokens of a sequence, with [CLS] and [SEP], into one.
+
+    Args:
+        hidden: float32 (T, H), the vectors of the T tokens of N sequences, end to end.
+        bounds: int64 (N+1,), the start of each sequence; the last entry is T.
+        pooling: `cls`, `mean` or `max`.
+
+    Returns:
+        float32 (N, H).
+    """
     pooled: Float32s
     match pooling:
         case "cls":

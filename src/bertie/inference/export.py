@@ -1,7 +1,6 @@
-"""A model directory -> one that ONNX Runtime computes, with what that costs measured in its card."""
+"""Export a model for ONNX Runtime, and measure the effect on its predictions."""
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,16 +11,22 @@ from bertie.base.files import atomic_directory, write_text
 from bertie.inference.predictor import load
 from bertie.inference.records import input_format, read_records
 from bertie.model.engines.onnx_engine import ONNX_FILE
-from bertie.model.formats.conversion import is_tensorflow, load_any
+from bertie.model.formats.conversion import is_tensorflow_checkpoint, load_any
 from bertie.model.formats.directory import ModelMetadata, write_metadata
 from bertie.model.formats.onnx import Quantization, save_onnx
-from bertie.tasks.evaluation import ARCHITECTURES, answer, load_for_task
-from bertie.tasks.squad.decoding import SpanPredictions
+from bertie.tasks.evaluation import ARCHITECTURES, load_for_task
 from bertie.tasks.task import Task
 
 
-class Measured(NamedTuple):
-    """One figure of a file, before and after; what compares the two stands in `after` alone."""
+class Measurement(NamedTuple):
+    """A metric on one file, before and after the export.
+
+    Attributes:
+        file: name of the file.
+        name: name of the metric.
+        before: value for the source; None for a metric that compares the two models.
+        after: value for the exported model.
+    """
 
     file: str
     name: str
@@ -35,82 +40,95 @@ def export(
     quantization: Quantization,
     task: Task[Any, Any] | None = None,
     dev: Sequence[Path] = (),
-) -> list[Measured]:
-    """Write the model in `source` to `output`, which is whole or not there, and measure the two.
+) -> list[Measurement]:
+    """Export a model for ONNX Runtime, and compare the exported model with its source.
 
     Args:
-        source: a model in any layout.
-        output: the new directory.
-        quantization: what becomes int8.
-        task: what a fine-tuned model is measured by.
-        dev: files with gold labels; of an encoder, texts. Not of TensorFlow checkpoints.
+        source: a model in any layout that bertie reads.
+        output: the directory to write; it appears once it is complete.
+        quantization: which parts to round to int8.
+        task: the task of a fine-tuned model, for its metrics.
+        dev: files to measure on, with gold labels, or with texts for an encoder. Measuring requires
+            a model directory as the source, not a TensorFlow checkpoint.
+
+    Returns:
+        The measurements; the model card in `output` lists them too.
 
     Raises:
         DataError: a file cannot be read.
-        ModelError: there is no model, or one that cannot be exported, or it does not fit the task.
-        SettingsError: `output` is there already, or the model has nothing that could be measured.
+        ModelError: `source` has no model, or one that cannot be exported or does not fit the task.
+        SettingsError: `output` exists, or there is no metric for this kind of model.
     """
     if output.exists():
-        raise SettingsError(f"{output}: already there; name another directory, or remove it")
-    if dev and is_tensorflow(source):
-        raise SettingsError(f"{source}: --dev measures model directories; make one with `bertie convert`")
+        raise SettingsError(f"{output}: already exists; choose another directory, or remove it")
+    if dev and is_tensorflow_checkpoint(source):
+        raise SettingsError(
+            f"{source}: --dev needs a model directory; make one from the checkpoint with `bertie convert`"
+        )
     model, metadata = load_any(source)
     with atomic_directory(output) as temporary:
         write_metadata(temporary, metadata, card="")
         save_onnx(temporary / ONNX_FILE, model, metadata.config, quantization)
-        rows = [row for file in dev for row in _measure(source, temporary, metadata, task, file)]
-        write_text(temporary / "README.md", _card(output.name, metadata, quantization, rows))
-    return rows
+        measurements = [row for file in dev for row in _measure(source, temporary, metadata, task, file)]
+        write_text(temporary / "README.md", _card(output.name, metadata, quantization, measurements))
+    return measurements
 
 
 def _measure(
     source: Path, exported: Path, metadata: ModelMetadata, task: Task[Any, Any] | None, file: Path
-) -> Iterator[Measured]:
+) -> Iterator[Measurement]:
     if metadata.architecture == "BertModel":
-        records = read_records(file, input_format(file), {"text": "text"})
-        texts = [record.texts[0] for record in records if not record.is_blank]
-        if not texts:
-            raise DataError(f"{file}: empty: no texts to measure by")
-        before, after = (load(path).embed(texts, normalize=True) for path in (source, exported))
-        cosines = (before * after).sum(axis=1)
-        yield Measured(file.name, "mean cosine with float32", None, float(cosines.mean()))
+        yield _compare_embeddings(source, exported, file)
     elif metadata.architecture in ARCHITECTURES.values():
         assert task is not None
-        yield from _compare_answers(source, exported, task, file)
+        yield from _compare_predictions(source, exported, task, file)
     else:
-        raise SettingsError(f"--dev measures encoders and fine-tuned models, not {metadata.architecture}")
+        raise SettingsError(
+            f"--dev: no metric for {metadata.architecture}; only encoders and fine-tuned models have one"
+        )
 
 
-def _compare_answers(source: Path, exported: Path, task: Task[Any, Any], file: Path) -> Iterator[Measured]:
+def _compare_embeddings(source: Path, exported: Path, file: Path) -> Measurement:
+    records = read_records(file, input_format(file), {"text": "text"})
+    texts = [record.texts[0] for record in records if not record.is_blank]
+    if not texts:
+        raise DataError(f"{file}: no texts; give a file with texts to embed")
+    before, after = (load(path).embed(texts, normalize=True) for path in (source, exported))
+    cosines = (before * after).sum(axis=1)
+    return Measurement(file.name, "mean cosine with float32", None, float(cosines.mean()))
+
+
+def _compare_predictions(
+    source: Path, exported: Path, task: Task[Any, Any], file: Path
+) -> Iterator[Measurement]:
     predictions, scores = [], []
     for path in (source, exported):
         loaded = load_for_task(task, path)
         examples = loaded.task.read(file, labelled=True)
-        predictions.append(answer(loaded, examples))
+        predictions.append(loaded.predict(examples))
         scores.append(loaded.task.score(examples, predictions[-1]))
     if loaded.task.problem_type != "regression":
-        yield Measured(file.name, "answers equal to float32's", None, share_equal(*predictions))
+        flat = map(loaded.task.flatten_predictions, predictions)
+        yield Measurement(file.name, "agreement with float32", None, percent_equal(*flat))
     for name, before in scores[0].items():
-        yield Measured(file.name, name, before, scores[1][name])
+        yield Measurement(file.name, name, before, scores[1][name])
 
 
-def share_equal(before: Any, after: Any) -> float:
-    """How many of a task's predictions are the same, in percent: labels, tags, answers' texts."""
-    if isinstance(before, SpanPredictions):
-        before, after = before.texts, after.texts
-    elif isinstance(before, list):  # the tags of each sentence
-        before, after = [*chain.from_iterable(before)], [*chain.from_iterable(after)]
-    same = [np.array_equal(one, other) for one, other in zip(before, after, strict=True)]
-    return 100 * float(np.mean(same))
+def percent_equal(before: Any, after: Any) -> float:
+    """Return the percentage of equal predictions: labels, tags or answers."""
+    equal = [np.array_equal(one, other) for one, other in zip(before, after, strict=True)]
+    return 100 * float(np.mean(equal))
 
 
-def _card(name: str, metadata: ModelMetadata, quantization: Quantization, rows: Sequence[Measured]) -> str:
-    """The directory's README.md."""
-    parts = [name for name, rounded in quantization._asdict().items() if rounded]
-    precision = f"int8 in the {' and the '.join(parts)}, float32 elsewhere" if parts else "float32"
-    table = ["| file | | float32 | exported |", "|---|---|---|---|"] if rows else []
-    for file, name, before, after in rows:
-        table.append(f"| {file} | {name} | {'' if before is None else f'{before:.2f}'} | {after:.4g} |")
+def _card(
+    name: str, metadata: ModelMetadata, quantization: Quantization, measurements: Sequence[Measurement]
+) -> str:
+    """Return the text of the directory's README.md."""
+    quantized = [part for part, is_quantized in quantization._asdict().items() if is_quantized]
+    precision = f"int8 in the {' and the '.join(quantized)}, float32 elsewhere" if quantized else "float32"
+    table = ["| file | | float32 | exported |", "|---|---|---|---|"] if measurements else []
+    for file, metric, before, after in measurements:
+        table.append(f"| {file} | {metric} | {'' if before is None else f'{before:.2f}'} | {after:.4g} |")
     return "\n".join(
         [
             "---",

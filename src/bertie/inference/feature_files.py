@@ -1,7 +1,8 @@
-"""Vectors of texts -> a Parquet or an Arrow file, with a row for each text, written chunk by chunk.
+"""Write the vectors of texts to Parquet or Arrow files, chunk by chunk.
 
-A row has `tokens` or `words`, a list of strings, and for each column of vectors a list of as many vectors; or
-one vector for the whole text, which is null where the text has nothing.
+Each text is a row. Its first column, `tokens` or `words`, is a list of strings. Each other column
+holds one vector for each of these strings. With pooling it holds one vector for the whole text, or
+null if the text has no tokens.
 """
 
 from collections.abc import Iterable
@@ -17,38 +18,46 @@ from bertie.base.files import atomic_file
 from bertie.base.tables import import_pyarrow
 from bertie.inference.features import Features
 
-Names = Literal["tokens", "words"]
+Unit = Literal["tokens", "words"]
 Pooling = Literal["mean", "max"]
 
 SUFFIXES = (".parquet", ".arrow")
 
 
 def check_suffix(path: Path) -> None:
-    """Raises SettingsError where the name of a file to be written says no format."""
+    """Raise SettingsError unless an output file has the suffix .parquet or .arrow."""
     if path.suffix not in SUFFIXES:
-        raise SettingsError(f"--output {path}: name it {' or '.join(SUFFIXES)}")
+        raise SettingsError(f"--output {path}: unknown format; name it {' or '.join(SUFFIXES)}")
 
 
 def write_features(
     chunks: Iterable[Features],
     path: Path,
-    names: Names,
+    unit: Unit,
     dtype: type[np.float32] | type[np.float16] = np.float32,
     pooling: Pooling | None = None,
 ) -> None:
-    """Write at least one chunk; in Parquet each is a row group. None stays in memory while the next is made.
+    """Write chunks of features to a Parquet or Arrow file.
 
-    An .arrow file is a stream, as those are of which a data set of Hugging Face consists.
+    Each chunk is freed before the next one is computed, and becomes a row group of a Parquet file.
+    An .arrow file is in the streaming format, like the files of Hugging Face data sets.
+
+    Args:
+        chunks: the features; at least one chunk, which may hold no texts.
+        path: the file to write; it appears once it is complete.
+        unit: whether the vectors belong to tokens or words; the name of the first column.
+        dtype: type of the vectors in the file.
+        pooling: how to pool the vectors of each text into one. Default: write all vectors.
 
     Raises:
-        BertieError: the package that writes these files is not installed.
+        BertieError: pyarrow is not installed.
     """
     pyarrow = import_pyarrow(path)
     writer: Any = None
     with ExitStack() as stack:
         temporary = stack.enter_context(atomic_file(path))
         for features in chunks:
-            table = _table(features, names, dtype, pooling, pyarrow)
+            table = _to_table(features, unit, dtype, pooling, pyarrow)
             if writer is None:
                 writer = stack.enter_context(_open(temporary, path.suffix, table.schema, pyarrow))
             writer.write_table(table)
@@ -60,39 +69,39 @@ def _open(path: Path, suffix: str, schema: Any, pyarrow: Any) -> Any:
         return pyarrow.ipc.new_stream(str(path), schema)
     from pyarrow.parquet import ParquetWriter
 
-    # No two numbers of vectors are alike, and nobody looks for the least: compression, dictionaries and
-    # statistics of them made writing take more than twice as long, and the file no smaller.
-    strings = [f"{names}.list.element" for names in get_args(Names)]
+    # Vectors hardly ever repeat a value, and nobody filters by their minimum: with compression,
+    # dictionaries and statistics writing took more than twice as long, for files no smaller.
+    strings = [f"{unit}.list.element" for unit in get_args(Unit)]
     return ParquetWriter(path, schema, compression="none", use_dictionary=strings, write_statistics=False)
 
 
-def _table(
-    features: Features, names: Names, dtype: npt.DTypeLike, pooling: Pooling | None, pyarrow: Any
+def _to_table(
+    features: Features, unit: Unit, dtype: npt.DTypeLike, pooling: Pooling | None, pyarrow: Any
 ) -> Any:
     bounds = pyarrow.array(features.bounds.astype(np.int32))
-    # Half of a surrogate pair, which JSON can name, becomes its own escape.
-    strings = [name.encode("utf-8", "backslashreplace").decode() for name in features.names]
+    # A lone surrogate, which JSON can express and UTF-8 cannot, is written as its escape sequence.
+    strings = [token.encode("utf-8", "backslashreplace").decode() for token in features.tokens]
     columns: dict[str, Any] = {
-        names: pyarrow.ListArray.from_arrays(bounds, pyarrow.array(strings, pyarrow.string()))
+        unit: pyarrow.ListArray.from_arrays(bounds, pyarrow.array(strings, pyarrow.string()))
     }
-    empty = pyarrow.array(np.diff(features.bounds) == 0)
+    is_empty = pyarrow.array(np.diff(features.bounds) == 0)
     for column, vectors in zip(features.columns, features.vectors, strict=True):
         width = vectors.shape[1]
         if pooling is not None:
             vectors = _pool(vectors, features.bounds, pooling)
-        numbers = pyarrow.array(vectors.astype(dtype, copy=False).reshape(-1))
+        values = pyarrow.array(vectors.astype(dtype, copy=False).reshape(-1))
         if pooling is not None:
-            columns[column] = pyarrow.FixedSizeListArray.from_arrays(numbers, width, mask=empty)
+            columns[column] = pyarrow.FixedSizeListArray.from_arrays(values, width, mask=is_empty)
         else:
-            values = pyarrow.FixedSizeListArray.from_arrays(numbers, width)
-            columns[column] = pyarrow.ListArray.from_arrays(bounds, values)
+            rows = pyarrow.FixedSizeListArray.from_arrays(values, width)
+            columns[column] = pyarrow.ListArray.from_arrays(bounds, rows)
     return pyarrow.table(columns)
 
 
 def _pool(
     vectors: npt.NDArray[np.float32], bounds: npt.NDArray[np.int64], pooling: Pooling
 ) -> npt.NDArray[np.float32]:
-    """(P, W) -> (n, W); zeros for a text that has nothing."""
+    """Pool vectors (P, W) into (n, W), with zeros for texts without tokens."""
     sizes = np.diff(bounds)
     filled = sizes > 0
     pooled = np.zeros((len(sizes), vectors.shape[1]), np.float32)

@@ -1,11 +1,11 @@
-"""Contextual vectors of any layers (Section 5.3), for word pieces or words; nothing is trained.
+"""Contextual vectors of a text's tokens or words, from any layers (Section 5.3).
 
-No text is too long: it is cut into windows that overlap, and a piece has its vector from the one in which it
-has most context, as a tag has (ner.py). The texts of a batch are of similar length, and only the layers that
-are asked for, and those below them, are computed.
+Texts may have any length. A long text is cut into overlapping windows, and each token takes its
+vector from the window in which it has most context, like the tags of words in tasks/ner.py. The windows
+of a batch are of similar length, and only the layers that are needed are computed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Literal, Self
@@ -17,7 +17,8 @@ from bertie.base.errors import SettingsError
 from bertie.model.config import BertConfig
 from bertie.model.engines.engine import Engine
 from bertie.model.sequences import Sequences, token_indices
-from bertie.tasks.ner import NER, TaggedSentences, cut_into_windows, word_token_ranges
+from bertie.tasks.ner import NER, TaggedSentences, word_token_ranges
+from bertie.tasks.windows import split_into_windows
 from bertie.text.tokenizer import Tokenizer
 
 Int64s = npt.NDArray[np.int64]
@@ -26,148 +27,196 @@ Combination = Literal["concat", "sum", "mean"]
 
 
 @dataclass(frozen=True)
-class LayerChoice:
-    """Layers of a model, and what becomes of them.
+class LayerSelection:
+    """Layers of a model, and how to combine them.
 
-    numbers  0 is the output of the embeddings, 1 to L that of each layer; -1 is the last one
-    combine  to one vector: side by side, their sum, their mean; None leaves each as it is
-    weights  of the sum, one for each layer; None is 1 for each
+    Attributes:
+        layers: 0 is the output of the embeddings, 1 to L the outputs of the layers. Negative values
+            count from the end: -1 is the last layer.
+        combine: concatenate the layers, or take their sum or mean; None keeps each as a column.
+        weights: weights of the sum, one for each layer; None means 1 for each.
     """
 
-    numbers: Sequence[int] = (-1,)
+    layers: Sequence[int] = (-1,)
     combine: Combination | None = None
     weights: Sequence[float] | None = None
 
-    def of(self, num_hidden_layers: int) -> Self:
-        """With numbers from 0 to L.
+    def resolve(self, num_hidden_layers: int) -> Self:
+        """Return this selection with layers from 0 to L, for a model with L layers.
 
         Raises:
-            SettingsError: there is no such layer, or the weights do not fit.
+            SettingsError: the model has no such layer, or the weights do not fit the layers.
         """
         outputs = range(num_hidden_layers + 1)
-        for number in self.numbers:
-            if not -len(outputs) <= number < len(outputs):
+        for layer in self.layers:
+            if not -len(outputs) <= layer < len(outputs):
                 raise SettingsError(
-                    f"layer {number}: the model has 0, its embeddings, to {num_hidden_layers}, or "
-                    f"-{len(outputs)} to -1"
+                    f"layer {layer}: not in this model; choose from 0, the embeddings, to "
+                    f"{num_hidden_layers}, or from -{len(outputs)} to -1"
                 )
-        if self.weights is not None and (self.combine != "sum" or len(self.weights) != len(self.numbers)):
+        if self.weights is not None and (self.combine != "sum" or len(self.weights) != len(self.layers)):
             raise SettingsError(
-                f"weights are for a sum, one for each layer: {len(self.weights)} for {len(self.numbers)} "
-                f"layers and combine = {self.combine}"
+                f"{len(self.weights)} weights for {len(self.layers)} layers and combine = {self.combine}; "
+                f"weights need combine = sum, and one for each layer"
             )
-        return replace(self, numbers=[outputs[number] for number in self.numbers])
+        return replace(self, layers=[outputs[layer] for layer in self.layers])
 
     @property
     def columns(self) -> list[str]:
-        """What the vectors are called: `layer_12`, or `combined`."""
-        return ["combined"] if self.combine else [f"layer_{number}" for number in self.numbers]
+        """Names of the columns of vectors: `layer_12` and so on, or `combined`."""
+        return ["combined"] if self.combine else [f"layer_{layer}" for layer in self.layers]
 
-    def width(self, hidden_size: int) -> int:
-        """The size of a vector, W."""
-        return hidden_size * len(self.numbers) if self.combine == "concat" else hidden_size
+    def vector_size(self, hidden_size: int) -> int:
+        """Return the size of a vector, W, for a model with hidden size H."""
+        return hidden_size * len(self.layers) if self.combine == "concat" else hidden_size
 
-    def apply(self, layers: Sequence[Float32s]) -> Float32s:
-        """The chosen layers, each (P, H), as (columns, P, W)."""
+    def apply(self, outputs: Sequence[Float32s]) -> Float32s:
+        """Combine the layers' outputs, float32 (P, H) each, into (columns, P, W)."""
         columns: Float32s
         match self.combine:
             case "concat":
-                columns = np.concatenate(layers, axis=1)[None]
+                columns = np.concatenate(outputs, axis=1)[None]
             case "sum":
-                weights = np.array(self.weights or [1.0] * len(layers), dtype=np.float32)
-                columns = np.einsum("l,lph->ph", weights, np.stack(layers))[None]
+                weights = np.array(self.weights or [1.0] * len(outputs), dtype=np.float32)
+                columns = np.einsum("l,lph->ph", weights, np.stack(outputs))[None]
             case "mean":
-                columns = np.mean(layers, axis=0)[None]
+                columns = np.mean(outputs, axis=0)[None]
             case None:
-                columns = np.stack(layers)
+                columns = np.stack(outputs)
         return columns
 
 
 @dataclass(frozen=True)
-class Reading:
-    """n texts as a model reads them, and what in them has vectors: P pieces, or words.
+class EncodedTexts:
+    """Texts cut into windows, and their tokens or words, which receive vectors.
 
-    windows  over the texts
-    places   int64 (P,)    the token of each
-    names    P strings     the pieces or the words
-    bounds   int64 (n+1,)  those of text i: bounds[i] to bounds[i + 1]
+    There are n texts and P tokens or words in all.
+
+    Attributes:
+        windows: sequences that cover the texts.
+        positions: int64 (P,), for each token or word, the index of its token in `windows`.
+        tokens: the P WordPiece tokens, or words.
+        bounds: int64 (n+1,), text i has the tokens `bounds[i]` to `bounds[i + 1]`.
     """
 
     windows: Sequences
-    places: Int64s
-    names: list[str]
+    positions: Int64s
+    tokens: list[str]
     bounds: Int64s
 
-    def part(self, first: int, last: int) -> "Reading":
-        """The texts from `first` to before `last`, seen in the same windows."""
-        begin, end = self.bounds[[first, last]].tolist()
-        bounds = self.bounds[first : last + 1] - begin
-        return Reading(self.windows, self.places[begin:end], self.names[begin:end], bounds)
+    def slice(self, start: int, stop: int) -> "EncodedTexts":
+        """Return texts `start` to `stop` (exclusive), with the same windows."""
+        first, end = self.bounds[[start, stop]].tolist()
+        bounds = self.bounds[start : stop + 1] - first
+        return EncodedTexts(self.windows, self.positions[first:end], self.tokens[first:end], bounds)
 
 
-@dataclass(frozen=True)
-class Features:
-    """The vectors of n texts, one text after the other.
+@dataclass(frozen=True, repr=False)
+class TextFeatures:
+    """The vectors of one text.
 
-    columns  what each of the C vectors of a piece or word is called
-    vectors  float32 (C, P, W)
-    names    P strings     the pieces or the words
-    bounds   int64 (n+1,)  those of text i: bounds[i] to bounds[i + 1]
+    Attributes:
+        columns: names of the C columns, such as `layer_12`.
+        vectors: float32 (C, P, W).
+        tokens: the P WordPiece tokens, or words.
     """
 
     columns: list[str]
     vectors: Float32s
-    names: list[str]
+    tokens: list[str]
+
+    def __repr__(self) -> str:
+        return f"TextFeatures(columns={self.columns}, vectors={self.vectors.shape}, tokens={self.tokens})"
+
+
+@dataclass(frozen=True, repr=False)
+class Features:
+    """The vectors of n texts, a sequence of `TextFeatures` stored in flat arrays.
+
+    Attributes:
+        columns: names of the C columns, such as `layer_12`.
+        vectors: float32 (C, P, W), the vectors of all texts, one after the other.
+        tokens: the P WordPiece tokens, or words.
+        bounds: int64 (n+1,), text i has the tokens `bounds[i]` to `bounds[i + 1]`.
+    """
+
+    columns: list[str]
+    vectors: Float32s
+    tokens: list[str]
     bounds: Int64s
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
-    def __getitem__(self, i: int) -> Float32s:
-        """The vectors of text i: float32 (C, pieces or words, W)."""
-        i = range(len(self))[i]
-        return self.vectors[:, self.bounds[i] : self.bounds[i + 1]]
+    def __iter__(self) -> Iterator[TextFeatures]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, i: int) -> TextFeatures:
+        i = range(len(self))[i]  # negative values count from the end
+        first, end = self.bounds[i : i + 2]
+        return TextFeatures(self.columns, self.vectors[:, first:end], self.tokens[first:end])
+
+    def __repr__(self) -> str:
+        return f"Features({len(self)} texts, columns={self.columns}, vectors={self.vectors.shape})"
 
 
-def read_texts(texts: Sequence[str], tokenizer: Tokenizer, max_seq_length: int, words: bool) -> Reading:
-    """Each text seen alone. A word is what BERT's basic tokenizer takes for one, read at its first piece."""
+def encode_texts(
+    texts: Sequence[str], tokenizer: Tokenizer, max_seq_length: int, words: bool
+) -> EncodedTexts:
+    """Encode texts independently of each other, cut into windows.
+
+    Args:
+        texts: the texts, of any length.
+        tokenizer: the tokenizer of the model.
+        max_seq_length: maximum length of a window, with [CLS] and [SEP].
+        words: read one vector for each word, at its first token, instead of one for each token.
+            BERT's basic tokenizer splits a text into words.
+    """
     encoding = tokenizer.encode_batch(texts, add_special_tokens=False)
-    cut = cut_into_windows(encoding.input_ids, encoding.bounds, tokenizer.vocabulary, max_seq_length)
+    cut = split_into_windows(encoding.input_ids, encoding.bounds, tokenizer.vocabulary, max_seq_length)
     windows = Sequences(cut.input_ids, np.zeros_like(cut.input_ids), cut.bounds)
     if not words:
-        return Reading(windows, cut.piece_tokens, tokenizer.tokens(encoding.input_ids), encoding.bounds)
+        tokens = tokenizer.convert_ids_to_tokens(encoding.input_ids)
+        return EncodedTexts(windows, cut.positions, tokens, encoding.bounds)
     first, end = word_token_ranges(encoding)
     bounds = np.searchsorted(first, encoding.bounds)
-    owners = np.repeat(np.arange(len(texts)), np.diff(bounds)).tolist()
-    starts, ends = encoding.offsets[first, 0].tolist(), encoding.offsets[end - 1, 1].tolist()
-    names = [texts[i][start:stop] for i, start, stop in zip(owners, starts, ends, strict=True)]
-    return Reading(windows, cut.piece_tokens[first], names, bounds)
+    text_of_word = np.repeat(np.arange(len(texts)), np.diff(bounds)).tolist()
+    starts, stops = encoding.offsets[first, 0].tolist(), encoding.offsets[end - 1, 1].tolist()
+    tokens = [texts[i][start:stop] for i, start, stop in zip(text_of_word, starts, stops, strict=True)]
+    return EncodedTexts(windows, cut.positions[first], tokens, bounds)
 
 
-def read_sentences(sentences: TaggedSentences, tokenizer: Tokenizer, max_seq_length: int) -> Reading:
-    """Words given as such, each seen with its document around it and read at its first piece."""
+def encode_sentences(sentences: TaggedSentences, tokenizer: Tokenizer, max_seq_length: int) -> EncodedTexts:
+    """Encode sentences of words, each with its document as context.
+
+    The vector of a word is read at its first token. The tags of the sentences are ignored.
+    """
     inputs = NER.encode(replace(sentences, tags=None), tokenizer, max_seq_length)
     windows = Sequences(inputs.input_ids, inputs.token_type_ids, inputs.bounds)
-    names = list(chain.from_iterable(sentences.words))
-    return Reading(windows, inputs.word_tokens, names, sentences.bounds)
+    words = list(chain.from_iterable(sentences.words))
+    return EncodedTexts(windows, inputs.word_positions, words, sentences.bounds)
 
 
-def compute_features(engine: Engine, reading: Reading, choice: LayerChoice, config: BertConfig) -> Features:
-    """The vectors of a reading; only the windows that hold some of it are computed.
+def compute_features(
+    engine: Engine, encoded: EncodedTexts, selection: LayerSelection, config: BertConfig
+) -> Features:
+    """Compute the vectors of encoded texts.
+
+    Windows that hold none of the tokens, which `EncodedTexts.slice` leaves, are skipped.
 
     Raises:
-        SettingsError: the model has no such layer, or the weights do not fit.
+        SettingsError: the model has no such layer, or the weights do not fit the layers.
     """
-    choice = choice.of(config.num_hidden_layers)
-    columns, places, bounds = choice.columns, reading.places, reading.windows.bounds
-    vectors = np.empty((len(columns), len(places), choice.width(config.hidden_size)), np.float32)
-    wanted = np.unique(np.searchsorted(bounds, places, side="right") - 1)
-    windows = reading.windows.select(wanted)
-    rows = np.full(windows.bounds[-1], -1)  # of each token; -1 where its vector is not wanted
-    rows[np.searchsorted(token_indices(bounds, wanted), places)] = np.arange(len(places))
-    for chosen, batch in windows.batches(engine.max_tokens):
-        batch_rows = rows[token_indices(windows.bounds, chosen)]
-        tokens = np.flatnonzero(batch_rows >= 0)
-        layers = [layer[tokens] for layer in engine.hidden_states(batch, choice.numbers)]
-        vectors[:, batch_rows[tokens]] = choice.apply(layers)
-    return Features(columns, vectors, reading.names, reading.bounds)
+    selection = selection.resolve(config.num_hidden_layers)
+    columns, positions, bounds = selection.columns, encoded.positions, encoded.windows.bounds
+    vectors = np.empty((len(columns), len(positions), selection.vector_size(config.hidden_size)), np.float32)
+    needed = np.unique(np.searchsorted(bounds, positions, side="right") - 1)
+    windows = encoded.windows.select(needed)
+    row_of_token = np.full(windows.bounds[-1], -1)  # -1: the vector is read in another window
+    row_of_token[np.searchsorted(token_indices(bounds, needed), positions)] = np.arange(len(positions))
+    for chosen, batch in windows.batches(engine.max_batch_tokens):
+        rows = row_of_token[token_indices(windows.bounds, chosen)]
+        tokens = np.flatnonzero(rows >= 0)
+        outputs = [hidden[tokens] for hidden in engine.hidden_states(batch, selection.layers)]
+        vectors[:, rows[tokens]] = selection.apply(outputs)
+    return Features(columns, vectors, encoded.tokens, encoded.bounds)

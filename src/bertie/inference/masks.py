@@ -1,4 +1,4 @@
-"""Texts with places to be guessed: [MASK]."""
+"""Encode texts with [MASK], and fill in predicted tokens."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -6,50 +6,74 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from bertie.inference.results import RowError
+from bertie.inference.inputs import TextError
+from bertie.model.sequences import Sequences
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import MASK
 
-Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 
+_SHOWN_CHARACTERS = 60  # of a text, in an error message
 
-def encode_masks(texts: Sequence[str], tokenizer: Tokenizer, max_length: int) -> tuple[Int32s, Int64s]:
-    """[CLS] text [SEP] for each text, [MASK] where it is asked for; where each begins, and the end.
 
-    To the tokenizer [MASK] in a text is plain text, so the parts between are encoded.
+def encode_masks(texts: Sequence[str], tokenizer: Tokenizer, max_length: int) -> Sequences:
+    """Encode each text as [CLS] text [SEP], with a mask token for each [MASK].
+
+    The tokenizer reads [MASK] in a text as plain text. This function therefore encodes the parts
+    between the masks and puts the special tokens between them.
+
+    Args:
+        texts: the texts; each needs at least one [MASK].
+        tokenizer: the tokenizer of the model.
+        max_length: maximum number of tokens of a text, with [CLS] and [SEP].
+
+    Raises:
+        TextError: a text has no [MASK], or more than `max_length` tokens.
     """
     parts = [text.split(MASK) for text in texts]
-    for row, (text, its_parts) in enumerate(zip(texts, parts, strict=True)):
-        if len(its_parts) == 1:
-            raise RowError(row, f"no {MASK} in it: {text[:60]!r}; put one where a word is to be guessed")
+    for i, text_parts in enumerate(parts):
+        if len(text_parts) == 1:
+            raise TextError(i, f"no {MASK} in {_quote(texts[i])}; put one in place of the word to predict")
     encoding = tokenizer.encode_batch(list(chain.from_iterable(parts)), add_special_tokens=False)
-    counts = np.fromiter(map(len, parts), np.int64, len(parts))
-    text_of_part = np.repeat(np.arange(len(texts)), counts)
-    part_of_piece = np.repeat(np.arange(len(encoding)), np.diff(encoding.bounds))
-    # Before each part stands [CLS] or [MASK], behind each text [SEP].
+    part_counts = np.fromiter(map(len, parts), np.int64, len(parts))
+    text_of_part = np.repeat(np.arange(len(texts)), part_counts)
+    part_of_token = np.repeat(np.arange(len(encoding)), np.diff(encoding.bounds))
+    # [CLS] comes before the first part of a text, [MASK] before every other part, [SEP] after the last.
     openers = encoding.bounds[:-1] + np.arange(len(encoding)) + text_of_part
-    firsts = np.flatnonzero(np.diff(text_of_part, prepend=-1))
+    first_parts = np.flatnonzero(np.diff(text_of_part, prepend=-1))
     total = len(encoding.input_ids) + len(encoding) + len(texts)
     input_ids = np.full(total, tokenizer.vocabulary.sep_id, dtype=np.int32)
     input_ids[openers] = tokenizer.vocabulary.mask_id
-    input_ids[openers[firsts]] = tokenizer.vocabulary.cls_id
-    input_ids[np.arange(len(part_of_piece)) + part_of_piece + 1 + text_of_part[part_of_piece]] = (
-        encoding.input_ids
-    )
-    bounds = np.append(openers[firsts], total)
-    lengths = np.diff(bounds)
-    if (too_long := np.flatnonzero(lengths > max_length)).size:
-        row = int(too_long[0])
-        size = f"the text has {lengths[row]:,} word pieces, the model at most {max_length:,}"
-        raise RowError(row, f"{size}: {texts[row][:60]!r}")
-    return input_ids, bounds
+    input_ids[openers[first_parts]] = tokenizer.vocabulary.cls_id
+    token_positions = np.arange(len(part_of_token)) + part_of_token + 1 + text_of_part[part_of_token]
+    input_ids[token_positions] = encoding.input_ids
+    bounds = np.append(openers[first_parts], total)
+    _check_lengths(texts, np.diff(bounds), max_length)
+    return Sequences(input_ids, np.zeros_like(input_ids), bounds)
 
 
-def fill(text: str, place: int, piece: str) -> str:
-    """`text` with the [MASK] number `place` replaced; a continuation joins the word before it."""
+def _check_lengths(texts: Sequence[str], lengths: Int64s, max_length: int) -> None:
+    too_long = np.flatnonzero(lengths > max_length)
+    if too_long.size:
+        i = int(too_long[0])
+        raise TextError(
+            i,
+            f"{lengths[i]:,} tokens in {_quote(texts[i])}, but the model reads at most {max_length:,}; "
+            f"shorten the text",
+        )
+
+
+def _quote(text: str) -> str:
+    return repr(text[:_SHOWN_CHARACTERS])
+
+
+def replace_mask(text: str, index: int, token: str) -> str:
+    """Replace the [MASK] at `index`, counted from 0, with a token.
+
+    A continuation token (`##ing`) is joined to the word before it.
+    """
     parts = text.split(MASK)
-    before, after = MASK.join(parts[: place + 1]), MASK.join(parts[place + 1 :])
-    if piece.startswith("##"):
-        return before.rstrip() + piece[2:] + after
-    return before + piece + after
+    before, after = MASK.join(parts[: index + 1]), MASK.join(parts[index + 1 :])
+    if token.startswith("##"):
+        return before.rstrip() + token[2:] + after
+    return before + token + after

@@ -1,32 +1,46 @@
-"""A model directory -> answers: `bertie.load(path)`.
+"""Predict with a model directory: `bertie.load(path)` returns a `Predictor`.
 
-What a task's evaluation does is done here by the same code: the families of `tasks` encode and decode.
+The tasks (`bertie.tasks`) encode texts and decode logits here as they do in evaluation.
 """
+
+# mypy: disable-error-code="overload-overlap"
+# A string is also a sequence of strings; it matches the overload for one text, which comes first.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
+from typing import overload
 
 import numpy as np
 import numpy.typing as npt
 
-from bertie.base.errors import ModelError
+from bertie.base.errors import DataError, ModelError
 from bertie.inference.embeddings import embed
 from bertie.inference.features import (
     Combination,
     Features,
-    LayerChoice,
+    LayerSelection,
+    TextFeatures,
     compute_features,
-    read_texts,
+    encode_texts,
 )
-from bertie.inference.masks import encode_masks, fill
-from bertie.inference.probabilities import likeliest, ranked, sigmoid, softmax
-from bertie.inference.results import Answer, Choice, Entity, Label, MaskPrediction, Method, TaggedWord
+from bertie.inference.inputs import list_endings, list_pairs, list_sentences, list_texts
+from bertie.inference.masks import encode_masks, replace_mask
+from bertie.inference.probabilities import rank, sigmoid, softmax, top_softmax
+from bertie.inference.results import (
+    Answer,
+    Choice,
+    Entity,
+    Label,
+    MaskPrediction,
+    Method,
+    Results,
+    TaggedWord,
+)
+from bertie.inference.words import entities_of, split_words, word_spans
 from bertie.model.engines.loading import Precision, load_engine
 from bertie.model.formats.directory import SEQUENCE_CLASSIFIER
-from bertie.model.formats.sentence_transformers import Embedding, Pooling
-from bertie.model.sequences import Sequences
+from bertie.model.formats.sentence_transformers import EmbeddingConfig, Pooling
 from bertie.tasks.classification import LabelledTexts
 from bertie.tasks.custom import (
     CustomClassification,
@@ -34,15 +48,17 @@ from bertie.tasks.custom import (
     CustomQuestionAnswering,
     CustomTagging,
 )
-from bertie.tasks.entities import find_entities, is_plain
+from bertie.tasks.entities import is_plain
 from bertie.tasks.evaluation import compute_logits
-from bertie.tasks.ner import TaggedSentences, word_token_ranges
+from bertie.tasks.ner import TaggedSentences
+from bertie.tasks.squad.decoding import SpanPredictions
 from bertie.tasks.squad.questions import Questions
 from bertie.tasks.swag import Choices
 from bertie.tasks.task import Inputs
 
 Float32s = npt.NDArray[np.float32]
 
+# The main method of each architecture; BertForPreTraining also has `next_sentence`.
 METHODS: dict[str, Method] = {
     "BertForPreTraining": "fill_mask",
     "BertForMaskedLM": "fill_mask",
@@ -52,265 +68,440 @@ METHODS: dict[str, Method] = {
     "BertForQuestionAnswering": "answer",
     "BertForMultipleChoice": "choose",
 }
-NEEDED: dict[Method, str] = {
-    "fill_mask": "a masked-LM head (architecture BertForPreTraining or BertForMaskedLM)",
+REQUIRED_HEADS: dict[Method, str] = {
+    "fill_mask": "a masked-LM head (BertForPreTraining or BertForMaskedLM)",
     "next_sentence": "a next-sentence head (BertForPreTraining or BertForNextSentencePrediction)",
     "classify": "a classifier whose problem_type is not regression (BertForSequenceClassification)",
-    "rate": "a classifier whose problem_type is regression (BertForSequenceClassification)",
-    "tag": "a classifier of tokens (BertForTokenClassification)",
-    "answer": "a head for spans (BertForQuestionAnswering)",
-    "choose": "a head for multiple choice (BertForMultipleChoice)",
+    "regress": "a classifier whose problem_type is regression (BertForSequenceClassification)",
+    "tag": "a token classifier (BertForTokenClassification)",
+    "answer": "a question-answering head (BertForQuestionAnswering)",
+    "choose": "a multiple-choice head (BertForMultipleChoice)",
 }
 
 
 class Predictor:
-    """A loaded model. Which of the methods it serves depends on its head.
+    """A loaded model, and methods to predict with it. Create one with `bertie.load`.
 
-    path       the directory
-    engine     what computes the model: torch, or ONNX Runtime
-    config     the network's shape
-    labels     of a classifier, in the order of its logits
-    tokenizer  the model's
-    max_seq_length  where a text is cut, or what the windows of a longer one have
+    The head of the model decides which methods it has; the others raise ModelError:
+
+    - `fill_mask`: BertForPreTraining, BertForMaskedLM
+    - `next_sentence`: BertForPreTraining, BertForNextSentencePrediction
+    - `classify`: BertForSequenceClassification, single-label or multi-label
+    - `regress`: BertForSequenceClassification with problem_type regression
+    - `tag`, `tag_words`: BertForTokenClassification
+    - `answer`: BertForQuestionAnswering
+    - `choose`: BertForMultipleChoice
+    - `embed`, `features`: every PyTorch model, and exported encoders
+
+    Every method takes one text (a string) and returns one result, or takes a list of texts and
+    returns a list of results in the same order. Texts that come in pairs are two strings, or two
+    lists of equal length. Anything else raises DataError. Results are dataclasses, which a notebook
+    shows as tables.
+
+    Attributes:
+        path: the model directory.
+        engine: computes the model, in PyTorch or ONNX Runtime.
+        config: configuration of the network.
+        labels: labels of a classifier, in the order of its logits.
+        tokenizer: the tokenizer of the model.
+        max_seq_length: maximum number of tokens that the model reads at once. Longer texts are
+            truncated, or cut into windows of this length.
     """
 
     def __init__(self, path: Path, device: str, precision: Precision) -> None:
         self.path = path
-        self.engine, self._description = load_engine(path, device, precision)
-        self.config = self._description.config
-        self.labels = self._description.labels
-        self.tokenizer = self._description.tokenizer
-        self.max_seq_length = self._description.max_seq_length or self.config.max_position_embeddings
+        self.engine, self._metadata = load_engine(path, device, precision)
+        self.config = self._metadata.config
+        self.labels = self._metadata.labels
+        self.tokenizer = self._metadata.tokenizer
+        self.max_seq_length = self._metadata.max_seq_length or self.config.max_position_embeddings
+
+    def __repr__(self) -> str:
+        return f"Predictor({str(self.path)!r}, {self.engine.architecture})"
 
     @property
     def method(self) -> Method | None:
-        """The method that the head serves; None for an encoder without one. `tag` is also `tag_words`."""
-        if self.engine.architecture == SEQUENCE_CLASSIFIER and self._description.problem_type == "regression":
-            return "rate"
+        """The main method of the model's head; None for an encoder without a head."""
+        if self.engine.architecture == SEQUENCE_CLASSIFIER and self._metadata.problem_type == "regression":
+            return "regress"
         return METHODS.get(self.engine.architecture)
 
     @property
     def is_multilabel(self) -> bool:
-        """Whether a text may have several labels, each of them with a probability of its own."""
-        return self._description.problem_type == "multi_label_classification"
+        """Whether a text may have several labels, each with its own probability."""
+        return self._metadata.problem_type == "multi_label_classification"
 
     @property
-    def tags_are_plain(self) -> bool:
-        """Whether the labels are tags of no entities, such as parts of speech."""
+    def has_plain_tags(self) -> bool:
+        """Whether the tags do not mark entities, for example parts of speech."""
         return is_plain(self.labels)
 
     @property
-    def embedding(self) -> Embedding:
-        """How `embed` makes vectors where it is not told otherwise."""
-        found = self._description.embedding or Embedding()
-        length = min(found.max_seq_length or self.max_seq_length, self.config.max_position_embeddings)
-        return found._replace(max_seq_length=length)
+    def embedding(self) -> EmbeddingConfig:
+        """Pooling, normalization and truncation that `embed` uses by default."""
+        default = self._metadata.embedding or EmbeddingConfig()
+        length = min(default.max_seq_length or self.max_seq_length, self.config.max_position_embeddings)
+        return default._replace(max_seq_length=length)
 
-    def fill_mask(self, text: str, top_k: int = 5) -> list[list[MaskPrediction]]:
-        """The likeliest word pieces for each [MASK] in `text`, in the order of the text.
+    @overload
+    def fill_mask(self, texts: str, top_k: int = 5) -> Results[Results[MaskPrediction]]: ...
+    @overload
+    def fill_mask(self, texts: Sequence[str], top_k: int = 5) -> list[Results[Results[MaskPrediction]]]: ...
+    def fill_mask(
+        self, texts: str | Sequence[str], top_k: int = 5
+    ) -> Results[Results[MaskPrediction]] | list[Results[Results[MaskPrediction]]]:
+        """Predict the token at each [MASK] of a text.
+
+        Args:
+            texts: a text, or a list of texts, each with one [MASK] or more.
+            top_k: number of predictions for each [MASK].
+
+        Returns:
+            For each text and each [MASK] in it, in order, the most likely tokens, best first.
 
         Raises:
             ModelError: the model has no masked-LM head.
-            RowError: there is no [MASK], or the text is longer than the model.
+            TextError: a text has no [MASK], or more tokens than the model can read.
+
+        Example:
+            >>> predictions = model.fill_mask("The capital of France is [MASK].", top_k=3)
+            >>> len(predictions), len(predictions[0])
+            (1, 3)
+            >>> predictions[0][0].score >= predictions[0][1].score
+            True
         """
-        return self.fill_masks([text], top_k)[0]
-
-    def fill_masks(self, texts: Sequence[str], top_k: int = 5) -> list[list[list[MaskPrediction]]]:
-        """The same for many texts."""
         self._require("fill_mask")
-        input_ids, bounds = encode_masks(texts, self.tokenizer, self.config.max_position_embeddings)
-        sequences = Sequences(input_ids, np.zeros_like(input_ids), bounds)
-        answers: list[list[list[MaskPrediction]]] = [[] for _ in texts]
-        for chosen, batch in sequences.batches(self.engine.max_tokens):
+        listed = list_texts(texts)
+        sequences = encode_masks(listed, self.tokenizer, self.config.max_position_embeddings)
+        predictions: list[list[Results[MaskPrediction]]] = [[] for _ in listed]
+        for indices, batch in sequences.batches(self.engine.max_batch_tokens):
             masked_positions = np.flatnonzero(batch.input_ids == self.tokenizer.vocabulary.mask_id)
-            best, scores = likeliest(self.engine.masked_lm_logits(batch, masked_positions), top_k)
-            owners = chosen[np.searchsorted(batch.bounds, masked_positions, side="right") - 1]
-            for number, *guesses in zip(owners.tolist(), scores.tolist(), best.tolist(), strict=True):
-                text, place = texts[number], len(answers[number])
-                names = self.tokenizer.tokens(guesses[1])
-                answers[number].append(
-                    [
-                        MaskPrediction(score, token, name, fill(text, place, name))
-                        for score, token, name in zip(*guesses, names, strict=True)
-                    ]
+            logits = self.engine.masked_lm_logits(batch, masked_positions)
+            token_ids, scores = top_softmax(logits, top_k)
+            text_of_mask = indices[np.searchsorted(batch.bounds, masked_positions, side="right") - 1]
+            for i, ids, row in zip(text_of_mask.tolist(), token_ids.tolist(), scores.tolist(), strict=True):
+                mask = len(predictions[i])
+                tokens = zip(row, ids, self.tokenizer.convert_ids_to_tokens(ids), strict=True)
+                predictions[i].append(
+                    Results(
+                        MaskPrediction(score, token_id, token, replace_mask(listed[i], mask, token))
+                        for score, token_id, token in tokens
+                    )
                 )
-        return answers
+        results = [Results(masks) for masks in predictions]
+        return results[0] if isinstance(texts, str) else results
 
-    def next_sentence(self, texts: Sequence[str], pairs: Sequence[str]) -> list[float]:
-        """The probability that each second text comes next after its first (Section 3.1, Task #2).
+    @overload
+    def next_sentence(self, texts: str, pairs: str) -> float: ...
+    @overload
+    def next_sentence(self, texts: Sequence[str], pairs: Sequence[str]) -> list[float]: ...
+    def next_sentence(self, texts: str | Sequence[str], pairs: str | Sequence[str]) -> float | list[float]:
+        """Predict whether the second text of a pair follows the first (Section 3.1).
 
-        Long pairs are cut.
+        Args:
+            texts: the first text, or a list of first texts.
+            pairs: the second text of each pair, in the same form. A long pair is truncated.
+
+        Returns:
+            The probability that the second text follows the first.
 
         Raises:
+            DataError: `texts` and `pairs` are not two strings or two lists of equal length.
             ModelError: the model has no next-sentence head.
+
+        Example:
+            >>> 0 <= model.next_sentence("The cat sat down.", "It began to purr.") <= 1
+            True
         """
         if self.engine.architecture != "BertForPreTraining":
             self._require("next_sentence")
-        encoding = self.tokenizer.encode_batch(texts, pairs, max_length=self.max_seq_length)
+        first, second = list_pairs(texts, pairs)
+        encoding = self.tokenizer.encode_batch(first, second, max_length=self.max_seq_length)
         logits = self._logits(Inputs(encoding.input_ids, encoding.token_type_ids, encoding.bounds, None))
         probabilities: list[float] = softmax(logits)[:, 0].tolist()
-        return probabilities
+        return probabilities[0] if isinstance(texts, str) else probabilities
 
     def embed(
-        self, texts: Sequence[str], pooling: Pooling | None = None, normalize: bool | None = None
+        self,
+        texts: str | Sequence[str],
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
     ) -> Float32s:
-        """One vector for each text, float32 (n, H), whatever the head. A text longer than the model is cut.
+        """Embed a text as one vector, whatever the model's head.
 
         Args:
-            texts: to be embedded.
-            pooling: the mean or the maximum of the tokens' vectors, or that of [CLS]; as the directory says
-                if not given, and the mean where it does not.
-            normalize: to length 1; likewise, and not where the directory does not say.
+            texts: a text, or a list of texts. A text longer than the model can read is truncated.
+            pooling: `mean` or `max` of the vectors of all tokens, or `cls`, the vector of [CLS].
+                Default: the model directory's choice, and `mean` if it makes none.
+            normalize: scale the vectors to length 1. Default: the model directory's choice, and
+                False if it makes none.
+
+        Returns:
+            float32 (H,) for one text, (n, H) for a list of n texts.
 
         Raises:
-            SettingsError: there is no such pooling.
+            ModelError: the model is exported with a head, so that it returns no vectors.
+            SettingsError: the pooling is unknown.
+
+        Example:
+            >>> model.embed("a text").shape == (model.config.hidden_size,)
+            True
+            >>> model.embed(["a text", "another text"]).shape == (2, model.config.hidden_size)
+            True
         """
-        embedding = self.embedding.but(pooling, normalize)
-        encoding = self.tokenizer.encode_batch(texts, max_length=embedding.max_seq_length)
-        return embed(self.engine, encoding, embedding, self.config)
+        embedding = self.embedding.override(pooling, normalize)
+        encoding = self.tokenizer.encode_batch(list_texts(texts), max_length=embedding.max_seq_length)
+        vectors = embed(self.engine, encoding, embedding, self.config)
+        return vectors[0] if isinstance(texts, str) else vectors
 
-    def classify(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[list[Label]]:
-        """The labels of each text, or pair of texts, with their probabilities, the likeliest first.
+    @overload
+    def classify(self, texts: str, pairs: str | None = None, top_k: int | None = None) -> Results[Label]: ...
+    @overload
+    def classify(
+        self, texts: Sequence[str], pairs: Sequence[str] | None = None, top_k: int | None = None
+    ) -> list[Results[Label]]: ...
+    def classify(
+        self,
+        texts: str | Sequence[str],
+        pairs: str | Sequence[str] | None = None,
+        top_k: int | None = None,
+    ) -> Results[Label] | list[Results[Label]]:
+        """Classify a text, or a pair of texts.
 
-        A text longer than the model is cut.
+        Args:
+            texts: a text, or a list of texts. A long text is truncated.
+            pairs: the second text of each pair, in the same form, for a classifier of pairs.
+            top_k: number of labels to return. Default: all.
+
+        Returns:
+            The labels with their probabilities, most likely first. The probabilities of a
+            multi-label classifier do not add up to 1: each label has its own.
 
         Raises:
-            ModelError: the model has no classifier, or one that gives a number.
+            DataError: `texts` and `pairs` are not two strings or two lists of equal length.
+            ModelError: the model has no classifier, or is a regression model.
+
+        Example:
+            >>> labels = model.classify("A film to remember.")
+            >>> labels[0].score >= labels[-1].score
+            True
+            >>> len(model.classify(["A film to remember.", "A film to forget."], top_k=1))
+            2
         """
         self._require("classify")
         logits = self._classifier_logits(texts, pairs)
         probabilities = sigmoid(logits) if self.is_multilabel else softmax(logits)
-        return [[Label(self.labels[number], score) for number, score in ranked(row)] for row in probabilities]
-
-    def rate(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[float]:
-        """The number that a regression gives to each text, or pair of texts. A long text is cut.
-
-        Raises:
-            ModelError: the model is no regression.
-        """
-        self._require("rate")
-        numbers: list[float] = self._classifier_logits(texts, pairs)[:, 0].astype(np.float64).tolist()
-        return numbers
-
-    def tag(self, texts: Sequence[str]) -> list[list[Entity]]:
-        """The entities that each text names, in order. No text is too long.
-
-        A word is what BERT's basic tokenizer takes for one, so punctuation stands alone. Its first piece
-        decides.
-
-        Raises:
-            ModelError: the model has no classifier of tokens, or its labels are not tags of entities, which
-                only `tag_words` can give.
-        """
-        self._require("tag")
-        if self.tags_are_plain:
-            raise ModelError(
-                f"{self.path}: {self.labels[0]!r} is no tag of an entity; tag_words gives each word's"
-            )
-        spans = self._word_spans(texts)
-        words = [
-            [text[start:end] for start, end in places] for text, places in zip(texts, spans, strict=True)
+        results = [
+            Results(Label(self.labels[i], score) for i, score in rank(row)[:top_k]) for row in probabilities
         ]
-        mentions = []
-        for text, places, tagged in zip(texts, spans, self.tag_words(words), strict=True):
-            found = []
-            for label, first, last in find_entities([word.tag for word in tagged]):
-                start, end = places[first][0], places[last - 1][1]
-                score = float(np.mean([word.score for word in tagged[first:last]]))
-                found.append(Entity(label, text[start:end], start, end, score))
-            mentions.append(found)
-        return mentions
+        return results[0] if isinstance(texts, str) else results
 
-    def tag_words(
-        self, sentences: Sequence[str | Sequence[str]], documents: Sequence[int] | None = None
-    ) -> list[list[TaggedWord]]:
-        """The likeliest tag of each word, one by one.
+    @overload
+    def regress(self, texts: str, pairs: str | None = None) -> float: ...
+    @overload
+    def regress(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[float]: ...
+    def regress(
+        self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None
+    ) -> float | list[float]:
+        """Predict a number for a text, or a pair of texts, such as a similarity.
 
         Args:
-            sentences: the words of each, or a text, the words of which are those of `tag`.
-            documents: sentences of document i are documents[i] to documents[i+1], and seen together; without
-                it each sentence is seen alone.
+            texts: a text, or a list of texts. A long text is truncated.
+            pairs: the second text of each pair, in the same form, for a regression model of pairs.
+
+        Returns:
+            The predicted number.
 
         Raises:
-            ModelError: the model has no classifier of tokens.
+            DataError: `texts` and `pairs` are not two strings or two lists of equal length.
+            ModelError: the model is not a regression model.
+
+        Example:
+            >>> isinstance(model.regress("A cat sat.", "A cat was sitting."), float)
+            True
+        """
+        self._require("regress")
+        values: list[float] = self._classifier_logits(texts, pairs)[:, 0].astype(np.float64).tolist()
+        return values[0] if isinstance(texts, str) else values
+
+    @overload
+    def tag(self, texts: str) -> Results[Entity]: ...
+    @overload
+    def tag(self, texts: Sequence[str]) -> list[Results[Entity]]: ...
+    def tag(self, texts: str | Sequence[str]) -> Results[Entity] | list[Results[Entity]]:
+        """Find the entities in a text.
+
+        BERT's basic tokenizer splits the text into words; punctuation marks are words too. The tag
+        of a word is predicted at its first token.
+
+        Args:
+            texts: a text, or a list of texts, of any length.
+
+        Returns:
+            The entities in the order of the text.
+
+        Raises:
+            ModelError: the model is not a token classifier, or its tags do not mark entities (use
+                `tag_words`).
+
+        Example:
+            >>> text = "Ada Lovelace was born in London."
+            >>> all(text[entity.start : entity.end] == entity.text for entity in model.tag(text))
+            True
         """
         self._require("tag")
-        spans = iter(self._word_spans([text for text in sentences if isinstance(text, str)]))
+        if self.has_plain_tags:
+            raise ModelError(
+                f"{self.path}: label {self.labels[0]!r} is not the tag of an entity; use tag_words, which "
+                f"returns the tag of each word"
+            )
+        listed = list_texts(texts)
+        spans = word_spans(listed, self.tokenizer)
         words = [
-            [text[start:end] for start, end in next(spans)] if isinstance(text, str) else text
-            for text in sentences
+            [text[start:end] for start, end in text_spans]
+            for text, text_spans in zip(listed, spans, strict=True)
         ]
-        task = CustomTagging().with_labels(self.labels)
-        cuts = range(len(words) + 1) if documents is None else documents
-        examples = TaggedSentences(words, None, np.array(cuts, dtype=np.int64))
-        inputs = task.encode(examples, self.tokenizer, self.max_seq_length)
-        logits = self._logits(inputs)
-        tags = task.decode(examples, inputs, logits)
-        scores = iter(softmax(logits[inputs.word_tokens]).max(axis=1).tolist())
-        return [
-            [TaggedWord(word, tag, next(scores)) for word, tag in zip(*sentence, strict=True)]
-            for sentence in zip(words, tags, strict=True)
-        ]
+        results = [*map(entities_of, listed, spans, self._tag(words))]
+        return results[0] if isinstance(texts, str) else results
 
-    def answer(self, questions: Sequence[str], contexts: Sequence[str], top_k: int = 1) -> list[list[Answer]]:
-        """The likeliest answers to each question in the context that goes with it, best first.
+    @overload
+    def tag_words(self, sentences: str) -> Results[TaggedWord]: ...
+    @overload
+    def tag_words(
+        self, sentences: Sequence[str | Sequence[str]], document_bounds: Sequence[int] | None = None
+    ) -> list[Results[TaggedWord]]: ...
+    def tag_words(
+        self,
+        sentences: str | Sequence[str | Sequence[str]],
+        document_bounds: Sequence[int] | None = None,
+    ) -> Results[TaggedWord] | list[Results[TaggedWord]]:
+        """Tag each word of a text, or of a sentence that is split into words.
 
-        A model that learnt that a context may have no answer puts that first where the null score exceeds the
-        best answer's by more than the directory's `null_threshold`, and leaves it out otherwise. The first
-        answer is what evaluation scores. No context is too long.
+        Args:
+            sentences: a text, or a list whose items are texts or lists of words. Texts are split
+                into words as in `tag`.
+            document_bounds: document i consists of the sentences `document_bounds[i]` to
+                `document_bounds[i + 1]`, which the model sees together. Default: the model sees
+                each sentence separately.
+
+        Returns:
+            The words with their most likely tags, in order.
 
         Raises:
-            ModelError: the model has no head for spans.
+            ModelError: the model is not a token classifier.
+
+        Example:
+            >>> words = model.tag_words("Ada was born in London.")
+            >>> [word.word for word in words]
+            ['Ada', 'was', 'born', 'in', 'London', '.']
+            >>> len(model.tag_words([["Ada", "was", "born", "in", "the", "U.K."]])[0])
+            6
+        """
+        self._require("tag")
+        listed = list_sentences([sentences] if isinstance(sentences, str) else sentences)
+        results = self._tag(split_words(listed, self.tokenizer), document_bounds)
+        return results[0] if isinstance(sentences, str) else results
+
+    @overload
+    def answer(self, questions: str, contexts: str, top_k: int = 1) -> Results[Answer]: ...
+    @overload
+    def answer(
+        self, questions: Sequence[str], contexts: Sequence[str], top_k: int = 1
+    ) -> list[Results[Answer]]: ...
+    def answer(
+        self, questions: str | Sequence[str], contexts: str | Sequence[str], top_k: int = 1
+    ) -> Results[Answer] | list[Results[Answer]]:
+        """Answer a question with a span of its context.
+
+        A model fine-tuned with unanswerable questions returns an empty answer first if the score of
+        "no answer" exceeds the score of the best answer by more than the directory's
+        `null_threshold`; otherwise it returns no empty answer. `bertie evaluate` scores the first
+        answer.
+
+        Args:
+            questions: a question, or a list of questions.
+            contexts: the context of each question, in the same form, of any length.
+            top_k: number of answers to return.
+
+        Returns:
+            The most likely answers, best first.
+
+        Raises:
+            DataError: `questions` and `contexts` are not two strings or two lists of equal length.
+            ModelError: the model has no question-answering head.
+
+        Example:
+            >>> context = "Ada Lovelace was born in London in 1815."
+            >>> answer = model.answer("Where was she born?", context)[0]
+            >>> context[answer.start : answer.end] == answer.text
+            True
         """
         self._require("answer")
-        threshold = self._description.null_threshold
-        task = CustomQuestionAnswering(
-            version="1.1" if threshold is None else "2.0", null_threshold=threshold or 0.0
-        )
-        task = replace(task, n_best=max(task.n_best, top_k))
-        numbers = np.arange(len(questions))
-        examples = Questions([*map(str, numbers)], questions, contexts, numbers)
-        length = self._description.max_seq_length or min(
-            task.defaults["max_seq_length"], self.config.max_position_embeddings
-        )
-        inputs = task.encode(examples, self.tokenizer, length)
-        predictions = task.decode(examples, inputs, self._logits(inputs))
-        n_best = predictions.n_best
-        assert n_best is not None
-        answers = []
-        for i, (context, text) in enumerate(zip(contexts, predictions.texts, strict=True)):
-            count = n_best.counts[i]
-            listed = [
-                Answer(context[start:end], start, end, score)
-                for (start, end), score in zip(
-                    n_best.offsets[i, :count].tolist(), n_best.probabilities[i, :count].tolist(), strict=True
-                )
-            ]
-            none = [entry for entry in listed if entry.end == 0]
-            others = [entry for entry in listed if entry.end > 0]
-            answers.append([*(none if text == "" else []), *others][:top_k])
-        return answers
+        first, second = list_pairs(questions, contexts, ("questions", "contexts"))
+        predictions = self._answer_spans(first, second, top_k)
+        results = [Results(answers[:top_k]) for answers in _rank_answers(second, predictions)]
+        return results[0] if isinstance(questions, str) else results
 
-    def choose(self, contexts: Sequence[str], endings: Sequence[Sequence[str]]) -> list[list[Choice]]:
-        """The endings of each context with their probabilities, the likeliest first. Long texts are cut.
+    @overload
+    def choose(self, contexts: str, endings: Sequence[str], top_k: int | None = None) -> Results[Choice]: ...
+    @overload
+    def choose(
+        self, contexts: Sequence[str], endings: Sequence[Sequence[str]], top_k: int | None = None
+    ) -> list[Results[Choice]]: ...
+    def choose(
+        self,
+        contexts: str | Sequence[str],
+        endings: Sequence[str] | Sequence[Sequence[str]],
+        top_k: int | None = None,
+    ) -> Results[Choice] | list[Results[Choice]]:
+        """Choose how a context continues, from a list of endings.
+
+        Args:
+            contexts: a context, or a list of contexts. A long context is truncated.
+            endings: the endings of the context, or a list of endings for each context.
+            top_k: number of endings to return. Default: all.
+
+        Returns:
+            The endings with their probabilities, most likely first.
 
         Raises:
-            ModelError: the model has no head for multiple choice.
+            DataError: `contexts` and `endings` do not have one of the two forms above.
+            ModelError: the model has no multiple-choice head.
+
+        Example:
+            >>> endings = ["and lay down.", "and flew away.", "and sang."]
+            >>> choices = model.choose("The cat sat on the mat", endings)
+            >>> sorted(choice.number for choice in choices)
+            [0, 1, 2]
         """
         self._require("choose")
-        answers: list[list[Choice]] = [[] for _ in contexts]
-        counts = np.array([len(choices) for choices in endings], dtype=np.int64)
-        for count in np.unique(counts[counts > 0]).tolist():  # a batch has as many in each of its examples
+        listed, endings_of = list_endings(contexts, endings)
+        results: list[Results[Choice]] = [Results() for _ in listed]
+        counts = np.array([len(row) for row in endings_of], dtype=np.int64)
+        for count in np.unique(counts[counts > 0]).tolist():  # all examples of a batch have the same number
             chosen = np.flatnonzero(counts == count).tolist()
             examples = Choices(
-                [contexts[i] for i in chosen], [""] * len(chosen), [endings[i] for i in chosen], None, []
+                [listed[i] for i in chosen], [""] * len(chosen), [endings_of[i] for i in chosen], None, []
             )
             inputs = CustomMultipleChoice().encode(examples, self.tokenizer, self.max_seq_length)
             probabilities = softmax(self._logits(inputs).reshape(len(chosen), count))
             for i, row in zip(chosen, probabilities, strict=True):
-                answers[i] = [Choice(number, endings[i][number], score) for number, score in ranked(row)]
-        return answers
+                results[i] = Results(
+                    Choice(number, endings_of[i][number], score) for number, score in rank(row)[:top_k]
+                )
+        return results[0] if isinstance(contexts, str) else results
 
+    @overload
+    def features(
+        self,
+        texts: str,
+        layers: Sequence[int] = (-1,),
+        *,
+        combine: Combination | None = None,
+        weights: Sequence[float] | None = None,
+        words: bool = False,
+    ) -> TextFeatures: ...
+    @overload
     def features(
         self,
         texts: Sequence[str],
@@ -319,52 +510,142 @@ class Predictor:
         combine: Combination | None = None,
         weights: Sequence[float] | None = None,
         words: bool = False,
-    ) -> Features:
-        """The vectors of each text's word pieces in some layers (Section 5.3), whatever the head.
+    ) -> Features: ...
+    def features(
+        self,
+        texts: str | Sequence[str],
+        layers: Sequence[int] = (-1,),
+        *,
+        combine: Combination | None = None,
+        weights: Sequence[float] | None = None,
+        words: bool = False,
+    ) -> TextFeatures | Features:
+        """Compute the contextual vectors of a text's tokens (Section 5.3).
 
         Args:
-            texts: seen one by one. None is too long.
-            layers: 0 is the output of the embeddings, 1 to L that of each layer, -1 the last one.
-            combine: layers to one vector.
-            weights: of a sum; None is 1 for each layer.
-            words: of each word its first piece's vector, in place of all pieces.
+            texts: a text, or a list of texts, of any length.
+            layers: 0 is the output of the embeddings, 1 to L the outputs of the layers. Negative
+                values count from the end: -1 is the last layer.
+            combine: concatenate the layers, or take their sum or mean; None keeps each as a column.
+            weights: weights of the sum, one for each layer. Default: 1 for each.
+            words: return only the vector of the first token of each word.
+
+        Returns:
+            `TextFeatures` for one text; `Features`, a sequence of them, for a list of texts.
 
         Raises:
-            SettingsError: the model has no such layer, or the weights do not fit.
+            ModelError: the model is exported with a head, or exported and another layer than the last
+                is selected.
+            SettingsError: the model has no such layer, or the weights do not fit the layers.
+
+        Example:
+            >>> features = model.features("The cat sat.", layers=[0, -1], words=True)
+            >>> features.tokens
+            ['The', 'cat', 'sat', '.']
+            >>> features.vectors.shape == (2, 4, model.config.hidden_size)
+            True
         """
-        reading = read_texts(texts, self.tokenizer, self.max_seq_length, words)
-        choice = LayerChoice(layers, combine, weights)
-        return compute_features(self.engine, reading, choice, self.config)
+        encoded = encode_texts(list_texts(texts), self.tokenizer, self.max_seq_length, words)
+        selection = LayerSelection(layers, combine, weights)
+        features = compute_features(self.engine, encoded, selection, self.config)
+        return features[0] if isinstance(texts, str) else features
 
     def _require(self, method: Method) -> None:
+        """Raise ModelError if the model has no head for a method."""
         if self.method != method:
-            can = f", which can {self.method}" if self.method else ""
-            found = f"this model is a {self.engine.architecture}{can}"
-            raise ModelError(f"{self.path}: {method} needs {NEEDED[method]}; {found}")
+            instead = f"; call {self.method} instead" if self.method else ""
+            raise ModelError(
+                f"{self.path}: {method} needs {REQUIRED_HEADS[method]}; this model is a "
+                f"{self.engine.architecture}{instead}"
+            )
 
-    def _classifier_logits(self, texts: Sequence[str], pairs: Sequence[str] | None) -> Float32s:
-        examples = LabelledTexts(texts, pairs)
+    def _classifier_logits(self, texts: str | Sequence[str], pairs: str | Sequence[str] | None) -> Float32s:
+        if pairs is None:
+            examples = LabelledTexts(list_texts(texts))
+        else:
+            examples = LabelledTexts(*list_pairs(texts, pairs))
         return self._logits(CustomClassification().encode(examples, self.tokenizer, self.max_seq_length))
+
+    def _tag(
+        self, sentences: list[list[str]], document_bounds: Sequence[int] | None = None
+    ) -> list[Results[TaggedWord]]:
+        """Tag the words of sentences; `document_bounds` is as in `tag_words`."""
+        bounds = np.array(
+            range(len(sentences) + 1) if document_bounds is None else document_bounds, dtype=np.int64
+        )
+        if bounds[:1].tolist() != [0] or bounds[-1] != len(sentences):
+            raise DataError(
+                f"document_bounds: must begin with 0 and end with {len(sentences)}, the number of sentences"
+            )
+        task = CustomTagging().with_labels(self.labels)
+        examples = TaggedSentences(sentences, None, bounds)
+        inputs = task.encode(examples, self.tokenizer, self.max_seq_length)
+        logits = self._logits(inputs)
+        tags = task.decode(examples, inputs, logits)
+        scores = iter(softmax(logits[inputs.word_positions]).max(axis=1).tolist())
+        return [
+            Results(TaggedWord(word, tag, next(scores)) for word, tag in zip(*sentence, strict=True))
+            for sentence in zip(sentences, tags, strict=True)
+        ]
+
+    def _answer_spans(self, questions: list[str], contexts: list[str], n_best: int) -> SpanPredictions:
+        """Predict the most likely spans of each context.
+
+        Returns `n_best` spans, or as many as evaluation computes if that is more.
+        """
+        task = CustomQuestionAnswering(null_threshold=self._metadata.null_threshold)
+        task = replace(task, n_best=max(task.n_best, n_best))
+        indices = np.arange(len(questions))
+        examples = Questions([*map(str, indices)], questions, contexts, indices)
+        max_seq_length = self._metadata.max_seq_length or min(
+            task.defaults["max_seq_length"], self.config.max_position_embeddings
+        )
+        inputs = task.encode(examples, self.tokenizer, max_seq_length)
+        return task.decode(examples, inputs, self._logits(inputs))
 
     def _logits(self, inputs: Inputs) -> Float32s:
         if not len(inputs):
             return np.empty((0, max(len(self.labels), 2)), np.float32)
         return compute_logits(self.engine, inputs)
 
-    def _word_spans(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """First character and end of each word of each text."""
-        encoding = self.tokenizer.encode_batch(texts, add_special_tokens=False)
-        first, end = word_token_ranges(encoding)
-        ends = encoding.offsets[end - 1, 1].tolist()
-        spans = list(zip(encoding.offsets[first, 0].tolist(), ends, strict=True))
-        return [spans[begin:end] for begin, end in pairwise(np.searchsorted(first, encoding.bounds).tolist())]
+
+def _rank_answers(contexts: Sequence[str], predictions: SpanPredictions) -> list[list[Answer]]:
+    """Return the answers to each question, best first.
+
+    The empty answer is included only if it is the prediction.
+    """
+    n_best = predictions.n_best
+    assert n_best is not None
+    results = []
+    for i, (context, prediction) in enumerate(zip(contexts, predictions.texts, strict=True)):
+        count = n_best.counts[i]
+        offsets, scores = n_best.offsets[i, :count].tolist(), n_best.probabilities[i, :count].tolist()
+        answers = [
+            Answer(context[start:end], start, end, score)
+            for (start, end), score in zip(offsets, scores, strict=True)
+        ]
+        empty = [answer for answer in answers if answer.end == 0 and prediction == ""]
+        results.append([*empty, *(answer for answer in answers if answer.end > 0)])
+    return results
 
 
 def load(path: str | Path, device: str = "auto", precision: Precision = "float32") -> Predictor:
-    """Load a model directory, exported or not.
+    """Load a model directory, in PyTorch or exported to ONNX.
+
+    Args:
+        path: the directory. A directory from `bertie export` needs ONNX Runtime, but not PyTorch.
+        device: `auto` (a CUDA device if there is one), `cpu`, `cuda`, `cuda:1` and so on.
+        precision: precision of the matrix products, `float32` or `bfloat16`.
 
     Raises:
-        ModelError: it is absent, damaged, or not a model's; or what computes it is not installed.
-        SettingsError: there is no such device; an exported model takes neither device nor precision.
+        ModelError: the directory is missing, damaged or not a model directory, or PyTorch or ONNX
+            Runtime is needed and not installed.
+        SettingsError: the device does not exist; or the model is exported, and another device than
+            the CPU, or a precision, is selected.
+
+    Example:
+        >>> model = bertie.load("run/model")
+        >>> model.embed("a text").shape == (model.config.hidden_size,)
+        True
     """
     return Predictor(Path(path), device, precision)

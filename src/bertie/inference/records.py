@@ -1,7 +1,7 @@
-"""Files of texts -> what a model is asked, few rows in memory at a time.
+"""Read the texts of a file as records, a few rows in memory at a time.
 
-Every row gives one record, in order. So does a blank line of plain text, which has an empty answer: a file of
-n lines has n answers.
+Every row becomes a record, in order. A blank line of plain text is a record too, with an empty
+result, so a file of n lines has n results.
 """
 
 import sys
@@ -13,18 +13,18 @@ from typing import Any, Literal, NamedTuple
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.rows import (
     decode_lines,
+    format_suffix,
     parse_csv,
     parse_json_lines,
     read_lines,
     reject_duplicates,
-    suffix_of,
 )
 from bertie.base.tables import open_parquet
 
 InputFormat = Literal["text", "jsonl", "csv", "tsv", "parquet", "conll"]
 
 DELIMITERS = {"csv": ",", "tsv": "\t"}
-_SUFFIXES: dict[str, InputFormat] = {
+_FORMATS: dict[str, InputFormat] = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".csv": "csv",
@@ -32,15 +32,16 @@ _SUFFIXES: dict[str, InputFormat] = {
     ".parquet": "parquet",
     ".conll": "conll",
 }
-_BATCH_ROWS = 256  # of a Parquet file, in memory at a time
+_BATCH_ROWS = 256  # rows of a Parquet file in memory at a time
 
 
 class Record(NamedTuple):
-    """What is asked of a model at a time.
+    """The texts that a model reads together, and the row they come from.
 
-    location  where it stands, for messages
-    row    all columns of its row
-    texts  what is asked, in the order of the columns asked for; a list of endings is one
+    Attributes:
+        location: file and line of the row, for error messages.
+        row: all columns of the row.
+        texts: one text, or several that belong together; the endings of a context are one list.
     """
 
     location: str
@@ -49,17 +50,24 @@ class Record(NamedTuple):
 
     @property
     def is_blank(self) -> bool:
-        """Whether nothing is asked."""
+        """Whether the first text is blank, so that there is nothing to answer."""
         return not self.texts[0].strip()
 
 
 def input_format(path: Path) -> InputFormat:
-    """The format that a file's name says; plain text, a text a line, where it says none."""
-    return _SUFFIXES.get(suffix_of(path), "text")
+    """Return the format that an input file's suffix indicates; plain text by default."""
+    return _FORMATS.get(format_suffix(path), "text")
 
 
 def find_input(name: str | None, format: InputFormat | None) -> tuple[Path | None, InputFormat]:
-    """The file of a name, None for standard input, which is - or no name; its format, if none is given.
+    """Return the path and the format of a file or of standard input.
+
+    Args:
+        name: name of a file; "-" or None for standard input.
+        format: format of the input. Default: by the file's suffix, plain text for standard input.
+
+    Returns:
+        The path, None for standard input, and the format.
 
     Raises:
         SettingsError: standard input cannot have the format.
@@ -67,60 +75,68 @@ def find_input(name: str | None, format: InputFormat | None) -> tuple[Path | Non
     if name not in (None, "-"):
         return Path(name), format or input_format(Path(name))
     if format in ("parquet", "conll"):
-        raise SettingsError(f"--format {format}: standard input cannot be that; give a file")
+        raise SettingsError(f"--format {format}: cannot be read from standard input; give a file")
     return None, format or "text"
 
 
 def read_records(
     path: Path | None, format: InputFormat, columns: Mapping[str, str], whole_rows: bool = True
 ) -> Iterator[Record]:
-    """Read the records of a file, or of standard input where `path` is None; few are in memory at a time.
+    """Read the records of a file or of standard input.
+
+    Only a few rows are in memory at a time.
 
     Args:
-        path: the file.
-        format: any but conll.
-        columns: of each text asked for, by what it is, the column. `endings` is a column of lists, several
-            columns with commas between, or else the columns ending0, ending1, ….
-        whole_rows: whether the other columns of a Parquet file are read too.
+        path: the file; None for standard input.
+        format: any format except conll. Each line of plain text is a text.
+        columns: the column of each field (text, pair, question, context, endings). `endings` may be
+            a column of lists or several columns separated by commas. If the file has no such
+            column, the columns ending0, ending1, … are read.
+        whole_rows: read the other columns of a Parquet file too.
 
     Raises:
-        SettingsError: there is no such column, or plain text cannot have what is asked for.
-        DataError: the file is missing or damaged, two of its columns have one name, or a row or a column
-            cannot be read; the message names it.
+        SettingsError: a column does not exist, or plain text cannot have all the fields.
+        DataError: the file is missing or damaged, two columns have the same name, or a row or a
+            column cannot be read.
     """
     if format == "text" and len(columns) > 1:
-        wanted = ", ".join(columns)
-        raise SettingsError(f"plain text has no columns for {wanted}: give a .csv, .tsv, .jsonl or .parquet")
+        fields = ", ".join(columns)
+        raise SettingsError(
+            f"plain text cannot have the columns {fields}; give a .csv, .tsv, .jsonl or .parquet file"
+        )
     name = str(path or "standard input")
-    for place, row in _rows(path, name, format, columns, whole_rows):
-        texts = tuple(_pick(row, role, column, place) for role, column in columns.items())
-        yield Record(place, row, texts)
+    for location, row in _rows(path, name, format, columns, whole_rows):
+        texts = tuple(_pick(row, field, column, location) for field, column in columns.items())
+        yield Record(location, row, texts)
 
 
-def _pick(row: Mapping[str, Any], role: str, column: str, place: str) -> Any:
-    """The text, or the list of endings, that a column holds."""
-    if role == "endings" and column not in row:
+def _pick(row: Mapping[str, Any], field: str, column: str, location: str) -> Any:
+    """Return the text in a column, or the list of endings."""
+    if field == "endings" and column not in row:
         numbered = takewhile(row.__contains__, (f"ending{number}" for number in count()))
         names = column.split(",") if "," in column else list(numbered)
         if names:
-            return [_pick(row, "ending", name, place) for name in names]
+            return [_pick(row, "ending", name, location) for name in names]
     if column not in row:
         raise SettingsError(
-            f"{place}: no column {column!r}; name another with --column {role}=…, there are: {', '.join(row)}"
+            f"{location}: no column {column!r}; choose one with --column {field}=NAME from {', '.join(row)}"
         )
     value = row[column]
-    if role == "endings" and isinstance(value, list) and all(isinstance(ending, str) for ending in value):
+    if field == "endings" and isinstance(value, list) and all(isinstance(ending, str) for ending in value):
         return value
-    if role == "endings" or not isinstance(value, str):
-        kind = "list of texts" if role == "endings" else "text"
-        raise DataError(f"{place}: {value!r} in the column {column!r} is no {kind}")
+    if field == "endings" or not isinstance(value, str):
+        expected = "a list of texts" if field == "endings" else "text"
+        raise DataError(
+            f"{location}: {value!r} in column {column!r} is not {expected}; correct it, or choose another "
+            f"column with --column {field}=NAME"
+        )
     return value
 
 
 def _rows(
     path: Path | None, name: str, format: InputFormat, columns: Mapping[str, str], whole_rows: bool
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Each row, and its place."""
+    """Yield the location and the columns of each row."""
     if format == "parquet":
         assert path is not None
         yield from _parquet_rows(path, None if whole_rows else columns.values())
@@ -134,30 +150,36 @@ def _rows(
         (column,) = columns.values()
         rows = ((number, {column: line}) for number, line in enumerate(lines, 1))
     for number, row in rows:
-        yield f"{name}: line {number}", row
+        yield f"{name}, line {number}", row
 
 
-def _parquet_rows(path: Path, wanted: Collection[str] | None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Of the `wanted` columns; of all where that is None, or the file has none of them."""
+def _parquet_rows(path: Path, columns: Collection[str] | None) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the rows of a Parquet file with their locations.
+
+    Only `columns` are read, or all columns if `columns` is None or the file has none of them.
+    """
     with open_parquet(path) as file:
         names = file.schema_arrow.names
         reject_duplicates(names, str(path))
-        if wanted is not None:
-            names = [name for name in names if name in wanted] or names
+        if columns is not None:
+            names = [name for name in names if name in columns] or names
         number = 0
         for batch in file.iter_batches(_BATCH_ROWS, columns=names):
-            columns = [_values(batch.column(name), name, path) for name in names]
-            for row in zip(*columns, strict=True):
+            values = [_to_python(batch.column(name), name, path) for name in names]
+            for row in zip(*values, strict=True):
                 number += 1
-                yield f"{path}: row {number}", dict(zip(names, row, strict=True))
+                yield f"{path}, row {number}", dict(zip(names, row, strict=True))
 
 
-def _values(column: Any, name: str, path: Path) -> list[Any]:
-    """The values of a column as Python has them; dates and times as text, in UTC where they have a zone."""
+def _to_python(column: Any, name: str, path: Path) -> list[Any]:
+    """Convert a column to Python values.
+
+    Dates and times become text, in UTC if they have a time zone: Python's own types
+    support neither years after 9999 nor nanoseconds, and may not know the time zone.
+    """
     import pyarrow
     from pyarrow.compute import binary_join_element_wise
 
-    # Python's own end with the year 9999 and with microseconds, and may not know the zone.
     try:
         if pyarrow.types.is_timestamp(column.type):
             zone = "Z" if column.type.tz else ""
@@ -166,7 +188,7 @@ def _values(column: Any, name: str, path: Path) -> list[Any]:
         elif pyarrow.types.is_date(column.type) or pyarrow.types.is_time(column.type):
             column = column.cast(pyarrow.string())
         values: list[Any] = column.to_pylist()
-    except (ValueError, OverflowError) as error:  # also what is not UTF-8, and what pyarrow itself refuses
+    except (ValueError, OverflowError) as error:  # includes text that is not UTF-8, and pyarrow's own errors
         reason = str(error).splitlines()[0]
-        raise DataError(f"{path}: the column {name!r} cannot be read ({reason}); leave it out") from None
+        raise DataError(f"{path}: column {name!r} cannot be read ({reason}); leave it out") from None
     return values

@@ -1,68 +1,146 @@
-"""What models answer with."""
+"""Results of a `Predictor`: frozen dataclasses that notebooks show as tables."""
 
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeVar
 
-from bertie.base.errors import DataError
+from rich.console import Group, RenderableType
+from rich.jupyter import JupyterMixin
+from rich.table import Table
+from rich.text import Text
 
-# Of a Predictor, by its head.
-Method = Literal["fill_mask", "next_sentence", "classify", "rate", "tag", "answer", "choose"]
+# The methods of a `Predictor` that need a head.
+Method = Literal["fill_mask", "next_sentence", "classify", "regress", "tag", "answer", "choose"]
+
+T = TypeVar("T")
 
 
-class MaskPrediction(NamedTuple):
-    """A word piece for a masked place, named as in `transformers`' fill-mask."""
+@dataclass(frozen=True, repr=False)
+class Result(JupyterMixin):
+    """Base class of results: a compact `repr`, and a table in notebooks."""
 
-    score: float  # its probability
+    def __repr__(self) -> str:
+        values = (f"{name}={_format(value, quoted=True)}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({', '.join(values)})"
+
+    def __rich__(self) -> RenderableType:
+        return _table([self])
+
+
+class Results(tuple[T, ...], JupyterMixin):
+    """The results for one text: an immutable sequence, shown as a table in notebooks.
+
+    It equals a tuple with the same items, and becomes a list in JSON.
+    """
+
+    __slots__ = ()
+
+    def __rich__(self) -> RenderableType:
+        if not self:
+            return Text("no results")
+        if isinstance(self[0], Result):
+            return _table(self)
+        return Group(*(item.__rich__() for item in self if isinstance(item, Results)))
+
+
+@dataclass(frozen=True, repr=False)
+class MaskPrediction(Result):
+    """A token predicted for a [MASK].
+
+    The fields are named as in `transformers`' fill-mask pipeline.
+
+    Attributes:
+        score: probability of the token.
+        token: its id.
+        token_str: the token itself; a continuation begins with `##`.
+        sequence: the text with the token in place of this [MASK].
+    """
+
+    score: float
     token: int
     token_str: str
-    sequence: str  # the text with the piece in place
+    sequence: str
 
 
-class Label(NamedTuple):
-    """A class for a text."""
+@dataclass(frozen=True, repr=False)
+class Label(Result):
+    """A label of a text, and its probability."""
 
     label: str
-    score: float  # its probability
+    score: float
 
 
-class Entity(NamedTuple):
-    """An entity where a text names it."""
+@dataclass(frozen=True, repr=False)
+class Entity(Result):
+    """An entity found in a text.
 
-    label: str  # its type
+    Attributes:
+        label: type of the entity, such as `LOC`.
+        text: the entity as it is written in the text.
+        start: index of its first character in the text.
+        end: index after its last character.
+        score: mean probability of the tags of its words.
+    """
+
+    label: str
     text: str
-    start: int  # its first character in the text, and the one behind its last
+    start: int
     end: int
-    score: float  # the mean probability of its words' tags
+    score: float
 
 
-class TaggedWord(NamedTuple):
-    """A word and what a tagger says of it."""
+@dataclass(frozen=True, repr=False)
+class TaggedWord(Result):
+    """A word, its most likely tag, and the probability of the tag."""
 
     word: str
     tag: str
-    score: float  # its probability
+    score: float
 
 
-class Answer(NamedTuple):
-    """A span of a context; "", 0, 0 says that the context has no answer."""
+@dataclass(frozen=True, repr=False)
+class Answer(Result):
+    """A span of a context that answers a question.
+
+    Attributes:
+        text: the answer as it is written in the context; "" if the context has no answer.
+        start: index of its first character in the context; 0 if there is no answer.
+        end: index after its last character; 0 if there is no answer.
+        score: probability among the n best answers, as in run_squad.py's nbest_predictions.json.
+    """
 
     text: str
-    start: int  # its first character in the context, and the one behind its last
+    start: int
     end: int
-    score: float  # its probability among the n-best, as in run_squad.py's nbest_predictions.json
+    score: float
 
 
-class Choice(NamedTuple):
-    """One of the endings to choose from."""
+@dataclass(frozen=True, repr=False)
+class Choice(Result):
+    """One of the endings of a context.
 
-    number: int  # from 0
+    Attributes:
+        number: index of the ending in the list of endings.
+        ending: the ending itself.
+        score: probability among the endings.
+    """
+
+    number: int
     ending: str
-    score: float  # its probability among the endings
+    score: float
 
 
-class RowError(DataError):
-    """One of the texts given cannot be answered; `row` says which, from 0."""
+def _table(results: Sequence[Any]) -> Table:
+    """Build a table with a row for each result and a column for each field."""
+    table = Table(*(field.name for field in fields(results[0])))
+    for result in results:
+        # In a plain string, rich would read [brackets] as markup.
+        table.add_row(*(Text(_format(value)) for value in vars(result).values()))
+    return table
 
-    def __init__(self, row: int, reason: str) -> None:
-        super().__init__(f"text {row + 1}: {reason}")
-        self.row = row
-        self.reason = reason
+
+def _format(value: float | str, quoted: bool = False) -> str:
+    """Format the value of a field; floats have four significant digits."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return repr(value) if quoted else str(value)

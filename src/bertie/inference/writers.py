@@ -1,27 +1,37 @@
-"""Answers -> text for people, JSON lines, tables, CoNLL columns: one row for each record, in order."""
+"""Write results as text, JSON lines, tables or CoNLL columns, record by record."""
 
 import csv
 import json
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from bertie.base.errors import SettingsError
 from bertie.inference.records import DELIMITERS, Record
-from bertie.inference.results import Answer, Choice, Entity, Label, MaskPrediction, Method, TaggedWord
+from bertie.inference.results import (
+    Answer,
+    Choice,
+    Entity,
+    Label,
+    MaskPrediction,
+    Method,
+    Result,
+    TaggedWord,
+)
 
 OutputFormat = Literal["text", "jsonl", "csv", "tsv", "conll"]
-# A record and what the method gives for it; where it is blank an empty list, of a number None.
-Answered = Iterable[tuple[Record, Any]]
+# Pairs of a record and its results from `answer_records`.
+AnsweredRecords = Iterable[tuple[Record, Any]]
 
 _FORMATS: dict[str, OutputFormat] = {".jsonl": "jsonl", ".csv": "csv", ".tsv": "tsv", ".conll": "conll"}
-# The columns of a table; those behind `prediction` belong to the best answer.
+# The columns added to a table; the columns after `prediction` describe the best result.
 _COLUMNS: dict[Method, tuple[str, ...]] = {
     "fill_mask": ("prediction",),
     "next_sentence": ("prediction",),
     "classify": ("prediction", "score"),
-    "rate": ("prediction",),
+    "regress": ("prediction",),
     "tag": ("prediction",),
     "answer": ("prediction", "start", "end", "score"),
     "choose": ("prediction", "ending", "score"),
@@ -29,121 +39,129 @@ _COLUMNS: dict[Method, tuple[str, ...]] = {
 
 
 def output_format(path: Path) -> OutputFormat:
-    """The format that the name of a file to be written says.
+    """Return the format that an output file's suffix indicates.
 
     Raises:
-        SettingsError: it says none.
+        SettingsError: no format has this suffix.
     """
     if path.suffix not in _FORMATS:
-        raise SettingsError(f"--output {path}: name it {', '.join(_FORMATS)}")
+        raise SettingsError(f"--output {path}: unknown format; name it {', '.join(_FORMATS)}")
     return _FORMATS[path.suffix]
 
 
 def write_results(
-    answered: Answered, file: TextIO, format: OutputFormat, method: Method, is_multilabel: bool
+    answered: AnsweredRecords, file: TextIO, format: OutputFormat, method: Method, is_multilabel: bool
 ) -> None:
-    """Write all answers, each as soon as it is there.
+    """Write the results of each record as soon as they are computed.
 
-    In JSON lines a row keeps its own columns and has its answers under `prediction`; a table has the columns
-    of the first row and the best answer (see `_best`), whose columns are `prediction_score` and so on where
-    the row has one of that name.
+    A JSON line holds the columns of the record's row, and all its results under `prediction`. A
+    table has the columns of the first row and columns for the best result (see `_best_cells`). If
+    the row already has a column `score`, the score of the result is called `prediction_score`;
+    likewise for the other columns.
     """
     if format in DELIMITERS:
         _write_table(answered, file, DELIMITERS[format], method, is_multilabel)
         return
-    for record, answers in answered:
+    for record, results in answered:
         if format == "jsonl":
-            print(_json({**record.row, "prediction": as_json(answers)}), file=file)
+            print(_dump_json({**record.row, "prediction": as_json(results)}), file=file)
         elif format == "conll":
-            print("".join(f"{word.word}\t{word.tag}\n" for word in answers), file=file)
+            print("".join(f"{word.word}\t{word.tag}\n" for word in results), file=file)
         else:
-            print(*_lines(record, answers, method), sep="\n", file=file)
+            print(*_text_lines(record, results, method), sep="\n", file=file)
 
 
-def as_json(answers: Any) -> Any:
-    """Answers as JSON has them: objects under the names of their fields."""
-    if isinstance(answers, list):
-        return [as_json(answer) for answer in answers]
-    return answers._asdict() if hasattr(answers, "_asdict") else answers
+def as_json(results: Any) -> Any:
+    """Convert results to JSON values: each result becomes an object with its fields."""
+    if isinstance(results, list | tuple):
+        return [as_json(result) for result in results]
+    return asdict(results) if isinstance(results, Result) else results
 
 
 def _write_table(
-    answered: Answered, file: TextIO, delimiter: str, method: Method, is_multilabel: bool
+    answered: AnsweredRecords, file: TextIO, delimiter: str, method: Method, is_multilabel: bool
 ) -> None:
     writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
     first, *others = _COLUMNS[method]
     added: list[str] = []
-    names: list[str] = []
-    for record, answers in answered:
-        if not names:
+    header: list[str] = []
+    for record, results in answered:
+        if not header:
             added = [first, *(f"{first}_{name}" if name in record.row else name for name in others)]
-            names = list(dict.fromkeys([*record.row, *added]))
-            writer.writerow(names)
+            header = list(dict.fromkeys([*record.row, *added]))
+            writer.writerow(header)
         row = {**record.row, **dict.fromkeys(added, "")}
-        if answers not in ([], None):
-            row |= dict(zip(added, _best(answers, method, is_multilabel), strict=False))
-        writer.writerow([_cell(row.get(name, "")) for name in names])
+        if results not in (None, ()):
+            row |= dict(zip(added, _best_cells(results, method, is_multilabel), strict=False))
+        writer.writerow([_to_cell(row.get(name, "")) for name in header])
 
 
-def _best(answers: Any, method: Method, is_multilabel: bool) -> tuple[Any, ...]:
-    """The pieces for all [MASK]s; all entities; all labels likelier than not; otherwise the best answer."""
+def _best_cells(results: Any, method: Method, is_multilabel: bool) -> tuple[Any, ...]:
+    """Return the cells of a table for a record's best result.
+
+    These are the best tokens of all masks; all entities or words; the labels of a multi-label model
+    with a probability above 0.5; otherwise the fields of the first result.
+    """
     match method:
         case "fill_mask":
-            return (" ".join(guesses[0].token_str for guesses in answers),)
-        case "next_sentence" | "rate":
-            return (answers,)
+            return (" ".join(predictions[0].token_str for predictions in results),)
+        case "next_sentence" | "regress":
+            return (results,)
         case "tag":
-            return (as_json(answers),)
+            return (as_json(results),)
         case "classify" if is_multilabel:
-            return ([label.label for label in answers if label.score > 0.5],)
+            return ([label.label for label in results if label.score > 0.5],)
         case _:
-            return tuple(answers[0])
+            return astuple(results[0])
 
 
-def _cell(value: Any) -> Any:
-    return _json(value) if isinstance(value, list | dict) else value
+def _to_cell(value: Any) -> Any:
+    return _dump_json(value) if isinstance(value, list | dict) else value
 
 
-def _json(value: Any) -> str:
-    """In one line. What Parquet has besides, such as decimals, becomes strings."""
-    return json.dumps(_finite(value), ensure_ascii=False, default=str)
+def _dump_json(value: Any) -> str:
+    """Format JSON in one line.
+
+    Types that only Parquet has, such as decimals, become strings.
+    """
+    return json.dumps(_without_nan(value), ensure_ascii=False, default=str)
 
 
-def _finite(value: Any) -> Any:
-    """The same with null for NaN and infinities, which JSON has not."""
+def _without_nan(value: Any) -> Any:
+    """Replace NaN and infinities, which JSON cannot express, with None."""
     if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
+        return {key: _without_nan(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
+        return [_without_nan(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _lines(record: Record, answers: Any, method: Method) -> Iterator[str]:
-    """The text, and below it its answers; the text again for each further [MASK]."""
-    asked = [text for text in record.texts if isinstance(text, str)]
-    title = asked[0] if method == "answer" else " | ".join(asked)
-    if method in ("next_sentence", "rate"):
+def _text_lines(record: Record, results: Any, method: Method) -> Iterator[str]:
+    """Yield the texts, then one line for each result; repeat both for each [MASK]."""
+    texts = [text for text in record.texts if isinstance(text, str)]
+    title = texts[0] if method == "answer" else " | ".join(texts)
+    if method in ("next_sentence", "regress"):
         yield title
-        if answers is not None:
-            yield f"  {answers:.4g}"
+        if results is not None:
+            yield f"  {results:.4g}"
         return
-    for group in answers if method == "fill_mask" and answers else [answers]:
+    for group in results if method == "fill_mask" and results else [results]:
         yield title
-        for answer in group:
-            yield f"  {answer.score:6.1%}  {_shown(answer)}"
+        for result in group:
+            yield f"  {result.score:6.1%}  {_format(result)}"
 
 
-def _shown(answer: MaskPrediction | Label | Entity | TaggedWord | Answer | Choice) -> str:
-    match answer:
+def _format(result: MaskPrediction | Label | Entity | TaggedWord | Answer | Choice) -> str:
+    match result:
         case MaskPrediction():
-            return answer.sequence
+            return result.sequence
         case Label():
-            return answer.label
+            return result.label
         case Entity():
-            return f"{answer.label}  {answer.text}  ({answer.start}-{answer.end})"
+            return f"{result.label}  {result.text}  ({result.start}-{result.end})"
         case TaggedWord():
-            return f"{answer.tag}  {answer.word}"
+            return f"{result.tag}  {result.word}"
         case Answer():
-            return f"{answer.text}  ({answer.start}-{answer.end})" if answer.text else "(no answer)"
+            return f"{result.text}  ({result.start}-{result.end})" if result.text else "(no answer)"
         case Choice():
-            return answer.ending
+            return result.ending

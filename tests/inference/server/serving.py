@@ -1,4 +1,4 @@
-"""A server of the tests' own process, on a real port, and a client for it."""
+"""A server in this process, on a real port, and a client for it."""
 
 import json
 import socket
@@ -18,7 +18,7 @@ LIMITS = Limits(max_texts=32, max_body=2_000_000, max_waiting=1_000_000)
 
 
 class Served(NamedTuple):
-    """A model that is served."""
+    """A running server."""
 
     app: Starlette
     server: Server
@@ -29,7 +29,7 @@ class Served(NamedTuple):
         return f"http://127.0.0.1:{self.port}"
 
     def send(self, method: str, path: str, body: Any = None, **options: Any) -> tuple[HTTPResponse, Any]:
-        """The response, and what its JSON holds; bytes and iterators are sent as they are."""
+        """Send a request, bytes as they are; return the response and its parsed JSON."""
         if isinstance(body, str | dict | list):
             body = json.dumps(body)
         connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
@@ -41,14 +41,14 @@ class Served(NamedTuple):
             connection.close()
 
     def post(self, path: str, body: Any, **options: Any) -> tuple[int, Any]:
-        """Status and content of an answer."""
+        """Send a POST request; return the status and the parsed JSON."""
         response, content = self.send("POST", path, body, **options)
         return response.status, content
 
 
 @contextmanager
 def serving(model: Predictor, limits: Limits = LIMITS) -> Iterator[Served]:
-    """Serve a model, in a thread."""
+    """Serve a model in a thread."""
     with listen("127.0.0.1", 0) as listening:
         app = create_app(model, limits)
         server = Server(app)
@@ -63,7 +63,7 @@ def serving(model: Predictor, limits: Limits = LIMITS) -> Iterator[Served]:
 
 @contextmanager
 def half_a_request(port: int, body: bytes) -> Iterator[socket.socket]:
-    """A connection whose request the server has begun to read: it asks for the body."""
+    """Open a connection that has sent the head of a request but not its body."""
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         head = ["POST /predict HTTP/1.1", "Host: a", f"Content-Length: {len(body)}", "Expect: 100-continue"]
         connection.sendall("\r\n".join([*head, "", ""]).encode())
@@ -71,8 +71,8 @@ def half_a_request(port: int, body: bytes) -> Iterator[socket.socket]:
         yield connection
 
 
-def answer_on(connection: socket.socket) -> tuple[int, Any]:
-    """Status and content of what comes back."""
+def read_response(connection: socket.socket) -> tuple[int, Any]:
+    """Return the status and the parsed JSON of the response on a connection."""
     with HTTPResponse(connection) as response:
         response.begin()
         return response.status, json.loads(response.read())

@@ -1,4 +1,4 @@
-"""What waits is asked together; who fails or goes away does so alone."""
+"""Waiting records form batches; failures and cancellations affect no others."""
 
 import asyncio
 from threading import Event
@@ -17,30 +17,33 @@ def record(*texts):
 
 
 class Model:
-    """Answers each text in capitals; keeps what it was asked, and begins when it is told to."""
+    """A model that returns texts in capitals, and records its batches.
+
+    It sets `begun` and waits for `may_begin` before it computes. Texts that begin with "bad" fail.
+    """
 
     def __init__(self):
         self.batches, self.begun, self.may_begin = [], Event(), Event()
 
-    def compute(self, kind, records):
+    def compute(self, operation, records):
         self.begun.set()
         assert self.may_begin.wait(60)
         texts = [record.texts[0] for record in records]
-        self.batches.append((kind, texts))
+        self.batches.append((operation, texts))
         if bad := [text for text in texts if text.startswith("bad")]:
             raise ValueError(bad[0])
         return [text.upper() for text in texts]
 
 
-def run(use, max_waiting=1000):
-    """Run `use(batcher, model)` beside the batcher."""
+def run(scenario, max_waiting=1000):
+    """Run `scenario(batcher, model)` while the batcher runs."""
 
     async def both():
         model = Model()
         batcher = Batcher(model.compute, max_waiting)
         running = asyncio.create_task(batcher.run())
         try:
-            return await asyncio.wait_for(use(batcher, model), 60)
+            return await asyncio.wait_for(scenario(batcher, model), 60)
         finally:
             model.may_begin.set()
             running.cancel()
@@ -48,20 +51,20 @@ def run(use, max_waiting=1000):
     return asyncio.run(both())
 
 
-async def queued(batcher, model, requests):
-    """Requests as tasks: the first is being computed, the others wait."""
+async def submit_all(batcher, model, requests):
+    """Submit requests as tasks: the first is being computed while the others wait."""
     tasks = []
-    for kind, *records in requests:
-        tasks.append(asyncio.create_task(batcher.ask(kind, records)))
+    for operation, *records in requests:
+        tasks.append(asyncio.create_task(batcher.submit(operation, records)))
         await asyncio.sleep(0)
         if len(tasks) == 1:
             await asyncio.to_thread(model.begun.wait, 60)
     return tasks
 
 
-def test_what_waits_is_asked_together():
-    async def use(batcher, model):
-        tasks = await queued(
+def test_waiting_records_of_one_operation_form_a_batch():
+    async def scenario(batcher, model):
+        tasks = await submit_all(
             batcher,
             model,
             [
@@ -74,8 +77,8 @@ def test_what_waits_is_asked_together():
             ],
         )
         model.may_begin.set()
-        answers = [await task for task in tasks]
-        assert answers == [["ONE"], ["TWO", "THREE"], ["FOUR"], ["FIVE"], ["SIX"], []]
+        results = [await task for task in tasks]
+        assert results == [["ONE"], ["TWO", "THREE"], ["FOUR"], ["FIVE"], ["SIX"], []]
         assert model.batches == [
             ("a", ["one"]),
             ("a", ["two", "three", "five"]),
@@ -83,73 +86,75 @@ def test_what_waits_is_asked_together():
             ("a", ["six"]),
         ]
 
-    run(use)
+    run(scenario)
 
 
-def test_a_turn_is_bounded(monkeypatch):
-    monkeypatch.setattr(batching, "TURN", 10)
+def test_the_size_of_a_batch_is_limited(monkeypatch):
+    monkeypatch.setattr(batching, "MAX_BATCH_CHARACTERS", 10)
 
-    async def use(batcher, model):
-        tasks = await queued(
+    async def scenario(batcher, model):
+        tasks = await submit_all(
             batcher, model, [("a", record("one")), ("a", *(record("x" * 4) for _ in range(7)))]
         )
         model.may_begin.set()
         assert await tasks[1] == ["XXXX"] * 7
         assert [len(texts) for _, texts in model.batches] == [1, 3, 3, 1]
 
-    run(use)
+    run(scenario)
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=20))
-def test_who_fails_fails_alone(bad):
-    async def use(batcher, model):
+def test_only_the_offending_records_fail(bad):
+    async def scenario(batcher, model):
         texts = [f"{'bad' if is_bad else 'good'} {number}" for number, is_bad in enumerate(bad)]
-        tasks = await queued(batcher, model, [("a", record("one")), *(("a", record(t)) for t in texts)])
+        tasks = await submit_all(batcher, model, [("a", record("one")), *(("a", record(t)) for t in texts)])
         model.may_begin.set()
-        answers = await asyncio.gather(*tasks, return_exceptions=True)
-        for text, answer in zip(texts, answers[1:], strict=True):
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        for text, result in zip(texts, results[1:], strict=True):
             if text.startswith("bad"):
-                assert isinstance(answer, ValueError)
-                assert str(answer) == text
+                assert isinstance(result, ValueError)
+                assert str(result) == text
             else:
-                assert answer == [text.upper()]
+                assert result == [text.upper()]
 
-    run(use)
+    run(scenario)
 
 
-def test_beside_one_that_fails_the_others_are_still_asked_in_few_batches():
-    async def use(batcher, model):
+def test_a_failing_batch_is_bisected():
+    async def scenario(batcher, model):
         texts = [*(f"good {number}" for number in range(31)), "bad"]
-        tasks = await queued(batcher, model, [("a", record("one")), *(("a", record(t)) for t in texts)])
+        tasks = await submit_all(batcher, model, [("a", record("one")), *(("a", record(t)) for t in texts)])
         model.may_begin.set()
         await asyncio.gather(*tasks, return_exceptions=True)
-        answered = [len(asked) for _, asked in model.batches if "bad" not in asked]
-        assert answered == [1, 16, 8, 4, 2, 1]
+        succeeded = [len(batch) for _, batch in model.batches if "bad" not in batch]
+        assert succeeded == [1, 16, 8, 4, 2, 1]
 
-    run(use)
+    run(scenario)
 
 
-def test_of_those_who_went_away_nothing_is_computed():
-    async def use(batcher, model):
-        tasks = await queued(batcher, model, [("a", record(text)) for text in ("one", "two", "three")])
+def test_cancelled_requests_are_not_computed():
+    async def scenario(batcher, model):
+        requests = [("a", record(text)) for text in ("one", "two", "three")]
+        tasks = await submit_all(batcher, model, requests)
         tasks[0].cancel()
         tasks[1].cancel()
         model.may_begin.set()
         assert await tasks[2] == ["THREE"]
         assert model.batches == [("a", ["one"]), ("a", ["three"])]
 
-    run(use)
+    run(scenario)
 
 
-def test_too_much_waiting_is_refused_until_it_is_computed():
-    async def use(batcher, model):
-        first, second = await queued(batcher, model, [("a", record("one")), ("a", record("b", ["12345678"]))])
-        third = asyncio.create_task(batcher.ask("a", [record("c")]))
+def test_a_full_queue_rejects_requests_until_it_is_computed():
+    async def scenario(batcher, model):
+        requests = [("a", record("one")), ("a", record("b", ["12345678"]))]
+        first, second = await submit_all(batcher, model, requests)
+        third = asyncio.create_task(batcher.submit("a", [record("c")]))
         await asyncio.sleep(0)
         with pytest.raises(asyncio.QueueFull):
-            await batcher.ask("a", [record("d")])
+            await batcher.submit("a", [record("d")])
         model.may_begin.set()
         assert [await first, await second, await third] == [["ONE"], ["B"], ["C"]]
-        assert await batcher.ask("a", [record("d")]) == ["D"]
+        assert await batcher.submit("a", [record("d")]) == ["D"]
 
-    run(use, max_waiting=10)
+    run(scenario, max_waiting=10)

@@ -1,27 +1,27 @@
-"""Requests as JSON: what is read, and the line that says what is wrong."""
+"""Schemas of requests: accepted and rejected bodies."""
 
 import pytest
 from pydantic import ValidationError
 
-from bertie.inference.dispatch import ASKED
+from bertie.inference.dispatch import REQUIRED_FIELDS
 from bertie.inference.server.schemas import PIPELINE_REQUESTS, PREDICT_REQUESTS, EmbedRequest
 
 
-@pytest.mark.parametrize("method", ASKED)
-def test_rows_are_what_the_method_is_asked(method):
-    more = {"pair": "more"} if method in ("classify", "rate") else {}
+@pytest.mark.parametrize("method", REQUIRED_FIELDS)
+def test_rows_have_the_fields_of_the_method(method):
+    optional = {"pair": "more"} if method in ("classify", "regress") else {}
     values = {"endings": ["an", "ending"], "text": "a [MASK] in a [MASK]"}
-    row = {name: values.get(name, f"a {name}") for name in ASKED[method]}
-    asked = PREDICT_REQUESTS[method].model_validate({"inputs": [row | more, row], "top_k": 3})
-    assert [row.texts for row in asked.rows] == [(*row.values(), *more.values()), (*row.values(),)]
-    assert [row.count for row in asked.rows] == [2 if method in ("choose", "fill_mask") else 1] * 2
-    assert asked.kind.top_k == 3
+    row = {name: values.get(name, f"a {name}") for name in REQUIRED_FIELDS[method]}
+    request = PREDICT_REQUESTS[method].model_validate({"inputs": [row | optional, row], "top_k": 3})
+    assert [row.texts for row in request.rows] == [(*row.values(), *optional.values()), (*row.values(),)]
+    assert [row.text_count for row in request.rows] == [2 if method in ("choose", "fill_mask") else 1] * 2
+    assert request.operation.top_k == 3
     if method in PIPELINE_REQUESTS:
         (only,) = PIPELINE_REQUESTS[method].model_validate({"inputs": row}).rows
         assert only.texts == (*row.values(),)
 
 
-def test_one_is_read_as_a_list_of_one_and_a_string_as_a_text():
+def test_one_row_is_a_list_and_a_string_is_a_text():
     for inputs in ("a cat", ["a cat"], {"text": "a cat"}, [{"text": "a cat"}]):
         for schema in (PREDICT_REQUESTS["classify"], PREDICT_REQUESTS["tag"], EmbedRequest):
             assert [row.texts for row in schema.model_validate({"inputs": inputs}).rows] == [("a cat",)]
@@ -50,6 +50,6 @@ def test_one_is_read_as_a_list_of_one_and_a_string_as_a_text():
         (EmbedRequest, {"inputs": "a", "normalize": 1}),
     ],
 )
-def test_what_is_not_so_is_refused(schema, request_body):
+def test_other_requests_are_rejected(schema, request_body):
     with pytest.raises(ValidationError):
         schema.model_validate(request_body)

@@ -1,1 +1,1 @@
-"""A model directory -> answers over HTTP."""
+"""Serve a model directory over HTTP."""

@@ -1,4 +1,4 @@
-"""The routes of a model's server. Which engine computes the model, nothing here knows."""
+"""The HTTP application that serves a model, in PyTorch or ONNX Runtime."""
 
 import asyncio
 import logging
@@ -16,15 +16,16 @@ from starlette.routing import Route
 
 import bertie
 from bertie.base.errors import BertieError
-from bertie.inference.dispatch import ask
+from bertie.inference.dispatch import answer_records
 from bertie.inference.predictor import Predictor
 from bertie.inference.records import Record
+from bertie.inference.results import Method
 from bertie.inference.server.batching import Batcher
 from bertie.inference.server.pipelines import as_pipeline
 from bertie.inference.server.schemas import (
     PIPELINE_REQUESTS,
     PREDICT_REQUESTS,
-    Asked,
+    AnyRequest,
     Embed,
     EmbedRequest,
     Predict,
@@ -33,16 +34,19 @@ from bertie.inference.writers import as_json
 
 logger = logging.getLogger(__name__)
 
-# As Text Embeddings Inference calls them; all others are "Validation".
+# The names that Text Embeddings Inference uses; every other error is "Validation".
 ERROR_TYPES = {429: "Overloaded", 500: "Backend", 503: "Unhealthy"}
+# Methods that /info reports under another name than the `Predictor`'s, which clients rely on.
+METHOD_NAMES: dict[Method | None, str] = {"regress": "rate"}
 
 
 class Limits(NamedTuple):
-    """What is refused.
+    """Limits above which a request is rejected.
 
-    max_texts    texts in a request; each [MASK] is one, and each ending to choose from
-    max_body     bytes of a request
-    max_waiting  while so many characters wait to be computed, no more are taken
+    Attributes:
+        max_texts: texts in a request; each [MASK] and each ending of a context counts as one.
+        max_body: bytes of a request's body.
+        max_waiting: characters already in the queue when a request arrives.
     """
 
     max_texts: int
@@ -51,7 +55,10 @@ class Limits(NamedTuple):
 
 
 def create_app(model: Predictor, limits: Limits) -> Starlette:
-    """The application that serves a model; it is about to end where its `state.stopping` is set."""
+    """Create the application that serves a model.
+
+    Set `state.stopping` of the application before shutting it down: /health then returns 503.
+    """
     service = Service(model, limits)
     app = Starlette(
         routes=[
@@ -61,7 +68,7 @@ def create_app(model: Predictor, limits: Limits) -> Starlette:
             Route("/embed", service.embed, methods=["POST"]),
             Route("/", service.pipeline, methods=["POST"]),
         ],
-        exception_handlers={HTTPException: _no_route},
+        exception_handlers={HTTPException: _http_error},
         lifespan=service.lifespan,
     )
     app.state.stopping = False
@@ -69,7 +76,7 @@ def create_app(model: Predictor, limits: Limits) -> Starlette:
 
 
 class Service:
-    """What the routes do."""
+    """The endpoints of the application, for one model."""
 
     def __init__(self, model: Predictor, limits: Limits) -> None:
         self._model = model
@@ -78,24 +85,24 @@ class Service:
 
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        """While requests are answered."""
+        """Run the batcher while the application runs."""
         running = asyncio.create_task(self._batcher.run())
         yield
         running.cancel()
 
     async def health(self, request: Request) -> Response:
-        """Whether it serves."""
+        """Return 200 while the server accepts requests."""
         if request.app.state.stopping:
             return _stopping()
         return JSONResponse({"status": "ok"})
 
     async def info(self, request: Request) -> Response:
-        """What it serves."""
+        """Describe the model and the limits."""
         return JSONResponse(
             {
                 "model": self._model.path.name,
                 "architecture": self._model.engine.architecture,
-                "method": self._model.method,
+                "method": METHOD_NAMES.get(self._model.method, self._model.method),
                 "labels": self._model.labels,
                 "max_seq_length": self._model.max_seq_length,
                 "embedding": self._model.embedding._asdict(),
@@ -106,111 +113,116 @@ class Service:
         )
 
     async def predict(self, request: Request) -> Response:
-        """What `bertie predict --json` has under `prediction`, for each row."""
+        """Return for each row what `bertie predict --json` prints under `prediction`."""
         method = self._model.method
         if method is None:
-            return _error(422, "an encoder without a head predicts nothing; POST /embed")
-        return await self._reply(
-            request, PREDICT_REQUESTS[method], lambda _, answers: {"predictions": as_json(answers)}
+            return _error(422, "this model is an encoder without a head; send texts to POST /embed")
+        return await self._respond(
+            request, PREDICT_REQUESTS[method], lambda _, results: {"predictions": as_json(results)}
         )
 
     async def embed(self, request: Request) -> Response:
-        """A vector for each text."""
-        return await self._reply(request, EmbedRequest, lambda _, vectors: vectors)
+        """Return a vector for each text."""
+        return await self._respond(request, EmbedRequest, lambda _, vectors: vectors)
 
     async def pipeline(self, request: Request) -> Response:
-        """What the head's pipeline of `transformers` answers; that of an encoder extracts features."""
+        """Answer as `transformers`' pipeline for the head; an encoder extracts features."""
         method, labels = self._model.method, self._model.labels
         if method is None:
             return await self.embed(request)
         if method not in PIPELINE_REQUESTS:
-            return _error(422, f"there is no pipeline for a model that can {method}; POST /predict")
-        return await self._reply(
+            return _error(422, f"there is no pipeline for the method {method}; send rows to POST /predict")
+        return await self._respond(
             request,
             PIPELINE_REQUESTS[method],
-            lambda asked, answers: as_pipeline(method, answers[0], labels, asked.parameters.top_k),
+            lambda parsed, results: as_pipeline(method, results[0], labels, parsed.parameters.top_k),
         )
 
-    async def _reply(
-        self, request: Request, schema: type[Asked], shape: Callable[[Any, list[Any]], Any]
+    async def _respond(
+        self, request: Request, schema: type[AnyRequest], format: Callable[[Any, list[Any]], Any]
     ) -> Response:
-        """Read what is asked, have it answered, and bring the answers into shape."""
+        """Parse a request, compute its rows, and format the results."""
         try:
-            asked = schema.model_validate_json(await self._body(request))
-            if (count := sum(row.count for row in asked.rows)) > self._limits.max_texts:
+            parsed = schema.model_validate_json(await self._read_body(request))
+            count = sum(row.text_count for row in parsed.rows)
+            if count > self._limits.max_texts:
                 most = self._limits.max_texts
-                raise HTTPException(413, f"inputs: {count} texts; send at most {most} at a time")
-            records = [Record(f"inputs.{number}", {}, row.texts) for number, row in enumerate(asked.rows)]
-            answers = await _while_connected(request, self._batcher.ask(asked.kind, records))
-            return JSONResponse(shape(asked, answers))
-        except asyncio.CancelledError:  # by a server that stops and has waited long enough
+                raise HTTPException(413, f"inputs: {count} texts; send at most {most} in a request")
+            records = [Record(f"inputs.{i}", {}, row.texts) for i, row in enumerate(parsed.rows)]
+            submitted = self._batcher.submit(parsed.operation, records)
+            results = await _cancel_on_disconnect(request, submitted)
+            return JSONResponse(format(parsed, results))
+        except asyncio.CancelledError:  # shutting down, and the time to finish requests is over
             return _stopping()
         except Exception as error:
             return self._failure(request, error)
 
-    async def _body(self, request: Request) -> bytes:
+    async def _read_body(self, request: Request) -> bytes:
         body = bytearray()
-        async for part in request.stream():  # what comes in chunks does not say before how long it is
+        async for part in request.stream():  # a chunked request does not announce its length
             body += part
             if len(body) > self._limits.max_body:
-                raise HTTPException(413, f"more than {self._limits.max_body:,} bytes")
+                raise HTTPException(
+                    413, f"body larger than {self._limits.max_body:,} bytes; send fewer texts in a request"
+                )
         return bytes(body)
 
-    def _compute(self, kind: Predict | Embed, records: Sequence[Record]) -> list[Any]:
-        match kind:
+    def _compute(self, operation: Predict | Embed, records: Sequence[Record]) -> list[Any]:
+        match operation:
             case Predict(top_k):
-                return ask(self._model, records, top_k)
+                return answer_records(self._model, records, top_k)
             case Embed(pooling, normalize):
                 texts = [record.texts[0] for record in records]
                 vectors: list[list[float]] = self._model.embed(texts, pooling, normalize).tolist()
                 return vectors
 
     def _failure(self, request: Request, error: Exception) -> Response:
-        """The response where a request could not be answered. Of its texts nothing is logged."""
+        """Return the response for an error. Texts of the request are never logged."""
         match error:
             case ValidationError():
                 first = error.errors()[0]
                 key = ".".join(map(str, first["loc"]))
                 message = f"{key}: {first['msg']}" if key else first["msg"]
                 return _error(400 if first["type"] == "json_invalid" else 422, message)
-            case BertieError():  # of the model's path, its name is enough
+            case BertieError():  # clients see the name of the model directory, not its path
                 return _error(422, str(error).replace(str(self._model.path), self._model.path.name))
             case HTTPException():
                 return _error(error.status_code, error.detail)
             case asyncio.QueueFull():
-                return _error(429, "too much waits already; try again", {"Retry-After": "1"})
+                return _error(429, "queue full; retry later", {"Retry-After": "1"})
             case ClientDisconnect():
-                return Response(status_code=499)  # nobody reads it; the number is nginx's
-        # Not its message, which may quote a text.
+                return Response(status_code=499)  # nobody reads it; nginx uses this status
+        # Without the exception's message, which may quote a text.
         frames = "".join(traceback.format_tb(error.__traceback__))
         logger.error("%s: %s at\n%s", request.url.path, type(error).__name__, frames)
-        return _error(500, "this could not be computed; the server's log says where it failed")
+        return _error(500, "the model failed on this request; see the server's log")
 
 
-async def _while_connected(request: Request, answering: Coroutine[Any, Any, list[Any]]) -> list[Any]:
-    """What is awaited; cancelled where the client goes away before, which raises ClientDisconnect."""
-    answer = asyncio.ensure_future(answering)
-    gone = asyncio.ensure_future(request.receive())  # behind the body nothing else is received
+async def _cancel_on_disconnect(request: Request, computing: Coroutine[Any, Any, list[Any]]) -> list[Any]:
+    """Await the results; raise ClientDisconnect if the client goes away first."""
+    results = asyncio.ensure_future(computing)
+    disconnected = asyncio.ensure_future(request.receive())  # only a disconnect follows the body
     try:
-        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not answer.done():
+        await asyncio.wait((results, disconnected), return_when=asyncio.FIRST_COMPLETED)
+        if not results.done():
             raise ClientDisconnect
-        return answer.result()
+        return results.result()
     finally:
-        answer.cancel()
-        gone.cancel()
+        results.cancel()
+        disconnected.cancel()
 
 
 def _error(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
-    """One line, as Text Embeddings Inference has it."""
+    """Return an error in the format of Text Embeddings Inference."""
     content = {"error": message, "error_type": ERROR_TYPES.get(status, "Validation")}
     return JSONResponse(content, status, headers)
 
 
 def _stopping() -> Response:
-    return _error(503, "this server is shutting down")
+    return _error(503, "the server is shutting down")
 
 
-def _no_route(request: Request, error: Exception) -> Response:
+def _http_error(request: Request, error: Exception) -> Response:
+    """Return the response for an unknown path or method."""
     assert isinstance(error, HTTPException)
     return _error(error.status_code, f"{request.method} {request.url.path}: {error.detail}", error.headers)

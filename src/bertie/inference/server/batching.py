@@ -1,6 +1,7 @@
-"""One queue, and one thread that computes: what waits while it computes is asked together next.
+"""Batch the records of concurrent requests: one queue, one computing thread.
 
-So a server at rest answers at once and a busy one in batches, and no waiting time is to be set.
+The records that arrive while a batch is computed form the next batch. An idle server therefore
+answers at once, a busy server answers in batches, and there is no waiting time to configure.
 """
 
 import asyncio
@@ -11,98 +12,110 @@ from typing import Any, NamedTuple
 
 from bertie.inference.records import Record
 
-# Characters that are computed before the queue is looked at again: about the 16,384 word pieces that Text
-# Embeddings Inference takes at a time (max-batch-tokens).
-TURN = 65_536
+# Characters taken from the queue at a time: about the 16,384 tokens that Text Embeddings Inference
+# takes (max-batch-tokens).
+MAX_BATCH_CHARACTERS = 65_536
 
 Compute = Callable[[Any, Sequence[Record]], list[Any]]
 
 
-class Waiting(NamedTuple):
-    """A record in the queue."""
+class QueuedRecord(NamedTuple):
+    """A record in the queue, and the future of its result.
 
-    kind: Hashable
+    Attributes:
+        operation: what to compute; records of equal operations can be computed together.
+        record: the record.
+        result: receives the result, or the exception.
+    """
+
+    operation: Hashable
     record: Record
-    answer: asyncio.Future[Any]
+    result: asyncio.Future[Any]
 
     @property
     def size(self) -> int:
-        """Its characters."""
+        """The number of characters in the record's texts."""
         return sum(len(text) if isinstance(text, str) else sum(map(len, text)) for text in self.record.texts)
 
     @property
     def group(self) -> tuple[Hashable, int]:
-        """Those of equal groups can be asked together: a batch has pairs, or it has none."""
-        return self.kind, len(self.record.texts)
+        """Key of the records that can be computed together; texts and pairs differ in it."""
+        return self.operation, len(self.record.texts)
 
 
 class Batcher:
-    """Answers records, those of several requests together.
+    """A queue that computes the records of several requests together.
 
     Args:
-        compute: a kind of request and records -> an answer for each record.
-        max_waiting: where so many characters wait, nothing more is taken.
+        compute: takes an operation and records, returns a result for each record.
+        max_waiting: number of waiting characters at which new requests are rejected.
     """
 
     def __init__(self, compute: Compute, max_waiting: int) -> None:
         self._compute = compute
         self._max_waiting = max_waiting
-        self._queue: asyncio.Queue[Waiting] = asyncio.Queue()
+        self._queue: asyncio.Queue[QueuedRecord] = asyncio.Queue()
         self._waiting = 0  # characters
 
-    async def ask(self, kind: Hashable, records: Sequence[Record]) -> list[Any]:
-        """The answers to the records of one request. Cancelled, what has not begun is not computed.
+    async def submit(self, operation: Hashable, records: Sequence[Record]) -> list[Any]:
+        """Return the results for the records of one request.
+
+        If the caller is cancelled, records still in the queue are not computed.
 
         Raises:
-            asyncio.QueueFull: too much waits already.
-            Exception: what `compute` raises for one of the records.
+            asyncio.QueueFull: too many characters are waiting.
+            Exception: the exception that `compute` raises for one of the records.
         """
         if self._waiting >= self._max_waiting:
             raise asyncio.QueueFull
         loop = asyncio.get_running_loop()
-        asked = [Waiting(kind, record, loop.create_future()) for record in records]
-        for waiting in asked:
-            self._waiting += waiting.size
-            self._queue.put_nowait(waiting)
-        return await asyncio.gather(*(waiting.answer for waiting in asked))
+        queued = [QueuedRecord(operation, record, loop.create_future()) for record in records]
+        for item in queued:
+            self._waiting += item.size
+            self._queue.put_nowait(item)
+        return await asyncio.gather(*(item.result for item in queued))
 
     async def run(self) -> None:
-        """Compute what waits, for ever."""
+        """Compute queued records until cancelled."""
         loop = asyncio.get_running_loop()
         with ThreadPoolExecutor(max_workers=1) as thread:
             while True:
                 groups = defaultdict(list)
-                for waiting in await self._turn():
-                    groups[waiting.group].append(waiting)
-                for (kind, _), group in groups.items():
-                    records = [waiting.record for waiting in group]
-                    answers = await loop.run_in_executor(thread, self._answer, kind, records)
-                    for waiting, answer in zip(group, answers, strict=True):
-                        if waiting.answer.cancelled():
-                            continue
-                        if isinstance(answer, Exception):
-                            waiting.answer.set_exception(answer)
-                        else:
-                            waiting.answer.set_result(answer)
+                for item in await self._next_batch():
+                    groups[item.group].append(item)
+                for (operation, _), group in groups.items():
+                    records = [item.record for item in group]
+                    results = await loop.run_in_executor(thread, self._compute_each, operation, records)
+                    for item, result in zip(group, results, strict=True):
+                        _deliver(item.result, result)
 
-    async def _turn(self) -> list[Waiting]:
-        """The first that waits, and what waits behind it, less those whose client has gone."""
-        turn, size = [await self._queue.get()], 0
-        while (size := size + turn[-1].size) < TURN and not self._queue.empty():
-            turn.append(self._queue.get_nowait())
+    async def _next_batch(self) -> list[QueuedRecord]:
+        """Wait for a record; return a batch of queued records without the cancelled ones."""
+        batch, size = [await self._queue.get()], 0
+        while (size := size + batch[-1].size) < MAX_BATCH_CHARACTERS and not self._queue.empty():
+            batch.append(self._queue.get_nowait())
         self._waiting -= size
-        return [waiting for waiting in turn if not waiting.answer.cancelled()]
+        return [item for item in batch if not item.result.cancelled()]
 
-    def _answer(self, kind: Hashable, records: Sequence[Record]) -> list[Any]:
-        """An answer for each record, or the exception that it causes.
+    def _compute_each(self, operation: Hashable, records: Sequence[Record]) -> list[Any]:
+        """Return the result, or the exception, of each record.
 
-        Where a batch fails, its halves are tried: who fails, fails alone, and the others are still computed
-        together.
+        Bisect a failing batch so that only the offending record fails, and the others are still
+        computed in few batches.
         """
         try:
-            return self._compute(kind, records)
+            return self._compute(operation, records)
         except Exception as error:
             if len(records) == 1:
                 return [error]
         half = len(records) // 2
-        return self._answer(kind, records[:half]) + self._answer(kind, records[half:])
+        return self._compute_each(operation, records[:half]) + self._compute_each(operation, records[half:])
+
+
+def _deliver(future: asyncio.Future[Any], result: Any) -> None:
+    if future.cancelled():
+        return
+    if isinstance(result, Exception):
+        future.set_exception(result)
+    else:
+        future.set_result(result)

@@ -1,4 +1,4 @@
-"""Answers in the shapes of `transformers`' pipelines, which huggingface_hub's InferenceClient reads."""
+"""Format results as `transformers`' pipelines do, for `InferenceClient`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,38 +7,42 @@ from bertie.inference.results import Answer, Entity, Method, TaggedWord
 from bertie.inference.writers import as_json
 
 
-def as_pipeline(method: Method, answers: Any, labels: Sequence[str], top_k: int | None) -> Any:
-    """What a pipeline answers for one row, as JSON has it.
+def as_pipeline(method: Method, results: Any, labels: Sequence[str], top_k: int | None) -> Any:
+    """Return the results for one row as the JSON values of a pipeline.
 
     Args:
-        method: of the model.
-        answers: what the method gives for the row.
-        labels: the model's.
-        top_k: as the request says; None where it does not.
+        method: the main method of the model's head.
+        results: the results of the method for the row.
+        labels: the model's labels.
+        top_k: the request's `top_k`; None if it has none.
     """
     match method:
-        case "fill_mask":  # a list for each [MASK], unless there is only one
-            return as_json(answers[0] if len(answers) == 1 else answers)
+        case "fill_mask":  # one list for each [MASK]; for one [MASK], its list
+            return as_json(results[0] if len(results) == 1 else results)
         case "classify":
-            return [as_json(answers)]
-        case "rate":
-            return [[{"label": labels[0], "score": answers}]]
+            return [as_json(results)]
+        case "regress":
+            return [[{"label": labels[0], "score": results}]]
         case "tag":
-            return [_tagged(found) for found in answers]
+            return [_entity_json(result) for result in results]
         case "answer":
-            named = [_span(found) for found in answers]
-            return named[0] if named and top_k in (None, 1) else named
+            answers = [_answer_json(answer) for answer in results]
+            return answers[0] if answers and top_k in (None, 1) else answers
         case "next_sentence" | "choose":
-            raise AssertionError(f"there is no pipeline that can {method}")
+            raise AssertionError(f"{method} has no pipeline")
 
 
-def _tagged(found: Entity | TaggedWord) -> dict[str, Any]:
-    if isinstance(found, TaggedWord):
-        return {"entity": found.tag, "score": found.score, "word": found.word, "start": None, "end": None}
-    label, word, start, end, score = found
-    return {"entity_group": label, "score": score, "word": word, "start": start, "end": end}
+def _entity_json(result: Entity | TaggedWord) -> dict[str, Any]:
+    if isinstance(result, TaggedWord):
+        return {"entity": result.tag, "score": result.score, "word": result.word, "start": None, "end": None}
+    return {
+        "entity_group": result.label,
+        "score": result.score,
+        "word": result.text,
+        "start": result.start,
+        "end": result.end,
+    }
 
 
-def _span(found: Answer) -> dict[str, Any]:
-    text, start, end, score = found
-    return {"answer": text, "score": score, "start": start, "end": end}
+def _answer_json(answer: Answer) -> dict[str, Any]:
+    return {"answer": answer.text, "score": answer.score, "start": answer.start, "end": answer.end}

@@ -1,4 +1,4 @@
-"""A socket and an application -> a process that serves until it is told to stop."""
+"""Run an application on a socket until a signal stops it."""
 
 import socket
 from types import FrameType
@@ -8,14 +8,15 @@ from starlette.applications import Starlette
 
 from bertie.base.errors import SettingsError
 
-DRAIN = 30  # seconds for the requests that are under way when the process is told to stop
+DRAIN_SECONDS = 30  # time for running requests to finish after the signal to stop
 HEADERS = [("X-Content-Type-Options", "nosniff"), ("Cache-Control", "no-store")]
 
 
 class Server(uvicorn.Server):
-    """Stops on SIGTERM and SIGINT: answers what it has taken, takes nothing new, returns.
+    """A server that returns after SIGTERM or SIGINT.
 
-    uvicorn's own class raises the signal again in the end, which would be the exit status.
+    It accepts no new requests and finishes the running ones. uvicorn's own class raises the signal
+    again afterwards, which would change the exit status.
     """
 
     def __init__(self, app: Starlette) -> None:
@@ -28,13 +29,13 @@ class Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 headers=HEADERS,
-                timeout_graceful_shutdown=DRAIN,
+                timeout_graceful_shutdown=DRAIN_SECONDS,
             )
         )
         self._state = app.state
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """At the first signal stop; at a second one wait for nobody."""
+        """Stop at the first signal; at a second one cancel the running requests."""
         if self.should_exit:
             for request in self.server_state.tasks:
                 request.cancel()
@@ -42,14 +43,15 @@ class Server(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens; port 0 is any free one.
+    """Return a listening socket; port 0 takes any free port.
 
     Raises:
-        SettingsError: it is taken, or not this machine's to give.
+        SettingsError: the port is in use, or the address is not one of this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        where = f"--host {host} --port {port}"
-        raise SettingsError(f"{where}: cannot listen there: {error.strerror}; name another") from None
+        raise SettingsError(
+            f"--host {host} --port {port}: cannot listen: {error.strerror}; choose another address or port"
+        ) from None

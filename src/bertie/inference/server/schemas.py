@@ -1,4 +1,4 @@
-"""What requests hold, as JSON; which rows a model takes, its head decides.
+"""Schemas of requests; the model's head determines the rows of a request.
 
 Unknown keys and values of another type are errors.
 """
@@ -16,111 +16,123 @@ from bertie.text.vocabulary import MASK
 
 @dataclass(frozen=True)
 class Predict:
-    """To ask the head."""
+    """The operation of predicting with the model's head."""
 
     top_k: int
 
 
 @dataclass(frozen=True)
 class Embed:
-    """To ask for vectors; None is as the directory says."""
+    """The operation of embedding texts; None means the model directory's default."""
 
     pooling: Pooling | None
     normalize: bool | None
 
 
 class Schema(BaseModel):
-    """Closed; nothing is converted, so that "5" is no number."""
+    """Base class that rejects unknown keys, and strings in place of numbers."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class Row(Schema):
-    """What one answer is of, under the names of `ASKED`, in their order."""
+    """The texts of one record, in the order of `dispatch.REQUIRED_FIELDS`."""
 
     @property
     def texts(self) -> tuple[Any, ...]:
-        """As a Record has them."""
+        """The texts, as in a `Record`."""
         return tuple(value for _, value in self if value is not None)
 
     @property
-    def count(self) -> int:
-        """How many texts it is worth, where they are limited."""
+    def text_count(self) -> int:
+        """The number of texts that count towards the limit of a request."""
         return 1
 
 
 class Text(Row):
-    """Also a string by itself."""
+    """A text; also accepted as a plain string."""
 
     text: str
 
     @model_validator(mode="before")
     @classmethod
-    def _of_string(cls, value: Any) -> Any:
+    def _accept_string(cls, value: Any) -> Any:
         return {"text": value} if isinstance(value, str) else value
 
 
 class MaskedText(Text):
-    """The model answers to each [MASK]."""
+    """A text with masks; each [MASK] counts as a text."""
 
     @property
-    def count(self) -> int:
+    def text_count(self) -> int:
         return self.text.count(MASK)
 
 
 class TextOrPair(Text):
+    """A text, or a pair of texts."""
+
     pair: str | None = None
 
 
 class Pair(Row):
+    """Two texts."""
+
     text: str
     pair: str
 
 
 class Question(Row):
+    """A question and the context that answers it."""
+
     question: str
     context: str
 
 
 class Endings(Row):
-    """The model reads the context with each ending."""
+    """A context and its endings.
+
+    Each ending counts as a text, since the model reads it with the context.
+    """
 
     context: str
     endings: list[str]
 
     @property
-    def count(self) -> int:
+    def text_count(self) -> int:
         return len(self.endings)
 
 
 R = TypeVar("R", bound=Row)
 
-# One by itself, too.
-Listed = BeforeValidator(lambda value: value if isinstance(value, list) else [value])
-# Bounded: each guess for a [MASK] repeats the text.
+# Accept a single row in place of a list.
+AsList = BeforeValidator(lambda value: value if isinstance(value, list) else [value])
+# Limited, since each prediction for a [MASK] repeats the text.
 TopK = Annotated[int, Field(ge=1, le=100)]
-TOP_K = 5  # as `bertie predict`
+DEFAULT_TOP_K = 5  # as `bertie predict`
 
 
 class PredictRequest(Schema, Generic[R]):
-    """POST /predict"""
+    """Body of POST /predict."""
 
-    inputs: Annotated[list[R], Listed]
-    top_k: TopK = TOP_K
+    inputs: Annotated[list[R], AsList]
+    top_k: TopK = DEFAULT_TOP_K
 
     @property
     def rows(self) -> Sequence[R]:
         return self.inputs
 
     @property
-    def kind(self) -> Predict:
+    def operation(self) -> Predict:
         return Predict(self.top_k)
 
 
 class EmbedRequest(Schema):
-    """POST /embed, as Text Embeddings Inference has it. Its clients send `truncate`; long texts are cut."""
+    """Body of POST /embed, as in Text Embeddings Inference.
 
-    inputs: Annotated[list[Text], Listed]
+    Clients of Text Embeddings Inference send `truncate`; long texts are always truncated.
+    """
+
+    inputs: Annotated[list[Text], AsList]
     pooling: Pooling | None = None
     normalize: bool | None = None
     truncate: Literal[True] = True
@@ -130,25 +142,25 @@ class EmbedRequest(Schema):
         return self.inputs
 
     @property
-    def kind(self) -> Embed:
+    def operation(self) -> Embed:
         return Embed(self.pooling, self.normalize)
 
 
 class Parameters(Schema):
-    """Of a pipeline of `transformers`."""
+    """Parameters of a `transformers` pipeline."""
 
     top_k: TopK | None = None
 
 
 class TagParameters(Parameters):
-    """Of the one that tags."""
+    """Parameters of the token-classification pipeline."""
 
-    # `transformers`' name for what is done here: a word's first piece decides.
+    # `transformers`' name for bertie's method: the first token of a word determines its tag.
     aggregation_strategy: Literal["first"] = "first"
 
 
 class PipelineRequest(Schema, Generic[R]):
-    """POST /, as huggingface_hub's InferenceClient sends it: one row."""
+    """Body of POST /, with one row, as huggingface_hub's InferenceClient sends it."""
 
     inputs: R
     parameters: Parameters = Parameters()
@@ -158,23 +170,23 @@ class PipelineRequest(Schema, Generic[R]):
         return [self.inputs]
 
     @property
-    def kind(self) -> Predict:
-        return Predict(self.parameters.top_k or TOP_K)
+    def operation(self) -> Predict:
+        return Predict(self.parameters.top_k or DEFAULT_TOP_K)
 
 
 class TagRequest(PipelineRequest[Text]):
-    """POST / to a tagger."""
+    """Body of POST / for a tagger."""
 
     parameters: TagParameters = TagParameters()
 
 
-Asked = PredictRequest[Any] | EmbedRequest | PipelineRequest[Any]
+AnyRequest = PredictRequest[Any] | EmbedRequest | PipelineRequest[Any]
 
 PREDICT_REQUESTS: dict[Method, type[PredictRequest[Any]]] = {
     "fill_mask": PredictRequest[MaskedText],
     "next_sentence": PredictRequest[Pair],
     "classify": PredictRequest[TextOrPair],
-    "rate": PredictRequest[TextOrPair],
+    "regress": PredictRequest[TextOrPair],
     "tag": PredictRequest[Text],
     "answer": PredictRequest[Question],
     "choose": PredictRequest[Endings],
@@ -182,7 +194,7 @@ PREDICT_REQUESTS: dict[Method, type[PredictRequest[Any]]] = {
 PIPELINE_REQUESTS: dict[Method, type[PipelineRequest[Any]]] = {
     "fill_mask": PipelineRequest[MaskedText],
     "classify": PipelineRequest[TextOrPair],
-    "rate": PipelineRequest[TextOrPair],
+    "regress": PipelineRequest[TextOrPair],
     "tag": TagRequest,
     "answer": PipelineRequest[Question],
 }
