@@ -1,3 +1,5 @@
+"""Pages of reports: blocks, escaping, and no access to a network."""
+
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -6,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertie.reports.page import Page
+from bertie.reports.page import MaskedSentence, Page
 
 HOSTILE = "<script>alert(1)</script> & \"double\" 'single' </style><!-- ]]>"
 VOID = {"meta", "br", "img", "link", "input", "hr"}
 
 
 class Document(HTMLParser):
-    """Parses a page and notes what stands in it; an end tag without its start tag is an error."""
+    """Parse a page and record its tags and texts; mismatched tags are an error."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -56,20 +58,22 @@ SVG = (
 
 
 def full_page(text: str) -> Page:
-    """A page with every kind of piece, made of `text`."""
+    """Return a page with every kind of block, made of `text`."""
     page = Page(text, text)
     page.section(text)
     page.paragraph(text)
     page.code(text)
-    page.figures([(text, text, text), ("count", 12345, ""), ("share", 0.5, "")])
+    page.figures([(text, text, text), ("count", 12345, ""), ("fraction", 0.5, "")])
     page.picture(SVG, text, text)
     page.table([text, "n"], [[text, 1], [text, 2.5]], text)
-    page.masked_words([(f"{text} [MASK] {text}", text, [(text, 0.75)]), (text, None, [])])
+    page.masked_tokens(
+        [MaskedSentence(f"{text} [MASK] {text}", text, [(text, 0.75)]), MaskedSentence(text, None, [])]
+    )
     page.mistakes([(text, text, text)])
     return page
 
 
-def test_the_page_is_well_formed_and_says_what_it_is() -> None:
+def test_page_is_well_formed_with_title_and_language() -> None:
     html = full_page("plain").html()
     document = Document(html)
     assert html.startswith("<!DOCTYPE html>\n")
@@ -79,7 +83,7 @@ def test_the_page_is_well_formed_and_says_what_it_is() -> None:
     assert {"header", "main", "figure", "figcaption", "table", "thead", "dl", "mark"} <= document.names()
 
 
-def test_hostile_text_stays_text_everywhere() -> None:
+def test_markup_in_any_text_is_escaped() -> None:
     harmless, hostile = Document(full_page("plain").html()), Document(full_page(HOSTILE).html())
     assert [tag for tag, _ in hostile.tags] == [tag for tag, _ in harmless.tags]
     assert [set(attributes) for _, attributes in hostile.tags] == [
@@ -91,13 +95,13 @@ def test_hostile_text_stays_text_everywhere() -> None:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"])))
-def test_any_text_comes_back_from_the_page(text: str) -> None:
+def test_any_text_survives_the_page(text: str) -> None:
     page = Page("title")
     page.paragraph(f"|{text}|")
     assert f"|{text}|" in "".join(Document(page.html()).text_of("p"))
 
 
-def test_nothing_is_fetched_or_run() -> None:
+def test_page_loads_and_runs_nothing() -> None:
     html = full_page("plain").html()
     document = Document(html)
     assert not {"script", "link", "img", "iframe", "base", "object"} & document.names()
@@ -112,7 +116,7 @@ def test_nothing_is_fetched_or_run() -> None:
     assert "default-src 'none'; style-src 'unsafe-inline'" in document.attributes("content")
 
 
-def test_pictures_do_not_share_ids_and_refer_to_their_own() -> None:
+def test_picture_ids_are_unique() -> None:
     page = Page("title")
     page.picture(SVG, "one", "first")
     page.picture(SVG, "two", "second")
@@ -123,7 +127,7 @@ def test_pictures_do_not_share_ids_and_refer_to_their_own() -> None:
     assert document.text_of("text") == ['"# id="x'] * 2
 
 
-def test_columns_of_numbers_are_set_flush_right() -> None:
+def test_numeric_columns_are_right_aligned() -> None:
     page = Page("title")
     rows: list[list[str | int | float]] = [
         ["MNLI", "84.3 ± 0.2", 12345, "1st"],
@@ -137,7 +141,7 @@ def test_columns_of_numbers_are_set_flush_right() -> None:
     assert [cells[i] for i in (2, 6, 10)] == ["12,345", "0.0001235", "123,457"]
 
 
-def test_a_table_may_be_empty_but_not_ragged() -> None:
+def test_table_may_be_empty_but_not_ragged() -> None:
     page = Page("title")
     page.table(["a", "b"], [])
     assert Document(page.html()).text_of("th") == ["a", "b"]
@@ -145,13 +149,13 @@ def test_a_table_may_be_empty_but_not_ragged() -> None:
         page.table(["a", "b"], [["only one"]])
 
 
-def masked(sentence: str, truth: str | None, guesses: list[tuple[str, float]]) -> Document:
+def masked(sentence: str, truth: str | None, predictions: list[tuple[str, float]]) -> Document:
     page = Page("title")
-    page.masked_words([(sentence, truth, guesses)])
+    page.masked_tokens([MaskedSentence(sentence, truth, predictions)])
     return Document(page.html())
 
 
-def test_a_masked_sentence_shows_the_truth_and_the_guesses_with_their_shares() -> None:
+def test_masked_sentence_shows_truth_and_probabilities() -> None:
     document = masked("The [MASK] sat.", "cat", [("cat", 0.8731), ("dog", 0.1), ("owl", 0.001), ("ant", 0.0)])
     assert document.text_of("mark") == ["cat"]
     assert [text for text in document.text_of("p") if "The" in text or "sat" in text] == ["The ", " sat."]
@@ -161,19 +165,19 @@ def test_a_masked_sentence_shows_the_truth_and_the_guesses_with_their_shares() -
         "width:0.1%",
         "width:0.0%",
     ]
-    shares = [text for text in document.text_of("span") if "%" in text]
-    assert shares == ["87%", "10%", "<1%", "0%"]
+    percentages = [text for text in document.text_of("span") if "%" in text]
+    assert percentages == ["87%", "10%", "<1%", "0%"]
     assert document.text_of("span").count("✓") == 1
     assert document.attributes("class").count("true") == 1
 
 
-def test_a_mask_of_unknown_truth_stays_a_mask_and_nothing_is_ticked() -> None:
+def test_mask_without_truth_stays_a_mask() -> None:
     document = masked("A [MASK] b [MASK].", None, [("x", 0.5)])
     assert document.text_of("mark") == ["[MASK]"]
     assert "✓" not in document.text_of("span")
 
 
-def test_mistakes_are_read_in_the_direction_of_their_letters() -> None:
+def test_mistakes_follow_the_direction_of_their_text() -> None:
     page = Page("title")
     page.mistakes([("שלום", "a", "b"), ("text", "c", "d")])
     document = Document(page.html())
@@ -182,7 +186,7 @@ def test_mistakes_are_read_in_the_direction_of_their_letters() -> None:
     assert document.attributes("dir") == ["auto"] * 6
 
 
-def test_the_same_content_is_the_same_file(tmp_path: Path) -> None:
+def test_equal_content_gives_equal_files(tmp_path: Path) -> None:
     for name in "ab":
         full_page("Würde 権利").save(tmp_path / f"{name}.html")
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()

@@ -1,3 +1,5 @@
+"""The pictures of reports: their labels, limits and hostile input."""
+
 import math
 import re
 import xml.etree.ElementTree as ElementTree
@@ -56,36 +58,36 @@ def texts(svg: str) -> list[str]:
     ]
 
 
-def test_a_run_has_a_panel_for_each_measure_with_its_legend() -> None:
+def test_each_measure_has_a_panel_with_a_legend() -> None:
     svg = training_curves(RUN)
     assert len(panels(svg)) == 3
     shown = texts(svg)
-    assert {"Masked-LM loss", "Masked words found", "Next sentence told"} <= set(shown)
-    assert [shown.count(name) for name in ("training", "held out", "word frequency")] == [3, 3, 2]
+    assert {"Masked-LM loss", "Masked-token accuracy", "Next-sentence accuracy"} <= set(shown)
+    assert [shown.count(name) for name in ("training", "held out", "unigram")] == [3, 3, 2]
 
 
-def test_what_was_not_measured_is_left_out() -> None:
+def test_panels_without_measurements_are_omitted() -> None:
     without_pairs = [{**row, "next_sentence_accuracy": None} for row in RUN]
-    assert "Next sentence told" not in texts(training_curves(without_pairs))
+    assert "Next-sentence accuracy" not in texts(training_curves(without_pairs))
     only_training = texts(training_curves(RUN[:20]))
     assert "training" in only_training
     assert "held out" not in only_training
-    assert "word frequency" not in only_training
+    assert "unigram" not in only_training
 
 
 @pytest.mark.parametrize("rows", [[], [train_row(1)], [evaluation_row(1)], [train_row(1), train_row(2)]])
-def test_a_run_that_has_just_begun_has_its_pictures(rows: list[dict[str, Any]]) -> None:
+def test_a_run_with_few_rows_can_be_drawn(rows: list[dict[str, Any]]) -> None:
     assert "Masked-LM loss" in texts(training_curves(rows))
 
 
-def test_phases_are_marked_where_there_are_several() -> None:
+def test_phase_changes_are_marked() -> None:
     assert not any("phase" in text for text in texts(training_curves(RUN)))
     two = [train_row(step, phase=int(step > 90)) for step in range(10, 110, 10)]
     assert texts(training_curves(two)).count("phase 2 →") == 3
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_values_that_are_not_finite_are_crosses(value: float) -> None:
+def test_non_finite_values_are_crosses(value: float) -> None:
     rows = [train_row(1), train_row(2, masked_lm_loss=value), train_row(3)]
     whole, broken = training_curves([train_row(step) for step in (1, 2, 3)]), training_curves(rows)
     assert pictures.RED not in whole
@@ -94,12 +96,12 @@ def test_values_that_are_not_finite_are_crosses(value: float) -> None:
     training_curves([train_row(1, masked_lm_loss=value)])
 
 
-def test_long_runs_stay_small_and_keep_their_peaks() -> None:
+def test_long_curves_are_reduced_but_keep_their_peaks() -> None:
     steps = np.arange(1, 20_001)
     values = np.zeros(20_000)
     values[12_345] = 7.0
     kept_steps, kept = pictures._extremes(steps.astype(float), values)
-    assert len(kept) <= 2 * pictures.POINTS
+    assert len(kept) <= 2 * pictures.MAX_STRETCHES
     assert (np.diff(kept_steps) >= 0).all()
     assert kept.max() == 7.0
     assert kept_steps[kept.argmax()] == 12_346
@@ -108,38 +110,38 @@ def test_long_runs_stay_small_and_keep_their_peaks() -> None:
 
 
 @given(st.lists(st.floats(-100, 100), min_size=1, max_size=400))
-def test_smoothing_is_the_mean_of_the_neighbours(numbers: list[float]) -> None:
+def test_smoothing_is_a_moving_average(numbers: list[float]) -> None:
     values = np.array(numbers)
     reach = int(len(values) * pictures.SMOOTHING / 2)
     expected = [values[max(i - reach, 0) : i + reach + 1].mean() for i in range(len(values))]
     np.testing.assert_allclose(pictures._smoothed(values), expected, atol=1e-9)
 
 
-def test_a_confusion_matrix_shows_counts_and_shares_of_its_rows() -> None:
+def test_confusion_matrix_shows_counts_and_row_percentages() -> None:
     shown = texts(confusion_matrix([[812, 23], [0, 123_456]], ["negative", "positive"], "SST-2"))
     assert {"SST-2", "true", "predicted", "812", "97%", "23", "3%", "123k", "100%"} <= set(shown)
-    assert "0" not in shown  # what never happened is left blank
+    assert "0" not in shown  # zero counts stay blank
     assert shown.count("negative") == shown.count("positive") == 2
 
 
-def test_cells_are_as_dark_as_their_share_of_the_row() -> None:
+def test_confusion_matrix_shades_cells_by_row_fraction() -> None:
     svg = confusion_matrix([[3, 1], [0, 4]], ["a", "b"])
     drawn = re.findall(rf"fill: {pictures.BLUE}; opacity: ([\d.]+)", svg)
     assert [float(opacity) for opacity in drawn] == pytest.approx([0.75 * 0.65, 0.25 * 0.65, 0.65])
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 20])
-def test_a_confusion_matrix_of_any_size_fits_the_page(size: int) -> None:
+def test_confusion_matrix_fits_the_page(size: int) -> None:
     labels = [f"label {i} " + "with a long name " * (i % 3) for i in range(size)]
     (panel,) = panels(confusion_matrix(np.eye(size, dtype=np.int64) * 1000, labels))
     assert float(panel.attrib["width"].removesuffix("pt")) < 62 * 16 * 0.75  # the page's 62rem, in points
 
 
-def test_a_label_without_examples_is_an_empty_row() -> None:
+def test_label_without_examples_is_an_empty_row() -> None:
     assert "nan" not in confusion_matrix([[5, 0], [0, 0]], ["a", "b"]).replace("dominant", "")
 
 
-def test_a_comparison_shows_means_and_two_standard_errors() -> None:
+def test_comparison_shows_means_and_two_standard_errors() -> None:
     shown = texts(comparison({"ours": [84.0, 85.0, 86.0], "one seed": [70.0]}, "accuracy", baseline=35.4))
     assert {"accuracy", "ours", "one seed", "baseline 35.4", "70"} <= set(shown)
     assert "85" in shown
@@ -148,7 +150,7 @@ def test_a_comparison_shows_means_and_two_standard_errors() -> None:
 
 
 @pytest.mark.parametrize("groups", [{}, {"failed": [math.nan]}, {"empty": []}, {"same": [1.0, 1.0]}])
-def test_a_comparison_survives_what_is_missing(groups: dict[str, list[float]]) -> None:
+def test_comparison_accepts_empty_and_failed_groups(groups: dict[str, list[float]]) -> None:
     svg = comparison(groups, "score")
     assert set(groups) <= set(texts(svg))
 
@@ -162,7 +164,7 @@ FINETUNING = [
 ]
 
 
-def test_a_fine_tuning_has_its_loss_and_the_score_of_each_part() -> None:
+def test_finetuning_curves_show_loss_and_dev_scores() -> None:
     svg = finetuning_curves(FINETUNING, "f1")
     assert len(panels(svg)) == 2
     shown = texts(svg)
@@ -170,47 +172,51 @@ def test_a_fine_tuning_has_its_loss_and_the_score_of_each_part() -> None:
     assert [shown.count(name) for name in ("training", "dev", "other", "held out")] == [1, 1, 1, 0]
 
 
-def test_a_fine_tuning_without_dev_has_its_loss_alone() -> None:
+def test_finetuning_curves_without_dev_show_only_the_loss() -> None:
     assert len(panels(finetuning_curves(FINETUNING[:30], "f1"))) == 1
 
 
 def markers(svg: str, colour: str) -> list[tuple[float, float]]:
-    """Where dots of a colour are."""
+    """Return the positions of the dots of one colour."""
     found = re.findall(rf'<use [^>]*x="([\d.]+)" y="([\d.]+)"[^>]*fill: {colour}', svg)
     return [(float(x), float(y)) for x, y in found]
 
 
-def test_dots_stand_on_their_lines_from_the_top() -> None:
+def test_dots_are_drawn_on_their_lines_from_the_top() -> None:
     names = ["first", "second", "third", "without"]
     series = {"precision": [[10.0], [20.0], [30.0], []], "recall": [[5.0, 6.0], [7.0], [8.0], []]}
     svg = dots(names, series, "%")
     assert {*names, "precision", "recall", "%"} <= set(texts(svg))
     blue, orange = (
-        [place for place in markers(svg, colour) if place[1] > min(y for _, y in markers(svg, colour))]
+        [dot for dot in markers(svg, colour) if dot[1] > min(y for _, y in markers(svg, colour))]
         for colour in (pictures.BLUE, pictures.ORANGE)
-    )  # without those of the legend, which is above
+    )  # excluding the legend, which is above
     assert [x for x, _ in blue] == sorted(x for x, _ in blue)
     assert [y for _, y in blue] == sorted({y for _, y in orange})
     assert orange[0][1] == orange[1][1]
     assert len(orange) == 4
 
 
-def test_the_chosen_line_is_marked() -> None:
+def test_the_chosen_line_is_highlighted() -> None:
     series = {"a restart": [[1.0, 2.0], [2.0, 3.0]], "mean": [[1.5], [2.5]]}
     assert dots(["one", "two"], series, "f1", 1).count("opacity: 0.2") == 1
     assert "opacity: 0.2;" not in dots(["one", "two"], series, "f1")
 
 
-def test_a_scatter_has_a_dot_for_each_pair_but_not_too_many() -> None:
+def test_scatter_draws_a_limited_number_of_points() -> None:
     gold, predicted = np.arange(10.0), np.arange(10.0)[::-1].copy()
     assert len(markers(scatter(gold, predicted), pictures.BLUE)) == 10
-    many = np.linspace(0, 5, 7 * pictures.SCATTERED + 1)
-    assert 0.8 * pictures.SCATTERED < len(markers(scatter(many, many), pictures.BLUE)) <= pictures.SCATTERED
+    many = np.linspace(0, 5, 7 * pictures.MAX_SCATTER_POINTS + 1)
+    assert (
+        0.8 * pictures.MAX_SCATTER_POINTS
+        < len(markers(scatter(many, many), pictures.BLUE))
+        <= pictures.MAX_SCATTER_POINTS
+    )
     assert {"gold", "predicted"} <= set(texts(scatter(gold[:1], predicted[:1])))
 
 
 @pytest.mark.parametrize("odds", [[0.0], [1.0, 1.0, 1.0], [-3.0, -1.0, 2.0, 1e6], list(range(5000))])
-def test_threshold_curves_name_the_chosen_threshold(odds: list[float]) -> None:
+def test_threshold_curves_label_the_chosen_threshold(odds: list[float]) -> None:
     thresholds = np.array(odds, dtype=np.float64)
     curves = {"exact match": np.linspace(0, 80, len(odds)), "F1": np.linspace(0, 90, len(odds))}
     svg = threshold_curves(thresholds, curves, -1.25)
@@ -218,7 +224,7 @@ def test_threshold_curves_name_the_chosen_threshold(odds: list[float]) -> None:
     assert len(svg) < 100_000
 
 
-def test_an_outlier_does_not_press_the_threshold_curve_flat() -> None:
+def test_threshold_curves_clip_outliers() -> None:
     thresholds = np.array([*np.linspace(-5, 5, 100), 1e6])
     curves = {"exact match": np.ones(101), "F1": np.zeros(101)}
     svg = threshold_curves(thresholds, curves, 0.0)
@@ -237,13 +243,13 @@ HOSTILE = "</svg><script>$\\frac{1}{</script> & \"'"
     ],
 )
 @pytest.mark.parametrize("label", ["<&>\"'", "$x_1$", "$\\frac{1}{", "権利", "a\tb", "</svg><b>"])
-def test_labels_are_text_whatever_they_hold(draw: Any, label: str) -> None:
+def test_labels_are_always_plain_text(draw: Any, label: str) -> None:
     svg = draw(label)
     assert "<b>" not in svg
     assert label in "\n".join(texts(svg)).replace("    ", "\t")
 
 
-def test_equal_input_gives_equal_bytes() -> None:
+def test_equal_input_gives_equal_output() -> None:
     for draw in (
         lambda: training_curves(RUN),
         lambda: confusion_matrix([[3, 1], [0, 4]], ["a", "b"]),
@@ -254,7 +260,7 @@ def test_equal_input_gives_equal_bytes() -> None:
         assert draw() == draw()
 
 
-def test_pictures_take_the_ink_of_the_page_and_have_no_ground_of_their_own() -> None:
+def test_pictures_use_the_page_colour_and_no_background() -> None:
     svg = (
         training_curves(RUN)
         + confusion_matrix([[3, 1], [0, 4]], ["a", "b"])
@@ -269,7 +275,7 @@ def test_pictures_take_the_ink_of_the_page_and_have_no_ground_of_their_own() -> 
     assert "currentColor" in svg
 
 
-def test_pictures_fetch_nothing_and_hold_no_date() -> None:
+def test_pictures_load_nothing_and_contain_no_date() -> None:
     svg = training_curves(RUN)
     assert not re.search(r"""(src|href)=["'](?!#)""", svg)
     assert "metadata" not in svg
@@ -277,7 +283,7 @@ def test_pictures_fetch_nothing_and_hold_no_date() -> None:
     assert svg.startswith("<svg")
 
 
-def test_ids_on_a_page_of_several_pictures_are_found_where_they_are_used() -> None:
+def test_ids_of_several_pictures_on_a_page_resolve() -> None:
     page = Page("title")
     page.picture(training_curves(RUN), "a", "a")
     page.picture(comparison({"a": [1.0, 2.0]}, "score"), "b", "b")
@@ -287,7 +293,7 @@ def test_ids_on_a_page_of_several_pictures_are_found_where_they_are_used() -> No
     assert used <= set(re.findall(r' id="([^"]+)"', html))
 
 
-def test_other_users_of_matplotlib_keep_their_style() -> None:
+def test_global_matplotlib_style_is_unchanged() -> None:
     before = dict(matplotlib.rcParams)
     comparison({"a": [1.0]}, "score")
     assert dict(matplotlib.rcParams) == before
@@ -295,7 +301,7 @@ def test_other_users_of_matplotlib_keep_their_style() -> None:
 
 @settings(max_examples=10, deadline=None)
 @given(st.lists(st.floats() | st.none(), min_size=1, max_size=8))
-def test_any_course_of_the_loss_can_be_drawn(losses: list[float | None]) -> None:
+def test_any_sequence_of_losses_can_be_drawn(losses: list[float | None]) -> None:
     clipped = [
         loss if loss is None or not math.isfinite(loss) else max(-1e6, min(loss, 1e6)) for loss in losses
     ]

@@ -1,6 +1,5 @@
-"""The page of a pre-training run."""
+"""The report of a pre-training run."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -15,34 +14,32 @@ PAIRS = {"next_sentence_loss": 0.5, "next_sentence_accuracy": 0.75}
 
 
 @pytest.mark.parametrize("pairs", [True, False])
-def test_the_last_figures_stand_beside_what_knows_no_context(tmp_path: Path, pairs: bool) -> None:
+def test_last_scores_are_shown_beside_their_baselines(tmp_path: Path, pairs: bool) -> None:
     warning = {"kind": "warning", "step": 0, "check": "label_balance", "message": "too many <pairs>"}
     train = TRAIN | MASKED | (PAIRS if pairs else {})
     held_out = HELD_OUT | BASELINE | (PAIRS | {"majority_accuracy": 0.55} if pairs else {})
     rows = [warning, train, train | {"step": 20}, held_out | {"step": 5, "perplexity": 900.0}, held_out]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    write_report(tmp_path / "report.html", tmp_path / "metrics.jsonl", "seed = 7")
+    write_report(tmp_path / "report.html", rows, "seed = 7")
     page = (tmp_path / "report.html").read_text()
     for shown in (
         "12.5%",
         "493",
         "1,097",
-        "commonest word: 5.0%",
+        "unigram baseline: 5.0%",
         "too many &lt;pairs&gt;",
         "seed = 7",
         "<svg",
     ):
         assert shown in page
-    assert ("commoner label: 55.0%" in page) == pairs
+    assert ("majority class: 55.0%" in page) == pairs
 
 
-def test_of_a_left_to_right_model_the_next_words_are_told(tmp_path: Path) -> None:
-    next_words = {"language_model_loss": 6.2, "language_model_accuracy": 0.125}
-    held_out = {key: value for key, value in HELD_OUT.items() if key not in MASKED} | BASELINE | next_words
-    rows = [TRAIN | next_words, held_out]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    write_report(tmp_path / "report.html", tmp_path / "metrics.jsonl", "")
+def test_left_to_right_model_reports_next_token_accuracy(tmp_path: Path) -> None:
+    next_tokens = {"language_model_loss": 6.2, "language_model_accuracy": 0.125}
+    held_out = {key: value for key, value in HELD_OUT.items() if key not in MASKED} | BASELINE | next_tokens
+    rows = [TRAIN | next_tokens, held_out]
+    write_report(tmp_path / "report.html", rows, "")
     page = (tmp_path / "report.html").read_text()
-    for shown in ("12.5%", "next tokens", "Language-model loss", "Next words found", "word frequency"):
+    for shown in ("12.5%", "next-token accuracy", "Causal LM loss", "Next-token accuracy", "unigram"):
         assert shown in page
     assert "Masked-LM loss" not in page  # no empty panel

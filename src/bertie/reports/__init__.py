@@ -1,1 +1,1 @@
-"""Pictures from metrics files."""
+"""HTML reports of runs, with pictures drawn from their metrics."""

@@ -1,7 +1,7 @@
-"""What all pictures of a report have in common: colours, letters, a panel, and the way out as SVG.
+"""The common style of all pictures in reports, and their output as SVG.
 
-Pictures stand inside HTML: their lines and letters take the page's colour. They are never scaled on the page:
-an inch here is 96 pixels there, so the smallest panel fits a phone.
+Pictures are embedded in HTML, so lines and text take the page's colour. The page never scales them:
+one inch here is 96 pixels on the page, and the smallest panel fits a phone.
 """
 
 import io
@@ -15,19 +15,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-# Okabe and Ito's colours, which the colour-blind can tell apart: those dark and light paper both carry.
+# Those of Okabe and Ito's colours, distinguishable for the colour-blind, that work in light and dark mode.
 BLUE, ORANGE, RED = "#3b8fc7", "#e08a00", "#d55e00"
-INK = "#010203"  # drawn nowhere else, so that it can be replaced by the colour of the page's text
+INK = "#010203"  # used nowhere else, so that `to_svg` can replace it by the colour of the page's text
 
 PANEL = (3.1, 2.3)  # inches: 298 pixels wide, for a screen of 320
-LETTERS = 24  # of a label
+MAX_LABEL_CHARACTERS = 24
 
 _STYLE: Any = {
-    "svg.fonttype": "none",  # text stays text: it can be searched, and is set in the page's letters
+    "svg.fonttype": "none",  # text stays text: searchable, and set in the page's font
     "svg.hashsalt": "bertie",
-    "text.parse_math": False,  # labels are the user's: a dollar is a dollar
+    "text.parse_math": False,  # labels come from the user: a dollar sign is a dollar sign
     "font.size": 8,
-    "font.family": ["DejaVu Sans"],  # comes with matplotlib, so sizes are the same everywhere
+    "font.family": ["DejaVu Sans"],  # comes with matplotlib, so sizes are the same on every machine
     "axes.titlesize": 8.5,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
@@ -47,15 +47,15 @@ _STYLE: Any = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Draw in the style of the report; other users of matplotlib keep theirs."""
+    """Draw in the style of the report, without changing matplotlib's global style."""
     with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
-        # The browser has letters that matplotlib's own font lacks.
+        # The browser has glyphs that matplotlib's own font lacks.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font", category=UserWarning)
         yield
 
 
 def new_panel(title: str = "") -> tuple[Figure, Axes]:
-    """Empty axes with room for a legend under the title."""
+    """Return a figure and empty axes with room for a legend under the title."""
     figure = Figure(figsize=PANEL, layout="constrained")
     axes = figure.add_subplot()
     axes.set_title(title, pad=18)
@@ -64,15 +64,15 @@ def new_panel(title: str = "") -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def name_steps(axes: Axes) -> None:
-    """Make x count the steps of training."""
+def label_steps(axes: Axes) -> None:
+    """Label the x axis as training steps."""
     axes.set_xlabel("step")
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
 
 
 def add_legend(axes: Axes) -> None:
-    """A legend in one line above the axes."""
+    """Add a legend in one line above the axes."""
     axes.legend(
         loc="lower left",
         bbox_to_anchor=(-0.02, 0.99),
@@ -85,12 +85,15 @@ def add_legend(axes: Axes) -> None:
 
 
 def shorten(label: str) -> str:
-    """A label that leaves room for the picture."""
-    return label if len(label) <= LETTERS else label[: LETTERS - 1] + "…"
+    """Truncate a label so that it leaves room for the picture."""
+    return label if len(label) <= MAX_LABEL_CHARACTERS else label[: MAX_LABEL_CHARACTERS - 1] + "…"
 
 
 def to_svg(figure: Figure, **options: Any) -> str:
-    """The SVG element alone, without prologue, background or date; equal figures give equal text."""
+    """Return a figure as an SVG element; equal figures give equal text.
+
+    The element has no prologue, background or date.
+    """
     drawing = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     figure.savefig(drawing, format="svg", transparent=True, metadata=nothing, **options)

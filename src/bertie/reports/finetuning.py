@@ -1,4 +1,4 @@
-"""The reports of `bertie finetune` and `bertie search`."""
+"""The HTML reports of `bertie finetune` and `bertie search`."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from bertie.tasks.task import Scores
 if TYPE_CHECKING:
     from bertie.training.search import Search, Trial
 
-MOST_LABELS = 30  # in a picture; the table has all
+MAX_LABELS_DRAWN = 30  # in the picture of scores; the table has all labels
 
 
 def write_report(
@@ -20,120 +20,121 @@ def write_report(
     title: str,
     rows: Sequence[Mapping[str, Any]],
     scores: Mapping[str, Scores],
-    details: Mapping[str, ErrorAnalysis],
+    analyses: Mapping[str, ErrorAnalysis],
     settings_text: str,
     *,
     main_metric: str,
 ) -> None:
-    """Write the report of one fine-tuning.
+    """Write the report of a fine-tuning run.
 
     Args:
-        path: the HTML file.
-        title: what was fine-tuned on what.
-        rows: of `metrics.jsonl`.
-        scores: of each dev part, by the metrics' names, in percent; none where there is no dev part.
-        details: of the same parts.
-        settings_text: the run's settings.
-        main_metric: the score that is drawn.
+        path: the HTML file to write.
+        title: the title of the page.
+        rows: the rows of metrics.jsonl.
+        scores: the scores of each dev set by name, in percent; empty without a dev set.
+        analyses: the error analysis of each dev set.
+        settings_text: the run's settings, as TOML.
+        main_metric: the score to draw.
     """
     page = Page(title, "Fine-tuned by bertie")
     last = [row for row in rows if row["kind"] == "train"][-1]
     page.figures(
         [
-            *((f"{main_metric}, {part}", f"{found[main_metric]:.2f}", "%") for part, found in scores.items()),
+            *(
+                (f"{main_metric}, {part}", f"{values[main_metric]:.2f}", "%")
+                for part, values in scores.items()
+            ),
             ("steps", last["step"], f"{last['seconds']:,.0f} seconds"),
             ("examples", last["examples"], "over all epochs"),
         ]
     )
     if scores:
-        page.table(["score", *scores], _rows_of_scores(scores), "In percent, but for totals and thresholds.")
+        page.table(["score", *scores], _score_rows(scores), "In percent, except totals and thresholds.")
     page.section("Training")
     page.picture(
         finetuning_curves(rows, main_metric),
-        "The loss in training" + (", and the score after each epoch." if scores else "."),
+        "The training loss" + (", and the score after each epoch." if scores else "."),
         "Curves over the steps of training",
     )
-    for part, found in details.items():
-        page.section(f"What {part} shows")
-        _add_details(page, found)
-    page.section("Settings of the run")
+    for part, analysis in analyses.items():
+        page.section(f"Errors on {part}")
+        _add_analysis(page, analysis)
+    page.section("Settings")
     page.code(settings_text)
     page.save(path)
 
 
-def _rows_of_scores(scores: Mapping[str, Scores]) -> list[list[Cell]]:
-    """A row for each score and a column for each part; a total is a whole number."""
-    names = dict.fromkeys(name for found in scores.values() for name in found)
+def _score_rows(scores: Mapping[str, Scores]) -> list[list[Cell]]:
+    """Return one row per score, with one column per dev set; totals are integers."""
+    names = dict.fromkeys(name for values in scores.values() for name in values)
 
-    def shown(value: float) -> Cell:
-        return value if isinstance(value, int) else f"{value:.2f}"
+    def cell(value: float | None) -> Cell:
+        return "–" if value is None else value if isinstance(value, int) else f"{value:.2f}"
 
-    return [
-        [name, *(shown(found[name]) if name in found else "–" for found in scores.values())] for name in names
-    ]
+    return [[name, *(cell(values.get(name)) for values in scores.values())] for name in names]
 
 
-def _add_details(page: Page, details: ErrorAnalysis) -> None:
-    if details.confused:
-        page.table(["gold", "predicted", "how often"], details.confused, "The most confused labels.")
-    if details.by_label:
-        _add_labels(page, details)
-    if details.numbers is not None:
+def _add_analysis(page: Page, analysis: ErrorAnalysis) -> None:
+    if analysis.confused_pairs:
+        page.table(["gold", "predicted", "count"], analysis.confused_pairs, "The most frequent confusions.")
+    if analysis.by_label:
+        _add_labels(page, analysis)
+    if analysis.gold_and_predicted is not None:
         page.picture(
-            scatter(*details.numbers),
-            "Each point is an example; those on the dashed line are right.",
-            "Predicted numbers by gold ones",
+            scatter(*analysis.gold_and_predicted),
+            "Each point is an example; points on the dashed line are correct.",
+            "Predicted against gold numbers",
         )
-    if details.thresholds is not None:
-        curve = details.thresholds
+    if analysis.threshold_curve is not None:
+        curve = analysis.threshold_curve
         page.picture(
             threshold_curves(
                 curve.thresholds, {"exact match": curve.exact_match, "F1": curve.f1}, curve.chosen
             ),
-            "No answer is given where the null odds are above the threshold.",
-            "Exact match and F1 by the null threshold",
+            "A question gets no answer if its null odds are above the threshold.",
+            "Exact match and F1 against the null threshold",
         )
-    if details.mistakes:
+    if analysis.mistakes:
         page.paragraph("Some mistakes:")
-        page.mistakes(details.mistakes)
+        page.mistakes(analysis.mistakes)
 
 
-def _add_labels(page: Page, details: ErrorAnalysis) -> None:
-    shown, caption = details.by_label, "Precision and recall by label"
-    if len(shown) > MOST_LABELS:
-        shown = dict(sorted(shown.items(), key=lambda item: -item[1].support)[:MOST_LABELS])
-        caption += f", the {MOST_LABELS} commonest"
+def _add_labels(page: Page, analysis: ErrorAnalysis) -> None:
+    shown, caption = analysis.by_label, "Precision and recall by label"
+    if len(shown) > MAX_LABELS_DRAWN:
+        shown = dict(sorted(shown.items(), key=lambda item: -item[1].support)[:MAX_LABELS_DRAWN])
+        caption += f", the {MAX_LABELS_DRAWN} most frequent"
     series = {
         "precision": [[figures.precision] for figures in shown.values()],
         "recall": [[figures.recall] for figures in shown.values()],
     }
     picture = dots(list(shown), series, "%")
-    if details.confusion is not None:
-        picture = confusion_matrix(details.confusion, list(details.by_label)) + picture
-        caption = f"Rows are gold labels, columns predicted ones, with shares of the row. {caption}"
+    if analysis.confusion_matrix is not None:
+        picture = confusion_matrix(analysis.confusion_matrix, list(analysis.by_label)) + picture
+        caption = f"Rows are gold labels, columns predicted labels; percentages are of the row. {caption}"
     page.picture(picture, f"{caption}.", caption)
     page.table(
         ["label", "precision", "recall", "F1", "examples"],
         [
             [label, f"{f.precision:.2f}", f"{f.recall:.2f}", f"{f.f1:.2f}", f.support]
-            for label, f in details.by_label.items()
+            for label, f in analysis.by_label.items()
         ],
-        "In percent; the last column says how many are gold.",
+        "In percent; the last column counts the gold examples.",
     )
 
 
 def write_search_report(path: Path, title: str, metric: str, search: "Search") -> None:
-    """Write the report of a search: its cells, their restarts, and the choice.
+    """Write the report of a search: its trials, their restarts, and the best trial.
 
     Args:
-        path: the HTML file.
-        title: what was fine-tuned on what.
-        metric: the score by which the cell was chosen.
-        search: its result.
+        path: the HTML file to write.
+        title: the title of the page.
+        metric: the score that chose the trial.
+        search: the result of the search.
     """
-    cells, chosen = search.cells, search.cells.index(search.chosen)
-    names = [f"{cell.batch_size} · {cell.learning_rate:g} · {cell.epochs}" for cell in cells]
-    page = Page(title, "Appendix A.3's search by bertie")
+    trials, chosen = search.trials, search.trials.index(search.chosen)
+    names = [f"{trial.batch_size} · {trial.learning_rate:g} · {trial.epochs}" for trial in trials]
+    page = Page(title, "A grid search by bertie (Appendix A.3)")
     page.figures(
         [
             (f"{metric}, dev", _mean_and_std(search.chosen), "%, mean of the restarts"),
@@ -145,31 +146,31 @@ def write_search_report(path: Path, title: str, metric: str, search: "Search") -
     page.picture(
         dots(
             names,
-            {"a restart": [cell.scores for cell in cells], "mean": [[cell.mean] for cell in cells]},
+            {"restart": [trial.scores for trial in trials], "mean": [[trial.mean] for trial in trials]},
             f"{metric}, %",
             chosen,
         ),
-        "A line for each batch size · learning rate · epochs; the chosen one is marked.",
-        "Scores of the restarts by cell of the grid",
+        "One line for each batch size · learning rate · epochs; the chosen one is highlighted.",
+        "Scores of the restarts of each trial",
     )
     page.table(
         ["batch size", "learning rate", "epochs", f"{metric}, %", "restarts", ""],
         [
             [
-                cell.batch_size,
-                f"{cell.learning_rate:g}",
-                cell.epochs,
-                _mean_and_std(cell),
-                len(cell.scores),
-                "chosen" if place == chosen else "",
+                trial.batch_size,
+                f"{trial.learning_rate:g}",
+                trial.epochs,
+                _mean_and_std(trial),
+                len(trial.scores),
+                "chosen" if index == chosen else "",
             ]
-            for place, cell in enumerate(cells)
+            for index, trial in enumerate(trials)
         ],
         "Mean and standard deviation over the restarts.",
     )
     page.save(path)
 
 
-def _mean_and_std(cell: "Trial") -> str:
-    """One restart says nothing of the deviation."""
-    return f"{cell.mean:.2f}" + (f" ± {cell.std:.2f}" if len(cell.scores) > 1 else "")
+def _mean_and_std(trial: "Trial") -> str:
+    """Format mean ± standard deviation; one restart has only a mean."""
+    return f"{trial.mean:.2f}" + (f" ± {trial.std:.2f}" if len(trial.scores) > 1 else "")

@@ -1,153 +1,155 @@
-"""A report as one HTML file that needs no network, no script and no other file."""
+"""Build a report as one HTML file without scripts, network access or other files.
+
+`page.html` is the jinja2 template and `page.css` the stylesheet.
+"""
 
 import re
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
+from typing import Any, NamedTuple
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from bertie.base.files import write_text
-from bertie.reports.stylesheet import STYLESHEET
 
 Cell = str | int | float
-Guess = tuple[str, float]
-
 MASK = "[MASK]"
-TICK = ' <span title="the true word">✓</span>'
+
+
+class MaskedSentence(NamedTuple):
+    """A sentence with one [MASK], and a model's predictions for it.
+
+    Attributes:
+        sentence: the text with the mask.
+        truth: the original token, or None if it is unknown.
+        predictions: (token, probability) pairs, most probable first.
+    """
+
+    sentence: str
+    truth: str | None
+    predictions: Sequence[tuple[str, float]]
 
 
 class Page:
-    """A report, written from top to bottom: each method adds one piece. All text is escaped.
+    """A report, built from top to bottom: each method appends one block.
 
-    page = Page("A small BERT", "256 hidden units, 4 layers")
-    page.section("Pre-training")
-    page.picture(training_curves(rows), "The loss falls.", "Three curves over training steps")
-    page.save(Path("report.html"))
+    All text is escaped.
+
+    Example:
+        >>> page = Page("A small BERT", "256 hidden units, 4 layers")
+        >>> page.section("Pre-training")
+        >>> page.paragraph("The loss falls.")
+        >>> page.html().startswith("<!DOCTYPE html>")
+        True
     """
 
     def __init__(self, title: str, subtitle: str = "") -> None:
         self.title, self.subtitle = title, subtitle
-        self._pieces: list[str] = []
-        self._pictures = 0
+        self._blocks: list[dict[str, Any]] = []
 
     def section(self, title: str) -> None:
-        """A heading."""
-        self._pieces.append(f"<h2>{escape(title)}</h2>")
+        """Append a heading."""
+        self._append("section", title=title)
 
     def paragraph(self, text: str) -> None:
-        """A paragraph of plain text."""
-        self._pieces.append(f"<p>{escape(text)}</p>")
+        """Append a paragraph of plain text."""
+        self._append("paragraph", text=text)
 
     def code(self, text: str) -> None:
-        """Lines as they are, such as a command or a settings file."""
-        self._pieces.append(f"<pre><code>{escape(text)}</code></pre>")
+        """Append preformatted lines, such as a command or a settings file."""
+        self._append("code", text=text)
 
     def figures(self, figures: Sequence[tuple[str, Cell, str]]) -> None:
-        """A row of key numbers, each (name, value, note); the note may be empty."""
-        items = "\n".join(
-            f"<div><dt>{escape(name)}</dt>"
-            f'<dd class="value">{escape(_cell(value))}</dd><dd class="note">{escape(note)}</dd></div>'
-            for name, value, note in figures
-        )
-        self._pieces.append(f'<dl class="figures">\n{items}\n</dl>')
+        """Append a row of key figures, each (name, value, note); the note may be empty."""
+        self._append("figures", figures=figures)
 
     def picture(self, svg: str, caption: str, alternative_text: str) -> None:
-        """One or more SVG elements from `bertie.reports.pictures`, side by side where there is room.
+        """Append SVG elements, side by side if there is room.
 
-        `alternative_text` says to those who cannot see the picture what it shows.
+        Args:
+            svg: elements from `bertie.reports.pictures`.
+            caption: the visible caption.
+            alternative_text: a description for readers who cannot see the picture.
         """
-        self._pictures += 1
-        self._pieces.append(
-            '<figure class="pictorial"><div class="picture" role="img" '
-            f'aria-label="{escape(alternative_text)}">\n'
-            f"{_with_own_ids(svg, f'picture-{self._pictures}-')}</div>\n"
-            f"<figcaption>{escape(caption)}</figcaption></figure>"
-        )
+        number = 1 + sum(block["kind"] == "picture" for block in self._blocks)
+        unique = Markup(_prefix_ids(svg, f"picture-{number}-"))
+        self._append("picture", svg=unique, caption=caption, alternative_text=alternative_text)
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[Cell]], caption: str = "") -> None:
-        """A table; columns of numbers are set flush right."""
-        cells = [[_cell(cell) for cell in row] for row in rows]
-        numeric = [bool(column) and all(map(_is_numeric, column)) for column in zip(*cells, strict=True)]
-        kinds = ([' class="number"' if n else "" for n in numeric]) or [""] * len(header)
-        head = "".join(
-            f'<th scope="col"{kind}>{escape(c)}</th>' for c, kind in zip(header, kinds, strict=True)
-        )
-        body = "\n".join(
-            "<tr>"
-            + "".join(f"<td{kind}>{escape(c)}</td>" for c, kind in zip(row, kinds, strict=True))
-            + "</tr>"
-            for row in cells
-        )
-        title = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
-        self._pieces.append(
-            f'<figure class="tabular">{title}<div class="wide"><table>\n'
-            f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table></div></figure>"
-        )
+        """Append a table; columns of numbers are right-aligned.
 
-    def masked_words(self, rows: Sequence[tuple[str, str | None, Sequence[Guess]]]) -> None:
-        """Sentences with one `[MASK]` each and what the model puts there.
-
-        A row is (sentence, the true word or None, [(guess, probability), …]), the likeliest guess first.
+        Raises:
+            ValueError: the rows differ in length.
         """
-        items = "\n".join(_masked_sentence(*row) for row in rows)
-        self._pieces.append(f'<ul class="masked">\n{items}\n</ul>')
+        cells = [[_format_cell(cell) for cell in row] for row in rows]
+        columns = list(zip(header, *cells, strict=True))
+        numeric = [len(column) > 1 and all(map(_is_numeric, column[1:])) for column in columns]
+        self._append("table", header=header, rows=cells, numeric=numeric, caption=caption)
 
-    def mistakes(self, rows: Sequence[tuple[str, str, str]]) -> None:
-        """Texts answered wrongly, each (text, gold, predicted), in whatever direction they are read."""
-        items = "\n".join(
-            f'<li><p dir="auto">{escape(text)}</p>\n<dl><dt>gold</dt><dd dir="auto">{escape(gold)}</dd>'
-            f'<dt>predicted</dt><dd dir="auto">{escape(predicted)}</dd></dl></li>'
-            for text, gold, predicted in rows
-        )
-        self._pieces.append(f'<ul class="mistakes">\n{items}\n</ul>')
+    def masked_tokens(self, sentences: Sequence[MaskedSentence]) -> None:
+        """Append masked sentences with the model's predictions."""
+        rows = []
+        for sentence, truth, predictions in sentences:
+            before, mask, after = sentence.partition(MASK)
+            blank = truth if mask and truth is not None else mask
+            rows.append(
+                {"before": before, "blank": blank, "after": after, "truth": truth, "predictions": predictions}
+            )
+        self._append("masked_tokens", rows=rows)
+
+    def mistakes(self, mistakes: Sequence[tuple[str, str, str]]) -> None:
+        """Append wrong predictions, each (text, gold, predicted).
+
+        Each text keeps its writing direction.
+        """
+        names = ("text", "gold", "predicted")
+        self._append("mistakes", mistakes=[dict(zip(names, mistake, strict=True)) for mistake in mistakes])
 
     def html(self) -> str:
-        """The whole page. It depends on nothing but what was added: no date, no version."""
-        subtitle = f'\n<p class="subtitle">{escape(self.subtitle)}</p>' if self.subtitle else ""
-        return (
-            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            # The browser itself holds the promise of the first line of this file.
-            '<meta http-equiv="Content-Security-Policy" '
-            "content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
-            f"<title>{escape(self.title)}</title>\n<style>\n{STYLESHEET}</style>\n</head>\n<body>\n<main>\n"
-            f"<header>\n<h1>{escape(self.title)}</h1>{subtitle}\n</header>\n"
-            + "\n".join(self._pieces)
-            + "\n</main>\n</body>\n</html>\n"
-        )
+        """Return the whole page, which holds no date and no version."""
+        return str(_TEMPLATE.render(title=self.title, subtitle=self.subtitle, blocks=self._blocks))
 
     def save(self, path: Path) -> None:
-        """Write the page, atomically."""
+        """Write the page to a file, atomically."""
         write_text(path, self.html())
 
+    def _append(self, kind: str, **values: Any) -> None:
+        self._blocks.append({"kind": kind, **values})
 
-def _cell(value: Cell) -> str:
+
+def _format_cell(value: Cell) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else value
 
 
 def _is_numeric(cell: str) -> bool:
-    """Whether a cell starts as a number does, or stands for a missing one: `84.3 ± 0.4`, `−2`, `–`, ``."""
+    """Return whether a cell starts like a number or marks a missing one.
+
+    Examples are `84.3 ± 0.4`, `−2`, `–` and the empty cell.
+    """
     return re.match(r"([-+−]?\.?\d|[-–—]?$|nan|[-−]?inf)", cell) is not None
 
 
-def _with_own_ids(svg: str, prefix: str) -> str:
-    """`svg` with `prefix` on its ids and the references to them: two pictures use the same ones."""
+def _prefix_ids(svg: str, prefix: str) -> str:
+    """Prefix all ids in `svg` and their references; two pictures have the same ids."""
     return re.sub(r"<[^>]*>", lambda tag: re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{prefix}", tag[0]), svg)
 
 
-def _masked_sentence(sentence: str, truth: str | None, guesses: Sequence[Guess]) -> str:
-    before, mask, after = sentence.partition(MASK)
-    blank = f"<mark>{escape(mask if truth is None else truth)}</mark>" if mask else ""
-    lines = "\n".join(
-        f"<li{' class=true' if token == truth else ''}>"
-        f'<span class="token">{escape(token)}{TICK if token == truth else ""}</span>'
-        f'<span class="track"><span style="width:{100 * probability:.1f}%"></span></span>'
-        f'<span class="share">{escape(_percent(probability))}</span></li>'
-        for token, probability in guesses
-    )
-    return f"<li><p>{escape(before)}{blank}{escape(after)}</p>\n<ol>\n{lines}\n</ol></li>"
-
-
-def _percent(probability: float) -> str:
+def _format_percent(probability: float) -> str:
     return "<1%" if 0 < probability < 0.005 else f"{100 * probability:.0f}%"
+
+
+def _load_template() -> Any:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"cell": _format_cell, "percent": _format_percent}
+    return environment.get_template("page.html")
+
+
+_TEMPLATE = _load_template()

@@ -1,4 +1,4 @@
-"""The pictures of a report, as SVG."""
+"""Draw the pictures of reports, as SVG."""
 
 import itertools
 import math
@@ -20,7 +20,7 @@ from bertie.reports.drawing import (
     PANEL,
     RED,
     add_legend,
-    name_steps,
+    label_steps,
     new_panel,
     shorten,
     style,
@@ -30,18 +30,22 @@ from bertie.reports.drawing import (
 Floats = npt.NDArray[np.float64]
 Row = Mapping[str, Any]
 
-POINTS = 300  # more than a panel has pixels
-SCATTERED = 2000  # points
-SMOOTHING = 0.02  # the train curve is averaged over this share of the run
+MAX_STRETCHES = 300  # of a curve; a panel has fewer pixels
+MAX_SCATTER_POINTS = 2000
+SMOOTHING = 0.02  # the training curve is averaged over this fraction of the run
 DASHED: Any = {"color": INK, "alpha": 0.6, "linewidth": 1, "linestyle": (0, (4, 3))}
 
 
 def training_curves(rows: Sequence[Row]) -> str:
-    """The course of a run, from the rows of `metrics.jsonl`: an SVG element for each panel.
+    """Draw the curves of a pre-training run, one SVG element for each panel.
 
-    Loss and accuracy of masked or of next words, and next-sentence accuracy: in training (raw and smoothed),
-    held out, and of words what guessing by their frequency gives. A panel without any measurement is left
-    out; without any at all the first one is empty. Steps whose value is not finite are crosses at the top.
+    The panels are loss and accuracy of masked or next tokens, and next-sentence accuracy. Each
+    shows training (raw and smoothed), held out and, for tokens, the unigram baseline. Panels
+    without measurements are omitted; without any measurement, the first panel is drawn empty.
+    Non-finite values are crosses at the top.
+
+    Args:
+        rows: the rows of metrics.jsonl.
     """
     train = [row for row in rows if row["kind"] == "train"]
     held_out = [row for row in rows if row["kind"] == "evaluation"]
@@ -54,9 +58,13 @@ def training_curves(rows: Sequence[Row]) -> str:
 
 
 def finetuning_curves(rows: Sequence[Row], metric: str) -> str:
-    """The course of a fine-tuning, from the rows of `metrics.jsonl`: the loss, and `metric` on each dev part.
+    """Draw the curves of a fine-tuning run: the loss, and a metric on the dev sets.
 
-    The second panel is left out where there is no dev part.
+    Without a dev set there is no second panel.
+
+    Args:
+        rows: the rows of metrics.jsonl.
+        metric: name of the metric.
     """
     train = [row for row in rows if row["kind"] == "train"]
     evaluations = [row for row in rows if row["kind"] == "evaluation"]
@@ -74,17 +82,17 @@ def finetuning_curves(rows: Sequence[Row], metric: str) -> str:
                 steps, values, color=colour, marker="o", markersize=3, linewidth=1.2, label=shorten(part)
             )
         axes.set_ylabel("%")
-        name_steps(axes)
+        label_steps(axes)
         add_legend(axes)
         return loss + to_svg(figure)
 
 
 _PANELS = (
     ("Masked-LM loss", "masked_lm_loss", "unigram_loss"),
-    ("Masked words found", "masked_lm_accuracy", "unigram_accuracy"),
-    ("Language-model loss", "language_model_loss", "unigram_loss"),
-    ("Next words found", "language_model_accuracy", "unigram_accuracy"),
-    ("Next sentence told", "next_sentence_accuracy", None),
+    ("Masked-token accuracy", "masked_lm_accuracy", "unigram_accuracy"),
+    ("Causal LM loss", "language_model_loss", "unigram_loss"),
+    ("Next-token accuracy", "language_model_accuracy", "unigram_accuracy"),
+    ("Next-sentence accuracy", "next_sentence_accuracy", None),
 )
 
 
@@ -104,29 +112,34 @@ def _curve_panel(
         axes.plot(steps, values, color=ORANGE, marker="o", markersize=3, linewidth=1.2, label="held out")
     baseline = held_out[-1].get(unigram) if unigram and held_out else None
     if baseline is not None:
-        axes.axhline(baseline, label="word frequency", **DASHED)
+        axes.axhline(baseline, label="unigram", **DASHED)
     _mark_phases(axes, train)
-    name_steps(axes)
+    label_steps(axes)
     if "accuracy" in key:
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.3g}%"))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.3g}%"))
     add_legend(axes)
     return to_svg(figure)
 
 
 def _series(rows: Sequence[Row], key: str, axes: Axes) -> tuple[Floats, Floats]:
-    """The steps and finite values of `key`; the others are crosses at the top of `axes`."""
+    """Return the steps and finite values of `key`; draw other values as crosses."""
     measured = [(row["step"], row[key]) for row in rows if row.get(key) is not None]
     steps, values = np.array(measured, dtype=np.float64).reshape(-1, 2).T
     finite = np.isfinite(values)
-    lost = steps[~finite]
+    non_finite = steps[~finite]
     axes.plot(
-        lost, np.full(len(lost), 0.97), "x", color=RED, markersize=4, transform=axes.get_xaxis_transform()
+        non_finite,
+        np.full(len(non_finite), 0.97),
+        "x",
+        color=RED,
+        markersize=4,
+        transform=axes.get_xaxis_transform(),
     )
     return steps[finite], values[finite]
 
 
 def _smoothed(values: Floats) -> Floats:
-    """The mean of the neighbours of each value, with fewer of them at both ends."""
+    """Return the moving average of `values`, with fewer neighbours at both ends."""
     reach = int(len(values) * SMOOTHING / 2)
     sums = np.concatenate([[0.0], np.cumsum(values)])
     centre = np.arange(len(values))
@@ -135,16 +148,16 @@ def _smoothed(values: Floats) -> Floats:
 
 
 def _extremes(steps: Floats, values: Floats) -> tuple[Floats, Floats]:
-    """The lowest and highest point of each of many short stretches: all peaks, in fewer points."""
-    if len(steps) <= 2 * POINTS:
+    """Reduce a long curve to the extremes of short stretches, which keeps all peaks."""
+    if len(steps) <= 2 * MAX_STRETCHES:
         return steps, values
-    stretches = np.array_split(np.arange(len(steps)), POINTS)
+    stretches = np.array_split(np.arange(len(steps)), MAX_STRETCHES)
     kept = [s[np.sort([values[s].argmin(), values[s].argmax()])] for s in stretches]
     return steps[np.concatenate(kept)], values[np.concatenate(kept)]
 
 
 def _mark_phases(axes: Axes, train: Sequence[Row]) -> None:
-    """A dotted line where the phase changes."""
+    """Draw a dotted line at each change of phase."""
     for before, row in itertools.pairwise(train):
         if row["phase"] != before["phase"]:
             axes.axvline(row["step"], color=INK, alpha=0.6, linewidth=0.8, linestyle=":")
@@ -161,29 +174,41 @@ def _mark_phases(axes: Axes, train: Sequence[Row]) -> None:
 
 
 def confusion_matrix(matrix: npt.ArrayLike, labels: Sequence[str], title: str = "") -> str:
-    """Counts and their share of the row, one row per true label: (C, C), `matrix[truth, prediction]`."""
+    """Draw a confusion matrix: counts, and their percentage of the row.
+
+    Args:
+        matrix: counts (C, C), indexed by true and predicted label.
+        labels: names of the C labels.
+        title: the title of the picture.
+    """
     counts = np.asarray(matrix)
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    fractions = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     size = len(labels)
-    cell = 0.66 if size <= 6 else 0.4  # inches: 20 labels fit the page
+    cell = 0.66 if size <= 6 else 0.4  # inches, so that 20 labels fit the page
     names = [*map(shorten, labels)]
     with style():
-        # The axes fill the figure; the labels stand outside, and the saved picture grows around them.
+        # The axes fill the figure; the labels are outside, and the saved picture grows around them.
         figure = Figure(figsize=(cell * size, cell * size))
         axes = figure.add_axes((0, 0, 1, 1), xlim=(0, size), ylim=(size, 0))
-        for truth, guess in np.argwhere(counts):  # what never happened is left blank
-            share = shares[truth, guess]
-            # Light enough for dark letters on light paper, dark enough for light ones on dark paper.
-            axes.add_patch(Rectangle((guess, truth), 1, 1, facecolor=BLUE, alpha=0.65 * share, linewidth=0))
+        for truth, predicted in np.argwhere(counts):  # zero counts stay blank
+            fraction = fractions[truth, predicted]
+            # Light enough for dark text in light mode, dark enough for light text in dark mode.
+            axes.add_patch(
+                Rectangle((predicted, truth), 1, 1, facecolor=BLUE, alpha=0.65 * fraction, linewidth=0)
+            )
             centred: Any = {"ha": "center", "va": "center"}
             axes.text(
-                guess + 0.5, truth + 0.4, _short(counts[truth, guess]), fontsize=6.5 + 2 * cell, **centred
+                predicted + 0.5,
+                truth + 0.4,
+                _format_count(counts[truth, predicted]),
+                fontsize=6.5 + 2 * cell,
+                **centred,
             )
-            axes.text(guess + 0.5, truth + 0.72, f"{share:.0%}", fontsize=6.5, alpha=0.75, **centred)
+            axes.text(predicted + 0.5, truth + 0.72, f"{fraction:.0%}", fontsize=6.5, alpha=0.75, **centred)
         axes.hlines(range(size + 1), 0, size, color=INK, alpha=0.15, linewidth=0.6)
         axes.vlines(range(size + 1), 0, size, color=INK, alpha=0.15, linewidth=0.6)
         axes.spines[:].set_visible(False)
-        upright = max(map(len, names)) * 0.07 > cell  # a letter is about 0.07 inches wide
+        upright = max(map(len, names)) * 0.07 > cell  # a character is about 0.07 inches wide
         axes.set_xticks(np.arange(size) + 0.5, names, rotation=90 if upright else 0)
         axes.set_yticks(np.arange(size) + 0.5, names)
         axes.tick_params(length=0)
@@ -194,28 +219,32 @@ def confusion_matrix(matrix: npt.ArrayLike, labels: Sequence[str], title: str = 
 
 
 def comparison(groups: Mapping[str, Sequence[float]], ylabel: str, baseline: float | None = None) -> str:
-    """The scores of each group: a point per seed, the mean, and ± 2 standard errors of the mean.
+    """Draw the scores of groups of seeds, with means and ± 2 standard errors.
 
-    A group of one seed has no error bar. Scores that are not finite are left out. `baseline` is a dashed
-    line to compare with.
+    A group of one seed has no error bar. Non-finite scores are omitted.
+
+    Args:
+        groups: the scores of the seeds of each group.
+        ylabel: the label of the axis of scores.
+        baseline: a score to draw as a dashed line.
     """
     with style():
         figure = Figure(figsize=(max(PANEL[0], 0.7 + 0.95 * len(groups)), 2.6), layout="constrained")
         axes = figure.add_subplot()
-        for place, group in enumerate(groups.values()):
+        for position, group in enumerate(groups.values()):
             scores = np.array([score for score in group if math.isfinite(score)])
             if not len(scores):
                 continue
             spread = np.linspace(-0.12, 0.12, len(scores)) if len(scores) > 1 else np.zeros(1)
-            axes.plot(place + spread, scores, "o", color=BLUE, alpha=0.55, markersize=4, markeredgewidth=0)
+            axes.plot(position + spread, scores, "o", color=BLUE, alpha=0.55, markersize=4, markeredgewidth=0)
             mean = float(scores.mean())
             error = 2 * float(scores.std(ddof=1)) / math.sqrt(len(scores)) if len(scores) > 1 else None
             axes.errorbar(
-                place + 0.27, mean, error, fmt="D", color=ORANGE, markersize=4.5, capsize=3, linewidth=1.2
+                position + 0.27, mean, error, fmt="D", color=ORANGE, markersize=4.5, capsize=3, linewidth=1.2
             )
             text = f"{mean:.4g}" if error is None else f"{mean:.4g}\n± {error:.2g}"
             axes.annotate(
-                text, (place + 0.27, mean), (6, 0), textcoords="offset points", va="center", fontsize=7
+                text, (position + 0.27, mean), (6, 0), textcoords="offset points", va="center", fontsize=7
             )
         if baseline is not None:
             axes.axhline(baseline, **DASHED)
@@ -242,20 +271,22 @@ def dots(
     xlabel: str,
     chosen: int | None = None,
 ) -> str:
-    """A line for each name, from the top, with the values of two series on it as dots.
+    """Draw one line for each name, with the values of two series as dots.
+
+    The first name is at the top.
 
     Args:
-        names: (R,) of the lines.
-        series: its name, and for each line the values: none, one or several.
-        xlabel: what the values are.
-        chosen: a line that is marked.
+        names: the names of the R lines.
+        series: the R lists of values of each of the two series; a list may be empty.
+        xlabel: the label of the axis of values.
+        chosen: the index of the line to highlight.
     """
     with style():
-        # The axes fill the figure; the names stand outside, and the saved picture grows around them.
+        # The axes fill the figure; the names are outside, and the saved picture grows around them.
         figure = Figure(figsize=(PANEL[0], 0.21 * max(len(names), 2)))
         axes = figure.add_axes((0, 0, 1, 1), ylim=(len(names) - 0.4, -0.6))
         for (name, rows), marker, colour in zip(series.items(), "oD", (BLUE, ORANGE), strict=True):
-            points = [(value, place) for place, values in enumerate(rows) for value in values]
+            points = [(value, line) for line, values in enumerate(rows) for value in values]
             x, y = np.array(points, dtype=np.float64).reshape(-1, 2).T
             axes.plot(x, y, marker, color=colour, alpha=0.8, markersize=4, markeredgewidth=0, label=name)
         if chosen is not None:
@@ -269,8 +300,8 @@ def dots(
 
 
 def scatter(gold: Floats, predicted: Floats) -> str:
-    """Predicted numbers by gold ones, (n,) each; those on the dashed line are right."""
-    every = -(-len(gold) // SCATTERED)
+    """Draw predicted against gold numbers, (n,) each; a dashed line marks equality."""
+    every = -(-len(gold) // MAX_SCATTER_POINTS)
     with style():
         figure = Figure(figsize=(PANEL[0], PANEL[0]), layout="constrained")
         axes = figure.add_subplot(aspect="equal")
@@ -286,12 +317,18 @@ def scatter(gold: Floats, predicted: Floats) -> str:
 
 
 def threshold_curves(thresholds: Floats, curves: Mapping[str, Floats], chosen: float) -> str:
-    """Scores in percent by the threshold from which on there is no answer; (n,) each, in order.
+    """Draw scores in percent against the null threshold.
 
-    Outliers are drawn at the ends: where no span is possible, run_squad.py's null odds are a million.
+    A question gets no answer if its null odds are above the threshold. Outliers are clipped to the
+    ends of the axis: without a possible span, run_squad.py's null odds are a million.
+
+    Args:
+        thresholds: the thresholds (n,), in ascending order.
+        curves: the scores (n,) of each metric.
+        chosen: the threshold of the model.
     """
     lower, upper = np.quantile(thresholds, [0.25, 0.75])
-    reach = 1.5 * (upper - lower)  # Tukey's, of a box plot
+    reach = 1.5 * (upper - lower)  # Tukey's fences, as in a box plot
     ends = lower - reach, upper + reach
     with style():
         figure, axes = new_panel()
@@ -305,6 +342,6 @@ def threshold_curves(thresholds: Floats, curves: Mapping[str, Floats], chosen: f
         return to_svg(figure)
 
 
-def _short(count: float) -> str:
-    """A count in at most five characters or so."""
+def _format_count(count: float) -> str:
+    """Format a count in about five characters."""
     return f"{count:,.0f}" if count < 100_000 else f"{count / 1000:,.0f}k"

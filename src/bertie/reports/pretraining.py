@@ -1,52 +1,52 @@
-"""The page of a pre-training run: what its metrics.jsonl says."""
+"""The HTML report of a pre-training run."""
 
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from bertie.model.objectives import TOKEN_OBJECTIVES, token_objective
-from bertie.reports.metrics import read_metrics
 from bertie.reports.page import Page
 from bertie.reports.pictures import training_curves
 
 
-def write_report(path: Path, metrics_file: Path, settings_text: str) -> None:
-    """Draw a run's curves and its last held-out figures as one self-contained HTML file.
+def write_report(path: Path, rows: Sequence[Mapping[str, Any]], settings_text: str) -> None:
+    """Write the report of a pre-training run: its curves and its last held-out scores.
 
     Args:
-        path: the file to write.
-        metrics_file: the run's metrics.jsonl.
-        settings_text: its settings, as TOML.
+        path: the HTML file to write.
+        rows: the rows of the run's metrics.jsonl.
+        settings_text: the run's settings, as TOML.
     """
-    rows = read_metrics(metrics_file)
     last = [row for row in rows if row["kind"] == "evaluation"][-1]
-    trained = [row for row in rows if row["kind"] == "train"][-1]
+    last_train = [row for row in rows if row["kind"] == "train"][-1]
     page = Page("A pre-training run", "Pre-trained from raw text by bertie")
     objective = token_objective(last)
     figures = [
         (
             TOKEN_OBJECTIVES[objective],
             f"{last[f'{objective}_accuracy']:.1%}",
-            f"commonest word: {last['unigram_accuracy']:.1%}",
+            f"unigram baseline: {last['unigram_accuracy']:.1%}",
         ),
         (
             "perplexity",
             f"{last['perplexity']:,.0f}",
-            f"word frequencies: {math.exp(last['unigram_loss']):,.0f}",
+            f"unigram baseline: {math.exp(last['unigram_loss']):,.0f}",
         ),
     ]
     if "next_sentence_accuracy" in last:
-        told = f"commoner label: {last['majority_accuracy']:.1%}"
-        figures.append(("next sentence", f"{last['next_sentence_accuracy']:.1%}", told))
+        baseline = f"majority class: {last['majority_accuracy']:.1%}"
+        figures.append(("next-sentence accuracy", f"{last['next_sentence_accuracy']:.1%}", baseline))
     page.figures(figures)
-    tokens, seconds = trained["tokens"], trained["seconds"]
+    tokens, seconds = last_train["tokens"], last_train["seconds"]
     page.paragraph(
-        f"On held-out documents, after {trained['step']:,} steps on {tokens:,} tokens: "
-        f"{seconds / 60:,.0f} minutes, {tokens / seconds:,.0f} tokens a second."
+        f"Measured on held-out documents after {last_train['step']:,} steps on {tokens:,} tokens: "
+        f"{seconds / 60:,.0f} minutes of training, {tokens / seconds:,.0f} tokens per second."
     )
     page.picture(
         training_curves(rows),
-        "In training and on held-out documents. The dashed line knows word frequencies only.",
-        "Curves of loss and accuracy over the steps",
+        "Training and held-out documents. The dashed line is the unigram baseline.",
+        "Loss and accuracy over the training steps",
     )
     warnings = [row["message"] for row in rows if row["kind"] == "warning"]
     if warnings:
