@@ -1,4 +1,4 @@
-"""`bertie reproduce`, as a user types it, on a table and a scale of seconds."""
+"""`bertie reproduce` on a table and a scale that take seconds."""
 
 import json
 import random
@@ -17,10 +17,10 @@ import pytest
 import tomli_w
 import torch
 
+from bertie.base.locks import lock_file
 from bertie.base.settings import read_toml
 from bertie.commands.main import main
 from bertie.reproduction import runner
-from bertie.reproduction.locks import taken
 from bertie.training.checkpoints import RunDirectory
 
 SCALE = """
@@ -30,9 +30,9 @@ pretrain_each_seed = true
 vocabulary_size = 200
 held_out = 0.2
 learning_rates = [1e-3, 1e-2]
-without = ["squad-v1"]
+excluded = ["squad-v1"]
 
-[halves]
+[split_pairs]
 training = 64
 dev = 32
 
@@ -58,10 +58,11 @@ max_position_embeddings = 32
 
 [finetuning]
 epochs = 1
+warmup_ratio = 0.1
 max_seq_length = 32
 keep_best = false
 """
-LAST = "keep_best = false\n"
+LAST_LINE = "keep_best = false\n"
 TABLE = """
 title = "A toy"
 
@@ -75,8 +76,8 @@ name = "SST-2"
 outcome = "sst-2/dev/accuracy"
 
 [[columns]]
-name = "halves"
-outcome = "halves/dev/accuracy"
+name = "split_pairs"
+outcome = "split_pairs/dev/accuracy"
 
 [[columns]]
 name = "SQuAD"
@@ -88,47 +89,48 @@ paper = { perplexity = 3.0, "SST-2" = 90.0, SQuAD = 80.0 }
 
 [[rows]]
 name = "both ways, half"
-after = 0.5
+pretraining_fraction = 0.5
 paper = { perplexity = 4.0 }
 
 [[rows]]
 name = "LTR + BiLSTM"
-pretraining = { model.is_decoder = true, examples.pairs = "none" }
+pretraining = { model.is_decoder = true, examples.pairs = "none", examples.mask_probability = 0.8 }
 finetuning = { bilstm = true }
 paper = { "SST-2" = 80.0, SQuAD = 70.0 }
 
 [[claims]]
 better = "both ways"
 worse = "LTR + BiLSTM"
-columns = ["halves"]
+columns = ["split_pairs"]
 """
+MADE_FROM_OTHERS = "these cells were made from another corpus, row or scale, or from other examples"
 
 
 def reproduce(folder: Path, table: str = "toy", out: str = "out", corpus: tuple[object, ...] = ()) -> int:
-    """The exit status of the command; it uses what `folder` holds."""
+    """Run the command on the files of `folder`, and return its exit status."""
     source = corpus or ("--text", folder / "text")
     arguments = [folder / f"{table}.toml", *source, "--data", folder, "--out", folder / out]
     arguments += ["--scale", folder / "scale.toml", "--device", "cpu", "--workers", "1"]
     sys.argv = ["bertie", "reproduce", *map(str, arguments)]
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_info:
         main()
-    return ended.value.code or 0
+    return exit_info.value.code or 0
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Text, an SST-2 whose label is a word, a scale, a table, and what the command makes of them in `out`."""
+    """Return a folder with text, an SST-2 in which one word gives the label, a scale, a table, and `out`."""
     folder = tmp_path_factory.mktemp("reproduce")
-    chance = random.Random(0)
-    things = ["cat", "dog", "house", "river", "mountain", "garden", "window", "table", "letter", "song"]
+    rng = random.Random(0)
+    nouns = ["cat", "dog", "house", "river", "mountain", "garden", "window", "table", "letter", "song"]
     (folder / "text").mkdir()
     for number in range(40):
-        lines = [f"The {chance.choice(things)} is near the {chance.choice(things)}." for _ in range(12)]
+        lines = [f"The {rng.choice(nouns)} is near the {rng.choice(nouns)}." for _ in range(12)]
         (folder / "text" / f"{number:02}.txt").write_text("\n".join(lines))
     (folder / "glue" / "SST-2").mkdir(parents=True)
     for part, count in (("train", 64), ("dev", 20)):
-        labels = [chance.randrange(2) for _ in range(count)]
-        lines = [f"the {things[label]} is near\t{label}" for label in labels]
+        labels = [rng.randrange(2) for _ in range(count)]
+        lines = [f"the {nouns[label]} is near\t{label}" for label in labels]
         (folder / "glue" / "SST-2" / f"{part}.tsv").write_text("\n".join(["sentence\tlabel", *lines]) + "\n")
     (folder / "scale.toml").write_text(SCALE)
     (folder / "toy.toml").write_text(TABLE)
@@ -136,23 +138,24 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
-def cells_of(out: Path) -> dict[str, dict[str, float]]:
-    found = out.glob("cells/toy/*/*/result.json")
-    return {f"{path.parts[-3]}/{path.parts[-2]}": json.loads(path.read_text()) for path in found}
+def read_cells(out: Path) -> dict[str, dict[str, float]]:
+    """Return the outcomes of the cells that are done, by ROW/seed-N."""
+    results = out.glob("cells/toy/*/*/result.json")
+    return {f"{path.parts[-3]}/{path.parts[-2]}": json.loads(path.read_text()) for path in results}
 
 
 def corpus_of(folder: Path) -> Path:
-    """What the command has made of the text."""
+    """Return the corpus that the command has prepared."""
     (manifest,) = (folder / "out").glob("corpus/*/manifest.json")
     return manifest.parent
 
 
-def test_every_cell_has_its_outcomes_and_the_table_names_them(folder):
-    cells = cells_of(folder / "out")
+def test_report_has_the_outcomes_of_every_cell(folder):
+    cells = read_cells(folder / "out")
     rows = ("both-ways", "both-ways-half", "ltr-bilstm")
     assert cells.keys() == {f"{row}/seed-{seed}" for row in rows for seed in (0, 1)}
     for outcomes in cells.values():
-        assert {"held_out/perplexity", "sst-2/dev/accuracy", "halves/dev/accuracy"} < outcomes.keys()
+        assert {"held_out/perplexity", "sst-2/dev/accuracy", "split_pairs/dev/accuracy"} < outcomes.keys()
     whole, half = (cells[f"{row}/seed-0"] for row in rows[:2])
     assert (whole["held_out/step"], half["held_out/step"]) == (8, 4)
     assert whole["held_out/perplexity"] < half["held_out/perplexity"]
@@ -160,10 +163,10 @@ def test_every_cell_has_its_outcomes_and_the_table_names_them(folder):
     assert text.startswith("# A toy\n")
     perplexities = [cells[f"both-ways/seed-{seed}"]["held_out/perplexity"] for seed in (0, 1)]
     assert f"| 3.0 / {np.mean(perplexities):.2f} ± {np.std(perplexities, ddof=1):.2f} |" in text
-    assert "SQuAD" not in text  # the scale is without it
+    assert "SQuAD" not in text  # the scale excludes it
     assert text.count("| both ways | both ways, half | perplexity | 1.00 |") == 1
-    assert text.count("| both ways | LTR + BiLSTM | halves | – |") == 1
-    assert "Of 3: " in text
+    assert text.count("| both ways | LTR + BiLSTM | split_pairs | – |") == 1
+    assert "\n3 orderings: " in text
     labels = {
         part: [
             line.split("\t")[1]
@@ -171,23 +174,23 @@ def test_every_cell_has_its_outcomes_and_the_table_names_them(folder):
         ]
         for part in ("train", "dev")
     }
-    commonest = Counter(labels["train"]).most_common(1)[0][0]
-    chance = 100 * labels["dev"].count(commonest) / len(labels["dev"])
-    assert f"| *the commonest label* (dotted) |  | {chance:.2f} | " in text
+    majority_class = Counter(labels["train"]).most_common(1)[0][0]
+    baseline = 100 * labels["dev"].count(majority_class) / len(labels["dev"])
+    assert f"| *majority baseline* (dotted line) |  | {baseline:.2f} | " in text
     ElementTree.parse(folder / "out" / "toy.svg")
 
 
-def test_a_pair_set_too_large_is_refused_before_anything_is_begun(folder, capsys):
-    whole = (folder / "scale.toml").read_text()
-    (folder / "scale.toml").write_text(whole.replace("training = 64", "training = 1000000"))
+def test_too_many_split_pairs_fail_before_anything_is_written(folder, capsys):
+    (folder / "scale.toml").write_text(SCALE.replace("training = 64", "training = 1000000"))
     assert reproduce(folder, out="fewer", corpus=("--corpus", corpus_of(folder))) != 0
-    (folder / "scale.toml").write_text(whole)
-    assert "halves: 1,000,000 pairs wanted, and only" in capsys.readouterr().err
+    (folder / "scale.toml").write_text(SCALE)
+    message = "split_pairs: 1,000,000 pairs are needed, but the text can be split at only"
+    assert message in capsys.readouterr().err
     assert not (folder / "fewer" / "cells").exists()
 
 
-def test_rows_and_seeds_share_what_they_have_in_common(folder):
-    """Two rows are one pre-training, begun from different checkpoints; models of fine-tuning are not kept."""
+def test_rows_share_pretraining_runs(folder):
+    """Two rows fine-tune from two checkpoints of one run; fine-tuned models are not kept."""
     runs = [path for path in (folder / "out" / "pretraining").iterdir() if path.is_dir()]
     assert len(runs) == 4
     assert all((run / "model" / "model.safetensors").exists() for run in runs)
@@ -196,28 +199,29 @@ def test_rows_and_seeds_share_what_they_have_in_common(folder):
     assert not list((folder / "out").rglob("optimizer.safetensors"))
 
 
-def test_of_several_rates_the_best_on_dev_counts(folder, monkeypatch):
+def test_the_best_learning_rate_on_dev_counts(folder, monkeypatch):
     shutil.copytree(folder / "out", folder / "rates")
     shutil.rmtree(folder / "rates" / "cells" / "toy" / "both-ways")
     shutil.rmtree(folder / "rates" / "finetuning")
     scores = {}
-    whole = runner.finetune
+    original = runner.finetune
 
-    def record(task, start, training, dev, settings, run, **options):
-        found = whole(task, start, training, dev, settings, run, **options)
-        scores[task.name, settings.seed, settings.optimizer.learning_rate] = found.scores["dev"]["accuracy"]
-        return found
+    def record(task, initial_model, training, dev, settings, run, **options):
+        evaluation = original(task, initial_model, training, dev, settings, run, **options)
+        key = task.name, settings.seed, settings.optimizer.learning_rate
+        scores[key] = evaluation.scores["dev"]["accuracy"]
+        return evaluation
 
     monkeypatch.setattr(runner, "finetune", record)
     assert reproduce(folder, out="rates") == 0
     assert len(scores) == 8
-    cells = cells_of(folder / "rates")
+    cells = read_cells(folder / "rates")
     for seed in (0, 1):
         best = max(scores["sst-2", seed, rate] for rate in (1e-3, 1e-2))
         assert cells[f"both-ways/seed-{seed}"]["sst-2/dev/accuracy"] == best
 
 
-def test_tables_share_what_they_have_in_common(folder, monkeypatch):
+def test_tables_share_pretraining_and_finetuning_runs(folder, monkeypatch):
     def fail(*_, **__):
         raise AssertionError
 
@@ -229,7 +233,7 @@ def test_tables_share_what_they_have_in_common(folder, monkeypatch):
     assert one == [line.replace("twin.svg", "toy.svg") for line in other]
 
 
-def test_what_is_done_is_not_done_again(folder, monkeypatch):
+def test_the_same_command_repeats_nothing(folder, monkeypatch):
     def fail(*_, **__):
         raise AssertionError
 
@@ -240,35 +244,69 @@ def test_what_is_done_is_not_done_again(folder, monkeypatch):
     assert (folder / "out" / "toy.md").read_text() == before
 
 
-def test_a_failing_cell_is_written_down_and_loses_no_other(folder, monkeypatch, capsys):
+def test_an_out_with_former_names_is_continued(folder, monkeypatch):
+    """The task, its outcomes and some settings had other names when the OUT was made."""
+    former_names = {
+        "split_pairs": "halves",
+        "pretraining_fraction": "after",
+        "excluded": "without",
+        "mask_probability": "mask_share",
+        "warmup_ratio": "warmup_share",
+    }
+
+    def with_former_names(path):
+        text = path.read_text()
+        for current, former in former_names.items():
+            text = text.replace(current, former)
+        path.write_text(text)
+
+    before = read_cells(folder / "out")
+    report = (folder / "out" / "toy.md").read_text()
+    shutil.copytree(folder, folder.with_name("former"))
+    former = folder.with_name("former")
+    for path in (*former.glob("*.toml"), *former.glob("out/cells/**/*.toml"), *former.rglob("result.json")):
+        with_former_names(path)
+    assert "halves/dev/accuracy" in read_cells(former / "out")["both-ways/seed-0"]
+    assert 'name = "halves"' in (former / "toy.toml").read_text()
+    monkeypatch.setattr(runner, "pretrain", None)
+    monkeypatch.setattr(runner, "finetune", None)
+    assert reproduce(former) == 0
+    # The column keeps the name that the user gave it.
+    assert (former / "out" / "toy.md").read_text() == report.replace("split_pairs", "halves")
+    shutil.rmtree(former / "out" / "cells")
+    assert reproduce(former) == 0  # from the same runs
+    assert read_cells(former / "out") == before
+
+
+def test_a_failing_cell_is_reported_and_stops_no_other(folder, monkeypatch, capsys):
     shutil.copytree(folder / "out", folder / "failing")
     shutil.rmtree(folder / "failing" / "cells" / "toy" / "both-ways")
     shutil.rmtree(folder / "failing" / "finetuning")
-    whole = runner.finetune
+    original = runner.finetune
 
-    def fail_with_seed_0(task, start, training, dev, settings, run, **options):
+    def fail_with_seed_0(task, initial_model, training, dev, settings, run, **options):
         if settings.seed == 0:
             raise torch.OutOfMemoryError("no memory for this one")
-        return whole(task, start, training, dev, settings, run, **options)
+        return original(task, initial_model, training, dev, settings, run, **options)
 
     monkeypatch.setattr(runner, "finetune", fail_with_seed_0)
     assert reproduce(folder, out="failing") == 1
-    assert "1 of 6 cells failed; toy.md names them" in capsys.readouterr().err
+    assert "1 of 6 cells failed; see toy.md" in capsys.readouterr().err
     text = (folder / "failing" / "toy.md").read_text()
     error = folder / "failing" / "cells" / "toy" / "both-ways" / "seed-0" / "error.txt"
     assert "\n- both ways, seed 0: no memory for this one\n" in text
     assert "; 5 of 6 cells done." in text
     assert "(1 of 2 seeds)" in text
     assert "no memory for this one" in error.read_text()
-    assert "both-ways/seed-1" in cells_of(folder / "failing")
+    assert "both-ways/seed-1" in read_cells(folder / "failing")
     monkeypatch.undo()
-    assert reproduce(folder, out="failing") == 0  # tried again
-    assert cells_of(folder / "failing") == cells_of(folder / "out")
+    assert reproduce(folder, out="failing") == 0  # the failed cell is retried
+    assert read_cells(folder / "failing") == read_cells(folder / "out")
     assert not error.exists()
 
 
-def test_what_the_system_refuses_loses_no_other_cell(folder, capsys):
-    """A file where the folder of a cell should be, so that not even its error can be written."""
+def test_a_system_error_stops_no_other_cell(folder, capsys):
+    """A file is in the place of a cell's directory, so that not even the error can be written."""
     shutil.copytree(folder / "out", folder / "refused")
     cell = folder / "refused" / "cells" / "toy" / "both-ways" / "seed-0"
     shutil.rmtree(cell)
@@ -278,11 +316,11 @@ def test_what_the_system_refuses_loses_no_other_cell(folder, capsys):
     assert (
         f"- both ways, seed 0: [Errno 17] File exists: '{cell}" in (folder / "refused" / "toy.md").read_text()
     )
-    assert "both-ways/seed-1" in cells_of(folder / "refused")
+    assert "both-ways/seed-1" in read_cells(folder / "refused")
 
 
-def test_a_stopped_table_goes_on_to_the_same_numbers(folder, monkeypatch, capsys):
-    """Stopped within the second pre-training, at its fourth step."""
+def test_a_stopped_table_resumes_to_the_same_outcomes(folder, monkeypatch, capsys):
+    """Stop in the second pre-training run, at its fourth step."""
     calls = []
     log = RunDirectory.log
 
@@ -296,17 +334,17 @@ def test_a_stopped_table_goes_on_to_the_same_numbers(folder, monkeypatch, capsys
     monkeypatch.setattr(RunDirectory, "log", log_and_stop)
     corpus = ("--corpus", corpus_of(folder))
     assert reproduce(folder, out="stopped", corpus=corpus) == 130
-    assert cells_of(folder / "stopped").keys() == {"both-ways/seed-0", "both-ways-half/seed-0"}
-    told = capsys.readouterr().err
-    assert "toy: 6 of 6 cells to run\n" in told
-    assert re.search(r"toy: 4 of 6 cells to run, about \d+:\d\d left\n", told)
+    assert read_cells(folder / "stopped").keys() == {"both-ways/seed-0", "both-ways-half/seed-0"}
+    progress = capsys.readouterr().err
+    assert "toy: 6 of 6 cells to run\n" in progress
+    assert re.search(r"toy: 4 of 6 cells to run, about \d+:\d\d left\n", progress)
     assert "; 2 of 6 cells done." in (folder / "stopped" / "toy.md").read_text()
     assert reproduce(folder, out="stopped", corpus=corpus) == 0
-    assert cells_of(folder / "stopped") == cells_of(folder / "out")
+    assert read_cells(folder / "stopped") == read_cells(folder / "out")
 
 
-def test_what_another_process_has_taken_is_left_to_it(folder, monkeypatch, capsys):
-    """A cell, and the pre-training of another one: the rest is done before these are waited for."""
+def test_cells_of_other_processes_are_waited_for(folder, monkeypatch, capsys):
+    """A cell, and the pre-training of another one, are locked: all others are run before waiting."""
     out, shared = folder / "out", folder / "shared"
     cells = shared / "cells" / "toy"
     for part in ("corpus", "tokenizer", "pretraining"):
@@ -316,84 +354,87 @@ def test_what_another_process_has_taken_is_left_to_it(folder, monkeypatch, capsy
         for path in shared.glob("pretraining/*/settings.toml")
         if read_toml(path)["model"].get("is_decoder") and read_toml(path)["seed"] == 1
     }
-    with ExitStack() as others:
-        others.enter_context(taken(cells / "both-ways" / "seed-0"))
-        others.enter_context(taken(pretraining))
+    with ExitStack() as other_locks:
+        other_locks.enter_context(lock_file(cells / "both-ways" / "seed-0"))
+        other_locks.enter_context(lock_file(pretraining))
 
-        def end_of_the_others(_):
-            left = {"both-ways/seed-0", "ltr-bilstm/seed-1"}
-            assert cells_of(shared).keys() == cells_of(out).keys() - left
+        def finish_the_others(_):
+            locked = {"both-ways/seed-0", "ltr-bilstm/seed-1"}
+            assert read_cells(shared).keys() == read_cells(out).keys() - locked
             done = cells / "both-ways" / "seed-0"
             done.mkdir()
             shutil.copy(out / done.relative_to(shared) / "result.json", done)
-            others.close()
+            other_locks.close()
 
-        monkeypatch.setattr(runner.time, "sleep", end_of_the_others)
+        monkeypatch.setattr(runner.time, "sleep", finish_the_others)
         assert reproduce(folder, out="shared") == 0
-    assert capsys.readouterr().err.count("other processes are at all of these; waiting") == 1
-    assert cells_of(shared) == cells_of(out)
-    assert not list((cells / "both-ways" / "seed-0").glob("sst-2*"))  # the other one's
+    assert capsys.readouterr().err.count("all of these are running in other processes; waiting") == 1
+    assert read_cells(shared) == read_cells(out)
+    assert not list((cells / "both-ways" / "seed-0").glob("sst-2*"))  # run by the other process
     assert (shared / "toy.md").read_text() == (out / "toy.md").read_text()
 
 
-def test_what_is_wrong_is_said_before_anything_is_trained(folder, capsys):
-    for change, told in (
-        (('name = "SST-2"', 'name = "SST2"'), "'SST-2' is not one of SQuAD, SST2, halves, perplexity"),
+def test_invalid_tables_fail_before_anything_is_written(folder, capsys):
+    for change, message in (
+        (
+            ('name = "SST-2"', 'name = "SST2"'),
+            "unknown column 'SST-2'; the columns are SQuAD, SST2, perplexity, split_pairs",
+        ),
         (("bilstm = true", "bilstn = true"), "unknown setting 'bilstn'; did you mean 'bilstm'?"),
         (("model.is_decoder", "model.is_decodr"), "unknown setting 'model.is_decodr'"),
-        (("after = 0.5", "after = 1.5"), "rows.1.after = 1.5"),
+        (("fraction = 0.5", "fraction = 1.5"), "rows.1.pretraining_fraction = 1.5"),
     ):
         (folder / "wrong.toml").write_text(TABLE.replace(*change))
         assert reproduce(folder, "wrong", "wrong", ("--corpus", corpus_of(folder))) == 2
-        assert told in capsys.readouterr().err
+        assert message in capsys.readouterr().err
         assert not (folder / "wrong").exists()
 
 
-def test_cells_of_another_scale_are_not_mixed_in(folder, capsys):
+def test_cells_of_another_scale_are_rejected(folder, capsys):
     (folder / "scale.toml").write_text(SCALE.replace("epochs = 1", "epochs = 2"))
     try:
         assert reproduce(folder) == 2
     finally:
         (folder / "scale.toml").write_text(SCALE)
-    assert "these cells are of another corpus, row or scale, or of other examples" in capsys.readouterr().err
+    assert MADE_FROM_OTHERS in capsys.readouterr().err
 
 
-def test_cells_of_other_examples_are_not_mixed_in(folder, capsys):
+def test_cells_of_other_examples_are_rejected(folder, capsys):
     file = folder / "glue" / "SST-2" / "dev.tsv"
-    whole = file.read_text()
-    file.write_text(whole + "the cat is near\t1\n")
+    original = file.read_text()
+    file.write_text(original + "the cat is near\t1\n")
     try:
         assert reproduce(folder) == 2
         (folder / "other.toml").write_text(TABLE)
-        assert reproduce(folder, table="other") == 0  # another table shares the pre-trainings alone
+        assert reproduce(folder, table="other") == 0  # another table shares only the pre-training runs
     finally:
-        file.write_text(whole)
-    assert "these cells are of another corpus, row or scale, or of other examples" in capsys.readouterr().err
+        file.write_text(original)
+    assert MADE_FROM_OTHERS in capsys.readouterr().err
     runs = {path.parent.name.rpartition("-") for path in (folder / "out").glob("finetuning/*/result.json")}
     counts = Counter(name for name, _, _ in runs)
     assert counts["sst-2-0.001"] == 2 * counts["halves-0.001"] == 12
 
 
-def test_other_text_is_another_corpus(folder, capsys):
+def test_other_text_makes_another_corpus(folder, capsys):
     shutil.copytree(folder / "text", folder / "elsewhere" / "text")
     shutil.copytree(folder / "glue", folder / "elsewhere" / "glue")
     for name in ("toy.toml", "scale.toml"):
         shutil.copy(folder / name, folder / "elsewhere")
     shutil.copytree(folder / "out", folder / "elsewhere" / "out")
-    assert reproduce(folder / "elsewhere") == 0  # the same, at another place
+    assert reproduce(folder / "elsewhere") == 0  # the same files in another folder
     (folder / "elsewhere" / "text" / "00.txt").write_text("The river is near the house.\n" * 3)
     assert reproduce(folder / "elsewhere") == 2
-    assert "these cells are of another corpus" in capsys.readouterr().err
+    assert MADE_FROM_OTHERS in capsys.readouterr().err
     assert len(list((folder / "elsewhere" / "out" / "corpus").glob("*/manifest.json"))) == 2
 
 
-def test_one_pretraining_counts_once(folder):
+def test_a_shared_pretraining_counts_once(folder):
     (folder / "scale.toml").write_text(SCALE.replace("each_seed = true", "each_seed = false"))
     try:
         assert reproduce(folder, out="once", corpus=("--corpus", corpus_of(folder))) == 0
     finally:
         (folder / "scale.toml").write_text(SCALE)
-    assert len(cells_of(folder / "once")) == 6
+    assert len(read_cells(folder / "once")) == 6
     text = (folder / "once" / "toy.md").read_text()
     assert re.search(r"\| both ways \| 3\.0 / [0-9.]+ \(1 of 2 seeds\) \|", text)
     assert re.search(r"\| both ways \| both ways, half \| perplexity \| 1\.00 \| [0-9.]+ \| unresolved", text)
@@ -402,24 +443,24 @@ def test_one_pretraining_counts_once(folder):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ((LAST, f"{LAST}[tasks.sst2]\nepochs = 2\n"), "no task 'sst2'; did you mean 'sst-2'"),
-        ((LAST, f'{LAST}[folders]\nsst2 = "x"\n'), "no task 'sst2'"),
-        ((LAST, f"{LAST}[tasks.features]\nhiden_size = 2\n"), "did you mean 'hidden_size'"),
+        ((LAST_LINE, f"{LAST_LINE}[tasks.sst2]\nepochs = 2\n"), "no task 'sst2'; did you mean 'sst-2'"),
+        ((LAST_LINE, f'{LAST_LINE}[folders]\nsst2 = "x"\n'), "no task 'sst2'"),
+        ((LAST_LINE, f"{LAST_LINE}[tasks.features]\nhiden_size = 2\n"), "did you mean 'hidden_size'"),
         (('["squad-v1"]', '["squad"]'), "no task 'squad'"),
         (("held_out = 0.2", "held_out = 0.0"), "the corpus has no held-out documents"),
     ],
 )
-def test_a_scale_that_cannot_be_is_refused(folder, capsys, change, message):
+def test_invalid_scales_fail_before_any_cell(folder, capsys, change, message):
     (folder / "scale.toml").write_text(SCALE.replace(*change))
     try:
-        assert reproduce(folder, out="cannot") == 2
+        assert reproduce(folder, out="invalid") == 2
     finally:
         (folder / "scale.toml").write_text(SCALE)
     assert message in capsys.readouterr().err
-    assert not (folder / "cannot" / "cells").exists()
+    assert not (folder / "invalid" / "cells").exists()
 
 
-def test_other_claims_and_fewer_rows_are_of_the_same_cells(folder, monkeypatch):
+def test_claims_rows_and_seeds_may_change(folder, monkeypatch):
     monkeypatch.setattr(runner, "finetune", None)
     shutil.copytree(folder / "out", folder / "claims")
     table = tomllib.loads(TABLE)
@@ -438,23 +479,23 @@ def test_other_claims_and_fewer_rows_are_of_the_same_cells(folder, monkeypatch):
     assert "; 2 of 2 cells done." in text
 
 
-def test_a_score_that_is_none_is_named_before_anything_is_trained(folder, capsys):
+def test_an_unknown_score_fails_before_anything_is_trained(folder, capsys):
     (folder / "none.toml").write_text(TABLE.replace("sst-2/dev/accuracy", "sst-2/dev/acuracy"))
     assert reproduce(folder, "none", out="nothing") == 2
-    said = capsys.readouterr().err
-    assert "bertie: SST-2: no outcome 'sst-2/dev/acuracy'; there are sst-2/dev/accuracy, " in said
+    message = "unknown outcome 'sst-2/dev/acuracy'; choose from sst-2/dev/accuracy, "
+    assert f"bertie: none, column 'SST-2': {message}" in capsys.readouterr().err
     assert not (folder / "nothing" / "pretraining").exists()
 
 
-def test_a_figure_of_pre_training_that_is_none_is_named(folder):
+def test_an_unknown_held_out_metric_fails_its_cell(folder):
     (folder / "none.toml").write_text(TABLE.replace("held_out/perplexity", "held_out/surprise"))
     assert reproduce(folder, "none") == 1
     text = (folder / "out" / "none.md").read_text()
-    assert "perplexity: no outcome 'held_out/surprise'; there are held_out/step, " in text
+    assert "column 'perplexity': unknown outcome 'held_out/surprise'; choose from held_out/step, " in text
 
 
-def test_a_checkpoint_that_was_not_kept_is_named(folder):
-    (folder / "third.toml").write_text(TABLE.replace("after = 0.5", "after = 0.25"))
+def test_a_missing_evaluation_fails_its_cell(folder):
+    (folder / "third.toml").write_text(TABLE.replace("fraction = 0.5", "fraction = 0.25"))
     assert reproduce(folder, "third") == 1
     error = folder / "out" / "cells" / "third" / "both-ways-half" / "seed-0" / "error.txt"
-    assert "not evaluated at step 2; let evaluate_every divide it" in error.read_text()
+    assert "not evaluated at step 2; set evaluate_every to a divisor of it" in error.read_text()

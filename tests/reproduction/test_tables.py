@@ -1,4 +1,4 @@
-"""The recipes that are shipped: numbers as in the paper, settings that can be run."""
+"""The shipped tables and scales: the paper's numbers, and settings that are valid."""
 
 import pytest
 
@@ -10,13 +10,13 @@ from bertie.recipes import FOLDER, read_recipe
 from bertie.reproduction.tables import Table, read_scale, read_table
 from bertie.tasks.registry import TASKS
 from bertie.training.finetuning import FinetuningSettings
-from bertie.training.pretraining import PretrainingSettings
+from bertie.training.pretraining_settings import PretrainingSettings
 
 TABLES = sorted(path.stem for path in FOLDER.glob("*.toml") if "rows" in read_recipe(path.stem))
 SCALES = ("laptop", "paper")
 
 
-def test_the_tables_that_there_are():
+def test_all_tables_are_shipped():
     assert TABLES == [
         "figure5",
         "masking_rate",
@@ -30,17 +30,20 @@ def test_the_tables_that_there_are():
 
 @pytest.mark.parametrize("scale_name", SCALES)
 @pytest.mark.parametrize("name", TABLES)
-def test_every_row_has_settings_and_every_column_a_source(name, scale_name):
+def test_rows_have_valid_settings_and_columns_known_outcomes(name, scale_name):
     scale = read_scale(scale_name)
     table = read_table(name, scale)
-    assert set(table.tasks()) <= set(TASKS)
+    assert set(table.task_names()) <= set(TASKS)
     assert scale.seeds >= 5
     for row in table.rows:
-        settings = resolve(PretrainingSettings, table.pretraining_of(row, scale))
-        step = row.after * settings.total_steps
-        for every in (settings.save_every, settings.evaluate_every):
-            assert step % every == 0
-        assert row.after == 1 or settings.keep_checkpoints * settings.save_every >= settings.total_steps
+        settings = resolve(PretrainingSettings, table.merge_pretraining(row, scale))
+        step = row.pretraining_fraction * settings.total_steps
+        for interval in (settings.save_every, settings.evaluate_every):
+            assert step % interval == 0
+        assert (
+            row.pretraining_fraction == 1
+            or settings.keep_checkpoints * settings.save_every >= settings.total_steps
+        )
         resolve(FinetuningSettings, scale.finetuning, row.finetuning)
         metrics = {
             f"{task.name}/{part}/{metric}"
@@ -48,45 +51,45 @@ def test_every_row_has_settings_and_every_column_a_source(name, scale_name):
             for part in task.dev_parts
             for metric in getattr(task, "metrics", ("f1",))
         }
-        ours = {"halves/dev/accuracy", "held_out/perplexity", "features/f1"}
-        assert {row.outcome(column) for column in table.kept_columns} <= metrics | ours
+        others = {"split_pairs/dev/accuracy", "held_out/perplexity", "features/f1"}
+        assert {row.outcome(column) for column in table.included_columns} <= metrics | others
 
 
-def test_tokens_are_read_in_squad_or_where_that_is_out_of_reach_in_named_entities():
-    tasks = {name: set(read_table("table5", read_scale(name)).tasks()) for name in SCALES}
+def test_ner_replaces_squad_at_the_laptop_scale():
+    tasks = {name: set(read_table("table5", read_scale(name)).task_names()) for name in SCALES}
     assert tasks["paper"] - tasks["laptop"] == {"squad-v1"}
     assert tasks["laptop"] - tasks["paper"] == {"ner"}
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_at_the_papers_scale_the_settings_are_the_papers(name):
-    """But for what a row is about, they are Appendix A.2's, which are the defaults."""
+def test_paper_scale_has_the_papers_settings(name):
+    """Only the compared settings differ from the defaults, which follow Appendix A.2."""
     scale = read_scale("paper")
     table = read_table(name, scale)
     for row in table.rows:
-        settings = resolve(PretrainingSettings, table.pretraining_of(row, scale))
-        plain = {"save_every", "keep_checkpoints", "evaluate_every"}
+        settings = resolve(PretrainingSettings, table.merge_pretraining(row, scale))
+        allowed = {"save_every", "keep_checkpoints", "evaluate_every"}
         changed = {
             key
             for key in PretrainingSettings.model_fields
-            if key not in plain and getattr(settings, key) != getattr(PretrainingSettings(), key)
+            if key not in allowed and getattr(settings, key) != getattr(PretrainingSettings(), key)
         }
         assert changed <= {"table6": {"model"}}.get(name, {"model", "examples"}), row.name
         if name not in ("table6", "table5", "figure5"):
             assert settings.model == BertConfig()
 
 
-def test_the_paper_says():
+def test_tables_have_the_papers_numbers():
     scale = read_scale("paper")
     tables = {name: read_table(name, scale) for name in TABLES}
-    told = {name: [tuple(row.paper.values()) for row in table.rows] for name, table in tables.items()}
-    assert told["table5"] == [
+    numbers = {name: [tuple(row.paper.values()) for row in table.rows] for name, table in tables.items()}
+    assert numbers["table5"] == [
         (84.4, 88.4, 86.7, 92.7, 88.5),
         (83.9, 84.9, 86.5, 92.6, 87.9),
         (82.1, 84.3, 77.5, 92.1, 77.8),
         (82.1, 84.1, 75.7, 91.6, 84.9),
     ]
-    assert told["table6"] == [
+    assert numbers["table6"] == [
         (5.84, 77.9, 79.8, 88.4),
         (5.24, 80.6, 82.2, 90.7),
         (4.68, 81.9, 84.8, 91.3),
@@ -94,8 +97,8 @@ def test_the_paper_says():
         (3.54, 85.7, 86.9, 93.3),
         (3.23, 86.6, 87.8, 93.7),
     ]
-    assert told["table7"] == [(96.4,), (91.0,), (95.6,), (94.9,), (95.9,), (96.1,), (95.5,)]
-    assert told["table8"] == [
+    assert numbers["table7"] == [(96.4,), (91.0,), (95.6,), (94.9,), (95.9,), (96.1,), (95.5,)]
+    assert numbers["table8"] == [
         (84.2, 95.4, 94.9),
         (84.3, 94.9, 94.0),
         (84.1, 95.2, 94.6),
@@ -105,29 +108,27 @@ def test_the_paper_says():
     ]
 
 
-def test_the_shares_of_table_8_are_its_rows_names():
+def test_probabilities_of_table_8_match_its_row_names():
     scale = read_scale("paper")
     table = read_table("table8", scale)
     for row in table.rows:
-        examples = resolve(ExampleSettings, table.pretraining_of(row, scale).get("examples", {}))
-        rest = 1 - examples.mask_probability - examples.keep_probability
-        shares = [
-            round(100 * share) for share in (examples.mask_probability, examples.keep_probability, rest)
-        ]
-        assert "/".join(map(str, shares)) == row.name
+        examples = resolve(ExampleSettings, table.merge_pretraining(row, scale).get("examples", {}))
+        mask, keep = examples.mask_probability, examples.keep_probability
+        percentages = [round(100 * probability) for probability in (mask, keep, 1 - mask - keep)]
+        assert "/".join(map(str, percentages)) == row.name
 
 
-def test_the_sizes_of_table_6_are_its_rows_names():
-    for place, scale in enumerate(map(read_scale, ("paper", "laptop"))):
+def test_model_sizes_of_table_6_match_its_row_names():
+    for i, scale in enumerate(map(read_scale, ("paper", "laptop"))):
         table = read_table("table6", scale)
         for row in table.rows:
-            model = resolve(BertConfig, table.pretraining_of(row, scale)["model"])
+            model = resolve(BertConfig, table.merge_pretraining(row, scale)["model"])
             size = f"{model.num_hidden_layers}/{model.hidden_size}/{model.num_attention_heads}"
-            assert row.name.rstrip(")").split(" (")[place] == size
+            assert row.name.rstrip(")").split(" (")[i] == size
             assert model.intermediate_size == 4 * model.hidden_size
 
 
-def test_every_pair_that_differs_in_the_paper_is_an_ordering():
+def test_rows_with_different_paper_numbers_are_ordered():
     values = {
         "title": "toy",
         "columns": [{"name": "score", "outcome": "a/dev/b"}],
@@ -135,42 +136,94 @@ def test_every_pair_that_differs_in_the_paper_is_an_ordering():
             {"name": name, "paper": {"score": score}} for name, score in zip("abc", (1, 2, 2), strict=True)
         ],
     }
-    found = [(better.name, worse.name) for better, worse, _ in resolve(Table, values).claimed()]
-    assert found == [("b", "a"), ("c", "a")]
+    orderings = resolve(Table, values).orderings()
+    assert [(better.name, worse.name) for better, worse, _ in orderings] == [("b", "a"), ("c", "a")]
 
 
-def test_two_rows_with_the_folder_of_one_are_refused():
+def test_table_rejects_rows_that_share_a_directory():
     values = read_recipe("table5")
     values["rows"][3]["name"] = "Bert!"
     del values["claims"]
-    with pytest.raises(SettingsError, match="these rows would have the same folder: BERT, Bert!"):
+    with pytest.raises(SettingsError, match="these rows would share one directory: BERT, Bert!"):
         resolve(Table, values)
 
 
-def test_a_name_that_is_none_is_refused():
+def test_table_rejects_a_claim_about_an_unknown_row():
     values = read_recipe("table5")
     values["claims"][0]["better"] = "Bert"
-    with pytest.raises(SettingsError, match=r"'Bert' is not one of \+ BiLSTM, BERT, LTR & No NSP, No NSP"):
+    with pytest.raises(
+        SettingsError, match=r"unknown row 'Bert'; the rows are \+ BiLSTM, BERT, LTR & No NSP, No NSP"
+    ):
         resolve(Table, values)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"features": None}, "row 'embeddings': say with 'features' which vectors it reads"),
-        ({"after": 0.5}, "row 'embeddings': 'features' are of the last step; leave 'after' out"),
+        ({"features": None}, "row 'embeddings': set 'features' to the vectors that the tagger reads"),
+        (
+            {"pretraining_fraction": 0.5},
+            "row 'embeddings': 'features' come from the last step; remove 'pretraining_fraction'",
+        ),
     ],
 )
-def test_vectors_that_a_row_cannot_have_are_refused(change, message):
+def test_table_rejects_rows_without_matching_features(change, message):
     values = read_recipe("table7")
     values["rows"][1] |= change
     with pytest.raises(SettingsError, match=message):
         resolve(Table, values)
 
 
-def test_a_row_that_says_nothing_of_the_scale_is_refused():
-    """A copy of laptop with another name would pre-train six equal models for Table 6."""
+def test_read_table_rejects_a_scale_without_row_settings():
+    """A renamed copy of the laptop scale would pre-train six equal models for Table 6."""
     scale = read_scale("laptop").model_copy(update={"name": "desk"})
-    message = r"table6: row '3/768/12 \(1/64/4\)' has settings at paper, laptop, not at 'desk'"
+    message = r"table6: row '3/768/12 \(1/64/4\)' has settings for the scales paper, laptop, not for 'desk'"
     with pytest.raises(SettingsError, match=message):
         read_table("table6", scale)
+
+
+def test_tables_and_scales_with_former_names_load(tmp_path):
+    """The split pairs were called halves, and other settings were renamed too."""
+    (tmp_path / "table.toml").write_text(
+        """
+        title = "toy"
+        columns = [{ name = "pairs", outcome = "halves/dev/accuracy" }]
+        without_at.toy = ["squad-v1"]
+
+        [[rows]]
+        name = "row"
+        after = 0.5
+        outcomes = { pairs = "halves/dev/accuracy" }
+        pretraining = { examples.mask_share = 0.7 }
+        pretraining_at.toy = { examples.keep_share = 0.2 }
+        finetuning = { warmup_share = 0.2 }
+        """
+    )
+    (tmp_path / "scale.toml").write_text(
+        """
+        name = "toy"
+        pretrain_each_seed = true
+        learning_rates = [1e-4]
+        without = ["halves", "ner"]
+        pretraining = { examples.mask_probability = 0.6 }
+
+        [halves]
+        training = 8
+
+        [tasks.halves]
+        warmup_share = 0.3
+        """
+    )
+    scale = read_scale(str(tmp_path / "scale.toml"))
+    assert scale.excluded == ("split_pairs", "ner")
+    assert scale.split_pairs.training == 8
+    assert scale.tasks == {"split_pairs": {"warmup_ratio": 0.3}}
+    table = read_table(str(tmp_path / "table.toml"), scale)
+    assert table.excluded == ("split_pairs", "ner", "squad-v1")
+    (row,) = table.rows
+    assert row.pretraining_fraction == 0.5
+    assert row.outcome(table.columns[0]) == table.columns[0].outcome == "split_pairs/dev/accuracy"
+    assert row.finetuning == {"warmup_ratio": 0.2}
+    assert table.merge_pretraining(row, scale) == {
+        "examples": {"mask_probability": 0.7, "keep_probability": 0.2}
+    }

@@ -1,1 +1,1 @@
-"""The tables of the paper, run again: cells, verdicts on the paper's orderings, markdown and a picture."""
+"""Reproduce the tables of the paper, and test whether its orderings hold."""

@@ -1,8 +1,9 @@
-"""The feature-based approach to named entities (Section 5.3, Table 7): a BiLSTM over a frozen BERT's vectors.
+"""The feature-based approach to NER (Section 5.3): a BiLSTM over frozen vectors.
 
-A word is given by its first piece, seen with its document around it as in fine-tuning (ner.py). The vectors
-of all layers are computed once; a kind of features is a choice among them. The BiLSTM reads sentence by
-sentence; there is no CRF.
+Each word is represented by the vector of its first token, with the document as context, as in
+fine-tuning (tasks/ner.py). The vectors of all layers are computed once; each row of Table 7, a kind
+of features, selects among them.
+The BiLSTM reads one sentence at a time. There is no CRF.
 """
 
 from collections.abc import Sequence
@@ -20,12 +21,12 @@ from torch import Tensor
 
 from bertie.base.random import permutation, stream_key
 from bertie.base.settings import Settings
-from bertie.inference.features import LayerChoice, compute_features, read_sentences
+from bertie.inference.features import LayerSelection, compute_features, encode_sentences
 from bertie.model.batch import PackedBatch, pack_selected
 from bertie.model.bilstm import FeatureTagger
 from bertie.model.engines.hardware import Hardware
-from bertie.model.engines.torch_engine import load_torch
-from bertie.model.sequences import token_budget_batches
+from bertie.model.engines.torch_engine import load_torch_engine
+from bertie.model.sequences import batch_by_token_budget
 from bertie.tasks.ner import NER, TaggedSentences, WordWindows
 from bertie.tasks.task import Scores
 from bertie.training.schedules import warmup_then_linear_decay
@@ -40,166 +41,186 @@ FeatureKind = Literal[
 ]
 
 
-def layers_of(kind: FeatureKind, num_hidden_layers: int) -> LayerChoice:
-    """The layers of a row of Table 7; of a model with less than four, the last four are all of them.
+def select_layers(kind: FeatureKind, num_hidden_layers: int) -> LayerSelection:
+    """Return the layers that a row of Table 7 reads, for a model with L layers.
 
-    The weighted sums stay apart here: their weights are learnt.
+    With fewer than four layers, the last four are all of them. Layers of a weighted sum stay
+    separate here, because the tagger learns their weights.
     """
     last_four = range(-min(4, num_hidden_layers), 0)
-    choices: dict[FeatureKind, LayerChoice] = {
-        "embeddings": LayerChoice([0]),
-        "second-to-last": LayerChoice([-2]),
-        "last": LayerChoice([-1]),
-        "weighted-sum-last-four": LayerChoice(last_four),
-        "concat-last-four": LayerChoice(last_four, "concat"),
-        "weighted-sum-all": LayerChoice(range(1, num_hidden_layers + 1)),
+    selections: dict[FeatureKind, LayerSelection] = {
+        "embeddings": LayerSelection([0]),
+        "second-to-last": LayerSelection([-2]),
+        "last": LayerSelection([-1]),
+        "weighted-sum-last-four": LayerSelection(last_four),
+        "concat-last-four": LayerSelection(last_four, "concat"),
+        "weighted-sum-all": LayerSelection(range(1, num_hidden_layers + 1)),
     }
-    return choices[kind].of(num_hidden_layers)
+    return selections[kind].resolve(num_hidden_layers)
 
 
 class FeatureTaggerSettings(Settings):
-    """Section 5.3 says two layers and 768. The rest is as in AllenNLP's tagger for ELMo, which it follows.
+    """Settings of the tagger. Section 5.3 gives two layers and a hidden size of 768.
 
-    allennlp-models, training_config/tagging/ner_elmo.jsonnet; the epochs are fixed here, and the rate decays.
+    The other defaults are those of AllenNLP's tagger for ELMo, on which this tagger is modelled
+    (allennlp-models, training_config/tagging/ner_elmo.jsonnet). Unlike in
+    AllenNLP, the number of epochs is fixed and the learning rate decays.
     """
 
-    seed: int = 0  # of the weights, the dropout and the order of the sentences
+    seed: int = 0  # of the weights, dropout and the order of the sentences
     hidden_size: int = pydantic.Field(768, gt=0)  # of each direction
     num_layers: int = pydantic.Field(2, gt=0)
     dropout: float = pydantic.Field(0.5, ge=0, lt=1)
-    batch_size: int = pydantic.Field(64, gt=0)  # sentences in a step
+    batch_size: int = pydantic.Field(64, gt=0)  # sentences per step
     epochs: int = pydantic.Field(20, gt=0)
-    learning_rate: float = 1e-3  # of Adam, decaying to 0
+    learning_rate: float = 1e-3  # of Adam; decays linearly to 0
     max_gradient_norm: float = 5.0
     max_seq_length: int = pydantic.Field(512, gt=2)  # of the windows over a document
     device: str = "auto"
 
 
-class Frozen(NamedTuple):
-    """Tagged sentences with W words, and what a model makes of these."""
+class FrozenFeatures(NamedTuple):
+    """Tagged sentences of W words, and a frozen model's vectors of these words.
+
+    Attributes:
+        examples: the sentences.
+        vectors: float32 (L + 1, W, H), the output of the embeddings, then of every layer.
+    """
 
     examples: TaggedSentences
-    vectors: npt.NDArray[np.float32]  # (L + 1, W, H), of the embeddings and every layer
+    vectors: npt.NDArray[np.float32]
 
 
 def train_feature_tagger(
     model_directory: Path, data: Path, kind: FeatureKind, settings: FeatureTaggerSettings
 ) -> Scores:
-    """One cell of Table 7: train a tagger over one kind of features with one seed, and score it on dev.
+    """Train a tagger over one kind of features, and score it on the dev part.
 
     Args:
-        model_directory: of any model; its head is ignored.
-        data: a folder with train and dev in CoNLL columns.
-        kind: which of the model's layers the tagger is given.
-        settings: of the tagger.
+        model_directory: any model; its head is ignored.
+        data: folder with the files train and dev in CoNLL columns.
+        kind: the model's layers that the tagger reads.
+        settings: settings of the tagger.
 
     Returns:
-        conlleval's scores of the dev part after the last epoch.
+        conlleval's scores on dev after the last epoch.
 
     Raises:
         DataError: a file is missing or cannot be read.
-        ModelError: the model's directory cannot be read.
-        SettingsError: the model has no such layers, or there is no such device.
+        ModelError: the model directory cannot be read.
+        SettingsError: the model does not have these layers, or the device does not exist.
     """
     hardware = Hardware(device=settings.device, precision="float32").resolved()
-    training, dev = frozen_parts(model_directory, data, settings.max_seq_length, hardware)
+    training, dev = compute_frozen_features(model_directory, data, settings.max_seq_length, hardware)
     task = NER.fitted(training.examples)
-    choice = layers_of(kind, len(training.vectors) - 1)
+    selection = select_layers(kind, len(training.vectors) - 1)
     torch.manual_seed(int(stream_key(settings.seed)))
-    hidden_size = training.vectors.shape[2]
-    model = FeatureTagger(
-        len(choice.columns),
-        choice.width(hidden_size),
+    tagger = FeatureTagger(
+        len(selection.columns),
+        selection.vector_size(training.vectors.shape[2]),
         len(task.labels),
         hidden_size=settings.hidden_size,
         num_layers=settings.num_layers,
         dropout=settings.dropout,
     )
-    model.to(hardware.device)
-    _train(model, task.labels, training, choice, settings)
-    inputs = _sentences(dev.examples)
-    predictions = task.decode(dev.examples, inputs, _compute_logits(model, inputs, dev, choice, hardware))
-    return task.score(dev.examples, predictions)
+    tagger.to(hardware.device)
+    _train(tagger, task.labels, training, selection, settings)
+    inputs = _sentence_inputs(dev.examples)
+    logits = _compute_logits(tagger, inputs, dev, selection, hardware)
+    return task.score(dev.examples, task.decode(dev.examples, inputs, logits))
 
 
-@lru_cache(maxsize=1)  # the cells of a table differ in kind and seed
-def frozen_parts(
+@lru_cache(maxsize=1)  # cells of a table that share a model differ only in kind and seed
+def compute_frozen_features(
     model_directory: Path, data: Path, max_seq_length: int, hardware: Hardware
-) -> tuple[Frozen, Frozen]:
-    """The vectors of train and dev. Raises as `train_feature_tagger`."""
-    engine, metadata = load_torch(model_directory, hardware)
+) -> tuple[FrozenFeatures, FrozenFeatures]:
+    """Compute the features of train and dev, for `train_feature_tagger`."""
+    engine, metadata = load_torch_engine(model_directory, hardware)
     config = metadata.config
     length = min(max_seq_length, config.max_position_embeddings)
-    every_layer = LayerChoice(range(config.num_hidden_layers + 1))
-    frozen = []
+    all_layers = LayerSelection(range(config.num_hidden_layers + 1))
+    parts = []
     for part in ("train", "dev"):
         examples = NER.read(NER.file(data, part), labelled=True)
-        reading = read_sentences(examples, metadata.tokenizer, length)
-        features = compute_features(engine, reading, every_layer, config)
-        frozen.append(Frozen(examples, features.vectors))
-    return frozen[0], frozen[1]
+        encoded = encode_sentences(examples, metadata.tokenizer, length)
+        parts.append(FrozenFeatures(examples, compute_features(engine, encoded, all_layers, config).vectors))
+    return parts[0], parts[1]
 
 
 def _train(
-    model: FeatureTagger,
+    tagger: FeatureTagger,
     labels: Sequence[str],
-    training: Frozen,
-    choice: LayerChoice,
+    training: FrozenFeatures,
+    selection: LayerSelection,
     settings: FeatureTaggerSettings,
 ) -> None:
-    device = next(model.parameters()).device
-    inputs = _sentences(training.examples, labels)
-    optimizer = torch.optim.Adam(model.parameters())
+    """Train `tagger` in place.
+
+    This is not `training.loop.train`, because that loop seeds dropout at every step, which would
+    change the published scores, and writes a run directory, which the tagger does not need.
+    """
+    device = next(tagger.parameters()).device
+    inputs = _sentence_inputs(training.examples, labels)
+    optimizer = torch.optim.Adam(tagger.parameters())
     steps_per_epoch = -(-len(inputs) // settings.batch_size)
     total_steps = settings.epochs * steps_per_epoch
-    model.train()
+    tagger.train()
     for step in range(total_steps):
-        epoch, place = divmod(step, steps_per_epoch)
+        epoch, step_in_epoch = divmod(step, steps_per_epoch)
         order = permutation(len(inputs), settings.seed, epoch)
-        chosen = order[place * settings.batch_size : (place + 1) * settings.batch_size]
+        indices = order[step_in_epoch * settings.batch_size : (step_in_epoch + 1) * settings.batch_size]
         batch = pack_selected(
-            inputs.input_ids, inputs.token_type_ids, inputs.bounds, chosen, token_labels=inputs.labels
+            inputs.input_ids, inputs.token_type_ids, inputs.bounds, indices, token_labels=inputs.labels
         )
-        vectors = _vectors_of(batch, training, choice).to(device)
+        vectors = _select_vectors(batch, training, selection).to(device)
         batch = batch.to(device)
         assert batch.labels is not None
-        loss = F.cross_entropy(model(vectors, batch), batch.labels)
+        loss = F.cross_entropy(tagger(vectors, batch), batch.labels)
         for group in optimizer.param_groups:
             group["lr"] = settings.learning_rate * warmup_then_linear_decay(step, total_steps, 0)
         optimizer.zero_grad()
         torch.autograd.backward(loss)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_gradient_norm)
+        torch.nn.utils.clip_grad_norm_(tagger.parameters(), settings.max_gradient_norm)
         optimizer.step()
 
 
 @torch.inference_mode()
 def _compute_logits(
-    model: FeatureTagger, inputs: WordWindows, frozen: Frozen, choice: LayerChoice, hardware: Hardware
+    tagger: FeatureTagger,
+    inputs: WordWindows,
+    features: FrozenFeatures,
+    selection: LayerSelection,
+    hardware: Hardware,
 ) -> npt.NDArray[np.float32]:
-    """What the tagger says of each word: float32 (W, labels)."""
-    model.eval()
-    logits = np.empty((inputs.bounds[-1], model.classifier.out_features), np.float32)
-    for chosen in token_budget_batches(inputs.bounds, hardware.evaluation_tokens):
-        batch = pack_selected(inputs.input_ids, inputs.token_type_ids, inputs.bounds, chosen)
-        vectors = _vectors_of(batch, frozen, choice).to(hardware.device)
-        answers = model(vectors, batch.to(torch.device(hardware.device)))
-        logits[batch.input_ids.numpy()] = answers.cpu().numpy()
+    """Return the tagger's logits for each word: float32 (W, labels)."""
+    tagger.eval()
+    logits = np.empty((inputs.bounds[-1], tagger.classifier.out_features), np.float32)
+    for indices in batch_by_token_budget(inputs.bounds, hardware.inference_batch_tokens):
+        batch = pack_selected(inputs.input_ids, inputs.token_type_ids, inputs.bounds, indices)
+        vectors = _select_vectors(batch, features, selection).to(hardware.device)
+        batch_logits = tagger(vectors, batch.to(torch.device(hardware.device)))
+        logits[batch.input_ids.numpy()] = batch_logits.cpu().numpy()
     return logits
 
 
-def _sentences(examples: TaggedSentences, labels: Sequence[str] | None = None) -> WordWindows:
-    """Each sentence alone. A word's id is its number, under which its vectors stand."""
-    words = np.arange(examples.bounds[-1])
+def _sentence_inputs(examples: TaggedSentences, labels: Sequence[str] | None = None) -> WordWindows:
+    """Make a sequence of each sentence; token ids are indices into `FrozenFeatures`.
+
+    Args:
+        examples: the sentences.
+        labels: the tags in the order of the logits, to label the words; None adds no labels.
+    """
+    word_indices = np.arange(examples.bounds[-1])
     tags = None
     if labels is not None:
         assert examples.tags is not None
-        numbers = {label: number for number, label in enumerate(labels)}
-        tags = np.array([numbers[tag] for tag in chain.from_iterable(examples.tags)], dtype=np.int64)
-    ids = words.astype(np.int32)
-    return WordWindows(ids, np.zeros_like(ids), examples.bounds, tags, word_tokens=words)
+        label_ids = {label: i for i, label in enumerate(labels)}
+        tags = np.array([label_ids[tag] for tag in chain.from_iterable(examples.tags)], dtype=np.int64)
+    ids = word_indices.astype(np.int32)
+    return WordWindows(ids, np.zeros_like(ids), examples.bounds, tags, word_positions=word_indices)
 
 
-def _vectors_of(batch: PackedBatch, frozen: Frozen, choice: LayerChoice) -> Tensor:
-    """What the tagger is given of a batch's words: (columns, T, W)."""
+def _select_vectors(batch: PackedBatch, features: FrozenFeatures, selection: LayerSelection) -> Tensor:
+    """Return the vectors of a batch's words that the tagger reads: (columns, T, W)."""
     words = batch.input_ids.numpy()
-    return torch.from_numpy(choice.apply([frozen.vectors[number][words] for number in choice.numbers]))
+    return torch.from_numpy(selection.apply([features.vectors[layer][words] for layer in selection.layers]))

@@ -1,8 +1,9 @@
-"""A pair set of any size, of a corpus's own documents: do the two halves belong together?
+"""Split pairs, a task drawn from a corpus: do two halves belong to the same text?
 
-Dev sets of some hundred examples do not show differences of a point. Running text is cut between two words of
-a sentence, and every other cut gets the second half of another one. The words at the cut tell, which is what
-a network learns first; no way of pre-training is taught this very task.
+Dev sets of a few hundred examples cannot show differences of one point; this task may have any size.
+Running text is split between two words of a sentence, and every other first half gets the second
+half of another text. The words next to the split decide the answer, and a network learns relations
+between neighbouring words first. No pre-training objective is the same task.
 """
 
 from collections.abc import Sequence
@@ -13,89 +14,107 @@ import numpy.typing as npt
 from bertie.base.errors import DataError
 from bertie.corpus.masking import Bools, continuation_mask
 from bertie.corpus.shards import Corpus, Shard
-from bertie.tasks.classification import Values
 from bertie.tasks.custom import CustomClassification
+from bertie.tasks.metrics import LabelArray
 from bertie.tasks.task import Inputs
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import Vocabulary
 
-PIECES = 6  # of a half; with [CLS] and [SEP] twice fewer than the shortest sequences of the laptop scale
-SEEDS = {"train": 0, "held_out": 1}  # the same pairs for all models, whatever their seed
+SPLIT_PAIRS = "split_pairs"  # the task's name in tables and scales
+# Tokens of each half. With [CLS] and two [SEP], a pair is shorter than the laptop scale's shortest sequences.
+HALF_LENGTH = 6
+SEEDS = {"train": 0, "held_out": 1}  # all models get the same pairs, whatever their seed
 
 
 class SplitPairsTask(CustomClassification):
-    """The task, on examples that are word pieces already."""
+    """The task of split pairs; its examples are already encoded."""
 
-    def gold(self, examples: Inputs) -> Values:  # type: ignore[override]
-        """0 where the second half is that of the first, 1 where it is another's: int64 (n,)."""
+    def gold(self, examples: Inputs) -> LabelArray:  # type: ignore[override]
+        """Return the labels, int64 (n,): 0 for halves of one text, 1 for halves of two."""
         assert examples.labels is not None
         return examples.labels
 
     def encode(  # type: ignore[override]
         self, examples: Inputs, tokenizer: Tokenizer, max_seq_length: int
     ) -> Inputs:
-        """The examples as they are."""
+        """Return the examples unchanged."""
         return examples
 
 
-SPLIT_PAIRS_TASK = SplitPairsTask("halves", ("together", "apart")).settled("single_label_classification")
+SPLIT_PAIRS_TASK = SplitPairsTask(SPLIT_PAIRS, ("together", "apart")).with_problem_type(
+    "single_label_classification"
+)
 
 
 def draw_split_pairs(
     corpus: Corpus, vocabulary: Vocabulary, training: int, dev: int
 ) -> tuple[Inputs, Inputs]:
-    """Pairs of the corpus's training documents to learn from, and of its held-out ones to be judged by.
+    """Draw training pairs from the training documents, dev pairs from held-out ones.
 
     Raises:
-        DataError: a split has no documents, or too few places to cut at.
+        DataError: a part of the corpus has no documents, or too few positions where it can be split.
     """
-    learnt = draw_pairs(corpus.train, vocabulary, training, SEEDS["train"])
-    return learnt, draw_pairs(corpus.held_out, vocabulary, dev, SEEDS["held_out"])
+    training_pairs = draw_pairs(corpus.train, vocabulary, training, SEEDS["train"])
+    return training_pairs, draw_pairs(corpus.held_out, vocabulary, dev, SEEDS["held_out"])
 
 
 def draw_pairs(shards: Sequence[Shard], vocabulary: Vocabulary, count: int, seed: int) -> Inputs:
-    """`count` pairs, as many of each kind, `[CLS] first half [SEP] second half [SEP]` each.
+    """Draw `count` pairs, half of them of each class.
+
+    A pair is encoded as `[CLS] first half [SEP] second half [SEP]`.
 
     Raises:
-        DataError: there are no documents, or not so many places to cut at.
+        DataError: there are no documents, or too few positions where they can be split.
     """
     if not shards:
-        raise DataError("halves: the corpus has no held-out documents; set held_out above 0")
+        raise DataError(f"{SPLIT_PAIRS}: the corpus has no held-out documents; set held_out above 0")
     random = np.random.default_rng(seed)
     is_continuation = continuation_mask(vocabulary)
-    windows = np.concatenate([cut_windows(shard, is_continuation, count, random) for shard in shards])
+    windows = np.concatenate([draw_windows(shard, is_continuation, count, random) for shard in shards])
     if len(windows) < count:
         raise DataError(
-            f"halves: {count:,} pairs wanted, and only {len(windows):,} places to cut at; prepare more text, "
-            "or ask for fewer under [halves] in a copy of the scale"
+            f"{SPLIT_PAIRS}: {count:,} pairs are needed, but the text can be split at only "
+            f"{len(windows):,} positions; prepare more text, or lower the counts under [{SPLIT_PAIRS}] in "
+            f"a copy of the scale"
         )
     windows = random.permutation(windows)[:count]
     labels = np.arange(count) % 2
-    windows[1::2, PIECES:] = np.roll(windows[1::2, PIECES:], 1, axis=0)
+    windows[1::2, HALF_LENGTH:] = np.roll(windows[1::2, HALF_LENGTH:], 1, axis=0)
 
-    length = 2 * PIECES + 3
+    length = 2 * HALF_LENGTH + 3
     input_ids = np.full((count, length), vocabulary.sep_id, dtype=np.int32)
     input_ids[:, 0] = vocabulary.cls_id
-    input_ids[:, 1 : PIECES + 1] = windows[:, :PIECES]
-    input_ids[:, PIECES + 2 : -1] = windows[:, PIECES:]
-    token_type_ids = np.tile(np.arange(length) > PIECES + 1, count).astype(np.int32)
+    input_ids[:, 1 : HALF_LENGTH + 1] = windows[:, :HALF_LENGTH]
+    input_ids[:, HALF_LENGTH + 2 : -1] = windows[:, HALF_LENGTH:]
+    token_type_ids = np.tile(np.arange(length) > HALF_LENGTH + 1, count).astype(np.int32)
     return Inputs(input_ids.ravel(), token_type_ids, np.arange(count + 1) * length, labels)
 
 
-def cut_windows(
+def draw_windows(
     shard: Shard, is_continuation: Bools, count: int, random: np.random.Generator
 ) -> npt.NDArray[np.int32]:
-    """The pieces on both sides of places drawn from a shard: int32 (at most count, 2 · PIECES).
+    """Draw windows of a shard around positions where it can be split.
 
-    A place is the beginning of a word that does not begin a sentence, with PIECES of its document before and
-    after it.
+    Such a position is the start of a word that does not begin a sentence, with HALF_LENGTH tokens
+    of its document on either side.
+
+    Args:
+        shard: the documents.
+        is_continuation: whether a token id continues a word, bool (V,).
+        count: the number of windows; fewer are returned if the shard has fewer positions.
+        random: generator that draws the positions, without replacement.
+
+    Returns:
+        The tokens, HALF_LENGTH before and HALF_LENGTH after each position:
+        int32 (windows, 2 · HALF_LENGTH).
     """
-    may_cut = ~is_continuation[shard.tokens]
-    may_cut[shard.sentence_ends[:-1]] = False
-    for end in shard.sentence_ends[shard.document_ends - 1]:  # too near to where a document ends, or begins
-        may_cut[max(end - PIECES + 1, 0) : end + PIECES] = False
-    may_cut[:PIECES] = False
-    cuts = np.flatnonzero(may_cut)
-    cuts = random.choice(cuts, size=min(count, len(cuts)), replace=False)
-    windows: npt.NDArray[np.int32] = shard.tokens[cuts[:, None] + np.arange(-PIECES, PIECES)].astype(np.int32)
+    can_split = ~is_continuation[shard.tokens]
+    can_split[shard.sentence_ends[:-1]] = False
+    for end in shard.sentence_ends[shard.document_ends - 1]:  # too close to a document's end or start
+        can_split[max(end - HALF_LENGTH + 1, 0) : end + HALF_LENGTH] = False
+    can_split[:HALF_LENGTH] = False
+    positions = np.flatnonzero(can_split)
+    positions = random.choice(positions, size=min(count, len(positions)), replace=False)
+    offsets = np.arange(-HALF_LENGTH, HALF_LENGTH)
+    windows: npt.NDArray[np.int32] = shard.tokens[positions[:, None] + offsets].astype(np.int32)
     return windows

@@ -1,188 +1,249 @@
-"""What a table of the paper is, and the scale it is run at: both are recipes."""
+"""The tables of the paper and the scales of their runs, read from TOML recipes."""
 
 import re
 from collections import Counter
-from typing import Self
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, ClassVar, NamedTuple, Self
 
 import pydantic
 
 from bertie.base.errors import SettingsError
-from bertie.base.settings import Settings, Tree, merge, resolve
+from bertie.base.settings import Settings, Tree, merge, resolve, with_current_names
 from bertie.recipes import FOLDER, read_recipe
-from bertie.reproduction.feature_tagger import FeatureKind
+from bertie.reproduction.feature_tagger import FeatureKind, FeatureTaggerSettings
+from bertie.reproduction.split_pairs import SPLIT_PAIRS
 from bertie.tasks.registry import find_task
+from bertie.training.finetuning import FinetuningSettings
+from bertie.training.pretraining_settings import PretrainingSettings
 
-HELD_OUT = "held_out"  # outcomes of pre-training itself
-HALVES = "halves"  # the pair set of halves.py
+# An outcome is a number that a cell produces; the part of its name before the first slash is its source.
+# The sources are the tasks and these:
+HELD_OUT = "held_out"  # evaluation of the pre-training run
 FEATURES = "features"  # Section 5.3's tagger over frozen vectors
+
+FORMER_SOURCES = {"halves": SPLIT_PAIRS}
 
 
 def source_of(outcome: str) -> str:
-    """HELD_OUT, HALVES, FEATURES or a task's name."""
-    return outcome.split("/")[0]
+    """Return the source of an outcome: HELD_OUT, SPLIT_PAIRS, FEATURES or a task."""
+    return outcome.partition("/")[0]
+
+
+def with_current_source(name: str) -> str:
+    """Return the name of an outcome or source, with the current name of the source."""
+    source = source_of(name)
+    return FORMER_SOURCES.get(source, source) + name.removeprefix(source)
+
+
+OutcomeName = Annotated[str, pydantic.AfterValidator(with_current_source)]
+SourceName = OutcomeName
+PretrainingTree = Annotated[Tree, pydantic.AfterValidator(partial(with_current_names, PretrainingSettings))]
+FinetuningTree = Annotated[Tree, pydantic.AfterValidator(partial(with_current_names, FinetuningSettings))]
 
 
 class Column(Settings):
-    """A column of a table. An outcome is `held_out/FIGURE`, or `TASK/PART/METRIC`."""
+    """A column of a table.
+
+    Its outcome is `held_out/METRIC`, `features/METRIC` or `TASK/PART/METRIC`.
+    """
 
     name: str
-    outcome: str
+    outcome: OutcomeName
     lower_is_better: bool = False
 
 
 class Row(Settings):
-    """A row of a table: what it changes of the scale's settings, and what the paper has in it."""
+    """A row of a table: its changes to the scale's settings, and the paper's numbers."""
 
     name: str
     paper: dict[str, float] = pydantic.Field({})  # by the names of columns
-    pretraining: Tree = pydantic.Field({})
-    pretraining_at: dict[str, Tree] = pydantic.Field({})  # what it changes at one scale only
-    finetuning: Tree = pydantic.Field({})
-    features: FeatureKind | None = None  # which vectors Section 5.3's tagger reads
-    outcomes: dict[str, str] = pydantic.Field({})  # where a column has another outcome in this row
-    after: float = pydantic.Field(1.0, gt=0, le=1)  # of the steps: fine-tune from the checkpoint there
+    pretraining: PretrainingTree = pydantic.Field({})
+    pretraining_at: dict[str, PretrainingTree] = pydantic.Field({})  # further changes, by scale
+    finetuning: FinetuningTree = pydantic.Field({})
+    features: FeatureKind | None = None  # the vectors that Section 5.3's tagger reads
+    outcomes: dict[str, OutcomeName] = pydantic.Field({})  # by column, if not the column's own outcome
+    # Fine-tune from the checkpoint after this fraction of the pre-training steps.
+    pretraining_fraction: float = pydantic.Field(1.0, gt=0, le=1)
+
+    renamed: ClassVar[Mapping[str, str]] = {"after": "pretraining_fraction"}
 
     @property
     def folder(self) -> str:
-        """Its name as that of a folder."""
+        """The row's name in the form of a directory name."""
         return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
 
     def outcome(self, column: Column) -> str:
-        """What the row has in a column."""
+        """Return the name of the outcome that the row has in a column."""
         return self.outcomes.get(column.name, column.outcome)
 
 
 class Claim(Settings):
-    """An ordering that the paper states without a number for each side, or that is ours to test."""
+    """An ordering of two rows that the paper states in words, or that we test."""
 
     better: str
     worse: str
     columns: tuple[str, ...]
 
 
+class Ordering(NamedTuple):
+    """A claim that one row is better than another in a column."""
+
+    better: Row
+    worse: Row
+    column: Column
+
+
 class Table(Settings):
-    """A table of the paper, or one of ours beside them."""
+    """A table of the paper, or one of ours."""
 
     title: str
     columns: tuple[Column, ...] = pydantic.Field(min_length=1)
     rows: tuple[Row, ...] = pydantic.Field(min_length=1)
     claims: tuple[Claim, ...] = ()
-    pretraining_at: dict[str, Tree] = pydantic.Field({})  # what all its rows change at one scale
-    without_at: dict[str, tuple[str, ...]] = pydantic.Field({})  # sources that it leaves out at one scale
-    without: tuple[str, ...] = ()  # these, and what the scale leaves out
-    cased: bool = False  # as the paper is for named entities
+    pretraining_at: dict[str, PretrainingTree] = pydantic.Field({})  # changes to all rows, by scale
+    excluded_at: dict[str, tuple[SourceName, ...]] = pydantic.Field({})  # sources to leave out, by scale
+    excluded: tuple[SourceName, ...] = ()  # sources to leave out; `read_table` adds the scale's
+    cased: bool = False  # whether the vocabulary is cased, as the paper's is for named entities
+
+    renamed: ClassVar[Mapping[str, str]] = {"without": "excluded", "without_at": "excluded_at"}
 
     @pydantic.model_validator(mode="after")
     def _names_are_known(self) -> Self:
-        rows, columns = {row.name for row in self.rows}, {column.name for column in self.columns}
-        used = [(name, columns) for row in self.rows for name in (*row.paper, *row.outcomes)]
-        used += [(name, rows) for claim in self.claims for name in (claim.better, claim.worse)]
-        used += [(name, columns) for claim in self.claims for name in claim.columns]
-        for name, known in used:
-            if name not in known:
-                raise ValueError(f"{name!r} is not one of {', '.join(sorted(known))}")
-        folders = Counter(row.folder for row in self.rows)
-        if twice := [row.name for row in self.rows if folders[row.folder] > 1]:
-            raise ValueError(f"these rows would have the same folder: {', '.join(twice)}")
-        for row in self.rows:
-            if FEATURES in self.sources_of(row) and row.features is None:
-                raise ValueError(f"row {row.name!r}: say with 'features' which vectors it reads")
-            if row.features is not None and row.after < 1:
-                raise ValueError(f"row {row.name!r}: 'features' are of the last step; leave 'after' out")
+        rows, columns = [row.name for row in self.rows], [column.name for column in self.columns]
+        used_rows = [name for claim in self.claims for name in (claim.better, claim.worse)]
+        used_columns = [name for row in self.rows for name in (*row.paper, *row.outcomes)]
+        used_columns += [name for claim in self.claims for name in claim.columns]
+        for kind, known, used in (("row", rows, used_rows), ("column", columns, used_columns)):
+            for name in used:
+                if name not in known:
+                    raise ValueError(f"unknown {kind} {name!r}; the {kind}s are {', '.join(sorted(known))}")
         return self
 
-    def sources_of(self, row: Row) -> list[str]:
-        """Where the row's outcomes come from: HELD_OUT, HALVES, FEATURES, tasks."""
-        return list(dict.fromkeys(source_of(row.outcome(column)) for column in self.kept_columns))
+    @pydantic.model_validator(mode="after")
+    def _folders_are_unique(self) -> Self:
+        counts = Counter(row.folder for row in self.rows)
+        if shared := [row.name for row in self.rows if counts[row.folder] > 1]:
+            raise ValueError(f"these rows would share one directory: {', '.join(shared)}; rename all but one")
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _rows_have_features(self) -> Self:
+        for row in self.rows:
+            if FEATURES in self.sources_of(row) and row.features is None:
+                raise ValueError(f"row {row.name!r}: set 'features' to the vectors that the tagger reads")
+            if row.features is not None and row.pretraining_fraction < 1:
+                raise ValueError(
+                    f"row {row.name!r}: 'features' come from the last step; remove 'pretraining_fraction'"
+                )
+        return self
 
     @property
-    def kept_columns(self) -> tuple[Column, ...]:
-        """Those that are not left out."""
-        return tuple(column for column in self.columns if source_of(column.outcome) not in self.without)
+    def included_columns(self) -> tuple[Column, ...]:
+        """The columns whose source is not excluded."""
+        return tuple(column for column in self.columns if source_of(column.outcome) not in self.excluded)
 
-    def pretraining_of(self, row: Row, scale: "Scale") -> Tree:
-        """The settings of a row's pre-training, less the seed."""
+    def sources_of(self, row: Row) -> list[str]:
+        """Return the sources of the row's outcomes, each once."""
+        return list(dict.fromkeys(source_of(row.outcome(column)) for column in self.included_columns))
+
+    def task_names(self) -> list[str]:
+        """Return the names of the tasks whose official files are needed."""
+        sources = dict.fromkeys(source for row in self.rows for source in self.sources_of(row))
+        return [source for source in sources if source not in (HELD_OUT, SPLIT_PAIRS, FEATURES)]
+
+    def merge_pretraining(self, row: Row, scale: "Scale") -> Tree:
+        """Return the settings of a row's pre-training at a scale, without the seed."""
         at_scale = (changes.get(scale.name, {}) for changes in (self.pretraining_at, row.pretraining_at))
         return merge(scale.pretraining, row.pretraining, *at_scale)
 
-    def tasks(self) -> list[str]:
-        """The tasks whose files are needed."""
-        sources = dict.fromkeys(source for row in self.rows for source in self.sources_of(row))
-        return [source for source in sources if source not in (HELD_OUT, HALVES, FEATURES)]
-
-    def claimed(self) -> list[tuple[Row, Row, Column]]:
-        """Every ordering (better, worse, column) that the paper's numbers or a claim make."""
+    def orderings(self) -> list[Ordering]:
+        """Return all orderings that the paper's numbers imply or that are claimed."""
         by_name = {row.name: row for row in self.rows}
         orderings = []
-        for column in self.kept_columns:
-            numbered = [row for row in self.rows if column.name in row.paper]
-            numbered.sort(key=lambda row: row.paper[column.name], reverse=not column.lower_is_better)
-            for place, better in enumerate(numbered):
-                for worse in numbered[place + 1 :]:
+        for column in self.included_columns:
+            ranked = [row for row in self.rows if column.name in row.paper]
+            ranked.sort(key=lambda row: row.paper[column.name], reverse=not column.lower_is_better)
+            for i, better in enumerate(ranked):
+                for worse in ranked[i + 1 :]:
                     if better.paper[column.name] != worse.paper[column.name]:
-                        orderings.append((better, worse, column))
+                        orderings.append(Ordering(better, worse, column))
             for claim in self.claims:
                 if column.name in claim.columns:
-                    orderings.append((by_name[claim.better], by_name[claim.worse], column))
+                    orderings.append(Ordering(by_name[claim.better], by_name[claim.worse], column))
         return orderings
 
 
-class PairCounts(Settings):
-    """How many pairs of halves are learnt from, and judged by."""
+class SplitPairCounts(Settings):
+    """Numbers of split pairs to draw for training and for evaluation."""
 
     training: int = pydantic.Field(60_000, ge=4)
     dev: int = pydantic.Field(10_000, ge=4)
 
 
 class Scale(Settings):
-    """How large the runs of a table are."""
+    """A scale: the size of a table's runs, and their common settings."""
 
     name: str
     seeds: int = pydantic.Field(5, gt=0)
-    pretrain_each_seed: bool  # or once a row, and the seeds are restarts of fine-tuning alone
+    pretrain_each_seed: bool  # if False, each row is pre-trained once, and only fine-tuning is restarted
     vocabulary_size: int = pydantic.Field(30_522, gt=0)
-    held_out: float = 0.005  # of the documents
-    pretraining: Tree = pydantic.Field({})
-    finetuning: Tree = pydantic.Field({})
-    learning_rates: tuple[float, ...] = pydantic.Field(min_length=1)  # of fine-tuning; the best on dev counts
-    tasks: dict[str, Tree] = pydantic.Field({})  # what one of them changes of fine-tuning
-    folders: dict[str, str] = pydantic.Field({})  # of a task's official files under --data; else it is glue
-    halves: PairCounts = PairCounts()
-    without: tuple[str, ...] = ()  # tasks that are out of reach at this scale
+    held_out: float = 0.005  # fraction of the documents
+    pretraining: PretrainingTree = pydantic.Field({})
+    finetuning: FinetuningTree = pydantic.Field({})
+    learning_rates: tuple[float, ...] = pydantic.Field(min_length=1)  # of fine-tuning; the best on dev wins
+    tasks: dict[SourceName, Tree] = pydantic.Field({})  # changes to fine-tuning, by task
+    # Folders under --data with the official files of tasks; "glue" for a task that is not listed.
+    folders: dict[str, str] = pydantic.Field({})
+    split_pairs: SplitPairCounts = SplitPairCounts()
+    excluded: tuple[SourceName, ...] = ()  # tasks that are out of reach at this scale
+
+    renamed: ClassVar[Mapping[str, str]] = {"halves": SPLIT_PAIRS, "without": "excluded"}
+
+    @pydantic.field_validator("tasks")
+    @classmethod
+    def _settings_have_current_names(cls, tasks: dict[str, Tree]) -> dict[str, Tree]:
+        return {
+            task: with_current_names(FeatureTaggerSettings if task == FEATURES else FinetuningSettings, tree)
+            for task, tree in tasks.items()
+        }
 
 
 def read_table(name: str, scale: Scale) -> Table:
-    """A table by its recipe's name or path, less the columns that the scale is without.
+    """Read a table from a shipped recipe or a .toml file.
+
+    Columns that the scale excludes are left out.
 
     Raises:
-        SettingsError: there is none, it has an unknown key or name, or a row is not made for the scale.
+        SettingsError: there is no such recipe, it has an unknown key or name, or a row has no
+            settings for the scale.
     """
     recipe = read_recipe(name)
     if "rows" not in recipe:
-        raise SettingsError(f"{name}: not a table, for it has no rows")
+        raise SettingsError(f"{name}: not a table, because it has no rows; choose a table such as table5")
     table = resolve(Table, recipe, source=name)
-    without = (*scale.without, *table.without_at.get(scale.name, ()))
-    table = table.model_copy(update={"without": without})
+    excluded = (*scale.excluded, *table.excluded_at.get(scale.name, ()))
+    table = table.model_copy(update={"excluded": excluded})
     for row in table.rows:
         if row.pretraining_at and scale.name not in row.pretraining_at:
             raise SettingsError(
-                f"{name}: row {row.name!r} has settings at {', '.join(row.pretraining_at)}, not at "
-                f"{scale.name!r}; copy the table and add them"
+                f"{name}: row {row.name!r} has settings for the scales {', '.join(row.pretraining_at)}, "
+                f"not for {scale.name!r}; copy the table and add them"
             )
     return table
 
 
 def read_scale(name: str) -> Scale:
-    """A scale by its name (`paper`, `laptop`), or by the path of a .toml file.
+    """Read a scale by its name (`paper`, `laptop`) or from a .toml file.
 
     Raises:
-        SettingsError: there is none, or it has an unknown key or task.
+        SettingsError: there is no such scale, or it has an unknown key or task.
     """
     known = [path.stem.removeprefix("scale-") for path in sorted(FOLDER.glob("scale-*.toml"))]
     if not name.endswith(".toml") and name not in known:
         raise SettingsError(f"no scale {name!r}; known: {', '.join(known)}, or the path of a .toml file")
     scale = resolve(Scale, read_recipe(f"scale-{name}" if name in known else name), source=name)
-    for task in (*scale.tasks, *scale.folders, *scale.without):
-        if task not in (HALVES, FEATURES):
+    for task in (*scale.tasks, *scale.folders, *scale.excluded):
+        if task not in (SPLIT_PAIRS, FEATURES):
             find_task(task)
     return scale

@@ -1,0 +1,118 @@
+"""The cells of a table, and the directory where they and their runs are kept.
+
+A cell is a row of a table with one seed. The output directory OUT contains
+
+    pretraining/DIGEST/            a run of `bertie pretrain`
+    finetuning/TASK-RATE-DIGEST/   a run of `bertie finetune`; result.json when it is done
+    cells/TABLE/ROW/settings.toml  the settings and data of a row's cells
+    cells/TABLE/ROW/seed-0/        a cell; result.json when it is done, error.txt if it failed
+
+A digest is a hash of a run's settings and data, so rows and tables with the same OUT share the runs
+that they have in common.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from bertie.base.files import read_json
+from bertie.base.settings import Settings
+from bertie.corpus.examples import ExampleSettings
+from bertie.reproduction.split_pairs import SPLIT_PAIRS
+from bertie.reproduction.tables import Row, Scale, SourceName, with_current_source
+from bertie.tasks.task import Scores
+from bertie.training.finetuning import FinetuningSettings
+from bertie.training.pretraining_settings import PretrainingSettings
+
+RESULT_FILE, ERROR_FILE, SETTINGS_FILE = "result.json", "error.txt", "settings.toml"
+DIGEST_CHARACTERS = 12
+
+# Digests and directories use the first names of settings and tasks, so that runs in an existing OUT are
+# found after a name has changed.
+FIRST_SETTING_NAMES = {
+    current: former
+    for section in (PretrainingSettings, ExampleSettings, FinetuningSettings)
+    for former, current in section.renamed.items()
+}
+FIRST_TASK_NAMES = {SPLIT_PAIRS: "halves"}
+
+Outcomes = dict[str, float]  # by outcome name, as in `Column.outcome`
+
+
+class RowSettings(Settings):
+    """Settings and data that the cells of a row depend on.
+
+    Seeds, claims and the paper's numbers are not part of them, and may change.
+    """
+
+    corpus: str  # the fingerprint of the corpus
+    sources: dict[SourceName, str]  # a hash of the examples of each source of outcomes
+    row: Row
+    scale: Scale
+
+
+class Cell(NamedTuple):
+    """A row with one seed.
+
+    A cell is done if it has outcomes, failed if it has a failure message, and otherwise pending.
+    """
+
+    row: Row
+    seed: int
+    directory: Path
+    outcomes: Outcomes | None = None
+    failure: str = ""
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the cell has neither outcomes nor a failure."""
+        return self.outcomes is None and not self.failure
+
+
+def digest(*parts: str) -> str:
+    """Return a short hash of strings, for use in names of directories."""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:DIGEST_CHARACTERS]
+
+
+def pretraining_directory(out: Path, settings: PretrainingSettings, corpus_fingerprint: str) -> Path:
+    """Return the directory of a pre-training run. It does not depend on the device."""
+    return out / "pretraining" / digest(_serialize(settings), corpus_fingerprint)
+
+
+def finetuning_directory(
+    out: Path, task: str, settings: FinetuningSettings, initial_model: str, examples: str
+) -> Path:
+    """Return the directory of a fine-tuning run. It does not depend on the device.
+
+    Args:
+        out: the output directory OUT.
+        task: the task's name.
+        settings: the run's settings.
+        initial_model: identifies the initial model among all models in `out`.
+        examples: a hash of the task's examples.
+    """
+    name = digest(_serialize(settings), initial_model, examples)
+    rate = settings.optimizer.learning_rate
+    return out / "finetuning" / f"{FIRST_TASK_NAMES.get(task, task)}-{rate:g}-{name}"
+
+
+def _serialize(settings: PretrainingSettings | FinetuningSettings) -> str:
+    """Return settings as JSON, under their first names and without the device."""
+    text = settings.model_dump_json(exclude={"device"})
+    return re.sub(r'"(\w+)":', lambda key: f'"{FIRST_SETTING_NAMES.get(key[1], key[1])}":', text)
+
+
+def read_outcomes(path: Path) -> Outcomes:
+    """Read the outcomes in a result.json, under current names of the sources."""
+    return {with_current_source(name): value for name, value in read_json(path).items()}
+
+
+def name_outcomes(task: str, scores: Mapping[str, Scores]) -> Outcomes:
+    """Name a task's scores TASK/PART/METRIC, as in `Column.outcome`."""
+    return {
+        f"{task}/{part}/{metric}": value
+        for part, part_scores in scores.items()
+        for metric, value in part_scores.items()
+    }

@@ -1,0 +1,81 @@
+"""An OUT made before settings and tasks were renamed is still found and read."""
+
+import json
+from pathlib import Path
+
+from bertie.base.settings import resolve
+from bertie.reproduction.cells import (
+    RowSettings,
+    finetuning_directory,
+    pretraining_directory,
+    read_outcomes,
+)
+from bertie.training.finetuning import FinetuningSettings
+from bertie.training.pretraining_settings import PretrainingSettings
+
+OUT = Path("out")
+
+
+def test_pretraining_directory_keeps_its_name():
+    settings = resolve(
+        PretrainingSettings, {"seed": 1, "device": "cpu", "examples": {"mask_probability": 0.5}}
+    )
+    assert pretraining_directory(OUT, settings, "corpus") == OUT / "pretraining" / "2d746c93a296"
+
+
+def test_finetuning_directory_keeps_its_name():
+    settings = resolve(
+        FinetuningSettings,
+        {"seed": 1, "device": "cpu", "optimizer": {"learning_rate": 1e-4}, "warmup_ratio": 0.2},
+    )
+    directory = finetuning_directory(OUT, "split_pairs", settings, "model", "examples")
+    assert directory == OUT / "finetuning" / "halves-0.0001-d9a9e906c467"
+
+
+def test_directories_do_not_depend_on_the_device():
+    for section, directory in (
+        (PretrainingSettings, lambda settings: pretraining_directory(OUT, settings, "corpus")),
+        (FinetuningSettings, lambda settings: finetuning_directory(OUT, "ner", settings, "model", "")),
+    ):
+        cpu, cuda = (resolve(section, {"device": device}) for device in ("cpu", "cuda"))
+        assert directory(cpu) == directory(cuda)
+
+
+def test_outcomes_are_read_under_their_former_names(tmp_path):
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps({"halves/dev/accuracy": 60.0, "sst-2/dev/accuracy": 70.0}))
+    assert read_outcomes(path) == {"split_pairs/dev/accuracy": 60.0, "sst-2/dev/accuracy": 70.0}
+
+
+def test_row_settings_with_former_names_are_equal():
+    former, current = (
+        resolve(
+            RowSettings,
+            {
+                "corpus": "fingerprint",
+                "sources": {task: "digest"},
+                "row": {
+                    "name": "row",
+                    fraction: 0.5,
+                    "pretraining": {"examples": {mask: 0.5}},
+                    "finetuning": {warmup: 0.2},
+                    "outcomes": {"column": f"{task}/dev/accuracy"},
+                },
+                "scale": {
+                    "name": "scale",
+                    "pretrain_each_seed": True,
+                    "learning_rates": [1e-4],
+                    "pretraining": {"examples": {mask: 0.5}},
+                    "finetuning": {warmup: 0.2},
+                    "tasks": {task: {warmup: 0.1}},
+                    excluded: [task],
+                    task: {"training": 8},
+                },
+            },
+        )
+        for task, fraction, mask, warmup, excluded in (
+            ("halves", "after", "mask_share", "warmup_share", "without"),
+            ("split_pairs", "pretraining_fraction", "mask_probability", "warmup_ratio", "excluded"),
+        )
+    )
+    assert former == current
