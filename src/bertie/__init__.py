@@ -1,33 +1,79 @@
 """bertie: the whole of BERT, from raw text to a served model.
 
-import bertie
-model = bertie.load("runs/wikipedia/model")
-model.fill_mask("The capital of France is [MASK].")
+    import bertie
+
+    bertie.learn_vocabulary("text/", out="tokenizer", size=8192)
+    bertie.prepare("text/", tokenizer="tokenizer", out="corpus")
+    run = bertie.pretrain("tiny-laptop", corpus="corpus", out="run")
+    run.load().fill_mask("The capital of France is [MASK].")
+
+Importing bertie imports neither torch nor numba; each name below is loaded on first use.
 """
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from bertie.base.environment import set_torch_environment
 
 if TYPE_CHECKING:
-    from bertie.inference.predictor import Predictor
+    from bertie.api.corpus import prepare
+    from bertie.api.evaluation import evaluate
+    from bertie.api.finetuning import finetune
+    from bertie.api.pretraining import pretrain
+    from bertie.api.vocabulary import learn_vocabulary
+    from bertie.base.errors import BertieError, DataError, ModelError, SettingsError
+    from bertie.inference.predictor import Predictor, load
+    from bertie.model.config import BertConfig
+    from bertie.text.tokenizer import Tokenizer
+    from bertie.training.signals import Stopped
 
 __version__ = "0.1.0"
 
+# The module that defines each public name.
+_MODULES = {
+    "Tokenizer": "text.tokenizer",
+    "learn_vocabulary": "api.vocabulary",
+    "prepare": "api.corpus",
+    "pretrain": "api.pretraining",
+    "finetune": "api.finetuning",
+    "evaluate": "api.evaluation",
+    "load": "inference.predictor",
+    "Predictor": "inference.predictor",
+    "BertConfig": "model.config",
+    "BertieError": "base.errors",
+    "SettingsError": "base.errors",
+    "DataError": "base.errors",
+    "ModelError": "base.errors",
+    "Stopped": "training.signals",
+}
 
-def load(
-    path: str | Path, device: str = "auto", precision: Literal["float32", "bfloat16"] = "float32"
-) -> "Predictor":
-    """Load a model directory; see `bertie.inference.predictor.Predictor` for what it can do.
+__all__ = [
+    "BertConfig",
+    "BertieError",
+    "DataError",
+    "ModelError",
+    "Predictor",
+    "SettingsError",
+    "Stopped",
+    "Tokenizer",
+    "evaluate",
+    "finetune",
+    "learn_vocabulary",
+    "load",
+    "prepare",
+    "pretrain",
+]
 
-    Args:
-        path: the directory; what `bertie export` wrote needs ONNX Runtime and no torch.
-        device: where to compute; `auto` is a CUDA device where there is one.
-        precision: of the matrix products.
 
-    Raises:
-        ModelError: it is absent, damaged, or not a model's; or what computes it is not installed.
-        SettingsError: there is no such device; an exported model has the processor and its own precision.
-    """
-    from bertie.inference.predictor import load  # numba, and torch where it is needed, only from here on
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use (PEP 562)."""
+    if name not in _MODULES:
+        raise AttributeError(f"module 'bertie' has no attribute {name!r}")
+    set_torch_environment()  # before a module imports torch
+    value = getattr(import_module(f"bertie.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
 
-    return load(path, device, precision)
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,85 @@
+"""Prepare a corpus for pre-training."""
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from bertie.api.arguments import PathLike, as_paths, available_cpus, print_skipped
+from bertie.corpus import preparation
+from bertie.corpus.documents import OnError
+from bertie.corpus.formats import Format
+from bertie.corpus.readers import list_inputs
+from bertie.corpus.shards import Corpus, Manifest
+
+
+def prepare(
+    inputs: PathLike | Iterable[PathLike],
+    *,
+    tokenizer: PathLike,
+    out: PathLike,
+    held_out: float = 0.005,
+    format: Format | None = None,
+    column: str = "text",
+    language: str = "en",
+    on_error: OnError = "stop",
+    workers: int | None = None,
+) -> Corpus:
+    """Turn text into a corpus of tokens for pre-training, like `bertie prepare`.
+
+    Splits documents into sentences, drops duplicate documents and keeps a held-out part. A stopped run
+    resumes when the same call is made again.
+
+    Args:
+        inputs: a file, folder or pattern of text, or several of them.
+        tokenizer: a tokenizer directory, such as `learn_vocabulary` writes.
+        out: the corpus directory to write.
+        held_out: the fraction of documents kept for evaluation, from 0 to below 1.
+        format: the format of every input; detected file by file if not given.
+        column: the key or column of the text in JSON lines, Parquet and Arrow files.
+        language: the ISO 639-1 code of the language, for splitting sentences.
+        on_error: "stop" at an unreadable input, or "skip" and count it.
+        workers: processes to use; all available processors if not given.
+
+    Returns:
+        The corpus; `corpus.manifest` has its counts.
+
+    Raises:
+        DataError: an input cannot be read, there is no text, or `out` holds anything but an
+            unfinished corpus of the same call.
+        ModelError: the tokenizer cannot be read.
+        SettingsError: `held_out` is out of range, or a table has no such column.
+
+    Example:
+        >>> corpus = bertie.prepare("text/", tokenizer="tokenizer", out="corpus", held_out=0.2)
+        >>> corpus.manifest.train.documents > 0
+        True
+    """
+    output, tokenizer_directory = Path(out), Path(tokenizer)
+    files = list_inputs(as_paths(inputs), [output, tokenizer_directory])
+    manifest = preparation.prepare(
+        files,
+        tokenizer_directory,
+        output,
+        workers or available_cpus(),
+        held_out,
+        language,
+        format,
+        column,
+        on_error,
+    )
+    _print_summary(manifest, output)
+    return Corpus.open(output)
+
+
+def _print_summary(manifest: Manifest, output: Path) -> None:
+    """Print the counts of a corpus to stderr."""
+    for split, counts in (("training", manifest.train), ("held out", manifest.held_out)):
+        print(f"{split}: {counts.documents:,} documents, {counts.tokens:,} tokens", file=sys.stderr)
+    print(
+        f"dropped: {manifest.duplicates_dropped:,} duplicate and "
+        f"{manifest.empty_documents_dropped:,} empty documents",
+        file=sys.stderr,
+    )
+    print_skipped(manifest.skipped, preparation.read_skipped(output))
+    if manifest.skipped:
+        print(f"all skipped inputs are listed in {output / preparation.SKIPPED_FILE}", file=sys.stderr)

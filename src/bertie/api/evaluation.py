@@ -1,0 +1,115 @@
+"""Score a model, or a file of predictions, against gold labels."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from bertie.api.arguments import PathLike
+from bertie.api.results import EvaluationResult
+from bertie.api.task_data import AnyTask, Kind, custom_task, resolve_task
+from bertie.base.errors import SettingsError
+from bertie.base.memory import Source, as_source
+from bertie.tasks.evaluation import FineTunedModel, load_for_task
+
+
+def evaluate(
+    model: PathLike | None = None,
+    data: Any = None,
+    *,
+    task: str | None = None,
+    predictions: PathLike | None = None,
+    null_scores: PathLike | None = None,
+    part: str | None = None,
+    kind: Kind = "texts",
+    text: str = "text",
+    pair: str | None = None,
+    label: str = "label",
+    separator: str | None = None,
+    columns: Mapping[str, Any] | None = None,
+    max_seq_length: int | None = None,
+    device: str = "auto",
+    precision: Literal["float32", "bfloat16"] = "float32",
+) -> EvaluationResult:
+    """Score a model or predictions as the official scorers do, like `bertie evaluate`.
+
+    Args:
+        model: a fine-tuned model directory; give either this or `predictions`.
+        data: examples with gold labels: a file or a table in memory, as in `finetune`; or the folder of a
+            task's official files.
+        task: a task of the paper, such as "mrpc" or "squad-v1"; custom data if not given.
+        predictions: anyone's predictions in the official format.
+        null_scores: the null odds that belong to predictions for SQuAD v2.0 (null_odds.json).
+        part: the official part to score; the task's dev parts if not given.
+        kind, text, pair, label, separator, columns: the form of custom data, as in `finetune`.
+        max_seq_length: the longest sequence in tokens; as in fine-tuning if not given.
+        device, precision: where the model computes, and the precision of its matrix products.
+
+    Raises:
+        SettingsError: arguments are missing or contradict each other.
+        DataError, ModelError: the data, the predictions or the model cannot be read, or do not fit.
+
+    Example:
+        >>> rows = [{"review": "good film", "stars": "5"}, {"review": "bad film", "stars": "1"}]
+        >>> result = bertie.evaluate("reviews/model", rows, text="review", label="stars")
+        >>> sorted(result.scores["dev"])
+        ['accuracy', 'f1_macro']
+    """
+    if (model is None) == (predictions is None):
+        raise SettingsError("give either a model directory or a file of predictions")
+    if data is None:
+        raise SettingsError("no data: give a table or file with gold labels, or the folder of a task's files")
+    source = as_source(data, "data")
+    if task is None and isinstance(source, Path) and source.is_dir():
+        raise SettingsError(f"{source}: a folder; give the name of its task, or a file of your own")
+    chosen = resolve_task(task, custom_task(kind, text, pair, label, separator, columns))
+    parts = _gold_sources(chosen, source, part)
+    if predictions is not None and len(parts) > 1:
+        raise SettingsError(f"predictions are for one part; give its name as the part: {', '.join(parts)}")
+    if predictions is not None:
+        file = Path(predictions)
+        scored = {name: _read_predictions(chosen, gold, file, null_scores) for name, gold in parts.items()}
+    else:
+        fine_tuned = load_for_task(chosen, Path(str(model)), device, precision, max_seq_length)
+        scored = {name: _predict(fine_tuned, gold) for name, gold in parts.items()}
+    return _join_scores(scored)
+
+
+class _Scored(NamedTuple):
+    """A task with its labels, labelled examples, and predictions for them."""
+
+    task: AnyTask
+    examples: Any
+    predictions: Any
+
+
+def _join_scores(scored: Mapping[str, _Scored]) -> EvaluationResult:
+    """Score and analyze the predictions of each part."""
+    result = EvaluationResult({}, {}, {})
+    for name, (task, examples, predictions) in scored.items():
+        result.scores[name] = task.score(examples, predictions)
+        result.analyses[name] = task.analyze_errors(examples, predictions)
+        result.predictions[name] = predictions
+    return result
+
+
+def _predict(fine_tuned: FineTunedModel, gold: Any) -> _Scored:
+    """Predict the examples of one part."""
+    examples = fine_tuned.task.read(gold, labelled=True)
+    return _Scored(fine_tuned.task, examples, fine_tuned.predict(examples))
+
+
+def _gold_sources(task: AnyTask, source: Source, part: str | None) -> dict[str, Any]:
+    """Return the source of each part to score, by the part's name."""
+    parts = [part] if part else list(task.dev_parts)
+    if isinstance(source, Path) and source.is_dir():
+        return {name: task.file(source, name) for name in parts}
+    return {parts[0]: source}
+
+
+def _read_predictions(task: AnyTask, gold: Any, predictions: Path, null_scores: PathLike | None) -> _Scored:
+    examples = task.read(gold, labelled=True)
+    task = task.fitted_to_predictions(examples, predictions)
+    answers = task.read_predictions(examples, predictions)
+    if null_scores is not None:
+        answers = task.with_null_odds(examples, answers, Path(null_scores))
+    return _Scored(task, examples, answers)

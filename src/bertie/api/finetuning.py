@@ -1,0 +1,105 @@
+"""Fine-tune a model on a task of the paper or on custom data."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bertie.api.arguments import PathLike, free_directory, nest_settings
+from bertie.api.results import FinetuningResult, Metrics
+from bertie.api.task_data import Kind, TaskData, custom_task, read_task_data, write_test_predictions
+from bertie.base.errors import SettingsError
+from bertie.base.settings import Tree, resolve
+from bertie.reports.finetuning import write_report
+from bertie.training import finetuning
+from bertie.training.finetuning import FinetuningSettings, InitialModel
+from bertie.training.metrics_file import read_metrics
+
+
+def finetune(
+    model: PathLike,
+    *,
+    train: Any = None,
+    dev: Any = None,
+    task: str | None = None,
+    data: PathLike | None = None,
+    out: PathLike | None = None,
+    kind: Kind = "texts",
+    text: str = "text",
+    pair: str | None = None,
+    label: str = "label",
+    separator: str | None = None,
+    columns: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    settings: Mapping[str, Any] | None = None,
+    **more_settings: Any,
+) -> FinetuningResult:
+    """Fine-tune a model, like `bertie finetune`.
+
+    Args:
+        model: the model directory to start from.
+        train: your training examples: a path (csv, tsv, jsonl, Parquet), a list of dicts, a dict of columns,
+            a pandas or polars DataFrame, or a `datasets.Dataset`.
+        dev: examples for evaluation after each epoch; the best epoch is kept, without `dev` the last one.
+        task, data: instead of `train`: a task of the paper, such as "mrpc", "squad-v1" or "ner", and the
+            folder of its official files.
+        out: the run's directory; by default the first free one of `finetuned`, `finetuned-2`, ….
+        kind: the kind of custom data: "texts", "tags", "questions" or "choices".
+        text, pair: texts: the columns of the text, and of a second text if there is one.
+        label: texts and choices: the column of the label. Lists mean several labels for each text, fractional
+            numbers mean regression, and everything else means classes.
+        separator: texts: the separator, if a text has several labels in one string.
+        columns: the other kinds: the column of each role, such as `{"words": "tokens"}`.
+        resume: continue the run in `out` from its last complete epoch.
+        settings: settings of fine-tuning, such as `{"epochs": 4, "optimizer.learning_rate": 3e-5}`.
+        **more_settings: the same as keywords, such as `epochs=4` or `optimizer={"learning_rate": 3e-5}`.
+
+    Raises:
+        SettingsError: arguments contradict each other, a setting is unknown, or `out` holds another run.
+        DataError, ModelError: the data or the model cannot be read; the message gives the file and line.
+        Stopped: SIGINT or SIGTERM came; the run is saved and can be resumed.
+
+    Example:
+        >>> rows = [{"review": "good film", "stars": "5"}, {"review": "bad film", "stars": "1"}] * 8
+        >>> options = {"text": "review", "label": "stars", "out": "reviews", "epochs": 1}
+        >>> run = bertie.finetune("run/model", train=rows, dev=rows, **options)
+        >>> sorted(run.scores["dev"])
+        ['accuracy', 'f1_macro']
+        >>> answer = run.load().classify("a good film")
+    """
+    if resume and out is None:
+        raise SettingsError("resume needs the directory of the run; give it as out")
+    changes = nest_settings(settings, more_settings)
+    # Report a wrong setting or model before reading the data.
+    resolve(FinetuningSettings, changes, source="settings").resolved()
+    start = InitialModel.load(Path(model))
+    custom = custom_task(kind, text, pair, label, separator, columns)
+    examples = read_task_data(task, None if data is None else Path(data), train, dev, custom)
+    return _finetune(start, examples, changes, Path(out or free_directory("finetuned")), resume)
+
+
+def _finetune(
+    start: InitialModel, examples: TaskData, changes: Tree, output: Path, resume: bool
+) -> FinetuningResult:
+    """Train, predict the official test parts and write the report."""
+    if not examples.dev:
+        print("no dev examples: the model of the last epoch is kept, without scores", file=sys.stderr)
+    resolved = resolve(FinetuningSettings, examples.task.defaults, changes, source="settings").resolved()
+    result = finetuning.finetune(
+        examples.task, start, examples.training, examples.dev, resolved, output, resume=resume
+    )
+    write_test_predictions(examples, output, resolved.device)
+    metrics = read_metrics(output / "metrics.jsonl")
+    write_report(
+        output / "report.html",
+        f"{examples.task.name}, fine-tuned",
+        metrics,
+        result.scores,
+        {
+            part: result.task.analyze_errors(gold, result.predictions[part])
+            for part, gold in examples.dev.items()
+        },
+        (output / "settings.toml").read_text(encoding="utf-8"),
+        main_metric=examples.task.main_metric,
+    )
+    return FinetuningResult(output, Metrics(metrics), result.scores, result.predictions)

@@ -1,0 +1,160 @@
+"""The results of the API's functions."""
+
+import html
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+from bertie.base.progress import format_number
+from bertie.tasks.error_analysis import ErrorAnalysis
+from bertie.tasks.task import Scores
+
+if TYPE_CHECKING:
+    import pandas  # type: ignore[import-untyped]
+
+    from bertie.inference.predictor import Predictor
+
+MAX_ROWS = 20  # of a table that are shown, the last ones
+
+
+class Metrics(Sequence[Mapping[str, Any]]):
+    """The rows of a run's metrics.jsonl, as a table.
+
+    `metrics[i]` is a row, `metrics["loss"]` a column with None where a row lacks it, `metrics.select("kind",
+    "evaluation")` the rows of one kind. A notebook shows the last rows.
+
+    Example:
+        >>> metrics = Metrics([{"kind": "train", "step": 1, "loss": 2.5}])
+        >>> metrics["loss"]
+        [2.5]
+        >>> metrics
+        kind   step  loss
+        train  1     2.5
+    """
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._rows = list(rows)
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of all columns, in order of first appearance."""
+        return list(dict.fromkeys(name for row in self._rows for name in row))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        return iter(self._rows)
+
+    @overload
+    def __getitem__(self, key: int) -> Mapping[str, Any]: ...
+    @overload
+    def __getitem__(self, key: slice) -> "Metrics": ...
+    @overload
+    def __getitem__(self, key: str) -> list[Any]: ...
+    def __getitem__(self, key: int | slice | str) -> Any:
+        """Return a row, a part of the table, or a column."""
+        if isinstance(key, str):
+            if key not in self.columns:
+                raise KeyError(f"no column {key!r}; there are: {', '.join(self.columns)}")
+            return [row.get(key) for row in self._rows]
+        return Metrics(self._rows[key]) if isinstance(key, slice) else self._rows[key]
+
+    def select(self, column: str, value: Any) -> "Metrics":
+        """Return the rows that have `value` in `column`.
+
+        Example:
+            >>> rows = [{"kind": "train", "loss": 2.5}, {"kind": "evaluation", "perplexity": 12.0}]
+            >>> Metrics(rows).select("kind", "evaluation")["perplexity"]
+            [12.0]
+        """
+        return Metrics([row for row in self._rows if row.get(column) == value])
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """Return the table as a pandas DataFrame. pandas must be installed.
+
+        Example:
+            >>> Metrics([{"step": 1, "loss": 2.5}]).to_pandas().shape
+            (1, 2)
+        """
+        import pandas
+
+        return pandas.DataFrame(self._rows)
+
+    def _shown(self) -> list[list[str]]:
+        """Return the header and the last rows as text, without their empty columns."""
+        rows = self._rows[-MAX_ROWS:]
+        names = [name for name in self.columns if any(row.get(name) is not None for row in rows)]
+        return [names, *([_text(row.get(name)) for name in names] for row in rows)]
+
+    def __repr__(self) -> str:
+        table = self._shown()
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in table)
+        hidden = len(self) - MAX_ROWS
+        return "\n".join([*([f"… {hidden} earlier rows"] if hidden > 0 else []), *lines])
+
+    def _repr_html_(self) -> str:
+        header, *rows = ([html.escape(cell) for cell in row] for row in self._shown())
+        head = "".join(f"<th>{cell}</th>" for cell in header)
+        body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else format_number(value) if isinstance(value, int | float) else str(value)
+
+
+@dataclass(frozen=True)
+class PretrainingResult:
+    """A finished pre-training run.
+
+    path     the run's directory
+    metrics  the rows of its metrics.jsonl
+    """
+
+    path: Path
+    metrics: Metrics = field(repr=False)
+
+    @property
+    def model_directory(self) -> Path:
+        """The directory of the trained model, which `transformers` loads too."""
+        return self.path / "model"
+
+    @property
+    def report(self) -> Path:
+        """The HTML report with the curves of the run."""
+        return self.path / "report.html"
+
+    def load(self, device: str = "auto") -> "Predictor":
+        """Load the trained model."""
+        from bertie.inference.predictor import load
+
+        return load(self.model_directory, device)
+
+
+@dataclass(frozen=True)
+class FinetuningResult(PretrainingResult):
+    """A finished fine-tuning run.
+
+    scores       for each dev set, the scores of the kept model by name, in percent
+    predictions  for each dev set, the kept model's predictions in the task's form
+    """
+
+    scores: Mapping[str, Scores] = field(default_factory=dict)
+    predictions: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """The scores of a model, or of a file of predictions, on each part of the data.
+
+    scores       the scores by name, in percent
+    analyses     scores by label, confusions and mistakes
+    predictions  the predictions in the task's form
+    """
+
+    scores: dict[str, Scores]
+    analyses: dict[str, ErrorAnalysis] = field(repr=False)
+    predictions: dict[str, Any] = field(repr=False)

@@ -1,0 +1,153 @@
+"""The examples of a task: official files, or custom data in files and in memory."""
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from bertie.base.errors import SettingsError
+from bertie.base.memory import as_source
+from bertie.tasks.custom import (
+    CustomClassification,
+    CustomMultipleChoice,
+    CustomQuestionAnswering,
+    CustomTagging,
+)
+from bertie.tasks.evaluation import load_for_task
+from bertie.tasks.registry import find_task
+from bertie.tasks.task import Task
+
+Kind = Literal["texts", "tags", "questions", "choices"]
+AnyTask = Task[Any, Any]
+
+# The kinds of custom data that have `columns`: their tasks, and the roles of the columns.
+_FAMILIES: dict[Kind, tuple[Callable[..., AnyTask], tuple[str, ...]]] = {
+    "tags": (CustomTagging, ("words", "tags")),
+    "questions": (CustomQuestionAnswering, ("identifier", "question", "context", "answers")),
+    "choices": (CustomMultipleChoice, ("context", "endings", "label")),
+}
+
+
+class TaskData(NamedTuple):
+    """A task with its labels, and its examples.
+
+    task      fitted to the training examples
+    training  the training examples
+    dev       the examples of each dev set
+    test      the examples of each official part without gold labels
+    """
+
+    task: AnyTask
+    training: Any
+    dev: dict[str, Any]
+    test: dict[str, Any]
+
+
+def custom_task(
+    kind: Kind = "texts",
+    text: str = "text",
+    pair: str | None = None,
+    label: str = "label",
+    separator: str | None = None,
+    columns: Mapping[str, Any] | None = None,
+) -> AnyTask:
+    """Return the task for custom data of a kind, with the names of its columns.
+
+    Raises:
+        SettingsError: the kind has no such column, or the separator is empty.
+    """
+    if separator == "":
+        raise SettingsError("the separator is empty; give the text between two labels")
+    if kind == "texts":
+        if columns:
+            raise SettingsError(
+                "columns are for tags, questions and choices; texts have text, pair and label"
+            )
+        return CustomClassification(text=text, pair=pair, label=label, separator=separator)
+    if kind not in _FAMILIES:
+        raise SettingsError(f"unknown kind {kind!r}; use one of texts, {', '.join(_FAMILIES)}")
+    family, roles = _FAMILIES[kind]
+    arguments: dict[str, Any] = {"label": label} if kind == "choices" else {}
+    for role, column in (columns or {}).items():
+        if role not in roles or not column:
+            raise SettingsError(f"columns: {kind} have no {role!r}; use {', '.join(roles)}")
+        arguments[role] = (
+            tuple(column.split(",")) if role == "endings" and isinstance(column, str) else column
+        )
+    return family(**arguments)
+
+
+def resolve_task(task: str | None, custom: AnyTask) -> AnyTask:
+    """Return the paper's task of that name, or else the custom task.
+
+    Raises:
+        SettingsError: there is no such task, or columns of custom data are given beside it.
+    """
+    if task is None:
+        return custom
+    if custom != CustomClassification():
+        raise SettingsError(
+            f"task {task} has its own file format; kind, text, pair, label, separator and columns are for "
+            f"custom data"
+        )
+    return find_task(task)
+
+
+def read_task_data(task: str | None, data: Path | None, train: Any, dev: Any, custom: AnyTask) -> TaskData:
+    """Read the examples of a task of the paper, or custom ones.
+
+    Args:
+        task: the name of a task of the paper, or None for custom data.
+        data: the folder of the task's official files.
+        train: custom training examples, a path or a table in memory.
+        dev: custom dev examples, or None.
+        custom: the task of custom data.
+
+    Raises:
+        SettingsError: arguments are missing or contradict each other, or there is no such task or folder.
+        DataError: the examples cannot be read.
+    """
+    if (task is None) == (train is None) or (task is None) != (data is None):
+        raise SettingsError("give either task and data (its folder), or train and dev (your own examples)")
+    if dev is not None and train is None:
+        raise SettingsError("dev goes with train; a task of the paper has its own dev files")
+    if data is None:
+        dev_sources = {} if dev is None else {"dev": as_source(dev, "dev")}
+        return _read(custom, as_source(train, "train"), dev_sources, {})
+    paper_task = resolve_task(task, custom)
+    if not data.is_dir():  # a single file would be training and dev data at once
+        raise SettingsError(f"{data}: not a folder; give the folder of the official files of {task}")
+    if paper_task.note:
+        print(f"{paper_task.name}: {paper_task.note}", file=sys.stderr)
+    test = {part: paper_task.file(data, part) for part in paper_task.test_parts}
+    return _read(
+        paper_task,
+        paper_task.file(data, "train"),
+        {part: paper_task.file(data, part) for part in paper_task.dev_parts},
+        {part: file for part, file in test.items() if file.exists()},
+    )
+
+
+def _read(task: AnyTask, train: Any, dev: Mapping[str, Any], test: Mapping[str, Any]) -> TaskData:
+    training = task.read(train, labelled=True)
+    task = task.fitted(training)
+    task.check_training(training, train)
+    print(f"{task.name}: {len(training):,} training examples", file=sys.stderr)
+    if labels := task.describe_labels(training):
+        print(f"labels: {labels}", file=sys.stderr)
+    return TaskData(
+        task,
+        training,
+        {part: task.read(source, labelled=True) for part, source in dev.items()},
+        {part: task.read(source, labelled=False) for part, source in test.items()},
+    )
+
+
+def write_test_predictions(data: TaskData, run: Path, device: str) -> None:
+    """Predict the official test parts; write the files that the task's server takes."""
+    if not data.test:
+        return
+    loaded = load_for_task(data.task, run / "model", device)
+    for part, examples in data.test.items():
+        name = data.task.submission_files.get(part, data.task.predictions_file)
+        data.task.write_predictions(examples, loaded.predict(examples), run / "submission" / name)

@@ -1,0 +1,85 @@
+"""`bertie.evaluate`: a model and a file of predictions, against tables in memory and files."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import bertie
+from bertie.api.results import FinetuningResult
+
+ROWS = [{"review": f"the film was {stars}", "stars": stars} for stars in ["good", "bad"] * 8]
+REVIEWS = {"text": "review", "label": "stars"}
+
+
+@pytest.fixture
+def run(model, no_reports) -> FinetuningResult:
+    """A run of fine-tuning, whose dev scores are those of ROWS."""
+    options = {"epochs": 1, "max_seq_length": 32, "device": "cpu"}
+    return bertie.finetune(model, train=ROWS, dev=ROWS, out="run", **REVIEWS, **options)
+
+
+def test_model_and_predictions_have_the_scores_of_finetuning(run):
+    by_model = bertie.evaluate(run.model_directory, pd.DataFrame(ROWS), **REVIEWS)
+    file = run.path / "predictions" / "dev" / "predictions.tsv"
+    by_file = bertie.evaluate(predictions=file, data=ROWS, **REVIEWS)
+    assert by_model.scores == by_file.scores == run.scores
+    assert list(by_model.predictions["dev"]) == list(by_file.predictions["dev"])
+    assert by_model.analyses["dev"].as_json() == by_file.analyses["dev"].as_json()
+    assert repr(by_file) == f"EvaluationResult(scores={by_file.scores!r})"
+
+
+def test_file_has_the_same_scores_as_a_table(run):
+    pd.DataFrame(ROWS).to_csv("dev.csv", index=False)
+    assert bertie.evaluate(run.model_directory, "dev.csv", **REVIEWS).scores == run.scores
+
+
+def test_null_scores_of_squad_v2():
+    answers = [{"text": "Ada", "answer_start": 0}]
+    questions = [
+        {"id": "a", "question": "Who?", "answers": answers},
+        {"id": "b", "question": "When?", "answers": []},
+    ]
+    squad = {"data": [{"paragraphs": [{"context": "Ada wrote it.", "qas": questions}]}]}
+    contents = {"dev": squad, "predictions": {"a": "Ada", "b": "it"}, "odds": {"a": -1, "b": 2}}
+    for name, content in contents.items():
+        Path(f"{name}.json").write_text(json.dumps(content))
+    options = {"task": "squad-v2", "data": "dev.json", "predictions": "predictions.json"}
+    assert bertie.evaluate(**options).scores["dev"]["exact_match"] == 50
+    assert bertie.evaluate(**options, null_scores="odds.json").scores["dev"]["exact_match"] == 100
+    options["task"] = "squad-v1"
+    with pytest.raises(bertie.BertieError):
+        bertie.evaluate(**options, null_scores="odds.json")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"data": ROWS}, bertie.SettingsError, "give either a model directory or a file of predictions"),
+        ({"model": "m", "predictions": "p", "data": ROWS}, bertie.SettingsError, "give either a model dir"),
+        ({"model": "m"}, bertie.SettingsError, "no data: give a table or file with gold labels, or the"),
+        ({"model": "m", "data": "."}, bertie.SettingsError, ".: a folder; give the name of its task, or a"),
+        ({"model": "m", "data": ROWS}, bertie.ModelError, "m: no such model directory"),
+        (
+            {"predictions": "p.tsv", "data": ROWS},
+            bertie.SettingsError,
+            "data: no column 'text'; the columns are",
+        ),
+        (
+            {"predictions": "p.tsv", "data": ".", "task": "mnli"},
+            bertie.SettingsError,
+            "predictions are for one part; give its name as the part: dev_matched, dev_mismatched",
+        ),
+    ],
+)
+def test_wrong_arguments_are_an_error(options, error, message):
+    with pytest.raises(error) as raised:
+        bertie.evaluate(**options)
+    assert str(raised.value).startswith(message)
+
+
+def test_wrong_labels_are_an_error_at_the_row(run):
+    rows = [*ROWS[:2], {"review": "a film", "stars": "fair"}]
+    with pytest.raises(bertie.DataError, match=r"^data, row 3: "):
+        bertie.evaluate(run.model_directory, rows, **REVIEWS)

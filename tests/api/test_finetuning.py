@@ -1,0 +1,242 @@
+"""`bertie.finetune`: every kind of data, labels and settings; errors that name the table and the row."""
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pandas as pd
+import polars as pl
+import pytest
+
+import bertie
+from bertie.api.results import FinetuningResult
+from bertie.training import loop
+from bertie.training.schedules import warmup_then_linear_decay
+
+LABELS = ["good", "bad"] * 8
+TEXTS = [f"the film was {label}" for label in LABELS]
+ROWS = [{"review": text, "stars": label} for text, label in zip(TEXTS, LABELS, strict=True)]
+COLUMNS = {"review": TEXTS, "stars": LABELS}
+REVIEWS: dict[str, Any] = {"text": "review", "label": "stars"}
+FAST: dict[str, Any] = {"epochs": 1, "max_seq_length": 32, "device": "cpu"}
+CLASS_LABELS = datasets.Features(
+    {"review": datasets.Value("string"), "stars": datasets.ClassLabel(names=["bad", "good"])}
+)
+
+
+pytestmark = pytest.mark.usefixtures("no_reports")
+
+
+def weights(run: FinetuningResult) -> bytes:
+    return (run.model_directory / "model.safetensors").read_bytes()
+
+
+def texts(model: Path, labels: list[Any], **options: Any) -> FinetuningResult:
+    """Fine-tune on the texts with these labels."""
+    rows = [{"text": text, "label": label} for text, label in zip(TEXTS, labels, strict=True)]
+    return bertie.finetune(model, train=rows, dev=rows, **options, **FAST)
+
+
+def test_every_kind_of_table_gives_the_same_model(model):
+    pd.DataFrame(COLUMNS).to_csv("reviews.csv", index=False)
+    tables = {
+        "path": "reviews.csv",
+        "list of dicts": ROWS,
+        "dict of columns": COLUMNS,
+        "pandas": pd.DataFrame(COLUMNS),
+        "polars": pl.DataFrame(COLUMNS),
+        "dataset": datasets.Dataset.from_dict(COLUMNS, features=CLASS_LABELS),
+    }
+    runs = {
+        name: bertie.finetune(model, train=table, dev=table, out=name, **REVIEWS, **FAST)
+        for name, table in tables.items()
+    }
+    expected = runs["path"]
+    assert sorted(expected.scores["dev"]) == ["accuracy", "f1_macro"]
+    for name, run in runs.items():
+        assert run.path == Path(name)
+        assert run.scores == expected.scores, name
+        assert weights(run) == weights(expected), name
+        assert list(run.predictions["dev"]) == list(expected.predictions["dev"]), name
+        assert run.load().labels == ("bad", "good")
+
+
+def test_lists_of_labels_are_multilabel(model):
+    labels = [["good"], ["bad", "sad"], []] * 5 + [["sad"]]
+    run = texts(model, labels)
+    assert sorted(run.scores["dev"]) == ["accuracy", "f1_macro", "f1_micro"]
+    classifier = run.load("cpu")
+    assert classifier.is_multilabel
+    assert classifier.labels == ("bad", "good", "sad")
+    joined = texts(model, ["+".join(names) for names in labels], separator="+", out="joined")
+    assert weights(joined) == weights(run)
+
+
+def test_fractional_numbers_are_a_regression(model):
+    run = texts(model, [0.5, 3.25] * 8)
+    assert sorted(run.scores["dev"]) == ["pearson", "spearmanr"]
+    assert isinstance(run.load("cpu").regress("good film"), float)
+
+
+def test_pairs_read_a_second_column(model):
+    rows = [{"a": "the film", "b": f"was {label}", "label": label} for label in LABELS]
+    run = bertie.finetune(model, train=rows, dev=rows, text="a", pair="b", **FAST)
+    assert run.load("cpu").classify("the film", "was good")
+
+
+def test_tags_are_lists_in_rows(model):
+    rows = [{"tokens": ["the", "film", "was", "good"], "tags": ["O", "B-ART", "O", "O"]}] * 8
+    run = bertie.finetune(model, train=rows, dev=rows, kind="tags", columns={"words": "tokens"}, **FAST)
+    assert "f1" in run.scores["dev"]
+    assert run.load("cpu").labels == ("O", "B-ART")
+
+
+def test_choices_are_columns_or_a_list(model):
+    rows = [{"context": "the film was", "a": "good", "b": "bad", "label": i % 2} for i in range(16)]
+    columns = {"endings": ["a", "b"]}
+    run = bertie.finetune(model, train=rows, dev=rows, kind="choices", columns=columns, **FAST)
+    lists = [{**row, "endings": [row["a"], row["b"]]} for row in rows]
+    same = bertie.finetune(model, train=lists, dev=lists, kind="choices", **FAST)
+    assert run.scores == same.scores
+    assert weights(run) == weights(same)
+
+
+def test_questions_have_answers_in_their_context(model):
+    answers = {"text": ["good"], "answer_start": [13]}
+    rows = [
+        {"id": i, "question": "was the film", "context": "the film was good", "answers": answers}
+        for i in range(8)
+    ]
+    options = {**FAST, "max_seq_length": 80}
+    run = bertie.finetune(model, train=rows, dev=rows, kind="questions", **options)
+    assert {"exact_match", "f1"} <= run.scores["dev"].keys()
+    assert run.load("cpu").method == "answer"
+
+
+def with_row_3(**changes: Any) -> list[dict[str, Any]]:
+    return [{**row, **(changes if number == 3 else {})} for number, row in enumerate(ROWS, 1)]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        (
+            {"train": ROWS, "label": "star"},
+            bertie.SettingsError,
+            "train: no column 'star'; did you mean 'sta",
+        ),
+        ({"train": ROWS, "dev": [{"review": "a"}]}, bertie.SettingsError, "dev: no column 'stars'; the col"),
+        ({"train": with_row_3(stars=None)}, bertie.DataError, "train, row 3: no label in the column 'stars'"),
+        (
+            {"train": with_row_3(stars={})},
+            bertie.DataError,
+            "train, row 3: {} in the column 'stars' is not a",
+        ),
+        ({"train": with_row_3(review=7)}, bertie.DataError, "train, row 3: 7 is not text in the column"),
+        ({"train": with_row_3(stars="fair")}, bertie.DataError, "train, row 3: no other example has the lab"),
+        ({"train": ROWS, "dev": with_row_3(stars="fair")}, bertie.DataError, "dev, row 3: "),
+        ({"train": ROWS[:1]}, bertie.DataError, "train, row 1: all examples have the label 'good'"),
+        ({"train": []}, bertie.DataError, "train: empty: no rows"),
+        ({"train": TEXTS}, bertie.DataError, "train: a list is not a table; give a path, a list of dicts"),
+    ],
+)
+def test_wrong_data_are_an_error_at_the_row(model, options, error, message):
+    with pytest.raises(error) as raised:
+        bertie.finetune(model, out="run", **{**REVIEWS, **options}, **FAST)
+    assert str(raised.value).startswith(message)
+    assert not Path("run").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "give either task and data (its folder), or train and dev (your own examples)"),
+        ({"task": "mrpc", "train": ROWS}, "give either task and data (its folder), or train and dev"),
+        ({"task": "mrpc", "data": ".", "dev": ROWS}, "dev goes with train; a task of the paper has its own"),
+        ({"task": "mrpc", "data": ".", "label": "stars"}, "task mrpc has its own file format; kind, text,"),
+        ({"task": "mrcp", "data": "."}, "no task 'mrcp'; did you mean 'mrpc'?"),
+        (
+            {"train": ROWS, "columns": {"text": "review"}},
+            "columns are for tags, questions and choices; texts",
+        ),
+        ({"train": ROWS, "kind": "tag"}, "unknown kind 'tag'; use one of texts, tags, questions, choices"),
+        (
+            {"train": ROWS, "kind": "tags", "columns": {"word": "w"}},
+            "columns: tags have no 'word'; use words",
+        ),
+        ({"train": ROWS, "separator": ""}, "the separator is empty; give the text between two labels"),
+        ({"train": ROWS, "epoch": 3}, "settings: unknown setting 'epoch'; did you mean 'epochs'?"),
+        ({"train": ROWS, "settings": {"optimizer.rate": 1}}, "settings: unknown setting 'optimizer.rate'; "),
+        ({"train": ROWS, "epochs": 0}, "settings: epochs = 0: input should be greater than 0"),
+        ({"train": ROWS, "resume": True}, "resume needs the directory of the run; give it as out"),
+        (
+            {"train": ROWS, **REVIEWS, "resume": True, "out": "new"},
+            "new: no run to resume here; start one without",
+        ),
+    ],
+)
+def test_wrong_arguments_are_a_settings_error(model, options, message):
+    with pytest.raises(bertie.SettingsError) as raised:
+        bertie.finetune(model, **{"device": "cpu", **options})
+    assert str(raised.value).startswith(message)
+    assert list(Path().iterdir()) == []
+
+
+def test_settings_may_be_dotted_nested_or_keywords(model):
+    ways: list[dict[str, Any]] = [
+        {"settings": {"optimizer.learning_rate": 1e-3, "batch_size": 8}},
+        {"settings": {"optimizer": {"learning_rate": 1e-3}}, "batch_size": 8},
+        {"optimizer": {"learning_rate": 1e-3}, "batch_size": 8},
+        {"settings": {"optimizer.learning_rate": 1, "batch_size": 8}, "optimizer": {"learning_rate": 1e-3}},
+    ]
+    runs = [bertie.finetune(model, train=ROWS, **REVIEWS, **FAST, **way) for way in ways]
+    first, *others = [(run.path / "settings.toml").read_text() for run in runs]
+    assert "learning_rate = 0.001" in first
+    assert "batch_size = 8" in first
+    assert others == [first] * 3
+
+
+def test_without_dev_the_last_epoch_is_kept(model, capsys):
+    run = bertie.finetune(model, train=ROWS, **REVIEWS, **FAST)
+    assert (run.scores, run.predictions) == ({}, {})
+    assert "no dev examples: the model of the last epoch is kept" in capsys.readouterr().err
+    assert run.load("cpu").classify("a good film")
+
+
+def test_out_defaults_to_a_free_directory(model):
+    paths = [bertie.finetune(model, train=ROWS, **REVIEWS, **FAST).path for _ in range(2)]
+    assert paths == [Path("finetuned"), Path("finetuned-2")]
+    with pytest.raises(bertie.SettingsError, match="finetuned: already holds a run; pass --resume"):
+        bertie.finetune(model, train=ROWS, out="finetuned", **REVIEWS, **FAST)
+
+
+def test_finetuning_runs_in_another_thread(model):
+    runs = []
+    thread = threading.Thread(
+        target=lambda: runs.append(bertie.finetune(model, train=ROWS, **REVIEWS, **FAST))
+    )
+    thread.start()
+    thread.join()
+    assert len(runs) == 1
+
+
+def test_interrupted_run_is_saved_and_resumes(model, monkeypatch):
+    options: dict[str, Any] = {"train": ROWS, "dev": ROWS, **REVIEWS, **FAST, "batch_size": 8}
+    expected = bertie.finetune(model, out="whole", **options)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "warmup_then_linear_decay", interrupt)
+        with pytest.raises(bertie.Stopped, match="saved in run; call again with out='run' and resume=True"):
+            bertie.finetune(model, out="run", **options)
+    assert not Path("run/model").exists()
+    resumed = bertie.finetune(model, out="run", resume=True, **options)
+    assert resumed.scores == expected.scores
+    assert weights(resumed) == weights(expected)
+
+
+def interrupt(*arguments: Any) -> float:
+    """Press Ctrl-C in the middle of a step."""
+    os.kill(os.getpid(), signal.SIGINT)
+    return warmup_then_linear_decay(*arguments)
