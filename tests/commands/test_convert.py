@@ -1,4 +1,4 @@
-"""`bertie convert`: from any layout to any other, whole or not at all."""
+"""`bertie convert`: from any layout to any other, without overwriting or leaving partial output."""
 
 import shutil
 
@@ -15,32 +15,32 @@ from bertie.model.heads import MaskedLMModel
 KINDS = ["pre-training", "classifier", "squad-v1", "encoder"]
 
 
-def assert_same_model(one, other):
-    (model, described), (again, redescribed) = one, other
-    assert redescribed.architecture == described.architecture
-    assert redescribed.config == described.config
-    assert redescribed.labels == described.labels
-    assert redescribed.tokenizer.fingerprint == described.tokenizer.fingerprint
-    weights = named_weights(again)
-    for name, weight in named_weights(model).items():
+def assert_same_model(first, second):
+    (first_model, first_metadata), (second_model, second_metadata) = first, second
+    assert second_metadata.architecture == first_metadata.architecture
+    assert second_metadata.config == first_metadata.config
+    assert second_metadata.labels == first_metadata.labels
+    assert second_metadata.tokenizer.fingerprint == first_metadata.tokenizer.fingerprint
+    weights = named_weights(second_model)
+    for name, weight in named_weights(first_model).items():
         assert torch.equal(weights[name], weight), name
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("layout", ["bertie", "huggingface", "tensorflow"])
-def test_there_and_back(tmp_path, capsys, kind, layout):
+def test_conversion_can_be_reversed(tmp_path, capsys, kind, layout):
     source = save_small(tmp_path, kind)
-    status, out, err = run(capsys, "convert", source, tmp_path / "there", "--to", layout)
+    status, out, err = run(capsys, "convert", source, tmp_path / "converted", "--to", layout)
     assert (status, err) == (0, "")
-    assert out == f"{tmp_path / 'there'}: {load_any(source)[1].architecture}, uncased\n"
-    assert_same_model(load_any(source), load_any(tmp_path / "there"))
-    status, _, _ = run(capsys, "convert", tmp_path / "there", tmp_path / "back", "--to", "bertie")
+    assert out == f"{tmp_path / 'converted'}: {load_any(source)[1].architecture}, uncased\n"
+    assert_same_model(load_any(source), load_any(tmp_path / "converted"))
+    status, _, _ = run(capsys, "convert", tmp_path / "converted", tmp_path / "back", "--to", "bertie")
     assert status == 0
     bertie.load(tmp_path / "back")
     assert_same_model(load_any(source), load_any(tmp_path / "back"))
 
 
-def test_a_pickle_needs_to_be_allowed(tmp_path, capsys):
+def test_pickle_needs_allow_pickle(tmp_path, capsys):
     source = save_small(tmp_path, "masked LM")
     model = MaskedLMModel(CONFIG)
     torch.save(named_weights(model), source / "pytorch_model.bin")
@@ -64,17 +64,17 @@ def test_a_pickle_needs_to_be_allowed(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("layout", ["bertie", "sentence-transformers", "tensorflow"])
-def test_nothing_is_overwritten(tmp_path, capsys, layout):
+def test_existing_directory_is_not_overwritten(tmp_path, capsys, layout):
     source = save_small(tmp_path, "encoder")
     before = {file.name: file.read_bytes() for file in source.iterdir()}
     status, _, err = run(capsys, "convert", source, source, "--to", layout)
     assert status == 2
-    assert "already there; name another directory, or remove it" in err
+    assert "already exists; name another directory, or remove it" in err
     assert {file.name: file.read_bytes() for file in source.iterdir()} == before
 
 
 @pytest.mark.parametrize("layout", ["bertie", "sentence-transformers", "tensorflow"])
-def test_a_model_that_cannot_be_read_leaves_nothing(tmp_path, capsys, layout):
+def test_damaged_model_leaves_no_output(tmp_path, capsys, layout):
     source = save_small(tmp_path / "models", "encoder")
     weights = source / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
@@ -86,17 +86,17 @@ def test_a_model_that_cannot_be_read_leaves_nothing(tmp_path, capsys, layout):
 
 
 @pytest.mark.parametrize("layout", ["bertie", "sentence-transformers", "tensorflow"])
-def test_who_knows_the_casing_says_it(tmp_path, capsys, layout):
+def test_casing_can_be_set(tmp_path, capsys, layout):
     source = save_small(tmp_path, "encoder")
-    for asked, expected in (((), "uncased"), (("--cased",), "cased"), (("--uncased",), "uncased")):
-        out = tmp_path / " ".join(["out", *asked])
-        _, printed, _ = run(capsys, "convert", source, out, "--to", layout, *asked)
+    for options, expected in (((), "uncased"), (("--cased",), "cased"), (("--uncased",), "uncased")):
+        out = tmp_path / " ".join(["out", *options])
+        _, printed, _ = run(capsys, "convert", source, out, "--to", layout, *options)
         assert printed == f"{out}: BertModel, {expected}\n"
         assert load_any(out)[1].tokenizer.lowercase is (expected == "uncased")
         source = out
 
 
-def test_the_real_checkpoint_of_tensorflow(shared_data, tmp_path, capsys):
+def test_real_tensorflow_checkpoint(shared_data, tmp_path, capsys):
     source = tmp_path / "uncased_tiny"
     shutil.copytree(shared_data / "checkpoints" / "keras_bert_tf1_tiny", source)
     status, _, err = run(capsys, "convert", source, tmp_path / "out", "--to", "huggingface")

@@ -1,4 +1,4 @@
-"""`bertie evaluate`, as a user types it: what goes to standard output, and what is refused."""
+"""`bertie evaluate` from the command line: its scores on stdout, and its errors."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ from bertie.commands.main import main
 
 @pytest.fixture
 def evaluate(tmp_path, monkeypatch, capsys):
-    """Run the command in an empty folder: its exit status, and what it printed."""
+    """Run the command in an empty folder; return its exit status, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments):
@@ -34,34 +34,36 @@ def squad(questions):
     return json.dumps({"data": [{"paragraphs": [{"context": "Ada wrote it in London.", "qas": questions}]}]})
 
 
-def test_squad_with_null_scores(evaluate, tmp_path):
+def test_null_scores_of_squad_v2(evaluate, tmp_path):
     (tmp_path / "dev.json").write_text(squad(QUESTIONS))
     (tmp_path / "predictions.json").write_text('{"a": "the Ada!", "b": "in London", "c": "it"}')
     (tmp_path / "null_odds.json").write_text('{"a": -3, "b": 1.5, "c": 2}')
     files = ["--data", "dev.json", "--predictions", "predictions.json"]
     code, out, err = evaluate("--task", "squad-v2", *files, "--json")
-    found = json.loads(out)
+    scores = json.loads(out)
     assert (code, err) == (0, "")
-    assert (found["exact_match"], found["f1"]) == (100 / 3, 100 * (1 + 2 / 3) / 3)
-    found = json.loads(evaluate("--task", "squad-v2", *files, "--null-scores", "null_odds.json", "--json")[1])
-    assert found["exact_match"] == found["f1"] == 200 / 3  # the answers to b and c are above the threshold
-    assert found["best_f1_thresh"] == 1.5
+    assert (scores["exact_match"], scores["f1"]) == (100 / 3, 100 * (1 + 2 / 3) / 3)
+    scores = json.loads(
+        evaluate("--task", "squad-v2", *files, "--null-scores", "null_odds.json", "--json")[1]
+    )
+    assert scores["exact_match"] == scores["f1"] == 200 / 3  # the answers to b and c are above the threshold
+    assert scores["best_f1_thresh"] == 1.5
     code, out, err = evaluate("--task", "squad-v2", *files)
     assert "total 3  " in out
 
     (tmp_path / "dev.json").write_text(squad(QUESTIONS[:2]))
     code, out, err = evaluate("--task", "squad-v1", *files, "--null-scores", "null_odds.json")
     assert (code, out) == (2, "")
-    assert "--null-scores is for questions that may have no answer" in err
+    assert "null scores are for questions that may have no answer" in err
 
 
-def test_a_folder_of_predictions_is_refused(evaluate, tmp_path):
+def test_predictions_in_a_folder_are_an_error(evaluate, tmp_path):
     (tmp_path / "dev.json").write_text(squad(QUESTIONS[:2]))
     code, out, err = evaluate("--task", "squad-v1", "--data", "dev.json", "--predictions", ".")
-    assert (code, out, err) == (2, "", "bertie: .: a folder, where a file is wanted\n")
+    assert (code, out, err) == (2, "", "bertie: .: is a directory; expected a file\n")
 
 
-def test_entities_by_the_names_of_conlleval(evaluate, tmp_path):
+def test_entity_scores_have_the_names_of_conlleval(evaluate, tmp_path):
     (tmp_path / "gold.txt").write_bytes(
         b"-DOCSTART- -X- O\r\n\r\nAda NNP I-PER\r\nsaw VBD O\r\n\r\nParis NNP I-LOC"
     )
@@ -70,33 +72,35 @@ def test_entities_by_the_names_of_conlleval(evaluate, tmp_path):
         "--task", "ner", "--data", "gold.txt", "--predictions", "predicted.tsv", "--json"
     )
     assert (code, err) == (0, "")
-    found = json.loads(out)
-    assert found["precision"] == found["accuracy"] == pytest.approx(200 / 3)
-    assert (found["recall"], found["FB1"]) == (100, pytest.approx(80))
+    scores = json.loads(out)
+    assert scores["precision"] == scores["accuracy"] == pytest.approx(200 / 3)
+    assert (scores["recall"], scores["FB1"]) == (100, pytest.approx(80))
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--data", ".", "--model", "m"], "--data .: a folder; name its task with --task, or give your own"),
-        (["--data", "."], "give either --model DIR or --predictions FILE"),
+        (["--data", ".", "--model", "m"], ".: a folder; give the name of its task, or a file of your own"),
+        (["--data", "."], "give either a model directory or a file of predictions"),
         (["--data", ".", "--task", "squad", "--model", "m"], "did you mean 'squad-v2' or 'squad-v1'? there"),
         (["--data", ".", "--task", "conll", "--model", "m"], "no task 'conll'; there are: cola, sst-2,"),
         (["--data", ".", "--task", "SST2", "--model", "m"], "did you mean 'sst-2'? there are: cola,"),
     ],
 )
-def test_what_is_refused(evaluate, arguments, message):
+def test_wrong_arguments_are_one_line_with_status_2(evaluate, arguments, message):
     code, out, err = evaluate(*arguments)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert message in err
 
 
-def test_no_sequence_is_longer_than_the_model(evaluate, tmp_path):
+def test_max_seq_length_is_limited_by_the_positions(evaluate, tmp_path):
     save_small(tmp_path, "classifier")
     longest = CONFIG.max_position_embeddings
     (tmp_path / "dev.csv").write_text("text,label\n" + "a " * 2 * longest + f",{LABELS[0]}\n")
     arguments = ["--data", "dev.csv", "--model", "classifier", "--json", "--max-seq-length"]
-    assert evaluate(*arguments, longest) == evaluate(*arguments[:-1])  # its directory does not say it
+    assert evaluate(*arguments, longest) == evaluate(*arguments[:-1])  # the directory does not record it
     code, _, err = evaluate(*arguments, longest + 1)
     assert code == 2
-    assert f"max_seq_length {longest + 1} is longer than the model's positions: {longest} at most" in err
+    assert (
+        f"max_seq_length {longest + 1} exceeds the model's {longest} positions; use {longest} or less" in err
+    )

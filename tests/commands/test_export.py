@@ -1,10 +1,10 @@
-"""`bertie export`: a directory that answers without torch."""
+"""`bertie export`: measure an exported model, evaluate it and predict with it."""
 
 from tests.commands.test_main import run
 from tests.inference.small_models import save_small
 
 
-def test_export_measures_and_predicts(tmp_path, capsys):
+def test_exported_model_is_measured_and_predicts(tmp_path, capsys):
     source = save_small(tmp_path, "classifier")
     dev = tmp_path / "dev.tsv"
     dev.write_text("sentence\tgold\nthe cat sat\tgood\nparis\tbad\na mat\tfair\n")
@@ -13,7 +13,7 @@ def test_export_measures_and_predicts(tmp_path, capsys):
     status, printed, err = run(capsys, "export", source, "--onnx", out, "--int8", "--dev", dev, *columns)
     assert (status, err) == (0, "")
     rows = [line.split() for line in printed.splitlines()]
-    assert rows[0][:5] == ["dev.tsv", "answers", "equal", "to", "float32's"]
+    assert rows[0][:4] == ["dev.tsv", "agreement", "with", "float32"]
     assert ["dev.tsv", "accuracy"] in [row[:2] for row in rows]
     assert sorted(file.name for file in out.iterdir()) == [
         "README.md",
@@ -28,4 +28,4 @@ def test_export_measures_and_predicts(tmp_path, capsys):
     status, _, err = run(capsys, "predict", out, "--text", "the cat sat")
     assert (status, err) == (0, "")
     status, _, err = run(capsys, "export", source, "--onnx", out)
-    assert (status, err) == (2, f"bertie: {out}: already there; name another directory, or remove it\n")
+    assert (status, err) == (2, f"bertie: {out}: already exists; choose another directory, or remove it\n")

@@ -1,4 +1,4 @@
-"""`bertie finetune`, `search`, `evaluate` and `submission`, as a user types them."""
+"""`bertie finetune`, `search`, `evaluate` and `submission` from the command line."""
 
 import csv
 import json
@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from bertie.api.task_data import custom_task
 from bertie.commands.main import main
-from bertie.commands.task_options import custom_task
 from bertie.model.config import BertConfig
 from bertie.model.formats.directory import ModelMetadata
 from bertie.model.formats.weights import save_model
@@ -29,7 +29,7 @@ GOOD, BAD = ("good", "fine", "great"), ("bad", "poor", "awful")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """A tiny model, and reviews whose label is in the words."""
+    """A folder with a tiny model, and with reviews that a single word of the text classifies."""
     folder = tmp_path_factory.mktemp("finetune")
     letters = "abcdefghijklmnopqrstuvwxyz0123456789"
     words = ["film", "the", "was", *GOOD, *BAD, *letters, *(f"##{letter}" for letter in letters)]
@@ -45,19 +45,19 @@ def folder(tmp_path_factory) -> Path:
     torch.manual_seed(0)
     metadata = ModelMetadata(config, PreTrainingModel.architecture, (), tokenizer)
     save_model(folder / "model", PreTrainingModel(config), metadata, "card")
-    chance = np.random.default_rng(0)
+    random = np.random.default_rng(0)
     for name, count in (("train", 120), ("dev", 40)):
         with (folder / f"{name}.csv").open("w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(["review", "stars"])
             for _ in range(count):
-                stars = int(chance.integers(2))
-                writer.writerow([f"the film was {chance.choice((BAD, GOOD)[stars])}, a film", stars])
+                stars = int(random.integers(2))
+                writer.writerow([f"the film was {random.choice((BAD, GOOD)[stars])}, a film", stars])
     return folder
 
 
-class Done(NamedTuple):
-    """How a command ended."""
+class Completed(NamedTuple):
+    """The result of a command."""
 
     returncode: int
     stdout: str
@@ -65,26 +65,37 @@ class Done(NamedTuple):
 
 
 @pytest.fixture
-def bertie(monkeypatch, capsys) -> Callable[..., Done]:
-    """Run a command in a folder, in this process: starting a new one takes seconds."""
+def bertie(monkeypatch, capsys) -> Callable[..., Completed]:
+    """Return a function that runs a command in a folder, within this process."""
 
-    def run(folder: Path, *arguments: str) -> Done:
+    def run(folder: Path, *arguments: str) -> Completed:
         monkeypatch.chdir(folder)
         monkeypatch.setattr(sys, "argv", ["bertie", *arguments])
         capsys.readouterr()
         with pytest.raises(SystemExit) as exit_status:
             main()
-        return Done(exit_status.value.code or 0, *capsys.readouterr())
+        return Completed(exit_status.value.code or 0, *capsys.readouterr())
 
     return run
 
 
-OWN = ["--train", "train.csv", "--dev", "dev.csv", "--text", "review", "--label", "stars", "--model", "model"]
+CUSTOM = [
+    "--train",
+    "train.csv",
+    "--dev",
+    "dev.csv",
+    "--text",
+    "review",
+    "--label",
+    "stars",
+    "--model",
+    "model",
+]
 FAST = ["--set", "optimizer.learning_rate=3e-3", "--set", "epochs=12"]
 
 
-def test_ones_own_file(bertie, folder):
-    done = bertie(folder, "finetune", *OWN, "--out", "run", *FAST, "--json")
+def test_finetune_and_evaluate_custom_data(bertie, folder):
+    done = bertie(folder, "finetune", *CUSTOM, "--out", "run", *FAST, "--json")
     assert done.returncode == 0, done.stderr
     scores = json.loads(done.stdout)
     assert scores["dev"]["accuracy"] > 90
@@ -97,109 +108,131 @@ def test_ones_own_file(bertie, folder):
     file = "run/predictions/dev/predictions.tsv"
     again = bertie(folder, "evaluate", "--predictions", file, "--data", "dev.csv", *columns, "--json")
     assert json.loads(again.stdout)["accuracy"] == scores["dev"]["accuracy"], again.stderr
-    refused = bertie(folder, "finetune", *OWN, "--out", "run", *FAST)
-    assert refused.returncode == 2
-    assert "already holds a run" in refused.stderr
+    failed = bertie(folder, "finetune", *CUSTOM, "--out", "run", *FAST)
+    assert failed.returncode == 2
+    assert "already holds a run" in failed.stderr
 
 
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ("review,stars\nfine,1\n,0\nbad,1\nbad,0\n", "train.csv: line 3"),
+        ("review,stars\nfine,1\n,0\nbad,1\nbad,0\n", "train.csv, line 3"),
         ("review,rating\nfine,1\n", "no column 'stars'"),
         ("review,stars\nfine,1\nbad,1\n", "all examples have"),
         ("review,stars\nfine,1\nbad,0\nbad,0\n", "no other example has the label '1'"),
     ],
 )
-def test_bad_input_is_one_line(bertie, folder, tmp_path, rows, message):
+def test_bad_training_data_are_one_line_with_status_2(bertie, folder, tmp_path, rows, message):
     shutil.copytree(folder / "model", tmp_path / "model")
     shutil.copy(folder / "dev.csv", tmp_path)
     (tmp_path / "train.csv").write_text(rows)
-    refused = bertie(tmp_path, "finetune", *OWN, "--out", "run")
-    assert refused.returncode == 2
-    assert message in refused.stderr
-    assert refused.stderr.count("\n") == 1
+    failed = bertie(tmp_path, "finetune", *CUSTOM, "--out", "run")
+    assert failed.returncode == 2
+    assert message in failed.stderr
+    assert failed.stderr.count("\n") == 1
     assert not (tmp_path / "run").exists()
 
 
-def test_one_file_is_not_learnt_from_and_judged_by(bertie, folder):
+def test_data_must_be_a_folder(bertie, folder):
     arguments = ["--task", "mrpc", "--data", "train.csv", "--model", "model", "--out", "run"]
-    refused = bertie(folder, "finetune", *arguments)
-    assert refused.returncode == 2
-    assert (
-        refused.stderr == "bertie: --data train.csv: not a folder; give that of the task's official files\n"
-    )
+    failed = bertie(folder, "finetune", *arguments)
+    assert failed.returncode == 2
+    message = "train.csv: not a folder; give the folder of the official files of mrpc"
+    assert failed.stderr == f"bertie: {message}\n"
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--train", "train.csv", "--column", "text=review"], "--column is for the other kinds; texts have"),
-        (["--train", "train.csv", "--separator", ""], "--separator is empty"),
-        (["--task", "mrpc", "--data", ".", "--dev", "dev.csv"], "--dev goes with --train"),
-        (["--task", "mrpc", "--data", ".", "--label", "gold"], "--task mrpc knows its own files; --kind,"),
-        (["--task", "ner", "--data", ".", "--kind", "tags"], "--task ner knows its own files; --kind,"),
+        (
+            ["--train", "train.csv", "--column", "text=review"],
+            "columns are for tags, questions and choices; texts have",
+        ),
+        (
+            ["--train", "train.csv", "--separator", ""],
+            "the separator is empty; give the text between two labels",
+        ),
+        (["--train", "train.csv", "--column", "text"], "--column text: expected NAME=COLUMN"),
+        (["--train", "train.csv", "--task", "mrpc"], "give either task and data (its folder), or train and"),
+        (["--data", "."], "give either task and data (its folder), or train and dev"),
+        (
+            ["--task", "mrpc", "--data", ".", "--dev", "dev.csv"],
+            "dev goes with train; a task of the paper has",
+        ),
+        (
+            ["--task", "mrpc", "--data", ".", "--label", "gold"],
+            "task mrpc has its own file format; kind, text,",
+        ),
+        (["--task", "ner", "--data", ".", "--kind", "tags"], "task ner has its own file format; kind, text,"),
     ],
 )
-def test_an_option_that_would_do_nothing_is_refused(bertie, folder, arguments, message):
-    refused = bertie(folder, "finetune", *arguments, "--model", "model", "--out", "run")
-    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
-    assert message in refused.stderr
+def test_contradicting_options_are_an_error(bertie, folder, arguments, message):
+    failed = bertie(folder, "finetune", *arguments, "--model", "model", "--out", "run")
+    assert (failed.returncode, failed.stderr.count("\n")) == (2, 1)
+    assert message in failed.stderr
 
 
-def test_the_label_of_choices_is_named_in_either_way():
-    assert custom_task("choices", "text", None, "gold", None, None) == CustomMultipleChoice(label="gold")
-    assert custom_task("choices", "text", None, "gold", None, ["label=right"]) == CustomMultipleChoice(
-        label="right"
-    )
+def test_label_of_choices_is_an_option_or_a_column():
+    assert custom_task("choices", label="gold") == CustomMultipleChoice(label="gold")
+    columns = {"label": "right"}
+    assert custom_task("choices", label="gold", columns=columns) == CustomMultipleChoice(label="right")
 
 
-def test_an_unknown_label_in_dev_is_named(bertie, folder, tmp_path):
+def test_finetune_without_dev_keeps_the_last_epoch(bertie, folder, tmp_path):
+    out = str(tmp_path / "run")
+    done = bertie(folder, "finetune", *CUSTOM[:2], *CUSTOM[4:], "--out", out, "--set", "epochs=1")
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'run' / 'model'}\n")
+    assert "\nno dev examples: the model of the last epoch is kept, without scores\n" in done.stderr
+
+
+def test_unknown_label_in_dev_is_reported_with_its_line(bertie, folder, tmp_path):
     for name in ("model", "train.csv"):
         (tmp_path / name).symlink_to(folder / name)
     (tmp_path / "dev.csv").write_text("review,stars\nfine,1\nfine,7\n")
-    refused = bertie(tmp_path, "finetune", *OWN, "--out", "run")
-    assert refused.returncode == 2
-    assert "dev.csv: line 3" in refused.stderr
-    assert "'7'" in refused.stderr
+    failed = bertie(tmp_path, "finetune", *CUSTOM, "--out", "run")
+    assert failed.returncode == 2
+    assert "dev.csv, line 3" in failed.stderr
+    assert "'7'" in failed.stderr
 
 
-def test_a_search_repeats_nothing_and_keeps_the_best(bertie, folder):
+def test_search_resumes_and_keeps_the_best_model(bertie, folder):
     grid = ["--set", "batch_sizes=[32]", "--set", "learning_rates=[3e-3,1e-6]", "--set", "epochs=[2]"]
-    arguments = ["search", *OWN, "--out", "search", *grid, "--set", "restarts=2", "--json"]
+    arguments = ["search", *CUSTOM, "--out", "search", *grid, "--set", "restarts=2", "--json"]
     done = bertie(folder, *arguments)
     assert done.returncode == 0, done.stderr
-    cells = json.loads(done.stdout)
-    assert [len(cell["scores"]) for cell in cells] == [2, 2]
-    assert max(cells, key=lambda cell: cell["mean"])["chosen"]
-    assert cells[0]["std"] == pytest.approx(np.std(cells[0]["scores"], ddof=1))
-    kept = [path.parent.name for path in (folder / "search/cells").glob("*/model")]
-    assert all("rate0.003" in name for name in kept) == cells[0]["chosen"]
+    trials = json.loads(done.stdout)
+    assert [len(trial["scores"]) for trial in trials] == [2, 2]
+    assert max(trials, key=lambda trial: trial["mean"])["chosen"]
+    assert trials[0]["std"] == pytest.approx(np.std(trials[0]["scores"], ddof=1))
+    kept = [path.parent.name for path in (folder / "search/trials").glob("*/model")]
+    assert all("rate0.003" in name for name in kept) == trials[0]["chosen"]
     assert len(kept) == 2
-    lost = folder / "search/cells/batch32-rate1e-06-epochs2-seed1"
-    before = {path: path.stat().st_mtime_ns for path in (folder / "search/cells").glob("*/metrics.jsonl")}
+    lost = folder / "search/trials/batch32-rate1e-06-epochs2-seed1"
+    before = {path: path.stat().st_mtime_ns for path in (folder / "search/trials").glob("*/metrics.jsonl")}
     shutil.rmtree(lost)
     again = bertie(folder, *arguments)
-    assert json.loads(again.stdout) == cells, again.stderr
+    assert json.loads(again.stdout) == trials, again.stderr
     for path, time in before.items():
         assert (path.stat().st_mtime_ns == time) == (path.parent != lost)
-    unjudged = bertie(folder, "search", *OWN[:2], *OWN[4:], "--out", "unjudged")
-    assert unjudged.stderr.endswith("\nbertie: a search chooses by dev: give --dev FILE\n")
-    assert "is kept" not in unjudged.stderr
+    without_dev = bertie(folder, "search", *CUSTOM[:2], *CUSTOM[4:], "--out", "without_dev")
+    assert without_dev.stderr.endswith(
+        "\nbertie: a search chooses the best model on dev examples; give some as dev\n"
+    )
+    assert "is kept" not in without_dev.stderr
     other = bertie(folder, *arguments, "--set", "finetuning.max_seq_length=64")
     assert other.returncode == 2
     assert "finetuning.max_seq_length was 128 when" in other.stderr
-    # Another grid, whose best run has lost its model to the other's; rounding and the like may be another.
-    first, second = (cell["scores"][0] for cell in cells)
+    # The best run of the smaller grid has lost its model; settings that only affect rounding may change.
+    first, second = (trial["scores"][0] for trial in trials)
     narrowed = ["--set", f"learning_rates=[{'1e-6,1e-6' if first > second else '3e-3,3e-3'}]"]
     again = bertie(folder, *arguments, *narrowed, "--set", "finetuning.micro_batch_tokens=999")
-    (cell,) = json.loads(again.stdout)
-    assert cell["scores"] == cells[first > second]["scores"], again.stderr
+    (trial,) = json.loads(again.stdout)
+    assert trial["scores"] == trials[first > second]["scores"], again.stderr
     assert (folder / "search/model/model.safetensors").exists()
 
 
-def test_a_search_from_another_model_is_another_search(bertie, folder, tmp_path):
-    arguments = ["search", *OWN[:-1], str(tmp_path / "other"), "--out", str(tmp_path / "search")]
+def test_search_does_not_resume_with_another_model(bertie, folder, tmp_path):
+    arguments = ["search", *CUSTOM[:-1], str(tmp_path / "other"), "--out", str(tmp_path / "search")]
     arguments += ["--set", "batch_sizes=[64]", "--set", "learning_rates=[1e-3]", "--set", "epochs=[1]"]
     shutil.copytree(folder / "model", tmp_path / "other")
     done = bertie(folder, *arguments)
@@ -208,17 +241,17 @@ def test_a_search_from_another_model_is_another_search(bertie, folder, tmp_path)
     save_file({name: weight + 1 for name, weight in weights.items()}, tmp_path / "other/model.safetensors")
     done = bertie(folder, *arguments)
     assert done.returncode == 2
-    assert "search: this run began with another model to start from; give" in done.stderr
+    assert "search: this run started with a different initial model; pass" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("key", "axis"), [("seed", "restarts"), ("optimizer.learning_rate", "learning_rates")]
 )
-def test_what_the_grid_sets_is_not_set_beside_it(bertie, folder, key, axis):
-    done = bertie(folder, "search", *OWN, "--out", "unused", "--set", f"finetuning.{key}=1")
+def test_setting_of_the_grid_cannot_be_set_for_all_trials(bertie, folder, key, axis):
+    done = bertie(folder, "search", *CUSTOM, "--out", "unused", "--set", f"finetuning.{key}=1")
     assert (done.returncode, done.stderr) == (
         2,
-        f"bertie: finetuning.{key} is the grid's to set: give {axis}\n",
+        f"bertie: finetuning.{key} is varied by the grid; set {axis} instead\n",
     )
 
 
@@ -226,9 +259,9 @@ SLOW = pytest.param("squad-v2", marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize("name", ["mrpc", "sts-b", "mnli", "swag", "squad-v1", SLOW, "ner"])
-def test_a_task_of_the_paper(bertie, folder, shared_data, name):
-    places = {"swag": "swag-layout", "squad-v1": "squad", "squad-v2": "squad", "ner": "ner/wnut17"}
-    data = str(shared_data / places.get(name, "glue"))
+def test_finetune_and_evaluate_a_task_of_the_paper(bertie, folder, shared_data, name):
+    folders = {"swag": "swag-layout", "squad-v1": "squad", "squad-v2": "squad", "ner": "ner/wnut17"}
+    data = str(shared_data / folders.get(name, "glue"))
     few = ["--set", "max_training_examples=32", "--set", "epochs=1"]
     done = bertie(
         folder, "finetune", "--task", name, "--data", data, "--model", "model", "--out", name, *few, "--json"
@@ -244,13 +277,13 @@ def test_a_task_of_the_paper(bertie, folder, shared_data, name):
         ["--predictions", f"{name}/predictions/{part}/{task.predictions_file}"],
     ):
         again = bertie(folder, "evaluate", "--task", name, "--data", data, "--part", part, *source, "--json")
-        found = json.loads(again.stdout)
-        assert found[task.main_metric] == pytest.approx(scores[part][task.main_metric], abs=1e-9), (
+        evaluated = json.loads(again.stdout)
+        assert evaluated[task.main_metric] == pytest.approx(scores[part][task.main_metric], abs=1e-9), (
             again.stderr
         )
 
 
-def test_a_submission_wants_all_tasks(bertie, folder, shared_data):
+def test_submission_requires_all_tasks(bertie, folder, shared_data):
     few = ["--set", "max_training_examples=32", "--set", "epochs=1"]
     data = str(shared_data / "glue")
     done = bertie(
@@ -260,34 +293,32 @@ def test_a_submission_wants_all_tasks(bertie, folder, shared_data):
     lines = (folder / "rte/submission/RTE.tsv").read_text().splitlines()
     assert lines[0] == "index\tprediction"
     assert len(lines) == 3001
-    refused = bertie(folder, "submission", "rte", "--out", "glue.zip")
-    assert refused.returncode == 2
-    assert "CoLA.tsv" in refused.stderr
+    failed = bertie(folder, "submission", "rte", "--out", "glue.zip")
+    assert failed.returncode == 2
+    assert "CoLA.tsv" in failed.stderr
 
 
-def test_what_is_no_submission_and_what_is_one_twice(bertie, tmp_path):
+def test_submission_rejects_other_tasks_and_duplicates(bertie, tmp_path):
     for file in ("swag/submission/predictions.csv", "ner/submission/predictions.tsv", "a/submission/RTE.tsv"):
         (tmp_path / file).parent.mkdir(parents=True)
         (tmp_path / file).write_text("")
     for run in ("swag", "ner"):
-        refused = bertie(tmp_path, "submission", run, "--out", "glue.zip")
-        assert refused.stderr.startswith(
-            f"bertie: {run}: no predictions for GLUE's server; this run is of another"
+        failed = bertie(tmp_path, "submission", run, "--out", "glue.zip")
+        assert failed.stderr.startswith(
+            f"bertie: {run}: no predictions for the GLUE server; fine-tune on a GLUE task"
         )
     shutil.copytree(tmp_path / "a", tmp_path / "b")
-    refused = bertie(tmp_path, "submission", "a", "b", "--out", "glue.zip")
-    assert (refused.returncode, refused.stderr) == (
+    failed = bertie(tmp_path, "submission", "a", "b", "--out", "glue.zip")
+    assert (failed.returncode, failed.stderr) == (
         2,
-        "bertie: b: RTE.tsv is in a too; name one of them\n",
+        "bertie: RTE.tsv is in both a and b; give only one of them\n",
     )
 
 
-@pytest.mark.parametrize("verb", ["finetune", "search"])
-def test_a_wrong_setting_and_a_missing_model_are_told_before_the_data_are_read(
-    folder, tmp_path, bertie, verb
-):
-    absent = [verb, "--train", "absent.csv", "--dev", "absent.csv", "--label", "stars", "--out", "run"]
-    prefix = "finetuning." if verb == "search" else ""
+@pytest.mark.parametrize("command", ["finetune", "search"])
+def test_setting_and_model_are_checked_before_reading_data(folder, tmp_path, bertie, command):
+    absent = [command, "--train", "absent.csv", "--dev", "absent.csv", "--label", "stars", "--out", "run"]
+    prefix = "finetuning." if command == "search" else ""
     done = bertie(tmp_path, *absent, "--model", f"{folder / 'model'}", "--set", f"{prefix}epocs=2")
     assert (done.returncode, "did you mean 'epochs'" in done.stderr) == (2, True), done.stderr
     done = bertie(tmp_path, *absent, "--model", "no-model")

@@ -1,4 +1,4 @@
-"""`bertie inspect`: what a model is, and what in it does not fit together."""
+"""`bertie inspect`: facts about a model, and checks that its files fit together."""
 
 import json
 import re
@@ -34,7 +34,7 @@ def change(path, edit):
     save_file(weights, path / "model.safetensors")
 
 
-def test_a_whole_model(classifier, capsys):
+def test_facts_and_checks_of_a_sound_model(classifier, capsys):
     facts, checks = inspect(capsys, classifier)
     assert facts["layout"] == "Hugging Face"
     assert facts["files"] == {"model.safetensors": (classifier / "model.safetensors").stat().st_size}
@@ -55,7 +55,7 @@ def test_a_whole_model(classifier, capsys):
     assert len(checks) == 6
 
 
-def test_the_table(classifier, capsys):
+def test_table_for_people(classifier, capsys):
     status, out, _ = run(capsys, "inspect", classifier)
     assert status == 0
     rows = dict(re.split("  +", line, maxsplit=1) for line in out.splitlines() if line)
@@ -70,13 +70,13 @@ def test_the_table(classifier, capsys):
 
 BROKEN = {
     "missing": ("weights complete", "classifier.bias", lambda w: w.pop("classifier.bias")),
-    "misshapen": (
+    "wrong shape": (
         "weights complete",
         "classifier.bias (4,), not (3,)",
         lambda w: w.update({"classifier.bias": torch.zeros(4)}),
     ),
-    "left over": (
-        "no weights left over",
+    "unexpected": (
+        "no unexpected weights",
         "regressor.bias",
         lambda w: w.update({"regressor.bias": torch.zeros(4)}),
     ),
@@ -87,25 +87,25 @@ BROKEN = {
     ),
     "untied": (
         "decoder tied",
-        "cls.predictions.decoder.weight is not bert.embeddings",
+        "cls.predictions.decoder.weight differs from bert.embeddings",
         lambda w: w.update({"cls.predictions.decoder.weight": torch.zeros(2)}),
     ),
 }
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_what_does_not_fit_is_found(classifier, capsys, case):
-    name, found, edit = BROKEN[case]
+def test_wrong_weights_fail_a_check(classifier, capsys, case):
+    name, detail, edit = BROKEN[case]
     change(classifier, edit)
     _, checks = inspect(capsys, classifier)
     assert [check for check in checks if not checks[check]["passed"]] == [name]
-    assert found in checks[name]["found"]
+    assert detail in checks[name]["found"]
 
 
-@pytest.mark.parametrize(("surplus", "passed"), [("Ä", True), ("another", False)])
-def test_a_vocabulary_that_is_too_long(classifier, capsys, surplus, passed):
-    """The model loads where no text has the entry: this one lower-cases."""
-    Vocabulary([*TOKENIZER.vocabulary.tokens, surplus]).save(classifier / "vocab.txt")
+@pytest.mark.parametrize(("extra_token", "passed"), [("Ä", True), ("another", False)])
+def test_vocabulary_longer_than_the_embeddings(classifier, capsys, extra_token, passed):
+    """The check passes if no text can have the extra token, such as capitals in a lower-cased model."""
+    Vocabulary([*TOKENIZER.vocabulary.tokens, extra_token]).save(classifier / "vocab.txt")
     _, checks = inspect(capsys, classifier)
     rows = CONFIG.vocab_size
     assert checks["vocabulary fits the embeddings"] == {
@@ -115,16 +115,16 @@ def test_a_vocabulary_that_is_too_long(classifier, capsys, surplus, passed):
     }
 
 
-def test_a_casing_that_is_not_the_vocabulary_s(classifier, capsys):
-    """bert-base-cased beside the tokenizer_config.json of an uncased model, for example."""
+def test_casing_must_match_the_vocabulary(classifier, capsys):
+    """For example bert-base-cased with the tokenizer_config.json of an uncased model."""
     config = read_json(classifier / "tokenizer_config.json")
     write_json(classifier / "tokenizer_config.json", {**config, "do_lower_case": False})
     facts, checks = inspect(capsys, classifier)
     assert facts["casing"] == "cased"
-    assert not checks["casing is the vocabulary's"]["passed"]
+    assert not checks["casing matches the vocabulary"]["passed"]
 
 
-def test_weights_of_16_bits(classifier, capsys):
+def test_float16_weights(classifier, capsys):
     change(classifier, lambda weights: weights.update({n: w.half() for n, w in weights.items()}))
     facts, checks = inspect(capsys, classifier)
     assert facts["dtype"] == ["float16"]
@@ -132,7 +132,7 @@ def test_weights_of_16_bits(classifier, capsys):
 
 
 @pytest.mark.parametrize("layout", ["sentence-transformers", "tensorflow"])
-def test_other_layouts(tmp_path, capsys, layout):
+def test_layouts_other_than_bertie_s(tmp_path, capsys, layout):
     convert(save_small(tmp_path, "encoder"), tmp_path / "converted", layout)
     facts, checks = inspect(capsys, tmp_path / "converted")
     assert facts["layout"].lower() == layout
@@ -140,13 +140,13 @@ def test_other_layouts(tmp_path, capsys, layout):
     assert all(check["passed"] for check in checks.values())
 
 
-def test_an_exported_model(classifier, tmp_path, capsys):
-    whole, _ = inspect(capsys, classifier)
+def test_exported_model(classifier, tmp_path, capsys):
+    original, _ = inspect(capsys, classifier)
     export(classifier, tmp_path / "exported", Quantization(layers=True))
     facts, checks = inspect(capsys, tmp_path / "exported")
     assert facts.pop("layout") == "ONNX"
     assert facts.pop("files").keys() == {"model.onnx"}
-    assert facts.items() <= whole.items()
+    assert facts.items() <= original.items()
     assert {"labels", "parameters", "vocabulary"} <= facts.keys()
     assert all(check["passed"] for check in checks.values())
     (tmp_path / "exported" / "model.onnx").write_bytes(b"damaged")
@@ -155,7 +155,7 @@ def test_an_exported_model(classifier, tmp_path, capsys):
     assert "model.onnx: ONNX Runtime cannot read it" in err
 
 
-def test_a_real_pickle(shared_data, capsys):
+def test_real_pickle(shared_data, capsys):
     path = shared_data / "checkpoints" / "hf_tiny_bert_seqcls"
     status, _, err = run(capsys, "inspect", path)
     assert status == 2
@@ -166,7 +166,7 @@ def test_a_real_pickle(shared_data, capsys):
     assert all(check["passed"] for check in checks.values())
 
 
-def test_what_is_no_model(tmp_path, capsys):
+def test_folder_that_is_not_a_model(tmp_path, capsys):
     status, _, err = run(capsys, "inspect", tmp_path)
     assert status == 2
     assert err == f"bertie: {tmp_path}: not a model directory: it has no config.json\n"

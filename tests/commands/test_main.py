@@ -1,6 +1,7 @@
-"""The command line as a user meets it: one clear line for what they can mend, exit status 2."""
+"""The command line as a whole: from text to predictions; one line and status 2 for user errors."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,18 +12,18 @@ from bertie.commands.main import app, main
 
 
 def run(capsys, *arguments: object) -> tuple[int, str, str]:
-    """Exit status, stdout and stderr of `bertie ARGUMENTS`, in this process."""
+    """Run `bertie ARGUMENTS` in this process; return its exit status, stdout and stderr."""
     sys.argv = ["bertie", *map(str, arguments)]
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_status:
         main()
     captured = capsys.readouterr()
-    return ended.value.code or 0, captured.out, captured.err
+    return exit_status.value.code or 0, captured.out, captured.err
 
 
 @pytest.fixture(scope="module")
-def workplace(tmp_path_factory) -> Path:
-    """A folder with text, and what the commands make of it."""
-    folder = tmp_path_factory.mktemp("workplace")
+def workspace(tmp_path_factory) -> Path:
+    """A folder with text, tokenizer, corpus and run."""
+    folder = tmp_path_factory.mktemp("workspace")
     (folder / "text").mkdir()
     for number in range(30):
         lines = [f"Line {line} of document {number} says that all is well." for line in range(8)]
@@ -44,23 +45,23 @@ def workplace(tmp_path_factory) -> Path:
     return folder
 
 
-def test_the_path_from_text_to_a_filled_mask(workplace, capsys):
+def test_trained_model_fills_a_mask(workspace, capsys):
     text = "all is [MASK] ."
-    status, out, _ = run(capsys, "predict", workplace / "run" / "model", "--text", text, "--json")
+    status, out, _ = run(capsys, "predict", workspace / "run" / "model", "--text", text, "--json")
     assert status == 0
     row = json.loads(out)
     assert row["text"] == text
-    assert (workplace / "run" / "report.html").exists()
-    (guesses,) = row["prediction"]
-    assert len(guesses) == 5
-    assert guesses == sorted(guesses, key=lambda guess: -guess["score"])
-    assert guesses[0]["sequence"] == text.replace("[MASK]", guesses[0]["token_str"])
+    assert (workspace / "run" / "report.html").exists()
+    (predictions,) = row["prediction"]
+    assert len(predictions) == 5
+    assert predictions == sorted(predictions, key=lambda prediction: -prediction["score"])
+    assert predictions[0]["sequence"] == text.replace("[MASK]", predictions[0]["token_str"])
 
 
-def test_predict_reads_a_file_a_line_at_a_time(workplace, capsys):
-    file = workplace / "texts.txt"
+def test_predict_answers_every_line_of_a_file(workspace, capsys):
+    file = workspace / "texts.txt"
     file.write_text("[MASK] is well\n\nall [MASK] well\n")
-    model = workplace / "run" / "model"
+    model = workspace / "run" / "model"
     status, out, _ = run(capsys, "predict", model, "--input", file, "--json", "--top-k", 1)
     assert status == 0
     rows = [json.loads(line) for line in out.splitlines()]
@@ -68,9 +69,9 @@ def test_predict_reads_a_file_a_line_at_a_time(workplace, capsys):
     assert [len(row["prediction"]) for row in rows] == [1, 0, 1]
 
 
-def test_tokenize_shows_pieces_ids_and_places(workplace, capsys):
+def test_tokenize_shows_tokens_ids_and_positions(workspace, capsys):
     text = "Document 7 says: «naïve»"
-    status, out, _ = run(capsys, "tokenize", workplace / "tokenizer", text, "--json")
+    status, out, _ = run(capsys, "tokenize", workspace / "tokenizer", text, "--json")
     assert status == 0
     row = json.loads(out)
     assert row["tokens"][0] == "[CLS]"
@@ -78,11 +79,11 @@ def test_tokenize_shows_pieces_ids_and_places(workplace, capsys):
     assert len(row["tokens"]) == len(row["input_ids"]) == len(row["offsets"])
     start, end = row["offsets"][1]
     assert text[start:end].lower().startswith(row["tokens"][1])
-    status, out, _ = run(capsys, "tokenize", workplace / "tokenizer", text)
+    status, out, _ = run(capsys, "tokenize", workspace / "tokenizer", text)
     assert out.splitlines()[0].split()[-1] == "[CLS]"
 
 
-def test_doctor_names_what_it_found(capsys):
+def test_doctor_reports_hardware_and_packages(capsys):
     status, out, _ = run(capsys, "doctor", "--json", "--no-measure")
     assert status == 0
     facts = json.loads(out)
@@ -90,16 +91,16 @@ def test_doctor_names_what_it_found(capsys):
     assert {"torch", "numba", "compiled kernels", "memory"} <= set(facts)
 
 
-def test_doctor_says_how_to_get_what_is_missing(capsys, monkeypatch):
+def test_doctor_says_how_to_install_missing_packages(capsys, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as where there is no home directory
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as without a home directory
     for name in ("BERTIE_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     facts = json.loads(run(capsys, "doctor", "--json", "--no-measure")[1])
     assert facts["pyarrow"] == "missing: pip install 'bertie[data]'"
     assert facts["torch"] == "missing: pip install 'bertie[train]'"
     assert facts["numba"] == "missing: pip install 'bertie'"
-    assert facts["compiled kernels"].startswith("no home directory: ")
+    assert facts["compiled kernels"].startswith("no home directory, so every process")
 
 
 BAD = {
@@ -116,7 +117,7 @@ BAD = {
         ],
         "did you mean 'learning_rate'?",
     ),
-    "setting of the wrong kind": (
+    "setting of the wrong type": (
         ["pretrain", "recipe.toml", "--corpus", "corpus", "--out", "new", "--set", "batch_size=many"],
         "batch_size = 'many'",
     ),
@@ -126,22 +127,25 @@ BAD = {
         "no.toml: no such file",
     ),
     "missing corpus": (["pretrain", "recipe.toml", "--corpus", "nowhere", "--out", "new"], "nowhere"),
-    "folder that is no corpus": (
+    "folder that is not a corpus": (
         ["pretrain", "recipe.toml", "--corpus", "text", "--out", "new"],
         "bertie prepare",
     ),
-    "run that is there": (["pretrain", "recipe.toml", "--corpus", "corpus", "--out", "run"], "--resume"),
+    "existing run": (["pretrain", "recipe.toml", "--corpus", "corpus", "--out", "run"], "--resume"),
     "missing input": (["vocab", "nowhere.txt", "--out", "new"], "nowhere.txt"),
-    "input without words": (["vocab", "empty.txt", "--out", "new"], "empty.txt: there is no text"),
+    "input without words": (["vocab", "empty.txt", "--out", "new"], "empty.txt: the file holds no text"),
     "empty corpus": (["prepare", "empty.txt", "--tokenizer", "tokenizer", "--out", "new"], "empty.txt"),
     "missing tokenizer": (["prepare", "text", "--tokenizer", "nowhere", "--out", "new"], "nowhere"),
     "vocabulary of another model": (
         ["pretrain", "recipe.toml", "--corpus", "corpus", "--out", "new", "--set", "model.vocab_size=50"],
         "the model has embeddings for 50",
     ),
-    "text without a tokenizer": (["tokenize", "A text. " * 40], "no file can have so long a name"),
+    "text without a tokenizer": (
+        ["tokenize", "A text. " * 40],
+        "the file name is too long; is a folder missing",
+    ),
     "missing model": (["predict", "nowhere", "--text", "[MASK]"], "no such model directory"),
-    "folder that is no model": (["predict", "text", "--text", "[MASK]"], "no config.json"),
+    "folder that is not a model": (["predict", "text", "--text", "[MASK]"], "no config.json"),
     "text without a mask": (["predict", "run/model", "--text", "nothing"], "[MASK]"),
     "nothing to predict": (["predict", "run/model"], "--text or --input"),
     "missing text file": (["predict", "run/model", "--input", "nowhere.txt"], "nowhere.txt: no such file"),
@@ -149,10 +153,10 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_one_line_and_status_2(case, workplace, capsys, monkeypatch):
-    monkeypatch.chdir(workplace)
-    (workplace / "empty.txt").write_text("\n  \n")
-    before = {path: path.stat().st_mtime_ns for path in workplace.rglob("*") if path.is_file()}
+def test_bad_input_is_one_line_and_status_2(case, workspace, capsys, monkeypatch):
+    monkeypatch.chdir(workspace)
+    (workspace / "empty.txt").write_text("\n  \n")
+    before = {path: path.stat().st_mtime_ns for path in workspace.rglob("*") if path.is_file()}
     arguments, expected = BAD[case]
     status, out, err = run(capsys, *arguments)
     assert status == 2
@@ -160,27 +164,23 @@ def test_bad_input_is_one_line_and_status_2(case, workplace, capsys, monkeypatch
     (line,) = [line for line in err.splitlines() if line.startswith("bertie: ")]
     assert expected in line
     assert err.splitlines()[-1] == line
-    after = {path: path.stat().st_mtime_ns for path in workplace.rglob("*") if path.is_file()}
+    after = {path: path.stat().st_mtime_ns for path in workspace.rglob("*") if path.is_file()}
     assert after == before
-    assert not (workplace / "new").exists()
+    assert not (workspace / "new").exists()
 
 
-def test_a_model_whose_tokenizer_is_too_large_is_refused(workplace, capsys, tmp_path):
-    import shutil
-
+def test_tokenizer_larger_than_the_model_is_an_error(workspace, capsys, tmp_path):
     model = tmp_path / "model"
-    shutil.copytree(workplace / "run" / "model", model)
+    shutil.copytree(workspace / "run" / "model", model)
     (model / "vocab.txt").write_text((model / "vocab.txt").read_text() + "extra\n")
     status, _, err = run(capsys, "predict", model, "--text", "[MASK]")
     assert status == 2
     assert "the tokenizer has" in err
 
 
-def test_a_cut_off_weights_file_is_named(workplace, capsys, tmp_path):
-    import shutil
-
+def test_truncated_weights_are_reported_with_the_file(workspace, capsys, tmp_path):
     model = tmp_path / "model"
-    shutil.copytree(workplace / "run" / "model", model)
+    shutil.copytree(workspace / "run" / "model", model)
     weights = model / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
     status, _, err = run(capsys, "predict", model, "--text", "[MASK]")
@@ -188,6 +188,6 @@ def test_a_cut_off_weights_file_is_named(workplace, capsys, tmp_path):
     assert "model.safetensors: damaged" in err
 
 
-def test_every_verb_has_help_in_one_sentence():
+def test_help_of_every_command_is_a_sentence():
     for command in app.registered_commands:
         assert command.callback.__doc__.strip().endswith(".")

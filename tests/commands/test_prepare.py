@@ -1,4 +1,4 @@
-"""`bertie prepare`: what it reads and writes itself is no text."""
+"""`bertie prepare`: the tokenizer and the corpus may be inside the folder of the text."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
 
-def test_all_may_stand_in_the_folder_of_the_text(tmp_path: Path) -> None:
+def test_tokenizer_and_corpus_in_the_text_folder_are_not_read(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("All is well.")
     Tokenizer(Vocabulary([*SPECIAL_TOKENS, "all", "is", "well", "."])).save(tmp_path / "tokenizer")
     (tmp_path / "corpus").mkdir()

@@ -1,4 +1,4 @@
-"""`bertie serve`: a process that says where it listens, answers, and ends well."""
+"""`bertie serve`: the process prints its address, answers requests and shuts down cleanly."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from time import sleep
 from urllib.request import urlopen
 
 import pytest
-from tests.inference.server.serving import answer_on, half_a_request
+from tests.inference.server.serving import half_a_request, read_response
 from tests.inference.small_models import save_small
 
 import bertie
@@ -28,10 +28,10 @@ def model(tmp_path_factory):
 
 @contextmanager
 def serving(*arguments):
-    """The process, and the port that its first line names."""
+    """Start a server; yield its process, and the port from its first line."""
     command = [*SERVE, *map(str, arguments), "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        alarm = Timer(60, process.kill)  # waiting for what never comes would last for ever
+        alarm = Timer(60, process.kill)  # if the first line never comes
         alarm.start()
         try:
             line = process.stderr.readline()
@@ -50,13 +50,13 @@ def wait_until_closed(port):
         pass
 
 
-def test_told_to_stop_it_answers_what_is_under_way(model):
+def test_shutdown_answers_pending_requests(model):
     body = b'{"inputs": "the cat"}'
     with serving(model) as (process, port), half_a_request(port, body) as connection:
         process.send_signal(signal.SIGTERM)
         wait_until_closed(port)
         connection.sendall(body)
-        status, content = answer_on(connection)
+        status, content = read_response(connection)
         assert status == 200
         ((best, *_),) = content["predictions"]
         assert best["label"] == bertie.load(model).classify(["the cat"])[0][0].label
@@ -64,7 +64,7 @@ def test_told_to_stop_it_answers_what_is_under_way(model):
         assert process.stderr.read() == ""
 
 
-def test_told_twice_it_waits_for_nobody(model, monkeypatch):
+def test_second_signal_aborts_pending_requests(model, monkeypatch):
     monkeypatch.chdir(model)
     options = ["--device", "cpu", "--max-texts", 2, "--max-body", 500, "--max-waiting", 9]
     with serving(".", *options) as (process, port), half_a_request(port, b"{}") as connection:
@@ -75,21 +75,21 @@ def test_told_twice_it_waits_for_nobody(model, monkeypatch):
         process.send_signal(signal.SIGINT)
         wait_until_closed(port)
         process.send_signal(signal.SIGINT)
-        status, content = answer_on(connection)
+        status, content = read_response(connection)
         assert (status, content["error_type"]) == (503, "Unhealthy")
         assert process.wait() == 0
         assert process.stderr.read() == ""
 
 
 def run(capsys, *arguments):
-    """Exit status and stderr of `bertie serve ARGUMENTS`, in this process."""
+    """Run `bertie serve ARGUMENTS` in this process; return its exit status and stderr."""
     sys.argv = ["bertie", "serve", *map(str, arguments)]
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_status:
         main()
-    return ended.value.code, capsys.readouterr().err
+    return exit_status.value.code, capsys.readouterr().err
 
 
-def test_what_cannot_be_served_is_one_line_and_status_2(model, tmp_path, capsys):
+def test_startup_errors_are_one_line_with_status_2(model, tmp_path, capsys):
     missing = tmp_path / "missing"
     assert run(capsys, missing) == (2, f"bertie: {missing}: no such model directory\n")
     damaged = save_small(tmp_path, "classifier")
@@ -101,22 +101,20 @@ def test_what_cannot_be_served_is_one_line_and_status_2(model, tmp_path, capsys)
         port = taken.getsockname()[1]
         status, err = run(capsys, model, "--port", port)
     assert (status, err.count("\n")) == (2, 1)
-    assert err.startswith(
-        f"bertie: --host 127.0.0.1 --port {port}: cannot listen there: Address already in use"
-    )
+    assert err.startswith(f"bertie: --host 127.0.0.1 --port {port}: cannot listen: Address already in use")
 
 
 @pytest.mark.parametrize("package", ["starlette", "uvicorn"])
-def test_without_its_packages_it_names_the_extra(model, package):
+def test_missing_package_names_the_extra_to_install(model, package):
     script = f"""
 import sys
 
-class Without:
+class MissingPackage:
     def find_spec(self, name, path=None, target=None):
         if name == "{package}":
             raise ModuleNotFoundError(f"no {{name}} here", name=name)
 
-sys.meta_path.insert(0, Without())
+sys.meta_path.insert(0, MissingPackage())
 from bertie.commands.main import main
 sys.argv = ["bertie", "serve", sys.argv[1]]
 main()

@@ -1,4 +1,4 @@
-"""`bertie vocab`: its options reach the learner, what it leaves out is told, nothing else is overwritten."""
+"""`bertie vocab`: its options, its report of missing characters, and what it refuses to overwrite."""
 
 from collections import Counter
 from pathlib import Path
@@ -15,7 +15,7 @@ TEXT = "the thin thief thought that this was the other thing " * 3 + "banana ban
 
 
 @pytest.mark.parametrize("merges", ["frequency", "likelihood"])
-def test_merges(tmp_path: Path, merges: Merges) -> None:
+def test_merges_option_selects_the_criterion(tmp_path: Path, merges: Merges) -> None:
     (tmp_path / "text.txt").write_text(TEXT)
     arguments = ["vocab", tmp_path / "text.txt", "--out", tmp_path / "out", "--size", 100, "--workers", 1]
     result = CliRunner().invoke(app, [*map(str, arguments), "--merges", merges])
@@ -28,28 +28,29 @@ def test_merges(tmp_path: Path, merges: Merges) -> None:
 
 
 def learn(folder: Path, text: str, *options: object) -> Result:
-    """`bertie vocab`, whose input is the folder it writes below."""
+    """Run `bertie vocab` on a folder and write the tokenizer into the same folder."""
     (folder / "text.txt").write_text(text)
     arguments = ["vocab", folder, "--out", folder / "out", "--workers", 1, *options]
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def test_its_own_vocabulary_is_no_text(tmp_path: Path) -> None:
+def test_output_inside_the_input_folder_is_not_read(tmp_path: Path) -> None:
     first, second = (learn(tmp_path, TEXT, "--size", 100) for _ in range(2))
     assert first.exit_code == 0
-    assert "33 words, 12 different" in first.stderr
-    assert "33 words, 12 different" in second.stderr
+    assert "33 words, 12 unique" in first.stderr
+    assert "33 words, 12 unique" in second.stderr
 
 
-def test_characters_left_out_are_counted(tmp_path: Path) -> None:
+def test_missing_characters_and_unknown_words_are_reported(tmp_path: Path) -> None:
     text = "".join(chr(0x4E00 + index) * (2 if index < 90 else 1) for index in range(120))
-    told = learn(tmp_path, text, "--size", 500, "--alphabet", 90).stderr
-    assert "30 rare characters left out, and so 14.29% of the words; a larger --alphabet" in told
-    assert "there are no more pairs to merge" in told
-    assert "left out" not in learn(tmp_path, text, "--size", 500).stderr
+    stderr = learn(tmp_path, text, "--size", 500, "--alphabet", 90).stderr
+    expected = "30 rare characters are not in the vocabulary, so 14.29% of the words become [UNK]; a larger "
+    assert f"{expected}alphabet or size includes them" in stderr
+    assert "fewer than 500 entries: there are no more pairs to merge" in stderr
+    assert "rare characters" not in learn(tmp_path, text, "--size", 500).stderr
 
 
-def test_a_models_tokenizer_is_not_overwritten(tmp_path: Path) -> None:
+def test_a_model_directory_is_not_overwritten(tmp_path: Path) -> None:
     assert learn(tmp_path, TEXT, "--size", 100).exit_code == 0
     (tmp_path / "out/config.json").write_text("{}")
     before = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}

@@ -1,4 +1,4 @@
-"""`bertie convert`"""
+"""`bertie convert`: write a model in another layout."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,15 +14,15 @@ def convert(
         typer.Argument(
             metavar="IN",
             help="A model directory of bertie, transformers or sentence-transformers, or an original "
-            "TensorFlow checkpoint: its folder, or its prefix, such as bert_model.ckpt.",
+            "TensorFlow checkpoint: its folder or its prefix, such as bert_model.ckpt.",
         ),
     ],
-    output: Annotated[Path, typer.Argument(metavar="OUT", help="The directory to write; not there yet.")],
+    output: Annotated[Path, typer.Argument(metavar="OUT", help="The directory to write; it must not exist.")],
     to: Annotated[
         Literal["bertie", "huggingface", "sentence-transformers", "tensorflow"],
         typer.Option(
-            help="bertie and huggingface are one layout: model.safetensors, config.json and the tokenizer's "
-            "files. sentence-transformers is the same for the encoder alone, with how it embeds."
+            help="bertie and huggingface are the same layout: model.safetensors, config.json and the "
+            "tokenizer's files. sentence-transformers is the encoder without its head, with its pooling."
         ),
     ],
     allow_pickle: AllowPickle = False,
@@ -30,12 +30,12 @@ def convert(
         bool | None,
         typer.Option(
             "--cased/--uncased",
-            help="Whether upper-case letters are kept. Google's files and a bare vocab.txt do not say: it is "
-            "told from the folder's name or the vocabulary if not given.",
+            help="Whether the tokenizer keeps upper-case letters. Google's files and a bare vocab.txt do not "
+            "say; by default bertie infers it from the folder's name or the vocabulary.",
         ),
     ] = None,
 ) -> None:
-    """Write a model in another layout. Nothing is overwritten."""
+    """Write a model in another layout, without overwriting anything."""
     from bertie.model.formats.conversion import convert
 
     metadata = convert(source, output, to, allow_pickle, None if cased is None else not cased)

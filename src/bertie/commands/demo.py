@@ -1,4 +1,4 @@
-"""`bertie demo`: the main job once, on the documentation that every Python carries, and what it bought."""
+"""`bertie demo`: pre-train on Python's documentation, and measure how much that helps."""
 
 import json
 import math
@@ -13,23 +13,25 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 if TYPE_CHECKING:
+    from bertie.reports.page import MaskedSentence, Page
     from bertie.tasks.classification import LabelledTexts
 
 VOCABULARY_SIZE = 4096
 HELD_OUT = 0.05
 CALIBRATION_STEPS = 60
-# On a slow machine it takes longer. By how much the classifier is better than from random weights: not at
-# all after 800 steps, 0.07 after 1,500, 0.18 after 2,000, 0.30 after 4,500 (means of three to five seeds).
-FEWEST_STEPS = 2000
+# Also on a slow machine, because shorter pre-training shows nothing: the classifier's lead over random
+# weights was 0 after 800 steps, 0.07 after 1,500, 0.18 after 2,000 and 0.30 after 4,500 (means of three to
+# five seeds).
+MIN_STEPS = 2000
 CLASSES = 12
-LABELLED = 16  # texts a class to learn from: pre-training is for when labels are few
-UNSEEN_SHARE = 0.25  # of the classes' docstrings, kept from pre-training to judge the classifiers by
-SHORTEST = 80  # characters of a docstring that can be told by its text
+LABELLED = 16  # training examples per class: pre-training matters most if labels are few
+TEST_FRACTION = 0.25  # of each class's docstrings, excluded from pre-training
+MIN_CHARACTERS = 80  # of a docstring that is long enough to classify
 SEEDS = 5
 FINETUNING = {
     "epochs": 12,
     "batch_size": 16,
-    "keep_best": False,  # the unseen docstrings are there to judge by, not to choose by
+    "keep_best": False,  # the unseen docstrings are a test set; they must not select the epoch
     "optimizer": {"learning_rate": 5e-4},
 }
 MASKED_SENTENCES = (
@@ -42,7 +44,13 @@ MASKED_SENTENCES = (
 
 
 class Collected(NamedTuple):
-    """The demo's text: documents to pre-train on, and labelled texts, some of them kept from pre-training."""
+    """The demo's text.
+
+    documents  for pre-training
+    classes    names of the packages
+    training   labelled docstrings (text, class index) for the classifiers
+    unseen     labelled docstrings that are not in `documents`, for testing
+    """
 
     documents: list[str]
     classes: tuple[str, ...]
@@ -51,39 +59,44 @@ class Collected(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What pre-training bought, on held-out text."""
+    """Measurements on text that pre-training has not seen.
 
-    curves: list[dict[str, Any]]  # the rows of metrics.jsonl
-    accuracies: dict[str, list[float]]  # of the classifiers, for each start one a seed
-    confusion: Any  # of the first pre-trained classifier
+    metrics     the rows of metrics.jsonl
+    accuracies  of the classifiers, by their initial weights, one per seed
+    confusion   confusion matrix of the first pre-trained classifier
+    """
+
+    metrics: list[dict[str, Any]]
+    accuracies: dict[str, list[float]]
+    confusion: Any
 
     @property
     def last(self) -> dict[str, Any]:
         """The last held-out evaluation."""
-        return next(row for row in reversed(self.curves) if row["kind"] == "evaluation")
+        return next(row for row in reversed(self.metrics) if row["kind"] == "evaluation")
 
-    def masked_words_z(self) -> float:
-        """By how many standard errors masked-word accuracy is above that of the commonest word."""
+    def masked_token_z(self) -> float:
+        """Return masked-token accuracy minus unigram baseline, in standard errors."""
         accuracy = self.last["masked_lm_accuracy"]
         error = math.sqrt(accuracy * (1 - accuracy) / self.last["masked_lm_targets"])
         return float((accuracy - self.last["unigram_accuracy"]) / error)
 
     def classifier_z(self) -> float:
-        """By how many standard errors the pre-trained classifiers beat those from random weights."""
+        """Return by how many standard errors pre-trained weights beat random ones."""
         pretrained, random = self.accuracies.values()
         variances = [statistics.variance(scores) / len(scores) for scores in (pretrained, random)]
         return (statistics.mean(pretrained) - statistics.mean(random)) / math.sqrt(sum(variances))
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Where everything is left.")] = Path("demo"),
-    seconds: Annotated[int, typer.Option(min=10, help="About how long to pre-train.")] = 170,
+    out: Annotated[Path, typer.Option(help="The directory to write.")] = Path("demo"),
+    seconds: Annotated[int, typer.Option(min=10, help="The approximate duration of pre-training.")] = 170,
 ) -> None:
-    """Pre-train a small BERT on Python's own documentation, and show what that bought."""
+    """Pre-train a small BERT on Python's documentation, and measure how much it helps."""
     from bertie.base.errors import BertieError
 
     if out.exists():
-        raise BertieError(f"{out}: already there; remove it, or name another place with --out")
+        raise BertieError(f"{out}: already exists; remove it, or choose another folder with --out")
     started = time.monotonic()
     _say("1/6  collecting the documentation of this Python")
     collected = collect()
@@ -91,20 +104,20 @@ def demo(
     characters = sum(map(len, collected.documents))
     _say(f"     {len(collected.documents):,} documents, {characters / 1e6:.1f} million characters")
 
-    _say("2/6  learning a vocabulary, preparing the corpus")
+    _say("2/6  learning a vocabulary and preparing the corpus")
     _prepare(out)
     _say(f"3/6  pre-training for about {seconds} seconds")
     _pretrain(out, seconds)
     _say(
-        f"4/6  fine-tuning {SEEDS} classifiers from it and {SEEDS} from random weights, "
-        f"{LABELLED} labels a class"
+        f"4/6  fine-tuning {SEEDS} classifiers from the pre-trained model and {SEEDS} from random weights, "
+        f"with {LABELLED} labels per class"
     )
     outcome = _finetune(out, collected)
-    _say("5/6  filling in masked words")
-    guesses = _fill_masks(out)
+    _say("5/6  predicting masked tokens")
+    sentences = _fill_masks(out)
     _say("6/6  writing the report")
     settings_text = (out / "pretraining" / "settings.toml").read_text(encoding="utf-8")
-    _report(out / "report.html", collected, outcome, guesses, settings_text)
+    _write_report(out / "report.html", collected, outcome, sentences, settings_text)
 
     _say(f"done in {(time.monotonic() - started) / 60:.1f} minutes")
     print(f"model   {out / 'pretraining' / 'model'}\nreport  {out / 'report.html'}")
@@ -112,25 +125,25 @@ def demo(
 
 
 def collect() -> Collected:
-    """The documentation, cut into text to pre-train on and labelled docstrings."""
+    """Collect the documents for pre-training and the labelled docstrings."""
     from bertie.base.random import permutation
     from bertie.commands.standard_library import docstrings, topics
 
-    found = docstrings()
-    telling = [d for d in found if len(d.text) >= SHORTEST and not d.package.startswith("_")]
-    common = Counter(d.package for d in telling).most_common(CLASSES)
+    all_docstrings = docstrings()
+    long_enough = [d for d in all_docstrings if len(d.text) >= MIN_CHARACTERS and d.package[0] != "_"]
+    common = Counter(d.package for d in long_enough).most_common(CLASSES)
     classes = tuple(sorted(package for package, _ in common))
-    training, unseen, kept = [], [], set()
+    training, unseen, excluded = [], [], set()
     for number, package in enumerate(classes):
-        own = [d.text for d in telling if d.package == package]
-        shuffled = [own[i] for i in permutation(len(own), number)]
-        cut = round(UNSEEN_SHARE * len(shuffled))
-        kept.update(shuffled[:cut])
+        texts = [d.text for d in long_enough if d.package == package]
+        shuffled = [texts[i] for i in permutation(len(texts), number)]
+        cut = round(TEST_FRACTION * len(shuffled))
+        excluded.update(shuffled[:cut])
         unseen += [(text, number) for text in shuffled[:cut]]
         training += [(text, number) for text in shuffled[cut : cut + LABELLED]]
     modules: dict[str, list[str]] = {}
-    for docstring in found:
-        if docstring.text not in kept:
+    for docstring in all_docstrings:
+        if docstring.text not in excluded:
             modules.setdefault(docstring.module, []).append(docstring.text)
     documents = [*topics().values(), *("\n\n".join(texts) for texts in modules.values())]
     return Collected(documents, classes, training, unseen)
@@ -143,22 +156,22 @@ def _write_documents(path: Path, documents: Sequence[str]) -> None:
 
 
 def _prepare(out: Path) -> None:
-    """The commands `bertie vocab` and `bertie prepare`."""
-    from bertie.commands.prepare import prepare
-    from bertie.commands.vocab import vocab
+    import bertie
 
-    vocab([out / "text.jsonl"], out / "tokenizer", size=VOCABULARY_SIZE, workers=1)
-    prepare([out / "text.jsonl"], out / "tokenizer", out / "corpus", workers=1, held_out=HELD_OUT)
+    text, tokenizer = out / "text.jsonl", out / "tokenizer"
+    bertie.learn_vocabulary(text, tokenizer, size=VOCABULARY_SIZE, workers=1)
+    bertie.prepare(text, tokenizer=tokenizer, out=out / "corpus", held_out=HELD_OUT, workers=1)
 
 
 def _pretrain(out: Path, seconds: int) -> None:
-    """Measure the speed once, set the steps by it, and pre-train."""
+    """Measure the speed, choose the number of steps accordingly, and pre-train."""
     import tempfile
 
     from bertie.base.settings import resolve
     from bertie.recipes import read_recipe
-    from bertie.reports.metrics import read_metrics
-    from bertie.training.pretraining import PretrainingSettings, pretrain
+    from bertie.training.metrics_file import read_metrics
+    from bertie.training.pretraining import pretrain
+    from bertie.training.pretraining_settings import PretrainingSettings
 
     def settings(steps: int) -> PretrainingSettings:
         recipe = read_recipe("demo")
@@ -169,22 +182,22 @@ def _pretrain(out: Path, seconds: int) -> None:
     with tempfile.TemporaryDirectory(dir=out) as trial:
         pretrain(settings(CALIBRATION_STEPS), out / "corpus", Path(trial) / "run")
         rows = [r for r in read_metrics(Path(trial) / "run" / "metrics.jsonl") if r["kind"] == "train"]
-    # The first row holds the warm-up of caches and threads.
+    # The first row includes the warm-up of caches and threads.
     steps_per_second = (rows[-1]["step"] - rows[0]["step"]) / (rows[-1]["seconds"] - rows[0]["seconds"])
-    steps = max(round(seconds * steps_per_second), FEWEST_STEPS)
+    steps = max(round(seconds * steps_per_second), MIN_STEPS)
     pretrain(settings(steps), out / "corpus", out / "pretraining")
 
 
 def _finetune(out: Path, collected: Collected) -> Outcome:
-    """The same classifier from the pre-trained and from random weights, on the same seeds."""
+    """Train a classifier from pre-trained and from random weights, on the same seeds."""
     import numpy as np
 
     from bertie.base.settings import resolve
     from bertie.model.formats.directory import read_metadata
-    from bertie.reports.metrics import read_metrics
     from bertie.tasks.custom import CustomClassification
     from bertie.tasks.metrics import accuracy, confusion_matrix
     from bertie.training.finetuning import FinetuningSettings, InitialModel, finetune
+    from bertie.training.metrics_file import read_metrics
 
     model = out / "pretraining" / "model"
     metadata = read_metadata(model)
@@ -215,94 +228,115 @@ def _labelled(collected: Collected, pairs: Sequence[tuple[str, int]]) -> "Labell
     return LabelledTexts([text for text, _ in pairs], labels=labels)
 
 
-def _fill_masks(out: Path) -> list[tuple[str, str | None, list[tuple[str, float]]]]:
-    """The model's guesses for a few sentences, as rows of the report."""
+def _fill_masks(out: Path) -> "list[MaskedSentence]":
+    """Return a few sentences with the model's predictions for their masks."""
     import bertie
+    from bertie.reports.page import MaskedSentence
 
     model = bertie.load(out / "pretraining" / "model")
-    rows: list[tuple[str, str | None, list[tuple[str, float]]]] = []
+    rows = []
     for sentence in MASKED_SENTENCES:
-        guesses = [(guess.token_str, guess.score) for guess in model.fill_mask(sentence, top_k=5)[0]]
-        rows.append((sentence, None, guesses))
-        _say(f"     {sentence}  {', '.join(f'{token} {score:.0%}' for token, score in guesses[:3])}")
+        predictions = [(mask.token_str, mask.score) for mask in model.fill_mask(sentence, top_k=5)[0]]
+        rows.append(MaskedSentence(sentence, None, predictions))
+        _say(f"     {sentence}  {', '.join(f'{token} {score:.0%}' for token, score in predictions[:3])}")
     return rows
 
 
-def _report(
+def _write_report(
     path: Path,
     collected: Collected,
     outcome: Outcome,
-    guesses: list[tuple[str, str | None, list[tuple[str, float]]]],
+    sentences: "list[MaskedSentence]",
     settings_text: str,
 ) -> None:
-    """One self-contained HTML file."""
+    """Write one self-contained HTML file."""
     from bertie.reports.page import Page
-    from bertie.reports.pictures import comparison, confusion_matrix, training_curves
 
-    last = outcome.last
-    trained = [row for row in outcome.curves if row["kind"] == "train"][-1]
-    means = {name: statistics.mean(scores) for name, scores in outcome.accuracies.items()}
     page = Page("A BERT of Python's own documentation", "Pre-trained from raw text by bertie demo")
-    page.figures(
-        [
-            (
-                "masked words",
-                f"{last['masked_lm_accuracy']:.1%}",
-                f"commonest word: {last['unigram_accuracy']:.1%}",
-            ),
-            (
-                "next sentence",
-                f"{last['next_sentence_accuracy']:.1%}",
-                f"commoner label: {last['majority_accuracy']:.1%}",
-            ),
-            (
-                "perplexity",
-                f"{last['perplexity']:.0f}",
-                f"word frequencies: {math.exp(last['unigram_loss']):.0f}",
-            ),
-            ("classifier", f"{means['pre-trained']:.1%}", f"random weights: {means['random weights']:.1%}"),
-        ]
-    )
-    page.paragraph("All figures are from held-out documents, which took no part in training.")
-    page.section("Pre-training")
-    page.paragraph(
-        f"{trained['tokens']:,} tokens in {trained['step']:,} steps and {trained['seconds']:.0f} seconds "
-        f"({trained['tokens'] / trained['seconds']:,.0f} tokens a second), with both objectives of "
-        f"Section 3.1."
-    )
-    page.picture(
-        training_curves(outcome.curves),
-        "In training and on held-out documents. The dashed line knows word frequencies only.",
-        "Curves of loss and accuracy over the steps of pre-training",
-    )
-    page.section("Masked words")
-    page.masked_words(guesses)
-    page.section("What pre-training bought")
-    page.paragraph(
-        f"From which of {len(collected.classes)} packages is a docstring? {LABELLED} labelled ones of each "
-        f"to learn from, {len(collected.unseen)} to be judged by, which pre-training has not seen. The same "
-        f"network, settings and seeds: once from the pre-trained weights, once from random ones."
-    )
-    page.picture(
-        comparison(outcome.accuracies, "accuracy", baseline=1 / len(collected.classes)),
-        f"Each point is a seed; the difference is {outcome.classifier_z():.1f} standard errors.",
-        "Accuracies of the classifiers by their start",
-    )
-    page.picture(
-        confusion_matrix(outcome.confusion, collected.classes),
-        "The first pre-trained classifier: rows are true packages, columns its answers.",
-        "Confusion matrix of the packages",
-    )
-    page.section("Settings of the run")
+    _add_figures(page, outcome)
+    _add_pretraining(page, outcome)
+    page.section("Masked tokens")
+    page.masked_tokens(sentences)
+    _add_classifiers(page, collected, outcome)
+    page.section("Settings")
     page.code(settings_text)
     page.save(path)
 
 
+def _add_figures(page: "Page", outcome: Outcome) -> None:
+    last = outcome.last
+    means = {name: statistics.mean(scores) for name, scores in outcome.accuracies.items()}
+    page.figures(
+        [
+            (
+                "masked-token accuracy",
+                f"{last['masked_lm_accuracy']:.1%}",
+                f"unigram baseline: {last['unigram_accuracy']:.1%}",
+            ),
+            (
+                "next-sentence accuracy",
+                f"{last['next_sentence_accuracy']:.1%}",
+                f"majority class: {last['majority_accuracy']:.1%}",
+            ),
+            (
+                "perplexity",
+                f"{last['perplexity']:.0f}",
+                f"unigram baseline: {math.exp(last['unigram_loss']):.0f}",
+            ),
+            (
+                "classifier accuracy",
+                f"{means['pre-trained']:.1%}",
+                f"random weights: {means['random weights']:.1%}",
+            ),
+        ]
+    )
+    page.paragraph("All figures are from documents that took no part in training.")
+
+
+def _add_pretraining(page: "Page", outcome: Outcome) -> None:
+    from bertie.reports.pictures import training_curves
+
+    last_train = [row for row in outcome.metrics if row["kind"] == "train"][-1]
+    tokens, seconds = last_train["tokens"], last_train["seconds"]
+    page.section("Pre-training")
+    page.paragraph(
+        f"{tokens:,} tokens in {last_train['step']:,} steps and {seconds:.0f} seconds "
+        f"({tokens / seconds:,.0f} tokens per second), with both objectives of Section 3.1."
+    )
+    page.picture(
+        training_curves(outcome.metrics),
+        "Training and held-out documents. The dashed line is the unigram baseline.",
+        "Loss and accuracy over the steps of pre-training",
+    )
+
+
+def _add_classifiers(page: "Page", collected: Collected, outcome: Outcome) -> None:
+    from bertie.reports.pictures import comparison, confusion_matrix
+
+    page.section("How much pre-training helps")
+    page.paragraph(
+        f"Which of {len(collected.classes)} packages does a docstring come from? The classifiers learn from "
+        f"{LABELLED} labelled docstrings per package and are tested on {len(collected.unseen)} docstrings "
+        f"that pre-training has not seen. Network, settings and seeds are the same; only the initial weights "
+        f"differ."
+    )
+    page.picture(
+        comparison(outcome.accuracies, "accuracy", baseline=1 / len(collected.classes)),
+        f"Each point is a seed; the difference is {outcome.classifier_z():.1f} standard errors.",
+        "Accuracies of the classifiers by their initial weights",
+    )
+    page.picture(
+        confusion_matrix(outcome.confusion, collected.classes),
+        "The first pre-trained classifier: rows are true packages, columns are predictions.",
+        "Confusion matrix of the packages",
+    )
+
+
 def _check(outcome: Outcome) -> None:
-    """Raises BertieError where pre-training did not win by two standard errors."""
+    """Raise BertieError if pre-training did not win by two standard errors."""
     from bertie.base.errors import BertieError
 
-    won = {"masked words": outcome.masked_words_z(), "the classifier": outcome.classifier_z()}
+    won = {"masked tokens": outcome.masked_token_z(), "the classifier": outcome.classifier_z()}
     for name, z in won.items():
         _say(f"{name}: pre-training wins by {z:.1f} standard errors")
     lost = [name for name, z in won.items() if z < 2]

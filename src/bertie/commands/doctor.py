@@ -1,4 +1,4 @@
-"""`bertie doctor`"""
+"""`bertie doctor`: report on the machine and the installed packages."""
 
 import json
 import time
@@ -8,7 +8,7 @@ import typer
 
 from bertie.commands.options import CPUS, Json
 
-# The extra of pyproject.toml that brings a package; all others come with bertie itself.
+# The extra of pyproject.toml that installs each optional package.
 EXTRAS = {
     "torch": "train",
     "matplotlib": "train",
@@ -23,9 +23,11 @@ EXTRAS = {
 
 def doctor(
     as_json: Json = False,
-    measure: Annotated[bool, typer.Option(help="Measure the matrix rate, which takes a few seconds.")] = True,
+    measure: Annotated[
+        bool, typer.Option(help="Measure the speed of matrix products, which takes a few seconds.")
+    ] = True,
 ) -> None:
-    """Say what this machine has for bertie, and what is missing."""
+    """Report the machine's hardware, the installed packages and the missing ones."""
     facts = {**_software(), **_hardware(measure)}
     if as_json:
         print(json.dumps(facts, indent=2))
@@ -60,10 +62,12 @@ def _kernel_cache() -> str:
     try:
         directory = cache_root()
     except RuntimeError:
-        return "no home directory: kernels are compiled anew in each process; set BERTIE_CACHE"
+        return (
+            "no home directory, so every process compiles the kernels; set BERTIE_CACHE to a writable folder"
+        )
     if os.access(directory, os.W_OK):
         return str(directory)
-    return f"{directory} is not writable: kernels are compiled anew in each process; set BERTIE_CACHE"
+    return f"{directory} is not writable, so every process compiles the kernels; set BERTIE_CACHE"
 
 
 def _hardware(measure: bool) -> dict[str, Any]:
@@ -88,7 +92,7 @@ def _hardware(measure: bool) -> dict[str, Any]:
 
 
 def _matrix_rate() -> float:
-    """Floating-point operations a second in the feed-forward product of a base model, the best of five."""
+    """Return the FLOP/s of the feed-forward product of a base model, best of five."""
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,4 +1,4 @@
-"""`bertie export`"""
+"""`bertie export`: write a model for ONNX Runtime."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,49 +7,47 @@ import typer
 
 from bertie.commands.task_options import (
     Columns,
-    KindOf,
+    Kind,
     Label,
     Pair,
     Separator,
     TaskName,
     Text,
-    custom_task,
-    resolve_task,
+    read_columns,
 )
 
 
 def export(
     directory: Annotated[Path, typer.Argument(help="A model directory.")],
-    onnx: Annotated[
-        Path, typer.Option(metavar="OUT", help="The directory to write: what ONNX Runtime computes.")
-    ],
+    onnx: Annotated[Path, typer.Option(metavar="OUT", help="The directory of the exported model to write.")],
     int8: Annotated[
         bool, typer.Option("--int8", help="Multiply in int8: two to three times faster, less exact.")
     ] = False,
     int8_embeddings: Annotated[
-        bool, typer.Option("--int8-embeddings", help="The word embeddings in int8: a smaller file.")
+        bool, typer.Option("--int8-embeddings", help="Store the word embeddings in int8: a smaller file.")
     ] = False,
     dev: Annotated[
         list[Path] | None,
         typer.Option(
-            help="A file with gold labels, or texts for an encoder, to measure what it costs; may be given "
-            "several times. The figures stand in the card."
+            help="A file with gold labels (for an encoder: texts) on which to measure the loss of accuracy; "
+            "may be repeated. The scores are written into the model card."
         ),
     ] = None,
     task: TaskName = None,
-    kind: KindOf = "texts",
+    kind: Kind = "texts",
     text: Text = "text",
     pair: Pair = None,
     label: Label = "label",
     separator: Separator = None,
     columns: Columns = None,
 ) -> None:
-    """Write a model for ONNX Runtime: what comes out answers without torch, here and elsewhere."""
+    """Write a model for ONNX Runtime, which predicts and serves without torch."""
+    from bertie.api.task_data import custom_task, resolve_task
     from bertie.inference.export import export
     from bertie.model.formats.onnx import Quantization
 
-    judged = resolve_task(task, custom_task(kind, text, pair, label, separator, columns))
+    chosen = resolve_task(task, custom_task(kind, text, pair, label, separator, read_columns(columns)))
     for file, name, before, after in export(
-        directory, onnx, Quantization(int8, int8_embeddings), judged, dev or []
+        directory, onnx, Quantization(int8, int8_embeddings), chosen, dev or []
     ):
         print(f"{file:<16} {name:<26} {'' if before is None else f'{before:.2f} → '}{after:.4g}")

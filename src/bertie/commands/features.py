@@ -1,4 +1,4 @@
-"""`bertie features`"""
+"""`bertie features`: write contextual vectors of texts."""
 
 from collections.abc import Callable, Iterable, Iterator, Sized
 from pathlib import Path
@@ -9,50 +9,57 @@ import typer
 from bertie.commands.options import Device, InputFile, InputFormat, Precision, parse_columns
 
 if TYPE_CHECKING:
-    from bertie.inference.features import Features
+    from bertie.inference.features import Features, LayerSelection
+    from bertie.model.engines.loading import LoadedEngine
 
 Number = TypeVar("Number", int, float)
 Text = TypeVar("Text", bound=Sized)
 
-CHUNK_BYTES = 1 << 29  # of vectors in memory at a time, or one text's
+CHUNK_BYTES = 1 << 29  # of vectors in memory at a time; a single text may need more
+
+
+Layers = Annotated[
+    str,
+    typer.Option(
+        help="Layers, separated by commas: 0 is the output of the embeddings, 1 of the first layer, -1 "
+        "of the last. Each becomes a column."
+    ),
+]
+Words = Annotated[
+    bool,
+    typer.Option(
+        "--words",
+        help="One vector for each word, instead of each token: the vector of its first token, as in "
+        "Section 5.3. Always on for .conll files.",
+    ),
+]
 
 
 def features(
     directory: Annotated[Path, typer.Argument(help="A model directory; its head is ignored.")],
-    output: Annotated[Path, typer.Option(help="The file to write: .parquet or .arrow, a row for each text.")],
+    output: Annotated[
+        Path, typer.Option(help="The file to write: .parquet or .arrow, with one row for each text.")
+    ],
     input: InputFile = "-",
     columns: Annotated[
         list[str] | None,
-        typer.Option("--column", metavar="text=COLUMN", help="Where a table has the text."),
+        typer.Option("--column", metavar="text=COLUMN", help="The column of the text in a table."),
     ] = None,
     format: InputFormat = None,
-    layers: Annotated[
-        str,
-        typer.Option(
-            help="With commas between: 0 is the output of the embeddings, 1 that of the first layer, -1 that "
-            "of the last. Each is a column."
-        ),
-    ] = "-1",
+    layers: Layers = "-1",
     combine: Annotated[
-        Literal["concat", "sum", "mean"] | None, typer.Option(help="Make one column of all layers.")
+        Literal["concat", "sum", "mean"] | None, typer.Option(help="Combine all layers into one column.")
     ] = None,
     weights: Annotated[
-        str | None, typer.Option(help="Of the sum, one for each layer, with commas between.")
+        str | None, typer.Option(help="The weights of the sum, one for each layer, separated by commas.")
     ] = None,
-    words: Annotated[
-        bool,
-        typer.Option(
-            "--words",
-            help="A vector for each word, that of its first piece as in Section 5.3, not for each piece. Of "
-            ".conll files always.",
-        ),
-    ] = False,
+    words: Words = False,
     pool: Annotated[
         Literal["mean", "max"] | None,
-        typer.Option(help="One vector for each text: of all its pieces, or words."),
+        typer.Option(help="Pool the vectors of a text's tokens, or words, into one."),
     ] = None,
     float16: Annotated[
-        bool, typer.Option("--float16", help="Write numbers of 16 bits, half the size, instead of 32.")
+        bool, typer.Option("--float16", help="Write 16-bit instead of 32-bit numbers.")
     ] = False,
     device: Device = "auto",
     precision: Precision = "float32",
@@ -61,42 +68,27 @@ def features(
     import numpy as np
 
     from bertie.inference.feature_files import check_suffix, write_features
-    from bertie.inference.features import LayerChoice, compute_features, read_sentences, read_texts
+    from bertie.inference.features import LayerSelection
     from bertie.inference.records import find_input, read_records
     from bertie.model.engines.loading import load_engine
-    from bertie.tasks.ner import read_conll
 
     check_suffix(output)
-    choice = LayerChoice(
-        _numbers("--layers", layers, int), combine, _numbers("--weights", weights, float) if weights else None
+    selection = LayerSelection(
+        _parse_numbers("--layers", layers, int),
+        combine,
+        _parse_numbers("--weights", weights, float) if weights else None,
     )
     file, read = find_input(input, format)
-    engine, metadata = load_engine(directory, device, precision)
-    config, tokenizer = metadata.config, metadata.tokenizer
-    max_seq_length = metadata.max_seq_length or config.max_position_embeddings
-    choice = choice.of(config.num_hidden_layers)
-    limit = CHUNK_BYTES // (4 * len(choice.columns) * choice.width(config.hidden_size))
-
-    def of_words() -> "Iterator[Features]":
+    loaded = load_engine(directory, device, precision)
+    selection = selection.resolve(loaded.metadata.config.num_hidden_layers)
+    if read == "conll":
         assert file is not None
-        sentences = read_conll(file, labelled=False)
-        reading = read_sentences(sentences, tokenizer, max_seq_length)
-        first = 0
-        for chunk in _chunks(sentences.words, limit):
-            part = reading.part(first, first + len(chunk))
-            yield compute_features(engine, part, choice, config)
-            first += len(chunk)
-
-    def of_texts() -> "Iterator[Features]":
+        features = _word_features(loaded, selection, file)
+    else:
         records = read_records(file, read, parse_columns(columns or [], ["text"]), whole_rows=False)
-        # A piece has one character at least, but for scripts whose characters BERT takes apart: of a syllable
-        # of Hangul up to three.
-        for chunk in _chunks((record.texts[0] for record in records), limit):
-            reading = read_texts(chunk, tokenizer, max_seq_length, words)
-            yield compute_features(engine, reading, choice, config)
-
+        features = _text_features(loaded, selection, (record.texts[0] for record in records), words)
     write_features(
-        _shown(of_words() if read == "conll" else of_texts()),
+        _with_progress(features),
         output,
         "words" if words or read == "conll" else "tokens",
         np.float16 if float16 else np.float32,
@@ -104,8 +96,45 @@ def features(
     )
 
 
-def _shown(parts: "Iterator[Features]") -> "Iterator[Features]":
-    """The same parts, and on stderr how many texts are written."""
+def _word_features(loaded: "LoadedEngine", selection: "LayerSelection", file: Path) -> "Iterator[Features]":
+    """Yield the vectors of the words of a CoNLL file, read in their documents."""
+    from bertie.inference.features import compute_features, encode_sentences
+    from bertie.tasks.ner import read_conll
+
+    sentences = read_conll(file, labelled=False)
+    encoded = encode_sentences(sentences, loaded.metadata.tokenizer, _max_seq_length(loaded))
+    first = 0
+    for chunk in _chunks(sentences.words, _chunk_size(loaded, selection)):
+        part = encoded.slice(first, first + len(chunk))
+        yield compute_features(loaded.engine, part, selection, loaded.metadata.config)
+        first += len(chunk)
+
+
+def _text_features(
+    loaded: "LoadedEngine", selection: "LayerSelection", texts: Iterable[str], words: bool
+) -> "Iterator[Features]":
+    """Yield the vectors of the tokens of texts, or of their words."""
+    from bertie.inference.features import compute_features, encode_texts
+
+    # A token has at least one character, except in scripts whose characters BERT decomposes: a syllable of
+    # Hangul has up to three tokens.
+    for chunk in _chunks(texts, _chunk_size(loaded, selection)):
+        encoded = encode_texts(chunk, loaded.metadata.tokenizer, _max_seq_length(loaded), words)
+        yield compute_features(loaded.engine, encoded, selection, loaded.metadata.config)
+
+
+def _max_seq_length(loaded: "LoadedEngine") -> int:
+    return loaded.metadata.max_seq_length or loaded.metadata.config.max_position_embeddings
+
+
+def _chunk_size(loaded: "LoadedEngine", selection: "LayerSelection") -> int:
+    """Return the number of vectors that fit into CHUNK_BYTES."""
+    vector_size = selection.vector_size(loaded.metadata.config.hidden_size)
+    return CHUNK_BYTES // (4 * len(selection.columns) * vector_size)
+
+
+def _with_progress(parts: "Iterator[Features]") -> "Iterator[Features]":
+    """Yield the same parts, and show the number of written texts on stderr."""
     from bertie.base.progress import Progress
 
     with Progress("features", unit="texts") as progress:
@@ -115,23 +144,23 @@ def _shown(parts: "Iterator[Features]") -> "Iterator[Features]":
 
 
 def _chunks(items: Iterable[Text], limit: int) -> Iterator[list[Text]]:
-    """The items in order, in lists of about `limit` characters or words; of none, one empty list."""
+    """Split items into lists of about `limit` characters or words, at least one list."""
     chunk: list[Text] = []
-    held, any_yet = 0, False
+    size, is_first = 0, True
     for item in items:
         chunk.append(item)
-        held += len(item)
-        if held >= limit:
+        size += len(item)
+        if size >= limit:
             yield chunk
-            chunk, held, any_yet = [], 0, True
-    if chunk or not any_yet:
+            chunk, size, is_first = [], 0, False
+    if chunk or is_first:
         yield chunk
 
 
-def _numbers(option: str, text: str, kind: Callable[[str], Number]) -> list[Number]:
+def _parse_numbers(option: str, text: str, kind: Callable[[str], Number]) -> list[Number]:
     from bertie.base.errors import SettingsError
 
     try:
         return [kind(number) for number in text.split(",")]
     except ValueError:
-        raise SettingsError(f"{option} {text}: give numbers with commas between, such as 1,2,-1") from None
+        raise SettingsError(f"{option} {text}: give numbers separated by commas, such as 1,2,-1") from None

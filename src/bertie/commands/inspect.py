@@ -1,4 +1,4 @@
-"""`bertie inspect`"""
+"""`bertie inspect`: describe and check a model directory."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ def inspect(
     allow_pickle: AllowPickle = False,
     as_json: Json = False,
 ) -> None:
-    """Say what a model is, how large, with what head and vocabulary, and whether it all fits together."""
+    """Describe a model: size, head and vocabulary, and whether its files fit together."""
     from bertie.model.formats.inspection import inspect_model
 
     facts, checks = inspect_model(directory, allow_pickle)
@@ -25,21 +25,21 @@ def inspect(
         return
     width = max(map(len, [*facts, *(check.name for check in checks)]))
     for name, value in facts.items():
-        print(f"{name:<{width}}  {_shown(value)}")
+        print(f"{name:<{width}}  {_format(value)}")
     print()
     for check in checks:
         print(f"{check.name:<{width}}  {'yes' if check.passed else 'NO '}  {check.found}".rstrip())
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     match value:
         case bool() | None:
             return {True: "yes", False: "no", None: "-"}[value]
         case int():
             return f"{value:,}"
         case dict():
-            return ", ".join(f"{key} {_shown(entry)}" for key, entry in value.items()) or "-"
+            return ", ".join(f"{key} {_format(entry)}" for key, entry in value.items()) or "-"
         case list():
-            return ", ".join(map(_shown, value)) or "-"
+            return ", ".join(map(_format, value)) or "-"
         case _:
             return str(value)

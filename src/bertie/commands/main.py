@@ -1,11 +1,11 @@
-"""`bertie`: reads the command line and hands over to one verb. Errors end here, as one line."""
+"""The command line. Each command is a module; errors that a user can fix become one line here."""
 
 import errno
-import os
 import sys
 
 import typer
 
+from bertie.base.environment import set_torch_environment
 from bertie.base.errors import BertieError
 from bertie.commands.convert import convert
 from bertie.commands.demo import demo
@@ -33,7 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for verb in (
+for command in (
     vocab,
     prepare,
     pretrain,
@@ -52,33 +52,32 @@ for verb in (
     doctor,
     demo,
 ):
-    app.command()(verb)
+    app.command()(command)
 
-_FREE_SPACE = "free some space and run the command again (pretrain: with --resume)"
-_NO_PERMISSION = "no permission; name another place, or have the permissions changed"
-_NO_FOLDER = "a file stands where a folder is needed; name another place"
-# What the system may refuse without a fault of ours. Every other OSError keeps its traceback.
-REFUSALS = {
+_FREE_SPACE = "free some space and run the command again (pretrain and finetune: with --resume)"
+_NO_PERMISSION = "permission denied; choose another path or change the permissions"
+_NOT_A_FOLDER = "a file has the name of a folder that is needed; choose another path"
+# Errors of the operating system that a user can fix. Every other OSError keeps its traceback.
+SYSTEM_ERRORS = {
     errno.ENOSPC: f"the disk is full; {_FREE_SPACE}",
     errno.EDQUOT: f"the disk quota is used up; {_FREE_SPACE}",
-    errno.EFBIG: f"larger than a file may be here (`ulimit -f` says how large); {_FREE_SPACE}",
-    errno.EROFS: "this file system is read-only; name another place",
+    errno.EFBIG: f"the file exceeds the size limit (see `ulimit -f`); {_FREE_SPACE}",
+    errno.EROFS: "the file system is read-only; choose another path",
     errno.EACCES: _NO_PERMISSION,
     errno.EPERM: _NO_PERMISSION,
-    errno.EEXIST: _NO_FOLDER,
-    errno.ENOTDIR: _NO_FOLDER,
-    errno.ENAMETOOLONG: "no file can have so long a name; is a path missing before it?",
-    errno.EIO: "the disk fails to read or write this; look at it, or use another one",
+    errno.EEXIST: _NOT_A_FOLDER,
+    errno.ENOTDIR: _NOT_A_FOLDER,
+    errno.ENAMETOOLONG: "the file name is too long; is a folder missing before it?",
+    errno.EIO: "the disk cannot read or write this file; check the disk or use another one",
 }
 
 
 def main() -> None:
-    """The entry point. Exits 0, 2 on an error the user can mend, 128 + n after the signal n."""
-    # Beside other work on its processors, torch's threads would wait for each other by burning whole time
-    # slices: steps of a small model took ten times as long (docs/decisions/threads.md).
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-    # Large tensors in large pages: a step of fine-tuning took 5 % less (docs/decisions/processors.md).
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+    """Run the command line.
+
+    Exit with 0, with 2 on an error that the user can fix, or with 128 + n after signal n.
+    """
+    set_torch_environment()
     try:
         app()
     except BertieError as error:
@@ -90,14 +89,14 @@ def main() -> None:
         extra = EXTRAS[error.name]
         print(f"bertie: this needs {error.name}: pip install 'bertie[{extra}]'", file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:  # the reader of our output has gone, as `| head` does
+    except BrokenPipeError:  # the reader of the output is gone, as in `bertie … | head`
         sys.stderr.close()
         sys.exit(141)
     except OSError as error:
-        if error.errno not in REFUSALS:
+        if error.errno not in SYSTEM_ERRORS:
             raise
-        place = f"{error.filename}: " if error.filename else ""  # writing to standard output names no file
-        print(f"bertie: {place}{REFUSALS[error.errno]}", file=sys.stderr)
+        location = f"{error.filename}: " if error.filename else ""  # standard output has no file name
+        print(f"bertie: {location}{SYSTEM_ERRORS[error.errno]}", file=sys.stderr)
         sys.exit(2)
 
 

@@ -1,9 +1,9 @@
-"""Options that several verbs share."""
+"""Options and helpers that several commands share."""
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
-from itertools import islice
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,79 +15,94 @@ from bertie.corpus.formats import Format as FormatChoice
 Inputs = Annotated[
     list[Path],
     typer.Argument(
-        metavar="INPUT...", help="Files, folders or patterns of text; .gz, .bz2, .xz and .zst too."
+        metavar="INPUT...", help="Files, folders or patterns of text, also compressed: .gz, .bz2, .xz, .zst."
     ),
 ]
 Format = Annotated[
-    FormatChoice | None, typer.Option(help="The format of every input; each one's own if not given.")
+    FormatChoice | None, typer.Option(help="The format of every input; by default detected file by file.")
 ]
-Column = Annotated[str, typer.Option(help="The key or column of the text, in jsonl, parquet and arrow.")]
+Column = Annotated[str, typer.Option(help="The key or column of the text in jsonl, parquet and arrow files.")]
 OnError = Annotated[
     OnErrorChoice,
     typer.Option(
-        help="At input that is binary, damaged or not of its format: stop, or skip the file, or the document "
-        "alone where a file has many. Empty files are always skipped. What is skipped is named and counted."
+        help="At binary, damaged or malformed input: stop, or skip it (one document if the file has many, "
+        "otherwise the file). Empty files are always skipped. Skipped input is reported and counted."
     ),
 ]
-Language = Annotated[str, typer.Option(help="What sentences are split as: an ISO 639-1 code.")]
-Workers = Annotated[int, typer.Option(min=1, help="Processes to work with.")]
+Language = Annotated[str, typer.Option(help="The ISO 639-1 code of the language, for splitting sentences.")]
+Workers = Annotated[int, typer.Option(min=1, help="The number of worker processes.")]
 Device = Annotated[str, typer.Option(help="Where to compute: auto, cpu, cuda, cuda:1, …")]
 PrecisionChoice = Literal["float32", "bfloat16"]
 Precision = Annotated[
     PrecisionChoice,
-    typer.Option(help="bfloat16 answers faster on hardware made for it, rounded to 3 digits."),
+    typer.Option(help="bfloat16 is faster on hardware that supports it, with about 3 digits."),
 ]
 InputFile = Annotated[
     str | None,
     typer.Option(
         "--input",
-        help="A file: .csv, .tsv, .jsonl, .parquet; .conll, which has words; any other is a text a line. - "
-        "is standard input. Every row has an answer, a blank line an empty one.",
+        help="A file: .csv, .tsv, .jsonl, .parquet, .conll (words), or plain text with one text a line; - is "
+        "standard input. Every row gets an answer, a blank line an empty one.",
     ),
 ]
 InputFormat = Annotated[
     Literal["text", "jsonl", "csv", "tsv", "parquet", "conll"] | None,
-    typer.Option("--format", help="The format of the input, where its name does not say."),
+    typer.Option("--format", help="The format of the input; by default from the file's name."),
 ]
 AllowPickle = Annotated[
     bool,
     typer.Option(
         "--allow-pickle",
-        help="Also read pytorch_model.bin, a pickle, which may run code as it is read. Only tensors are "
-        "taken from it; still, allow it only for files of a source you trust.",
+        help="Also read pytorch_model.bin, a pickle. bertie loads only tensors from it, but reading a pickle "
+        "can run code: allow it only for files from a source you trust.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a setting, such as epochs=4 or optimizer.learning_rate=1e-3; may be repeated.",
+    ),
+]
 
 CPUS = len(os.sched_getaffinity(0))
-MAX_NAMED = 10  # inputs, on the terminal
 
 
 def parse_columns(
-    assignments: Iterable[str], asked: Iterable[str], more: Iterable[str] = ()
+    assignments: Iterable[str], roles: Iterable[str], optional: Iterable[str] = ()
 ) -> dict[str, str]:
-    """The column of each text that is asked for: its own name where no NAME=COLUMN says another.
+    """Return the column of each role, from options of the form NAME=COLUMN.
 
-    `more` may be named too. Raises SettingsError where something else is.
+    A role without an option has a column of its own name; `optional` roles have a column only if an option
+    gives one.
+
+    Raises:
+        SettingsError: an option has another form, or its role is unknown.
     """
     from bertie.base.errors import SettingsError
 
-    names = {name: name for name in asked}
-    known = [*names, *more]
+    columns = {role: role for role in roles}
+    known = [*columns, *optional]
     for assignment in assignments:
-        name, _, column = assignment.partition("=")
-        if name not in known or not column:
-            raise SettingsError(f"--column {assignment}: give NAME=COLUMN with {', '.join(known)}")
-        names[name] = column
-    return names
+        role, _, column = assignment.partition("=")
+        if role not in known or not column:
+            raise SettingsError(
+                f"--column {assignment}: expected NAME=COLUMN with NAME one of {', '.join(known)}"
+            )
+        columns[role] = column
+    return columns
 
 
-def print_skipped(counts: Mapping[str, int], messages: Iterable[str]) -> None:
-    """Name the first inputs that could not be read, and count all, on stderr."""
-    for message in islice(messages, MAX_NAMED):
-        print(message, file=sys.stderr)
-    if sum(counts.values()) > MAX_NAMED:
-        print("…", file=sys.stderr)
-    if counts:
-        reasons = (f"{count:,} {reason.replace('_', ' ')}" for reason, count in counts.items())
-        print(f"skipped: {', '.join(reasons)}", file=sys.stderr)
+@contextmanager
+def exit_when_stopped(message: str) -> Iterator[None]:
+    """If a signal stops the run, print `message` and exit with 128 + its number."""
+    from bertie.training.signals import Stopped
+
+    try:
+        yield
+    except Stopped as stopped:
+        print(f"bertie: {message}", file=sys.stderr)
+        sys.exit(128 + stopped.number)

@@ -1,7 +1,7 @@
-"""`bertie predict`"""
+"""`bertie predict`: answer texts with a trained model."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from io import TextIOWrapper
 from itertools import islice
@@ -19,19 +19,28 @@ if TYPE_CHECKING:
     from bertie.inference.results import Method
     from bertie.inference.writers import OutputFormat
 
-CHUNK = 1024  # records in memory at a time: enough for batches of texts of one length
+    Answered = Iterator[tuple[Record, Any]]  # each record with its results
+
+CHUNK = 1024  # records in memory at a time: enough to batch texts of similar length
+
+TopK = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        help="The number of results for each text, labels included. Tables of a multi-label model have "
+        "every label with a probability above 0.5.",
+    ),
+]
 
 
 def predict(
     directory: Annotated[Path, typer.Argument(help="A model directory.")],
-    text: Annotated[
-        list[str] | None, typer.Option(help="A text, or a question; may be given several times.")
-    ] = None,
+    text: Annotated[list[str] | None, typer.Option(help="A text, or a question; may be repeated.")] = None,
     pair: Annotated[
         list[str] | None,
         typer.Option(
-            help="What goes with --text: a second text, or the context of a question; one for all or one for "
-            "each. For multiple choice: an ending; give all of them."
+            help="The second text, or the context of a question; one for each --text or one for all. For "
+            " multiple choice: one of the endings; give all of them."
         ),
     ] = None,
     input: InputFile = None,
@@ -40,83 +49,87 @@ def predict(
         typer.Option(
             "--column",
             metavar="NAME=COLUMN",
-            help="Where a table has text, pair (without it there is none), question, context or endings (a "
-            "column of lists, or several with commas between; without it also ending0, ending1, …).",
+            help="The column of text, pair (optional), question, context or endings (one column of lists, or "
+            "several separated by commas; by default endings, or ending0, ending1, …).",
         ),
     ] = None,
     format: InputFormat = None,
     output: Annotated[
         Path | None,
         typer.Option(
-            help="A file to write: .jsonl, each row with all answers under `prediction`, as --json prints "
-            "them; .csv or .tsv, with the best; .conll, with the tag of each word."
+            help="A file to write. .jsonl: each row with all results under `prediction`, like --json. .csv "
+            "or .tsv: each row with the best result. .conll: the tag of each word."
         ),
     ] = None,
-    top_k: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="How many answers for each text, labels too; a table has all that are likelier than not.",
-        ),
-    ] = 5,
+    top_k: TopK = 5,
     device: Device = "auto",
     precision: Precision = "float32",
     as_json: Json = False,
 ) -> None:
-    """Answer with a trained model; its head decides: words for [MASK], labels, entities, spans."""
+    """Predict with a trained model: fill [MASK], classify, tag, answer or choose."""
     import bertie
-    from bertie.base.errors import ModelError, SettingsError
-    from bertie.base.files import atomic_file
-    from bertie.base.progress import Progress
-    from bertie.inference.dispatch import ASKED
-    from bertie.inference.records import DELIMITERS, find_input, read_records
-    from bertie.inference.writers import output_format, write_results
+    from bertie.base.errors import SettingsError
+    from bertie.inference.records import DELIMITERS, find_input
+    from bertie.inference.writers import output_format
 
     if (not text) == (input is None):
-        raise SettingsError("nothing to predict, or too much: give either --text or --input")
+        raise SettingsError("give either --text or --input")
     if pair and not text:
-        raise SettingsError("--pair goes with --text; of a table, name the column: --column pair=COLUMN")
-    to_standard_output: OutputFormat = "jsonl" if as_json else "text"
-    written = output_format(output) if output else to_standard_output
+        raise SettingsError("--pair goes with --text; for a table give its column: --column pair=COLUMN")
+    standard_output: OutputFormat = "jsonl" if as_json else "text"
+    written = output_format(output) if output else standard_output
     file, read = find_input(input, format)
     model = bertie.load(directory, device, precision)
-    method = model.method
-    if method is None:
-        raise ModelError(f"{directory}: an encoder without a head answers nothing; fine-tune it")
-    if "conll" in (read, written) and method != "tag":
-        raise SettingsError(f"{directory}: .conll is for words and their tags, but this model can {method}")
+    method = _check_method(model, directory, [read, written])
     if file and read == "conll":
         answered = _tag_file(model, file)
         written = "conll" if written == "text" else written
     else:
-        more = ("pair",) if method in ("classify", "rate") else ()
-        names = parse_columns(columns or [], ASKED[method], more)
-        records = _given(method, text, pair or []) if text else read_records(file, read, names)
-        if written in DELIMITERS and model.is_multilabel:
-            top_k = len(model.labels)
+        records = _records(method, text, pair or [], file, read, columns)
+        top_k = len(model.labels) if written in DELIMITERS and model.is_multilabel else top_k
         answered = _answer(model, records, top_k, words=written == "conll")
-    with ExitStack() as stack:
-        if output:
-            temporary = stack.enter_context(atomic_file(output))
-            stream: TextIO = stack.enter_context(temporary.open("w", encoding="utf-8", newline=""))
-            answered = _counted(answered, stack.enter_context(Progress("predicting", unit="texts")))
-        else:
-            stream = sys.stdout
-        assert isinstance(stream, TextIOWrapper)
-        # Half of a surrogate pair, which JSON can name, is then its own escape.
-        stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-        write_results(answered, stream, written, method, model.is_multilabel)
+    _write(answered, output, written, method, model.is_multilabel)
 
 
-def _given(method: "Method", texts: list[str], pairs: list[str]) -> "Iterator[Record]":
-    """The texts of the options."""
+def _check_method(model: "Predictor", directory: Path, formats: Sequence[str | None]) -> "Method":
+    """Return the method of the model's head; check that it fits the formats."""
+    from bertie.base.errors import ModelError, SettingsError
+
+    if model.method is None:
+        raise ModelError(f"{directory}: an encoder without a head cannot predict; fine-tune it first")
+    if "conll" in formats and model.method != "tag":
+        raise SettingsError(
+            f"{directory}: .conll needs a model that tags words, but this model's method is {model.method}"
+        )
+    return model.method
+
+
+def _records(
+    method: "Method",
+    texts: list[str] | None,
+    pairs: list[str],
+    file: Path | None,
+    read: Any,
+    columns: list[str] | None,
+) -> "Iterator[Record]":
+    """Return the records of the options, or of a file."""
+    from bertie.inference.dispatch import REQUIRED_FIELDS
+    from bertie.inference.records import read_records
+
+    optional = ("pair",) if method in ("classify", "regress") else ()
+    names = parse_columns(columns or [], REQUIRED_FIELDS[method], optional)
+    return _text_records(method, texts, pairs) if texts else read_records(file, read, names)
+
+
+def _text_records(method: "Method", texts: list[str], pairs: list[str]) -> "Iterator[Record]":
+    """Yield a record for each --text, with its --pair."""
     from bertie.base.errors import SettingsError
-    from bertie.inference.dispatch import ASKED
+    from bertie.inference.dispatch import REQUIRED_FIELDS
     from bertie.inference.records import Record
 
-    names = [*ASKED[method], "pair"][:2]
+    names = [*REQUIRED_FIELDS[method], "pair"][:2]
     if pairs and method in ("fill_mask", "tag"):
-        raise SettingsError("--pair: this model reads one text at a time")
+        raise SettingsError("--pair: this model reads one text at a time; leave it out")
     if not pairs and method in ("next_sentence", "answer", "choose"):
         raise SettingsError(f"--text is the {names[0]}; give the {names[1]} with --pair")
     seconds: list[Any] = pairs
@@ -124,36 +137,52 @@ def _given(method: "Method", texts: list[str], pairs: list[str]) -> "Iterator[Re
         seconds = [pairs if method == "choose" else pairs[0]] * len(texts)
     if len(seconds) not in (0, len(texts)):
         raise SettingsError(f"{len(pairs)} --pair for {len(texts)} --text; give one for each, or one for all")
-    for number, asked in enumerate(zip(texts, seconds, strict=True) if seconds else zip(texts), 1):
-        yield Record(f"--text {number}", dict(zip(names, asked, strict=False)), asked)
+    rows = zip(texts, seconds, strict=True) if seconds else zip(texts, strict=True)
+    for number, row in enumerate(rows, 1):
+        yield Record(f"--text {number}", dict(zip(names, row, strict=False)), row)
 
 
-def _answer(
-    model: "Predictor", records: "Iterator[Record]", top_k: int, words: bool
-) -> "Iterator[tuple[Record, Any]]":
-    """Each record with its answers, or with `words` the tag of each word."""
-    from bertie.inference.dispatch import ask
+def _answer(model: "Predictor", records: "Iterator[Record]", top_k: int, words: bool) -> "Answered":
+    """Yield each record with its results; with `words`, with the tag of each word."""
+    from bertie.inference.dispatch import answer_records
 
     while chunk := list(islice(records, CHUNK)):
-        yield from zip(chunk, ask(model, chunk, top_k, words), strict=True)
+        yield from zip(chunk, answer_records(model, chunk, top_k, words), strict=True)
 
 
-def _counted(
-    answered: "Iterator[tuple[Record, Any]]", progress: "Progress"
-) -> "Iterator[tuple[Record, Any]]":
-    """The same, and on stderr how many there were."""
-    for record, answers in answered:
-        yield record, answers
-        progress.advance()
-
-
-def _tag_file(model: "Predictor", file: Path) -> "Iterator[tuple[Record, Any]]":
-    """Each sentence of CoNLL columns with the tags of its words, seen with its document as in evaluation."""
+def _tag_file(model: "Predictor", file: Path) -> "Answered":
+    """Yield each sentence of a CoNLL file, read in its document, with its tags."""
     from bertie.inference.records import Record
     from bertie.tasks.ner import read_conll
 
-    found = read_conll(file, labelled=False)
-    for words, tagged in zip(
-        found.words, model.tag_words(found.words, found.documents.tolist()), strict=True
-    ):
+    sentences = read_conll(file, labelled=False)
+    tags = model.tag_words(sentences.words, sentences.document_bounds.tolist())
+    for words, tagged in zip(sentences.words, tags, strict=True):
         yield Record(str(file), {"words": words}, (words,)), tagged
+
+
+def _write(
+    answered: "Answered", output: Path | None, written: "OutputFormat", method: "Method", multilabel: bool
+) -> None:
+    """Write results to a file with progress on stderr, or to stdout."""
+    from bertie.base.files import atomic_file
+    from bertie.base.progress import Progress
+    from bertie.inference.writers import write_results
+
+    with ExitStack() as stack:
+        if output:
+            temporary = stack.enter_context(atomic_file(output))
+            stream: TextIO = stack.enter_context(temporary.open("w", encoding="utf-8", newline=""))
+            answered = _with_progress(answered, stack.enter_context(Progress("predicting", unit="texts")))
+        else:
+            stream = sys.stdout
+        assert isinstance(stream, TextIOWrapper)
+        # JSON input can contain unpaired surrogates, which UTF-8 cannot encode.
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+        write_results(answered, stream, written, method, multilabel)
+
+
+def _with_progress(answered: "Answered", progress: "Progress") -> "Answered":
+    for record, results in answered:
+        yield record, results
+        progress.advance()

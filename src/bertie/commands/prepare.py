@@ -1,20 +1,19 @@
-"""`bertie prepare`"""
+"""`bertie prepare`: turn text into a corpus for pre-training."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from bertie.commands.options import CPUS, Column, Format, Inputs, Language, OnError, Workers, print_skipped
+from bertie.commands.options import CPUS, Column, Format, Inputs, Language, OnError, Workers
 
 
 def prepare(
     inputs: Inputs,
     tokenizer: Annotated[Path, typer.Option(help="A tokenizer directory, such as `bertie vocab` writes.")],
-    out: Annotated[Path, typer.Option(help="The corpus to write.")],
+    out: Annotated[Path, typer.Option(help="The corpus directory to write.")],
     held_out: Annotated[
-        float, typer.Option(help="Share of the documents kept to judge the model by.")
+        float, typer.Option(help="The fraction of the documents kept for evaluation.")
     ] = 0.005,
     format: Format = None,
     column: Column = "text",
@@ -22,18 +21,21 @@ def prepare(
     on_error: OnError = "stop",
     workers: Workers = CPUS,
 ) -> None:
-    """Turn text into a corpus of word pieces, ready for pre-training."""
-    from bertie.corpus.preparation import SKIPPED_FILE, read_skipped
-    from bertie.corpus.preparation import prepare as run
-    from bertie.corpus.readers import list_inputs
+    """Turn text into a corpus of WordPiece tokens for pre-training.
 
-    files = list_inputs(inputs, [out, tokenizer])
-    manifest = run(files, tokenizer, out, workers, held_out, language, format, column, on_error)
-    for split, counts in (("train", manifest.train), ("held out", manifest.held_out)):
-        print(f"{split}: {counts.documents:,} documents, {counts.tokens:,} tokens", file=sys.stderr)
-    duplicates, empty = manifest.duplicates_dropped, manifest.empty_documents_dropped
-    print(f"dropped: {duplicates:,} duplicates, {empty:,} empty documents", file=sys.stderr)
-    print_skipped(manifest.skipped, read_skipped(out))
-    if manifest.skipped:
-        print(f"all that was skipped: {out / SKIPPED_FILE}", file=sys.stderr)
+    The same command resumes a stopped run.
+    """
+    import bertie
+
+    bertie.prepare(
+        inputs,
+        tokenizer=tokenizer,
+        out=out,
+        held_out=held_out,
+        format=format,
+        column=column,
+        language=language,
+        on_error=on_error,
+        workers=workers,
+    )
     print(out)

@@ -1,4 +1,4 @@
-"""The documentation that every Python carries: its topics, and the docstrings of its standard library."""
+"""The documentation that comes with Python: the language reference and the library's docstrings."""
 
 import ast
 import builtins
@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-# Not documentation: the library's own tests and tools, and what is installed beside it.
-LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "lib2to3", "__pycache__"}
+# Folders without documentation: the library's tests and tools, and installed packages.
+EXCLUDED = {"test", "tests", "idle_test", "site-packages", "dist-packages", "lib2to3", "__pycache__"}
 
 
 class Docstring(NamedTuple):
-    """One docstring and the dotted name of the module it stands in."""
+    """A docstring and the dotted name of its module."""
 
     module: str
     text: str
@@ -28,29 +28,29 @@ class Docstring(NamedTuple):
 
 
 def topics() -> dict[str, str]:
-    """Python's language reference, as `help("NAME")` shows it."""
+    """Return the language reference by topic, as `help("TOPIC")` shows it."""
     from pydoc_data.topics import topics
 
     return dict(topics)
 
 
 def docstrings() -> list[Docstring]:
-    """Every docstring of the standard library once, in the order of the modules' names."""
+    """Return every docstring of the standard library once, ordered by module."""
     seen: set[str] = set()
-    found = []
-    for docstring in [*_of_sources(), *_of_builtin_modules()]:
+    unique = []
+    for docstring in [*_source_docstrings(), *_builtin_docstrings()]:
         if docstring.text not in seen:
             seen.add(docstring.text)
-            found.append(docstring)
-    return found
+            unique.append(docstring)
+    return unique
 
 
-def _of_sources() -> Iterator[Docstring]:
-    """Read from the source files, since importing some modules has effects."""
+def _source_docstrings() -> Iterator[Docstring]:
+    """Parse the source files; importing them could have side effects."""
     root = Path(sysconfig.get_path("stdlib"))
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
-        if LEFT_OUT.intersection(parts) or any("-" in part for part in parts):
+        if EXCLUDED.intersection(parts) or any("-" in part for part in parts):
             continue
         module = ".".join(parts).removesuffix(".__init__")
         with warnings.catch_warnings():
@@ -58,7 +58,7 @@ def _of_sources() -> Iterator[Docstring]:
             try:
                 tree = ast.parse(path.read_text(encoding="utf-8"))
             except (SyntaxError, UnicodeDecodeError, OSError):
-                continue  # a few files are broken on purpose, for tests
+                continue  # a few files are malformed on purpose, as test cases
         for node in ast.walk(tree):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 text = ast.get_docstring(node)
@@ -66,8 +66,8 @@ def _of_sources() -> Iterator[Docstring]:
                     yield Docstring(module, text)
 
 
-def _of_builtin_modules() -> Iterator[Docstring]:
-    """The docstrings of what is written in C and always there."""
+def _builtin_docstrings() -> Iterator[Docstring]:
+    """Import the modules of the interpreter, which have no source files."""
     for name in sorted({builtins.__name__, *sys.builtin_module_names}):
         module = importlib.import_module(name)
         for member in [module, *(value for _, value in sorted(vars(module).items()))]:

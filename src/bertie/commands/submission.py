@@ -1,4 +1,4 @@
-"""`bertie submission`"""
+"""`bertie submission`: make the zip file for the GLUE server."""
 
 import shutil
 import tempfile
@@ -14,23 +14,25 @@ def submission(
     ],
     out: Annotated[Path, typer.Option(help="The .zip file to write.")],
 ) -> None:
-    """Gather the predictions of runs on GLUE's tasks into the zip file that its server takes."""
+    """Collect the test predictions of GLUE runs into a zip file for its server."""
     from bertie.base.errors import DataError
     from bertie.tasks.glue import SUBMISSION_FILES, write_submission
 
     with tempfile.TemporaryDirectory() as folder:
-        given_by: dict[str, Path] = {}
+        run_of: dict[str, Path] = {}
         for run in runs:
             files = [file for name in SUBMISSION_FILES if (file := run / "submission" / name).exists()]
             if not files:
                 raise DataError(
-                    f"{run}: no predictions for GLUE's server; this run is of another task, or the task's "
-                    f"test file was not there in training"
+                    f"{run}: no predictions for the GLUE server; fine-tune on a GLUE task with its test file "
+                    f"in the data folder"
                 )
             for file in files:
-                if file.name in given_by:
-                    raise DataError(f"{run}: {file.name} is in {given_by[file.name]} too; name one of them")
-                given_by[file.name] = run
+                if file.name in run_of:
+                    raise DataError(
+                        f"{file.name} is in both {run_of[file.name]} and {run}; give only one of them"
+                    )
+                run_of[file.name] = run
                 shutil.copy(file, folder)
         write_submission(Path(folder), out)
     print(out)

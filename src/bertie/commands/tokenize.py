@@ -1,4 +1,4 @@
-"""`bertie tokenize`"""
+"""`bertie tokenize`: show the tokens of a text."""
 
 import json
 import sys
@@ -16,21 +16,21 @@ def tokenize(
     ],
     texts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TEXT]...", help="Without any: a text a line of standard input."),
+        typer.Argument(metavar="[TEXT]...", help="The texts; by default every line of standard input."),
     ] = None,
     pair: Annotated[str | None, typer.Option(help="A second segment for every text.")] = None,
     cased: Annotated[
-        bool | None, typer.Option("--cased/--uncased", help="Overrules what the directory says.")
+        bool | None, typer.Option("--cased/--uncased", help="Override the casing of the directory.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show the word pieces of a text, their ids, and where they stand in it."""
+    """Show the WordPiece tokens of a text, their ids and their positions in the text."""
     from bertie.text.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(directory, lowercase=None if cased is None else not cased)
     for text in texts or (line.rstrip("\n") for line in sys.stdin):
         encoding = tokenizer.encode(text, pair)
-        tokens = tokenizer.tokens(encoding.input_ids)
+        tokens = tokenizer.convert_ids_to_tokens(encoding.input_ids)
         rows = zip(
             tokens,
             encoding.input_ids.tolist(),
