@@ -14,9 +14,12 @@ SOURCE = Path(__file__).parents[1] / "src" / "bertie"
 
 CONTENTS = """
 base.errors
+base.environment
 base.files
+base.locks
 base.compression
 base.tables
+base.memory
 base.rows
 base.kernels
 base.random
@@ -47,14 +50,17 @@ corpus.sampling
 model.config
 model.objectives
 model.sequences
+model.buckets
 model.batch
 model.dropout
+model.cpu
 model.attention
 model.bilstm
 model.bert
 model.cross_entropy
 model.heads
 model.formats.crc32c
+model.formats.config
 model.formats.sentence_transformers
 model.formats.directory
 model.formats.weight_names
@@ -71,10 +77,12 @@ model.engines.loading
 model.formats.onnx
 model.formats.conversion
 model.formats.inspection
-tasks.task
 tasks.metrics
+tasks.error_analysis
+tasks.task
 tasks.classification
 tasks.glue
+tasks.windows
 tasks.squad.questions
 tasks.squad.windows
 tasks.squad.decoding
@@ -85,7 +93,6 @@ tasks.ner
 tasks.swag
 tasks.label_types
 tasks.custom
-tasks.error_analysis
 tasks.registry
 tasks.evaluation
 training.optimizers
@@ -93,9 +100,12 @@ training.schedules
 training.signals
 training.distributed
 training.tracking
+training.metrics_file
 training.checkpoints
 training.health
 training.loop
+training.pretraining_settings
+training.pretraining_setup
 training.held_out
 training.planning
 training.pretraining
@@ -104,6 +114,8 @@ training.search
 inference.features
 inference.feature_files
 inference.results
+inference.inputs
+inference.words
 inference.masks
 inference.probabilities
 inference.embeddings
@@ -117,21 +129,28 @@ inference.server.batching
 inference.server.pipelines
 inference.server.app
 inference.server.running
-reports.metrics
-reports.stylesheet
 reports.page
 reports.drawing
 reports.pictures
 reports.finetuning
 reports.pretraining
 recipes
+api.arguments
+api.results
+api.vocabulary
+api.corpus
+api.pretraining
+api.task_data
+api.finetuning
+api.search
+api.evaluation
 reproduction.split_pairs
 reproduction.feature_tagger
 reproduction.tables
-reproduction.locks
+reproduction.cells
 reproduction.runner
 reproduction.verdicts
-reproduction.writing
+reproduction.report
 commands.options
 commands.vocab
 commands.prepare
@@ -165,6 +184,7 @@ TORCH_FREE = [
         "model.objectives",
         "model.sequences",
         "model.formats.crc32c",
+        "model.formats.config",
         "model.formats.sentence_transformers",
         "model.formats.directory",
         "model.formats.weight_names",
@@ -174,6 +194,7 @@ TORCH_FREE = [
         "model.engines.onnx_engine",
         "model.engines.loading",
         "training.health",
+        "training.metrics_file",
     }
     or (name.startswith("inference.") and name != "inference.export")
 ]
