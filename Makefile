@@ -1,25 +1,34 @@
-# The README's two commands, and what CI calls.
+# The commands of the README and of CONTRIBUTING.md; continuous integration calls the same ones.
 PYTHON ?= python3
 PIP = .venv/bin/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test check install clean
+.PHONY: demo test check build docs install clean
 
-demo: .venv/train ## the main job on Python's own documentation, in about five minutes
+demo: .venv/train ## the whole way on Python's own documentation, in about five minutes
 	.venv/bin/bertie demo $(DEMO)
 
 test: .venv/dev ## the test suite
 	.venv/bin/python -m pytest --numprocesses 2 $(PYTEST)
 
-check: .venv/dev ## what a change must pass
+check: .venv/dev ## what every change must pass: ruff, mypy, the tests
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
 	$(MAKE) test
 
+build: .venv/dev ## wheel and sdist in dist/; the wheel is tried in an environment without the checkout
+	rm -rf dist
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt .venv/bin/python -m build --quiet
+	.venv/bin/python scripts/check_wheel.py dist
+
+docs: .venv/dev .venv/docs ## the documentation as a site in site/; rewrites docs/api.md from the docstrings
+	.venv/bin/python scripts/make_api_page.py
+	.venv/bin/mkdocs build --strict --quiet
+
 install: .venv/dev ## everything a developer needs, in .venv
 
 clean:
-	rm -rf .venv demo
+	rm -rf .venv demo dist site
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -30,4 +39,8 @@ clean:
 
 .venv/dev: .venv/bin/python pyproject.toml constraints.txt
 	$(PIP) --editable '.[dev]'
+	@touch $@
+
+.venv/docs: .venv/bin/python pyproject.toml constraints.txt
+	$(PIP) --editable '.[docs]'
 	@touch $@
