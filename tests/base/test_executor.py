@@ -123,3 +123,20 @@ def _is_running(process: int) -> bool:
         return " Z " not in Path(f"/proc/{process}/stat").read_text()
     except FileNotFoundError:
         return False
+
+
+SCRIPT = """
+import math
+from bertie.base.executor import run_tasks
+print("started")
+print(sorted(run_tasks(math.sqrt, [1.0, 4.0, 9.0], workers=2)))
+"""
+
+
+@pytest.mark.parametrize("stdin", [False, True])
+def test_a_script_needs_no_main_guard(tmp_path, stdin):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, "-" if stdin else str(tmp_path / "script.py")]
+    done = subprocess.run(command, input=SCRIPT, capture_output=True, text=True, check=True)
+    assert done.stdout == "started\n[(0, 1.0), (1, 2.0), (2, 3.0)]\n"
+    assert done.stderr == ""

@@ -3,11 +3,14 @@
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from types import ModuleType
 from typing import TypeVar
 
 from bertie.base.errors import BertieError
@@ -73,7 +76,8 @@ def _run_until_death(
             while waiting and len(running) < 2 * workers:
                 index, argument = waiting.popleft()
                 unfinished[index] = argument
-                running[pool.submit(function, argument)] = index
+                with _hidden_script(function):  # the first call starts the workers
+                    running[pool.submit(function, argument)] = index
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 index = running.pop(future)
                 result = future.result()
@@ -83,6 +87,22 @@ def _run_until_death(
         return
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _hidden_script(function: Callable[[A], R]) -> Iterator[None]:
+    """Hide the caller's script from spawned workers, which would run it again from the top.
+
+    Workers need the script only if it defines the function. So scripts and notebooks that call
+    bertie need no `if __name__ == "__main__":`.
+    """
+    script = sys.modules["__main__"]
+    if getattr(function, "func", function).__module__ != "__main__":  # a `partial` has a `func`
+        sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
 
 
 def _start_worker() -> None:

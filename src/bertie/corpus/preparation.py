@@ -85,7 +85,7 @@ def prepare(
         inputs: the files, as `bertie.corpus.readers.list_inputs` returns them.
         tokenizer_directory: the tokenizer, which is copied to the corpus.
         output: the directory to write.
-        workers: the number of processes; with several, call this under `if __name__ == "__main__":`.
+        workers: the number of processes.
         held_out: the expected fraction of the documents to hold out for evaluation, in [0, 1).
         language: the ISO 639-1 code of the language, for splitting sentences.
         format: the format of all files; None to detect the format of each.
