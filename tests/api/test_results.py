@@ -65,3 +65,9 @@ def test_run_has_metrics_report_and_model(model):
     assert run.model_directory.is_dir()
     assert run.load("cpu").method == "classify"
     assert repr(run).startswith("FinetuningResult(path=PosixPath('run'), scores={'dev': ")
+
+
+def test_long_cells_are_truncated_when_shown():
+    metrics = Metrics([{"message": "x" * 100, "step": 1}])
+    assert f"{'x' * 39}…  1" in repr(metrics)
+    assert metrics["message"] == ["x" * 100]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from bertie.inference.predictor import Predictor
 
 MAX_ROWS = 20  # of a table that are shown, the last ones
+MAX_CHARACTERS = 40  # of a cell, such as the message of a warning
 
 
 class Metrics(Sequence[Mapping[str, Any]]):
@@ -103,7 +104,8 @@ class Metrics(Sequence[Mapping[str, Any]]):
 
 
 def _text(value: Any) -> str:
-    return "" if value is None else format_number(value) if isinstance(value, int | float) else str(value)
+    text = "" if value is None else format_number(value) if isinstance(value, int | float) else str(value)
+    return text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 1] + "…"
 
 
 @dataclass(frozen=True)
