@@ -12,7 +12,7 @@ DIR/old      what OLD_CHECKOUT has written: a folder for each stage
 DIR/new      what NEW_CHECKOUT has written
 
 A stage whose commands, inputs and checkout (all in its `src`) have not changed since its last run is not run
-again. So a second NEW_CHECKOUT costs one side only; to run a side anew, remove its folder. With --only, the
+again, so comparing another NEW_CHECKOUT runs only that side. To repeat a side, remove its folder. With --only, the
 named stages are compared, and what they need is run too.
 
 How files are compared:
@@ -1001,7 +1001,7 @@ def compare_figures(old: Path, new: Path) -> str:
 
 
 def compare_text(old: Path, new: Path) -> str:
-    """Of what is printed to stderr, progress and numbers are left out, for most of them are timings."""
+    """Return stderr without progress lines and numbers, most of which are timings."""
     one, other = (path.read_text(encoding="utf-8", errors="replace") for path in (old, new))
     for name, renamed in RENAMED.items():
         one, other = one.replace(name, renamed), other.replace(name, renamed)
