@@ -1,31 +1,32 @@
-"""Run the same commands with two checkouts of bertie, and compare all that they write.
+"""Run the same commands with two checkouts of bertie, and compare everything they write.
 
     python scripts/compare_trees.py OLD_CHECKOUT NEW_CHECKOUT --data DATA --work DIR [--only STAGE ...]
 
-It is for a refactoring: names, messages and documentation may change; vocabularies, shards, weights, scores,
-predictions and command lines may not. Every verb but `demo` and `doctor` runs on small parts of the public
-data sets in DATA (the folder of BERTIE_DATA), with networks of two layers of 64. Both checkouts run in this
-Python, one after the other, with OMP_NUM_THREADS=1 and without GPUs; a side takes five minutes of one core.
+Use it to check a refactoring. Names, messages and documentation may change; vocabularies, shards, weights,
+scores, predictions and command lines may not. All commands except `demo` and `doctor` run on small parts of
+the public data sets in DATA (the folder of BERTIE_DATA), with networks of two layers of width 64. Both
+checkouts run in this Python, one after the other, with OMP_NUM_THREADS=1 and without GPUs. A side takes about
+five minutes on one core.
 
-DIR/inputs   what the commands read
-DIR/old      what OLD_CHECKOUT has written: a folder for each stage
-DIR/new      what NEW_CHECKOUT has written
+DIR/inputs   inputs of the commands
+DIR/old      output of OLD_CHECKOUT, one folder for each stage
+DIR/new      output of NEW_CHECKOUT
 
-A stage whose commands, inputs and checkout (all in its `src`) have not changed since its last run is not run
-again, so comparing another NEW_CHECKOUT runs only that side. To repeat a side, remove its folder. With --only, the
-named stages are compared, and what they need is run too.
+A stage is skipped if its commands, its inputs and the checkout's `src` have not changed since its last run.
+To repeat a side, remove its folder. With --only, the script compares the named stages, and also runs the
+stages that they need.
 
 How files are compared:
-    bytes      they are equal
-    tensors    names, types, shapes and numbers of every tensor are equal
-    table      columns, types and values of a Parquet file are equal
-    settings   values are equal, after keys of RENAMED are replaced by their new names
-    rows       JSON without timings, and without the wording of warnings
-    options    of a help text: names of options, kinds of values, defaults
-    figures    of printed text and tables: the numbers; words may differ
-    text       model cards, reports, stderr: a difference is shown, but is no failure
+    bytes      the bytes must be equal
+    tensors    names, types, shapes and values of all tensors must be equal
+    table      columns, types and values of a Parquet file must be equal
+    settings   values must be equal; RENAMED maps former names of settings to current ones
+    rows       JSON must be equal, except timings and the wording of warnings
+    options    help texts must have the same options, kinds of values and defaults
+    figures    printed text and tables must have the same numbers; words may differ
+    text       model cards, reports and stderr: differences are shown, but allowed
 
-The exit status is 1 where something that has to be equal differs, or a command ends with another status.
+The exit status is 1 if required equality fails, or if a command has another exit status.
 """
 
 import argparse
