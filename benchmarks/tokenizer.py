@@ -24,7 +24,8 @@ os.environ["RAYON_NUM_THREADS"] = "2"  # read once, when tokenizers starts its t
 import numpy as np
 import tokenizers
 
-from bertie.text.tokenizer import Encoding, Tokenizer
+from bertie.text.encoding import Encoding
+from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
 CHARACTERS = 8_000_000

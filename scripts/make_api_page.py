@@ -29,7 +29,7 @@ RETURNED = {
     "FinetuningResult": "bertie.api.results",
     "EvaluationResult": "bertie.api.results",
     "Metrics": "bertie.api.results",
-    "Encoding": "bertie.text.tokenizer",
+    "Encoding": "bertie.text.encoding",
     "Vocabulary": "bertie.text.vocabulary",
 }
 INTRODUCTION = """# Python API

@@ -30,7 +30,9 @@ text.unicode
 text.vocabulary
 text.trie
 text.wordpiece
+text.encoding
 text.added_tokens
+text.tokenizer_files
 text.tokenizer
 text.wordpiece_trainer
 text.sentences

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 import bertie
 from bertie.base.errors import DataError, ModelError, SettingsError
-from bertie.text.tokenizer import Encoding, Tokenizer
+from bertie.text.encoding import Encoding
+from bertie.text.tokenizer import Tokenizer
 from bertie.text.unicode import UNICODE_VERSION
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 

@@ -6,7 +6,7 @@ from bertie.model.config import BertConfig
 from bertie.model.engines.engine import Engine, Float32s
 from bertie.model.formats.sentence_transformers import EmbeddingConfig, Pooling
 from bertie.model.sequences import Int64s, Sequences
-from bertie.text.tokenizer import Encoding
+from bertie.text.encoding import Encoding
 
 
 def embed(engine: Engine, encoding: Encoding, embedding: EmbeddingConfig, config: BertConfig) -> Float32s:

@@ -48,7 +48,8 @@ from bertie.tasks.error_analysis import (
 from bertie.tasks.metrics import accuracy, f1_macro
 from bertie.tasks.task import Head, Inputs, Scores, Task
 from bertie.tasks.windows import cumulative_bounds, split_into_windows
-from bertie.text.tokenizer import Encoding, Tokenizer
+from bertie.text.encoding import Encoding
+from bertie.text.tokenizer import Tokenizer
 
 Int64s = npt.NDArray[np.int64]
 Tags = Sequence[Sequence[str]]  # of each word of each sentence

@@ -1,72 +1,33 @@
-"""BERT's tokenizer: encode and decode texts, load and save tokenizer directories."""
+"""BERT's tokenizer: texts to token ids, and back."""
 
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from bertie.base.errors import ModelError, SettingsError
 from bertie.base.files import read_json_object, write_json
-from bertie.base.kernels import kernel
 from bertie.text.added_tokens import encode_with_special_tokens, extend_vocabulary, read_added_tokens
+from bertie.text.encoding import Encoding, Int32s, Int64s, assemble
+from bertie.text.tokenizer_files import (
+    CONFIG_FILE,
+    TOKENIZER_FILE,
+    VOCABULARY_FILE,
+    check_tokenizer_type,
+    tokenizer_config_json,
+    tokenizer_json,
+)
 from bertie.text.trie import CONTINUATION_PREFIX, Trie, build_trie
 from bertie.text.unicode import UNICODE_VERSION, code_points, unicode_tables
-from bertie.text.vocabulary import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK, Vocabulary
+from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertie.text.wordpiece import encode_texts
 
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
-
-VOCABULARY_FILE, TOKENIZER_FILE, CONFIG_FILE = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
 NO_LIMIT = 2**31 - 1
 CHUNK_CHARACTERS = 1 << 17  # encoded at a time, so that intermediate arrays stay in a core's cache
-
-
-@dataclass(frozen=True)
-class Encoding:
-    """Encoded texts, or pairs of texts, in flat arrays of T tokens.
-
-    The tokens of text i are at bounds[i] to bounds[i + 1]. `len(encoding)` is the number of texts.
-
-    Attributes:
-        input_ids: int32 (T,), the ids of the tokens.
-        token_type_ids: int32 (T,), 0 in the first text of a pair, 1 in the second.
-        offsets: int32 (T, 2), the first character of the token in its text, and the end; (0, 0) for
-            special tokens.
-        word_ids: int32 (T,), the index of the token's word in its text; -1 for special tokens.
-        bounds: int64 (n + 1,), where the tokens of each text begin and end.
-
-    Example:
-        >>> special_tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-        >>> vocabulary = Vocabulary([*special_tokens, "he", "play", "##ing"])
-        >>> encoding = Tokenizer(vocabulary).encode_batch(["He", "playing"])
-        >>> encoding.input_ids.tolist()
-        [2, 5, 3, 2, 6, 7, 3]
-        >>> encoding.bounds.tolist()
-        [0, 3, 7]
-        >>> encoding.input_ids[encoding.bounds[1] : encoding.bounds[2]].tolist()
-        [2, 6, 7, 3]
-        >>> encoding.offsets[4:6].tolist()
-        [[0, 4], [4, 7]]
-        >>> encoding.word_ids.tolist()
-        [-1, 0, -1, -1, 0, 0, -1]
-    """
-
-    input_ids: Int32s
-    token_type_ids: Int32s
-    offsets: Int32s
-    word_ids: Int32s
-    bounds: Int64s
-
-    def __len__(self) -> int:
-        return len(self.bounds) - 1
 
 
 class Tokenizer:
@@ -152,7 +113,7 @@ class Tokenizer:
             return cls(vocabulary, not vocabulary.is_cased if lowercase is None else lowercase)
         config = read_json_object(path / CONFIG_FILE)
         fast = read_json_object(path / TOKENIZER_FILE)
-        _check_type(path, config, fast)
+        check_tokenizer_type(path, config, fast)
         model, normalizer = fast.get("model") or {}, fast.get("normalizer") or {}
         added = read_added_tokens(path, config, fast)
         if (path / VOCABULARY_FILE).exists() or not model:
@@ -203,21 +164,8 @@ class Tokenizer:
         """
         directory = Path(directory)
         self.vocabulary.save(directory / VOCABULARY_FILE)
-        write_json(directory / TOKENIZER_FILE, _tokenizer_json(self))
-        config: dict[str, Any] = {
-            "tokenizer_class": "BertTokenizer",
-            "do_lower_case": self.lowercase,
-            "model_max_length": model_max_length,
-            "pad_token": PAD,
-            "unk_token": UNK,
-            "cls_token": CLS,
-            "sep_token": SEP,
-            "mask_token": MASK,
-        }
-        # The key of transformers 4, which 5 reads too; 4 fails on a list under the key of 5 (#45376).
-        if self.added_tokens:
-            config["additional_special_tokens"] = list(self.added_tokens)
-        write_json(directory / CONFIG_FILE, config)
+        write_json(directory / TOKENIZER_FILE, tokenizer_json(self))
+        write_json(directory / CONFIG_FILE, tokenizer_config_json(self, model_max_length))
 
     @classmethod
     def can_overwrite(cls, directory: Path) -> bool:
@@ -249,7 +197,7 @@ class Tokenizer:
         if TOKENIZER_FILE not in names:
             return not names
         others = names - {VOCABULARY_FILE, TOKENIZER_FILE, CONFIG_FILE}
-        return not others and read_json_object(directory / TOKENIZER_FILE) == _tokenizer_json(
+        return not others and read_json_object(directory / TOKENIZER_FILE) == tokenizer_json(
             cls.load(directory)
         )
 
@@ -450,128 +398,3 @@ def _enlarge(columns: list[Int32s], used: int, room: int) -> list[Int32s]:
     for old, new in zip(columns, larger, strict=True):
         new[:used] = old[:used]
     return larger
-
-
-@kernel
-def assemble(
-    rows: Int32s,
-    row_bounds: Int64s,
-    room: int,
-    cls_id: int,
-    sep_id: int,
-    bounds: Int64s,
-    input_ids: Int32s,
-    token_type_ids: Int32s,
-    offsets: Int32s,
-    word_ids: Int32s,
-) -> None:
-    """Truncate encoded texts, join pairs, and add special tokens.
-
-    Args:
-        rows, row_bounds: token rows and their bounds, as `encode_texts` returns them: all first
-            texts, then the second texts of the pairs, if any.
-        room: the maximum number of tokens without special tokens.
-        cls_id, sep_id: the ids of [CLS] and [SEP], or -1 to add none.
-        bounds: the bounds of the encoded texts; bounds[0] is read, the others are written.
-        input_ids, token_type_ids, offsets, word_ids: the arrays of `Encoding`, written from
-            bounds[0] on.
-    """
-    n = len(bounds) - 1
-    parts = (len(row_bounds) - 1) // max(n, 1)
-    kept = np.zeros(2, dtype=np.int64)  # tokens of each part
-    t = bounds[0]
-    for i in range(n):
-        for part in range(parts):
-            text = part * n + i
-            kept[part] = row_bounds[text + 1] - row_bounds[text]
-        while kept[0] + kept[1] > room:
-            kept[0 if kept[0] > kept[1] else 1] -= 1
-        if cls_id >= 0:
-            input_ids[t], token_type_ids[t], word_ids[t] = cls_id, 0, -1
-            offsets[t, 0], offsets[t, 1] = 0, 0
-            t += 1
-        for part in range(parts):
-            begin = row_bounds[part * n + i]
-            for row in range(begin, begin + kept[part]):
-                input_ids[t] = rows[row, 0]
-                offsets[t, 0] = rows[row, 1]
-                offsets[t, 1] = rows[row, 2]
-                word_ids[t] = rows[row, 3]
-                token_type_ids[t] = part
-                t += 1
-            if cls_id >= 0:
-                input_ids[t], token_type_ids[t], word_ids[t] = sep_id, part, -1
-                offsets[t, 0], offsets[t, 1] = 0, 0
-                t += 1
-        bounds[i + 1] = t
-
-
-def _check_type(path: Path, config: dict[str, Any], fast: dict[str, Any]) -> None:
-    """Check that a directory contains a tokenizer of BERT's kind.
-
-    Args:
-        path: the directory.
-        config: the content of tokenizer_config.json.
-        fast: the content of tokenizer.json.
-
-    Raises:
-        ModelError: the directory contains another kind of tokenizer.
-    """
-    model, normalizer = fast.get("model") or {}, fast.get("normalizer") or {}
-    prefix = "continuing_subword_prefix"
-    for file, key, value, expected in (
-        (TOKENIZER_FILE, "model", model.get("type"), "WordPiece"),
-        (TOKENIZER_FILE, prefix, model.get(prefix), CONTINUATION_PREFIX),
-        (TOKENIZER_FILE, "pre_tokenizer", (fast.get("pre_tokenizer") or {}).get("type"), "BertPreTokenizer"),
-        (TOKENIZER_FILE, "normalizer", normalizer.get("type"), "BertNormalizer"),
-        (TOKENIZER_FILE, "clean_text", normalizer.get("clean_text"), True),
-        (TOKENIZER_FILE, "handle_chinese_chars", normalizer.get("handle_chinese_chars"), True),
-        (CONFIG_FILE, "tokenize_chinese_chars", config.get("tokenize_chinese_chars"), True),
-    ):
-        if value not in (None, expected):
-            raise ModelError(
-                f"{path / file}: {key} is {value!r}, not {expected!r}; only BERT's tokenizer can be loaded"
-            )
-    name = config.get("tokenizer_class")
-    if not fast and name not in (None, "BertTokenizer", "BertTokenizerFast"):
-        raise ModelError(
-            f"{path / CONFIG_FILE}: tokenizer_class is {name!r}; only BertTokenizer can be loaded"
-        )
-
-
-def _tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the content of tokenizer.json, version 1.0."""
-    vocabulary = tokenizer.vocabulary
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [
-            {"id": token_id, "content": token, **flags}
-            for token_id, token in sorted(
-                (vocabulary.ids[token], token) for token in (*SPECIAL_TOKENS, *tokenizer.added_tokens)
-            )
-        ],
-        "normalizer": {
-            "type": "BertNormalizer",
-            "clean_text": True,
-            "handle_chinese_chars": True,
-            "strip_accents": None,  # the same as lowercase
-            "lowercase": tokenizer.lowercase,
-        },
-        "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "post_processor": {
-            "type": "BertProcessing",
-            "sep": [SEP, vocabulary.sep_id],
-            "cls": [CLS, vocabulary.cls_id],
-        },
-        "decoder": {"type": "WordPiece", "prefix": CONTINUATION_PREFIX, "cleanup": True},
-        "model": {
-            "type": "WordPiece",
-            "unk_token": UNK,
-            "continuing_subword_prefix": CONTINUATION_PREFIX,
-            "max_input_chars_per_word": tokenizer.max_word_characters,
-            "vocab": vocabulary.ids,
-        },
-    }

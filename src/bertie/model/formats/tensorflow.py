@@ -29,8 +29,8 @@ from bertie.model.formats.tensor_bundle import Bundle, read_bundle, write_bundle
 from bertie.model.formats.weight_names import HUGGING_FACE_NAMES, TENSORFLOW_NAMES, tensorflow_names
 from bertie.model.formats.weights import build_meta_model
 from bertie.model.heads import EncoderModel, Model
-from bertie.text.tokenizer import CONFIG_FILE as TOKENIZER_CONFIG_FILE
 from bertie.text.tokenizer import Tokenizer
+from bertie.text.tokenizer_files import CONFIG_FILE as TOKENIZER_CONFIG_FILE
 
 CHECKPOINT_NAME, BERT_CONFIG_FILE = "bert_model.ckpt", "bert_config.json"
 POOLER_TENSOR = "bert/pooler/dense/kernel"

@@ -17,7 +17,8 @@ from bertie.model.objectives import IGNORE_INDEX
 from bertie.tasks.squad.questions import Questions
 from bertie.tasks.task import Inputs
 from bertie.tasks.windows import cumulative_bounds
-from bertie.text.tokenizer import Encoding, Tokenizer
+from bertie.text.encoding import Encoding
+from bertie.text.tokenizer import Tokenizer
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
