@@ -208,7 +208,7 @@ def path_of(name: str) -> Path:
 
 
 def imports_of(name: str) -> set[str]:
-    """What a module imports of bertie, wherever in the file, less what is only for type checking."""
+    """Return the bertie modules that a module imports, anywhere in the file, except for type checking."""
     tree = ast.parse(path_of(name).read_text())
     typing_only = {
         inner

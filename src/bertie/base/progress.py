@@ -103,7 +103,7 @@ class Progress:
             self._bar.refresh()
 
     def _replace_line(self, line: str, end: str) -> None:
-        """Write over the line that a notebook shows, with spaces for what is left of it."""
+        """Overwrite the line that a notebook shows, and blank the rest of a longer one."""
         print(f"\r{line:<{self._width}}", end=end, file=sys.stderr, flush=True)
         self._width = 0 if end else len(line)
 
@@ -140,7 +140,7 @@ def format_duration(seconds: float) -> str:
 
 
 def _is_notebook_stream(stream: TextIO) -> bool:
-    """Whether a stream goes to a notebook: that of Jupyter's Python kernel, which is no terminal."""
+    """Return whether a stream is the one of Jupyter's Python kernel, which shows it in a notebook."""
     return type(stream).__module__.partition(".")[0] == "ipykernel"
 
 

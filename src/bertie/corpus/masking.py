@@ -1,5 +1,7 @@
 """The masked language model: which tokens are predicted, and what replaces them.
 
+The rates (15 %, and 80/10/10) are settings: `ExampleSettings` in examples.py.
+
 See Section 3.1, Task #1, and Appendix A.1 of the paper. Line numbers such as
 `create_pretraining_data.py:369` refer to google-research/bert at commit eedf571 (2020-03-11).
 """

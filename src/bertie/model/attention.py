@@ -1,4 +1,7 @@
-"""Self-attention within the sequences of a packed batch. Shapes: see bert.py."""
+"""Self-attention within the sequences of a packed batch.
+
+The projections before and after it are in `Layer` in bert.py, which also explains the shapes.
+"""
 
 import torch.nn.functional as F
 from torch import Tensor

@@ -24,7 +24,7 @@ class BertConfig(Settings):
         intermediate_size: width of the feed-forward sublayer; 4H in the paper.
         hidden_act: `gelu` is the exact form, with which the published checkpoints were trained;
             `gelu_new` is the tanh approximation, which google's code has used since February 2019
-            (bee6030).
+            (bee6030). `build_activation` in bert.py makes either.
         hidden_dropout_prob: dropout of the embeddings and of each sublayer's output.
         attention_probs_dropout_prob: dropout of the attention weights.
         max_position_embeddings: length of the longest sequence, in tokens.

@@ -2,8 +2,8 @@
 
 Each word is represented by the vector of its first token, with the document as context, as in
 fine-tuning (tasks/ner.py). The vectors of all layers are computed once; each row of Table 7, a kind
-of features, selects among them.
-The BiLSTM reads one sentence at a time. There is no CRF.
+of features, selects among them. The BiLSTM (`FeatureTagger` in model/bilstm.py) reads one sentence
+at a time. There is no CRF.
 """
 
 from collections.abc import Sequence

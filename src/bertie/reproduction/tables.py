@@ -1,4 +1,7 @@
-"""The tables of the paper and the scales of their runs, read from TOML recipes."""
+"""The tables of the paper and the scales of their runs, read from TOML recipes.
+
+The tables are recipes/table5.toml to table8.toml and figure5.toml; `runner.py` runs them.
+"""
 
 import re
 from collections import Counter

@@ -1,4 +1,7 @@
-"""Fine-tuning (Section 4, Appendix A.3): an encoder and a new head learn a task."""
+"""Fine-tuning (Section 4, Appendix A.3): an encoder and a new head learn a task.
+
+`search.py` runs the grid of Appendix A.3. A task may change default settings (`Task.defaults`).
+"""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,4 +1,8 @@
-"""Pre-training (Section 3.1): from a prepared corpus to a model directory."""
+"""Pre-training (Section 3.1): from a prepared corpus to a model directory.
+
+`loop.py` takes the steps, `pretraining_setup.py` makes the model and the batches, and
+`pretraining_settings.py` has the hyper-parameters of Appendix A.2.
+"""
 
 from pathlib import Path
 

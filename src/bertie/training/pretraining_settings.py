@@ -1,4 +1,4 @@
-"""Settings of a pre-training run."""
+"""Settings of a pre-training run (Appendix A.2)."""
 
 from collections.abc import Mapping
 from typing import ClassVar, Self

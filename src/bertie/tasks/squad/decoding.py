@@ -4,6 +4,8 @@ There are two differences from google-research/bert. An answer is a slice of the
 from the first character of its first token to the end of its last one; get_final_text aligns two
 tokenizations instead, and returns whole words where accents make these differ in length. And the
 entries of an n-best list are distinct spans of the context, which may have the same text.
+
+The null threshold (Section 4.3's τ) is applied here; `best_threshold` in scores.py chooses it.
 """
 
 from collections.abc import Sequence
