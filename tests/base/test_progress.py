@@ -3,11 +3,16 @@
 import io
 import os
 import pty
+import re
 import subprocess
 import sys
+import textwrap
+from pathlib import Path
 from types import SimpleNamespace
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 
 from bertie.base.progress import Progress, format_duration, format_number
 
@@ -202,3 +207,23 @@ def test_silent_progress_in_a_notebook_shows_nothing(monkeypatch: pytest.MonkeyP
         progress.print("a line")
         progress.advance()
     assert stream.getvalue() == ""
+
+
+def test_progress_in_a_jupyter_kernel(tmp_path: Path) -> None:
+    cell = """
+    import time
+    from bertie.base.progress import Progress
+
+    with Progress("work", total=3, unit="steps") as progress:
+        for step in range(3):
+            time.sleep(0.6)
+            progress.advance(loss=4.5)
+            progress.print(f"step {step}: saved")
+    """
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(textwrap.dedent(cell))])
+    NotebookClient(notebook, timeout=60, resources={"metadata": {"path": tmp_path}}).execute()
+    outputs = notebook.cells[0].outputs
+    assert {output.name for output in outputs} == {"stderr"}
+    lines = show_in_notebook("".join(output.text for output in outputs))
+    assert lines[:3] == ["step 0: saved", "step 1: saved", "step 2: saved"]
+    assert re.fullmatch(r"work: 3/3 steps  loss 4\.5  .* steps/s  in 0:02", lines[3])

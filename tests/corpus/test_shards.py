@@ -104,6 +104,11 @@ def test_open_reads_both_splits(corpus: Path) -> None:
     opened.verify()
 
 
+def test_repr_of_a_corpus_is_one_line(corpus: Path) -> None:
+    counts = "3 documents with 7 tokens for training, 1 held out"
+    assert repr(Corpus.open(corpus)) == f"Corpus({str(corpus)!r}: {counts})"
+
+
 def test_mapped_arrays_are_read_only(corpus: Path) -> None:
     with pytest.raises(ValueError, match="read-only"):
         Corpus.open(corpus).train[0].tokens[0] = 1

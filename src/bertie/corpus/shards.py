@@ -97,7 +97,7 @@ class Manifest(pydantic.BaseModel, frozen=True):
     files: dict[str, FileRecord]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Corpus:
     """A prepared corpus, opened for reading.
 
@@ -134,6 +134,13 @@ class Corpus:
             split = directory.rpartition("-")[0]
             shards[split].append(read_shard(path / directory, manifest.vocabulary_size))
         return cls(path, manifest, **shards)
+
+    def __repr__(self) -> str:
+        train, held_out = self.manifest.train, self.manifest.held_out
+        return (
+            f"Corpus({str(self.path)!r}: {train.documents:,} documents with {train.tokens:,} tokens for "
+            f"training, {held_out.documents:,} held out)"
+        )
 
     @property
     def tokenizer_directory(self) -> Path:
