@@ -17,6 +17,7 @@ base.errors
 base.environment
 base.files
 base.locks
+base.outputs
 base.compression
 base.tables
 base.memory

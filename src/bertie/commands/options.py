@@ -58,6 +58,7 @@ AllowPickle = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace the output if it exists already.")]
 
 Assignments = Annotated[
     list[str] | None,

@@ -1,0 +1,121 @@
+"""An output is checked before it is written: what exists, what is read, what cannot be created."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bertie.base.errors import SettingsError
+from bertie.base.outputs import check_output
+
+
+def error(path: Path, **arguments: object) -> str:
+    """Return the error of checking `path`, after the path."""
+    with pytest.raises(SettingsError) as info:
+        check_output(path, **{"force": False, **arguments})
+    message = str(info.value)
+    assert message.startswith(f"{path}: ")
+    return message.removeprefix(f"{path}: ")
+
+
+def test_new_output_is_accepted_and_not_created(tmp_path):
+    check_output(tmp_path / "new/folder/file", force=False)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("kind", ["file", "directory"])
+def test_existing_output_needs_force(tmp_path, kind):
+    path = tmp_path / "output"
+    inner = path / "inner" if kind == "directory" else path
+    inner.parent.mkdir(exist_ok=True)
+    inner.write_text("mine")
+    assert error(path) == "exists already; choose another name, or replace it with --force"
+    check_output(path, force=True)
+    assert inner.read_text() == "mine"
+
+
+def test_empty_directory_is_accepted(tmp_path):
+    check_output(tmp_path, force=False)
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_input_is_never_an_output(tmp_path, force):
+    path = tmp_path / "folder/my.csv"
+    path.parent.mkdir()
+    path.write_text("text,label\n")
+    link, hard_link = tmp_path / "link.csv", tmp_path / "hard.csv"
+    link.symlink_to(path)
+    hard_link.hardlink_to(path)
+    for same in (path, tmp_path / "folder/../folder/my.csv", link, hard_link):
+        assert error(path, force=force, inputs=[same]) == (
+            f"would replace the input {same}; choose another name"
+        )
+
+
+def test_output_that_contains_an_input_is_refused(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/text.txt").write_text("text")
+    message = error(tmp_path / "folder", force=True, inputs=[tmp_path / "folder/text.txt"])
+    assert message.startswith("would replace the input")
+
+
+def test_only_existing_files_of_an_input_folder_are_refused(tmp_path):
+    (tmp_path / "text.txt").write_text("text")
+    assert error(tmp_path / "text.txt", force=True, inputs=[tmp_path]).startswith("would replace")
+    check_output(tmp_path / "tokenizer", force=False, inputs=[tmp_path])
+
+
+def test_force_replaces_only_directories_that_the_command_wrote(tmp_path):
+    path = tmp_path / "home"
+    path.mkdir()
+    (path / "letters.txt").write_text("mine")
+    assert error(path, force=True, replaces="vocab.txt") == (
+        "has no vocab.txt, so --force does not replace it; choose another name"
+    )
+    (path / "vocab.txt").write_text("[PAD]\n")
+    check_output(path, force=True, replaces="vocab.txt")
+
+
+def test_current_folder_is_not_replaced(tmp_path, monkeypatch):
+    (tmp_path / "inner").mkdir()
+    monkeypatch.chdir(tmp_path / "inner")
+    (tmp_path / "inner/file").write_text("mine")
+    for path in (Path(), Path(".."), tmp_path):
+        assert error(path, force=True) == "contains the current folder; choose another name"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("file/inner/out", "not a directory"),
+        ("x" * 300, "file name too long"),
+        ("x" * 250, "file name too long"),  # its temporary name is longer
+        ("x" * 300 + "/out", "file name too long"),
+        ("/proc/out", "no such file or directory"),
+        ("/dev/null/out", "not a directory"),
+    ],
+)
+def test_output_that_cannot_be_created_is_refused(tmp_path, name, reason):
+    (tmp_path / "file").write_text("mine")
+    assert error(tmp_path / name) == f"cannot be created ({reason}); choose another path"
+
+
+def test_devices_are_refused_with_force():
+    assert error(Path("/dev/full"), force=True) == "neither a file nor a folder; choose another name"
+
+
+def test_folder_without_permission_is_refused(tmp_path):
+    """In a user namespace without mapped users, permissions also bind root."""
+    if subprocess.run(["unshare", "--user", "true"], capture_output=True).returncode:
+        pytest.skip("this system does not allow user namespaces")
+    (tmp_path / "locked").mkdir()
+    (tmp_path / "locked").chmod(0o500)
+    code = "from bertie.base.outputs import *; check_output(Path('locked/new/out'), force=False)"
+    done = subprocess.run(
+        ["unshare", "--user", sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.stderr.splitlines()[-1].endswith(
+        "locked/new/out: cannot be created (permission denied); choose another path"
+    )
