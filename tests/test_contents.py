@@ -175,6 +175,7 @@ commands.doctor
 commands.standard_library
 commands.demo
 commands.main
+__main__
 """.split()  # noqa: SIM905
 
 TORCH_FREE = [

@@ -41,6 +41,7 @@ class Recipe(Settings):
     optimizer: Optimizer = Optimizer()
     teacher: Optimizer | None = None
     phases: tuple[Phase, ...] = ()
+    tags: tuple[int, ...] = ()
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> "Recipe":
@@ -112,15 +113,15 @@ def test_assignment_needs_a_key_and_an_equals_sign(text: str) -> None:
         ({"sede": 1}, "recipe.toml: unknown setting 'sede'; did you mean 'seed'?"),
         (
             {"optimizer": {"learningrate": 1}},
-            "recipe.toml: unknown setting 'optimizer.learningrate'; did you mean 'learning_rate'?",
+            "recipe.toml: unknown setting 'optimizer.learningrate'; did you mean 'optimizer.learning_rate'?",
         ),
         (
             {"teacher": {"warmup": 1}},
-            "recipe.toml: unknown setting 'teacher.warmup'; did you mean 'warmup_steps'?",
+            "recipe.toml: unknown setting 'teacher.warmup'; did you mean 'teacher.warmup_steps'?",
         ),
         (
             {"phases": [{"max_seq_length": 1}, {"max_seq_length": 1, "step": 1}]},
-            "recipe.toml: unknown setting 'phases.1.step'; did you mean 'steps'?",
+            "recipe.toml: unknown setting 'phases.1.step'; did you mean 'phases.1.steps'?",
         ),
         (
             {"optimizer": {"zzz": 1}},
@@ -135,7 +136,24 @@ def test_assignment_needs_a_key_and_an_equals_sign(text: str) -> None:
             {"seed": "x"},
             "recipe.toml: seed = 'x': input should be a valid integer, unable to parse string as an integer",
         ),
-        ({"phases": 3}, "recipe.toml: phases = 3: expected a list; write [3]"),
+        (
+            {"learning_rate": 1},
+            "recipe.toml: unknown setting 'learning_rate'; did you mean 'optimizer.learning_rate'?",
+        ),
+        (
+            {"learning_rte": 1},
+            "recipe.toml: unknown setting 'learning_rte'; did you mean 'optimizer.learning_rate'?",
+        ),
+        ({"steps": 1}, "recipe.toml: unknown setting 'steps'; did you mean 'phases.0.steps'?"),
+        ({"tags": 3}, "recipe.toml: tags = 3: expected a list; write [3]"),
+        (
+            {"phases": 3},
+            "recipe.toml: phases = 3: a section; set a key in it, such as phases.0.max_seq_length",
+        ),
+        (
+            {"optimizer": 3},
+            "recipe.toml: optimizer = 3: a section; set a key in it, such as optimizer.learning_rate",
+        ),
         ({"name": "impossible"}, "recipe.toml: there is no such recipe"),
     ],
 )
@@ -228,3 +246,35 @@ def test_former_names_load_inside_lists_of_sections():
         parts: tuple[Optimizer, ...] = ()
 
     assert resolve(Phases, {"parts": [{"rate": 0.5}, {}]}).parts[0].learning_rate == 0.5
+
+
+class TwoPhases(Settings):
+    phases: tuple[Phase, ...] = (Phase(max_seq_length=16), Phase(max_seq_length=64, steps=5))
+
+
+@pytest.mark.parametrize("recipe", [{}, {"phases": [{"max_seq_length": 8}, {"max_seq_length": 9}]}])
+def test_entry_of_a_list_can_be_changed(recipe: dict[str, Any]) -> None:
+    changed = resolve(
+        TwoPhases, recipe, parse_assignments(["phases.1.steps=7", "phases.1.max_seq_length=32"])
+    )
+    unchanged = resolve(TwoPhases, recipe)
+    assert changed.phases == (unchanged.phases[0], Phase(max_seq_length=32, steps=7))
+
+
+def test_advice_about_a_list_of_sections_works() -> None:
+    with pytest.raises(SettingsError, match=r"such as phases\.0\.max_seq_length") as raised:
+        resolve(TwoPhases, parse_assignments(["phases.steps=7"]))
+    key = str(raised.value).rpartition(" ")[2]
+    assert resolve(TwoPhases, parse_assignments([f"{key}=7"])).phases[0].max_seq_length == 7
+
+
+def test_entry_that_the_list_lacks_is_an_error() -> None:
+    with pytest.raises(SettingsError, match=r"phases\.2: no such entry; the list has phases\.0, phases\.1"):
+        resolve(TwoPhases, parse_assignments(["phases.2.steps=7"]))
+
+
+def test_entries_with_former_names_can_be_changed() -> None:
+    class Parts(Settings):
+        parts: tuple[Optimizer, ...] = (Optimizer(),)
+
+    assert resolve(Parts, {"parts": {"0": {"rate": 0.5}}}).parts[0].learning_rate == 0.5

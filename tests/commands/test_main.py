@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import bertie
 from bertie.commands.main import app, main
+from bertie.recipes import list_recipes, read_recipe
 
 
 def run(capsys, *arguments: object) -> tuple[int, str, str]:
@@ -115,7 +117,7 @@ BAD = {
             "--set",
             "optimizer.lerning_rate=1",
         ],
-        "did you mean 'learning_rate'?",
+        "did you mean 'optimizer.learning_rate'?",
     ),
     "setting of the wrong type": (
         ["pretrain", "recipe.toml", "--corpus", "corpus", "--out", "new", "--set", "batch_size=many"],
@@ -186,6 +188,64 @@ def test_truncated_weights_are_reported_with_the_file(workspace, capsys, tmp_pat
     status, _, err = run(capsys, "predict", model, "--text", "[MASK]")
     assert status == 2
     assert "model.safetensors: damaged" in err
+
+
+def test_phases_can_be_changed_as_the_error_says(workspace, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(workspace)
+    arguments = ["pretrain", "recipe.toml", "--corpus", "corpus", "--out", tmp_path / "run"]
+    status, _, err = run(capsys, *arguments, "--set", "phases.steps=2")
+    assert (status, "a section; set a key in it, such as phases.0.steps" in err) == (2, True)
+    status, _, err = run(capsys, *arguments, "--set", "steps=2")
+    assert (status, "unknown setting 'steps'; did you mean 'phases.0.steps'?" in err) == (2, True)
+    status, _, err = run(capsys, *arguments, "--set", "phases.0.steps=2")
+    assert status == 0, err
+    assert "steps = 2\n" in (tmp_path / "run" / "settings.toml").read_text()
+
+
+def test_version():
+    command = [sys.executable, "-m", "bertie", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"bertie {bertie.__version__}\n"
+
+
+def test_without_a_command_the_help_is_shown(capsys):
+    _, out, err = run(capsys)
+    assert "pretrain" in out + err
+
+
+@pytest.mark.parametrize(
+    ("command", "kinds"),
+    [("pretrain", ["recipe"]), ("search", ["grid"]), ("reproduce", ["table", "scale"])],
+)
+def test_help_lists_the_recipes_of_a_command(capsys, command, kinds):
+    status, out, _ = run(capsys, command, "--help")
+    listed = {line.split()[0] for line in out.split("s:\n", 1)[1].splitlines() if line.startswith("  ")}
+    expected = {recipe.name for recipe in list_recipes() if recipe.kind in kinds}
+    others = {recipe.name for recipe in list_recipes() if recipe.kind not in kinds}
+    assert status == 0
+    assert expected <= listed
+    assert not others & listed
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        ("table5", "recipe", "no recipe 'table5'; it is a table; use it with `bertie reproduce table5`"),
+        ("search", "table", "no table 'search'; it is a grid; use it with `bertie search --recipe search`"),
+        ("serch", "grid", "no grid 'serch'; did you mean 'search'?"),
+        ("xx", "scale", "no scale 'xx'; choose one of laptop, paper, or the path of a .toml file"),
+    ],
+)
+def test_only_recipes_of_the_command_are_offered(name, kind, message):
+    with pytest.raises(bertie.SettingsError) as raised:
+        read_recipe(name, kind)
+    assert str(raised.value) == message
+
+
+def test_every_recipe_is_described_in_one_line():
+    for recipe in list_recipes():
+        assert read_recipe(recipe.name, recipe.kind)
+        assert 10 < len(recipe.description) < 110, recipe
 
 
 def test_help_of_every_command_is_a_sentence():

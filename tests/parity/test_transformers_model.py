@@ -24,7 +24,7 @@ from bertie.model.config import BertConfig
 from bertie.model.formats.config import read_config
 from bertie.model.formats.weights import load_weights
 from bertie.model.heads import EncoderModel, MaskedLMModel, PreTrainingModel
-from bertie.recipes import FOLDER, read_recipe
+from bertie.recipes import list_recipes, read_recipe
 
 WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
@@ -130,9 +130,7 @@ def test_packed_sequences_equal_sequences_one_by_one():
         torch.testing.assert_close(pooled_output[n], expected.pooler_output[0], atol=1e-5, rtol=1e-5)
 
 
-RECIPES = [
-    name for name in sorted(path.stem for path in FOLDER.glob("*.toml")) if "model" in read_recipe(name)
-]
+RECIPES = [recipe.name for recipe in list_recipes("recipe") if "model" in read_recipe(recipe.name)]
 # Parameters of the encoder and of the pre-training model, with the tied decoder counted once. Section 3: 110M
 # and 340M parameters.
 PARAMETERS = {"base": (109_482_240, 110_106_428), "large": (335_141_888, 336_226_108)}

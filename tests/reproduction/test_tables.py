@@ -6,13 +6,13 @@ from bertie.base.errors import SettingsError
 from bertie.base.settings import resolve
 from bertie.corpus.examples import ExampleSettings
 from bertie.model.config import BertConfig
-from bertie.recipes import FOLDER, read_recipe
+from bertie.recipes import list_recipes, read_recipe
 from bertie.reproduction.tables import Table, read_scale, read_table
 from bertie.tasks.registry import TASKS
 from bertie.training.finetuning import FinetuningSettings
 from bertie.training.pretraining_settings import PretrainingSettings
 
-TABLES = sorted(path.stem for path in FOLDER.glob("*.toml") if "rows" in read_recipe(path.stem))
+TABLES = [recipe.name for recipe in list_recipes("table")]
 SCALES = ("laptop", "paper")
 
 
@@ -141,7 +141,7 @@ def test_rows_with_different_paper_numbers_are_ordered():
 
 
 def test_table_rejects_rows_that_share_a_directory():
-    values = read_recipe("table5")
+    values = read_recipe("table5", "table")
     values["rows"][3]["name"] = "Bert!"
     del values["claims"]
     with pytest.raises(SettingsError, match="these rows would share one directory: BERT, Bert!"):
@@ -149,7 +149,7 @@ def test_table_rejects_rows_that_share_a_directory():
 
 
 def test_table_rejects_a_claim_about_an_unknown_row():
-    values = read_recipe("table5")
+    values = read_recipe("table5", "table")
     values["claims"][0]["better"] = "Bert"
     with pytest.raises(
         SettingsError, match=r"unknown row 'Bert'; the rows are \+ BiLSTM, BERT, LTR & No NSP, No NSP"
@@ -168,7 +168,7 @@ def test_table_rejects_a_claim_about_an_unknown_row():
     ],
 )
 def test_table_rejects_rows_without_matching_features(change, message):
-    values = read_recipe("table7")
+    values = read_recipe("table7", "table")
     values["rows"][1] |= change
     with pytest.raises(SettingsError, match=message):
         resolve(Table, values)

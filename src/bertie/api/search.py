@@ -52,7 +52,7 @@ def search(
         ModelError: the model cannot be read.
         Stopped: SIGINT or SIGTERM came; the search is saved and can be resumed.
     """
-    changes, grid = nest_settings(settings), read_recipe(str(recipe))
+    changes, grid = nest_settings(settings), read_recipe(str(recipe), "grid")
     # Report a wrong setting or model before reading the data.
     resolve(SearchSettings, grid, changes, source=str(recipe))
     _check_grid(merge(grid, changes).get("finetuning", {}))

@@ -4,7 +4,7 @@ import difflib
 import tomllib
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -53,7 +53,8 @@ def read_toml(path: Path) -> Tree:
 def parse_assignments(assignments: Iterable[str]) -> Tree:
     """Parse options of the form `section.key=value` into one tree of settings.
 
-    A value is parsed as TOML; if it is not TOML, it is a string.
+    A value is parsed as TOML; if it is not TOML, it is a string. `section.0.key=value` changes the
+    first entry of a list of sections.
 
     Raises:
         SettingsError: an option has no key or no `=`, or uses a value as a section.
@@ -82,16 +83,38 @@ def parse_assignments(assignments: Iterable[str]) -> Tree:
 def merge(*layers: Mapping[str, Any]) -> Tree:
     """Merge trees into a new one, in which later layers take precedence.
 
-    Lists are replaced, not joined.
+    Lists are replaced, not joined, but a tree whose keys are all indices, such as
+    `{"0": {"steps": 100}}`, changes entries of the list.
+
+    Raises:
+        SettingsError: the list has no entry of that index.
     """
     merged: Tree = {}
     for layer in layers:
         for key, value in layer.items():
-            if isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
-                merged[key] = merge(merged[key], value)
+            old = merged.get(key)
+            if not isinstance(value, Mapping):
+                merged[key] = value
+            elif isinstance(old, list | tuple) and _has_indices(value):
+                merged[key] = _merge_entries(key, old, value)
             else:
-                merged[key] = merge(value) if isinstance(value, Mapping) else value
+                merged[key] = merge(old, value) if isinstance(old, Mapping) else merge(value)
     return merged
+
+
+def _has_indices(tree: Mapping[str, Any]) -> bool:
+    """Return whether all keys of a tree are indices of a list."""
+    return bool(tree) and all(key.isdecimal() for key in tree)
+
+
+def _merge_entries(key: str, entries: Sequence[Any], changes: Mapping[str, Any]) -> list[Any]:
+    """Merge a tree with indices as keys into the entries of the list `key`."""
+    merged = {str(index): entry for index, entry in enumerate(entries)}
+    for index in changes:
+        if index not in merged:
+            known = ", ".join(f"{key}.{known_index}" for known_index in merged)
+            raise SettingsError(f"{key}.{index}: no such entry; the list has {known or 'none'}")
+    return list(merge(merged, changes).values())
 
 
 def resolve(section: type[S], *layers: Mapping[str, Any], source: str = "settings") -> S:
@@ -121,6 +144,11 @@ def _describe_error(section: type[Settings], failure: pydantic.ValidationError) 
         return f"unknown setting {key!r}; {_suggest_key(section, error['loc'])}"
     if error["type"] == "missing":
         return f"{key!r} is missing; add it"
+    nested = _section_at(section, error["loc"])
+    if nested is not None and error["type"] in ("tuple_type", "model_type"):
+        entry = f"{key}.0" if error["type"] == "tuple_type" else key
+        message = f"a section; set a key in it, such as {entry}.{next(iter(nested.model_fields))}"
+        return f"{key} = {error['input']!r}: {message}"
     if error["type"] == "tuple_type":
         message = f"expected a list; write [{error['input']!r}]"
     else:
@@ -136,7 +164,12 @@ def with_current_names(section: type[Settings], layer: Mapping[str, Any]) -> Tre
         name = section.renamed.get(key, key)
         field = section.model_fields.get(name)
         nested = _nested_section(field.annotation) if field else None
-        if nested and isinstance(value, Mapping):
+        if nested and isinstance(value, Mapping) and _has_indices(value):
+            value = {
+                index: with_current_names(nested, entry) if isinstance(entry, Mapping) else entry
+                for index, entry in value.items()
+            }
+        elif nested and isinstance(value, Mapping):
             value = with_current_names(nested, value)
         elif nested and isinstance(value, list):
             value = [with_current_names(nested, v) if isinstance(v, Mapping) else v for v in value]
@@ -147,26 +180,72 @@ def with_current_names(section: type[Settings], layer: Mapping[str, Any]) -> Tre
 def _nested_defaults(section: type[Settings]) -> Tree:
     """Return the values that a section sets in the defaults of its nested sections.
 
-    pydantic drops them where a layer sets any other key of the nested section.
+    pydantic drops them where a layer sets any other key of the nested section, or changes an entry
+    of a list of sections.
     """
-    return {
-        name: merge(_nested_defaults(type(default)), default.model_dump(exclude_unset=True))
-        for name, field in section.model_fields.items()
-        if isinstance(default := field.default, Settings)
-    }
+    defaults: Tree = {}
+    for name, field in section.model_fields.items():
+        if isinstance(default := field.default, Settings):
+            defaults[name] = merge(_nested_defaults(type(default)), default.model_dump(exclude_unset=True))
+        elif isinstance(default, tuple) and default and isinstance(default[0], Settings):
+            defaults[name] = [entry.model_dump(exclude_unset=True) for entry in default]
+    return defaults
 
 
 def _suggest_key(section: type[Settings], location: tuple[int | str, ...]) -> str:
-    """Suggest the key nearest to the unknown one at `location`, or list all keys."""
-    owner = section
-    for part in location[:-1]:
+    """Suggest the path of the setting nearest to the unknown one at `location`, or list all keys.
+
+    A setting of this name in another section is nearer than another name in the same section.
+    """
+    *parents, unknown = (str(part) for part in location)
+    owner = _section_at(section, location[:-1])
+    assert owner is not None
+    prefix = "".join(f"{parent}." for parent in parents)
+    by_path = dict(_setting_paths(section))
+    siblings = [name for name, field in owner.model_fields.items() if not field.exclude]
+
+    def nearest(names: Iterable[str], cutoff: float) -> str | None:
+        return next(iter(difflib.get_close_matches(unknown, list(names), n=1, cutoff=cutoff)), None)
+
+    def elsewhere(name: str | None) -> str | None:
+        return next((path for path, last_part in by_path.items() if last_part == name), None)
+
+    def here(name: str | None) -> str | None:
+        return name and prefix + name
+
+    suggestion = (
+        here(nearest(siblings, 0.9))
+        or elsewhere(unknown)
+        or here(nearest(siblings, 0.6))
+        or elsewhere(nearest(by_path.values(), 0.6))
+    )
+    if suggestion:
+        return f"did you mean {suggestion!r}?"
+    return f"the settings here are {', '.join(sorted(siblings))}"
+
+
+def _setting_paths(section: type[Settings], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield (path, name) of every setting, outer sections first; lists are shown by their first entry."""
+    nested_sections = []
+    for name, field in section.model_fields.items():
+        if field.exclude:
+            continue
+        yield prefix + name, name
+        if nested := _nested_section(field.annotation):
+            entry = ".0" if typing.get_origin(field.annotation) in (list, tuple) else ""
+            nested_sections.append((nested, f"{prefix}{name}{entry}."))
+    for nested, nested_prefix in nested_sections:
+        yield from _setting_paths(nested, nested_prefix)
+
+
+def _section_at(section: type[Settings], location: Iterable[int | str]) -> type[Settings] | None:
+    """Return the class of the settings at a location, or None if there is a single setting."""
+    owner: type[Settings] | None = section
+    for part in location:
         if isinstance(part, str):
-            nested = _nested_section(owner.model_fields[part].annotation)
-            assert nested is not None
-            owner = nested
-    known = sorted(owner.model_fields)
-    near = difflib.get_close_matches(str(location[-1]), known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"the settings here are {', '.join(known)}"
+            field = owner.model_fields.get(part) if owner else None
+            owner = _nested_section(field.annotation) if field else None
+    return owner
 
 
 def _nested_section(annotation: Any) -> type[Settings] | None:

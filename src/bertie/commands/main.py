@@ -15,6 +15,7 @@ from bertie.commands.export import export
 from bertie.commands.features import features
 from bertie.commands.finetune import finetune
 from bertie.commands.inspect import inspect
+from bertie.commands.options import CommandWithRecipes, Version
 from bertie.commands.predict import predict
 from bertie.commands.prepare import prepare
 from bertie.commands.pretrain import pretrain
@@ -33,6 +34,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+@app.callback()
+def _main(version: Version = False) -> None:
+    pass
+
+
 for command in (
     vocab,
     prepare,
@@ -52,7 +60,7 @@ for command in (
     doctor,
     demo,
 ):
-    app.command()(command)
+    app.command(cls=CommandWithRecipes if command in (pretrain, search, reproduce) else None)(command)
 
 _FREE_SPACE = "free some space and run the command again (pretrain and finetune: with --resume)"
 _NO_PERMISSION = "permission denied; choose another path or change the permissions"

@@ -5,12 +5,25 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
+import click
 import typer
+from typer.core import TyperCommand
 
+import bertie
 from bertie.corpus.documents import OnError as OnErrorChoice
 from bertie.corpus.formats import Format as FormatChoice
+
+if TYPE_CHECKING:
+    from bertie.recipes import RecipeKind
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"bertie {bertie.__version__}")
+        raise typer.Exit
+
 
 Inputs = Annotated[
     list[Path],
@@ -69,7 +82,29 @@ Assignments = Annotated[
     ),
 ]
 
+Version = Annotated[
+    bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
+]
+
 CPUS = len(os.sched_getaffinity(0))
+
+
+class CommandWithRecipes(TyperCommand):
+    """A command whose help ends with a list of the shipped recipes that it takes."""
+
+    kinds: ClassVar[dict[str, "list[RecipeKind]"]] = {
+        "pretrain": ["recipe"],
+        "search": ["grid"],
+        "reproduce": ["table", "scale"],
+    }
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the name and the description of each recipe."""
+        from bertie.recipes import list_recipes
+
+        for kind in self.kinds[str(self.name)]:
+            with formatter.section(f"{kind}s".capitalize()):
+                formatter.write_dl([(recipe.name, recipe.description) for recipe in list_recipes(kind)])
 
 
 def parse_columns(

@@ -13,7 +13,7 @@ import pydantic
 
 from bertie.base.errors import SettingsError
 from bertie.base.settings import Settings, Tree, merge, resolve, with_current_names
-from bertie.recipes import FOLDER, read_recipe
+from bertie.recipes import read_recipe
 from bertie.reproduction.feature_tagger import FeatureKind, FeatureTaggerSettings
 from bertie.reproduction.split_pairs import SPLIT_PAIRS
 from bertie.tasks.registry import find_task
@@ -221,7 +221,7 @@ def read_table(name: str, scale: Scale) -> Table:
         SettingsError: there is no such recipe, it has an unknown key or name, or a row has no
             settings for the scale.
     """
-    recipe = read_recipe(name)
+    recipe = read_recipe(name, "table")
     if "rows" not in recipe:
         raise SettingsError(f"{name}: not a table, because it has no rows; choose a table such as table5")
     table = resolve(Table, recipe, source=name)
@@ -242,10 +242,7 @@ def read_scale(name: str) -> Scale:
     Raises:
         SettingsError: there is no such scale, or it has an unknown key or task.
     """
-    known = [path.stem.removeprefix("scale-") for path in sorted(FOLDER.glob("scale-*.toml"))]
-    if not name.endswith(".toml") and name not in known:
-        raise SettingsError(f"no scale {name!r}; known: {', '.join(known)}, or the path of a .toml file")
-    scale = resolve(Scale, read_recipe(f"scale-{name}" if name in known else name), source=name)
+    scale = resolve(Scale, read_recipe(name, "scale"), source=name)
     for task in (*scale.tasks, *scale.folders, *scale.excluded):
         if task not in (SPLIT_PAIRS, FEATURES):
             find_task(task)
