@@ -224,6 +224,16 @@ def test_no_run_is_stuck_right_after_warmup():
     ]
 
 
+def test_loss_that_a_phase_adds_is_no_explosion():
+    """A phase with pairs adds ln 2 to the loss; a network that has learnt little more rises by 1.1."""
+    rows = [train_row(step, 0.4, 2.0) | {"masked_lm_loss": 0.4} for step in range(5)]
+    pairs = {"masked_lm_loss": 0.8, "next_sentence_loss": 0.75}
+    rows += [train_row(step, 1.55, 2.0) | pairs for step in range(5, 10)]
+    assert find_failures(rows) == []
+    rows += [train_row(step, 3.5, 2.0) | pairs for step in range(10, 15)]
+    assert names(find_failures(rows)) == ["exploding_gradient"]
+
+
 def test_lasting_norm_rise_is_reported_but_a_spike_is_not():
     calm = [train_row(step, 6.5, 2.0) for step in range(10)]
     spike = [train_row(10, 6.6, 900.0), *(train_row(step, 6.5, 2.0) for step in range(11, 15))]

@@ -61,11 +61,20 @@ class Ranks:
         return int(largest)
 
     def sum_gradients(self, model: nn.Module) -> None:
-        """Sum each gradient over all ranks, in place; a missing one counts as zero."""
+        """Sum each gradient over all ranks, in place.
+
+        A gradient that only some ranks have counts as zero on the others. One that no rank has, as
+        of a head without targets, stays missing, so that the optimizer leaves the parameter as it is.
+        """
         if self.world_size == 1:
             return
+        parameters = list(model.parameters())
+        has_gradient = [parameter.grad is not None for parameter in parameters]
+        counts = self.sum(torch.tensor(has_gradient, dtype=torch.int32, device=parameters[0].device))
         bucket: list[Tensor] = []
-        for parameter in model.parameters():
+        for parameter, count in zip(parameters, counts.tolist(), strict=True):
+            if count == 0:
+                continue
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             bucket.append(parameter.grad)

@@ -90,6 +90,7 @@ class RunHealth:
         self._losses: list[float] = []
         self._norms: list[float] = []
         self._best_loss = math.inf  # the lowest median so far
+        self._objectives: set[str] = set()
         self._reported: set[str] = set()
         for row in rows:
             self.check(row)
@@ -106,6 +107,9 @@ class RunHealth:
         return findings
 
     def _check_explosion(self, row: dict[str, Any]) -> list[Finding]:
+        objectives = {key for key in row if key.endswith("_loss")}
+        if objectives != self._objectives:  # another phase may add the loss of next sentences
+            self._objectives, self._losses, self._best_loss = objectives, [], math.inf
         self._losses = [*self._losses, row["loss"]][-MEDIAN_ROWS:]
         self._norms.append(row["gradient_norm"])
         loss, norm = median_low(self._losses), median_low(self._norms[-MEDIAN_ROWS:])

@@ -78,9 +78,11 @@ class Lamb(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update every parameter from its gradient."""
+        """Update every parameter that has a gradient."""
         for group in self.param_groups:
             (parameter,) = group["params"]
+            if parameter.grad is None:
+                continue
             state, (beta1, beta2) = self.state[parameter], group["betas"]
             state["step"] += 1
             step = state["step"].double()  # in float32, 1 - 0.999^step has few significant digits

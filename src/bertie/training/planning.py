@@ -112,8 +112,8 @@ def measure_plan(model: PretrainedModel, setup: PretrainingSetup, ranks: Ranks) 
 def _sample_phase(setup: PretrainingSetup, phase: int) -> PhaseSample:
     """Pack the first examples of a phase in batches that grow up to a micro-batch."""
     settings = setup.settings
-    steps = settings.phases[phase].steps
-    examples = setup.example_stream(phase).next(settings.batch_size)
+    steps, batch_size = settings.phases[phase].steps, settings.batch_size_of(phase)
+    examples = setup.example_stream(phase).next(batch_size)
     batches, size = [pack_range(examples, 0, 1)], BATCH_GROWTH
     while size <= len(examples) and examples.bounds[size] <= settings.micro_batch_tokens:
         batches.append(pack_range(examples, 0, size))
@@ -121,7 +121,7 @@ def _sample_phase(setup: PretrainingSetup, phase: int) -> PhaseSample:
     evaluations = 1 + (steps // settings.evaluate_every if settings.evaluate_every else 0)
     mean_length = examples.bounds[-1] / len(examples)
     evaluation_tokens = round(evaluations * settings.held_out_examples * mean_length)
-    return PhaseSample(steps, settings.batch_size, batches, evaluation_tokens)
+    return PhaseSample(steps, batch_size, batches, evaluation_tokens)
 
 
 def _estimate(

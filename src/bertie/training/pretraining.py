@@ -116,7 +116,7 @@ def _model_card(settings: PretrainingSettings, state: TrainState) -> str:
     """Return the README.md of the model directory."""
     model = settings.model
     objectives = "masked language modelling"
-    if settings.examples.pairs != "none":
+    if settings.has_pairs:
         objectives += " and next-sentence prediction"
     tag = "fill-mask"
     if model.is_decoder:

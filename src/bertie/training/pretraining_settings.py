@@ -8,6 +8,7 @@ import pydantic
 
 from bertie.base.settings import Settings
 from bertie.corpus.examples import ExampleSettings
+from bertie.corpus.sentence_pairs import PairKind
 from bertie.model.config import BertConfig
 from bertie.model.engines.hardware import Hardware
 from bertie.training.loop import LoopSchedule
@@ -27,10 +28,22 @@ MAY_CHANGE = {
 
 
 class Phase(Settings):
-    """A part of the run with one sequence length (Appendix A.2: 128, then 512)."""
+    """A part of the run with one sequence length (Appendix A.2: 128, then 512).
+
+    Attributes:
+        steps: the number of steps.
+        max_seq_length: the maximum number of tokens of an example, with [CLS] and [SEP].
+        batch_size: sequences per step; None for the run's own.
+        masking_rate: the fraction of tokens to predict; None for `examples.masking_rate`.
+        pairs: the kind of pairs; None for `examples.pairs`. In a phase with "none", the model
+            learns masked tokens only.
+    """
 
     steps: int = pydantic.Field(gt=0)
     max_seq_length: int = pydantic.Field(ge=5)  # [CLS] A [SEP] B [SEP] with a token in each segment
+    batch_size: int | None = pydantic.Field(None, gt=0)
+    masking_rate: float | None = pydantic.Field(None, gt=0, le=1)
+    pairs: PairKind | None = None
 
 
 class PretrainingSettings(Hardware):
@@ -38,7 +51,7 @@ class PretrainingSettings(Hardware):
 
     seed: int = 0
     corpus_fingerprint: str = ""  # filled in when the run starts, checked on resume
-    batch_size: int = pydantic.Field(256, gt=0)  # sequences per step
+    batch_size: int = pydantic.Field(256, gt=0)  # sequences per step, unless a phase has its own
     micro_batch_tokens: int = pydantic.Field(16384, gt=0)  # about how many tokens are in memory at a time
     warmup_steps: int = 10_000
     log_every: int = 100
@@ -65,18 +78,18 @@ class PretrainingSettings(Hardware):
         return examples
 
     @pydantic.model_validator(mode="after")
-    def _left_to_right_has_no_pairs(self) -> Self:
-        if self.model.is_decoder and self.examples.pairs != "none":
-            raise ValueError(
-                "a left-to-right model (model.is_decoder) is trained on next tokens only; set "
-                'examples.pairs = "none"'
-            )
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _pairs_have_two_segments(self) -> Self:
-        if self.model.type_vocab_size < 2 and self.examples.pairs != "none":
-            raise ValueError('pairs of texts need model.type_vocab_size 2; or set examples.pairs = "none"')
+    def _model_can_read_pairs(self) -> Self:
+        for index, phase in enumerate(self.phases):
+            if self.examples_of(index).pairs == "none":
+                continue
+            key = "examples.pairs" if phase.pairs is None else f"phases.{index}.pairs"
+            if self.model.is_decoder:
+                raise ValueError(
+                    "a left-to-right model (model.is_decoder) is trained on next tokens only; set "
+                    f'{key} = "none"'
+                )
+            if self.model.type_vocab_size < 2:
+                raise ValueError(f'pairs of texts need model.type_vocab_size 2; or set {key} = "none"')
         return self
 
     @property
@@ -101,8 +114,20 @@ class PretrainingSettings(Hardware):
         ends = np.cumsum([phase.steps for phase in self.phases])
         return int(np.searchsorted(ends, step, side="right"))
 
+    def batch_size_of(self, phase: int) -> int:
+        """Return the number of sequences per step of a phase."""
+        return self.phases[phase].batch_size or self.batch_size
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether any phase has pairs, so that the model learns next sentences."""
+        return any(self.examples_of(phase).pairs != "none" for phase in range(len(self.phases)))
+
     def examples_of(self, phase: int) -> ExampleSettings:
         """Return the settings for making the examples of a phase."""
-        examples = self.examples.model_copy(update={"max_seq_length": self.phases[phase].max_seq_length})
+        own = self.phases[phase].model_dump(
+            include={"max_seq_length", "masking_rate", "pairs"}, exclude_none=True
+        )
+        examples = self.examples.model_copy(update=own)
         # A left-to-right model predicts the next tokens, so none is masked.
         return examples.without_masks() if self.model.is_decoder else examples

@@ -93,7 +93,7 @@ class PretrainingSetup:
                 if cursor.get("phase") == phase:
                     stream.restore(cursor["stream"])
                 stream_phase = phase
-            examples = stream.next(settings.batch_size)
+            examples = stream.next(settings.batch_size_of(phase))
             micro_batches = pack_examples(examples, settings.micro_batch_tokens, ranks.world_size)
             yield GlobalBatch(micro_batches, {"phase": phase, "stream": stream.state()}, phase)
 
@@ -122,7 +122,7 @@ def _complete_settings(
 def _model_class(settings: PretrainingSettings) -> type[PretrainedModel]:
     if settings.model.is_decoder:
         return LanguageModel
-    return MaskedLMModel if settings.examples.pairs == "none" else PreTrainingModel
+    return PreTrainingModel if settings.has_pairs else MaskedLMModel
 
 
 def pack_examples(examples: Examples, micro_batch_tokens: int, multiple: int = 1) -> list[PackedBatch]:
