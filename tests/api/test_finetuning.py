@@ -1,6 +1,7 @@
 """`bertie.finetune`: every kind of data, labels and settings; errors that name the table and the row."""
 
 import os
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 import bertie
 from bertie.api.results import FinetuningResult
+from bertie.api.search import search
 from bertie.training import loop
 from bertie.training.schedules import warmup_then_linear_decay
 
@@ -231,9 +233,67 @@ def test_interrupted_run_is_saved_and_resumes(model, monkeypatch):
         with pytest.raises(bertie.Stopped, match="saved in run; call again with out='run' and resume=True"):
             bertie.finetune(model, out="run", **options)
     assert not Path("run/model").exists()
-    resumed = bertie.finetune(model, out="run", resume=True, **options)
+    with pytest.raises(
+        bertie.SettingsError, match="data in memory, which are not recorded; pass train and dev"
+    ):
+        bertie.finetune(out="run", resume=True)
+    resumed = bertie.finetune(out="run", resume=True, train=ROWS, dev=ROWS)
     assert resumed.scores == expected.scores
     assert weights(resumed) == weights(expected)
+
+
+def test_run_of_files_resumes_from_its_directory(model, monkeypatch):
+    pd.DataFrame(COLUMNS).to_csv("reviews.csv", index=False)
+    options: dict[str, Any] = {
+        "train": "reviews.csv",
+        "dev": "reviews.csv",
+        **REVIEWS,
+        **FAST,
+        "batch_size": 8,
+    }
+    expected = bertie.finetune(model, out="whole", **options)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "warmup_then_linear_decay", interrupt)
+        with pytest.raises(bertie.Stopped):
+            bertie.finetune(model, out="run", **options)
+    shutil.copytree("run", "old")
+    for changes, message in (
+        (
+            {"label": "rating"},
+            "run: label was 'stars' when the run started and is 'rating' now; leave it out",
+        ),
+        ({"task": "mrpc"}, "run: task was None when the run started and is 'mrpc' now; leave it out"),
+        ({"batch_size": 4}, "run: batch_size was 8 when the run started and is 4 now; resume without"),
+    ):
+        with pytest.raises(bertie.SettingsError, match=message):
+            bertie.finetune(out="run", resume=True, **changes)
+    Path("empty").mkdir()
+    monkeypatch.chdir("empty")
+    resumed = weights(bertie.finetune(out="../run", resume=True))
+    monkeypatch.chdir("..")
+    assert resumed == weights(expected)
+    Path("old/arguments.json").unlink()
+    with pytest.raises(
+        bertie.SettingsError, match=r"old: an earlier version .* \(--model, model=…\) and the train"
+    ):
+        bertie.finetune(out="old", resume=True)
+    inputs = {"train": "reviews.csv", "dev": "reviews.csv", **REVIEWS}
+    assert weights(bertie.finetune(model, out="old", resume=True, **inputs)) == weights(expected)
+
+
+def test_search_resumes_from_its_directory(model):
+    pd.DataFrame(COLUMNS).to_csv("reviews.csv", index=False)
+    grid = {"batch_sizes": [8], "learning_rates": [1e-3], "epochs": [1], "finetuning.max_seq_length": 32}
+    inputs = {"train": "reviews.csv", "dev": "reviews.csv", **REVIEWS}
+    _, first = search(model, **inputs, out="search", settings=grid)
+    shutil.rmtree("search/model")
+    _, again = search(out="search", resume=True)
+    assert again == first
+    assert Path("search/model").exists()
+    _, wider = search(out="search", resume=True, settings={"restarts": 2})
+    assert len(wider.chosen.scores) == 2
+    with pytest.raises(bertie.SettingsError, match="nothing: no run to resume here"):
+        search(out="nothing", resume=True)
 
 
 def interrupt(*arguments: Any) -> float:

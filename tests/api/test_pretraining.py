@@ -1,15 +1,22 @@
 """`bertie.pretrain`: recipes by name, path and dict; changes to them; resume after an interrupt."""
 
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tomli_w
+import torch
+from safetensors.torch import load_file, save_file
 
 import bertie
 from bertie.api.pretraining import plan_pretraining
+from bertie.base.settings import read_toml
+from bertie.model.formats.directory import ModelMetadata
+from bertie.model.formats.weights import named_weights, save_model
+from bertie.model.heads import EncoderModel, MaskedLMModel, NextSentenceModel
 from bertie.training import loop
 from bertie.training.schedules import warmup_then_linear_decay
 
@@ -78,6 +85,65 @@ def test_init_starts_from_a_model(corpus):
     assert second.metrics["loss"][0] != first.metrics["loss"][0]
 
 
+def test_sizes_come_from_the_initial_model(corpus):
+    first = bertie.pretrain(RECIPE, corpus=corpus, out="first")
+    recipe = {**RECIPE, "model": {**MODEL, "hidden_size": 64, "hidden_dropout_prob": 0.2}}
+    second = bertie.pretrain(recipe, corpus=corpus, out="second", init=first.model_directory)
+    model = read_toml(second.path / "settings.toml")["model"]
+    assert (model["hidden_size"], model["hidden_dropout_prob"]) == (16, 0.2)
+    assert second.metrics["step"][0] == 0
+
+
+def test_setting_that_contradicts_the_initial_model_is_refused(corpus):
+    first = bertie.pretrain(RECIPE, corpus=corpus, out="first")
+    options = {"corpus": corpus, "out": "second", "init": first.model_directory}
+    with pytest.raises(
+        bertie.ModelError, match=r"contradict the initial model: .*; leave out model\.hidden_size$"
+    ):
+        bertie.pretrain(RECIPE, **options, settings={"model.hidden_size": 32})
+    assert not Path("second").exists()
+    longer = [{"steps": 1, "max_seq_length": 32}, {"steps": 1, "max_seq_length": 128}]
+    with pytest.raises(bertie.SettingsError, match=r"has 64 positions, but .* is 128; pass --set ") as raised:
+        bertie.pretrain(RECIPE, **options, phases=longer)
+    key, _, value = str(raised.value).rpartition(" ")[2].partition("=")
+    settings = {"phases": longer, key: int(value)}
+    assert bertie.pretrain(RECIPE, **options, settings=settings).path.exists()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "new"),
+    [
+        (EncoderModel, "the masked-LM head, the next-sentence head"),
+        (MaskedLMModel, "the next-sentence head, the pooler"),
+        (NextSentenceModel, "the masked-LM head"),
+    ],
+)
+def test_missing_heads_are_new_and_reported(corpus, capsys, architecture, new):
+    tokenizer = bertie.Tokenizer.load(corpus / "tokenizer")
+    config = bertie.BertConfig(vocab_size=len(tokenizer.vocabulary), **MODEL)
+    network = architecture(config)
+    save_model(
+        Path("model"), network, ModelMetadata(config, architecture.architecture, (), tokenizer), "card"
+    )
+    run = bertie.pretrain(RECIPE, corpus=corpus, out="run", init="model", settings={"phases.0.steps": 1})
+    assert f"\nmodel: new with random weights: {new}\n" in "\n" + capsys.readouterr().err
+    initial = load_file(run.path / "checkpoints" / "step-00000000" / "model.safetensors")
+    for name, weight in named_weights(network).items():
+        assert torch.equal(initial[name], weight), name
+
+
+def test_damaged_head_of_the_initial_model_is_an_error(corpus):
+    first = bertie.pretrain(RECIPE, corpus=corpus, out="first")
+    file = first.model_directory / "model.safetensors"
+    weights = load_file(file)
+    del weights["cls.predictions.transform.dense.weight"]
+    save_file(weights, file)
+    with pytest.raises(
+        bertie.ModelError, match=r"weight cls\.predictions\.transform\.dense\.weight is missing"
+    ):
+        bertie.pretrain(RECIPE, corpus=corpus, out="run", init=first.model_directory)
+
+
 @pytest.mark.parametrize(
     ("recipe", "options", "message"),
     [
@@ -114,7 +180,45 @@ def test_interrupted_run_is_saved_and_resumes(corpus, monkeypatch):
         bertie.SettingsError, match=r"run: already holds a run; pass --resume \(resume=True\)"
     ):
         bertie.pretrain(RECIPE, corpus=corpus, out="run")
-    resumed = bertie.pretrain(RECIPE, corpus=corpus, out="run", resume=True)
+    shutil.copytree("run", "with_recipe")
+    shutil.copytree("run", "old")
+    Path("old/arguments.json").unlink()
+    with pytest.raises(bertie.SettingsError, match=r"batch_size was 4 when .*; resume without this setting"):
+        bertie.pretrain(out="run", resume=True, batch_size=8)
+    resumed = bertie.pretrain(out="run", resume=True, keep_checkpoints=1)
+    assert resumed.metrics["loss"] == whole.metrics["loss"]
+    assert len(list(Path("run/checkpoints").iterdir())) == 1
+    again = bertie.pretrain(RECIPE, corpus=corpus, out="with_recipe", resume=True)
+    assert again.metrics["loss"] == whole.metrics["loss"]
+    with pytest.raises(
+        bertie.SettingsError, match=r"old: .* the corpus directory \(--corpus, corpus=…\) again"
+    ):
+        bertie.pretrain(out="old", resume=True)
+    assert bertie.pretrain(out="old", corpus=corpus, resume=True).metrics["loss"] == whole.metrics["loss"]
+
+
+def test_resume_refuses_other_arguments(corpus, model):
+    bertie.pretrain(RECIPE, corpus=corpus, out="run")
+    with pytest.raises(
+        bertie.SettingsError, match=r"run: init was None when the run started and is '/.*; leave it"
+    ):
+        bertie.pretrain(out="run", resume=True, init=model)
+    with pytest.raises(bertie.SettingsError, match="nothing: no run to resume here"):
+        bertie.pretrain(out="nothing", resume=True)
+    with pytest.raises(bertie.SettingsError, match=r"nothing to start from; pass the corpus directory"):
+        bertie.pretrain(RECIPE, out="new")
+    with pytest.raises(bertie.SettingsError, match="no recipe; name one"):
+        bertie.pretrain(corpus=corpus, out="new")
+
+
+def test_moved_corpus_can_be_given_again(corpus):
+    shutil.copytree(corpus, "corpus")
+    whole = bertie.pretrain(RECIPE, corpus="corpus", out="run")
+    shutil.rmtree("run/checkpoints")
+    Path("corpus").rename("moved")
+    with pytest.raises(bertie.DataError, match="corpus"):
+        bertie.pretrain(out="run", resume=True)
+    resumed = bertie.pretrain(out="run", corpus="moved", resume=True)
     assert resumed.metrics["loss"] == whole.metrics["loss"]
 
 

@@ -1,4 +1,8 @@
-"""Helpers for the arguments of the API: paths, settings as keywords, worker processes."""
+"""Helpers for the arguments of the API: paths, settings as keywords, what a run was started with.
+
+A run records the arguments that started it in RUN/arguments.json, beside its settings, so that it
+resumes from its directory only.
+"""
 
 import os
 import sys
@@ -7,9 +11,15 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
-from bertie.base.settings import Tree, merge
+from bertie.base.errors import SettingsError
+from bertie.base.files import read_json_object
+from bertie.base.settings import ARGUMENTS_FILE, SETTINGS_FILE, Tree, merge
 
 PathLike = str | Path
+# Inputs that a run's settings recognize by a fingerprint, wherever they are.
+FINGERPRINTED = ("corpus", "model", "train", "dev", "data")
+PATHS = (*FINGERPRINTED, "init")
+IN_MEMORY = "in_memory"  # key of the names of inputs that were objects in memory
 MAX_MESSAGES = 10  # about skipped inputs; all of them are in a file
 
 
@@ -35,6 +45,79 @@ def nest_settings(*layers: Mapping[str, Any] | None) -> Tree:
             branch = {section: branch}
         tree = merge(tree, branch)
     return tree
+
+
+def record_arguments(arguments: Mapping[str, Any]) -> Tree:
+    """Return the arguments of a run as they are written to its arguments.json.
+
+    Paths become absolute. Data in memory cannot be recorded, so only their names are listed.
+    """
+    recorded: Tree = {}
+    in_memory: list[str] = []
+    for key, value in arguments.items():
+        if key in PATHS and isinstance(value, str | Path):
+            recorded[key] = str(Path(value).absolute())
+        elif key in PATHS and not isinstance(value, float | None):  # dev can be a fraction
+            in_memory.append(key)
+        elif value is not None:
+            recorded[key] = value
+    return recorded | ({IN_MEMORY: in_memory} if in_memory else {})
+
+
+def recall_arguments(run: Path, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Tree:
+    """Complete the arguments of a resumed run by those that it recorded.
+
+    Args:
+        run: the directory of the run.
+        given: the arguments of this call. None, or the default value, means that it gave none.
+        defaults: the default values that are not None.
+
+    Raises:
+        SettingsError: there is no run, an argument contradicts a recorded one, or data were in memory
+            and are not given again.
+    """
+    if not (run / SETTINGS_FILE).exists():
+        raise SettingsError(f"{run}: no run to resume here; start one without --resume (resume=True)")
+    recorded = read_json_object(run / ARGUMENTS_FILE)  # runs of earlier versions have none
+    in_memory = recorded.get(IN_MEMORY, [])
+    arguments = dict(given)
+    for key, value in given.items():
+        if value is None or (isinstance(value, str) and value == defaults.get(key)):
+            arguments[key] = recorded.get(key, value)
+            continue
+        (now,) = record_arguments({key: value}).values()
+        is_known = key in FINGERPRINTED and (key in recorded or key in in_memory)
+        if recorded and not is_known and now != recorded.get(key):
+            raise SettingsError(
+                f"{run}: {key} was {recorded.get(key)!r} when the run started and is {now!r} now; leave it "
+                f"out to resume the run, or choose another directory"
+            )
+    if lost := [key for key in in_memory if arguments[key] is None]:
+        raise SettingsError(
+            f"{run}: this run started with data in memory, which are not recorded; pass "
+            f"{' and '.join(lost)} again"
+        )
+    return arguments
+
+
+def require_arguments(run: Path, arguments: Mapping[str, Any], resume: bool, **descriptions: str) -> None:
+    """Check that the arguments with these descriptions are given.
+
+    Raises:
+        SettingsError: an argument is missing.
+    """
+    missing = [
+        f"{description} (--{key}, {key}=…)"
+        for key, description in descriptions.items()
+        if arguments[key] is None
+    ]
+    if missing and resume:
+        raise SettingsError(
+            f"{run}: an earlier version of bertie started this run and did not record its arguments; pass "
+            f"{' and '.join(missing)} again"
+        )
+    if missing:
+        raise SettingsError(f"nothing to start from; pass {' and '.join(missing)}")
 
 
 def free_directory(name: str) -> Path:

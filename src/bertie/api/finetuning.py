@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertie.api.arguments import PathLike, free_directory, nest_settings
+from bertie.api.arguments import PathLike, free_directory, nest_settings, record_arguments
 from bertie.api.results import FinetuningResult, Metrics
-from bertie.api.task_data import Kind, TaskData, custom_task, read_task_data, write_test_predictions
+from bertie.api.task_data import Kind, read_arguments, recall_task_arguments, write_test_predictions
 from bertie.base.errors import SettingsError
-from bertie.base.settings import Tree, resolve
+from bertie.base.settings import SETTINGS_FILE, Tree, read_toml, resolve
 from bertie.reports.finetuning import write_report
 from bertie.training import finetuning
 from bertie.training.finetuning import FinetuningSettings, InitialModel
@@ -17,7 +17,7 @@ from bertie.training.metrics_file import read_metrics
 
 
 def finetune(
-    model: PathLike,
+    model: PathLike | None = None,
     *,
     train: Any = None,
     dev: Any = None,
@@ -50,7 +50,8 @@ def finetune(
             numbers mean regression, and everything else means classes.
         separator: texts: the separator, if a text has several labels in one string.
         columns: the other kinds: the column of each role, such as `{"words": "tokens"}`.
-        resume: continue the run in `out` from its last complete epoch.
+        resume: continue the run in `out` from its last complete epoch. The run has recorded its settings
+            and its arguments, so only data in memory are needed again.
         settings: settings of fine-tuning, such as `{"epochs": 4, "optimizer.learning_rate": 3e-5}`.
         **more_settings: the same as keywords, such as `epochs=4` or `optimizer={"learning_rate": 3e-5}`.
 
@@ -69,24 +70,48 @@ def finetune(
     """
     if resume and out is None:
         raise SettingsError("resume needs the directory of the run; give it as out")
-    changes = nest_settings(settings, more_settings)
-    # Report a wrong setting or model before reading the data.
-    resolve(FinetuningSettings, changes, source="settings").resolved()
-    start = InitialModel.load(Path(model))
-    custom = custom_task(kind, text, pair, label, separator, columns)
-    examples = read_task_data(task, None if data is None else Path(data), train, dev, custom)
-    return _finetune(start, examples, changes, Path(out or free_directory("finetuned")), resume)
+    output = Path(out or free_directory("finetuned"))
+    arguments = {
+        "model": model,
+        "train": train,
+        "dev": dev,
+        "task": task,
+        "data": data,
+        "kind": kind,
+        "text": text,
+        "pair": pair,
+        "label": label,
+        "separator": separator,
+        "columns": None if columns is None else dict(columns),
+    }
+    return _finetune(
+        recall_task_arguments(output, arguments, resume),
+        nest_settings(settings, more_settings),
+        output,
+        resume,
+    )
 
 
-def _finetune(
-    start: InitialModel, examples: TaskData, changes: Tree, output: Path, resume: bool
-) -> FinetuningResult:
+def _finetune(arguments: Tree, changes: Tree, output: Path, resume: bool) -> FinetuningResult:
     """Train, predict the official test parts and write the report."""
+    recorded = read_toml(output / SETTINGS_FILE) if resume else {}
+    # Report a wrong setting or model before reading the data.
+    resolve(FinetuningSettings, recorded, changes, source="settings").resolved()
+    start = InitialModel.load(Path(arguments["model"]))
+    examples = read_arguments(arguments)
     if not examples.dev:
         print("no dev examples: the model of the last epoch is kept, without scores", file=sys.stderr)
-    resolved = resolve(FinetuningSettings, examples.task.defaults, changes, source="settings").resolved()
+    layers = (examples.task.defaults, recorded, changes)
+    resolved = resolve(FinetuningSettings, *layers, source="settings").resolved()
     result = finetuning.finetune(
-        examples.task, start, examples.training, examples.dev, resolved, output, resume=resume
+        examples.task,
+        start,
+        examples.training,
+        examples.dev,
+        resolved,
+        output,
+        resume=resume,
+        arguments=record_arguments(arguments),
     )
     write_test_predictions(examples, output, resolved.device)
     metrics = read_metrics(output / "metrics.jsonl")

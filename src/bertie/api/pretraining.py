@@ -3,11 +3,19 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from bertie.api.arguments import PathLike, nest_settings
+from bertie.api.arguments import (
+    PathLike,
+    nest_settings,
+    recall_arguments,
+    record_arguments,
+    require_arguments,
+)
 from bertie.api.results import Metrics, PretrainingResult
-from bertie.base.settings import resolve
+from bertie.base.errors import SettingsError
+from bertie.base.settings import SETTINGS_FILE, Tree, read_toml, resolve
+from bertie.model.formats.directory import TRAINING_ONLY_KEYS, read_metadata
 from bertie.recipes import read_recipe
 from bertie.reports.pretraining import write_report
 from bertie.training import pretraining
@@ -18,9 +26,9 @@ from bertie.training.pretraining_settings import PretrainingSettings
 
 
 def pretrain(
-    recipe: PathLike | Mapping[str, Any],
+    recipe: PathLike | Mapping[str, Any] | None = None,
     *,
-    corpus: PathLike,
+    corpus: PathLike | None = None,
     out: PathLike,
     init: PathLike | None = None,
     resume: bool = False,
@@ -34,8 +42,11 @@ def pretrain(
             file, or a dict of settings.
         corpus: a directory that `prepare` wrote.
         out: the run's directory; the model will be in `out`/model and the report in `out`/report.html.
-        init: a model directory to start from; random weights if not given.
-        resume: continue the run in `out` from its newest checkpoint.
+        init: a model directory to start from; random weights if not given. The sizes of the network are
+            those of this model, whatever the recipe says.
+        resume: continue the run in `out` from its newest checkpoint. The run has recorded its settings
+            and its arguments, so nothing else is needed; settings that affect only the hardware and the
+            files that are kept may change.
         settings: changes to the recipe, such as `{"batch_size": 64, "optimizer.learning_rate": 1e-3}`.
         **more_settings: the same as keywords: `batch_size=64`, `optimizer={"learning_rate": 1e-3}`.
 
@@ -53,10 +64,19 @@ def pretrain(
         >>> run.metrics["step"][-1]
         6
         >>> model = run.load()
+        >>> more = bertie.pretrain("recipe.toml", corpus="corpus", out="more", init="run/model")
     """
-    resolved = resolve_recipe(recipe, nest_settings(settings, more_settings))
     output = Path(out)
-    pretraining.pretrain(resolved, Path(corpus), output, init=_path(init), resume=resume)
+    given = {"corpus": corpus, "init": init}
+    start = _prepare_start(recipe, output, given, resume, nest_settings(settings, more_settings))
+    pretraining.pretrain(
+        start.settings,
+        start.corpus,
+        output,
+        init=start.init,
+        resume=resume,
+        arguments=record_arguments(start.arguments),
+    )
     if int(os.environ.get("RANK", "0")) == 0:  # of the processes that torchrun started, only the main one
         settings_text = (output / "settings.toml").read_text(encoding="utf-8")
         write_report(output / "report.html", read_metrics(output / "metrics.jsonl"), settings_text)
@@ -64,9 +84,9 @@ def pretrain(
 
 
 def plan_pretraining(
-    recipe: PathLike | Mapping[str, Any],
+    recipe: PathLike | Mapping[str, Any] | None = None,
     *,
-    corpus: PathLike,
+    corpus: PathLike | None = None,
     out: PathLike,
     init: PathLike | None = None,
     resume: bool = False,
@@ -74,16 +94,75 @@ def plan_pretraining(
     **more_settings: Any,
 ) -> Plan:
     """Estimate time and memory of `pretrain` with the same arguments; write nothing."""
-    resolved = resolve_recipe(recipe, nest_settings(settings, more_settings))
-    return plan(resolved, Path(corpus), Path(out), init=_path(init), resume=resume)
+    output = Path(out)
+    given = {"corpus": corpus, "init": init}
+    start = _prepare_start(recipe, output, given, resume, nest_settings(settings, more_settings))
+    return plan(start.settings, start.corpus, output, init=start.init, resume=resume)
 
 
-def resolve_recipe(recipe: PathLike | Mapping[str, Any], changes: Mapping[str, Any]) -> PretrainingSettings:
-    """Return the settings of a recipe with changes; raise SettingsError at a bad one."""
+class _Start(NamedTuple):
+    """What a run starts from.
+
+    settings   the resolved settings
+    corpus     the corpus directory
+    init       the directory with the initial weights; None for random ones, and on resume
+    arguments  the arguments to record
+    """
+
+    settings: PretrainingSettings
+    corpus: Path
+    init: Path | None
+    arguments: Tree
+
+
+def _prepare_start(
+    recipe: PathLike | Mapping[str, Any] | None,
+    output: Path,
+    given: Mapping[str, Any],
+    resume: bool,
+    changes: Tree,
+) -> _Start:
+    """Resolve the settings and the arguments of a new run, or of one to resume in `output`."""
+    arguments = recall_arguments(output, given, {}) if resume else dict(given)
+    require_arguments(output, arguments, resume, corpus="the corpus directory")
+    init = None if resume or arguments["init"] is None else Path(arguments["init"])
+    if recipe is None and resume:
+        file = output / SETTINGS_FILE
+        settings = resolve(PretrainingSettings, read_toml(file), changes, source=str(file))
+    elif recipe is None:
+        raise SettingsError("no recipe; name one, such as tiny-laptop, or the path of a .toml file")
+    else:
+        settings = resolve_recipe(
+            recipe, changes, None if arguments["init"] is None else Path(arguments["init"])
+        )
+    return _Start(settings, Path(arguments["corpus"]), init, arguments)
+
+
+def resolve_recipe(
+    recipe: PathLike | Mapping[str, Any], changes: Mapping[str, Any], init: Path | None = None
+) -> PretrainingSettings:
+    """Return the settings of a recipe with changes; with `init`, for the network of that model.
+
+    Raises:
+        SettingsError: a setting is unknown or impossible, or a phase is longer than the model in `init`.
+        ModelError: there is no model in `init`.
+    """
     if isinstance(recipe, Mapping):
-        return resolve(PretrainingSettings, nest_settings(recipe), changes, source="recipe")
-    return resolve(PretrainingSettings, read_recipe(str(recipe)), changes, source=str(recipe))
-
-
-def _path(path: PathLike | None) -> Path | None:
-    return None if path is None else Path(path)
+        layer, source = nest_settings(recipe), "recipe"
+    else:
+        layer, source = read_recipe(str(recipe)), str(recipe)
+    if init is None:
+        return resolve(PretrainingSettings, layer, changes, source=source)
+    network = read_metadata(init).config.model_dump(exclude_none=True)
+    kept = {key: value for key, value in layer.get("model", {}).items() if key in TRAINING_ONLY_KEYS}
+    model = {"model": network | kept}
+    settings = resolve(PretrainingSettings, layer, model, changes, source=source)
+    positions = network["max_position_embeddings"]
+    for index, phase in enumerate(settings.phases):
+        if phase.max_seq_length > positions:
+            key = f"phases.{index}.max_seq_length"
+            raise SettingsError(
+                f"{init}: the model has {positions} positions, but {key} is {phase.max_seq_length}; "
+                f"pass --set {key}={positions}"
+            )
+    return settings

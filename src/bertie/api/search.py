@@ -4,10 +4,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertie.api.arguments import PathLike, nest_settings
-from bertie.api.task_data import Kind, TaskData, custom_task, read_task_data, write_test_predictions
+from bertie.api.arguments import PathLike, nest_settings, record_arguments
+from bertie.api.task_data import (
+    Kind,
+    TaskData,
+    read_arguments,
+    recall_task_arguments,
+    write_test_predictions,
+)
 from bertie.base.errors import SettingsError
-from bertie.base.settings import merge, resolve
+from bertie.base.settings import SETTINGS_FILE, Tree, merge, read_toml, resolve
 from bertie.recipes import read_recipe
 from bertie.reports.finetuning import write_search_report
 from bertie.training import search as training_search
@@ -17,7 +23,7 @@ from bertie.training.signals import Stopped
 
 
 def search(
-    model: PathLike,
+    model: PathLike | None = None,
     *,
     train: Any = None,
     dev: Any = None,
@@ -30,17 +36,20 @@ def search(
     label: str = "label",
     separator: str | None = None,
     columns: Mapping[str, Any] | None = None,
-    recipe: PathLike = "search",
+    recipe: PathLike | None = None,
+    resume: bool = False,
     settings: Mapping[str, Any] | None = None,
 ) -> tuple[TaskData, Search]:
     """Fine-tune over a grid of settings with restarts; keep the best model on dev.
 
-    The same call resumes a search that was stopped or killed.
+    The same call resumes a search that was stopped or killed; with `resume`, the directory is enough.
 
     Args:
         model, train, dev, task, data, kind, text, pair, label, separator, columns: as in `finetune`.
         out: the directory of the search; the best model will be in `out`/model.
-        recipe: the grid: a recipe that comes with bertie, or a .toml file.
+        recipe: the grid: a recipe that comes with bertie ("search" by default), or a .toml file.
+        resume: continue the search in `out` with the arguments and the settings that it recorded; only
+            data in memory are needed again.
         settings: changes to the recipe; its section `finetuning` has the settings of fine-tuning.
 
     Returns:
@@ -52,26 +61,55 @@ def search(
         ModelError: the model cannot be read.
         Stopped: SIGINT or SIGTERM came; the search is saved and can be resumed.
     """
-    changes, grid = nest_settings(settings), read_recipe(str(recipe), "grid")
+    output = Path(out)
+    given = {
+        "model": model,
+        "train": train,
+        "dev": dev,
+        "task": task,
+        "data": data,
+        "kind": kind,
+        "text": text,
+        "pair": pair,
+        "label": label,
+        "separator": separator,
+        "columns": None if columns is None else dict(columns),
+    }
+    arguments = recall_task_arguments(output, given, resume)
+    return _search(arguments, recipe, nest_settings(settings), output, resume)
+
+
+def _search(
+    arguments: Tree, recipe: PathLike | None, changes: Tree, output: Path, resume: bool
+) -> tuple[TaskData, Search]:
+    """Run the trials, predict the official test parts and write the report."""
+    recorded = read_toml(output / SETTINGS_FILE) if resume else {}
+    grid = {} if resume and recipe is None else read_recipe(str(recipe or "search"), "grid")
+    source = str(recipe or "settings")
     # Report a wrong setting or model before reading the data.
-    resolve(SearchSettings, grid, changes, source=str(recipe))
+    resolve(SearchSettings, recorded, grid, changes, source=source)
     _check_grid(merge(grid, changes).get("finetuning", {}))
-    start = InitialModel.load(Path(model))
-    custom = custom_task(kind, text, pair, label, separator, columns)
-    examples = read_task_data(task, None if data is None else Path(data), train, dev, custom)
+    start = InitialModel.load(Path(arguments["model"]))
+    examples = read_arguments(arguments)
     if not examples.dev:
         raise SettingsError("a search chooses the best model on dev examples; give some as dev")
-    layers = ({"finetuning": examples.task.defaults}, grid, changes)
-    resolved = resolve(SearchSettings, *layers, source=str(recipe))
+    layers = ({"finetuning": examples.task.defaults}, recorded, grid, changes)
+    resolved = resolve(SearchSettings, *layers, source=source)
     try:
         result = training_search.search(
-            examples.task, start, examples.training, examples.dev, resolved, Path(out)
+            examples.task,
+            start,
+            examples.training,
+            examples.dev,
+            resolved,
+            output,
+            arguments=record_arguments(arguments),
         )
     except Stopped as stopped:  # in the run of a trial
-        raise Stopped(stopped.number, Path(out), "the same call continues it") from None
-    write_test_predictions(examples, Path(out), resolved.finetuning.resolved().device)
+        raise Stopped(stopped.number, output, "the same call continues it") from None
+    write_test_predictions(examples, output, resolved.finetuning.resolved().device)
     title = f"{examples.task.name}: a search over {len(result.trials)} settings"
-    write_search_report(Path(out) / "report.html", title, examples.task.main_metric, result)
+    write_search_report(output / "report.html", title, examples.task.main_metric, result)
     return examples, result
 
 

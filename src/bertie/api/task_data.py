@@ -5,8 +5,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from bertie.api.arguments import recall_arguments, require_arguments
 from bertie.base.errors import SettingsError
 from bertie.base.memory import as_source
+from bertie.base.settings import Tree
 from bertie.tasks.custom import (
     CustomClassification,
     CustomMultipleChoice,
@@ -19,6 +21,7 @@ from bertie.tasks.task import Task
 
 Kind = Literal["texts", "tags", "questions", "choices"]
 AnyTask = Task[Any, Any]
+CUSTOM_DEFAULTS = {"kind": "texts", "text": "text", "label": "label"}  # of `custom_task`
 
 # The kinds of custom data that have `columns`: their tasks, and the roles of the columns.
 _FAMILIES: dict[Kind, tuple[Callable[..., AnyTask], tuple[str, ...]]] = {
@@ -75,6 +78,28 @@ def custom_task(
             tuple(column.split(",")) if role == "endings" and isinstance(column, str) else column
         )
     return family(**arguments)
+
+
+def recall_task_arguments(run: Path, given: Mapping[str, Any], resume: bool) -> Tree:
+    """Return the arguments of a fine-tuning run or a search, on resume those that it recorded.
+
+    Raises:
+        SettingsError: an argument is missing or contradicts a recorded one.
+    """
+    arguments = recall_arguments(run, given, CUSTOM_DEFAULTS) if resume else dict(given)
+    descriptions = {"model": "the model directory"}
+    if resume and arguments["task"] is None:
+        descriptions["train"] = "the training examples"
+    require_arguments(run, arguments, resume, **descriptions)
+    return arguments
+
+
+def read_arguments(arguments: Mapping[str, Any]) -> TaskData:
+    """Read the examples that these arguments of `finetune` name; raise as `read_task_data`."""
+    keys = ("kind", "text", "pair", "label", "separator", "columns")
+    custom = custom_task(**{key: arguments[key] for key in keys})
+    data = None if arguments["data"] is None else Path(arguments["data"])
+    return read_task_data(arguments["task"], data, arguments["train"], arguments["dev"], custom)
 
 
 def resolve_task(task: str | None, custom: AnyTask) -> AnyTask:

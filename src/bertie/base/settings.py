@@ -14,6 +14,8 @@ import tomli_w
 from bertie.base.errors import SettingsError
 from bertie.base.files import write_text
 
+SETTINGS_FILE, ARGUMENTS_FILE = "settings.toml", "arguments.json"  # in the directory of a run
+
 Tree = dict[str, Any]
 S = TypeVar("S", bound="Settings")
 

@@ -11,6 +11,7 @@ from bertie.commands.task_options import (
     Columns,
     Data,
     Dev,
+    InitialModel,
     Kind,
     Label,
     Pair,
@@ -24,8 +25,8 @@ from bertie.commands.task_options import (
 
 
 def finetune(
-    model: Annotated[Path, typer.Option(help="The model directory to start from.")],
     out: Annotated[Path, typer.Option(help="The run's directory; the model will be in OUT/model.")],
+    model: InitialModel = None,
     task: TaskName = None,
     data: Data = None,
     train: Train = None,
@@ -38,17 +39,21 @@ def finetune(
     columns: Columns = None,
     assignments: Assignments = None,
     device: Device = "auto",
-    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in OUT.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Resume the run in OUT; nothing else is needed.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Fine-tune a model on a task of the paper, or on your own labelled files.
 
-    Ctrl-C saves the run; the same command with --resume continues it.
+    Ctrl-C saves the run; `bertie finetune --resume --out OUT` continues it.
     """
     import bertie
     from bertie.base.settings import parse_assignments
 
-    with exit_when_stopped(f"stopped and saved in {out}; continue with --resume"):
+    with exit_when_stopped(
+        f"stopped and saved in {out}; continue with: bertie finetune --resume --out {out}"
+    ):
         run = bertie.finetune(
             model,
             train=train,
@@ -63,7 +68,9 @@ def finetune(
             separator=separator,
             columns=read_columns(columns),
             resume=resume,
-            settings=parse_assignments([*(assignments or []), f"device={device}"]),
+            settings=parse_assignments(
+                [*(assignments or []), *([f"device={device}"] if device != "auto" else [])]
+            ),
         )
     print_scores(run.scores, as_json)
     print(run.model_directory, file=sys.stderr if as_json else sys.stdout)

@@ -5,9 +5,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-import click
 import typer
 from typer.core import TyperCommand
 
@@ -98,7 +97,7 @@ class CommandWithRecipes(TyperCommand):
         "reproduce": ["table", "scale"],
     }
 
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write the name and the description of each recipe."""
         from bertie.recipes import list_recipes
 

@@ -10,24 +10,32 @@ from bertie.commands.options import Assignments, exit_when_stopped
 
 
 def pretrain(
-    recipe: Annotated[
-        str, typer.Argument(help="The name of a recipe that comes with bertie, or the path of a .toml file.")
-    ],
-    corpus: Annotated[Path, typer.Option(help="A corpus directory, such as `bertie prepare` writes.")],
     out: Annotated[Path, typer.Option(help="The run's directory; the model will be in OUT/model.")],
-    init: Annotated[Path | None, typer.Option(help="A model directory to start from.")] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Argument(help="The name of a recipe below, or the path of a .toml file.", show_default=False),
+    ] = None,
+    corpus: Annotated[
+        Path | None, typer.Option(help="A corpus directory, such as `bertie prepare` writes.")
+    ] = None,
+    init: Annotated[
+        Path | None,
+        typer.Option(help="A model directory to start from, whatever its head; the sizes are the model's."),
+    ] = None,
     assignments: Assignments = None,
     device: Annotated[
         str, typer.Option(help="Where to compute: auto, cpu, cuda, cuda:1, …; by default as in the recipe.")
     ] = "",
-    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in OUT.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Resume the run in OUT; nothing else is needed.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only estimate time and memory; write nothing.")
     ] = False,
 ) -> None:
     """Pre-train a BERT on a prepared corpus, on masked tokens and next sentences.
 
-    Ctrl-C saves the run; --resume continues it.
+    Ctrl-C saves the run; `bertie pretrain --resume --out OUT` continues it.
     """
     from bertie.api.pretraining import plan_pretraining, pretrain
     from bertie.base.settings import parse_assignments
@@ -36,7 +44,9 @@ def pretrain(
     if dry_run:
         print(plan_pretraining(recipe, corpus=corpus, out=out, init=init, resume=resume, settings=settings))
         return
-    with exit_when_stopped(f"stopped and saved in {out}; continue with --resume"):
+    with exit_when_stopped(
+        f"stopped and saved in {out}; continue with: bertie pretrain --resume --out {out}"
+    ):
         run = pretrain(recipe, corpus=corpus, out=out, init=init, resume=resume, settings=settings)
     if int(os.environ.get("RANK", "0")) == 0:  # of the processes that torchrun started, only the main one
         print(run.model_directory)

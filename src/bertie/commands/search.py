@@ -11,6 +11,7 @@ from bertie.commands.task_options import (
     Columns,
     Data,
     Dev,
+    InitialModel,
     Kind,
     Label,
     Pair,
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
 
 def search(
-    model: Annotated[Path, typer.Option(help="The model directory to start from.")],
     out: Annotated[Path, typer.Option(help="The search's directory; the best model will be in OUT/model.")],
+    model: InitialModel = None,
     task: TaskName = None,
     data: Data = None,
     train: Train = None,
@@ -39,20 +40,24 @@ def search(
     separator: Separator = None,
     columns: Columns = None,
     recipe: Annotated[
-        str, typer.Option(help="The grid: a recipe that comes with bertie, or a .toml file.")
-    ] = "search",
+        str | None,
+        typer.Option(help="The grid: one of those below, by default search, or the path of a .toml file."),
+    ] = None,
     assignments: Assignments = None,
     device: Device = "auto",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Resume the search in OUT; nothing else is needed.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Fine-tune over a grid of settings; keep the best model on dev (Appendix A.3).
 
-    The same command resumes a search that was stopped or killed.
+    The same command, or `bertie search --resume --out OUT`, resumes a search that was stopped or killed.
     """
     from bertie.api.search import search as run_search
     from bertie.base.settings import parse_assignments
 
-    with exit_when_stopped(f"stopped and saved in {out}; the same command resumes"):
+    with exit_when_stopped(f"stopped and saved in {out}; continue with: bertie search --resume --out {out}"):
         examples, result = run_search(
             model,
             train=train,
@@ -67,7 +72,10 @@ def search(
             separator=separator,
             columns=read_columns(columns),
             recipe=recipe,
-            settings=parse_assignments([*(assignments or []), f"finetuning.device={device}"]),
+            resume=resume,
+            settings=parse_assignments(
+                [*(assignments or []), *([f"finetuning.device={device}"] if device != "auto" else [])]
+            ),
         )
     if as_json:
         _print_json(result)

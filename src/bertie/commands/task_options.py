@@ -10,6 +10,7 @@ import typer
 if TYPE_CHECKING:
     from bertie.tasks.task import Scores
 
+InitialModel = Annotated[Path | None, typer.Option("--model", help="The model directory to start from.")]
 TaskName = Annotated[
     str | None, typer.Option("--task", help="A task of the paper: mrpc, squad-v1, ner, swag, …")
 ]

@@ -3,13 +3,14 @@
 Checkpoints are written atomically, as safetensors and JSON; nothing is pickled.
 
 RUN/settings.toml                     the resolved settings
+RUN/arguments.json                    the arguments that started the run
 RUN/metrics.jsonl                     the log, one row per line
 RUN/checkpoints/step-00001000/        model.safetensors, optimizer.safetensors, state.json
 RUN/model/                            the model directory, written when the run is complete
 """
 
 import shutil
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -29,7 +30,7 @@ from bertie.base.files import (
     write_json,
 )
 from bertie.base.locks import lock_directory
-from bertie.base.settings import Settings, read_toml, resolve
+from bertie.base.settings import ARGUMENTS_FILE, SETTINGS_FILE, Settings, read_toml, resolve, write_toml
 from bertie.model.formats.huggingface import WEIGHTS_FILE
 from bertie.model.formats.weights import load_weights, save_weights
 from bertie.training.metrics_file import MetricsFile, read_metrics
@@ -77,12 +78,20 @@ class TrainState:
 class RunDirectory:
     """A run's directory, locked and open for writing inside a `with` block.
 
-    Only the main process (`is_main`) locks it and writes; the other ranks read checkpoints.
+    Only the main process (`is_main`) locks it and writes; the other ranks read checkpoints. `arguments`
+    are recorded so that the run resumes without them.
     """
 
-    def __init__(self, path: Path, is_main: bool = True, tensorboard: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        is_main: bool = True,
+        tensorboard: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> None:
         self.path, self.is_main = path, is_main
-        self.settings_file = path / "settings.toml"
+        self._arguments = arguments
+        self.settings_file = path / SETTINGS_FILE
         self.model_directory = path / "model"
         self._checkpoints = path / "checkpoints"
         self._metrics = MetricsFile(path / "metrics.jsonl")
@@ -103,6 +112,14 @@ class RunDirectory:
         # Closing retries a write that a full disk refused, and may fail again.
         with add_path_to_errors(self._metrics.path):
             self._open.close()
+
+    def write_settings(self, settings: Settings) -> None:
+        """Write the settings, which make the directory a run, and before them the arguments."""
+        if not self.is_main:
+            return
+        if self._arguments is not None:
+            write_json(self.path / ARGUMENTS_FILE, self._arguments)
+        write_toml(self.settings_file, settings)
 
     def log(self, row: dict[str, Any]) -> None:
         """Append a row to metrics.jsonl, and to TensorBoard's files if the run has them."""
@@ -218,8 +235,8 @@ def check_run(run: RunDirectory, settings: Settings, resume: bool, may_change: S
                 )
             continue
         raise SettingsError(
-            f"{run.path}: {key} was {old!r} when the run started and is {new!r} now; resume with "
-            f"the original settings, or start a new run"
+            f"{run.path}: {key} was {old!r} when the run started and is {new!r} now; resume "
+            f"without this setting and without a recipe, or start a new run"
         )
 
 

@@ -17,7 +17,6 @@ import torch
 from bertie.base.files import read_json, remove_temporary_files, sha256, write_json
 from bertie.base.progress import Progress
 from bertie.base.random import permutation, stream_key
-from bertie.base.settings import write_toml
 from bertie.model.batch import pack_selected
 from bertie.model.bert import add_bilstm
 from bertie.model.config import BertConfig
@@ -111,6 +110,7 @@ def finetune(
     *,
     resume: bool = False,
     silent: bool = False,
+    arguments: Mapping[str, Any] | None = None,
 ) -> Evaluation:
     """Fine-tune an encoder with a new head; write the model to `output`/model.
 
@@ -125,6 +125,7 @@ def finetune(
         resume: resume the run in `output` from its newest checkpoint, written after an epoch or
             on a stop.
         silent: show no progress.
+        arguments: what to record in `output`/arguments.json.
 
     Returns:
         Predictions and scores of the model that was kept.
@@ -135,7 +136,7 @@ def finetune(
         Stopped: a signal stopped the run; it is saved and can be resumed.
     """
     inputs, parts, settings = encode_examples(task, initial_model, training_examples, dev_examples, settings)
-    run = RunDirectory(output)
+    run = RunDirectory(output, arguments=arguments)
     check_run(run, settings, resume, MAY_CHANGE)
     model = _build_model(task, initial_model, settings)
     metadata = ModelMetadata(
@@ -174,7 +175,7 @@ def _train(
     optimizer = build_optimizer(model, settings.optimizer)
     with run:
         state = run.restore(model, optimizer) if resume else TrainState()
-        write_toml(run.settings_file, settings)
+        run.write_settings(settings)
         title = f"fine-tuning {run.path.name}"
         with Progress(title, schedule.total_steps, "steps", state.step, silent) as progress:
             train(

@@ -4,12 +4,13 @@
 `pretraining_settings.py` has the hyper-parameters of Appendix A.2.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from bertie.base.progress import Progress
-from bertie.base.settings import write_toml
 from bertie.model.formats.directory import ModelMetadata
 from bertie.model.formats.weights import save_model
 from bertie.training.checkpoints import RunDirectory, TrainState, check_run
@@ -31,8 +32,11 @@ def pretrain(
     init: Path | None = None,
     resume: bool = False,
     silent: bool = False,
+    arguments: Mapping[str, Any] | None = None,
 ) -> None:
     """Pre-train a model on a prepared corpus; write it to `output`/model.
+
+    A run that starts from another model evaluates it first, so that step 0 has a row in metrics.jsonl.
 
     Args:
         settings: settings of the run.
@@ -41,6 +45,7 @@ def pretrain(
         init: model directory with the initial weights; None for random ones.
         resume: resume the run in `output` from its newest checkpoint.
         silent: show no progress.
+        arguments: what to record in `output`/arguments.json.
 
     Raises:
         SettingsError: the settings do not fit the corpus, the machine or the resumed run.
@@ -51,7 +56,7 @@ def pretrain(
     setup = PretrainingSetup.load(settings, corpus_path, verify=True)
     settings = setup.settings
     with join_ranks(torch.device(settings.device).type) as ranks:
-        run = RunDirectory(output, ranks.is_main, settings.tensorboard)
+        run = RunDirectory(output, ranks.is_main, settings.tensorboard, arguments)
         check_run(run, settings, resume, MAY_CHANGE)
         ranks.barrier()  # let all ranks look for an earlier run before the main process writes this one
         model = setup.build_model(init, ranks)
@@ -64,6 +69,10 @@ def pretrain(
             silent = silent or not ranks.is_main
             with Progress("pre-training", settings.total_steps, "steps", state.step, silent) as progress:
                 _begin(setup, model, run, state, ranks, progress)
+                if ranks.is_main and state.step == 0 and run.checkpoints():  # of the initial weights
+                    model.eval()
+                    metrics = held_out.evaluate(model, 0, progress)
+                    run.log({"kind": "evaluation", "step": 0, "phase": 0, **metrics})
                 train(
                     model,
                     setup.global_batches(state, ranks),
@@ -96,8 +105,7 @@ def _begin(
     """Show the plan, write settings.toml, and check the corpus if the run is new."""
     # Measuring the plan may run out of memory, so it comes before the file that makes `output` a run.
     progress.print(f"pre-training: {measure_plan(model, setup, ranks)}")
-    if ranks.is_main:
-        write_toml(run.settings_file, setup.settings)
+    run.write_settings(setup.settings)
     if state.step == 0:
         _warn_about_corpus(setup, run, progress)
 

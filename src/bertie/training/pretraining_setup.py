@@ -1,5 +1,6 @@
 """Build the tokenizer, model and batches of a pre-training run."""
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from bertie.corpus.sampling import ExampleStream
 from bertie.corpus.shards import Corpus
 from bertie.model.batch import PackedBatch, pack
 from bertie.model.formats.directory import check_matches_run, trim_tokenizer
-from bertie.model.formats.weights import load_weights
+from bertie.model.formats.weights import load_initial_weights
 from bertie.model.heads import LanguageModel, MaskedLMModel, PreTrainingModel
 from bertie.text.tokenizer import Tokenizer
 from bertie.training.checkpoints import TrainState
@@ -55,17 +56,19 @@ class PretrainingSetup:
         """Build the model for the settings' objectives, on this rank's device.
 
         The weights come from the model directory `init`; without it, they are random (a function of
-        the seed).
+        the seed). Heads that `init` lacks are random, and named on stderr.
 
         Raises:
-            ModelError: the model in `init` has another architecture or another tokenizer.
+            ModelError: the model in `init` has another network or another tokenizer.
         """
         settings = self.settings
         torch.manual_seed(int(stream_key(settings.seed)))
         model = _model_class(settings)(settings.model)
         if init is not None:
             check_matches_run(init, settings.model, self.tokenizer)
-            load_weights(init, model)
+            new_parts = load_initial_weights(init, model)
+            if new_parts and ranks.is_main:
+                print(f"{init}: new with random weights: {', '.join(new_parts)}", file=sys.stderr)
         model.bert.gradient_checkpointing = settings.gradient_checkpointing
         device = torch.device(settings.device)
         if ranks.world_size > 1 and device.type == "cuda":

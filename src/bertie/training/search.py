@@ -11,7 +11,7 @@ import numpy as np
 import pydantic
 
 from bertie.base.files import atomic_directory, read_json, write_json
-from bertie.base.settings import Settings, write_toml
+from bertie.base.settings import Settings
 from bertie.tasks.task import Scores, Task
 from bertie.training.checkpoints import RunDirectory, check_run
 from bertie.training.finetuning import (
@@ -94,6 +94,7 @@ def search(
     output: Path,
     *,
     silent: bool = False,
+    arguments: Mapping[str, Any] | None = None,
 ) -> Search:
     """Fine-tune with every combination of the grid; choose the best one on dev.
 
@@ -105,7 +106,7 @@ def search(
     model was deleted earlier, that run is repeated.
 
     Args:
-        task, initial_model, training_examples, dev_examples, silent: as in `finetune`.
+        task, initial_model, training_examples, dev_examples, silent, arguments: as in `finetune`.
         settings: the grid, and the other settings of fine-tuning.
         output: directory of the search.
 
@@ -119,10 +120,10 @@ def search(
     )
     fingerprints = {key: getattr(finetuning, key) for key in ("training_fingerprint", "dev_fingerprint")}
     settings = settings.model_copy(update={"finetuning": finetuning, **fingerprints})
-    directory = RunDirectory(output)
+    directory = RunDirectory(output, arguments=arguments)
     resume = directory.settings_file.exists()
     check_run(directory, settings, resume, SEARCH_MAY_CHANGE)
-    write_toml(directory.settings_file, settings)
+    directory.write_settings(settings)
     runner = _TrialRunner(
         task, initial_model, training_examples, dev_examples, finetuning, _trials_folder(output), silent
     )

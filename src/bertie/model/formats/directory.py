@@ -182,7 +182,7 @@ def read_metadata(
 
 
 def check_matches_run(path: Path, config: BertConfig, tokenizer: Tokenizer) -> None:
-    """Check that a model has the tokenizer and the network of a run.
+    """Check that an initial model has the tokenizer and the network of a run.
 
     Args:
         path: the directory of the initial model.
@@ -197,20 +197,20 @@ def check_matches_run(path: Path, config: BertConfig, tokenizer: Tokenizer) -> N
     untrimmed = Tokenizer.load(find_transformer_folder(path))
     if tokenizer.fingerprint not in (metadata.tokenizer.fingerprint, untrimmed.fingerprint):
         raise ModelError(
-            f"{path}: the corpus was prepared with a different tokenizer; prepare it again with "
-            f"the tokenizer {path}"
+            f"{path}: the corpus was prepared with a different tokenizer; prepare it again with the model's: "
+            f"bertie prepare … --tokenizer {find_transformer_folder(path)}"
         )
     settings = config.model_dump()
     values = metadata.config.model_dump(exclude=TRAINING_ONLY_KEYS)
     mismatches = {key: value for key, value in values.items() if value != settings[key]}
     if mismatches:
         differences = ", ".join(
-            f"{key} is {value!r} in the model and {settings[key]!r} in the settings"
+            f"model.{key} is {value!r} in the model and {settings[key]!r} in the settings"
             for key, value in mismatches.items()
         )
-        options = " ".join(f"--set model.{key}={value}" for key, value in mismatches.items())
         raise ModelError(
-            f"{path}: model config does not match the run's settings: {differences}; pass {options}"
+            f"{path}: the settings contradict the initial model: {differences}; leave out "
+            f"{' and '.join(f'model.{key}' for key in mismatches)}"
         )
 
 

@@ -39,6 +39,12 @@ from bertie.model.heads import (
 )
 
 OPTIONAL_PREFIXES = ("bert.pooler.", BILSTM_PREFIX)  # parts of an encoder that other models may lack
+# Parts of a pre-training model that the model it starts from may lack, by the prefix of their weights.
+PRETRAINING_PARTS = {
+    "cls.predictions.": "the masked-LM head",
+    "cls.seq_relationship.": "the next-sentence head",
+    "bert.pooler.": "the pooler",
+}
 POOLER_WEIGHT = "bert.pooler.dense.weight"
 DECODER_BIAS = "cls.predictions.bias"  # in every model that has a masked-LM decoder
 
@@ -111,6 +117,34 @@ def load_weights(path: Path, model: nn.Module, prefix: str = "") -> None:
         and (not prefix or name in stored or not name.startswith(OPTIONAL_PREFIXES))
     }
     _copy_weights(weights, stored, path)
+
+
+def load_initial_weights(path: Path, model: nn.Module) -> list[str]:
+    """Replace the weights of a model to pre-train by those of another one, whatever its head.
+
+    Heads that are not stored, and a pooler, keep their random weights.
+
+    Args:
+        path: a model directory.
+        model: the model whose weights are replaced.
+
+    Returns:
+        The names of the parts that keep their random weights.
+
+    Raises:
+        ModelError: as `load_weights`; a head of which only some weights are stored is damaged.
+    """
+    stored = read_weights(find_transformer_folder(path))
+    weights = named_weights(model)
+    new = [
+        prefix
+        for prefix in PRETRAINING_PARTS
+        if any(name.startswith(prefix) for name in weights)
+        and not any(name.startswith(prefix) for name in stored)
+    ]
+    kept = {name: weight for name, weight in weights.items() if not name.startswith(tuple(new))}
+    _copy_weights(kept, stored, path)
+    return [PRETRAINING_PARTS[prefix] for prefix in new]
 
 
 def named_weights(model: nn.Module) -> dict[str, Tensor]:
