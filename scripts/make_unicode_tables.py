@@ -34,7 +34,7 @@ def is_punctuation(character: str) -> bool:
 
 
 def flags(character: str) -> int:
-    """Return the flags of a character that do not depend on lower-casing."""
+    """Return the flags of a character that do not depend on its normalisation."""
     code, category = ord(character), unicodedata.category(character)
     if character in "\t\n\r" or category in ("Zs", "Zl", "Zp"):
         return unicode.SPACE
@@ -49,21 +49,25 @@ def flags(character: str) -> int:
         | unicode.CJK * any(first <= code <= last for first, last in CJK_RANGES)
         | unicode.CASED * is_cased
         | unicode.IGNORABLE * is_ignorable
-        | unicode.MARK * (unicodedata.combining(unicodedata.normalize("NFD", character)[0]) != 0)
     )
 
 
-def make_entries() -> tuple[npt.NDArray[np.uint32], list[int]]:
-    """Return the entry of every code point, and all sequences."""
+def make_entries(
+    all_flags: list[int], lowercase: bool, strip_accents: bool, sequences: list[int]
+) -> npt.NDArray[np.uint32]:
+    """Return the entry of every code point, and append its sequences to `sequences`."""
     entries = np.zeros(sys.maxunicode + 1, dtype=np.uint32)
-    sequences: list[int] = []
     for code in range(sys.maxunicode + 1):
-        character = chr(code)
-        decomposed = unicodedata.normalize("NFD", character.lower())
-        replacement = "".join(c for c in decomposed if unicodedata.category(c) != "Mn")
-        entry = flags(character)
+        character, entry = chr(code), all_flags[code]
+        replacement = decomposed = character.lower() if lowercase else character
+        if strip_accents:
+            decomposed = unicodedata.normalize("NFD", replacement)
+            replacement = "".join(c for c in decomposed if unicodedata.category(c) != "Mn")
         if entry & (unicode.DROPPED | unicode.SPACE):
             replacement = character
+        elif strip_accents:
+            first = unicodedata.normalize("NFD", character)[0]
+            entry |= unicode.MARK * (unicodedata.combining(first) != 0)
         if len(replacement) == 1 and replacement != character:
             entry |= unicode.MAPPED | ord(replacement) << FLAG_BITS
         elif len(replacement) != 1:
@@ -75,7 +79,7 @@ def make_entries() -> tuple[npt.NDArray[np.uint32], list[int]]:
             assert not any(is_punctuation(c) for c in replacement)
             assert all(map(unicodedata.combining, decomposed)) or not unicodedata.combining(decomposed[0])
         entries[code] = entry
-    return entries, sequences
+    return entries
 
 
 def main() -> None:
@@ -86,7 +90,15 @@ def main() -> None:
             f"this Python has Unicode {running}, but bertie.text.unicode has {UNICODE_VERSION}; use another "
             "Python, or change UNICODE_VERSION"
         )
-    entries, sequences = make_entries()
+    all_flags = [flags(chr(code)) for code in range(sys.maxunicode + 1)]
+    sequences: list[int] = []
+    entries = np.stack(
+        [
+            make_entries(all_flags, lowercase, strip_accents, sequences)
+            for lowercase in (False, True)
+            for strip_accents in (False, True)
+        ]
+    )
     blocks, block_of = np.unique(entries.reshape(-1, 1 << BLOCK_BITS), axis=0, return_inverse=True)
     combining_class = [unicodedata.combining(chr(code)) for code in range(sys.maxunicode + 1)]
     marks = [
@@ -96,7 +108,7 @@ def main() -> None:
     ]
     np.savez_compressed(
         TABLES_FILE,
-        block_of=block_of.reshape(-1).astype(np.uint16),
+        block_of=block_of.reshape(len(entries), -1).astype(np.uint16),
         entries=blocks.reshape(-1),
         sequences=np.array(sequences, dtype=np.uint32),
         marks=np.array(marks, dtype=np.uint32),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from bertie.base.errors import SettingsError
 from bertie.text.tokenizer import Tokenizer
+from bertie.text.unicode import unicode_tables
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertie.text.wordpiece import split_words
 from bertie.text.wordpiece_trainer import Merges, learn_vocabulary
@@ -139,7 +140,7 @@ def test_tokens_per_word_are_as_few_as_those_of_tokenizers(shared_data: Path) ->
     peer.train_from_iterator(train, trainer)
     peer_ids = peer.get_vocab(with_added_tokens=True)
 
-    codes, bounds = split_words(train, True)
+    codes, bounds = split_words(train, unicode_tables())
     characters = codes.tobytes().decode("utf-32-le", "surrogatepass")
     counts = Counter(characters[a:b] for a, b in pairwise(bounds))
     our_tokens = learn_vocabulary(list(counts), counts.values(), size)

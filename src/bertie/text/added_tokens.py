@@ -63,23 +63,25 @@ def read_added_tokens(directory: Path, config: Mapping[str, Any], fast: Mapping[
 def extend_vocabulary(vocabulary: Vocabulary, added: AddedTokens, source: str) -> Vocabulary:
     """Append added tokens to a vocabulary, unless it already contains them.
 
+    Ids between the vocabulary and an added token stay unused.
+
     Args:
         vocabulary: the vocabulary.
         added: the added tokens.
         source: the origin of the tokens in messages, such as the path of the directory.
 
     Raises:
-        ModelError: the id of an added token differs from its index in the vocabulary.
+        ModelError: an added token has the id of another token.
     """
     tokens = list(vocabulary.tokens)
     for token, token_id in sorted(added.ids.items(), key=lambda item: item[1]):
-        if token not in vocabulary.ids:
-            tokens.append(token)
-        expected = vocabulary.ids.get(token, len(tokens) - 1)
-        if token_id != expected:
+        if token not in vocabulary.ids and len(tokens) <= token_id < 2 * len(tokens):
+            tokens += [""] * (token_id - len(tokens)) + [token]
+        if token_id >= len(tokens) or tokens[token_id] != token:
+            found = f"is {tokens[token_id]!r}" if token_id < len(tokens) else "does not exist"
             raise ModelError(
-                f"{source}: the added token {token!r} has the id {token_id}, but its index in the vocabulary "
-                f"is {expected}; fill gaps in vocab.txt with [unused1] and so on"
+                f"{source}: the added token {token!r} has the id {token_id}, which {found} in the vocabulary; "
+                "the files belong to different models, so copy all of them again from one model"
             )
     for token in added.special:
         if token not in vocabulary.ids and token not in added.ids:

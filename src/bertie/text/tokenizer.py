@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bertie.base.errors import ModelError, SettingsError
+from bertie.base.errors import SettingsError
 from bertie.base.files import read_json_object, write_json
 from bertie.text.added_tokens import encode_with_special_tokens, extend_vocabulary, read_added_tokens
 from bertie.text.encoding import Encoding, Int32s, Int64s, assemble
@@ -22,9 +22,9 @@ from bertie.text.tokenizer_files import (
     tokenizer_json,
 )
 from bertie.text.trie import CONTINUATION_PREFIX, Trie, build_trie
-from bertie.text.unicode import UNICODE_VERSION, code_points, unicode_tables
+from bertie.text.unicode import UNICODE_VERSION, UnicodeTables, code_points, unicode_tables
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
-from bertie.text.wordpiece import encode_texts
+from bertie.text.wordpiece import NeverSplit, encode_texts, make_never_split
 
 NO_LIMIT = 2**31 - 1
 CHUNK_CHARACTERS = 1 << 17  # encoded at a time, so that intermediate arrays stay in a core's cache
@@ -45,10 +45,17 @@ class Tokenizer:
         max_word_characters: a word with more characters than this, after normalisation, is [UNK].
             `transformers` always uses 100, whatever its files say; google-research/bert uses 200.
         added_tokens: special tokens of the vocabulary that are recognised in texts.
+        strip_accents: strip accents, or keep them; None does the same as `lowercase`.
+        tokenize_chinese_chars: make each ideograph a word, as BERT does; otherwise ideographs are
+            ordinary letters.
+        never_split: words that are neither normalised nor split. Each is one token, or [UNK] if the
+            vocabulary does not contain it. As in the slow BertTokenizer of `transformers` 4, such a
+            word is surrounded by white space or ideographs; its normalised form counts, too.
 
     Attributes:
-        vocabulary, lowercase, max_word_characters: the arguments.
+        vocabulary, lowercase, max_word_characters, tokenize_chinese_chars, never_split: the arguments.
         added_tokens: sorted by id.
+        strip_accents: True or False.
 
     Raises:
         KeyError: an added token is not in the vocabulary.
@@ -74,11 +81,46 @@ class Tokenizer:
         lowercase: bool = True,
         max_word_characters: int = 100,
         added_tokens: tuple[str, ...] = (),
+        strip_accents: bool | None = None,
+        tokenize_chinese_chars: bool = True,
+        never_split: tuple[str, ...] = (),
     ) -> None:
         self.vocabulary = vocabulary
         self.lowercase = lowercase
         self.max_word_characters = max_word_characters
         self.added_tokens = tuple(sorted(added_tokens, key=vocabulary.ids.__getitem__))
+        self.strip_accents = lowercase if strip_accents is None else strip_accents
+        self.tokenize_chinese_chars = tokenize_chinese_chars
+        self.never_split = tuple(sorted(set(never_split) - {""}))
+
+    def replace(self, vocabulary: Vocabulary | None = None, lowercase: bool | None = None) -> "Tokenizer":
+        """Return a copy with another vocabulary or another casing.
+
+        Args:
+            vocabulary: the new vocabulary, which contains the added tokens.
+            lowercase: whether to lower-case texts, and to strip accents unless the tokenizer does only
+                one of both.
+
+        Returns:
+            The new tokenizer.
+
+        Raises:
+            KeyError: an added token is not in the new vocabulary.
+
+        Example:
+            >>> tokenizer = Tokenizer(Vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "he"]))
+            >>> tokenizer.replace(lowercase=False).strip_accents
+            False
+        """
+        return Tokenizer(
+            self.vocabulary if vocabulary is None else vocabulary,
+            self.lowercase if lowercase is None else lowercase,
+            self.max_word_characters,
+            self.added_tokens,
+            None if self.strip_accents == self.lowercase else self.strip_accents,
+            self.tokenize_chinese_chars,
+            self.never_split,
+        )
 
     @classmethod
     def load(cls, path: str | Path, lowercase: bool | None = None) -> "Tokenizer":
@@ -119,31 +161,28 @@ class Tokenizer:
         if (path / VOCABULARY_FILE).exists() or not model:
             vocabulary = Vocabulary.load(path / VOCABULARY_FILE)
         else:
-            ids = model["vocab"] | added.ids
-            if sorted(ids.values()) != list(range(len(ids))):
-                raise ModelError(
-                    f"{path / TOKENIZER_FILE}: the ids have gaps; fill them with [unused1] and so on"
-                )
-            vocabulary = Vocabulary(sorted(ids, key=ids.__getitem__), str(path / TOKENIZER_FILE))
+            vocabulary = Vocabulary.from_ids(model["vocab"] | added.ids, str(path / TOKENIZER_FILE))
         vocabulary = extend_vocabulary(vocabulary, added, str(path))
         if lowercase is None:
             setting = config.get("do_lower_case", normalizer.get("lowercase"))
             lowercase = not vocabulary.is_cased if setting is None else bool(setting)
-        for settings, file in ((config, CONFIG_FILE), (normalizer, TOKENIZER_FILE)):
-            if settings.get("strip_accents") not in (None, lowercase):
-                raise ModelError(
-                    f"{path / file}: strip_accents is {settings['strip_accents']} and lower-casing is "
-                    f"{lowercase}; BERT's tokenizer does both or neither"
-                )
-        limit = model.get("max_input_chars_per_word", 100)
-        return cls(vocabulary, lowercase, limit, added.special)
+        return cls(
+            vocabulary,
+            lowercase,
+            model.get("max_input_chars_per_word", 100),
+            added.special,
+            config.get("strip_accents", normalizer.get("strip_accents")),
+            config.get("tokenize_chinese_chars", normalizer.get("handle_chinese_chars")) is not False,
+            tuple(config.get("never_split") or ()),
+        )
 
     def save(self, directory: str | Path, model_max_length: int = 512) -> None:
         """Write a tokenizer directory that Hugging Face's libraries can load.
 
         Writes vocab.txt, tokenizer.json and tokenizer_config.json. Hugging Face's libraries return
         the same ids, with three exceptions: special tokens in a text, which they recognise;
-        private-use and newer characters; and the final sigma.
+        private-use and newer characters; and the final sigma. They also ignore `never_split`, which
+        only the slow tokenizers of `transformers` 4 apply.
 
         Args:
             directory: where to write; existing files are replaced.
@@ -294,11 +333,11 @@ class Tokenizer:
     def _encode_plain_rows(self, texts: Sequence[str]) -> tuple[Int32s, Int64s]:
         rows, bounds = encode_texts(
             *code_points(texts),
-            unicode_tables(),
-            self.lowercase,
+            self.unicode_tables,
             self._trie,
             self.vocabulary.unk_id,
             self.max_word_characters,
+            self._never_split,
         )
         return rows, bounds
 
@@ -359,6 +398,15 @@ class Tokenizer:
                 words.append(f" {token}")
         return "".join(words)
 
+    @property
+    def unicode_tables(self) -> UnicodeTables:
+        """The Unicode tables, which decide how texts are normalised."""
+        return unicode_tables(self.lowercase, self.strip_accents, self.tokenize_chinese_chars)
+
+    @cached_property
+    def _never_split(self) -> NeverSplit | None:
+        return make_never_split(self.never_split, self.vocabulary.ids, self.vocabulary.unk_id)
+
     @cached_property
     def _trie(self) -> Trie:  # built at the first encoding, because many tokenizers are only loaded
         return build_trie(self.vocabulary.tokens, self.max_word_characters)
@@ -378,6 +426,13 @@ class Tokenizer:
         """
         parts = [self.vocabulary.tokens, self.lowercase, self.max_word_characters, UNICODE_VERSION]
         parts += self.added_tokens
+        options = {
+            "strip_accents": self.strip_accents,
+            "tokenize_chinese_chars": self.tokenize_chinese_chars,
+            "never_split": self.never_split,
+        }
+        if options != {"strip_accents": self.lowercase, "tokenize_chinese_chars": True, "never_split": ()}:
+            parts.append(options)  # not always, because fingerprints are older than these options
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

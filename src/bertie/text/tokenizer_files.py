@@ -32,8 +32,10 @@ def check_tokenizer_type(path: Path, config: dict[str, Any], fast: dict[str, Any
         (TOKENIZER_FILE, "pre_tokenizer", (fast.get("pre_tokenizer") or {}).get("type"), "BertPreTokenizer"),
         (TOKENIZER_FILE, "normalizer", normalizer.get("type"), "BertNormalizer"),
         (TOKENIZER_FILE, "clean_text", normalizer.get("clean_text"), True),
-        (TOKENIZER_FILE, "handle_chinese_chars", normalizer.get("handle_chinese_chars"), True),
-        (CONFIG_FILE, "tokenize_chinese_chars", config.get("tokenize_chinese_chars"), True),
+        (CONFIG_FILE, "do_basic_tokenize", config.get("do_basic_tokenize"), True),
+        # Of BertJapaneseTokenizer, which usually splits words with MeCab.
+        (CONFIG_FILE, "word_tokenizer_type", config.get("word_tokenizer_type"), "basic"),
+        (CONFIG_FILE, "subword_tokenizer_type", config.get("subword_tokenizer_type"), "wordpiece"),
     ):
         if value not in (None, expected):
             raise ModelError(
@@ -63,8 +65,8 @@ def tokenizer_json(tokenizer: "Tokenizer") -> dict[str, Any]:
         "normalizer": {
             "type": "BertNormalizer",
             "clean_text": True,
-            "handle_chinese_chars": True,
-            "strip_accents": None,  # the same as lowercase
+            "handle_chinese_chars": tokenizer.tokenize_chinese_chars,
+            "strip_accents": _strip_accents(tokenizer),
             "lowercase": tokenizer.lowercase,
         },
         "pre_tokenizer": {"type": "BertPreTokenizer"},
@@ -96,7 +98,18 @@ def tokenizer_config_json(tokenizer: "Tokenizer", model_max_length: int) -> dict
         "sep_token": SEP,
         "mask_token": MASK,
     }
+    if (strip_accents := _strip_accents(tokenizer)) is not None:
+        config["strip_accents"] = strip_accents
+    if not tokenizer.tokenize_chinese_chars:
+        config["tokenize_chinese_chars"] = False
+    if tokenizer.never_split:
+        config["never_split"] = list(tokenizer.never_split)
     # The key of transformers 4, which 5 reads too; 4 fails on a list under the key of 5 (#45376).
     if tokenizer.added_tokens:
         config["additional_special_tokens"] = list(tokenizer.added_tokens)
     return config
+
+
+def _strip_accents(tokenizer: "Tokenizer") -> bool | None:
+    """Return the setting `strip_accents`: None, the usual value, does the same as lower-casing."""
+    return None if tokenizer.strip_accents == tokenizer.lowercase else tokenizer.strip_accents

@@ -2,14 +2,15 @@
 
 The tables are a data file, made by scripts/make_unicode_tables.py, so that token ids do not depend
 on the Unicode version of the running Python. Every code point has an entry of 32 bits. The low
-`FLAG_BITS` bits are flags. The bits above them encode the result of lower-casing the character,
-decomposing it (NFD) and stripping its accents (category Mn):
+`FLAG_BITS` bits are flags. The bits above them encode the result of normalising the character, which
+is lower-casing it, decomposing it (NFD) and stripping its accents (category Mn), or only one of both:
 
     MAPPED     one other character: its code point
     SEQUENCE   zero, two or three characters: their offset in `sequences`, then their number in two bits
     neither    the character itself
 
-Entries are stored in blocks, and equal blocks only once.
+There are tables for each combination of both. Entries are stored in blocks, and equal blocks only
+once.
 """
 
 from collections.abc import Sequence
@@ -39,7 +40,7 @@ PUNCTUATION = 4  # categories P*, and every ASCII symbol
 CJK = 8  # ideographs: each is a word
 MAPPED = 16
 SEQUENCE = 32
-MARK = 64  # the canonical combining class is not 0
+MARK = 64  # the canonical combining class is not 0; only where accents are stripped
 CASED = 128  # the properties Cased (unless ignorable) and Case_Ignorable, for the final sigma
 IGNORABLE = 256
 
@@ -62,10 +63,39 @@ class UnicodeTables(NamedTuple):
 
 
 @cache
-def unicode_tables() -> UnicodeTables:
-    """Return the tables, which are read from their file once."""
+def unicode_tables(
+    lowercase: bool = True, strip_accents: bool = True, tokenize_chinese_chars: bool = True
+) -> UnicodeTables:
+    """Return the tables of one kind of normalisation, which are read from their file once.
+
+    Args:
+        lowercase: lower-case each character.
+        strip_accents: decompose each character and strip its accents.
+        tokenize_chinese_chars: make each ideograph a word.
+    """
     with np.load(TABLES_FILE) as file:
-        return UnicodeTables(*(file[name] for name in UnicodeTables._fields))
+        tables = UnicodeTables(*(file[name] for name in UnicodeTables._fields))
+    entries = tables.entries if tokenize_chinese_chars else tables.entries & ~np.uint32(CJK)
+    return tables._replace(block_of=tables.block_of[2 * lowercase + strip_accents], entries=entries)
+
+
+def is_whitespace(character: str) -> bool:
+    """Return whether a character separates words."""
+    return bool(_flags(character) & SPACE)
+
+
+def is_control(character: str) -> bool:
+    """Return whether a character is dropped as a control or format character."""
+    return bool(_flags(character) & DROPPED) and character != "\ufffd"
+
+
+def is_punctuation(character: str) -> bool:
+    """Return whether a character is punctuation, and so a word; all ASCII symbols are."""
+    return bool(_flags(character) & PUNCTUATION)
+
+
+def _flags(character: str) -> int:
+    return int(lookup(unicode_tables(False, False), ord(character)))
 
 
 def code_points(texts: Sequence[str]) -> tuple[UInt32s, Int64s]:

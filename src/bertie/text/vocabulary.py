@@ -1,6 +1,6 @@
 """The vocabulary: WordPiece tokens and their ids."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bertie.base.errors import ModelError
@@ -13,6 +13,9 @@ SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
 class Vocabulary:
     """An ordered set of tokens, in which the id of a token is its index.
 
+    As in `transformers`, a token that occurs twice has its last id, and an empty token is the gap of
+    an unused id; no text can produce the other ids.
+
     Args:
         tokens: all tokens, including the five special ones, which may have any ids. A token that
             continues a word begins with `##`.
@@ -24,7 +27,7 @@ class Vocabulary:
         pad_id, unk_id, cls_id, sep_id, mask_id: the ids of the special tokens.
 
     Raises:
-        ModelError: a token is empty or occurs twice, or a special token is missing.
+        ModelError: a special token is missing.
 
     Example:
         >>> from bertie.text.vocabulary import Vocabulary
@@ -41,21 +44,12 @@ class Vocabulary:
 
     def __init__(self, tokens: Sequence[str], source: str = "vocabulary") -> None:
         self.tokens = tuple(tokens)
-        self.ids: dict[str, int] = {}
-        for token_id, token in enumerate(self.tokens):
-            line = token_id + 1
-            if not token:
-                raise ModelError(
-                    f"{source}, line {line}: empty; every line is a token, use [unused1] and so on for gaps"
-                )
-            if token in self.ids:
-                raise ModelError(
-                    f"{source}, line {line}: {token!r} is already on line {self.ids[token] + 1}; rename one"
-                )
-            self.ids[token] = token_id
-        for token in SPECIAL_TOKENS:
-            if token not in self.ids:
-                raise ModelError(f"{source}: {token} is missing; add it on a separate line")
+        self.ids = {token: token_id for token_id, token in enumerate(self.tokens) if token}
+        if missing := [token for token in SPECIAL_TOKENS if token not in self.ids]:
+            raise ModelError(
+                f"{source}: not a vocabulary of BERT, as it has no {' and no '.join(missing)}; if it is one of a "
+                f"model, add each as a new line at the end, so that the ids of the other tokens stay the same"
+            )
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
             self.ids[token] for token in SPECIAL_TOKENS
         )
@@ -77,6 +71,37 @@ class Vocabulary:
             True
         """
         return any(token != token.lower() for token in self.tokens if not token.startswith("["))
+
+    @classmethod
+    def from_ids(cls, ids: Mapping[str, int], source: str = "vocabulary") -> "Vocabulary":
+        """Make a vocabulary from the id of each token.
+
+        Args:
+            ids: the ids, which may have gaps.
+            source: the origin of the tokens in messages.
+
+        Returns:
+            The vocabulary, with an empty token for each unused id.
+
+        Raises:
+            ModelError: two tokens have the same id, most ids are unused, or a special token is missing.
+
+        Example:
+            >>> special_tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+            >>> ids = {token: token_id for token_id, token in enumerate(special_tokens)}
+            >>> Vocabulary.from_ids({**ids, "play": 6}).tokens[4:]
+            ('[MASK]', '', 'play')
+        """
+        highest = max(ids.values(), default=-1)
+        if len(set(ids.values())) < len(ids) or highest > 2 * len(ids):
+            raise ModelError(
+                f"{source}: damaged: {len(ids):,} tokens with {len(set(ids.values())):,} ids up to {highest:,}; "
+                "copy the file again"
+            )
+        tokens = [""] * (highest + 1)
+        for token, token_id in ids.items():
+            tokens[token_id] = token
+        return cls(tokens, source)
 
     @classmethod
     def load(cls, path: Path) -> "Vocabulary":

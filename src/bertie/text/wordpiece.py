@@ -5,7 +5,7 @@ al., Fast WordPiece Tokenization, arXiv:2012.15524), which reads no character tw
 bertie.text.trie. The time is linear in the length of the text.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,15 +29,13 @@ from bertie.text.unicode import (
     is_final_sigma,
     lookup,
     sort_marks,
-    unicode_tables,
 )
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 UInt32s = npt.NDArray[np.uint32]
 
-SPECIAL = DROPPED | SPACE | PUNCTUATION | CJK  # characters of a cased text that are not simply copied
-SPECIAL_LOWERCASE = SPECIAL | MAPPED | SEQUENCE | MARK
+SPECIAL = DROPPED | SPACE | PUNCTUATION | CJK | MAPPED | SEQUENCE | MARK  # not simply copied
 CAPITAL_SIGMA, FINAL_SIGMA = 0x3A3, 0x3C2
 
 
@@ -60,7 +58,7 @@ class Words(NamedTuple):
 
 @kernel
 def decode_replacement(code: np.int64, entry: np.int64) -> tuple[np.int64, np.int64, np.int64]:
-    """Decode the result of lower-casing a character and stripping its accents.
+    """Decode the result of normalising a character.
 
     Returns:
         If it is one character: its code point, -1, 1. If it is a sequence: `code` unchanged, the
@@ -73,14 +71,24 @@ def decode_replacement(code: np.int64, entry: np.int64) -> tuple[np.int64, np.in
     return code, np.int64(-1), np.int64(1)
 
 
+class NeverSplit(NamedTuple):
+    """Words that are neither normalised nor split, and always one token.
+
+    codes   int32  the characters of all words
+    bounds  int64  word i is codes[bounds[i] : bounds[i + 1]]
+    ids     int32  the id of each word
+    """
+
+    codes: Int32s
+    bounds: Int64s
+    ids: Int32s
+
+
 @kernel
-def split_text(
-    text: UInt32s, begin: Index, end: Index, tables: UnicodeTables, lowercase: bool, words: Words
-) -> int:
+def split_text(text: UInt32s, begin: Index, end: Index, tables: UnicodeTables, words: Words) -> int:
     """Clean text[begin:end], split it into `words`, and return their number."""
     # Without helper functions that take `words`: passing so many arrays costs more than their work.
     codes, starts, ends, word_ends = words
-    special = SPECIAL_LOWERCASE if lowercase else SPECIAL
     count = 0  # characters written
     number = 0  # words ended
     word = 0  # where the current word begins in `codes`
@@ -88,17 +96,15 @@ def split_text(
     for i in range(begin, end):
         code = np.int64(text[i])
         entry = lookup(tables, code)
-        if not entry & special:
+        if not entry & SPECIAL:
             codes[count], starts[count], ends[count] = code, i - begin, i - begin + 1
             count += 1
             continue
         if entry & DROPPED:
             continue
-        offset, length = np.int64(-1), np.int64(1)
-        if lowercase:
-            code, offset, length = decode_replacement(code, entry)
-            if text[i] == CAPITAL_SIGMA and is_final_sigma(tables, text, begin, end, i):
-                code = np.int64(FINAL_SIGMA)
+        code, offset, length = decode_replacement(code, entry)
+        if text[i] == CAPITAL_SIGMA and is_final_sigma(tables, text, begin, end, i):
+            code = np.int64(FINAL_SIGMA)
         if length == 0 and count > word:
             ends[count - 1] = i - begin + 1  # a stripped accent belongs to the character before it
         is_word = entry & CJK or (offset < 0 and lookup(tables, code) & PUNCTUATION)
@@ -115,7 +121,7 @@ def split_text(
         for k in range(length):
             if offset >= 0:
                 code = np.int64(tables.sequences[offset + k])
-            if lowercase and first_mark < 0 and lookup(tables, code) & MARK:
+            if first_mark < 0 and lookup(tables, code) & MARK:
                 first_mark = count
             codes[count], starts[count], ends[count] = code, i - begin, i - begin + 1
             count += 1
@@ -131,6 +137,64 @@ def split_text(
 
 
 @kernel
+def find_never_split(never_split: NeverSplit, word: Int32s) -> int:
+    """Return the index of the entry of `never_split` that equals `word`, or -1."""
+    codes, bounds, _ = never_split
+    for entry in range(len(bounds) - 1):
+        if np.array_equal(codes[bounds[entry] : bounds[entry + 1]], word):
+            return entry
+    return -1
+
+
+@kernel
+def split_text_except(
+    text: UInt32s, begin: Index, end: Index, tables: UnicodeTables, never_split: NeverSplit, words: Words
+) -> int:
+    """Split text[begin:end] as `split_text` does, except the words of `never_split`.
+
+    As in the BasicTokenizer of `transformers`, such a word is surrounded by white space or
+    ideographs. It is compared both before it is normalised and afterwards.
+    """
+    codes, starts, ends, word_ends = words
+    count = 0  # characters written
+    number = 0  # words ended
+    chunk = begin  # of text up to the next white space, or one ideograph
+    while chunk < end:
+        first_flags = lookup(tables, text[chunk])
+        stop = chunk + 1
+        kept = 0  # characters that are not dropped
+        for i in range(chunk, end):
+            flags = lookup(tables, text[i])
+            if i > chunk and (flags | first_flags) & (SPACE | CJK):
+                break
+            stop = i + 1
+            if not flags & (DROPPED | SPACE):
+                codes[count + kept], starts[count + kept], ends[count + kept] = (
+                    text[i],
+                    i - begin,
+                    stop - begin,
+                )
+                kept += 1
+        first_number = number
+        if find_never_split(never_split, codes[count : count + kept]) < 0:
+            parts = Words(codes[count:], starts[count:], ends[count:], word_ends[number:])
+            number += split_text(text, chunk, stop, tables, parts)
+            kept = np.int64(parts.word_ends[number - first_number - 1]) if number > first_number else 0
+            for k in range(count, count + kept):
+                starts[k] += chunk - begin
+                ends[k] += chunk - begin
+            for k in range(first_number, number):
+                word_ends[k] += count
+        is_one_word = find_never_split(never_split, codes[count : count + kept]) >= 0
+        count += kept
+        if is_one_word:
+            word_ends[first_number] = count
+            number = first_number + 1
+        chunk = stop
+    return number
+
+
+@kernel
 def write_token(rows: Int32s, i: Index, token: Index, start: Index, end: Index, word: Index) -> None:
     """Write a token row: id, start and end in the text, index of the word."""
     rows[i, 0] = token
@@ -141,12 +205,19 @@ def write_token(rows: Int32s, i: Index, token: Index, start: Index, end: Index, 
 
 @kernel
 def match_words(
-    words: Words, number: int, trie: Trie, unk_id: int, max_word_characters: int, rows: Int32s, count: Index
+    words: Words,
+    number: int,
+    trie: Trie,
+    unk_id: int,
+    max_word_characters: int,
+    never_split: NeverSplit | None,
+    rows: Int32s,
+    count: Index,
 ) -> Index:
     """Match the first `number` of `words`, and write token rows to rows[count:].
 
     A word that the tokens cannot spell, or that has more than `max_word_characters` characters,
-    becomes `unk_id`.
+    becomes `unk_id`. A word of `never_split` becomes its id.
 
     Returns:
         The new number of rows.
@@ -158,6 +229,13 @@ def match_words(
     for word in range(number):
         end = word_ends[word]
         first = count
+        if never_split is not None:  # numba compiles no code for this where it is None
+            entry = find_never_split(never_split, codes[begin:end])
+            if entry >= 0:
+                write_token(rows, count, never_split.ids[entry], starts[begin], ends[end - 1], word)
+                count += 1
+                begin = end
+                continue
         # Slots are unsigned, because numba then omits the code for negative indices.
         node = np.uint64(WORD_START)
         token_begin = begin  # of the next token to be written
@@ -194,12 +272,12 @@ def match_words(
 
 
 @kernel
-def allocate_words(bounds: Int64s, lowercase: bool) -> Words:
+def allocate_words(bounds: Int64s) -> Words:
     """Allocate arrays for the words of the longest of the texts with these bounds."""
     longest = 0
     for i in range(len(bounds) - 1):
         longest = max(longest, bounds[i + 1] - bounds[i])
-    room = longest * LONGEST_SEQUENCE if lowercase else longest
+    room = longest * LONGEST_SEQUENCE
     return Words(
         np.empty(room, np.int32), np.empty(room, np.int32), np.empty(room, np.int32), np.empty(room, np.int32)
     )
@@ -210,42 +288,45 @@ def encode_texts(
     text: UInt32s,
     bounds: Int64s,
     tables: UnicodeTables,
-    lowercase: bool,
     trie: Trie,
     unk_id: int,
     max_word_characters: int,
+    never_split: NeverSplit | None,
 ) -> tuple[Int32s, Int64s]:
     """Encode texts without special tokens.
 
     Args:
         text, bounds: text i is text[bounds[i] : bounds[i + 1]], see `code_points`.
-        tables: the Unicode tables.
-        lowercase: lower-case and strip accents.
+        tables: the Unicode tables, which decide how texts are normalised.
         trie: the vocabulary.
         unk_id: the id of [UNK].
         max_word_characters: longer words become [UNK].
+        never_split: words that are one token, if any.
 
     Returns:
         Token rows, int32 (T, 4), and their bounds, int64 (n + 1,). A row has the id of the token,
         its start and end in the text, and the index of its word in the text.
     """
-    words = allocate_words(bounds, lowercase)
+    words = allocate_words(bounds)
     rows = np.empty((len(text) // 4 + 16, 4), dtype=np.int32)  # English has 4 to 5 characters per token
     row_bounds = np.zeros(len(bounds), dtype=np.int64)
     count: Index = np.int64(0)
     for i in range(len(bounds) - 1):
-        number = split_text(text, bounds[i], bounds[i + 1], tables, lowercase, words)
+        if never_split is None:
+            number = split_text(text, bounds[i], bounds[i + 1], tables, words)
+        else:
+            number = split_text_except(text, bounds[i], bounds[i + 1], tables, never_split, words)
         characters = np.int64(words.word_ends[number - 1]) if number else 0
         if count + characters > len(rows):
             rows = grow(rows, count + characters)
-        count = match_words(words, number, trie, unk_id, max_word_characters, rows, count)
+        count = match_words(words, number, trie, unk_id, max_word_characters, never_split, rows, count)
         row_bounds[i + 1] = count
     return rows[:count], row_bounds
 
 
 @kernel
 def split_texts(
-    text: UInt32s, bounds: Int64s, tables: UnicodeTables, lowercase: bool
+    text: UInt32s, bounds: Int64s, tables: UnicodeTables, never_split: NeverSplit | None
 ) -> tuple[Int32s, Int64s]:
     """Split texts into normalised words.
 
@@ -254,12 +335,15 @@ def split_texts(
     Returns:
         The characters of all words, int32 (C, 1), and the bounds of the words, int64 (W + 1, 1).
     """
-    words = allocate_words(bounds, lowercase)
+    words = allocate_words(bounds)
     codes = np.empty((len(text) + 16, 1), dtype=np.int32)
     word_bounds = np.zeros((len(text) // 4 + 16, 1), dtype=np.int64)
     character_count, word_count = np.int64(0), np.int64(0)
     for i in range(len(bounds) - 1):
-        number = split_text(text, bounds[i], bounds[i + 1], tables, lowercase, words)
+        if never_split is None:
+            number = split_text(text, bounds[i], bounds[i + 1], tables, words)
+        else:
+            number = split_text_except(text, bounds[i], bounds[i + 1], tables, never_split, words)
         length = np.int64(words.word_ends[number - 1]) if number else 0
         if character_count + length > len(codes):
             codes = grow(codes, character_count + length)
@@ -274,12 +358,28 @@ def split_texts(
     return codes[:character_count], word_bounds[: word_count + 1]
 
 
-def split_words(texts: Sequence[str], lowercase: bool) -> tuple[UInt32s, Int64s]:
+def make_never_split(words: Sequence[str], ids: Mapping[str, int], unk_id: int) -> NeverSplit | None:
+    """Return words that are never split in the form that the kernels take, or None if there are none."""
+    if not words:
+        return None
+    codes, bounds = code_points(words)
+    word_ids = np.array([ids.get(word, unk_id) for word in words], dtype=np.int32)
+    return NeverSplit(codes.astype(np.int32), bounds, word_ids)
+
+
+def split_words(
+    texts: Sequence[str], tables: UnicodeTables, never_split: NeverSplit | None = None
+) -> tuple[UInt32s, Int64s]:
     """Clean texts and split them into normalised words, without a vocabulary.
+
+    Args:
+        texts: the texts.
+        tables: the Unicode tables, which decide how texts are normalised.
+        never_split: words that are neither normalised nor split, if any.
 
     Returns:
         The code points of all words, uint32 (C,), and bounds, int64 (W + 1,): word i is
         codes[bounds[i] : bounds[i + 1]].
     """
-    codes, bounds = split_texts(*code_points(texts), unicode_tables(), lowercase)
+    codes, bounds = split_texts(*code_points(texts), tables, never_split)
     return codes[:, 0].view(np.uint32), bounds[:, 0]

@@ -13,7 +13,6 @@ from bertie.model.formats.directory import ModelMetadata
 from bertie.model.formats.sentence_transformers import EmbeddingConfig
 from bertie.model.formats.weights import load_model, save_model
 from bertie.model.heads import EncoderModel, Model
-from bertie.text.tokenizer import Tokenizer
 
 Layout = Literal["bertie", "huggingface", "sentence-transformers", "tensorflow"]
 
@@ -43,9 +42,7 @@ def convert(
         raise SettingsError(f"{output}: already exists; name another directory, or remove it")
     model, metadata = load_any(source, allow_pickle)
     if lowercase is not None:
-        old = metadata.tokenizer
-        tokenizer = Tokenizer(old.vocabulary, lowercase, old.max_word_characters, old.added_tokens)
-        metadata = replace(metadata, tokenizer=tokenizer)
+        metadata = replace(metadata, tokenizer=metadata.tokenizer.replace(lowercase=lowercase))
     if layout == "tensorflow":
         tensorflow.save_model(output, model, metadata)
         return metadata

@@ -245,12 +245,11 @@ def trim_tokenizer(tokenizer: Tokenizer, config: BertConfig, location: str) -> T
     if not surplus:
         return tokenizer
     # A text can contain a token only if splitting (and lower-casing) the token itself reproduces it.
-    codes, bounds = split_words(surplus, tokenizer.lowercase)
+    codes, bounds = split_words(surplus, tokenizer.unicode_tables)
     words = {"".join(map(chr, codes[start:stop])) for start, stop in pairwise(bounds.tolist())}
-    if words & {*surplus} or {*tokenizer.added_tokens} & {*surplus}:
+    if words & {*surplus} or {*tokenizer.added_tokens, *tokenizer.never_split} & {*surplus}:
         check_vocabulary_size(len(tokens), config, location)
-    vocabulary = Vocabulary(tokens[: config.vocab_size], location)
-    return Tokenizer(vocabulary, tokenizer.lowercase, tokenizer.max_word_characters, tokenizer.added_tokens)
+    return tokenizer.replace(Vocabulary(tokens[: config.vocab_size], location))
 
 
 def check_vocabulary_size(vocabulary_size: int, config: BertConfig, location: str) -> None:

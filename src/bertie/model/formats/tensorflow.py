@@ -57,8 +57,19 @@ def save_model(path: Path, model: Model | EncoderModel, metadata: ModelMetadata)
     The folder is written atomically and replaces `path` if it exists.
 
     Raises:
-        ModelError: the model is left-to-right or has a BiLSTM, which google's code does not support.
+        ModelError: google's code does not support the model (left-to-right, or with a BiLSTM) or an option
+            of its tokenizer.
     """
+    tokenizer = metadata.tokenizer
+    if (
+        tokenizer.strip_accents != tokenizer.lowercase
+        or not tokenizer.tokenize_chinese_chars
+        or tokenizer.never_split
+    ):
+        raise ModelError(
+            f"{path}: the tokenizer of google-research/bert has no strip_accents, tokenize_chinese_chars and "
+            "never_split; choose another layout"
+        )
     if metadata.config.is_decoder or metadata.bilstm:
         raise ModelError(
             f"{path}: google-research/bert has no left-to-right models and no BiLSTM; choose another layout"
@@ -74,7 +85,7 @@ def save_model(path: Path, model: Model | EncoderModel, metadata: ModelMetadata)
         architecture=metadata.architecture,
         checkpoint=CHECKPOINT_NAME,
         config=BERT_CONFIG_FILE,
-        lowercase=metadata.tokenizer.lowercase,
+        lowercase=tokenizer.lowercase,
     )
     with atomic_directory(path) as temporary:
         write_metadata(temporary, metadata, card)
