@@ -5,10 +5,16 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from numba.core import event
+
+from bertie.base import kernels
 
 # The networks of the tests are too small for two threads, which would wait for each other on a busy
 # machine (docs/decisions/threads.md). torch reads this when it is first imported.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+# Tests compare stderr, on which the first run would announce that kernels are compiled.
+event.unregister("numba:compile", kernels.notice)  # type: ignore[no-untyped-call]
 
 # No deadline, as the first call of a kernel compiles it. CI uses the same examples in every run.
 settings.register_profile("bertie", deadline=None, derandomize="CI" in os.environ)

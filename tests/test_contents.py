@@ -28,6 +28,7 @@ base.settings
 base.progress
 base.executor
 text.unicode
+text.casing
 text.vocabulary
 text.trie
 text.wordpiece
@@ -36,6 +37,7 @@ text.added_tokens
 text.tokenizer_files
 text.tokenizer
 text.wordpiece_trainer
+text.languages
 text.sentences
 corpus.documents
 corpus.formats

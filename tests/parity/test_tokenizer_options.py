@@ -107,7 +107,7 @@ def is_known_difference(character: str) -> bool:
     text = f"a{character}b"
     stripped = tokenizers.normalizers.BertNormalizer(lowercase=False, strip_accents=True).normalize_str(text)
     words = [word for word, _ in tokenizers.pre_tokenizers.BertPreTokenizer().pre_tokenize_str(stripped)]
-    codes, bounds = split_words([text], unicode_tables(False, True))
+    codes, bounds, _ = split_words([text], unicode_tables(False, True))
     characters = codes.tobytes().decode("utf-32-le")
     return character == "Σ" or words != [characters[i:j] for i, j in pairwise(bounds)]
 
@@ -125,7 +125,7 @@ def is_stripped(text: str) -> bool:
 def split_into_ids(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
     encoding = tokenizer.encode_batch(texts, add_special_tokens=False)
     ids, bounds = encoding.input_ids.tolist(), encoding.bounds.tolist()
-    return [ids[start:stop] for start, stop in zip(bounds, bounds[1:], strict=False)]
+    return [ids[start:stop] for start, stop in pairwise(bounds)]
 
 
 def load_slow(vocabulary: Vocabulary, folder: Path, **options: Any) -> BertTokenizerLegacy:

@@ -39,7 +39,7 @@ texts = st.one_of(
 
 
 def words_of(batch: list[str], lowercase: bool) -> list[str]:
-    codes, bounds = split_words(batch, unicode_tables(lowercase, lowercase))
+    codes, bounds, _ = split_words(batch, unicode_tables(lowercase, lowercase))
     text = codes.tobytes().decode("utf-32-le", "surrogatepass")
     return [text[bounds[i] : bounds[i + 1]] for i in range(len(bounds) - 1)]
 
@@ -65,7 +65,7 @@ def test_words_equal_those_of_the_reference(batch: list[str], lowercase: bool) -
 
 def test_texts_without_words_give_empty_arrays() -> None:
     for batch in ([], [""], ["", " \x00\u0301 "]):
-        codes, bounds = split_words(batch, unicode_tables())
+        codes, bounds, _ = split_words(batch, unicode_tables())
         assert codes.dtype == np.uint32
         assert bounds.dtype == np.int64
         assert len(codes) == 0

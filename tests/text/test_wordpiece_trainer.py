@@ -140,7 +140,7 @@ def test_tokens_per_word_are_as_few_as_those_of_tokenizers(shared_data: Path) ->
     peer.train_from_iterator(train, trainer)
     peer_ids = peer.get_vocab(with_added_tokens=True)
 
-    codes, bounds = split_words(train, unicode_tables())
+    codes, bounds, _ = split_words(train, unicode_tables())
     characters = codes.tobytes().decode("utf-32-le", "surrogatepass")
     counts = Counter(characters[a:b] for a, b in pairwise(bounds))
     our_tokens = learn_vocabulary(list(counts), counts.values(), size)

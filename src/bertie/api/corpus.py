@@ -35,8 +35,8 @@ def prepare(
         out: the corpus directory to write.
         held_out: the fraction of documents kept for evaluation, from 0 to below 1.
         format: the format of every input; detected file by file if not given.
-        column: the key or column of the text in JSON lines, Parquet and Arrow files.
-        language: the ISO 639-1 code of the language, for splitting sentences.
+        column: the key or column of the text in JSON lines, csv, tsv, Parquet and Arrow files.
+        language: the ISO 639-1 code of the language, such as "de", for splitting sentences.
         on_error: "stop" at an unreadable input, or "skip" and count it.
         workers: processes to use; all available processors if not given.
 
@@ -47,7 +47,7 @@ def prepare(
         DataError: an input cannot be read, there is no text, or `out` holds anything but an
             unfinished corpus of the same call.
         ModelError: the tokenizer cannot be read.
-        SettingsError: `held_out` is out of range, or a table has no such column.
+        SettingsError: `held_out` is out of range, the language is unknown, or a table has no such column.
 
     Example:
         >>> corpus = bertie.prepare("text/", tokenizer="tokenizer", out="corpus", held_out=0.2)
@@ -75,6 +75,12 @@ def _print_summary(manifest: Manifest, output: Path) -> None:
     """Print the counts of a corpus to stderr."""
     for split, counts in (("training", manifest.train), ("held out", manifest.held_out)):
         print(f"{split}: {counts.documents:,} documents, {counts.tokens:,} tokens", file=sys.stderr)
+    if not manifest.held_out.documents:
+        print(
+            "warning: no held-out documents, which pretrain needs to measure its progress; prepare more "
+            "documents, or a larger fraction with --held-out",
+            file=sys.stderr,
+        )
     print(
         f"dropped: {manifest.duplicates_dropped:,} duplicate and "
         f"{manifest.empty_documents_dropped:,} empty documents",

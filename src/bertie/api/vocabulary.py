@@ -14,8 +14,9 @@ from bertie.base.files import atomic_directory
 from bertie.corpus.documents import InputErrors, OnError
 from bertie.corpus.formats import Format
 from bertie.corpus.readers import list_inputs
-from bertie.corpus.word_counts import count_words
+from bertie.corpus.word_counts import count_words, lowercase_words
 from bertie.text import wordpiece_trainer
+from bertie.text.casing import MAX_ACCENTED, Casing, measure_casing
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import Vocabulary
 
@@ -25,7 +26,7 @@ def learn_vocabulary(
     out: PathLike | None = None,
     *,
     size: int = 30522,
-    cased: bool = False,
+    cased: bool | None = None,
     merges: Literal["frequency", "likelihood"] = "frequency",
     alphabet: int = 1000,
     format: Format | None = None,
@@ -41,11 +42,13 @@ def learn_vocabulary(
         inputs: a file, folder or pattern of text, or several of them.
         out: the tokenizer directory to write; without it, nothing is written.
         size: the number of entries, special tokens included. There are fewer if no pairs are left to merge.
-        cased: keep case and accents; otherwise text is lower-cased and accents are stripped.
+        cased: keep case and accents (True), or lower-case text and strip accents (False). If it is not
+            given, the text decides: the vocabulary is cased if stripping accents would change more than
+            2 % of the words, or if most words have no case. The choice is reported on stderr.
         merges: merge the most frequent pair first, or the pair with the largest gain in likelihood.
         alphabet: the largest number of characters, the most frequent ones. Chinese and Japanese need more.
         format: the format of every input; detected file by file if not given.
-        column: the key or column of the text in JSON lines, Parquet and Arrow files.
+        column: the key or column of the text in JSON lines, csv, tsv, Parquet and Arrow files.
         on_error: "stop" at an unreadable input, or "skip" and count it.
         workers: processes to use; all available processors if not given.
 
@@ -68,8 +71,12 @@ def learn_vocabulary(
         )
     problems = InputErrors(on_error)
     files = list_inputs(as_paths(inputs), [output] if output else [])
-    words, counts = count_words(files, not cased, workers or available_cpus(), format, column, problems)
+    words, counts = count_words(files, False, workers or available_cpus(), format, column, problems)
     print_skipped(problems.counts, problems.messages)
+    if not cased:
+        cased = _report_casing(measure_casing(words, counts.tolist()), cased)
+    if not cased:
+        words, counts = lowercase_words(words, counts)
     tokens = wordpiece_trainer.learn_vocabulary(words, counts, size, merges, alphabet)
     tokenizer = Tokenizer(Vocabulary(tokens), lowercase=not cased)
     if output is not None:
@@ -77,6 +84,25 @@ def learn_vocabulary(
             tokenizer.save(temporary)
     _print_summary(words, counts, tokens, size)
     return tokenizer
+
+
+def _report_casing(casing: Casing, cased: bool | None) -> bool:
+    """Print what an uncased vocabulary does to the text, and return whether to learn a cased one."""
+    loss = f"{casing.accented:.1%} of the words lose accents"
+    if casing.example:
+        loss += " ({!r} becomes {!r})".format(*casing.example)
+    if cased is not None:
+        if casing.accented > MAX_ACCENTED:
+            print(f"warning: in an uncased vocabulary, {loss}; a cased one keeps them", file=sys.stderr)
+        return cased
+    if casing.accented > MAX_ACCENTED:
+        kind, reason = "a cased", f"in an uncased one, {loss}"
+    elif casing.needs_cased:
+        kind, reason = "a cased", f"{1 - casing.with_case:.0%} of the words have no upper and lower case"
+    else:
+        kind, reason = "an uncased", f"text is lower-cased, and {loss}"
+    print(f"learning {kind} vocabulary: {reason}; --cased or --uncased chooses", file=sys.stderr)
+    return casing.needs_cased
 
 
 def _print_summary(

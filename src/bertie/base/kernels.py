@@ -8,14 +8,17 @@ process compiles its kernels.
 
 import hashlib
 import inspect
+import multiprocessing
 import os
 import re
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+from numba.core import event
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -55,11 +58,35 @@ def source_and_imports(source: Path) -> list[Path]:
     return sorted(paths)
 
 
+class _CompilationNotice(event.Listener):
+    """Say on stderr that a kernel is being compiled, the first time in the main process."""
+
+    def __init__(self) -> None:
+        self.kernels: set[Any] = set()
+        self.is_cached = True
+
+    def on_start(self, event: Any) -> None:
+        if event.data["dispatcher"].py_func not in self.kernels:
+            return
+        self.kernels.clear()
+        if multiprocessing.parent_process() is None:
+            place = f"kept in {cache_root()}" if self.is_cached else "BERTIE_CACHE=FOLDER keeps them"
+            print(f"compiling kernels, once ({place}) …", file=sys.stderr, flush=True)
+
+    def on_end(self, event: Any) -> None:
+        pass
+
+
+notice = _CompilationNotice()
+event.register("numba:compile", notice)  # type: ignore[no-untyped-call]
+
+
 def kernel(function: F) -> F:
     """Compile a function with numba at its first call, and cache the machine code.
 
     The compiled function releases the interpreter lock while it runs.
     """
+    notice.kernels.add(function)
     config: Any = numba.config
     previous = config.CACHE_DIR
     compiled: Any
@@ -70,6 +97,7 @@ def kernel(function: F) -> F:
         config.CACHE_DIR = str(directory)
         compiled = numba.njit(cache=True, nogil=True)(function)
     except (OSError, RuntimeError):  # not writable; numba raises RuntimeError for that
+        notice.is_cached = False
         compiled = numba.njit(nogil=True)(function)
     finally:
         config.CACHE_DIR = previous

@@ -163,3 +163,9 @@ def _start_bar(title: str, total: int | None) -> "rich.progress.Progress":
     bar.add_task(title, total=total, line="")
     bar.start()
     return bar
+
+
+def announce_stdin() -> None:
+    """Say on stderr that standard input is read, if it is a terminal that waits for the user."""
+    if sys.stdin.isatty():
+        print("reading standard input; end with Ctrl-D", file=sys.stderr)

@@ -5,19 +5,18 @@ reads the kind that GLUE uses, in which a quotation mark is part of the text and
 """
 
 import csv
-import difflib
 import json
 import sys
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bertie.base.compression import is_compressed, open_binary
-from bertie.base.errors import DataError, SettingsError
+from bertie.base.errors import DataError
 from bertie.base.memory import MemoryTable, Source
-from bertie.base.tables import open_parquet
+from bertie.base.tables import missing_column, open_parquet
 
 _MAX_SHOWN_LINES = 10  # in an error about many malformed lines
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -167,15 +166,17 @@ def read_lines(path: Path) -> Generator[str, None, None]:
         yield from decode_lines(file, str(path))
 
 
-def decode_lines(file: Iterable[bytes], name: str) -> Iterator[str]:
+def decode_lines(file: Iterable[bytes], name: str, errors: str = "strict") -> Iterator[str]:
     """Iterate over the lines of an open file, as `read_lines` does.
+
+    `errors` is an error handler of `bytes.decode`.
 
     Raises:
         DataError: a line is not UTF-8; the message calls the file `name`.
     """
     for number, line in enumerate(file, 1):
         try:
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8", errors)
         except UnicodeDecodeError as error:
             raise DataError(
                 f"{name}, line {number}: not UTF-8 ({error.reason}); convert the file to UTF-8"
@@ -183,10 +184,18 @@ def decode_lines(file: Iterable[bytes], name: str) -> Iterator[str]:
         yield text.removesuffix("\n").removesuffix("\r")
 
 
-def parse_csv(lines: Iterable[str], name: str, delimiter: str) -> Iterator[NumberedRow]:
+def _raise(error: DataError) -> None:
+    raise error
+
+
+def parse_csv(
+    lines: Iterable[str], name: str, delimiter: str, handle: Callable[[DataError], None] = _raise
+) -> Iterator[NumberedRow]:
     """Iterate over the rows of a table whose first line has the names of the columns.
 
-    Blank lines are skipped. Errors call the file `name`.
+    Blank lines are skipped. Errors call the file `name`. `handle` gets the error about each malformed
+    row, and the rows after it are read if it returns. Nothing is read after an error in quotation
+    marks.
 
     Raises:
         DataError: two columns have the same name, or a row is malformed; the message names the line
@@ -201,18 +210,23 @@ def parse_csv(lines: Iterable[str], name: str, delimiter: str) -> Iterator[Numbe
         number = reader.line_num + 1
         for fields in reader:
             if fields and len(fields) != len(columns):
-                raise DataError(
-                    f"{name}, line {number}: expected {len(columns)} fields, got {len(fields)}; "
-                    f"quote fields that contain the separator"
+                handle(
+                    DataError(
+                        f"{name}, line {number}: expected {len(columns)} fields, got {len(fields)}; "
+                        f"quote fields that contain the separator"
+                    )
                 )
-            if fields:
+            elif fields:
                 yield number, dict(zip(columns, fields, strict=True))
             number = reader.line_num + 1
     except csv.Error as error:
-        raise DataError(
+        malformed = DataError(
             f"{name}, line {number}: the row that begins here is malformed ({error}); quote fields that "
             f'contain quotation marks, and double these ("")'
-        ) from None
+        )
+    else:
+        return
+    handle(malformed)
 
 
 def parse_json_lines(lines: Iterable[str], name: str) -> Iterator[NumberedRow]:
@@ -289,11 +303,5 @@ def _column_indices(columns: Sequence[str], names: Sequence[str], location: str)
         raise DataError(f"{location}: empty: no columns")
     for column in columns:
         if column not in names:
-            near = difflib.get_close_matches(column, names, n=1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            if (
-                len(names) == 1 and ";" in names[0]
-            ):  # spreadsheets write these if the decimal separator is a comma
-                hint = "are the fields separated by semicolons? save the file with commas; "
-            raise SettingsError(f"{location}: no column {column!r}; {hint}the columns are {', '.join(names)}")
+            raise missing_column(location, column, names)
     return [names.index(column) for column in columns]

@@ -1,13 +1,27 @@
 """Read one text column of a Parquet or Arrow file in small batches."""
 
-from collections.abc import Iterable, Iterator
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from bertie.base.errors import BertieError, DataError, SettingsError
 
+CHOOSE_COLUMN = "; choose one with --column NAME"
+
 _BATCH_ROWS = 256  # small, because a row may hold a book
+
+
+def missing_column(location: str, column: str, names: Sequence[str], advice: str = "") -> SettingsError:
+    """Return the error about a column that does not exist; it lists the columns of the table."""
+    near = difflib.get_close_matches(column, names, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    if len(names) == 1 and ";" in names[0]:  # as spreadsheets write where the decimal separator is a comma
+        hint = "are the fields separated by semicolons? save the file with commas; "
+    return SettingsError(
+        f"{location}: no column {column!r}; {hint}the columns are {', '.join(names)}{advice}"
+    )
 
 
 def row_group_sizes(path: Path) -> list[int]:
@@ -82,7 +96,7 @@ def _check_text_column(path: Path, column: str, schema: Any) -> None:
     import pyarrow
 
     if column not in schema.names:
-        raise SettingsError(f"{path}: no column {column!r}; choose one of {', '.join(schema.names)}")
+        raise missing_column(str(path), column, schema.names, CHOOSE_COLUMN)
     dtype = schema.field(column).type
     if pyarrow.types.is_dictionary(dtype):
         dtype = dtype.value_type

@@ -1,8 +1,9 @@
 """Options and helpers that several commands share."""
 
 import os
+import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -33,7 +34,9 @@ Inputs = Annotated[
 Format = Annotated[
     FormatChoice | None, typer.Option(help="The format of every input; by default detected file by file.")
 ]
-Column = Annotated[str, typer.Option(help="The key or column of the text in jsonl, parquet and arrow files.")]
+Column = Annotated[
+    str, typer.Option(help="The key or column of the text in jsonl, csv, tsv, parquet and arrow files.")
+]
 OnError = Annotated[
     OnErrorChoice,
     typer.Option(
@@ -41,7 +44,9 @@ OnError = Annotated[
         "otherwise the file). Empty files are always skipped. Skipped input is reported and counted."
     ),
 ]
-Language = Annotated[str, typer.Option(help="The ISO 639-1 code of the language, for splitting sentences.")]
+Language = Annotated[
+    str, typer.Option(help="The ISO 639-1 code of the language, such as de, for splitting sentences.")
+]
 Workers = Annotated[int, typer.Option(min=1, help="The number of worker processes.")]
 Device = Annotated[str, typer.Option(help="Where to compute: auto, cpu, cuda, cuda:1, …")]
 PrecisionChoice = Literal["float32", "bfloat16"]
@@ -141,3 +146,13 @@ def exit_when_stopped(message: str) -> Iterator[None]:
     except Stopped as stopped:
         print(f"bertie: {message}", file=sys.stderr)
         sys.exit(128 + stopped.number)
+
+
+@contextmanager
+def exit_on_interrupt(message: Callable[[], str]) -> Iterator[None]:
+    """If Ctrl-C stops the command, print the message and exit with 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"bertie: stopped; {message()}", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)

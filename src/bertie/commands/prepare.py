@@ -5,7 +5,16 @@ from typing import Annotated
 
 import typer
 
-from bertie.commands.options import CPUS, Column, Format, Inputs, Language, OnError, Workers
+from bertie.commands.options import (
+    CPUS,
+    Column,
+    Format,
+    Inputs,
+    Language,
+    OnError,
+    Workers,
+    exit_on_interrupt,
+)
 
 
 def prepare(
@@ -25,17 +34,24 @@ def prepare(
 
     The same command resumes a stopped run.
     """
-    import bertie
+    with exit_on_interrupt(lambda: _describe_progress(out)):
+        import bertie
 
-    bertie.prepare(
-        inputs,
-        tokenizer=tokenizer,
-        out=out,
-        held_out=held_out,
-        format=format,
-        column=column,
-        language=language,
-        on_error=on_error,
-        workers=workers,
-    )
+        bertie.prepare(
+            inputs,
+            tokenizer=tokenizer,
+            out=out,
+            held_out=held_out,
+            format=format,
+            column=column,
+            language=language,
+            on_error=on_error,
+            workers=workers,
+        )
     print(out)
+
+
+def _describe_progress(out: Path) -> str:
+    if (out / "parts").is_dir():
+        return f"finished parts are kept in {out}; run the same command again to resume"
+    return f"nothing is in {out} yet; run the command again"

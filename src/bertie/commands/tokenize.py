@@ -25,9 +25,12 @@ def tokenize(
     as_json: Json = False,
 ) -> None:
     """Show the WordPiece tokens of a text, their ids and their positions in the text."""
+    from bertie.base.progress import announce_stdin
     from bertie.text.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(directory, lowercase=None if cased is None else not cased)
+    if not texts:
+        announce_stdin()
     for text in texts or (line.rstrip("\n") for line in sys.stdin):
         encoding = tokenizer.encode(text, pair)
         tokens = tokenizer.convert_ids_to_tokens(encoding.input_ids)

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from bertie.commands.options import CPUS, Column, Format, Inputs, OnError, Workers
+from bertie.commands.options import CPUS, Column, Format, Inputs, OnError, Workers, exit_on_interrupt
 
 
 def vocab(
@@ -15,8 +15,13 @@ def vocab(
         int, typer.Option(min=100, help="The number of entries, special tokens included.")
     ] = 30522,
     cased: Annotated[
-        bool, typer.Option("--cased/--uncased", help="Keep case and accents, or remove both.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--cased/--uncased",
+            help="Keep case and accents, or remove both; by default cased if removing accents would change "
+            "more than 2 % of the words, or if most words have no case.",
+        ),
+    ] = None,
     merges: Annotated[
         Literal["frequency", "likelihood"],
         typer.Option(help="Merge the most frequent pair, or the pair with the largest gain in likelihood."),
@@ -36,18 +41,19 @@ def vocab(
     workers: Workers = CPUS,
 ) -> None:
     """Learn a WordPiece vocabulary from text."""
-    import bertie
+    with exit_on_interrupt(lambda: f"nothing is in {out} yet; run the command again"):
+        import bertie
 
-    bertie.learn_vocabulary(
-        inputs,
-        out,
-        size=size,
-        cased=cased,
-        merges=merges,
-        alphabet=alphabet,
-        format=format,
-        column=column,
-        on_error=on_error,
-        workers=workers,
-    )
+        bertie.learn_vocabulary(
+            inputs,
+            out,
+            size=size,
+            cased=cased,
+            merges=merges,
+            alphabet=alphabet,
+            format=format,
+            column=column,
+            on_error=on_error,
+            workers=workers,
+        )
     print(out)

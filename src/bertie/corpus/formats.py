@@ -11,6 +11,8 @@ A whole file has one format, and the end of a file always ends a document:
                  Appendix A.2 of the paper uses text passages only.
   wikipedia      An XML dump as MediaWiki writes it: `<page>` and `</page>` on separate lines.
   jsonl          One JSON object per line, its text under a key ("text" by default).
+  csv, tsv       A table whose first line has the names of the columns. One document per row, its text
+                 in a column ("text" by default). Fields may be quoted, and then hold line breaks.
   parquet        One document per row, its text in a column ("text" by default).
   arrow          The same, as saved by Hugging Face's `datasets`.
 
@@ -23,12 +25,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
-from bertie.base.compression import is_compressed, open_binary
+from bertie.base.compression import open_binary
+from bertie.base.rows import format_suffix
 from bertie.corpus.documents import InputError
 from bertie.text.sentences import split_sentences
 
-Format = Literal["plain", "wrapped", "sentences", "wikiextractor", "wikipedia", "jsonl", "parquet", "arrow"]
+Format = Literal[
+    "plain", "wrapped", "sentences", "wikiextractor", "wikipedia", "jsonl", "csv", "tsv", "parquet", "arrow"
+]
 TABLE_FORMATS: dict[str, Format] = {".parquet": "parquet", ".arrow": "arrow"}  # by file name suffix
+TEXT_FORMATS: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv"}
 
 _HEAD_BYTES = 1 << 16
 _SENTENCE_FINAL = tuple(".!?;:…。！？।\"'”’»)")
@@ -45,9 +51,8 @@ def detect_format(path: Path) -> Format:
     if path.suffix in TABLE_FORMATS:
         return TABLE_FORMATS[path.suffix]
     head = _read_head(path)
-    name = path.with_suffix("").name if is_compressed(path) else path.name
-    if name.endswith((".jsonl", ".ndjson")):
-        return "jsonl"
+    if format := TEXT_FORMATS.get(format_suffix(path)):
+        return format
     start = head.lstrip()[:1000]
     if start.startswith(b"<doc "):
         return "wikiextractor"

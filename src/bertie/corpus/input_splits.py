@@ -79,7 +79,7 @@ def split_inputs(
             errors.handle(error)
             continue
         for split in splits:
-            if split.size > remaining:
+            if not tasks or split.size > remaining:
                 tasks.append([])
                 remaining = TASK_BYTES
             tasks[-1].append(split)

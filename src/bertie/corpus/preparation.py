@@ -49,6 +49,7 @@ from bertie.corpus.shards import (
     write_shard,
 )
 from bertie.corpus.word_counts import batch_documents
+from bertie.text.languages import check_language
 from bertie.text.tokenizer import Tokenizer
 
 SKIPPED_FILE = "skipped.txt"
@@ -96,13 +97,15 @@ def prepare(
     Raises:
         DataError: an input cannot be read, no document has text, or `output` has other contents.
         ModelError: the tokenizer cannot be read.
-        SettingsError: `held_out` is out of range, or a table has no such column.
+        SettingsError: `held_out` is out of range, the language is unknown, or a table has no such column.
         BertieError: another process writes to `output`, workers die, or a package is missing.
     """
     if not 0 <= held_out < 1:
         raise SettingsError(f"held_out = {held_out}: expected a fraction of the documents, from 0 to below 1")
+    check_language(language)
     settings = ManifestSettings(held_out=held_out, language=language, format=format, column=column)
     tokenizer = Tokenizer.load(tokenizer_directory)
+    tokenizer.encode("")  # compiles the kernels once, if need be, and not in every worker
     errors = InputErrors(on_error)
     tasks = split_inputs(inputs, format, errors)
     plan = _make_plan(inputs, tokenizer, settings)

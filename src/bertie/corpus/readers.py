@@ -16,7 +16,8 @@ from xml.etree import ElementTree
 
 from bertie.base.compression import open_binary
 from bertie.base.errors import DataError
-from bertie.base.tables import read_arrow_column, read_parquet_column
+from bertie.base.rows import decode_lines, parse_csv
+from bertie.base.tables import CHOOSE_COLUMN, missing_column, read_arrow_column, read_parquet_column
 from bertie.corpus.documents import (
     PIECE_CHARACTERS,
     Document,
@@ -46,9 +47,12 @@ def list_inputs(paths: Iterable[str | Path], exclude: Iterable[Path] = ()) -> li
         The files in the order of `paths`; the files of one directory or pattern are sorted.
 
     Raises:
-        DataError: a path does not exist or is not a regular file, a folder cannot be read, a
-            symlink is broken, a directory or pattern has no files, or all files are excluded.
+        DataError: there are no paths, a path does not exist or is not a regular file, a folder cannot
+            be read, a symlink is broken, a directory or pattern has no files, or all files are excluded.
     """
+    paths = list(paths)
+    if not paths:
+        raise DataError("no inputs; name at least one file or folder")
     files: dict[Path, None] = {}
     excluded = [path.resolve() for path in exclude]
     for path in map(Path, paths):
@@ -387,9 +391,44 @@ def _parse_json_line(source: _Source, line: bytes, index: int) -> str:
         raise source.malformed(index, problem) from None
     except (KeyError, TypeError, AttributeError, RecursionError):
         expected = f'expected a JSON object with a string under "{source.column}"'
-        problem = f"{expected}; fix the line, or give its key as the column"
+        problem = f"{expected}; fix the line, or choose another key with --column KEY"
         raise source.malformed(index, problem) from None
     return str(text)
+
+
+def _read_csv(source: _Source) -> Iterator[Document]:
+    yield from _read_delimited(source, ",")
+
+
+def _read_tsv(source: _Source) -> Iterator[Document]:
+    yield from _read_delimited(source, "\t")
+
+
+def _read_delimited(source: _Source, delimiter: str) -> Iterator[Document]:
+    is_empty = True
+
+    def skip(error: DataError) -> None:
+        nonlocal is_empty
+        is_empty = False
+        source.errors.handle(InputError(str(error), "malformed_documents"))
+
+    with open_binary(source.path) as file:
+        # Bytes that are not UTF-8 become surrogates, so that only their row is skipped.
+        lines = decode_lines(file, str(source.path), errors="surrogateescape")
+        for number, row in parse_csv(lines, str(source.path), delimiter, skip):
+            if source.column not in row:
+                raise missing_column(str(source.path), source.column, list(row), CHOOSE_COLUMN)
+            is_empty = False
+            text = row[source.column]
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                message = f"{source.path}, line {number}: not UTF-8; convert the file to UTF-8"
+                source.errors.handle(InputError(message, "misencoded_documents"))
+            else:
+                yield from make_documents(split_long_text(text))
+    if is_empty:
+        raise InputError(f"{source.path}: a table without rows; remove it from the inputs", "empty_files")
 
 
 def _read_parquet(source: _Source) -> Iterator[Document]:
@@ -422,6 +461,8 @@ _READERS: dict[Format, Callable[[_Source], Iterator[Document]]] = {
     "wikiextractor": _read_wikiextractor,
     "wikipedia": _read_wikipedia,
     "jsonl": _read_jsonl,
+    "csv": _read_csv,
+    "tsv": _read_tsv,
     "parquet": _read_parquet,
     "arrow": _read_arrow,
 }

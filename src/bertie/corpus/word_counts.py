@@ -3,7 +3,7 @@
 Memory grows with the number of distinct words, not with the amount of text.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +20,7 @@ from bertie.base.random import mix
 from bertie.corpus.documents import Document, InputErrors, OnError
 from bertie.corpus.formats import Format
 from bertie.corpus.input_splits import InputSplit, read_splits, split_inputs
+from bertie.text.unicode import unicode_tables
 from bertie.text.wordpiece import split_words
 
 T = TypeVar("T", bound=np.generic)
@@ -76,12 +77,25 @@ def count_words(
             errors.merge(task_errors)
             done += sizes[index]
             progress.update(round(done / 1e6), {"unique words": len(table)})
-    words, counts = table.words(), table.counts[: len(table)]
-    if not words:
+    if not len(table):
         cause = f" ({errors.messages[0]})" if errors.messages else ""
         raise DataError(f"the inputs contain no words{cause}; add files that hold text")
-    order = sorted(range(len(words)), key=words.__getitem__)
-    return [words[index] for index in order], counts[order]
+    return table.sorted_words()
+
+
+def lowercase_words(words: Sequence[str], counts: Int64s) -> tuple[list[str], Int64s]:
+    """Lower-case counted words and strip their accents.
+
+    This gives the words that `count_words` would count in lower case, except that a sigma is final
+    only at the end of a word: google's tokenizer also looks beyond a full stop, as in `Α.Σ.`.
+
+    Returns:
+        The words, sorted by code points, and their counts, int64 (W,).
+    """
+    table = WordTable()
+    codes, bounds, text_bounds = split_words(words, unicode_tables())
+    table.add(codes, bounds, np.repeat(counts, np.diff(text_bounds)))
+    return table.sorted_words()
 
 
 def batch_documents(documents: Iterable[Document]) -> Iterator[list[Document]]:
@@ -102,8 +116,9 @@ def _count_task(
     lowercase: bool, column: str, on_error: OnError, task: list[InputSplit]
 ) -> tuple[WordCounts, InputErrors]:
     table, errors = WordTable(), InputErrors(on_error)
+    tables = unicode_tables(lowercase, lowercase)
     for batch in batch_documents(read_splits(task, column, errors)):
-        codes, bounds = split_words([document.text for document in batch], lowercase)
+        codes, bounds, _ = split_words([document.text for document in batch], tables)
         table.add(codes, bounds, np.ones(len(bounds) - 1, dtype=np.int64))
     size = len(table)
     return (table.codes[: table.bounds[size]], table.bounds[: size + 1], table.counts[:size]), errors
@@ -137,6 +152,12 @@ class WordTable:
         self.size = _add_words(
             self.codes, self.bounds, self.counts, self.slots, self.size, codes, bounds, counts
         )
+
+    def sorted_words(self) -> tuple[list[str], Int64s]:
+        """Return the words, sorted by code points, and their counts."""
+        words = self.words()
+        order = sorted(range(len(words)), key=words.__getitem__)
+        return [words[index] for index in order], self.counts[order]
 
     def words(self) -> list[str]:
         """Return the words in the order in which they were first added."""

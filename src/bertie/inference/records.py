@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from bertie.base.errors import DataError, SettingsError
+from bertie.base.progress import announce_stdin
 from bertie.base.rows import (
     decode_lines,
     format_suffix,
@@ -141,6 +142,8 @@ def _rows(
         assert path is not None
         yield from _parquet_rows(path, None if whole_rows else columns.values())
         return
+    if not path:
+        announce_stdin()
     lines = read_lines(path) if path else decode_lines(sys.stdin.buffer, name)
     if format in DELIMITERS:
         rows = parse_csv(lines, name, DELIMITERS[format])

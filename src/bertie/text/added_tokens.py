@@ -76,12 +76,14 @@ def extend_vocabulary(vocabulary: Vocabulary, added: AddedTokens, source: str) -
     tokens = list(vocabulary.tokens)
     for token, token_id in sorted(added.ids.items(), key=lambda item: item[1]):
         if token not in vocabulary.ids and len(tokens) <= token_id < 2 * len(tokens):
-            tokens += [""] * (token_id - len(tokens)) + [token]
+            tokens += [""] * (token_id + 1 - len(tokens))
+        if token not in vocabulary.ids and token_id < len(tokens):
+            tokens[token_id] = tokens[token_id] or token
         if token_id >= len(tokens) or tokens[token_id] != token:
             found = f"is {tokens[token_id]!r}" if token_id < len(tokens) else "does not exist"
             raise ModelError(
-                f"{source}: the added token {token!r} has the id {token_id}, which {found} in the vocabulary; "
-                "the files belong to different models, so copy all of them again from one model"
+                f"{source}: the added token {token!r} has the id {token_id}, which {found} in the "
+                "vocabulary; the files are of different models, so copy all of them again from one model"
             )
     for token in added.special:
         if token not in vocabulary.ids and token not in added.ids:

@@ -208,12 +208,13 @@ def build_nodes(
 def build_trie(tokens: Sequence[str], max_word_characters: int) -> Trie:
     """Build the trie of a vocabulary.
 
-    A token that occurs twice has its last id. Tokens of more than `max_word_characters` characters are left out, because longer words become
-    [UNK] without being matched.
+    A token that occurs twice has its last id. Tokens of more than `max_word_characters` characters
+    are left out, because longer words become [UNK] without being matched.
     """
+    last_ids = {token: token_id for token_id, token in enumerate(tokens)}
     keys = sorted(
         (token.startswith(CONTINUATION_PREFIX), token.removeprefix(CONTINUATION_PREFIX), token_id)
-        for token, token_id in {token: token_id for token_id, token in enumerate(tokens)}.items()
+        for token, token_id in last_ids.items()
     )
     keys = [key for key in keys if 0 < len(key[1]) <= max_word_characters]
     codes, bounds = code_points([text for _, text, _ in keys])

@@ -47,8 +47,8 @@ class Vocabulary:
         self.ids = {token: token_id for token_id, token in enumerate(self.tokens) if token}
         if missing := [token for token in SPECIAL_TOKENS if token not in self.ids]:
             raise ModelError(
-                f"{source}: not a vocabulary of BERT, as it has no {' and no '.join(missing)}; if it is one of a "
-                f"model, add each as a new line at the end, so that the ids of the other tokens stay the same"
+                f"{source}: {', '.join(missing)} missing; BERT needs {', '.join(SPECIAL_TOKENS)}: write each "
+                f"in place of an unused token such as [unused1], or as a new line at the end"
             )
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
             self.ids[token] for token in SPECIAL_TOKENS
@@ -95,8 +95,8 @@ class Vocabulary:
         highest = max(ids.values(), default=-1)
         if len(set(ids.values())) < len(ids) or highest > 2 * len(ids):
             raise ModelError(
-                f"{source}: damaged: {len(ids):,} tokens with {len(set(ids.values())):,} ids up to {highest:,}; "
-                "copy the file again"
+                f"{source}: damaged, with {len(ids):,} tokens and {len(set(ids.values())):,} ids up to "
+                f"{highest:,}; copy it again"
             )
         tokens = [""] * (highest + 1)
         for token, token_id in ids.items():

@@ -156,13 +156,13 @@ def split_text_except(
     ideographs. It is compared both before it is normalised and afterwards.
     """
     codes, starts, ends, word_ends = words
-    count = 0  # characters written
+    count: Index = np.int64(0)  # characters written
     number = 0  # words ended
     chunk = begin  # of text up to the next white space, or one ideograph
     while chunk < end:
         first_flags = lookup(tables, text[chunk])
         stop = chunk + 1
-        kept = 0  # characters that are not dropped
+        kept: Index = np.int64(0)  # characters that are not dropped
         for i in range(chunk, end):
             flags = lookup(tables, text[i])
             if i > chunk and (flags | first_flags) & (SPACE | CJK):
@@ -327,15 +327,17 @@ def encode_texts(
 @kernel
 def split_texts(
     text: UInt32s, bounds: Int64s, tables: UnicodeTables, never_split: NeverSplit | None
-) -> tuple[Int32s, Int64s]:
+) -> tuple[Int32s, Int64s, Int64s]:
     """Split texts into normalised words.
 
     The arguments have the same meaning as in `encode_texts`.
 
     Returns:
-        The characters of all words, int32 (C, 1), and the bounds of the words, int64 (W + 1, 1).
+        The characters of all words, int32 (C, 1), the bounds of the words, int64 (W + 1, 1), and the
+        index of the first word of each text, int64 (n + 1,).
     """
     words = allocate_words(bounds)
+    text_bounds = np.zeros(len(bounds), dtype=np.int64)
     codes = np.empty((len(text) + 16, 1), dtype=np.int32)
     word_bounds = np.zeros((len(text) // 4 + 16, 1), dtype=np.int64)
     character_count, word_count = np.int64(0), np.int64(0)
@@ -355,7 +357,8 @@ def split_texts(
             word_bounds[word_count + word + 1, 0] = character_count + words.word_ends[word]
         character_count += length
         word_count += number
-    return codes[:character_count], word_bounds[: word_count + 1]
+        text_bounds[i + 1] = word_count
+    return codes[:character_count], word_bounds[: word_count + 1], text_bounds
 
 
 def make_never_split(words: Sequence[str], ids: Mapping[str, int], unk_id: int) -> NeverSplit | None:
@@ -369,7 +372,7 @@ def make_never_split(words: Sequence[str], ids: Mapping[str, int], unk_id: int) 
 
 def split_words(
     texts: Sequence[str], tables: UnicodeTables, never_split: NeverSplit | None = None
-) -> tuple[UInt32s, Int64s]:
+) -> tuple[UInt32s, Int64s, Int64s]:
     """Clean texts and split them into normalised words, without a vocabulary.
 
     Args:
@@ -378,8 +381,9 @@ def split_words(
         never_split: words that are neither normalised nor split, if any.
 
     Returns:
-        The code points of all words, uint32 (C,), and bounds, int64 (W + 1,): word i is
-        codes[bounds[i] : bounds[i + 1]].
+        The code points of all words, uint32 (C,); bounds, int64 (W + 1,): word i is
+        codes[bounds[i] : bounds[i + 1]]; and bounds of the texts, int64 (n + 1,): text i has the words
+        from text_bounds[i] to text_bounds[i + 1].
     """
-    codes, bounds = split_texts(*code_points(texts), tables, never_split)
-    return codes[:, 0].view(np.uint32), bounds[:, 0]
+    codes, bounds, text_bounds = split_texts(*code_points(texts), tables, never_split)
+    return codes[:, 0].view(np.uint32), bounds[:, 0], text_bounds

@@ -245,7 +245,7 @@ def trim_tokenizer(tokenizer: Tokenizer, config: BertConfig, location: str) -> T
     if not surplus:
         return tokenizer
     # A text can contain a token only if splitting (and lower-casing) the token itself reproduces it.
-    codes, bounds = split_words(surplus, tokenizer.unicode_tables)
+    codes, bounds, _ = split_words(surplus, tokenizer.unicode_tables)
     words = {"".join(map(chr, codes[start:stop])) for start, stop in pairwise(bounds.tolist())}
     if words & {*surplus} or {*tokenizer.added_tokens, *tokenizer.never_split} & {*surplus}:
         check_vocabulary_size(len(tokens), config, location)
