@@ -10,7 +10,7 @@ from bertie.reproduction.cells import (
     pretraining_directory,
     read_outcomes,
 )
-from bertie.training.finetuning import FinetuningSettings
+from bertie.training.finetuning import ADDED, FinetuningSettings
 from bertie.training.pretraining_settings import PretrainingSettings
 
 OUT = Path("out")
@@ -27,9 +27,12 @@ def test_finetuning_directory_keeps_its_name():
     settings = resolve(
         FinetuningSettings,
         {"seed": 1, "device": "cpu", "optimizer": {"learning_rate": 1e-4}, "warmup_ratio": 0.2},
+        dict.fromkeys(ADDED),  # as in runs of earlier versions
     )
     directory = finetuning_directory(OUT, "split_pairs", settings, "model", "examples")
     assert directory == OUT / "finetuning" / "halves-0.0001-d9a9e906c467"
+    with_dropout = settings.model_copy(update={"dropout": 0.1})
+    assert finetuning_directory(OUT, "split_pairs", with_dropout, "model", "examples") != directory
 
 
 def test_directories_do_not_depend_on_the_device():

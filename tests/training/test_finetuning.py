@@ -18,6 +18,7 @@ from bertie.model.formats.directory import read_metadata
 from bertie.tasks.custom import CustomClassification
 from bertie.tasks.evaluation import load_for_task
 from bertie.tasks.metrics import accuracy
+from bertie.tasks.ner import NER, TaggedSentences
 from bertie.training.checkpoints import RunDirectory
 from bertie.training.finetuning import FinetuningSettings, finetune
 from bertie.training.signals import Stopped
@@ -149,6 +150,94 @@ def test_resume_rejects_other_data_and_another_model(undisturbed, stopped):
     random = initial_model._replace(weights=None)
     with pytest.raises(DataError, match="a different initial model"):
         finetune(task, random, training, dev, settings, stopped, resume=True)
+
+
+def with_dropout(initial_model, probability):
+    """The initial model, pre-trained with another dropout."""
+    names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+    return initial_model._replace(
+        config=initial_model.config.model_copy(update=dict.fromkeys(names, probability))
+    )
+
+
+def test_dropout_does_not_depend_on_pretraining(initial_model, tmp_path):
+    """Appendix A.3: always 0.1; the config says what the model was trained with."""
+    arguments = make_texts(0, 60), {"dev": make_texts(1, 10)}
+    runs = {
+        "without": (with_dropout(initial_model, 0.0), {}),
+        "with": (with_dropout(initial_model, 0.1), {}),
+        "set": (initial_model, {"dropout": 0.0, "attention_dropout": 0.2}),
+        "kept": (with_dropout(initial_model, 0.3), {"dropout": None, "attention_dropout": None}),
+    }
+    probabilities = {}
+    for name, (model, changes) in runs.items():
+        finetune(TASK, model, *arguments, make_settings(epochs=1, **changes), tmp_path / name)
+        config = read_metadata(tmp_path / name / "model").config
+        probabilities[name] = (config.hidden_dropout_prob, config.attention_probs_dropout_prob)
+    assert_same_weights(tmp_path / "without", tmp_path / "with")
+    assert probabilities == {"without": (0.1, 0.1), "with": (0.1, 0.1), "set": (0.0, 0.2), "kept": (0.3, 0.3)}
+    one, other = read_weights(tmp_path / "with"), read_weights(tmp_path / "set")
+    assert any(not torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_run_of_an_earlier_version_resumes_with_the_models_dropout(
+    initial_model, tmp_path, monkeypatch, times
+):
+    """Its settings do not name dropout, and then it was the initial model's; also if it stops again."""
+    model, training, dev = with_dropout(initial_model, 0.0), make_texts(0, 100), {"dev": make_texts(1, 30)}
+    former = make_settings(dropout=None, attention_dropout=None, batch_unit=None)
+    expected = finetune(TASK, model, training, dev, former, tmp_path / "whole")
+    score, calls = CustomClassification.score, []
+
+    def stop_every_second_call(*arguments):
+        calls.append(1)
+        if len(calls) % 2 == 0:
+            signal.raise_signal(signal.SIGINT)
+        return score(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CustomClassification, "score", stop_every_second_call)
+        for number in range(times):
+            settings = former if number == 0 else make_settings()
+            with pytest.raises(Stopped):
+                finetune(TASK, model, training, dev, settings, tmp_path / "run", resume=number > 0)
+    assert "dropout" not in (tmp_path / "run/settings.toml").read_text()
+    resumed = finetune(TASK, model, training, dev, make_settings(), tmp_path / "run", resume=True)
+    assert resumed.scores == expected.scores
+    assert_same_weights(tmp_path / "run", tmp_path / "whole")
+
+
+TAGGED = TaggedSentences.from_tags(
+    [[f"a{i % 10}", "b1", "c2"] for i in range(100)], [["B-X", "O", "O"]] * 100, np.array([0, 100])
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "steps", "windows"),
+    [
+        ({"batch_size": 32}, 4, 19),  # 100 / 32, rounded up
+        ({"batch_size": 16}, 7, 19),
+        ({"batch_size": 100}, 1, 19),
+        ({"batch_size": 1}, 17, 19),  # a step reads at least one window, of 100 / 19 sentences, rounded up
+        ({"batch_size": 32, "max_training_examples": 7}, 2, 7),  # 7 of 19 windows, so 37 sentences
+        ({"batch_size": 4, "batch_unit": "windows"}, 5, 19),
+        ({"batch_size": 4, "batch_unit": None}, 5, 19),
+    ],
+)
+def test_batches_of_a_tagging_task_count_sentences(initial_model, tmp_path, changes, steps, windows):
+    task = NER.fitted(TAGGED)
+    inputs = task.encode(TAGGED, initial_model.tokenizer, 32)
+    assert (len(inputs), inputs.num_batch_units) == (19, 100)
+    finetune(task, initial_model, TAGGED, {"dev": TAGGED}, make_settings(epochs=1, **changes), tmp_path)
+    train, evaluation = read_rows(tmp_path)
+    assert (train["step"], evaluation["step"], train["examples"]) == (steps, steps, windows)
+
+
+def test_batches_of_other_tasks_count_examples(initial_model, tmp_path):
+    finetune(TASK, initial_model, make_texts(0, 70), {}, make_settings(epochs=1), tmp_path)
+    (train, *_) = read_rows(tmp_path)
+    assert (train["step"], train["examples"]) == (3, 70)
 
 
 FORMER_NAMES = {

@@ -38,3 +38,16 @@ def test_search_with_other_examples_is_rejected(arguments, tmp_path):
     task, initial_model, _, dev, settings = arguments
     with pytest.raises(DataError, match="a different training set"):
         search(task, initial_model, make_texts(9, 40), dev, settings, tmp_path)
+
+
+def test_new_trials_of_an_earlier_search_use_the_models_dropout(arguments, tmp_path):
+    """Its settings do not name dropout, and then it was the initial model's, here 0.1."""
+    search(*arguments, tmp_path)
+    for file in tmp_path.glob("**/settings.toml"):
+        lines = file.read_text().splitlines(keepends=True)
+        file.write_text("".join(line for line in lines if not line.startswith(("dropout", "attention_d"))))
+    *others, settings = arguments
+    search(*others, settings.model_copy(update={"learning_rates": (1e-3,)}), tmp_path)
+    (run,) = (tmp_path / "trials").glob("*rate0.001*")
+    assert "dropout" not in (run / "settings.toml").read_text()
+    assert "dropout" not in (tmp_path / "settings.toml").read_text()

@@ -23,7 +23,7 @@ from bertie.corpus.examples import ExampleSettings
 from bertie.reproduction.split_pairs import SPLIT_PAIRS
 from bertie.reproduction.tables import Row, Scale, SourceName, with_current_source
 from bertie.tasks.task import Scores
-from bertie.training.finetuning import FinetuningSettings
+from bertie.training.finetuning import ADDED, FinetuningSettings
 from bertie.training.pretraining_settings import PretrainingSettings
 
 RESULT_FILE, ERROR_FILE, SETTINGS_FILE = "result.json", "error.txt", "settings.toml"
@@ -100,7 +100,8 @@ def finetuning_directory(
 
 def _serialize(settings: PretrainingSettings | FinetuningSettings) -> str:
     """Return settings as JSON, under their first names and without the device."""
-    text = settings.model_dump_json(exclude={"device"})
+    former = {key for key in ADDED if getattr(settings, key, "") is None}  # as in runs of earlier versions
+    text = settings.model_dump_json(exclude={"device", *former})
     return re.sub(r'"(\w+)":', lambda key: f'"{FIRST_SETTING_NAMES.get(key[1], key[1])}":', text)
 
 

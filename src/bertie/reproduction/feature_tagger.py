@@ -217,7 +217,14 @@ def _sentence_inputs(examples: TaggedSentences, labels: Sequence[str] | None = N
         label_ids = {label: i for i, label in enumerate(labels)}
         tags = np.array([label_ids[tag] for tag in chain.from_iterable(examples.tags)], dtype=np.int64)
     ids = word_indices.astype(np.int32)
-    return WordWindows(ids, np.zeros_like(ids), examples.bounds, tags, word_positions=word_indices)
+    return WordWindows(
+        ids,
+        np.zeros_like(ids),
+        examples.bounds,
+        tags,
+        word_positions=word_indices,
+        num_sentences=len(examples),
+    )
 
 
 def _select_vectors(batch: PackedBatch, features: FrozenFeatures, selection: LayerSelection) -> Tensor:

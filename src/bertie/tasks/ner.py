@@ -98,9 +98,16 @@ class WordWindows(Inputs):
 
     word_positions  int64 (W,), index in `input_ids` of the token that tags each word: its first
                     one, in the window where it has the most context
+    num_sentences   number of sentences in the documents
     """
 
     word_positions: Int64s
+    num_sentences: int
+
+    @property
+    def num_batch_units(self) -> int:
+        """The number of sentences: a window holds several, and overlaps its neighbours."""
+        return self.num_sentences
 
 
 def read_conll(path: Path, labelled: bool = True, plain: bool | None = False) -> TaggedSentences:
@@ -287,7 +294,14 @@ class Tagging(Task[TaggedSentences, Tags]):
             labels[word_positions] = [
                 index_of.get(tag, IGNORE_INDEX) for tag in chain.from_iterable(examples.tags)
             ]
-        return WordWindows(input_ids, np.zeros_like(input_ids), bounds, labels, word_positions=word_positions)
+        return WordWindows(
+            input_ids,
+            np.zeros_like(input_ids),
+            bounds,
+            labels,
+            word_positions=word_positions,
+            num_sentences=len(examples),
+        )
 
     def decode(self, examples: TaggedSentences, inputs: Inputs, logits: npt.NDArray[np.float32]) -> Tags:
         """Return the likeliest tag of each word, independently: I may follow O."""
@@ -421,11 +435,10 @@ def _split(values: Sequence[str], bounds: Iterable[int]) -> list[Sequence[str]]:
     return [values[first:end] for first, end in pairwise(bounds)]
 
 
-# From Appendix A.3's grid. A window holds about twenty sentences, so an epoch has few steps: hence the
-# smaller batch and the most epochs.
+# Section 5.3 names no settings of fine-tuning; these are from Appendix A.3's grid.
 NER = Tagging(
     name="ner",
     labels=(),
     main_metric="f1",
-    defaults={"batch_size": 16, "epochs": 4, "max_seq_length": 512, "optimizer": {"learning_rate": 5e-5}},
+    defaults={"batch_size": 32, "epochs": 4, "max_seq_length": 512, "optimizer": {"learning_rate": 5e-5}},
 )

@@ -80,6 +80,11 @@ class Inputs:
         """The number of examples, N / group."""
         return len(self) // self.group
 
+    @property
+    def num_batch_units(self) -> int:
+        """The number of units that a batch size counts: examples; in tagging, sentences."""
+        return self.num_examples
+
 
 @dataclass(frozen=True)
 class Task(ABC, Generic[Examples, Predictions]):

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ import torch
 from bertie.base.files import read_json, remove_temporary_files, sha256, write_json
 from bertie.base.progress import Progress
 from bertie.base.random import permutation, stream_key
+from bertie.base.settings import read_toml
 from bertie.model.batch import pack_selected
 from bertie.model.bert import add_bilstm
 from bertie.model.config import BertConfig
@@ -51,6 +52,9 @@ TaskModel = ClassificationModel | TokenClassificationModel | QuestionAnsweringMo
 # Settings that may change on resume: where the run computes, and in which parts.
 MAY_CHANGE = {"device", "precision", "gradient_checkpointing", "micro_batch_tokens"}
 
+# Settings that runs of earlier versions lack; without them, such runs resume as they started.
+ADDED = ("batch_unit", "dropout", "attention_dropout")
+
 SCORES_FILE = "scores.json"
 LOG_EVERY = 50  # steps
 
@@ -62,7 +66,10 @@ class FinetuningSettings(Hardware):
     """
 
     seed: int = 0  # of the new head, dropout and the order of the examples
-    batch_size: int = pydantic.Field(32, gt=0)  # examples per step
+    batch_size: int = pydantic.Field(32, gt=0)  # examples per step; sentences, in tagging
+    # Tagging: whether `batch_size` counts sentences or windows over documents. None, in runs of earlier
+    # versions, is windows.
+    batch_unit: Literal["sentences", "windows"] | None = "sentences"
     epochs: int = pydantic.Field(3, gt=0)
     warmup_ratio: float = pydantic.Field(0.1, ge=0, le=1)  # run_classifier.py:843-845
     max_seq_length: int = pydantic.Field(DEFAULT_MAX_SEQ_LENGTH, gt=2)
@@ -70,6 +77,10 @@ class FinetuningSettings(Hardware):
     # 0 means all.
     max_training_examples: int = pydantic.Field(0, ge=0)
     micro_batch_tokens: int = pydantic.Field(16384, gt=0)  # about how many tokens are in memory at a time
+    # Dropout of the network's layers and of its attention weights: "always 0.1" (Appendix A.3), whatever the
+    # initial model was pre-trained with. None, as in runs of earlier versions, keeps the initial model's.
+    dropout: float | None = pydantic.Field(0.1, ge=0, lt=1)
+    attention_dropout: float | None = pydantic.Field(0.1, ge=0, lt=1)
     bilstm: bool = False  # put a BiLSTM with random weights under the head (Section 5.1)
     keep_best: bool = True  # keep the epoch with the best score on the first dev part, not the last one
     # Hashes of the data and of the initial weights, filled in when the run starts, checked on resume.
@@ -137,7 +148,10 @@ def finetune(
     """
     inputs, parts, settings = encode_examples(task, initial_model, training_examples, dev_examples, settings)
     run = RunDirectory(output, arguments=arguments)
-    check_run(run, settings, resume, MAY_CHANGE)
+    lacking = lacking_settings(run.settings_file)
+    check_run(run, settings, resume, MAY_CHANGE | lacking)
+    settings = settings.model_copy(update=dict.fromkeys(lacking))
+    initial_model = initial_model._replace(config=_with_dropout(initial_model.config, settings))
     model = _build_model(task, initial_model, settings)
     metadata = ModelMetadata(
         initial_model.config,
@@ -160,6 +174,28 @@ def finetune(
     # An earlier process saved the model.
     load_weights(run.model_directory, model)
     return evaluate(task, TorchEngine(model, settings.in_float32()), parts)
+
+
+def lacking_settings(file: Path, section: str = "") -> set[str]:
+    """Return the settings in ADDED that the settings file of an existing run does not have.
+
+    Args:
+        file: the settings file; if there is none, nothing is lacking.
+        section: the section of the file that has the settings of fine-tuning; "" for the whole file.
+    """
+    if not file.exists():
+        return set()
+    tree = read_toml(file)
+    return set(ADDED) - (tree.get(section, {}) if section else tree).keys()
+
+
+def _with_dropout(config: BertConfig, settings: FinetuningSettings) -> BertConfig:
+    """Return the network's shape with the dropout of fine-tuning."""
+    probabilities = {
+        "hidden_dropout_prob": settings.dropout,
+        "attention_probs_dropout_prob": settings.attention_dropout,
+    }
+    return config.model_copy(update={key: p for key, p in probabilities.items() if p is not None})
 
 
 def _train(
@@ -209,8 +245,28 @@ def _loop_schedule(inputs: Inputs, settings: FinetuningSettings) -> LoopSchedule
     )
 
 
+def _step_bounds(inputs: Inputs, settings: FinetuningSettings) -> npt.NDArray[np.int64]:
+    """Return which training examples of a shuffled epoch each step reads.
+
+    Step i reads those from bounds[i] to before bounds[i + 1]. Usually these are `batch_size` examples,
+    fewer in the last step. In tagging, an example is a window over a document. There, an epoch has as many
+    steps as a batch size in sentences gives it, n / batch_size rounded up for n sentences, and the windows
+    are divided among its steps in proportion. A step reads at least one window.
+
+    Returns:
+        int64 (steps + 1,), from 0 to the number of examples.
+    """
+    num_examples = len(_training_indices(inputs, settings))
+    num_units = num_examples
+    if settings.batch_unit == "sentences":  # those of the examples that are trained on
+        num_units = -(-inputs.num_batch_units * num_examples // inputs.num_examples)
+    batch_size = max(settings.batch_size, -(-num_units // num_examples))
+    units = np.append(np.arange(0, num_units, batch_size), num_units)
+    return units * num_examples // num_units
+
+
 def _steps_per_epoch(inputs: Inputs, settings: FinetuningSettings) -> int:
-    return -(-len(_training_indices(inputs, settings)) // settings.batch_size)
+    return len(_step_bounds(inputs, settings)) - 1
 
 
 def _is_complete(run: RunDirectory, total_steps: int) -> bool:
@@ -307,13 +363,13 @@ def _global_batches(
 ) -> Iterator[GlobalBatch]:
     """Yield batches endlessly, starting at `step`, in a new order each epoch."""
     indices = _training_indices(inputs, settings)
-    steps_per_epoch = _steps_per_epoch(inputs, settings)
+    step_bounds = _step_bounds(inputs, settings)
     example_lengths = np.diff(inputs.bounds[:: inputs.group])
     per_token = isinstance(model, TokenClassificationModel)
     while True:
-        epoch, step_in_epoch = divmod(step, steps_per_epoch)
+        epoch, step_in_epoch = divmod(step, len(step_bounds) - 1)
         order = indices[permutation(len(indices), settings.seed, epoch)]
-        chosen = order[step_in_epoch * settings.batch_size : (step_in_epoch + 1) * settings.batch_size]
+        chosen = order[step_bounds[step_in_epoch] : step_bounds[step_in_epoch + 1]]
         bounds = np.concatenate([[0], np.cumsum(example_lengths[chosen])])
         micro_batches = [
             pack_selected(

@@ -20,6 +20,7 @@ from bertie.training.finetuning import (
     InitialModel,
     encode_examples,
     finetune,
+    lacking_settings,
 )
 
 # The axes of the grid: setting of fine-tuning -> setting of the search.
@@ -118,11 +119,13 @@ def search(
     _, _, finetuning = encode_examples(
         task, initial_model, training_examples, dev_examples, settings.finetuning
     )
+    directory = RunDirectory(output, arguments=arguments)
+    lacking = lacking_settings(directory.settings_file, "finetuning")
+    finetuning = finetuning.model_copy(update=dict.fromkeys(lacking))
     fingerprints = {key: getattr(finetuning, key) for key in ("training_fingerprint", "dev_fingerprint")}
     settings = settings.model_copy(update={"finetuning": finetuning, **fingerprints})
-    directory = RunDirectory(output, arguments=arguments)
     resume = directory.settings_file.exists()
-    check_run(directory, settings, resume, SEARCH_MAY_CHANGE)
+    check_run(directory, settings, resume, SEARCH_MAY_CHANGE | {f"finetuning.{key}" for key in lacking})
     directory.write_settings(settings)
     runner = _TrialRunner(
         task, initial_model, training_examples, dev_examples, finetuning, _trials_folder(output), silent
