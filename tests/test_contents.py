@@ -21,6 +21,7 @@ base.outputs
 base.compression
 base.tables
 base.memory
+base.texts
 base.rows
 base.kernels
 base.random

@@ -143,6 +143,14 @@ def test_export_measures_accuracy_before_and_after(tmp_path):
     assert f"| dev.csv | accuracy | 100.00 | {accuracy.after:.4g} |" in card
 
 
+def test_measuring_a_fine_tuned_model_needs_its_task(tmp_path):
+    source = save_small(tmp_path, "classifier")
+    (tmp_path / "dev.csv").write_text("text,label\ncat,good\n")
+    with pytest.raises(SettingsError, match="dev: a fine-tuned model is measured on a task; give its task"):
+        export(source, tmp_path / "onnx", Quantization(), dev=[tmp_path / "dev.csv"])
+    assert not (tmp_path / "onnx").exists()
+
+
 def test_percent_equal_compares_each_prediction():
     assert percent_equal(np.array([0, 1, 2, 1]), np.array([0, 1, 1, 1])) == 75
     marks = np.array([[True, False], [True, True]])

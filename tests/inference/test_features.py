@@ -118,6 +118,11 @@ def test_layers_are_concatenated_summed_or_averaged(directory):
     [
         (LayerSelection([3]), "layer 3: not in this model; choose from 0, the embeddings, to 2, or from -3"),
         (LayerSelection([0, -4]), "layer -4: not in this model"),
+        (LayerSelection([-1, 2]), r"layers \[-1, 2\]: layer 2 is there twice; select it once"),
+        (LayerSelection([]), r"layers=\[\]: expected a list of integers, such as \[-1\]"),
+        (LayerSelection(-1), "layers=-1: expected a list of integers"),
+        (LayerSelection("12"), "layers='12': expected a list of integers"),
+        (LayerSelection([0, 1], "max"), "combine='max': unknown combination; use one of concat, sum, mean"),
         (LayerSelection([0, 1], "sum", [1.0]), "1 weights for 2 layers and combine = sum; weights need"),
         (LayerSelection([0, 1], "mean", [1.0, 1.0]), "2 weights for 2 layers and combine = mean"),
     ],

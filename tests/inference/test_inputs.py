@@ -1,17 +1,13 @@
-"""Checks of the texts passed to a `Predictor`."""
+"""Checks of the arguments of a `Predictor`'s methods."""
 
+import numpy as np
 import pytest
 
-from bertie.base.errors import DataError
-from bertie.inference.inputs import list_endings, list_pairs, list_sentences, list_texts
+from bertie.base.errors import DataError, SettingsError
+from bertie.inference.inputs import check_document_bounds, check_top_k, list_endings, list_sentences
 
 
 def test_one_text_becomes_a_list_of_one():
-    assert list_texts("cat") == ["cat"]
-    assert list_texts(("cat", "mat")) == list_texts(iter(["cat", "mat"])) == ["cat", "mat"]
-    assert list_texts([]) == []
-    assert list_pairs("cat", "mat") == (["cat"], ["mat"])
-    assert list_pairs(["a", "b"], ["c", "d"]) == (["a", "b"], ["c", "d"])
     assert list_endings("a", ["b", "c"]) == (["a"], [["b", "c"]])
     assert list_endings(["a", "b"], [["c"], []]) == (["a", "b"], [["c"], []])
     assert list_sentences(["a text", ["two", "words"]]) == ["a text", ["two", "words"]]
@@ -20,19 +16,8 @@ def test_one_text_becomes_a_list_of_one():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: list_texts(7), "texts: expected a string or a list of strings, got int"),
-        (lambda: list_texts(None), "texts: expected a string or a list of strings, got None"),
-        (lambda: list_texts(["a", float("nan")]), r"texts\[1\]: expected a string, got float; leave missing"),
-        (
-            lambda: list_pairs("a", ["b"]),
-            "texts and pairs: got a string and a list; give two strings",
-        ),
-        (lambda: list_pairs(["a"], "b"), "texts and pairs: got a list and a string"),
-        (lambda: list_pairs("a", None, ("questions", "contexts")), "contexts: got a string and None"),
-        (lambda: list_pairs(["a", "b"], ["c"]), "texts and pairs: got lists of 2 and 1 items"),
-        (lambda: list_pairs(["a"], [1]), r"pairs\[0\]: expected a string, got int"),
         (lambda: list_endings("a", "bc"), "endings: expected a list of strings, got a string"),
-        (lambda: list_endings("a", [["b"]]), r"endings\[0\]: expected a string, got list"),
+        (lambda: list_endings("a", [["b"]]), r"endings\[0\]: expected a string, got a list;"),
         (lambda: list_endings(["a"], ["bc"]), r"endings\[0\]: expected a list of strings, got a string"),
         (lambda: list_endings(["a"], "bc"), "endings: expected a list of lists of strings, got a string"),
         (lambda: list_endings(["a"], [["b"], ["c"]]), "contexts and endings: got lists of 1 and 2 items"),
@@ -43,3 +28,24 @@ def test_one_text_becomes_a_list_of_one():
 def test_other_inputs_are_rejected(call, message):
     with pytest.raises(DataError, match=message):
         call()
+
+
+@pytest.mark.parametrize("top_k", [0, -1, 2.5, "3", float("nan")])
+@pytest.mark.parametrize("default", [None, 5])
+def test_top_k_is_a_positive_integer(top_k, default):
+    with pytest.raises(SettingsError, match=f"top_k={top_k!r}: expected an integer of at least 1"):
+        check_top_k(top_k, default)
+    check_top_k(np.int64(3), default)
+
+
+def test_top_k_is_none_only_where_none_is_the_default():
+    check_top_k(None, None)
+    with pytest.raises(SettingsError, match=r"top_k=None: expected an integer of at least 1$"):
+        check_top_k(None, 5)
+
+
+@pytest.mark.parametrize("bounds", [[], [0, 1], [1, 2], [0, 2, 1, 2]])
+def test_document_bounds_ascend_from_0_to_the_end(bounds):
+    with pytest.raises(DataError, match="document_bounds: must begin with 0, ascend, and end with 2"):
+        check_document_bounds(bounds, 2)
+    check_document_bounds(np.array([0, 1, 2]), 2)

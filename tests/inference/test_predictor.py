@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.inference.small_models import CONFIG, MODELS, TAGS, TOKENIZER, save_small
 
 import bertie
-from bertie.base.errors import DataError, ModelError
+from bertie.base.errors import DataError, ModelError, SettingsError
 from bertie.inference.inputs import TextError
 from bertie.inference.predictor import Predictor
 from bertie.inference.results import Answer, Result
@@ -139,7 +139,7 @@ def test_questions_and_endings_that_do_not_match_are_rejected(load):
         load("choices").choose("the cat", "sat")
     with pytest.raises(DataError, match=r"texts\[1\]: expected a string, got float"):
         load("encoder").embed(["the cat", float("nan")])
-    with pytest.raises(DataError, match="document_bounds: must begin with 0 and end with 2"):
+    with pytest.raises(DataError, match="document_bounds: must begin with 0, ascend, and end with 2"):
         load("tagger").tag_words([["the"], ["cat"]], [0, 1])
 
 
@@ -148,6 +148,25 @@ def test_top_k_limits_labels_and_endings(load):
     assert model.classify("the cat", top_k=2) == model.classify("the cat")[:2]
     model, endings = load("choices"), ["sat", "on", "mat"]
     assert model.choose("the cat", endings, 1) == model.choose("the cat", endings)[:1]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda load: load("masked LM").fill_mask("the [MASK]", top_k=0),
+        lambda load: load("classifier").classify("cat", top_k=0),
+        lambda load: load("squad-v1").answer("who?", "the cat", top_k=0),
+        lambda load: load("choices").choose("the cat", ["sat", "mat"], top_k=0),
+    ],
+)
+def test_no_results_cannot_be_asked_for(load, call):
+    with pytest.raises(SettingsError, match="top_k=0: expected an integer of at least 1"):
+        call(load)
+
+
+def test_load_takes_only_a_path():
+    with pytest.raises(SettingsError, match="expected the path of a model directory, got NoneType"):
+        bertie.load(None)
 
 
 def test_repr_names_the_directory_and_the_architecture(load):

@@ -8,8 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bertie.base.errors import SettingsError
 from bertie.model.batch import PackedBatch, pack
+from bertie.model.bert import BertModel, add_bilstm
 from bertie.model.bilstm import BiLSTM, FeatureTagger, ScalarMix
+from bertie.model.config import BertConfig
 
 
 def batch_of(lengths: list[int]) -> PackedBatch:
@@ -32,6 +35,12 @@ def test_packed_bilstm_equals_one_sequence_at_a_time(lengths, num_layers):
         torch.autograd.grad((outputs * weights).sum(), leaves) for outputs in (packed, expected)
     )
     torch.testing.assert_close(gradients, expected_gradients)
+
+
+def test_an_odd_hidden_size_is_rejected():
+    config = BertConfig(vocab_size=8, hidden_size=15, num_attention_heads=3, num_hidden_layers=1)
+    with pytest.raises(SettingsError, match="bilstm: the hidden size 15 is odd"):
+        add_bilstm(BertModel(config), config)
 
 
 def test_training_drops_elements_between_layers():

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import unicodedata
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -83,6 +84,31 @@ def test_chunk_size_does_not_matter(texts: list[str], characters: int, paired: b
         cut = TOKENIZER.encode_batch(texts, pairs, max_length=8)
     for name in ("input_ids", "token_type_ids", "offsets", "word_ids", "bounds"):
         assert np.array_equal(getattr(cut, name), getattr(whole, name)), name
+
+
+def test_a_string_is_one_text() -> None:
+    assert tokens_of(TOKENIZER.encode_batch("ab abc")) == ["[CLS]", "ab", "abc", "[SEP]"]
+    assert len(TOKENIZER.encode_batch("ab abc", "ab")) == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda t: t.encode(["he"]), "text: expected a string, got a list; encode_batch takes lists"),
+        (lambda t: t.encode("he", 7), "pair: expected a string, got int 7"),
+        (lambda t: t.encode_batch(["he", None]), r"texts\[1\]: expected a string, got None"),
+        (lambda t: t.encode_batch(["he"], ["a", "b"]), "texts and pairs: got lists of 1 and 2 items"),
+        (lambda t: t.encode_batch(["he"], "a"), "texts and pairs: got a list and a string"),
+    ],
+)
+def test_other_texts_are_rejected_by_name(call: Callable[[Tokenizer], object], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        call(TOKENIZER)
+
+
+def test_negative_ids_have_no_token() -> None:
+    with pytest.raises(IndexError, match="token id -100 is negative"):
+        TOKENIZER.decode([5, -100])
 
 
 def test_encode_batch_accepts_no_texts() -> None:

@@ -11,9 +11,10 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
-from bertie.base.errors import SettingsError
+from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import read_json_object
 from bertie.base.settings import ARGUMENTS_FILE, SETTINGS_FILE, Tree, merge
+from bertie.base.texts import list_items
 
 PathLike = str | Path
 # Inputs that a run's settings recognize by a fingerprint, wherever they are.
@@ -24,8 +25,18 @@ MAX_MESSAGES = 10  # about skipped inputs; all of them are in a file
 
 
 def as_paths(paths: PathLike | Iterable[PathLike]) -> list[Path]:
-    """Return a list of paths, given one path or several."""
-    return [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
+    """Return a list of paths, given one path or several.
+
+    Raises:
+        DataError: an argument is not a path.
+    """
+    listed = (
+        [paths] if isinstance(paths, str | Path) else list_items(paths, "inputs", "a path or a list of paths")
+    )
+    for i, path in enumerate(listed):
+        if not isinstance(path, str | Path):
+            raise DataError(f"inputs[{i}]: expected a path, got {type(path).__name__}")
+    return [Path(path) for path in listed]
 
 
 def nest_settings(*layers: Mapping[str, Any] | None) -> Tree:

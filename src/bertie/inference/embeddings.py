@@ -17,7 +17,8 @@ def embed(engine: Engine, encoding: Encoding, embedding: EmbeddingConfig, config
         (hidden,) = engine.hidden_states(batch, [config.num_hidden_layers])
         vectors[indices] = pool(hidden, batch.bounds, embedding.pooling)
     if embedding.normalize:
-        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        # As torch.nn.functional.normalize does: a vector of zeros stays as it is.
+        vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     return vectors
 
 

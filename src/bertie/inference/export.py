@@ -80,7 +80,8 @@ def _measure(
     if metadata.architecture == "BertModel":
         yield _compare_embeddings(source, exported, file)
     elif metadata.architecture in ARCHITECTURES.values():
-        assert task is not None
+        if task is None:
+            raise SettingsError("dev: a fine-tuned model is measured on a task; give its task too")
         yield from _compare_predictions(source, exported, task, file)
     else:
         raise SettingsError(

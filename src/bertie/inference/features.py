@@ -5,10 +5,11 @@ vector from the window in which it has most context, like the tags of words in t
 of a batch are of similar length, and only the layers that are needed are computed.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Literal, Self
+from numbers import Integral
+from typing import Literal, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -45,21 +46,32 @@ class LayerSelection:
         """Return this selection with layers from 0 to L, for a model with L layers.
 
         Raises:
-            SettingsError: the model has no such layer, or the weights do not fit the layers.
+            SettingsError: `layers` is not a list of different layers of the model, the combination
+                is unknown, or the weights do not fit the layers.
         """
         outputs = range(num_hidden_layers + 1)
-        for layer in self.layers:
+        listed = list(self.layers) if isinstance(self.layers, Iterable) else []
+        if not listed or not all(isinstance(layer, Integral) for layer in listed):
+            raise SettingsError(f"layers={self.layers!r}: expected a list of integers, such as [-1]")
+        for layer in listed:
             if not -len(outputs) <= layer < len(outputs):
                 raise SettingsError(
                     f"layer {layer}: not in this model; choose from 0, the embeddings, to "
                     f"{num_hidden_layers}, or from -{len(outputs)} to -1"
                 )
+        layers = [outputs[layer] for layer in listed]
+        if len(set(layers)) < len(layers):
+            twice = next(layer for layer in layers if layers.count(layer) > 1)
+            raise SettingsError(f"layers {listed}: layer {twice} is there twice; select it once")
+        if self.combine not in (None, *get_args(Combination)):
+            known = ", ".join(get_args(Combination))
+            raise SettingsError(f"combine={self.combine!r}: unknown combination; use one of {known}")
         if self.weights is not None and (self.combine != "sum" or len(self.weights) != len(self.layers)):
             raise SettingsError(
                 f"{len(self.weights)} weights for {len(self.layers)} layers and combine = {self.combine}; "
                 f"weights need combine = sum, and one for each layer"
             )
-        return replace(self, layers=[outputs[layer] for layer in self.layers])
+        return replace(self, layers=layers)
 
     @property
     def columns(self) -> list[str]:

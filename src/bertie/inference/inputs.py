@@ -1,9 +1,11 @@
-"""Check the texts passed to a `Predictor`: one text, or a list of texts."""
+"""Check the arguments of a `Predictor`'s methods; see also base/texts.py."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
-from bertie.base.errors import DataError
+from bertie.base.errors import DataError, SettingsError
+from bertie.base.texts import list_items, list_texts, reject_unequal
 
 
 class TextError(DataError):
@@ -20,48 +22,6 @@ class TextError(DataError):
         self.reason = reason
 
 
-def list_texts(texts: str | Sequence[str], name: str = "texts") -> list[str]:
-    """Return one text or several as a list of strings.
-
-    Args:
-        texts: a string or a list of strings.
-        name: name of the argument, for error messages.
-
-    Raises:
-        DataError: `texts` is something else, or one of its items is not a string.
-    """
-    if isinstance(texts, str):
-        return [texts]
-    listed = _list(texts, name, "a string or a list of strings")
-    for i, text in enumerate(listed):
-        if not isinstance(text, str):
-            kind = type(text).__name__
-            raise DataError(f"{name}[{i}]: expected a string, got {kind}; leave missing texts out")
-    return listed
-
-
-def list_pairs(
-    texts: str | Sequence[str],
-    pairs: str | Sequence[str],
-    names: tuple[str, str] = ("texts", "pairs"),
-) -> tuple[list[str], list[str]]:
-    """Return the first and the second texts of pairs as two lists of equal length.
-
-    Args:
-        texts: a string or a list of strings.
-        pairs: the second texts, in the same form.
-        names: names of the two arguments, for error messages.
-
-    Raises:
-        DataError: one is a string and the other a list, their lengths differ, or `list_texts`
-            rejects one of them.
-    """
-    _reject_mixture(texts, pairs, names)
-    first, second = list_texts(texts, names[0]), list_texts(pairs, names[1])
-    _reject_unequal(first, second, names)
-    return first, second
-
-
 def list_sentences(sentences: Sequence[str | Sequence[str]]) -> list[str | list[str]]:
     """Return sentences as a list; each is a text or a list of words.
 
@@ -71,7 +31,7 @@ def list_sentences(sentences: Sequence[str | Sequence[str]]) -> list[str | list[
     """
     return [
         sentence if isinstance(sentence, str) else list_texts(sentence, f"sentences[{i}]")
-        for i, sentence in enumerate(_list(sentences, "sentences", "a string or a list"))
+        for i, sentence in enumerate(list_items(sentences, "sentences", "a string or a list"))
     ]
 
 
@@ -91,38 +51,43 @@ def list_endings(
     names = ("contexts", "endings")
     first = list_texts(contexts, names[0])
     expected = "a list of strings" if isinstance(contexts, str) else "a list of lists of strings"
-    listed: list[Any] = _list(endings, "endings", expected)
+    listed: list[Any] = list_items(endings, "endings", expected)
     if isinstance(contexts, str):
         return first, [list_texts(listed, "endings")]
     second = [
-        list_texts(_list(row, f"endings[{i}]", "a list of strings"), f"endings[{i}]")
+        list_texts(list_items(row, f"endings[{i}]", "a list of strings"), f"endings[{i}]")
         for i, row in enumerate(listed)
     ]
-    _reject_unequal(first, second, names)
+    reject_unequal(first, second, names)
     return first, second
 
 
-def _list(values: Any, name: str, expected: str) -> list[Any]:
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        raise DataError(f"{name}: expected {expected}, got {_kind(values)}")
-    return list(values)
+def check_top_k(top_k: int | None, default: int | None) -> None:
+    """Check the number of results that a caller asks for.
+
+    Args:
+        top_k: the number; None means all, for methods whose default is None.
+        default: the default of the method.
+
+    Raises:
+        SettingsError: `top_k` is not a positive integer.
+    """
+    if top_k is None and default is None:
+        return
+    if not isinstance(top_k, Integral) or top_k < 1:
+        alternative = ", or None for all" if default is None else ""
+        raise SettingsError(f"top_k={top_k!r}: expected an integer of at least 1{alternative}")
 
 
-def _reject_mixture(first: Any, second: Any, names: tuple[str, str]) -> None:
-    if isinstance(first, str) != isinstance(second, str):
+def check_document_bounds(bounds: Sequence[int], sentence_count: int) -> None:
+    """Check the `document_bounds` of `Predictor.tag_words`.
+
+    Raises:
+        DataError: they do not run from 0 to the number of sentences, in ascending order.
+    """
+    listed = list(bounds)
+    if listed[:1] != [0] or listed[-1] != sentence_count or sorted(listed) != listed:
         raise DataError(
-            f"{names[0]} and {names[1]}: got {_kind(first)} and {_kind(second)}; give two strings, or two "
-            f"lists of equal length"
+            f"document_bounds: must begin with 0, ascend, and end with {sentence_count}, the number of "
+            f"sentences"
         )
-
-
-def _reject_unequal(first: Sequence[Any], second: Sequence[Any], names: tuple[str, str]) -> None:
-    if len(first) != len(second):
-        raise DataError(
-            f"{names[0]} and {names[1]}: got lists of {len(first):,} and {len(second):,} items; give two "
-            f"lists of equal length"
-        )
-
-
-def _kind(value: Any) -> str:
-    return {str: "a string", list: "a list", type(None): "None"}.get(type(value), type(value).__name__)

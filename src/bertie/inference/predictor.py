@@ -14,7 +14,8 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
-from bertie.base.errors import DataError, ModelError
+from bertie.base.errors import ModelError, SettingsError
+from bertie.base.texts import list_pairs, list_texts
 from bertie.inference.embeddings import embed
 from bertie.inference.features import (
     Combination,
@@ -24,7 +25,7 @@ from bertie.inference.features import (
     compute_features,
     encode_texts,
 )
-from bertie.inference.inputs import list_endings, list_pairs, list_sentences, list_texts
+from bertie.inference.inputs import check_document_bounds, check_top_k, list_endings, list_sentences
 from bertie.inference.masks import encode_masks, replace_mask
 from bertie.inference.probabilities import rank, sigmoid, softmax, top_softmax
 from bertie.inference.results import (
@@ -171,6 +172,7 @@ class Predictor:
             True
         """
         self._require("fill_mask")
+        check_top_k(top_k, default=5)
         listed = list_texts(texts)
         sequences = encode_masks(listed, self.tokenizer, self.config.max_position_embeddings)
         predictions: list[list[Results[MaskPrediction]]] = [[] for _ in listed]
@@ -228,6 +230,9 @@ class Predictor:
         normalize: bool | None = None,
     ) -> Float32s:
         """Embed a text as one vector, whatever the model's head.
+
+        The vector is computed from the encoder's last layer. A BiLSTM above it, as in Table 5, is
+        part of the head and not included.
 
         Args:
             texts: a text, or a list of texts. A text longer than the model can read is truncated.
@@ -289,6 +294,7 @@ class Predictor:
             2
         """
         self._require("classify")
+        check_top_k(top_k, default=None)
         logits = self._classifier_logits(texts, pairs)
         probabilities = sigmoid(logits) if self.is_multilabel else softmax(logits)
         results = [
@@ -437,6 +443,7 @@ class Predictor:
             True
         """
         self._require("answer")
+        check_top_k(top_k, default=1)
         first, second = list_pairs(questions, contexts, ("questions", "contexts"))
         predictions = self._answer_spans(first, second, top_k)
         results = [Results(answers[:top_k]) for answers in _rank_answers(second, predictions)]
@@ -475,6 +482,7 @@ class Predictor:
             [0, 1, 2]
         """
         self._require("choose")
+        check_top_k(top_k, default=None)
         listed, endings_of = list_endings(contexts, endings)
         results: list[Results[Choice]] = [Results() for _ in listed]
         counts = np.array([len(row) for row in endings_of], dtype=np.int64)
@@ -522,6 +530,8 @@ class Predictor:
     ) -> TextFeatures | Features:
         """Compute the contextual vectors of a text's tokens (Section 5.3).
 
+        The layers are those of the encoder; a BiLSTM above them, as in Table 5, is not included.
+
         Args:
             texts: a text, or a list of texts, of any length.
             layers: 0 is the output of the embeddings, 1 to L the outputs of the layers. Negative
@@ -536,7 +546,8 @@ class Predictor:
         Raises:
             ModelError: the model is exported with a head, or exported and another layer than the last
                 is selected.
-            SettingsError: the model has no such layer, or the weights do not fit the layers.
+            SettingsError: `layers` is not a list of different layers of the model, or the weights do
+                not fit them.
 
         Example:
             >>> features = model.features("The cat sat.", layers=[0, -1], words=True)
@@ -570,13 +581,10 @@ class Predictor:
         self, sentences: list[list[str]], document_bounds: Sequence[int] | None = None
     ) -> list[Results[TaggedWord]]:
         """Tag the words of sentences; `document_bounds` is as in `tag_words`."""
-        bounds = np.array(
-            range(len(sentences) + 1) if document_bounds is None else document_bounds, dtype=np.int64
-        )
-        if bounds[:1].tolist() != [0] or bounds[-1] != len(sentences):
-            raise DataError(
-                f"document_bounds: must begin with 0 and end with {len(sentences)}, the number of sentences"
-            )
+        if document_bounds is None:
+            document_bounds = range(len(sentences) + 1)
+        check_document_bounds(document_bounds, len(sentences))
+        bounds = np.array(document_bounds, dtype=np.int64)
         task = CustomTagging().with_labels(self.labels)
         examples = TaggedSentences(sentences, None, bounds)
         inputs = task.encode(examples, self.tokenizer, self.max_seq_length)
@@ -640,12 +648,14 @@ def load(path: str | Path, device: str = "auto", precision: Precision = "float32
     Raises:
         ModelError: the directory is missing, damaged or not a model directory, or PyTorch or ONNX
             Runtime is needed and not installed.
-        SettingsError: the device does not exist; or the model is exported, and another device than
-            the CPU, or a precision, is selected.
+        SettingsError: `path` is not a path; the device does not exist; or the model is exported,
+            and another device than the CPU, or a precision, is selected.
 
     Example:
         >>> model = bertie.load("run/model")
         >>> model.embed("a text").shape == (model.config.hidden_size,)
         True
     """
+    if not isinstance(path, str | Path):
+        raise SettingsError(f"expected the path of a model directory, got {type(path).__name__}")
     return Predictor(Path(path), device, precision)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from bertie.base.errors import ModelError
+from bertie.base.errors import ModelError, SettingsError
 from bertie.model.attention import packed_attention
 from bertie.model.batch import PackedBatch
 from bertie.model.bilstm import BiLSTM
@@ -191,7 +191,15 @@ def add_bilstm(bert: BertModel, config: BertConfig) -> None:
 
     The paper does not give the size of the BiLSTM. Here it has one layer. Its two directions
     together are as wide as the encoder, so that the heads keep their shapes.
+
+    Raises:
+        SettingsError: the hidden size is odd.
     """
+    if config.hidden_size % 2:
+        raise SettingsError(
+            f"bilstm: the hidden size {config.hidden_size} is odd, but the two directions share it equally; "
+            f"use a model with an even hidden size"
+        )
     bert.bilstm = BiLSTM(config.hidden_size, config.hidden_size // 2, num_layers=1, dropout=0.0)
 
 

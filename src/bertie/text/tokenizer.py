@@ -11,6 +11,7 @@ import numpy as np
 
 from bertie.base.errors import SettingsError
 from bertie.base.files import read_json_object, write_json
+from bertie.base.texts import check_text, list_pairs, list_texts
 from bertie.text.added_tokens import encode_with_special_tokens, extend_vocabulary, read_added_tokens
 from bertie.text.encoding import Encoding, Int32s, Int64s, assemble
 from bertie.text.tokenizer_files import (
@@ -252,6 +253,7 @@ class Tokenizer:
             An encoding with one text.
 
         Raises:
+            DataError: an argument is not a string.
             SettingsError: `max_length` leaves no room for the special tokens.
 
         Example:
@@ -264,20 +266,23 @@ class Tokenizer:
             >>> encoding.token_type_ids.tolist()
             [0, 0, 0, 0, 0, 1, 1]
         """
-        return self.encode_batch([text], None if pair is None else [pair], max_length=max_length)
+        remedy = "encode_batch takes lists"
+        texts = [check_text(text, "text", remedy)]
+        pairs = None if pair is None else [check_text(pair, "pair", remedy)]
+        return self.encode_batch(texts, pairs, max_length=max_length)
 
     def encode_batch(
         self,
-        texts: Sequence[str],
-        pairs: Sequence[str] | None = None,
+        texts: str | Sequence[str],
+        pairs: str | Sequence[str] | None = None,
         add_special_tokens: bool = True,
         max_length: int | None = None,
     ) -> Encoding:
         """Encode texts, or pairs of texts.
 
         Args:
-            texts: the texts, or the first texts of the pairs.
-            pairs: the second texts, as many as `texts`.
+            texts: a list of texts, or of the first texts of pairs; a string is one text.
+            pairs: the second texts, in the same form and as many as `texts`.
             add_special_tokens: encode as [CLS] text [SEP], or as [CLS] text [SEP] pair [SEP].
             max_length: the maximum number of tokens of a text or pair, special tokens included. A
                 text that is too long loses tokens at its end. A pair loses tokens one by one at the
@@ -288,6 +293,7 @@ class Tokenizer:
             The encoding of all texts or pairs.
 
         Raises:
+            DataError: a text is not a string, or `texts` and `pairs` differ in length.
             SettingsError: `max_length` leaves no room for the special tokens.
 
         Example:
@@ -302,7 +308,10 @@ class Tokenizer:
             >>> tokenizer.encode_batch(["he plays"], add_special_tokens=False).input_ids.tolist()
             [5, 6, 7]
         """
-        assert pairs is None or len(pairs) == len(texts)
+        if pairs is None:
+            texts = list_texts(texts)
+        else:
+            texts, pairs = list_pairs(texts, pairs)
         special = (1 if pairs is None else 2) + 1 if add_special_tokens else 0
         room = NO_LIMIT if max_length is None else max_length - special
         if room < 0:
@@ -351,14 +360,17 @@ class Tokenizer:
             One token for each id.
 
         Raises:
-            IndexError: an id is too large for the vocabulary.
+            IndexError: an id is negative, or too large for the vocabulary.
 
         Example:
             >>> tokenizer = Tokenizer(Vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "he"]))
             >>> tokenizer.convert_ids_to_tokens([2, 5, 3])
             ['[CLS]', 'he', '[SEP]']
         """
-        return [self.vocabulary.tokens[token_id] for token_id in ids]
+        listed = list(ids)
+        if listed and min(listed) < 0:  # Python would count from the end of the vocabulary
+            raise IndexError(f"token id {min(listed)} is negative")
+        return [self.vocabulary.tokens[token_id] for token_id in listed]
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """Turn ids back into a readable text.
@@ -375,7 +387,7 @@ class Tokenizer:
             words.
 
         Raises:
-            IndexError: an id is too large for the vocabulary.
+            IndexError: an id is negative, or too large for the vocabulary.
 
         Example:
             >>> special_tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

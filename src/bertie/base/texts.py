@@ -1,0 +1,89 @@
+"""Check the texts that a caller passes: one text, or a list of texts."""
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Any
+
+from bertie.base.errors import DataError
+
+
+def list_texts(texts: str | Iterable[str], name: str = "texts") -> list[str]:
+    """Return one text or several as a list of strings.
+
+    Args:
+        texts: a string; or strings in a list, a tuple, an iterator, a numpy array, a pandas or
+            polars Series or a pyarrow array.
+        name: name of the argument, for error messages.
+
+    Raises:
+        DataError: `texts` is something else, or one of its items is not a string.
+    """
+    if isinstance(texts, str):
+        return [str(texts)]
+    listed = list_items(texts, name, "a string or a list of strings")
+    return [
+        text if type(text) is str else check_text(text, f"{name}[{i}]", "leave missing texts out")
+        for i, text in enumerate(listed)
+    ]
+
+
+def list_pairs(
+    texts: str | Sequence[str],
+    pairs: str | Sequence[str],
+    names: tuple[str, str] = ("texts", "pairs"),
+) -> tuple[list[str], list[str]]:
+    """Return the first and the second texts of pairs as two lists of equal length.
+
+    Args:
+        texts: a string or a list of strings.
+        pairs: the second texts, in the same form.
+        names: names of the two arguments, for error messages.
+
+    Raises:
+        DataError: one is a string and the other a list, their lengths differ, or `list_texts`
+            rejects one of them.
+    """
+    if isinstance(texts, str) != isinstance(pairs, str):
+        raise DataError(
+            f"{names[0]} and {names[1]}: got {_kind(texts)} and {_kind(pairs)}; give two strings, or two "
+            f"lists of equal length"
+        )
+    first, second = list_texts(texts, names[0]), list_texts(pairs, names[1])
+    reject_unequal(first, second, names)
+    return first, second
+
+
+def check_text(text: Any, name: str, remedy: str) -> str:
+    """Return a text as a plain string; raise DataError if it is not a string."""
+    if not isinstance(text, str):
+        value = f" {text!r}" if isinstance(text, bytes | int | float) else ""
+        raise DataError(f"{name}: expected a string, got {_kind(text)}{value}; {remedy}")
+    return str(text)  # a numpy.str_ would appear in results
+
+
+def list_items(values: Any, name: str, expected: str) -> list[Any]:
+    """Return the items of a list, or of a similar object, whatever they are.
+
+    Raises:
+        DataError: `values` is no such object: a string, bytes, a number, a set (which has no
+            order), a mapping or a data frame (whose items are names).
+    """
+    if isinstance(values, bytes | bytearray):
+        raise DataError(f"{name}: expected {expected}, got {_kind(values)}; decode them to a string")
+    if isinstance(values, Mapping) or hasattr(values, "columns"):
+        raise DataError(f"{name}: expected {expected}, got {_kind(values)}; pass a list")
+    if isinstance(values, str | Set) or not isinstance(values, Iterable) or getattr(values, "ndim", 1) == 0:
+        raise DataError(f"{name}: expected {expected}, got {_kind(values)}")
+    return list(values.to_pylist() if hasattr(values, "to_pylist") else values)  # pyarrow's arrays
+
+
+def reject_unequal(first: Sequence[Any], second: Sequence[Any], names: tuple[str, str]) -> None:
+    """Raise DataError if two lists differ in length."""
+    if len(first) != len(second):
+        raise DataError(
+            f"{names[0]} and {names[1]}: got lists of {len(first):,} and {len(second):,} items; give two "
+            f"lists of equal length"
+        )
+
+
+def _kind(value: Any) -> str:
+    return {str: "a string", list: "a list", type(None): "None"}.get(type(value), type(value).__name__)

@@ -1,0 +1,83 @@
+"""A string is one text; other arguments are lists of texts, or are rejected by name."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from bertie.base.errors import DataError
+from bertie.base.texts import list_pairs, list_texts
+
+
+def test_a_string_is_one_text():
+    assert list_texts("the cat") == list_texts(np.str_("the cat")) == ["the cat"]
+    assert list_texts("") == [""]
+    assert list_texts([]) == []
+    assert list_pairs("cat", "mat") == (["cat"], ["mat"])
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("cat", "mat"),
+        iter(["cat", "mat"]),
+        np.array(["cat", "mat"]),
+        np.array(["cat", "mat"], dtype=object),
+        pd.Series(["cat", "mat"], index=[7, 5]),
+        pl.Series(["cat", "mat"]),
+        pa.array(["cat", "mat"]),
+        pa.chunked_array([["cat"], ["mat"]]),
+    ],
+    ids=lambda texts: type(texts).__name__,
+)
+def test_arrays_of_every_library_are_lists(texts):
+    listed = list_texts(texts)
+    assert listed == ["cat", "mat"]
+    assert {type(text) for text in listed} == {str}
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (None, "texts: expected a string or a list of strings, got None"),
+        (7, "texts: expected a string or a list of strings, got int"),
+        (float("nan"), "texts: expected a string or a list of strings, got float"),
+        (Path("a.txt"), "texts: expected a string or a list of strings, got PosixPath"),
+        (b"cat", "got bytes; decode them to a string"),
+        (bytearray(b"cat"), "got bytearray; decode them to a string"),
+        ({"cat", "mat"}, "got set$"),
+        ({"text": "cat"}, "got dict; pass a list"),
+        (pd.DataFrame({"text": ["cat"]}), "got DataFrame; pass a list"),
+        (pl.DataFrame({"text": ["cat"]}), "got DataFrame; pass a list"),
+        (np.array("cat"), "got ndarray$"),
+        (["cat", None], r"texts\[1\]: expected a string, got None; leave missing texts out"),
+        (["cat", float("nan")], r"texts\[1\]: expected a string, got float nan; leave missing texts out"),
+        (["cat", 7], r"texts\[1\]: expected a string, got int 7;"),
+        (["cat", b"mat"], r"texts\[1\]: expected a string, got bytes b'mat';"),
+        ([["cat"]], r"texts\[0\]: expected a string, got a list;"),
+        (pa.array(["cat", None]), r"texts\[1\]: expected a string, got None;"),
+        (pd.Series(["cat", None]), r"texts\[1\]: expected a string, got (None|float nan);"),
+    ],
+)
+def test_other_arguments_are_rejected_by_name(texts, message):
+    with pytest.raises(DataError, match=message) as error:
+        list_texts(texts)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("texts", "pairs", "message"),
+    [
+        ("a", ["b"], "texts and pairs: got a string and a list; give two strings, or two lists of equal"),
+        (["a"], "b", "texts and pairs: got a list and a string"),
+        ("a", None, "texts and pairs: got a string and None"),
+        (["a", "b"], ["c"], "texts and pairs: got lists of 2 and 1 items; give two lists of equal length"),
+        (["a"], [1], r"pairs\[0\]: expected a string, got int 1"),
+    ],
+)
+def test_pairs_have_the_same_form_and_length(texts, pairs, message):
+    with pytest.raises(DataError, match=message):
+        list_pairs(texts, pairs)
