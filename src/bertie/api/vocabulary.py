@@ -88,9 +88,10 @@ def learn_vocabulary(
 
 def _report_casing(casing: Casing, cased: bool | None) -> bool:
     """Print what an uncased vocabulary does to the text, and return whether to learn a cased one."""
-    loss = f"{casing.accented:.1%} of the words lose accents"
+    loss = "no word has accents to lose"
     if casing.example:
-        loss += " ({!r} becomes {!r})".format(*casing.example)
+        accented, stripped = casing.example
+        loss = f"{casing.accented:.2%} of the words lose accents ({accented!r} becomes {stripped!r})"
     if cased is not None:
         if casing.accented > MAX_ACCENTED:
             print(f"warning: in an uncased vocabulary, {loss}; a cased one keeps them", file=sys.stderr)
@@ -101,7 +102,7 @@ def _report_casing(casing: Casing, cased: bool | None) -> bool:
         kind, reason = "a cased", f"{1 - casing.with_case:.0%} of the words have no upper and lower case"
     else:
         kind, reason = "an uncased", f"text is lower-cased, and {loss}"
-    print(f"learning {kind} vocabulary: {reason}; --cased or --uncased chooses", file=sys.stderr)
+    print(f"learning {kind} vocabulary: {reason}; --cased or --uncased overrides this", file=sys.stderr)
     return casing.needs_cased
 
 
