@@ -5,16 +5,10 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from numba.core import event
-
-from bertie.base import kernels
 
 # The networks of the tests are too small for two threads, which would wait for each other on a busy
 # machine (docs/decisions/threads.md). torch reads this when it is first imported.
 os.environ["OMP_NUM_THREADS"] = "1"
-
-# Tests compare stderr, on which the first run would announce that kernels are compiled.
-event.unregister("numba:compile", kernels.notice)  # type: ignore[no-untyped-call]
 
 # No deadline, as the first call of a kernel compiles it. CI uses the same examples in every run.
 settings.register_profile("bertie", deadline=None, derandomize="CI" in os.environ)
@@ -28,3 +22,13 @@ def shared_data() -> Path:
     if not path.is_dir():
         pytest.skip("real data not found: set BERTIE_DATA to their directory")
     return path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_compilation_notice() -> None:
+    """Never announce that kernels are compiled, because tests compare stderr."""
+    from numba.core import event
+
+    from bertie.base import kernels
+
+    event.unregister("numba:compile", kernels.notice)  # type: ignore[no-untyped-call]

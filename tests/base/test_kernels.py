@@ -87,3 +87,30 @@ def test_kernel_restores_numbas_cache_setting(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(numba.config, "CACHE_DIR", "another user")
     kernels.kernel(lambda: 0)
     assert numba.config.CACHE_DIR == "another user"
+
+
+ANNOUNCED = """
+import multiprocessing, sys
+import numpy as np
+from bertie.base.executor import run_tasks
+from bertie.base.random import mix
+
+if sys.argv[1] == "worker":
+    print([int(value) for _, value in run_tasks(mix, [np.uint64(1), np.uint64(2)], 2)])
+else:
+    print([int(mix(np.uint64(value))) for value in (1, 2)])
+"""
+
+
+def test_compilation_is_announced_once_and_only_in_the_main_process(tmp_path: Path) -> None:
+    def run(where: str, cache: Path) -> str:
+        command = [sys.executable, "-c", ANNOUNCED, where]
+        environment = {**os.environ, "BERTIE_CACHE": str(cache)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return done.stderr
+
+    assert run("worker", tmp_path / "cache") == ""
+    assert run("main", tmp_path / "new") == f"compiling kernels, once (kept in {tmp_path / 'new'}) …\n"
+    assert run("main", tmp_path / "new") == ""
+    (tmp_path / "file").touch()
+    assert run("main", tmp_path / "file") == "compiling kernels, once (BERTIE_CACHE=FOLDER keeps them) …\n"

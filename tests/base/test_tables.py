@@ -42,7 +42,7 @@ def test_column_without_text_is_rejected(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.table({"n": [1], "words": [["a"]]}), tmp_path / "a.parquet")
     for column, message in (
         ("n", "'n' holds int64, not text"),
-        ("x", "no column 'x'; choose one of n, words"),
+        ("x", "no column 'x'; the columns are n, words; choose one with --column NAME"),
     ):
         with pytest.raises(SettingsError, match=f"a.parquet: .*{message}"):
             list(read_parquet_column(tmp_path / "a.parquet", column))

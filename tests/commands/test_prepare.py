@@ -1,10 +1,16 @@
 """`bertie prepare`: the tokenizer and the corpus may be inside the folder of the text."""
 
+import gzip
+import shutil
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
+import bertie
+from bertie.base.errors import DataError, SettingsError
 from bertie.commands.main import app
+from bertie.corpus import preparation
 from bertie.corpus.shards import Corpus
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
@@ -19,3 +25,82 @@ def test_tokenizer_and_corpus_in_the_text_folder_are_not_read(tmp_path: Path) ->
     result = CliRunner().invoke(app, [*map(str, arguments), "--workers", "1"])
     assert result.exit_code == 0, result.output
     assert Corpus.open(tmp_path / "corpus").manifest.train.documents == 1
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> list[str]:
+    """The arguments of a run that reads `text`, for a corpus `corpus`."""
+    Tokenizer(Vocabulary([*SPECIAL_TOKENS, "all", "is", "well", "."])).save(tmp_path / "tokenizer")
+    names = [
+        "prepare",
+        tmp_path / "text",
+        "--tokenizer",
+        tmp_path / "tokenizer",
+        "--out",
+        tmp_path / "corpus",
+    ]
+    (tmp_path / "text").mkdir()
+    return [*map(str, names), "--workers", "1"]
+
+
+def test_language_must_be_a_code(tmp_path: Path, arguments: list[str]) -> None:
+    (tmp_path / "text" / "a.txt").write_text("All is well.")
+    result = CliRunner().invoke(app, [*arguments, "--language", "german"])
+    assert isinstance(result.exception, SettingsError)
+    assert "language german: not an ISO 639-1 code; did you mean de? " in str(result.exception)
+    assert CliRunner().invoke(app, [*arguments, "--language", "de"]).exit_code == 0
+
+
+@pytest.mark.parametrize("name", ["a.csv", "b.tsv.gz"])
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_rows_of_tables_are_documents(tmp_path: Path, arguments: list[str], name: str, workers: str) -> None:
+    rows = ["1,All is well.", '2,"All is.\nWell."', "3,", "4,All is well."]
+    text = "\n".join(["label,body", *rows])
+    data = text.encode() if name == "a.csv" else gzip.compress(text.replace(",", "\t").encode())
+    (tmp_path / "text" / name).write_bytes(data)
+    (tmp_path / "text" / "c.txt").write_text("Is all well.")
+    command = [*arguments[:-1], workers, "--column", "body", "--held-out", "0"]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    manifest = Corpus.open(tmp_path / "corpus").manifest
+    assert (manifest.train.documents, manifest.train.sentences) == (3, 4)
+    assert (manifest.duplicates_dropped, manifest.empty_documents_dropped) == (1, 1)
+
+
+def test_missing_held_out_documents_are_reported_with_advice_that_works(
+    tmp_path: Path, arguments: list[str]
+) -> None:
+    for i in range(40):
+        (tmp_path / "text" / f"{i}.txt").write_text("All is well. " * (i + 1))
+    result = CliRunner().invoke(app, [*arguments, "--held-out", "0.0001"])
+    assert "warning: no held-out documents, which pretrain needs" in result.stderr
+    shutil.rmtree(tmp_path / "corpus")
+    result = CliRunner().invoke(app, [*arguments, "--held-out", "0.2"])
+    assert "no held-out documents" not in result.stderr
+    assert Corpus.open(tmp_path / "corpus").manifest.held_out.documents > 0
+
+
+def test_empty_inputs_are_one_line(tmp_path: Path, arguments: list[str]) -> None:
+    (tmp_path / "text" / "a.txt").touch()
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, DataError)
+    assert "a.txt: the file holds no text" in str(result.exception)
+    assert not (tmp_path / "corpus").exists()
+    with pytest.raises(DataError, match="no inputs"):
+        bertie.prepare([], tokenizer=tmp_path / "tokenizer", out=tmp_path / "corpus")
+
+
+def test_interrupted_run_resumes(
+    tmp_path: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "text" / "a.txt").write_text("All is well.")
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, "assign_documents", interrupt)
+        result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 130
+    kept = f"bertie: stopped; finished parts are kept in {tmp_path / 'corpus'}; run the same command again to"
+    assert result.stderr.splitlines()[-1].startswith(kept)
+    assert CliRunner().invoke(app, arguments).exit_code == 0

@@ -1,5 +1,7 @@
 """`bertie vocab`: its options, its report of missing characters, and what it refuses to overwrite."""
 
+import gzip
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -7,8 +9,10 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from bertie.base.errors import DataError
+import bertie
+from bertie.base.errors import DataError, SettingsError
 from bertie.commands.main import app
+from bertie.corpus.word_counts import count_words
 from bertie.text.wordpiece_trainer import Merges, learn_vocabulary
 
 TEXT = "the thin thief thought that this was the other thing " * 3 + "banana bandana band"
@@ -58,3 +62,78 @@ def test_a_model_directory_is_not_overwritten(tmp_path: Path) -> None:
     assert isinstance(result.exception, DataError)
     assert "holds other files than a tokenizer" in str(result.exception)
     assert {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()} == before
+
+
+GERMAN = "Alle Menschen sind frei und gleich an Würde geboren. Über Übung. "
+
+
+def config(folder: Path) -> dict[str, object]:
+    content: dict[str, object] = json.loads((folder / "tokenizer_config.json").read_text())
+    return content
+
+
+def test_text_decides_whether_the_vocabulary_is_cased(tmp_path: Path) -> None:
+    stderr = learn(tmp_path, GERMAN, "--size", 150).stderr
+    assert "learning a cased vocabulary: in an uncased one, 25.00% of the words lose accents (" in stderr
+    assert "'würde' becomes 'wurde'" in stderr
+    assert config(tmp_path / "out")["do_lower_case"] is False
+    stderr = learn(
+        tmp_path, "모든 인간은 자유로우며 " * 3, "--size", 150, "--out", tmp_path / "korean"
+    ).stderr
+    assert "learning a cased vocabulary: 100% of the words have no upper and lower case; --cased or" in stderr
+    stderr = learn(tmp_path, TEXT, "--size", 100, "--out", tmp_path / "english").stderr
+    assert "learning an uncased vocabulary: text is lower-cased, and no word has accents to lose" in stderr
+    assert config(tmp_path / "english")["do_lower_case"] is True
+
+
+def test_uncased_is_obeyed_with_a_warning_about_accents(tmp_path: Path) -> None:
+    result = learn(tmp_path, GERMAN, "--size", 150, "--uncased")
+    assert "warning: in an uncased vocabulary, 25.00% of the words lose accents ('würde'" in result.stderr
+    assert config(tmp_path / "out")["do_lower_case"] is True
+    assert "learning" not in learn(tmp_path, GERMAN, "--size", 150, "--cased", "--out", tmp_path / "c").stderr
+    result = learn(tmp_path, TEXT, "--size", 100, "--uncased", "--out", tmp_path / "english")
+    assert "warning" not in result.stderr
+
+
+def test_english_gives_the_uncased_vocabulary_without_options(shared_data: Path, tmp_path: Path) -> None:
+    with (shared_data / "text" / "wikipedia-small" / "wiki_00").open(encoding="utf-8") as file:
+        text = file.read(300_000)
+    assert "uncased vocabulary: text is lower-cased, and 0." in learn(tmp_path, text, "--size", 2000).stderr
+    words, counts = count_words([tmp_path / "text.txt"], lowercase=True, workers=1)
+    expected = learn_vocabulary(words, counts, 2000)
+    assert (tmp_path / "out" / "vocab.txt").read_text().splitlines() == expected
+
+
+def test_advice_about_the_column_of_a_csv_works(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(f"label,review\n1,{TEXT}\n")
+    arguments = ["vocab", tmp_path / "a.csv", "--out", tmp_path / "out", "--size", 100, "--workers", 1]
+    result = CliRunner().invoke(app, list(map(str, arguments)))
+    assert isinstance(result.exception, SettingsError)
+    assert str(result.exception).endswith("the columns are label, review; choose one with --column NAME")
+    result = CliRunner().invoke(app, [*map(str, arguments), "--column", "review"])
+    assert result.exit_code == 0
+    assert "33 words, 12 unique" in result.stderr
+
+
+@pytest.mark.parametrize("content", [b"", b" \n\n"])
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_empty_input_is_one_line(tmp_path: Path, content: bytes, suffix: str) -> None:
+    path = tmp_path / f"a.txt{suffix}"
+    path.write_bytes(gzip.compress(content) if suffix else content)
+    arguments = ["vocab", path, "--out", tmp_path / "out", "--workers", 1]
+    result = CliRunner().invoke(app, list(map(str, arguments)))
+    assert isinstance(result.exception, DataError)
+    assert str(result.exception).startswith(f"the inputs contain no words ({path}: the file holds no text;")
+    with pytest.raises(DataError, match="no inputs"):
+        bertie.learn_vocabulary([])
+    assert not (tmp_path / "out").exists()
+
+
+def test_interrupt_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bertie.api.vocabulary.count_words", interrupt)
+    result = learn(tmp_path, TEXT)
+    assert result.exit_code == 130
+    assert result.stderr == f"bertie: stopped; nothing is in {tmp_path / 'out'} yet; run the command again\n"

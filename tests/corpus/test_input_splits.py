@@ -1,5 +1,6 @@
 """Tasks cover the inputs once, in order, and are of about equal size."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -57,3 +58,16 @@ def test_large_binary_file_is_counted_once(tmp_path: Path) -> None:
         assert errors.counts == {"binary_files": 1}
     with pytest.raises(DataError, match=r"a\.bin: a binary file"):
         split_inputs([tmp_path / "a.bin"])
+
+
+@pytest.mark.parametrize("names", [["empty.txt"], ["empty.txt", "a.txt"], ["empty.txt", "empty.txt.gz"]])
+def test_empty_files_may_come_first(tmp_path: Path, names: list[str]) -> None:
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "empty.txt.gz").write_bytes(gzip.compress(b""))
+    (tmp_path / "a.txt").write_text("One.")
+    tasks = split_inputs([tmp_path / name for name in names])
+    assert [split.path.name for task in tasks for split in task] == names
+    errors = InputErrors()
+    documents = [document for task in tasks for document in read_splits(task, "text", errors)]
+    assert [document.text for document in documents] == ["One."] * ("a.txt" in names)
+    assert errors.counts == {"empty_files": len(names) - len(documents)}

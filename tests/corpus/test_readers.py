@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pyarrow.ipc
 import pyarrow.parquet
@@ -163,6 +164,8 @@ PARAGRAPHS = (
         ("wiki_00", '\n<doc id="1" title="A">\nA\n</doc>\n', "wikiextractor"),
         ("a.jsonl", '  {"id": 1, "text": "A"}\n', "jsonl"),
         ("a.txt", '{"text": "A"}\n', "jsonl"),
+        ("a.csv", "text\nOne.\n", "csv"),
+        ("a.tsv", "text\nOne.\n", "tsv"),
     ],
 )
 def test_format_is_detected(tmp_path: Path, name: str, text: str, format: str) -> None:
@@ -350,11 +353,54 @@ def test_long_document_with_an_error_is_skipped_completely(
     assert errors.messages[0].startswith(f"{tmp_path / 'a.txt'}, line 10: not UTF-8")
 
 
+CSV = 'label,body\n1,"Good, ""very"" good.\nLine two."\n\n0,\n1,Bad é.\n'
+
+
+@pytest.mark.parametrize(("suffix", "compress"), [("", None), (".gz", gzip), (".xz", lzma)])
+@pytest.mark.parametrize("delimiter", [",", "\t"])
+def test_tables_have_one_document_per_row(tmp_path: Path, delimiter: str, suffix: str, compress: Any) -> None:
+    path = tmp_path / f"a.{'csv' if delimiter == ',' else 'tsv'}{suffix}"
+    data = b"\xef\xbb\xbf" + CSV.replace(",", delimiter).replace("\n", "\r\n").encode()
+    path.write_bytes(compress.compress(data) if compress else data)
+    texts = [document.text for document in read_documents(path, column="body")]
+    assert texts == [f'Good{delimiter} "very" good.\nLine two.', "", "Bad é."]
+    message = (
+        f"{re.escape(str(path))}: no column 'text'; the columns are label, body; choose one with --column"
+    )
+    with pytest.raises(SettingsError, match=message):
+        list(read_documents(path))
+
+
+def test_malformed_rows_are_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'n,text\n1,One.\n2,a,b\n3,\xff\n4,"Two.\n"\n5,"x" y\n6,Lost.\n')
+    errors = InputErrors("skip")
+    assert [document.text for document in read_documents(path, errors=errors)] == ["One.", "Two.\n"]
+    assert errors.counts == {"malformed_documents": 2, "misencoded_documents": 1}
+    lines = ("line 3: expected 2 fields, got 3", "line 4: not UTF-8", "line 7: the row that begins here")
+    for message, line in zip(errors.messages, lines, strict=True):
+        assert message.startswith(f"{path}, {line}")
+    with pytest.raises(DataError, match="line 3: expected 2 fields"):
+        list(read_documents(path))
+
+
+def test_table_without_rows_is_an_empty_file(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("n,text\n")
+    errors = InputErrors()
+    assert list(read_documents(tmp_path / "a.csv", errors=errors)) == []
+    assert errors.counts == {"empty_files": 1}
+
+
+def test_inputs_must_not_be_empty() -> None:
+    with pytest.raises(DataError, match="no inputs; name at least one file or folder"):
+        list_inputs([])
+
+
 def test_parquet_files_are_read_by_column(tmp_path: Path) -> None:
     texts = ["One. Two.", "Three."]
     pyarrow.parquet.write_table(pyarrow.table({"text": texts, "n": [1, 2]}), tmp_path / "a.parquet")
     assert [document.text for document in read_documents(tmp_path / "a.parquet")] == texts
-    with pytest.raises(SettingsError, match=r"a\.parquet: no column 'body'; choose one of text, n"):
+    with pytest.raises(SettingsError, match=r"a\.parquet: no column 'body'; the columns are text, n; choose"):
         list(read_documents(tmp_path / "a.parquet", column="body"))
 
 

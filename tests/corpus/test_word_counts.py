@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bertie.base.errors import DataError
 from bertie.corpus import input_splits, word_counts
 from bertie.corpus.documents import InputErrors
-from bertie.corpus.word_counts import WordTable, count_words
+from bertie.corpus.word_counts import WordTable, count_words, lowercase_words
 from bertie.text.wordpiece_trainer import learn_vocabulary
 
 
@@ -63,6 +63,15 @@ def test_words_of_several_files_are_counted(
     assert counts.dtype == np.int64
     cased, _ = count_words(inputs, False, 1)
     assert {"Ab", "cé"} <= set(cased)
+
+
+def test_lowercase_words_are_those_counted_in_lower_case(tmp_path: Path) -> None:
+    text = "Éa éa ÉA a\u0301 A.B Σ ΟΔΟΣ. 中é豈 x\u037ey 한국 İI \u0301 ΟΔΟΣ"
+    (tmp_path / "a.txt").write_text(text)
+    words, counts = lowercase_words(*count_words([tmp_path / "a.txt"], False, 1))
+    expected, expected_counts = count_words([tmp_path / "a.txt"], True, 1)
+    assert words == expected
+    assert counts.tolist() == expected_counts.tolist()
 
 
 def test_batch_size_does_not_change_the_counts(inputs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:

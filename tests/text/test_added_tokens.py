@@ -157,8 +157,12 @@ def test_saved_key_is_readable_by_all_versions(tmp_path):
     assert "extra_special_tokens" not in config
 
 
-def test_added_token_with_an_id_after_a_gap_is_rejected(tmp_path):
+def test_added_token_may_have_an_id_after_a_gap_but_not_that_of_another(tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(TOKENS))
-    (tmp_path / "added_tokens.json").write_text(json.dumps({"[E1]": len(TOKENS) + 5}))
-    with pytest.raises(ModelError, match=rf"the added token '\[E1\]' has the id {len(TOKENS) + 5}"):
-        Tokenizer.load(tmp_path)
+    last = len(TOKENS) - 1
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"[E1]": last + 5}))
+    assert Tokenizer.load(tmp_path).vocabulary.tokens[last:] == (TOKENS[last], "", "", "", "", "[E1]")
+    for token_id, found in ((last, f"is {TOKENS[last]!r}"), (10**9, "does not exist")):
+        (tmp_path / "added_tokens.json").write_text(json.dumps({"[E1]": token_id}))
+        with pytest.raises(ModelError, match=f"has the id {token_id}, which {re.escape(found)} in the vocab"):
+            Tokenizer.load(tmp_path)

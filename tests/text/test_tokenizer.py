@@ -9,9 +9,11 @@ import unicodedata
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -260,9 +262,6 @@ def test_load_names_the_unusable_file(tmp_path: Path) -> None:
         Tokenizer.load(tmp_path)
     VOCABULARY.save(tmp_path / "vocab.txt")
     config = tmp_path / "tokenizer_config.json"
-    config.write_text(json.dumps({"do_lower_case": True, "strip_accents": False}))
-    with pytest.raises(ModelError, match=r"tokenizer_config\.json: strip_accents"):
-        Tokenizer.load(tmp_path)
     for content, error in (("[]", ModelError), ("{", DataError)):
         config.write_text(content)
         with pytest.raises(error, match=r"tokenizer_config\.json: not"):
@@ -279,9 +278,15 @@ def test_load_names_the_unusable_file(tmp_path: Path) -> None:
         ),
         (
             "tokenizer_config.json",
-            {"tokenize_chinese_chars": False},
-            "tokenize_chinese_chars is False, not True",
+            {"tokenizer_class": "BertTokenizer", "word_tokenizer_type": "mecab"},
+            "word_tokenizer_type is 'mecab', not 'basic'",
         ),
+        (
+            "tokenizer_config.json",
+            {"subword_tokenizer_type": "character"},
+            "subword_tokenizer_type is 'character', not 'wordpiece'",
+        ),
+        ("tokenizer_config.json", {"do_basic_tokenize": False}, "do_basic_tokenize is False, not True"),
         (
             "tokenizer.json",
             {"model": {"type": "Unigram"}},
@@ -332,11 +337,69 @@ def test_files_decide_whether_to_lowercase(tmp_path: Path, files: dict[str, obje
     assert Tokenizer.load(path / "vocab.txt", lowercase=True).lowercase
 
 
-def test_load_rejects_ids_with_gaps(tmp_path: Path) -> None:
-    model = {"type": "WordPiece", "vocab": {token: 2 * i for i, token in enumerate(TOKENS)}}
-    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": model}))
-    with pytest.raises(ModelError, match=r"tokenizer\.json: the ids have gaps"):
-        Tokenizer.load(tmp_path)
+def test_ids_may_have_gaps_but_not_collide(tmp_path: Path) -> None:
+    def load(factor: int, remainder: int) -> Tokenizer:
+        ids = {token: factor * i % remainder for i, token in enumerate(TOKENS)}
+        (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"type": "WordPiece", "vocab": ids}}))
+        return Tokenizer.load(tmp_path)
+
+    expected = [2 * i for i in TOKENIZER.encode("abcd, é").input_ids.tolist()]
+    assert load(2, 10**6).encode("abcd, é").input_ids.tolist() == expected
+    for factor, remainder in ((1000, 10**6), (1, 20)):
+        with pytest.raises(ModelError, match=r"tokenizer\.json: damaged, with .*; copy it again"):
+            load(factor, remainder)
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {"strip_accents": False},
+    {"lowercase": False, "strip_accents": True},
+    {"tokenize_chinese_chars": False},
+    {"never_split": ("[e1]", "c++")},
+    {"lowercase": False, "strip_accents": True, "tokenize_chinese_chars": False, "never_split": ("b",)},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_options_survive_saving(tmp_path: Path, options: dict[str, Any]) -> None:
+    tokenizer = Tokenizer(VOCABULARY, **options)
+    assert tokenizer.fingerprint != Tokenizer(VOCABULARY, options.get("lowercase", True)).fingerprint
+    tokenizer.save(tmp_path)
+    assert Tokenizer.can_overwrite(tmp_path)
+    loaded = Tokenizer.load(tmp_path)
+    assert loaded.fingerprint == tokenizer.fingerprint
+    assert loaded.replace(VOCABULARY).fingerprint == tokenizer.fingerprint
+    (tmp_path / "vocab.txt").unlink()
+    assert Tokenizer.load(tmp_path).fingerprint == tokenizer.fingerprint
+    if "never_split" not in options:  # which tokenizer.json does not have, as in transformers
+        (tmp_path / "tokenizer_config.json").unlink()
+        assert Tokenizer.load(tmp_path).fingerprint == tokenizer.fingerprint
+
+
+@pytest.mark.parametrize("options", OPTIONS[:3])
+def test_options_are_read_as_transformers_writes_them(tmp_path: Path, options: dict[str, Any]) -> None:
+    tokenizer = Tokenizer(VOCABULARY, **options)
+    tokenizer.save(tmp_path / "ours")
+    text = "Ábc 中한 ÉE"
+    peer = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
+    assert peer(text)["input_ids"] == tokenizer.encode(text).input_ids.tolist()
+    assert peer(text)["input_ids"] != Tokenizer(VOCABULARY).encode(text).input_ids.tolist()
+    peer.save_pretrained(tmp_path / "theirs")
+    assert Tokenizer.load(tmp_path / "theirs").fingerprint == tokenizer.fingerprint
+
+
+def test_replacing_the_casing_keeps_an_explicit_choice_about_accents() -> None:
+    assert not TOKENIZER.replace(lowercase=False).strip_accents
+    assert not Tokenizer(VOCABULARY, strip_accents=False).replace(lowercase=False).strip_accents
+    assert Tokenizer(VOCABULARY, lowercase=False, strip_accents=True).replace(lowercase=True).strip_accents
+
+
+def test_words_that_are_never_split_have_offsets() -> None:
+    tokenizer = Tokenizer(Vocabulary([*TOKENS, "[e1]"]), never_split=("[e1]", "a.b"))
+    encoding = tokenizer.encode("ab [e\x001] a.b 中[e1].")
+    tokens = tokenizer.convert_ids_to_tokens(encoding.input_ids)
+    assert tokens[1:-1] == ["ab", "[e1]", "[UNK]", "中", "[", "[UNK]", "]", "."]
+    assert encoding.offsets[1:5].tolist() == [[0, 2], [3, 8], [9, 12], [13, 14]]
+    assert encoding.word_ids[1:5].tolist() == [0, 1, 2, 3]
 
 
 ENCODE = "from bertie.text.tokenizer import Tokenizer; print(*Tokenizer.load('{}').encode('Abc d').input_ids)"

@@ -3,8 +3,11 @@
 from pathlib import Path
 
 import pytest
+import tokenizers
+from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
 from bertie.base.errors import ModelError
+from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
 
@@ -38,9 +41,7 @@ def test_byte_order_mark_is_ignored(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"[PAD]\n\n[UNK]\n", "line 2: empty"),
-        (b"[PAD]\na\nb\na\n", "line 4: 'a' is already on line 2"),
-        (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n", r"\[MASK\] is missing"),
+        (b"[UNK]\n[CLS]\n[SEP]\n", r"\[PAD\], \[MASK\] missing"),
         (b"[PAD]\n\xff\n", "line 2: not UTF-8"),
         (b"\xef\xbb\xbf[PAD]\n\xff\n", "line 2: not UTF-8"),
     ],
@@ -52,6 +53,36 @@ def test_malformed_file_is_named_with_its_line(tmp_path: Path, content: bytes, m
         Vocabulary.load(path)
     assert str(caught.value).startswith(str(path))
     assert "\n" not in str(caught.value)
+
+
+def test_blank_and_repeated_lines_are_read_as_transformers_reads_them(tmp_path: Path) -> None:
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join([*SPECIAL_TOKENS, "a", "", "b", "a", "##c", "", ""]))
+    tokenizer, peer = Tokenizer.load(path), BertTokenizerLegacy(str(path))
+    assert tokenizer.vocabulary.ids == {token: i for token, i in peer.vocab.items() if token}
+    ids = tokenizer.encode("ac b a", "d").input_ids.tolist()
+    assert ids == peer("ac b a", "d")["input_ids"] == [2, 8, 9, 7, 8, 3, 1, 3]
+    assert tokenizer.decode(ids) == "ac b a"
+    tokenizer.save(tmp_path / "saved")
+    for name in ("vocab.txt", "tokenizer.json"):  # the second without the first
+        loaded = Tokenizer.load(tmp_path / "saved")
+        assert loaded.vocabulary.ids == tokenizer.vocabulary.ids, name
+        (tmp_path / "saved" / "vocab.txt").unlink(missing_ok=True)
+    fast = tokenizers.Tokenizer.from_file(str(tmp_path / "saved" / "tokenizer.json"))
+    assert fast.encode("ac b a", "d").ids == ids
+
+
+@pytest.mark.parametrize("place", ["unused", "end"])
+def test_advice_about_missing_special_tokens_works(tmp_path: Path, place: str) -> None:
+    path = tmp_path / "vocab.txt"
+    path.write_text("[PAD]\n[unused1]\n[UNK]\n[CLS]\n[SEP]\na\n")
+    with pytest.raises(
+        ModelError, match=r"\[MASK\] missing; .* in place of an unused token such as \[unused1\]"
+    ):
+        Vocabulary.load(path)
+    text = path.read_text()
+    path.write_text(text.replace("[unused1]", "[MASK]") if place == "unused" else f"{text}[MASK]\n")
+    assert Vocabulary.load(path).ids["a"] == 5
 
 
 def test_missing_file_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,35 @@
+"""`bertie tokenize`: reading standard input."""
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from bertie.commands.main import app
+from bertie.text.tokenizer import Tokenizer
+from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
+
+ANNOUNCE = "from bertie.base.progress import announce_stdin; announce_stdin()"
+
+
+def test_lines_of_standard_input_are_tokenized(tmp_path: Path) -> None:
+    Tokenizer(Vocabulary([*SPECIAL_TOKENS, "well"])).save(tmp_path)
+    result = CliRunner().invoke(app, ["tokenize", str(tmp_path), "--json"], input="Well\n")
+    assert result.exit_code == 0
+    assert '"tokens": ["[CLS]", "well", "[SEP]"]' in result.stdout
+    assert "reading standard input" not in result.stderr
+
+
+def test_terminal_as_standard_input_is_announced() -> None:
+    controller, terminal = pty.openpty()
+    try:
+        command = [sys.executable, "-c", ANNOUNCE]
+        done = subprocess.run(command, stdin=terminal, capture_output=True, text=True, check=True)
+    finally:
+        os.close(controller)
+        os.close(terminal)
+    assert done.stderr == "reading standard input; end with Ctrl-D\n"
+    assert done.stdout == ""
