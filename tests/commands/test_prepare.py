@@ -71,7 +71,7 @@ def test_missing_held_out_documents_are_reported_with_advice_that_works(
 ) -> None:
     for i in range(40):
         (tmp_path / "text" / f"{i}.txt").write_text("All is well. " * (i + 1))
-    result = CliRunner().invoke(app, [*arguments, "--held-out", "0.0001"])
+    result = CliRunner().invoke(app, [*arguments, "--held-out", "0"])
     assert "warning: no held-out documents, which pretrain needs" in result.stderr
     shutil.rmtree(tmp_path / "corpus")
     result = CliRunner().invoke(app, [*arguments, "--held-out", "0.2"])

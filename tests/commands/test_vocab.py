@@ -33,6 +33,7 @@ def test_merges_option_selects_the_criterion(tmp_path: Path, merges: Merges) -> 
 
 def learn(folder: Path, text: str, *options: object) -> Result:
     """Run `bertie vocab` on a folder and write the tokenizer into the same folder."""
+    folder.mkdir(exist_ok=True)
     (folder / "text.txt").write_text(text)
     arguments = ["vocab", folder, "--out", folder / "out", "--workers", 1, *options]
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
@@ -74,30 +75,29 @@ def config(folder: Path) -> dict[str, object]:
 
 def test_text_decides_whether_the_vocabulary_is_cased(tmp_path: Path) -> None:
     stderr = learn(tmp_path, GERMAN, "--size", 150).stderr
-    assert "learning a cased vocabulary: in an uncased one, 25.00% of the words lose accents (" in stderr
+    assert "learning a cased vocabulary: in an uncased one, 27.27% of the words lose accents (" in stderr
     assert "'würde' becomes 'wurde'" in stderr
     assert config(tmp_path / "out")["do_lower_case"] is False
-    stderr = learn(
-        tmp_path, "모든 인간은 자유로우며 " * 3, "--size", 150, "--out", tmp_path / "korean"
-    ).stderr
+    stderr = learn(tmp_path / "korean", "모든 인간은 자유로우며 " * 3, "--size", 150).stderr
     assert "learning a cased vocabulary: 100% of the words have no upper and lower case; --cased or" in stderr
-    stderr = learn(tmp_path, TEXT, "--size", 100, "--out", tmp_path / "english").stderr
+    stderr = learn(tmp_path / "english", TEXT, "--size", 100).stderr
     assert "learning an uncased vocabulary: text is lower-cased, and no word has accents to lose" in stderr
-    assert config(tmp_path / "english")["do_lower_case"] is True
+    assert config(tmp_path / "english" / "out")["do_lower_case"] is True
 
 
 def test_uncased_is_obeyed_with_a_warning_about_accents(tmp_path: Path) -> None:
     result = learn(tmp_path, GERMAN, "--size", 150, "--uncased")
-    assert "warning: in an uncased vocabulary, 25.00% of the words lose accents ('würde'" in result.stderr
+    assert "warning: in an uncased vocabulary, 27.27% of the words lose accents ('würde'" in result.stderr
     assert config(tmp_path / "out")["do_lower_case"] is True
-    assert "learning" not in learn(tmp_path, GERMAN, "--size", 150, "--cased", "--out", tmp_path / "c").stderr
-    result = learn(tmp_path, TEXT, "--size", 100, "--uncased", "--out", tmp_path / "english")
+    assert "learning" not in learn(tmp_path / "c", GERMAN, "--size", 150, "--cased").stderr
+    result = learn(tmp_path / "english", TEXT, "--size", 100, "--uncased")
     assert "warning" not in result.stderr
 
 
 def test_english_gives_the_uncased_vocabulary_without_options(shared_data: Path, tmp_path: Path) -> None:
     with (shared_data / "text" / "wikipedia-small" / "wiki_00").open(encoding="utf-8") as file:
         text = file.read(300_000)
+    text = text[: text.rindex("</doc>")] + "</doc>\n"
     assert "uncased vocabulary: text is lower-cased, and 0." in learn(tmp_path, text, "--size", 2000).stderr
     words, counts = count_words([tmp_path / "text.txt"], lowercase=True, workers=1)
     expected = learn_vocabulary(words, counts, 2000)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from bertie.api.arguments import PathLike, as_paths, available_cpus, print_skipped
 from bertie.corpus import preparation
+from bertie.corpus.assembly import MIN_DOCUMENTS_TO_HOLD_OUT
 from bertie.corpus.documents import OnError
 from bertie.corpus.formats import Format
 from bertie.corpus.readers import list_inputs
@@ -77,8 +78,8 @@ def _print_summary(manifest: Manifest, output: Path) -> None:
         print(f"{split}: {counts.documents:,} documents, {counts.tokens:,} tokens", file=sys.stderr)
     if not manifest.held_out.documents:
         print(
-            "warning: no held-out documents, which pretrain needs to measure its progress; prepare more "
-            "documents, or a larger fraction with --held-out",
+            "warning: no held-out documents, which pretrain needs to measure its progress; prepare "
+            f"{MIN_DOCUMENTS_TO_HOLD_OUT} or more documents, with --held-out above 0",
             file=sys.stderr,
         )
     print(

@@ -13,6 +13,8 @@ from tests.parity.transformers_peer import padded_inputs, ragged_batch, token_ma
 from bertie.base.errors import ModelError
 from bertie.base.files import read_json, write_json
 from bertie.model.config import BertConfig
+from bertie.model.formats import weights
+from bertie.model.formats.conversion import convert
 from bertie.model.formats.directory import ModelMetadata
 from bertie.model.formats.tensor_bundle import read_bundle, write_bundle
 from bertie.model.formats.tensorflow import (
@@ -289,6 +291,21 @@ def test_google_config_has_one_name_for_both_gelus(tmp_path):
     edited = read_json(tmp_path / "model" / BERT_CONFIG_FILE) | {"hidden_act": "gelu_new"}
     write_json(tmp_path / "model" / BERT_CONFIG_FILE, edited)
     assert load_model(tmp_path / "model")[1].config.hidden_act == "gelu_new"
+
+
+@pytest.mark.parametrize(
+    "options", [{"strip_accents": False}, {"tokenize_chinese_chars": False}, {"never_split": ("a",)}]
+)
+def test_tokenizer_options_that_google_lacks_are_not_written(tmp_path, options):
+    model, metadata = make_model(EncoderModel)
+    tokenizer = Tokenizer(metadata.tokenizer.vocabulary, **options)
+    metadata = replace(metadata, tokenizer=tokenizer)
+    with pytest.raises(ModelError, match="no strip_accents, .*; choose another layout"):
+        save_model(tmp_path / "google", model, metadata)
+    weights.save_model(tmp_path / "ours", model, metadata, "")
+    converted = convert(tmp_path / "ours", tmp_path / "converted", "huggingface")
+    assert converted.tokenizer.fingerprint == tokenizer.fingerprint
+    assert Tokenizer.load(tmp_path / "converted").fingerprint == tokenizer.fingerprint
 
 
 @pytest.mark.parametrize(
