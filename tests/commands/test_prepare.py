@@ -4,6 +4,7 @@ import gzip
 import shutil
 from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner
 
@@ -64,6 +65,19 @@ def test_rows_of_tables_are_documents(tmp_path: Path, arguments: list[str], name
     manifest = Corpus.open(tmp_path / "corpus").manifest
     assert (manifest.train.documents, manifest.train.sentences) == (3, 4)
     assert (manifest.duplicates_dropped, manifest.empty_documents_dropped) == (1, 1)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
+def test_advice_about_a_missing_column_works(tmp_path: Path, arguments: list[str], name: str) -> None:
+    if name == "a.csv":
+        (tmp_path / "text" / name).write_text("label,body\n1,All is well.\n")
+    else:
+        table = pyarrow.table({"label": [1], "body": ["All is well."]})
+        pyarrow.parquet.write_table(table, tmp_path / "text" / name)
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, SettingsError)
+    assert str(result.exception).endswith("the columns are label, body; choose one with --column NAME")
+    assert CliRunner().invoke(app, [*arguments, "--column", "body"]).exit_code == 0
 
 
 def test_missing_held_out_documents_are_reported_with_advice_that_works(

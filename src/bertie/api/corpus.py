@@ -9,7 +9,7 @@ from bertie.corpus import preparation
 from bertie.corpus.assembly import MIN_DOCUMENTS_TO_HOLD_OUT
 from bertie.corpus.documents import OnError
 from bertie.corpus.formats import Format
-from bertie.corpus.readers import list_inputs
+from bertie.corpus.readers import check_column, list_inputs
 from bertie.corpus.shards import Corpus, Manifest
 
 
@@ -57,6 +57,7 @@ def prepare(
     """
     output, tokenizer_directory = Path(out), Path(tokenizer)
     files = list_inputs(as_paths(inputs), [output, tokenizer_directory])
+    check_column(files, format, column)
     manifest = preparation.prepare(
         files,
         tokenizer_directory,

@@ -33,8 +33,11 @@ from bertie.text.sentences import split_sentences
 Format = Literal[
     "plain", "wrapped", "sentences", "wikiextractor", "wikipedia", "jsonl", "csv", "tsv", "parquet", "arrow"
 ]
-TABLE_FORMATS: dict[str, Format] = {".parquet": "parquet", ".arrow": "arrow"}  # by file name suffix
-TEXT_FORMATS: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv"}
+# By file name suffix.
+TABLE_FORMATS: dict[str, Format] = {".parquet": "parquet", ".arrow": "arrow"}
+DELIMITED_FORMATS: dict[str, Format] = {".csv": "csv", ".tsv": "tsv"}
+TABLES = TABLE_FORMATS | DELIMITED_FORMATS
+TEXT_FORMATS = DELIMITED_FORMATS | {".jsonl": "jsonl", ".ndjson": "jsonl"}
 
 _HEAD_BYTES = 1 << 16
 _SENTENCE_FINAL = tuple(".!?;:…。！？।\"'”’»)")

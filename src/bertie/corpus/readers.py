@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 
 from bertie.base.compression import open_binary
 from bertie.base.errors import DataError
-from bertie.base.rows import decode_lines, parse_csv
+from bertie.base.rows import decode_lines, format_suffix, parse_csv
 from bertie.base.tables import CHOOSE_COLUMN, missing_column, read_arrow_column, read_parquet_column
 from bertie.corpus.documents import (
     PIECE_CHARACTERS,
@@ -27,7 +27,7 @@ from bertie.corpus.documents import (
     split_at_lines,
     split_long_text,
 )
-from bertie.corpus.formats import Format, resolve_format
+from bertie.corpus.formats import TABLES, Format, resolve_format
 from bertie.corpus.wikipedia import extract_text, parse_page, read_hidden_namespaces
 
 
@@ -150,6 +150,19 @@ def read_documents(
         yield from _READERS[format](_Source(path, start, stop, column, errors))
     except DataError as error:
         errors.handle(error)
+
+
+def check_column(paths: Iterable[Path], format: Format | None, column: str) -> None:
+    """Check that the first table among some files has a column, before a long run begins.
+
+    Raises:
+        SettingsError: it has no such column.
+        BertieError: the package that reads such files is not installed.
+    """
+    for path in paths:
+        if (format or TABLES.get(format_suffix(path))) in TABLES.values():
+            next(read_documents(path, format, column=column, errors=InputErrors("skip")), None)
+            return
 
 
 @dataclass(frozen=True)

@@ -300,7 +300,7 @@ def test_tokenizer_options_that_google_lacks_are_not_written(tmp_path, options):
     model, metadata = make_model(EncoderModel)
     tokenizer = Tokenizer(metadata.tokenizer.vocabulary, **options)
     metadata = replace(metadata, tokenizer=tokenizer)
-    with pytest.raises(ModelError, match="no strip_accents, .*; choose another layout"):
+    with pytest.raises(ModelError, match=r"no strip_accents, .*; choose another layout"):
         save_model(tmp_path / "google", model, metadata)
     weights.save_model(tmp_path / "ours", model, metadata, "")
     converted = convert(tmp_path / "ours", tmp_path / "converted", "huggingface")
