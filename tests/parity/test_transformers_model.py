@@ -2,6 +2,7 @@
 
 import importlib.util
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from transformers import BertForMaskedLM, BertForPreTraining, BertModel
 
 from bertie.base.settings import resolve
 from bertie.model.batch import PackedBatch
-from bertie.model.config import BertConfig
+from bertie.model.config import Activation, BertConfig
 from bertie.model.formats.config import read_config
 from bertie.model.formats.weights import load_weights
 from bertie.model.heads import EncoderModel, MaskedLMModel, PreTrainingModel
@@ -57,7 +58,7 @@ def assert_same_pre_training(
     assert_same_gradients(model, reference)
 
 
-@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_new"])
+@pytest.mark.parametrize("hidden_act", get_args(Activation))
 def test_tiny_model_equals_transformers(hidden_act):
     torch.manual_seed(0)
     reference = BertForPreTraining(TransformersConfig(**SHAPE, hidden_act=hidden_act))

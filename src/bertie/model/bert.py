@@ -17,7 +17,7 @@ from bertie.base.errors import ModelError, SettingsError
 from bertie.model.attention import packed_attention
 from bertie.model.batch import PackedBatch
 from bertie.model.bilstm import BiLSTM
-from bertie.model.config import BertConfig
+from bertie.model.config import Activation, BertConfig
 from bertie.model.cpu import pad_rows
 from bertie.model.dropout import Dropout
 
@@ -181,9 +181,16 @@ class Layer(nn.Module):
         return self.output_norm(hidden + self.dropout(self.output(widened)))  # (T or R, H)
 
 
-def build_activation(config: BertConfig) -> nn.GELU:
-    """Return the configured GELU (Appendix A.2): exact, or the tanh approximation."""
-    return nn.GELU(approximate="none" if config.hidden_act == "gelu" else "tanh")
+def build_activation(config: BertConfig) -> nn.Module:
+    """Return the configured activation; the paper's is GELU (Appendix A.2)."""
+    activations: dict[Activation, nn.Module] = {
+        "gelu": nn.GELU(),
+        "gelu_new": nn.GELU(approximate="tanh"),
+        "relu": nn.ReLU(),
+        "tanh": nn.Tanh(),
+        "linear": nn.Identity(),
+    }
+    return activations[config.hidden_act]
 
 
 def add_bilstm(bert: BertModel, config: BertConfig) -> None:

@@ -9,6 +9,9 @@ from bertie.base.settings import Settings
 # What a sequence classifier predicts, under the names of `transformers`' config.json.
 ProblemType = Literal["single_label_classification", "multi_label_classification", "regression"]
 
+# The names are those of `transformers`.
+Activation = Literal["gelu", "gelu_new", "relu", "tanh", "linear"]
+
 
 class BertConfig(Settings):
     """The shape of a BERT network (Section 3), with the keys of `bert_config.json`.
@@ -22,9 +25,11 @@ class BertConfig(Settings):
         num_hidden_layers: number of Transformer layers, L.
         num_attention_heads: attention heads of a layer, A.
         intermediate_size: width of the feed-forward sublayer; 4H in the paper.
-        hidden_act: `gelu` is the exact form, with which the published checkpoints were trained;
-            `gelu_new` is the tanh approximation, which google's code has used since February 2019
-            (bee6030). `build_activation` in bert.py makes either.
+        hidden_act: the activation of the feed-forward sublayers and of the masked-LM head. `gelu`
+            is the exact form, with which the published checkpoints were trained; `gelu_new` is the
+            tanh approximation, which google's code has used since February 2019 (bee6030). `relu`,
+            `tanh` and `linear` (none) are the other choices of google's code
+            (modeling.get_activation).
         hidden_dropout_prob: dropout of the embeddings and of each sublayer's output.
         attention_probs_dropout_prob: dropout of the attention weights.
         max_position_embeddings: length of the longest sequence, in tokens.
@@ -49,7 +54,7 @@ class BertConfig(Settings):
     num_hidden_layers: int = pydantic.Field(12, gt=0)
     num_attention_heads: int = pydantic.Field(12, gt=0)
     intermediate_size: int = pydantic.Field(3072, gt=0)
-    hidden_act: Literal["gelu", "gelu_new"] = "gelu"
+    hidden_act: Activation = "gelu"
     hidden_dropout_prob: float = pydantic.Field(0.1, ge=0, lt=1)
     attention_probs_dropout_prob: float = pydantic.Field(0.1, ge=0, lt=1)
     max_position_embeddings: int = pydantic.Field(512, gt=0)

@@ -1,5 +1,7 @@
 """Exported graphs compute what torch does and have optimum's inputs and outputs."""
 
+from typing import get_args
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -11,6 +13,7 @@ from torch import nn
 
 from bertie.base.errors import ModelError
 from bertie.model.bert import add_bilstm
+from bertie.model.config import Activation
 from bertie.model.engines.hardware import Hardware
 from bertie.model.engines.onnx_engine import ONNX_FILE, OnnxEngine
 from bertie.model.engines.torch_engine import TorchEngine
@@ -78,7 +81,10 @@ def test_onnx_runtime_equals_torch(engines, kind, lengths):
         np.testing.assert_allclose(values, expected_values, atol=1e-4)
 
 
-@pytest.mark.parametrize("change", [{"hidden_act": "gelu_new"}, {"layer_norm_eps": 0.1}], ids=str)
+CHANGES = [{"layer_norm_eps": 0.1}, *({"hidden_act": name} for name in get_args(Activation))]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=str)
 def test_graph_follows_the_config(tmp_path, change):
     torch.manual_seed(0)
     config = CONFIG.model_copy(update=change)

@@ -208,7 +208,7 @@ class _GraphBuilder:
             hidden, attended = self.first_token(hidden), self.first_token(attended)
         attended = self.linear(attended, layer.attention_output, int8)
         hidden = self.norm(self.op("Add", hidden, attended), layer.attention_norm)
-        intermediate = self.gelu(self.linear(hidden, layer.intermediate, int8))
+        intermediate = self.activation(self.linear(hidden, layer.intermediate, int8))
         output = self.linear(intermediate, layer.output, int8)
         return self.norm(self.op("Add", hidden, output), layer.output_norm)
 
@@ -223,7 +223,7 @@ class _GraphBuilder:
         bertie reads only the logits of [MASK] tokens, but other libraries would not supply an input
         with the positions of these tokens.
         """
-        hidden = self.norm(self.gelu(self.linear(hidden, head.dense)), head.norm)
+        hidden = self.norm(self.activation(self.linear(hidden, head.dense)), head.norm)
         decoder = self.bert.embeddings.word_embeddings
         logits = self.matmul(hidden, decoder, self.quantization.embeddings)
         return self.op("Add", logits, self.constant(f"{self._module_names[head]}.bias", head.bias))
@@ -277,9 +277,19 @@ class _GraphBuilder:
         gamma, beta = self.weight(module), self.constant(f"{name}.bias", module.bias)
         return self.op("LayerNormalization", x, gamma, beta, epsilon=self.config.layer_norm_eps)
 
-    def gelu(self, x: str) -> str:
-        """Add the configured GELU: exact, or the tanh approximation."""
-        return self.op("Gelu", x, approximate="none" if self.config.hidden_act == "gelu" else "tanh")
+    def activation(self, x: str) -> str:
+        """Add the configured activation."""
+        match self.config.hidden_act:
+            case "gelu":
+                return self.op("Gelu", x, approximate="none")
+            case "gelu_new":
+                return self.op("Gelu", x, approximate="tanh")
+            case "relu":
+                return self.op("Relu", x)
+            case "tanh":
+                return self.op("Tanh", x)
+            case "linear":
+                return x
 
     def first_token(self, x: str) -> str:
         """Return the first token of each sequence, (N, S, H) -> (N, H)."""

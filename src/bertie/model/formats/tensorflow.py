@@ -79,8 +79,9 @@ def save_model(path: Path, model: Model | EncoderModel, metadata: ModelMetadata)
         names = tensorflow_names(name)
         for tensor_name, part in zip(names, weight.cpu().chunk(len(names)), strict=True):
             tensors[tensor_name] = part.numpy().T if _is_transposed(tensor_name) else part.numpy()
-    # google's code has one GELU, under this name.
-    config = metadata.config.model_dump(exclude={*NON_GOOGLE_KEYS}) | {"hidden_act": "gelu"}
+    config = metadata.config.model_dump(exclude={*NON_GOOGLE_KEYS})
+    if config["hidden_act"] == "gelu_new":
+        config["hidden_act"] = "gelu"  # google's code has one GELU, under this name
     card = CARD.format(
         architecture=metadata.architecture,
         checkpoint=CHECKPOINT_NAME,
