@@ -45,6 +45,7 @@ def document_pairs(
     short_probability: float,
     rng: RandomSource,
     kind: str = "random",
+    near_distance: int = 5,
 ) -> list[Pair]:
     """Make the pairs of document `index`.
 
@@ -70,7 +71,8 @@ def document_pairs(
                 a_end = len(documents[index]) - len(remaining)
                 b = []
                 if kind == "near":
-                    b = near_segment(documents[index], a_end - a_sentences, a_end, target - len(a), rng)
+                    a_range = range(a_end - a_sentences, a_end)
+                    b = near_segment(documents[index], a_range, near_distance, target - len(a), rng)
                 pair = Pair(a, b or random_segment(documents, index, target - len(a), rng), True)
         else:
             pair = Pair(a, flatten(rest), False)
@@ -98,14 +100,17 @@ def random_segment(documents: list[Document], index: int, target: int, rng: Rand
     return segment
 
 
-def near_segment(document: Document, a_start: int, a_end: int, target: int, rng: RandomSource) -> list[int]:
-    """Draw a segment at least one sentence away from A; empty if there is none."""
-    candidates = [index for index in range(len(document)) if index < a_start - 1 or index > a_end]
+def near_segment(
+    document: Document, a: range, near_distance: int, target: int, rng: RandomSource
+) -> list[int]:
+    """Draw a segment near A, at least one sentence away from it; empty if there is none."""
+    distances = [max(a[0] - index, index - a[-1]) for index in range(len(document))]
+    candidates = [index for index, distance in enumerate(distances) if 2 <= distance <= near_distance]
     if not candidates:
         return []
     index = candidates[rng.randint(0, len(candidates) - 1)]
     segment = list(document[index])
-    while len(segment) < target and index + 1 in candidates:
+    while len(segment) < target and index + 1 < len(document) and distances[index + 1] >= 2:
         index += 1
         segment += document[index]
     return segment

@@ -12,6 +12,7 @@ from tests.corpus.google_oracle import CLS, SEP, Document, document_pairs
 from bertie.base.random import UInt64s, random_below, random_unit
 from bertie.corpus.sentence_pairs import (
     IS_NEXT,
+    NO_LIMIT,
     NOT_NEXT,
     PAIR,
     Pairs,
@@ -58,7 +59,12 @@ def numbered_documents(lengths: list[list[int]]) -> list[Document]:
 
 
 def make_pairs(
-    lengths: list[list[int]], max_tokens: int, short_probability: float, seed: int, kind: str = "random"
+    lengths: list[list[int]],
+    max_tokens: int,
+    short_probability: float,
+    seed: int,
+    kind: str = "random",
+    near_distance: int = 5,
 ) -> Pairs:
     sentence_ends, document_ends = ends_of(lengths)
     pairs = np.empty(sentence_ends[-1], dtype=PAIR)
@@ -66,22 +72,24 @@ def make_pairs(
     arguments = (stream, sentence_ends, document_ends, 0, len(lengths), max_tokens, short_probability)
     if kind == "none":
         return pairs[: cut_documents(*arguments, pairs)]
-    return pairs[: pair_sentences(*arguments, kind, pairs)]
+    return pairs[: pair_sentences(*arguments, kind, near_distance, pairs)]
 
 
 def count_tokens(pairs: Pairs) -> np.ndarray:
     return pairs["a_end"] - pairs["a_start"] + pairs["b_end"] - pairs["b_start"]
 
 
-@pytest.mark.parametrize("kind", ["random", "near", "order"])
+@pytest.mark.parametrize(
+    ("kind", "near_distance"), [("random", 5), ("order", 5), ("near", 2), ("near", 3), ("near", NO_LIMIT)]
+)
 @given(document_lengths, st.integers(2, 60), st.sampled_from([0.0, 0.5, 1.0]), seeds)
-def test_pairs_equal_the_oracle(kind, lengths, max_tokens, short_probability, seed):
+def test_pairs_equal_the_oracle(kind, near_distance, lengths, max_tokens, short_probability, seed):
     documents = numbered_documents(lengths)
     rng = StreamRandom(np.array([seed], dtype=np.uint64))
     expected = [
         (pair.a, pair.b, NOT_NEXT if pair.is_random_next else IS_NEXT)
         for index in range(len(documents))
-        for pair in document_pairs(documents, index, max_tokens, short_probability, rng, kind)
+        for pair in document_pairs(documents, index, max_tokens, short_probability, rng, kind, near_distance)
     ]
     pairs = [
         (
@@ -89,7 +97,7 @@ def test_pairs_equal_the_oracle(kind, lengths, max_tokens, short_probability, se
             list(range(pair["b_start"], pair["b_end"])),
             pair["label"],
         )
-        for pair in make_pairs(lengths, max_tokens, short_probability, seed, kind)
+        for pair in make_pairs(lengths, max_tokens, short_probability, seed, kind, near_distance)
     ]
     assert pairs == expected
 
@@ -142,41 +150,57 @@ def locate_segments(lengths: list[list[int]], pairs: Pairs) -> dict[str, np.ndar
     return located
 
 
-@given(document_lengths, st.integers(2, 60), seeds)
-def test_near_segments_neither_overlap_nor_touch_a(lengths, max_tokens, seed):
+@given(document_lengths, st.integers(2, 60), st.sampled_from([2, 5, NO_LIMIT]), seeds)
+def test_near_segments_neither_overlap_nor_touch_a(lengths, max_tokens, near_distance, seed):
     lengths = lengths + [[5]] * 40  # so that ten draws of another document never give the same one
-    pairs = make_pairs(lengths, max_tokens, 0.1, seed, "near")
+    pairs = make_pairs(lengths, max_tokens, 0.1, seed, "near", near_distance)
     pairs = pairs[pairs["label"] == NOT_NEXT]
     located = locate_segments(lengths, pairs)
     is_near = located["a"] == located["b"]
     between = np.maximum(located["b_first"] - located["a_last"], located["a_first"] - located["b_last"])
     assert (between[is_near] >= 2).all()
+    is_complete = count_tokens(pairs) < max_tokens
+    distance = np.maximum(located["b_first"] - located["a_last"], located["a_first"] - located["b_first"])
+    assert (distance[is_near & is_complete] <= near_distance).all()
     # B comes from another document only if no sentence is far enough from A. This can be checked only
     # in pairs that were not truncated, because a truncated A may have lost whole sentences.
     _, document_ends = ends_of(lengths)
     starts = np.concatenate([[0], document_ends])
     candidates = np.maximum(located["a_first"] - 1 - starts[located["a"]], 0)
     candidates += np.maximum(starts[located["a"] + 1] - located["a_last"] - 2, 0)
-    assert (is_near == (candidates > 0))[count_tokens(pairs) < max_tokens].all()
+    assert (is_near == (candidates > 0))[is_complete].all()
 
 
-def pairs_of_even_sentences(kind: str) -> tuple[Pairs, dict[str, np.ndarray]]:
+def pairs_of_even_sentences(kind: str, near_distance: int = 5) -> tuple[Pairs, dict[str, np.ndarray]]:
     """Make pairs of documents of six sentences, and locate their segments.
 
     Four sentences make a chunk. Sentences are counted from the start of each document.
     """
     lengths = [[10] * 6] * 300
-    pairs = np.concatenate([make_pairs(lengths, 40, 0.0, seed, kind) for seed in range(20)])
+    pairs = np.concatenate([make_pairs(lengths, 40, 0.0, seed, kind, near_distance) for seed in range(20)])
     return pairs, {name: values % 6 for name, values in locate_segments(lengths, pairs).items()}
 
 
-@pytest.mark.parametrize(("a", "candidates"), [(0, [2, 3, 4, 5]), (3, [0, 1, 5])])
-def test_near_segments_begin_at_every_candidate_equally_often(a, candidates):
-    pairs, located = pairs_of_even_sentences("near")
+@pytest.mark.parametrize(
+    ("a", "near_distance", "candidates"),
+    [(0, 5, [2, 3, 4, 5]), (3, 5, [0, 1, 5]), (0, 3, [2, 3]), (3, 2, [1, 5]), (0, NO_LIMIT, [2, 3, 4, 5])],
+)
+def test_near_segments_begin_at_every_candidate_equally_often(a, near_distance, candidates):
+    pairs, located = pairs_of_even_sentences("near", near_distance)
     selected = (pairs["label"] == NOT_NEXT) & (located["a_first"] == a) & (located["a_last"] == a)
     counts = np.bincount(located["b_first"][selected], minlength=6)
     assert counts.sum() == counts[candidates].sum() > 300
     assert chisquare(counts[candidates]).pvalue > 0.001
+
+
+def test_documents_without_a_near_sentence_give_random_segments():
+    """Two sentences: both are A, or B would be a neighbour of A."""
+    lengths = [[10, 10]] * 50
+    pairs = make_pairs(lengths, 20, 0.0, 1, "near")
+    located = locate_segments(lengths, pairs)
+    is_negative = pairs["label"] == NOT_NEXT
+    assert is_negative.sum() > 10
+    assert (located["a"] != located["b"])[is_negative].all()
 
 
 @given(document_lengths, st.integers(2, 60), seeds)

@@ -23,6 +23,25 @@ def test_pretraining_directory_keeps_its_name():
     assert pretraining_directory(OUT, settings, "corpus") == OUT / "pretraining" / "2d746c93a296"
 
 
+def test_pretraining_directory_depends_on_later_settings_only_if_they_have_an_effect():
+    def directory(**changes):
+        return pretraining_directory(OUT, resolve(PretrainingSettings, changes), "corpus")
+
+    phases = [{"steps": 5, "max_seq_length": 16}]
+    former = directory(phases=phases)
+    assert former == OUT / "pretraining" / "e9bbc502af5e"
+    near = directory(phases=phases, examples={"pairs": "near", "near_distance": 0})
+    assert near == OUT / "pretraining" / "218a15f4be1a"
+    assert directory(phases=phases, examples={"near_distance": 7}) == former
+    own = [[phases[0] | change] for change in ({"pairs": "none"}, {"batch_size": 8}, {"masking_rate": 0.3})]
+    others = [
+        *(directory(phases=phases) for phases in own),
+        directory(phases=phases, examples={"pairs": "near"}),
+        directory(phases=phases, next_sentence_loss=False),
+    ]
+    assert len({former, near, *others}) == 7
+
+
 def test_finetuning_directory_keeps_its_name():
     settings = resolve(
         FinetuningSettings,

@@ -6,9 +6,10 @@ import signal
 import pytest
 import torch
 from tests.training.runs import NO_DROPOUT, assert_same_weights, read_rows, read_weights
+from transformers import AutoModelForMaskedLM
 
 from bertie.base.errors import SettingsError
-from bertie.base.settings import read_toml
+from bertie.base.settings import read_toml, resolve
 from bertie.model.formats.weights import load_model, load_weights
 from bertie.model.heads import MaskedLMModel, PreTrainingModel
 from bertie.reports.pretraining import write_report
@@ -17,12 +18,14 @@ from bertie.training.distributed import Ranks
 from bertie.training.metrics_file import read_metrics
 from bertie.training.planning import plan_pretraining
 from bertie.training.pretraining import pretrain
+from bertie.training.pretraining_settings import PretrainingSettings
 from bertie.training.pretraining_setup import PretrainingSetup
 from bertie.training.signals import Stopped
 
 # SHA-256 of the batches of a run with two phases, as they were before phases had settings of their own.
 BATCHES = {
     "random": "aaa5a68ea87f2727",
+    "near": "f32b0fb234fb6990",
     "order": "577c19ae67a042ff",
     "none": "43cd7a6e7bd178ee",
 }
@@ -57,7 +60,7 @@ def finished(corpus_path, tmp_path_factory, tiny_settings):
 @pytest.mark.parametrize("pairs", BATCHES)
 def test_examples_of_earlier_recipes_are_unchanged(corpus_path, tiny_settings, pairs):
     phases = [{"steps": 4, "max_seq_length": 16}, {"steps": 5, "max_seq_length": 48}]
-    settings = tiny_settings(phases=phases, examples={"pairs": pairs})
+    settings = tiny_settings(phases=phases, examples={"pairs": pairs, "near_distance": 0})
     assert hash_batches(global_batches(corpus_path, settings)) == BATCHES[pairs]
 
 
@@ -186,3 +189,47 @@ def test_pairs_that_the_model_cannot_read_are_refused(tiny_settings, model):
 def test_impossible_settings_of_a_phase_are_refused(tiny_settings, key, value):
     with pytest.raises(SettingsError, match=rf"phases\.0\.{key} = {value!r}"):
         tiny_settings(phases=[PHASES[0] | {key: value}])
+
+
+def test_earlier_run_keeps_its_distant_negatives(corpus_path, tmp_path, tiny_settings):
+    """Its settings.toml does not have `near_distance`, which a recipe sets to 5 by default."""
+    run = tmp_path / "run"
+    original = tiny_settings(examples={"pairs": "near", "near_distance": 0})
+    pretrain(original, corpus_path, run)
+    file = run / "settings.toml"
+    text = file.read_text()
+    assert text.count("near_distance = 0\n") == 1
+    file.write_text(text.replace("near_distance = 0\n", ""))
+    assert resolve(PretrainingSettings, read_toml(file)).examples.near_distance == 0
+    with pytest.raises(SettingsError, match=r"examples\.near_distance was 0 .* and is 5 now"):
+        pretrain(tiny_settings(examples={"pairs": "near"}), corpus_path, run, resume=True)
+    pretrain(original, corpus_path, run, resume=True)
+
+
+def test_earlier_run_with_other_pairs_resumes(corpus_path, tmp_path, tiny_settings):
+    pretrain(tiny_settings(), corpus_path, tmp_path / "run")
+    file = tmp_path / "run" / "settings.toml"
+    text = file.read_text()
+    for setting in ("near_distance = 5\n", "next_sentence_loss = true\n"):
+        assert text.count(setting) == 1
+        text = text.replace(setting, "")
+    file.write_text(text)
+    pretrain(tiny_settings(), corpus_path, tmp_path / "run", resume=True)
+
+
+def test_neighbours_are_refused_as_negatives(tiny_settings):
+    with pytest.raises(SettingsError, match=r"examples\.near_distance = 1: .*choose 2 or more"):
+        tiny_settings(examples={"near_distance": 1})
+
+
+def test_pairs_without_a_loss_leave_no_head(corpus_path, tmp_path, tiny_settings):
+    """The examples are the same, but only masked tokens are learnt (RoBERTa, Section 4.2)."""
+    settings = tiny_settings(next_sentence_loss=False)
+    with_loss, without_loss = (global_batches(corpus_path, s) for s in (tiny_settings(), settings))
+    assert hash_batches(with_loss) == hash_batches(without_loss)
+    assert with_loss[0].micro_batches[0].token_type_ids.any()
+    pretrain(settings, corpus_path, tmp_path / "run")
+    for row in read_rows(tmp_path / "run"):
+        assert not any(key.startswith(("next_sentence", "majority")) for key in row)
+    assert isinstance(load_model(tmp_path / "run" / "model")[0], MaskedLMModel)
+    assert AutoModelForMaskedLM.from_pretrained(tmp_path / "run" / "model")

@@ -35,6 +35,9 @@ class ExampleSettings(Settings):
         whole_word_masking: whether all tokens of a word are predicted together.
         pairs: the kind of segment that replaces the next sentence, with probability 0.5; "none"
             makes single segments.
+        near_distance: with the pairs "near", the replacement begins at most this many sentences from
+            the first segment, and at least two. If no sentence of the document does, it comes from
+            another document. 0 allows any sentence of the document, as before there was a limit.
     """
 
     max_seq_length: int = pydantic.Field(128, exclude=True)  # in a run, each phase has its own
@@ -45,11 +48,19 @@ class ExampleSettings(Settings):
     max_predictions_per_sequence: int | None = pydantic.Field(None, ge=1)
     whole_word_masking: bool = False  # True for google-research/bert's checkpoints of 2019-05-31
     pairs: PairKind = "random"
+    near_distance: int = pydantic.Field(5, ge=0)
 
     renamed: ClassVar[Mapping[str, str]] = {
         "mask_share": "mask_probability",
         "keep_share": "keep_probability",
     }
+
+    @pydantic.field_validator("near_distance")
+    @classmethod
+    def _neighbours_are_no_negatives(cls, distance: int) -> int:
+        if distance == 1:
+            raise ValueError("the neighbours of a segment are no negatives; choose 2 or more")
+        return distance
 
     @pydantic.model_validator(mode="after")
     def _check_probabilities(self) -> Self:

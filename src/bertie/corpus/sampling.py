@@ -22,7 +22,7 @@ from bertie.base.errors import DataError
 from bertie.base.random import open_stream, permutation, stream_key
 from bertie.corpus.examples import Examples, ExampleSettings, close_gaps, measure_examples, write_examples
 from bertie.corpus.masking import Int64s, continuation_mask
-from bertie.corpus.sentence_pairs import PAIR, Pairs, cut_documents, pair_sentences, start_of
+from bertie.corpus.sentence_pairs import NO_LIMIT, PAIR, Pairs, cut_documents, pair_sentences, start_of
 from bertie.corpus.shards import Shard
 from bertie.text.vocabulary import Vocabulary
 
@@ -198,7 +198,10 @@ class ExampleStream:
             count = cut_documents(stream, *documents, settings.max_seq_length - 2, short, pairs)
         else:
             max_tokens = settings.max_seq_length - 3  # create_pretraining_data.py:230
-            count = pair_sentences(stream, *documents, max_tokens, short, settings.pairs, pairs)
+            near_distance = settings.near_distance or NO_LIMIT
+            count = pair_sentences(
+                stream, *documents, max_tokens, short, settings.pairs, near_distance, pairs
+            )
         return Block(shard, pairs[permutation(count, *key, ORDER)], stream_key(*key, MASKING))
 
     def assemble(self, slices: Sequence[BlockSlice], count: int) -> Examples:

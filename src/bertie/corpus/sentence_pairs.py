@@ -26,7 +26,8 @@ IS_NEXT, NOT_NEXT = 0, 1  # next_sentence_labels, create_pretraining_data.py:130
 
 # The segment that replaces the next sentence as segment B:
 #   random  a segment of another document (the paper)
-#   near    a passage of the same document that neither overlaps nor touches A; harder to recognise
+#   near    a passage of the same document, close to A, that neither overlaps nor touches A; harder to
+#           recognise, because it has the same subject
 #   order   the segment before A: the two are swapped (ALBERT, arXiv:1909.11942, Section 3.1)
 #   none    there is no B, and no next sentence to predict (Table 5, "No NSP")
 PairKind = Literal["random", "near", "order", "none"]
@@ -34,6 +35,7 @@ PairKind = Literal["random", "near", "order", "none"]
 # A pair: where its segments start and end in the shard's tokens, and its label.
 PAIR = np.dtype([(name, np.int64) for name in ("a_start", "a_end", "b_start", "b_end", "label")])
 
+NO_LIMIT = 1 << 32  # for `near_distance`; no document has as many sentences
 MAX_DOCUMENT_DRAWS = 10  # create_pretraining_data.py:279; the last draw may be the same document
 
 
@@ -91,12 +93,17 @@ def draw_random_segment(
 
 
 @kernel
-def count_near_sentences(first: int, stop: int, a_first: int, a_stop: int) -> tuple[int, int]:
-    """Count the sentences before and after A in its document, except its neighbours.
+def count_near_sentences(
+    first: int, stop: int, a_first: int, a_stop: int, near_distance: int
+) -> tuple[int, int]:
+    """Count the sentences near A, before and after it, except its neighbours.
 
-    The document is the sentences first … stop - 1, and A is the sentences a_first … a_stop - 1.
+    The document is the sentences first … stop - 1, and A is the sentences a_first … a_stop - 1. A
+    sentence is near if it is at most `near_distance` sentences from A; a neighbour is one from A.
     """
-    return max(a_first - 1 - first, 0), max(stop - 1 - a_stop, 0)
+    before = a_first - 1 - max(first, a_first - near_distance)
+    after = min(stop, a_stop + near_distance) - 1 - a_stop
+    return max(before, 0), max(after, 0)
 
 
 @kernel
@@ -107,22 +114,24 @@ def draw_near_segment(
     stop: int,
     a_first: int,
     a_stop: int,
+    near_distance: int,
     target_length: int,
 ) -> tuple[int, int]:
-    """Draw a segment of A's document, at least one sentence away from A.
+    """Draw a segment of A's document that is near A, but not next to it.
 
-    The segment begins with a random sentence of the document that is not in A and not next to A.
-    There must be at least one; `count_near_sentences` counts them, and explains the arguments.
+    The segment begins with a random sentence of those that `count_near_sentences` counts; there must
+    be at least one. That function also explains the arguments.
 
     Returns:
         Where the tokens of the segment start and end.
     """
-    before, after = count_near_sentences(first, stop, a_first, a_stop)
-    sentence = first + int(random_below(stream, before + after))
-    if sentence < first + before:
-        stop = first + before
+    before, after = count_near_sentences(first, stop, a_first, a_stop, near_distance)
+    index = int(random_below(stream, before + after))
+    if index < before:
+        stop = a_first - 1
+        sentence = stop - before + index
     else:
-        sentence += a_stop + 1 - (first + before)
+        sentence = a_stop + 1 + index - before
     chunk_stop = find_chunk_stop(sentence_ends, sentence, stop, target_length)
     return start_of(sentence_ends, sentence), int(sentence_ends[chunk_stop - 1])
 
@@ -167,6 +176,7 @@ def pair_sentences(
     max_tokens: int,
     short_sequence_probability: float,
     kind: str,
+    near_distance: int,
     pairs: Pairs,
 ) -> int:
     """Make the sentence pairs of some documents of a shard, in the order of the text.
@@ -184,6 +194,8 @@ def pair_sentences(
         max_tokens: the maximum number of tokens of A and B together; at least 2.
         short_sequence_probability: the probability that a document aims at a shorter random length.
         kind: a `PairKind` other than "none".
+        near_distance: with the kind "near", B begins at most this many sentences from A; NO_LIMIT
+            for the whole document.
         pairs: filled from the front, PAIR (P,); P is at least the number of sentences.
 
     Returns: the number of pairs.
@@ -208,8 +220,9 @@ def pair_sentences(
                     swap_segments(pair)
                 else:
                     b_target = target_length - (pair.a_end - pair.a_start)
-                    if near and sum(count_near_sentences(first, stop, sentence, a_stop)) > 0:
-                        b = draw_near_segment(stream, sentence_ends, first, stop, sentence, a_stop, b_target)
+                    around = (first, stop, sentence, a_stop, near_distance)
+                    if near and sum(count_near_sentences(*around)) > 0:
+                        b = draw_near_segment(stream, sentence_ends, *around, b_target)
                     else:
                         b = draw_random_segment(stream, sentence_ends, document_ends, document, b_target)
                     pair.b_start, pair.b_end = b

@@ -37,6 +37,14 @@ FIRST_SETTING_NAMES = {
     for former, current in section.renamed.items()
 }
 FIRST_TASK_NAMES = {SPLIT_PAIRS: "halves"}
+# Settings that the first runs lacked, with the values that leave a run as it was; digests leave them out.
+LATER_SETTINGS = (
+    ',"batch_size":null',  # of a phase, like the next two
+    ',"masking_rate":null',
+    ',"pairs":null',
+    ',"next_sentence_loss":true',
+    ',"near_distance":0',
+)
 
 Outcomes = dict[str, float]  # by outcome name, as in `Column.outcome`
 
@@ -102,6 +110,10 @@ def _serialize(settings: PretrainingSettings | FinetuningSettings) -> str:
     """Return settings as JSON, under their first names and without the device."""
     former = {key for key in ADDED if getattr(settings, key, "") is None}  # as in runs of earlier versions
     text = settings.model_dump_json(exclude={"device", *former})
+    if '"pairs":"near"' not in text:
+        text = re.sub(r',"near_distance":\d+', "", text)  # it has no effect
+    for setting in LATER_SETTINGS:
+        text = text.replace(setting, "")
     return re.sub(r'"(\w+)":', lambda key: f'"{FIRST_SETTING_NAMES.get(key[1], key[1])}":', text)
 
 

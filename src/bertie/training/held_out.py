@@ -47,9 +47,8 @@ class HeldOut:
             self._batches.append(pack_examples(examples, settings.micro_batch_tokens))
             is_decoder = settings.model.is_decoder
             labels = _text_tokens(examples, vocabulary) if is_decoder else examples.masked_labels
-            self._baselines.append(
-                unigram_baseline(counts, labels) | majority_baseline(examples.next_sentence_labels)
-            )
+            next_sentence_labels = examples.next_sentence_labels if settings.learns_next_sentences else None
+            self._baselines.append(unigram_baseline(counts, labels) | majority_baseline(next_sentence_labels))
 
     def evaluate(self, model: PretrainedModel, step: int, progress: Progress) -> dict[str, float]:
         """Evaluate `model` after `step` steps, on the examples of that step's phase.

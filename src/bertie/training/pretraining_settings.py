@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 import numpy as np
 import pydantic
 
-from bertie.base.settings import Settings
+from bertie.base.settings import Settings, Tree, merge
 from bertie.corpus.examples import ExampleSettings
 from bertie.corpus.sentence_pairs import PairKind
 from bertie.model.config import BertConfig
@@ -60,6 +60,7 @@ class PretrainingSettings(Hardware):
     keep_checkpoints: int = pydantic.Field(2, gt=0)
     held_out_examples: int = pydantic.Field(1024, gt=0)
     tensorboard: bool = False
+    next_sentence_loss: bool = True  # False: pairs, if there are any, but only masked tokens are learnt
     phases: tuple[Phase, ...] = (
         Phase(steps=900_000, max_seq_length=128),
         Phase(steps=100_000, max_seq_length=512),
@@ -76,6 +77,18 @@ class PretrainingSettings(Hardware):
         if "max_seq_length" in examples.model_fields_set:
             raise ValueError("set max_seq_length in each of the phases instead")
         return examples
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _earlier_runs_have_no_near_distance(cls, tree: Tree) -> Tree:
+        """Keep the negatives of a run that started before there was a limit to their distance.
+
+        Only the settings of a run have a fingerprint of the corpus; a recipe gets the default.
+        """
+        examples = tree.get("examples", {})
+        if tree.get("corpus_fingerprint") and examples.get("pairs") == "near":
+            return merge({"examples": {"near_distance": 0}}, tree)
+        return tree
 
     @pydantic.model_validator(mode="after")
     def _model_can_read_pairs(self) -> Self:
@@ -119,9 +132,10 @@ class PretrainingSettings(Hardware):
         return self.phases[phase].batch_size or self.batch_size
 
     @property
-    def has_pairs(self) -> bool:
-        """Whether any phase has pairs, so that the model learns next sentences."""
-        return any(self.examples_of(phase).pairs != "none" for phase in range(len(self.phases)))
+    def learns_next_sentences(self) -> bool:
+        """Whether the model has a next-sentence head: some phase has pairs, and they have a loss."""
+        has_pairs = any(self.examples_of(phase).pairs != "none" for phase in range(len(self.phases)))
+        return has_pairs and self.next_sentence_loss
 
     def examples_of(self, phase: int) -> ExampleSettings:
         """Return the settings for making the examples of a phase."""

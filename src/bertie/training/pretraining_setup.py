@@ -125,7 +125,7 @@ def _complete_settings(
 def _model_class(settings: PretrainingSettings) -> type[PretrainedModel]:
     if settings.model.is_decoder:
         return LanguageModel
-    return PreTrainingModel if settings.has_pairs else MaskedLMModel
+    return PreTrainingModel if settings.learns_next_sentences else MaskedLMModel
 
 
 def pack_examples(examples: Examples, micro_batch_tokens: int, multiple: int = 1) -> list[PackedBatch]:
