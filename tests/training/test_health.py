@@ -69,7 +69,7 @@ def find_failures(rows: list[dict], warmup_steps: int = 100, total_steps: int = 
 
 def check(corpus: Corpus, **settings) -> list[Finding]:
     vocabulary = Tokenizer.load(corpus.tokenizer_directory).vocabulary
-    return check_corpus(corpus, ExampleSettings(**settings), vocabulary, seed=0)
+    return check_corpus(corpus, [ExampleSettings(**settings)], vocabulary, seed=0)
 
 
 def names(findings: list[Finding]) -> list[str]:
@@ -108,6 +108,7 @@ def test_documents_of_one_sentence_unbalance_the_labels(prepare_documents):
     assert finding.check == "label_balance"
     assert "100% of the pairs" in finding.message
     assert "1.0 sentences of" in finding.message
+    assert 'phases.0.pairs = "none"' in finding.message
     assert check(corpus, max_seq_length=64, pairs="none") == []
 
 
@@ -166,13 +167,36 @@ def test_real_text_is_healthy(real_corpus, max_seq_length):
     assert check(real_corpus, max_seq_length=max_seq_length) == []
 
 
-@pytest.mark.parametrize(("lengths", "expected"), [((8, 32), []), ((8,), ["label_balance"])])
-def test_labels_are_checked_in_the_last_phase(corpus_path, tmp_path, tiny_settings, lengths, expected):
-    """A first phase may be too short for two sentences on purpose."""
-    phases = [{"steps": 1, "max_seq_length": length} for length in lengths]
+def test_swapped_pairs_need_two_sentences_in_a_sequence(real_corpus):
+    assert check(real_corpus, max_seq_length=128, pairs="order") == []
+    assert check(real_corpus, max_seq_length=128, pairs="near") == []
+    assert names(check(real_corpus, max_seq_length=32, pairs="order")) == ["random_negatives"]
+    labels, negatives = check(real_corpus, max_seq_length=16, pairs="order")
+    assert (labels.check, negatives.check) == ("label_balance", "random_negatives")
+    percentage = int(re.search(r"only (\d+)% of the negatives at length 16", negatives.message)[1])
+    assert percentage < 25
+
+
+def corpus_warnings(run: Path) -> list[dict]:
+    return [row for row in read_rows(run) if row["kind"] == "warning" and row["step"] == 0]
+
+
+def test_every_phase_is_checked_before_it_starts(corpus_path, tmp_path, tiny_settings):
+    phases = [{"steps": 1, "max_seq_length": 32}, {"steps": 1, "max_seq_length": 8}]
     pretrain(tiny_settings(phases=phases), corpus_path, tmp_path / "run")
-    warnings = [row for row in read_rows(tmp_path / "run") if row["kind"] == "warning"]
-    assert [row["check"] for row in warnings if row["step"] == 0] == expected
+    (warning,) = corpus_warnings(tmp_path / "run")
+    assert warning["check"] == "label_balance"
+    assert "at length 8" in warning["message"]
+    assert warning["message"].endswith('or set phases.1.pairs = "none"')
+    phases[1]["pairs"] = "none"  # as advised
+    pretrain(tiny_settings(phases=phases), corpus_path, tmp_path / "advised")
+    assert corpus_warnings(tmp_path / "advised") == []
+
+
+def test_pairs_without_a_loss_are_not_checked(corpus_path, tmp_path, tiny_settings):
+    phases = [{"steps": 1, "max_seq_length": 8}]
+    pretrain(tiny_settings(phases=phases, next_sentence_loss=False), corpus_path, tmp_path / "run")
+    assert corpus_warnings(tmp_path / "run") == []
 
 
 def pretrain_and_check(corpus_path: Path, out: Path, settings) -> list[Finding]:

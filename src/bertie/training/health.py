@@ -16,15 +16,18 @@ import numpy as np
 
 from bertie.corpus.examples import ExampleSettings
 from bertie.corpus.sampling import ExampleStream
-from bertie.corpus.sentence_pairs import start_of
+from bertie.corpus.sentence_pairs import NOT_NEXT, start_of
 from bertie.corpus.shards import Corpus, Shard
 from bertie.model.objectives import token_objective
 from bertie.text.vocabulary import Vocabulary
 
 LABEL_EXAMPLES = 4096
 # Wikipedia, Gutenberg and Python's documentation: 0.50 to 0.60 at lengths 64 to 512, and 0.78 at 32, where
-# one sentence often fills the sequence. Documents of one sentence each: 1.0.
+# one sentence often fills the sequence. At 16 Wikipedia has 0.92; documents of one sentence each have 1.0.
 MAX_LABEL_FRACTION = 0.85
+# Swapped pairs on Wikipedia: 0.87 to 0.90 of the negatives at lengths 128 and 512, 0.71 at 64, 0.30 at 32 and
+# 0.08 at 16. Near ones: 0.98 and more at every length.
+MIN_INTENDED_FRACTION = 0.5
 
 SAMPLE_SENTENCES = 100_000  # in about 0.3 s
 SAMPLE_SENTENCES_PER_DOCUMENT = 1000  # so that no long document makes up most of the sample
@@ -59,7 +62,7 @@ CLIPPED_NORM = 1.0
 class Finding(NamedTuple):
     """A detected failure.
 
-    check    label_balance, duplicated_lines, unigram_plateau or exploding_gradient
+    check    label_balance, random_negatives, duplicated_lines, unigram_plateau or exploding_gradient
     message  one line for the user: the problem, its figures and a remedy
     """
 
@@ -68,12 +71,13 @@ class Finding(NamedTuple):
 
 
 def check_corpus(
-    corpus: Corpus, settings: ExampleSettings, vocabulary: Vocabulary, seed: int
+    corpus: Corpus, phases: Sequence[ExampleSettings], vocabulary: Vocabulary, seed: int
 ) -> list[Finding]:
-    """Check the labels of the first examples, and sampled text for repetition."""
+    """Check the pairs of each phase that has any, and sampled text for repetition."""
     findings = []
-    if settings.pairs != "none":
-        findings += _check_labels(corpus, settings, vocabulary, seed)
+    for phase, settings in enumerate(phases):
+        if settings.pairs != "none":
+            findings += _check_pairs(corpus, settings, vocabulary, seed, phase)
     return findings + _check_repetition(corpus, vocabulary)
 
 
@@ -147,25 +151,54 @@ class RunHealth:
         ]
 
 
-def _check_labels(
-    corpus: Corpus, settings: ExampleSettings, vocabulary: Vocabulary, seed: int
+def _check_pairs(
+    corpus: Corpus, settings: ExampleSettings, vocabulary: Vocabulary, seed: int, phase: int
 ) -> list[Finding]:
-    examples = ExampleStream(corpus.train, settings, vocabulary, seed).next(LABEL_EXAMPLES)
-    assert examples.next_sentence_labels is not None
-    fraction = float(np.bincount(examples.next_sentence_labels).max() / len(examples))
-    if fraction <= MAX_LABEL_FRACTION:
-        return []
+    """Check the labels of a phase's first pairs, and that their negatives are of the chosen kind."""
+    fraction, intended = _measure_pairs(ExampleStream(corpus.train, settings, vocabulary, seed, phase))
     counts = corpus.manifest.train
-    return [
-        Finding(
-            "label_balance",
-            f"unbalanced next-sentence labels: {fraction:.0%} of the pairs have the same label, and about "
-            f"half should (an average document has {counts.sentences / counts.documents:.1f} sentences of "
-            f"{counts.tokens / counts.sentences:.0f} tokens, a sequence up to {settings.max_seq_length} "
-            f"tokens); prepare documents of several sentences, raise max_seq_length, or set "
-            f'examples.pairs = "none"',
+    sizes = (
+        f"an average document has {counts.sentences / counts.documents:.1f} sentences of "
+        f"{counts.tokens / counts.sentences:.0f} tokens, a sequence of phase {phase} up to "
+        f"{settings.max_seq_length} tokens"
+    )
+    remedy = f'raise phases.{phase}.max_seq_length, or set phases.{phase}.pairs = "none"'
+    findings = []
+    if fraction > MAX_LABEL_FRACTION:
+        findings.append(
+            Finding(
+                "label_balance",
+                f"unbalanced next-sentence labels at length {settings.max_seq_length}: {fraction:.0%} of the "
+                f"pairs have the same label, and about half should ({sizes}); prepare documents of several "
+                f"sentences, {remedy}",
+            )
         )
-    ]
+    if settings.pairs in ("near", "order") and intended < MIN_INTENDED_FRACTION:
+        kind = "swapped" if settings.pairs == "order" else "of the same document"
+        findings.append(
+            Finding(
+                "random_negatives",
+                f"only {intended:.0%} of the negatives at length {settings.max_seq_length} are {kind}, the "
+                f"others come from other documents ({sizes}); prepare longer documents, {remedy}",
+            )
+        )
+    return findings
+
+
+def _measure_pairs(stream: ExampleStream) -> tuple[float, float]:
+    """Return the fraction of the more frequent label, and of negatives from A's own document."""
+    labels: list[int] = []
+    from_same_document: list[bool] = []
+    for number in range(stream.block_count):
+        block = stream.block(number)
+        negatives = block.pairs[block.pairs["label"] == NOT_NEXT]
+        document_ends = block.shard.sentence_ends[block.shard.document_ends - 1]
+        a, b = (np.searchsorted(document_ends, negatives[name], "right") for name in ("a_start", "b_start"))
+        labels += block.pairs["label"].tolist()
+        from_same_document += (a == b).tolist()
+        if len(labels) >= LABEL_EXAMPLES:
+            break
+    return float(np.bincount(labels).max() / len(labels)), float(np.mean(from_same_document or [True]))
 
 
 def _check_repetition(corpus: Corpus, vocabulary: Vocabulary) -> list[Finding]:

@@ -113,9 +113,10 @@ def _begin(
 def _warn_about_corpus(setup: PretrainingSetup, run: RunDirectory, progress: Progress) -> None:
     """Check the corpus; show its problems, and log them as warnings of step 0."""
     settings = setup.settings
-    # With the last phase's examples: the first phase may be too short for two sentences on purpose.
-    examples = settings.examples_of(len(settings.phases) - 1)
-    for finding in check_corpus(setup.corpus, examples, setup.tokenizer.vocabulary, settings.seed):
+    phases = []
+    if settings.learns_next_sentences:
+        phases = [settings.examples_of(phase) for phase in range(len(settings.phases))]
+    for finding in check_corpus(setup.corpus, phases, setup.tokenizer.vocabulary, settings.seed):
         progress.print(f"warning: {finding.message}")
         run.log({"kind": "warning", "step": 0, **finding._asdict()})
 
@@ -124,7 +125,7 @@ def _model_card(settings: PretrainingSettings, state: TrainState) -> str:
     """Return the README.md of the model directory."""
     model = settings.model
     objectives = "masked language modelling"
-    if settings.has_pairs:
+    if settings.learns_next_sentences:
         objectives += " and next-sentence prediction"
     tag = "fill-mask"
     if model.is_decoder:
