@@ -217,8 +217,29 @@ def test_the_best_learning_rate_on_dev_counts(folder, monkeypatch):
     assert len(scores) == 8
     cells = read_cells(folder / "rates")
     for seed in (0, 1):
-        best = max(scores["sst-2", seed, rate] for rate in (1e-3, 1e-2))
-        assert cells[f"both-ways/seed-{seed}"]["sst-2/dev/accuracy"] == best
+        for rate in (1e-3, 1e-2):
+            outcome = cells[f"both-ways/seed-{seed}"][f"sst-2/dev/accuracy@{rate:g}"]
+            assert outcome == scores["sst-2", seed, rate]
+    best = max(sum(scores["sst-2", seed, rate] for seed in (0, 1)) / 2 for rate in (1e-3, 1e-2))
+    (line,) = re.findall(r"^\| both ways \|.*", (folder / "rates" / "toy.md").read_text(), re.MULTILINE)
+    assert f"{best:.2f}" in line
+
+
+def test_cells_with_the_best_rate_of_each_seed_are_collected_again(folder, monkeypatch):
+    """Earlier versions wrote them; the fine-tuning runs are there, and nothing is trained."""
+
+    def fail(*_, **__):
+        raise AssertionError
+
+    shutil.copytree(folder / "out", folder / "earlier")
+    for file in (folder / "earlier" / "cells").rglob("result.json"):
+        outcomes = json.loads(file.read_text())
+        former = {name.partition("@")[0]: 12.34 for name in outcomes}
+        file.write_text(json.dumps(former))
+    monkeypatch.setattr(runner, "pretrain", fail)
+    monkeypatch.setattr(runner, "finetune", fail)
+    assert reproduce(folder, out="earlier") == 0
+    assert read_cells(folder / "earlier") == read_cells(folder / "out")
 
 
 def test_tables_share_pretraining_and_finetuning_runs(folder, monkeypatch):

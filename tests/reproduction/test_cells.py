@@ -9,6 +9,7 @@ from bertie.reproduction.cells import (
     finetuning_directory,
     pretraining_directory,
     read_outcomes,
+    select_rate,
 )
 from bertie.training.finetuning import ADDED, FinetuningSettings
 from bertie.training.pretraining_settings import PretrainingSettings
@@ -61,6 +62,18 @@ def test_directories_do_not_depend_on_the_device():
     ):
         cpu, cuda = (resolve(section, {"device": device}) for device in ("cpu", "cuda"))
         assert directory(cpu) == directory(cuda)
+
+
+def test_learning_rate_is_selected_by_the_mean_over_seeds():
+    """The lower rate is the best of two seeds, but the higher one has the best mean."""
+    results = [
+        {"held_out/perplexity": 9.0, "rte/dev/accuracy@0.001": low, "rte/dev/accuracy@0.01": high}
+        for low, high in ((61.0, 60.0), (71.0, 70.0), (50.0, 65.0))
+    ]
+    assert select_rate(results, "rte/dev/accuracy", [1e-3, 1e-2]) == [
+        {"held_out/perplexity": 9.0, "rte/dev/accuracy": high} for high in (60.0, 70.0, 65.0)
+    ]
+    assert select_rate(results[:2], "rte/dev/accuracy", [1e-3, 1e-2])[0]["rte/dev/accuracy"] == 61.0
 
 
 def test_outcomes_are_read_under_their_former_names(tmp_path):

@@ -13,8 +13,9 @@ that they have in common.
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 from bertie.base.files import read_json
@@ -47,6 +48,7 @@ LATER_SETTINGS = (
 )
 
 Outcomes = dict[str, float]  # by outcome name, as in `Column.outcome`
+AT_RATE = "@"  # at a scale with several learning rates, result.json has TASK/PART/METRIC@RATE
 
 
 class RowSettings(Settings):
@@ -120,6 +122,36 @@ def _serialize(settings: PretrainingSettings | FinetuningSettings) -> str:
 def read_outcomes(path: Path) -> Outcomes:
     """Read the outcomes in a result.json, under current names of the sources."""
     return {with_current_source(name): value for name, value in read_json(path).items()}
+
+
+def add_rate(outcomes: Outcomes, rate: float) -> Outcomes:
+    """Add the learning rate of fine-tuning to the names of outcomes."""
+    return {f"{name}{AT_RATE}{rate:g}": value for name, value in outcomes.items()}
+
+
+def select_rate(results: Sequence[Outcomes], outcome: str, rates: Sequence[float]) -> list[Outcomes]:
+    """Keep a task's outcomes at the best learning rate, under their names without the rate.
+
+    Args:
+        results: the outcomes of a row's cells, one element for each seed.
+        outcome: the task's main outcome. The best rate has its highest mean over the seeds; of equal
+            ones, the first. If each seed had its own best rate, the scores would be too high, because
+            noise would select them too.
+        rates: the learning rates.
+    """
+    task = outcome.partition("/")[0]
+    best = max(rates, key=lambda rate: fmean(result[f"{outcome}{AT_RATE}{rate:g}"] for result in results))
+    selected = []
+    for result in results:
+        kept = {}
+        for name, value in result.items():
+            plain, _, rate = name.partition(AT_RATE)
+            if not name.startswith(f"{task}/"):
+                kept[name] = value
+            elif rate == f"{best:g}":
+                kept[plain] = value
+        selected.append(kept)
+    return selected
 
 
 def name_outcomes(task: str, scores: Mapping[str, Scores]) -> Outcomes:

@@ -22,17 +22,20 @@ from bertie.base.progress import format_duration
 from bertie.base.settings import Tree, read_toml, resolve, write_toml
 from bertie.corpus.shards import Corpus
 from bertie.reproduction.cells import (
+    AT_RATE,
     ERROR_FILE,
     RESULT_FILE,
     SETTINGS_FILE,
     Cell,
     Outcomes,
     RowSettings,
+    add_rate,
     digest,
     finetuning_directory,
     name_outcomes,
     pretraining_directory,
     read_outcomes,
+    select_rate,
 )
 from bertie.reproduction.feature_tagger import FeatureTaggerSettings, train_feature_tagger
 from bertie.reproduction.split_pairs import SPLIT_PAIRS, SPLIT_PAIRS_TASK, draw_split_pairs
@@ -217,19 +220,56 @@ class Runner:
 
     def _read_cells(self) -> list[Cell]:
         """Return the current state of every cell, whichever process has run it."""
+        results = {row.name: self._read_results(row) for row in self.table.rows}
         cells = []
         for seed in range(self.scale.seeds):
             for row in self.table.rows:
                 directory = self._row_directory(row) / f"seed-{seed}"
-                if not (directory / RESULT_FILE).exists():
+                outcomes = results[row.name].get(seed)
+                if outcomes is None:
                     cells.append(Cell(row, seed, directory, failure=self.failures.get(directory, "")))
                     continue
-                outcomes = read_outcomes(directory / RESULT_FILE)
                 self._check_outcomes(row, outcomes)
                 if seed > 0 and not self.scale.pretrain_each_seed:  # count the only pre-training once
                     outcomes = {name: x for name, x in outcomes.items() if source_of(name) != HELD_OUT}
                 cells.append(Cell(row, seed, directory, outcomes))
         return cells
+
+    def _read_results(self, row: Row) -> dict[int, Outcomes]:
+        """Return the outcomes of a row's finished cells by seed, at each task's best learning rate."""
+        read = {
+            seed: self._read_result(self._row_directory(row) / f"seed-{seed}")
+            for seed in range(self.scale.seeds)
+        }
+        done = {seed: outcomes for seed, outcomes in read.items() if outcomes is not None}
+        results = list(done.values())
+        if results and len(self.scale.learning_rates) > 1:
+            for task in self._finetuned_tasks(row):
+                results = select_rate(results, self._main_outcome(task), self.scale.learning_rates)
+        return dict(zip(done, results, strict=True))
+
+    def _read_result(self, directory: Path) -> Outcomes | None:
+        """Return the outcomes in a cell's result.json; None if the cell has to be run.
+
+        Earlier versions kept only the best rate of each seed. Such a cell is run again; its
+        fine-tuning runs are all there, and so nothing is trained.
+        """
+        if not (directory / RESULT_FILE).exists():
+            return None
+        outcomes = read_outcomes(directory / RESULT_FILE)
+        if len(self.scale.learning_rates) > 1:
+            for name in outcomes:
+                if source_of(name) not in (HELD_OUT, FEATURES) and AT_RATE not in name:
+                    return None
+        return outcomes
+
+    def _finetuned_tasks(self, row: Row) -> list[str]:
+        return [source for source in self.table.sources_of(row) if source not in (HELD_OUT, FEATURES)]
+
+    def _main_outcome(self, task_name: str) -> str:
+        """Return the outcome that selects the learning rate: the main score on the first dev part."""
+        task, _, dev, _ = self._task_examples(task_name)
+        return f"{task_name}/{next(iter(dev))}/{task.main_metric}"
 
     def _print(self, line: str) -> None:
         print(f"{self.name}: {line}", file=sys.stderr, flush=True)
@@ -243,7 +283,7 @@ class Runner:
         row, seed, directory = cell.row, cell.seed, cell.directory
         try:
             with lock_file(directory):
-                if not (directory / RESULT_FILE).exists():
+                if self._read_result(directory) is None:
                     write_json(directory / RESULT_FILE, self._run_cell(row, seed))
                     (directory / ERROR_FILE).unlink(missing_ok=True)
         except LockedError:
@@ -267,15 +307,13 @@ class Runner:
         initial_model = InitialModel.load(run / "model")
         if step < settings.total_steps:
             initial_model = initial_model._replace(weights=_find_checkpoint(run, step))
-        sources = self.table.sources_of(row)
-        for source in sources:
-            if source not in (HELD_OUT, FEATURES):
-                outcomes |= self._finetune(row, seed, source, initial_model, f"{run.name} {step}")
+        for task in self._finetuned_tasks(row):
+            outcomes |= self._finetune(row, seed, task, initial_model, f"{run.name} {step}")
         # Last, because the tagger is not kept: if another process has locked a fine-tuning run, this cell is
         # tried again from its start.
-        if FEATURES in sources:
+        if FEATURES in self.table.sources_of(row):
             outcomes |= self._train_feature_tagger(row, seed, run / "model")
-        self._check_outcomes(row, outcomes)
+        self._check_outcomes(row, {name.partition(AT_RATE)[0]: x for name, x in outcomes.items()})
         return outcomes
 
     def _pretrain(self, settings: PretrainingSettings, run: Path) -> None:
@@ -288,14 +326,13 @@ class Runner:
     def _finetune(
         self, row: Row, seed: int, task_name: str, initial_model: InitialModel, initial_model_name: str
     ) -> Outcomes:
-        """Fine-tune with each learning rate; return the best run's scores on dev.
+        """Fine-tune with each learning rate; return the scores on dev.
 
-        The best run has the highest main score on the first dev part. `initial_model_name`
+        With several learning rates, the names of the scores have the rate. `initial_model_name`
         identifies the initial model among all models in `out`.
         """
         task, training, dev, examples_digest = self._task_examples(task_name)
-        main_outcome = f"{task_name}/{next(iter(dev))}/{task.main_metric}"
-        best: Outcomes = {}
+        outcomes: Outcomes = {}
         for learning_rate in self.scale.learning_rates:
             settings = self._finetuning_settings(row, seed, task_name, task.defaults, learning_rate)
             run = finetuning_directory(self.out, task_name, settings, initial_model_name, examples_digest)
@@ -305,10 +342,9 @@ class Runner:
                     evaluation = finetune(task, initial_model, training, dev, settings, run, resume=resume)
                     write_json(run / RESULT_FILE, name_outcomes(task_name, evaluation.scores))
                     shutil.rmtree(run / "model")
-            outcomes = read_outcomes(run / RESULT_FILE)
-            if not best or outcomes[main_outcome] > best[main_outcome]:
-                best = outcomes
-        return best
+            scores = read_outcomes(run / RESULT_FILE)
+            outcomes |= add_rate(scores, learning_rate) if len(self.scale.learning_rates) > 1 else scores
+        return outcomes
 
     def _train_feature_tagger(self, row: Row, seed: int, model: Path) -> Outcomes:
         """Train Section 5.3's tagger over the model's frozen vectors; return its scores."""
