@@ -18,6 +18,7 @@ SCALES = ("laptop", "paper")
 
 def test_all_tables_are_shipped():
     assert TABLES == [
+        "activation",
         "figure5",
         "masking_rate",
         "negatives",
