@@ -194,9 +194,7 @@ class Scale(Settings):
     held_out: float = 0.005  # fraction of the documents
     pretraining: PretrainingTree = pydantic.Field({})
     finetuning: FinetuningTree = pydantic.Field({})
-    learning_rates: tuple[float, ...] = pydantic.Field(
-        min_length=1
-    )  # of fine-tuning; the best on dev wins
+    learning_rates: tuple[float, ...] = pydantic.Field(min_length=1)  # of fine-tuning; the best on dev wins
     tasks: dict[SourceName, Tree] = pydantic.Field({})  # changes to fine-tuning, by task
     # Folders under --data with the official files of tasks; "glue" for a task that is not listed.
     folders: dict[str, str] = pydantic.Field({})

@@ -293,6 +293,16 @@ def test_google_config_has_one_name_for_both_gelus(tmp_path):
     assert load_model(tmp_path / "model")[1].config.hidden_act == "gelu_new"
 
 
+@pytest.mark.parametrize("hidden_act", ["relu", "tanh", "linear"])
+def test_google_config_has_the_other_activations(tmp_path, hidden_act):
+    model, metadata = make_model(EncoderModel)
+    metadata = replace(metadata, config=SMALL.model_copy(update={"hidden_act": hidden_act}))
+    save_model(tmp_path / "model", model, metadata)
+    (tmp_path / "model/config.json").unlink()
+    assert read_json(tmp_path / "model" / BERT_CONFIG_FILE)["hidden_act"] == hidden_act
+    assert load_model(tmp_path / "model")[1].config.hidden_act == hidden_act
+
+
 @pytest.mark.parametrize(
     "options", [{"strip_accents": False}, {"tokenize_chinese_chars": False}, {"never_split": ("a",)}]
 )
