@@ -75,8 +75,9 @@ def test_paper_scale_has_the_papers_settings(name):
             for key in PretrainingSettings.model_fields
             if key not in allowed and getattr(settings, key) != getattr(PretrainingSettings(), key)
         }
-        assert changed <= {"table6": {"model"}}.get(name, {"model", "examples"}), row.name
-        if name not in ("table6", "table5", "figure5"):
+        may_change = {"table6": {"model"}, "table5": {"model", "examples", "next_sentence_loss"}}
+        assert changed <= may_change.get(name, {"model", "examples"}), row.name
+        if name not in ("table6", "table5", "figure5", "activation"):
             assert settings.model == BertConfig()
 
 
@@ -86,6 +87,7 @@ def test_tables_have_the_papers_numbers():
     numbers = {name: [tuple(row.paper.values()) for row in table.rows] for name, table in tables.items()}
     assert numbers["table5"] == [
         (84.4, 88.4, 86.7, 92.7, 88.5),
+        (83.9, 84.9, 86.5, 92.6, 87.9),
         (83.9, 84.9, 86.5, 92.6, 87.9),
         (82.1, 84.3, 77.5, 92.1, 77.8),
         (82.1, 84.1, 75.7, 91.6, 84.9),
