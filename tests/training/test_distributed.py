@@ -20,7 +20,7 @@ TOLERANCE = 1e-5  # of weights, for rounding
 
 def start_torchrun(folder: Path, corpus: Path, run: str, *more: str) -> subprocess.Popen[str]:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = ["-m", "bertie.commands.main", "pretrain", "recipe.toml", "--corpus", str(corpus), "--out", run]
+    command = ["-m", "bertie", "pretrain", "recipe.toml", "--corpus", str(corpus), "--out", run]
     return subprocess.Popen([*launcher, *command, *more], cwd=folder, stderr=subprocess.PIPE, text=True)
 
 

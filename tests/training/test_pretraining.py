@@ -1,5 +1,6 @@
 """Small runs of pre-training: their results, resuming, and errors."""
 
+import re
 import shutil
 import signal
 import threading
@@ -24,7 +25,7 @@ from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import Vocabulary
 from bertie.training.checkpoints import RunDirectory, TrainState
 from bertie.training.distributed import Ranks
-from bertie.training.held_out import unigram_counts
+from bertie.training.held_out import HeldOut, unigram_counts
 from bertie.training.optimizers import OptimizerSettings
 from bertie.training.planning import plan_pretraining
 from bertie.training.pretraining import pretrain
@@ -408,8 +409,29 @@ def test_folder_without_a_corpus_is_refused(tmp_path, tiny_settings):
 
 def test_non_finite_gradient_stops_the_run(corpus_path, tmp_path, tiny_settings):
     settings = tiny_settings(optimizer={"learning_rate": 1e30}, warmup_steps=0)
-    with pytest.raises(BertieError, match="not finite"):
-        pretrain(settings, corpus_path, tmp_path / "run")
+    with pytest.raises(BertieError, match="not finite") as raised:
+        pretrain(settings.model_copy(update={"log_every": 1}), corpus_path, tmp_path / "run")
+    (step,) = re.findall(r"at step (\d+) is", str(raised.value))
+    assert int(step) == read_rows(tmp_path / "run")[-1]["step"] + 1  # the step of the row that is missing
+
+
+def test_baseline_of_a_left_to_right_model_includes_the_last_separator(corpus_path, tiny_settings):
+    setup = PretrainingSetup.load(
+        tiny_settings(model={"is_decoder": True}, examples={"pairs": "none"}), corpus_path
+    )
+    held_out = HeldOut(setup)
+    vocabulary = setup.tokenizer.vocabulary
+    (batch,) = held_out._batches[0]
+    targets = setup.build_model(None, Ranks()).count_targets(batch)["language_model"]
+    counts = unigram_counts(setup.corpus.train, len(vocabulary))
+    text = batch.input_ids[
+        ~torch.isin(batch.input_ids, torch.tensor([vocabulary.cls_id, vocabulary.sep_id]))
+    ].long()
+    assert targets == len(text) + len(batch)
+    frequency = len(batch) / targets  # of [SEP]
+    probabilities = (1 - frequency) * torch.from_numpy((counts + 1) / (counts + 1).sum())[text]
+    expected = -(probabilities.log().sum() + len(batch) * np.log(frequency)) / targets
+    assert held_out._baselines[0]["unigram_loss"] == pytest.approx(float(expected), rel=1e-2)
 
 
 def test_unigram_counts_include_every_token(corpus_path):

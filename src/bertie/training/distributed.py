@@ -1,6 +1,6 @@
 """Data parallelism: each rank computes some micro-batches of every batch.
 
-    torchrun --nproc-per-node 8 -m bertie.commands.main pretrain base --corpus CORPUS --out RUN
+    torchrun --nproc-per-node 8 -m bertie pretrain base --corpus CORPUS --out RUN
 
 Every rank makes and packs the whole global batch, at hundreds of thousands of examples a second. So
 each rank knows the number of targets to divide the losses by before the backward pass; it then

@@ -46,9 +46,10 @@ class HeldOut:
             )
             self._batches.append(pack_examples(examples, settings.micro_batch_tokens))
             is_decoder = settings.model.is_decoder
-            labels = _text_tokens(examples, vocabulary) if is_decoder else examples.masked_labels
+            labels = _next_tokens(examples, vocabulary) if is_decoder else examples.masked_labels
+            known = _with_separators(counts, labels, vocabulary.sep_id) if is_decoder else counts
             next_sentence_labels = examples.next_sentence_labels if settings.learns_next_sentences else None
-            self._baselines.append(unigram_baseline(counts, labels) | majority_baseline(next_sentence_labels))
+            self._baselines.append(unigram_baseline(known, labels) | majority_baseline(next_sentence_labels))
 
     def evaluate(self, model: PretrainedModel, step: int, progress: Progress) -> dict[str, float]:
         """Evaluate `model` after `step` steps, on the examples of that step's phase.
@@ -63,10 +64,19 @@ class HeldOut:
         return metrics
 
 
-def _text_tokens(examples: Examples, vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
-    """Return all tokens but [CLS] and [SEP]: int64 (n,)."""
-    special = (vocabulary.cls_id, vocabulary.sep_id)
-    return examples.input_ids[~np.isin(examples.input_ids, special)].astype(np.int64)
+def _next_tokens(examples: Examples, vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
+    """Return the targets of a left-to-right model, all tokens but [CLS]: int64 (n,)."""
+    return examples.input_ids[examples.input_ids != vocabulary.cls_id].astype(np.int64)
+
+
+def _with_separators(
+    counts: npt.NDArray[np.int64], labels: npt.NDArray[np.int64], sep_id: int
+) -> npt.NDArray[np.int64]:
+    """Give [SEP], which shards do not contain, the frequency that it has among the labels."""
+    separators = int((labels == sep_id).sum())
+    counts = counts.copy()
+    counts[sep_id] = counts.sum() * separators // max(len(labels) - separators, 1)
+    return counts
 
 
 def unigram_counts(shards: Sequence[Shard], vocab_size: int) -> npt.NDArray[np.int64]:

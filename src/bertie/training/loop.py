@@ -126,7 +126,7 @@ def train(
             ranks.sum_gradients(model)
             gradient_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_gradient_norm).item()
             if not math.isfinite(gradient_norm):
-                raise BertieError(_not_finite_message(state.step, run))
+                raise BertieError(_not_finite_message(state.step + 1, run))
             optimizer.step()
             optimizer.zero_grad()
 

@@ -92,7 +92,7 @@ def plan_pretraining(
     Raises the errors that `pretrain` would raise before training, but does not verify the corpus's
     files.
     """
-    setup = PretrainingSetup.load(settings, corpus_path)
+    setup = PretrainingSetup.load(settings, corpus_path, init=init)
     check_run(RunDirectory(output), setup.settings, resume, MAY_CHANGE)
     model = setup.build_model(init, Ranks())
     HeldOut(setup)  # for its errors

@@ -53,7 +53,7 @@ def pretrain(
         ModelError: the model in `init` does not fit the settings or the corpus.
         Stopped: a signal stopped the run; it is saved and can be resumed.
     """
-    setup = PretrainingSetup.load(settings, corpus_path, verify=True)
+    setup = PretrainingSetup.load(settings, corpus_path, init=init, verify=True)
     settings = setup.settings
     with join_ranks(torch.device(settings.device).type) as ranks:
         run = RunDirectory(output, ranks.is_main, settings.tensorboard, arguments)

@@ -13,7 +13,7 @@ from bertie.corpus.examples import Examples
 from bertie.corpus.sampling import ExampleStream
 from bertie.corpus.shards import Corpus
 from bertie.model.batch import PackedBatch, pack
-from bertie.model.formats.directory import check_matches_run, trim_tokenizer
+from bertie.model.formats.directory import check_network, check_tokenizer, trim_tokenizer
 from bertie.model.formats.weights import load_initial_weights
 from bertie.model.heads import LanguageModel, MaskedLMModel, PreTrainingModel
 from bertie.text.tokenizer import Tokenizer
@@ -35,22 +35,35 @@ class PretrainingSetup:
 
     @classmethod
     def load(
-        cls, settings: PretrainingSettings, corpus_path: Path, *, verify: bool = False
+        cls,
+        settings: PretrainingSettings,
+        corpus_path: Path,
+        *,
+        init: Path | None = None,
+        verify: bool = False,
     ) -> "PretrainingSetup":
-        """Open a corpus for a run; `verify` checks the hashes of its files first.
+        """Open a corpus for a run that starts from the model in `init`, if it is given.
+
+        `verify` checks the hashes of the corpus's files first.
 
         Raises:
             DataError: the corpus is missing or damaged.
             SettingsError: the settings do not fit the corpus or the machine.
-            ModelError: `model.vocab_size` is too small for the tokenizer's tokens.
+            ModelError: `model.vocab_size` is too small for the tokenizer's tokens, or the model in
+                `init` has another network or another tokenizer.
         """
         corpus = Corpus.open(corpus_path)
         if verify:
             corpus.verify()
         tokenizer = Tokenizer.load(corpus.tokenizer_directory)
+        if init is not None:
+            check_tokenizer(init, tokenizer)
         if "vocab_size" in settings.model.model_fields_set:
             tokenizer = trim_tokenizer(tokenizer, settings.model, "model.vocab_size")
-        return cls(corpus, tokenizer, _complete_settings(settings, corpus, tokenizer))
+        settings = _complete_settings(settings, corpus, tokenizer)
+        if init is not None:
+            check_network(init, settings.model)
+        return cls(corpus, tokenizer, settings)
 
     def build_model(self, init: Path | None, ranks: Ranks) -> PretrainedModel:
         """Build the model for the settings' objectives, on this rank's device.
@@ -59,13 +72,12 @@ class PretrainingSetup:
         the seed). Heads that `init` lacks are random, and named on stderr.
 
         Raises:
-            ModelError: the model in `init` has another network or another tokenizer.
+            ModelError: the weights in `init` are missing or damaged.
         """
         settings = self.settings
         torch.manual_seed(int(stream_key(settings.seed)))
         model = _model_class(settings)(settings.model)
         if init is not None:
-            check_matches_run(init, settings.model, self.tokenizer)
             new_parts = load_initial_weights(init, model)
             if new_parts and ranks.is_main:
                 print(f"{init}: new with random weights: {', '.join(new_parts)}", file=sys.stderr)

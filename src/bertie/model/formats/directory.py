@@ -181,27 +181,31 @@ def read_metadata(
     return metadata
 
 
-def check_matches_run(path: Path, config: BertConfig, tokenizer: Tokenizer) -> None:
-    """Check that an initial model has the tokenizer and the network of a run.
-
-    Args:
-        path: the directory of the initial model.
-        config: the model settings of the run. Dropout and initialization may differ from the
-            model's.
-        tokenizer: the tokenizer of the corpus.
+def check_tokenizer(path: Path, tokenizer: Tokenizer) -> None:
+    """Check that the initial model in `path` has the tokenizer of the corpus.
 
     Raises:
-        ModelError: the tokenizer or the network differs; the message says how to adapt the run.
+        ModelError: it has another one.
     """
-    metadata = read_metadata(path)
-    untrimmed = Tokenizer.load(find_transformer_folder(path))
-    if tokenizer.fingerprint not in (metadata.tokenizer.fingerprint, untrimmed.fingerprint):
+    folder = find_transformer_folder(path)
+    known = (read_metadata(path).tokenizer.fingerprint, Tokenizer.load(folder).fingerprint)
+    if tokenizer.fingerprint not in known:
         raise ModelError(
             f"{path}: the corpus was prepared with a different tokenizer; prepare it again with the model's: "
-            f"bertie prepare … --tokenizer {find_transformer_folder(path)}"
+            f"bertie prepare … --tokenizer {folder}"
         )
+
+
+def check_network(path: Path, config: BertConfig) -> None:
+    """Check that the initial model in `path` has the network of a run's settings.
+
+    Dropout and initialization may differ.
+
+    Raises:
+        ModelError: a setting contradicts the model.
+    """
     settings = config.model_dump()
-    values = metadata.config.model_dump(exclude=TRAINING_ONLY_KEYS)
+    values = read_metadata(path).config.model_dump(exclude=TRAINING_ONLY_KEYS)
     mismatches = {key: value for key, value in values.items() if value != settings[key]}
     if mismatches:
         differences = ", ".join(
