@@ -66,7 +66,8 @@ class HeldOut:
 
 def _next_tokens(examples: Examples, vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
     """Return the targets of a left-to-right model, all tokens but [CLS]: int64 (n,)."""
-    return examples.input_ids[examples.input_ids != vocabulary.cls_id].astype(np.int64)
+    input_ids = examples.input_ids.astype(np.int64)
+    return input_ids[input_ids != vocabulary.cls_id]
 
 
 def _with_separators(
