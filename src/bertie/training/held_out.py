@@ -30,8 +30,8 @@ class HeldOut:
         settings = self._settings = setup.settings
         if not corpus.held_out:
             raise DataError(
-                f"{corpus.path}: no held-out documents to evaluate the model on; prepare the corpus with a "
-                f"larger held-out fraction, or from more documents"
+                f"{corpus.path}: no held-out documents to evaluate the model on; prepare the corpus again "
+                f"with a larger fraction of them (--held-out 0.1), or from more documents"
             )
         counts = unigram_counts(corpus.train, len(vocabulary))
         self._batches: list[list[PackedBatch]] = []
@@ -66,8 +66,9 @@ class HeldOut:
 
 def _next_tokens(examples: Examples, vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
     """Return the targets of a left-to-right model, all tokens but [CLS]: int64 (n,)."""
-    input_ids = examples.input_ids.astype(np.int64)
-    return input_ids[input_ids != vocabulary.cls_id]
+    is_target = examples.input_ids != vocabulary.cls_id
+    targets: npt.NDArray[np.int64] = examples.input_ids[is_target].astype(np.int64)
+    return targets
 
 
 def _with_separators(
