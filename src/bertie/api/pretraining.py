@@ -103,10 +103,11 @@ def plan_pretraining(
 class _Start(NamedTuple):
     """What a run starts from.
 
-    settings   the resolved settings
-    corpus     the corpus directory
-    init       the directory with the initial weights; None for random ones, and on resume
-    arguments  the arguments to record
+    Attributes:
+        settings: the resolved settings
+        corpus: the corpus directory
+        init: the directory with the initial weights; None for random ones, and on resume
+        arguments: the arguments to record
     """
 
     settings: PretrainingSettings

@@ -23,17 +23,18 @@ Labels = Int64s | npt.NDArray[np.float32]
 class PackedBatch:
     """N sequences end to end, and the labels that a head needs.
 
-    input_ids             int32 (T,)
-    token_type_ids        int32 (T,)     0 in segment A, 1 in segment B
-    position_ids          int32 (T,)     0 at the start of every sequence
-    cu_seqlens            int32 (N+1,)   start of each sequence; the last entry is T
-    max_seqlen            length of the longest sequence
-    buckets               how attention pads the sequences
-    masked_positions      int64 (M,)     pre-training: indices of the tokens to predict
-    masked_labels         int64 (M,)     pre-training: the original ids of these tokens
-    next_sentence_labels  int64 (N,)     pre-training: 0 if B follows A, 1 if B is another text
-    labels                a task's labels, in the shape that its head documents
-    num_targets           number of entries of `labels` other than IGNORE_INDEX
+    Attributes:
+        input_ids: int32 (T,)
+        token_type_ids: int32 (T,), 0 in segment A, 1 in segment B
+        position_ids: int32 (T,), 0 at the start of every sequence
+        cu_seqlens: int32 (N+1,), start of each sequence; the last entry is T
+        max_seqlen: length of the longest sequence
+        buckets: how attention pads the sequences
+        masked_positions: int64 (M,), pre-training: indices of the tokens to predict
+        masked_labels: int64 (M,), pre-training: the original ids of these tokens
+        next_sentence_labels: int64 (N,), pre-training: 0 if B follows A, 1 if B is another text
+        labels: a task's labels, in the shape that its head documents
+        num_targets: number of entries of `labels` other than IGNORE_INDEX
     """
 
     input_ids: Tensor

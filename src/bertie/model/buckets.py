@@ -27,10 +27,11 @@ class Buckets:
 
     A slot is one row of a bucket: it holds a token or padding.
 
-    shapes       (n, S) of each bucket: n sequences, padded to S tokens
-    slot_tokens  int64 (P,)  token in each slot; padding repeats the first token of its sequence
-    token_slots  int64 (T,)  slot of each token
-    mask         bool (P,)   whether a slot holds a token; None if all do
+    Attributes:
+        shapes: (n, S) of each bucket: n sequences, padded to S tokens
+        slot_tokens: int64 (P,), token in each slot; padding repeats the first token of its sequence
+        token_slots: int64 (T,), slot of each token
+        mask: bool (P,), whether a slot holds a token; None if all do
     """
 
     shapes: tuple[tuple[int, int], ...]

@@ -13,9 +13,10 @@ Int64s = npt.NDArray[np.int64]
 class Sequences(NamedTuple):
     """N sequences laid end to end, with T tokens in all.
 
-    input_ids       int32 (T,)
-    token_type_ids  int32 (T,)    0 in segment A, 1 in segment B
-    bounds          int64 (N+1,)  start of each sequence; the last entry is T
+    Attributes:
+        input_ids: int32 (T,)
+        token_type_ids: int32 (T,), 0 in segment A, 1 in segment B
+        bounds: int64 (N+1,), start of each sequence; the last entry is T
     """
 
     input_ids: Int32s

@@ -23,10 +23,11 @@ USES: dict[RecipeKind, str] = {
 class Recipe(NamedTuple):
     """A shipped settings file.
 
-    name         its name on the command line
-    kind         what it has the settings of: "recipe" (a pre-training run), "grid" (a search),
-                 "table" or "scale"
-    description  one line: a table's title, and the first line of any other file
+    Attributes:
+        name: its name on the command line
+        kind: what it has the settings of: "recipe" (a pre-training run), "grid" (a search), "table"
+            or "scale"
+        description: one line: a table's title, and the first line of any other file
     """
 
     name: str

@@ -17,8 +17,9 @@ Float32s = npt.NDArray[np.float32]
 class Engine(Protocol):
     """A model in memory; each method runs it on one batch of N sequences and T tokens.
 
-    architecture      the class of `transformers` with the same weights; it determines the head
-    max_batch_tokens  the largest number of tokens in a batch that does not slow the engine down
+    Attributes:
+        architecture: the class of `transformers` with the same weights; it determines the head
+        max_batch_tokens: the largest number of tokens in a batch that does not slow the engine down
     """
 
     architecture: str

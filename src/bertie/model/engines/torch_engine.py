@@ -19,7 +19,8 @@ from bertie.model.sequences import Int64s, Sequences
 class TorchEngine:
     """An `Engine` on the device of a model.
 
-    model  the network, switched to evaluation mode
+    Attributes:
+        model: the network, switched to evaluation mode
     """
 
     def __init__(self, model: Model | EncoderModel, hardware: Hardware) -> None:

@@ -63,18 +63,19 @@ class HeadConfig(Settings):
 class ModelMetadata:
     """Everything in a model directory except the weights.
 
-    config          the network's shape
-    architecture    the class of `transformers` with the same weights; it determines the head
-    labels          a classifier's labels, in the order of its logits; empty without a classifier
-    tokenizer       the tokenizer, with its vocabulary and casing
-    problem_type    the kind of a text's label: one class, several labels or a number
-    null_threshold  how much the null score must exceed the score of the best span for a question to
-                    count as unanswerable (τ in Section 4.3, tuned on dev); None if every
-                    question has an answer
-    max_seq_length  the maximum length in fine-tuning, in tokens; None if unknown
-    embedding       how sentence-transformers embeds texts with the model; None for directories in
-                    other layouts
-    bilstm          whether there is a BiLSTM between the encoder and the head
+    Attributes:
+        config: the network's shape
+        architecture: the class of `transformers` with the same weights; it determines the head
+        labels: a classifier's labels, in the order of its logits; empty without a classifier
+        tokenizer: the tokenizer, with its vocabulary and casing
+        problem_type: the kind of a text's label: one class, several labels or a number
+        null_threshold: how much the null score must exceed the score of the best span for a
+            question to count as unanswerable (τ in Section 4.3, tuned on dev); None if every
+            question has an answer
+        max_seq_length: the maximum length in fine-tuning, in tokens; None if unknown
+        embedding: how sentence-transformers embeds texts with the model; None for directories in
+            other layouts
+        bilstm: whether there is a BiLSTM between the encoder and the head
     sentence_transformers_config
                     prompts, similarity function and other settings of sentence-transformers, which
                     bertie preserves but does not use

@@ -45,9 +45,10 @@ EMBEDDINGS_SUFFIX = "_embeddings.weight"  # of the names of the three embedding 
 class Check(NamedTuple):
     """The result of checking one property that a model should have.
 
-    name    the property
-    passed  whether the model has it
-    found   details: sizes, or the first few faults
+    Attributes:
+        name: the property
+        passed: whether the model has it
+        found: details: sizes, or the first few faults
     """
 
     name: str
@@ -58,8 +59,9 @@ class Check(NamedTuple):
 class Inspection(NamedTuple):
     """The result of `inspect_model`.
 
-    facts   values by name; facts that config.json also records have the same keys as there
-    checks  the checks, in the order of the output
+    Attributes:
+        facts: values by name; facts that config.json also records have the same keys as there
+        checks: the checks, in the order of the output
     """
 
     facts: dict[str, Any]
@@ -69,13 +71,14 @@ class Inspection(NamedTuple):
 class _Contents(NamedTuple):
     """The contents of a model directory.
 
-    layout    the name of its layout
-    folder    the folder of its config
-    files     the files with the weights
-    metadata  the metadata, with the whole stored vocabulary
-    expected  weights by Hugging Face name, as the metadata describe them; they may be on the meta
-              device, without values
-    stored    the stored weights, by the same names; None for an ONNX graph, which has other names
+    Attributes:
+        layout: the name of its layout
+        folder: the folder of its config
+        files: the files with the weights
+        metadata: the metadata, with the whole stored vocabulary
+        expected: weights by Hugging Face name, as the metadata describe them; they may be on the
+            meta device, without values
+        stored: the stored weights, by the same names; None for an ONNX graph, which has other names
     """
 
     layout: str

@@ -60,9 +60,10 @@ MAX_BYTES = 2**31 - 1  # of a protocol buffer
 class Quantization(NamedTuple):
     """The matrices to store in int8.
 
-    layers      whether to quantize the matrices of the encoder's layers
-    embeddings  whether to quantize the word embeddings and, tied to them, the decoder of a
-                masked-LM head
+    Attributes:
+        layers: whether to quantize the matrices of the encoder's layers
+        embeddings: whether to quantize the word embeddings and, tied to them, the decoder of a
+            masked-LM head
     """
 
     layers: bool = False
@@ -113,8 +114,9 @@ def save_onnx(
 class _GraphBuilder:
     """Builder of an ONNX graph; its methods take and return the names of values.
 
-    nodes    the nodes so far
-    weights  the constants so far, by name; weights have the names of their parameters in torch
+    Attributes:
+        nodes: the nodes so far
+        weights: the constants so far, by name; weights have the names of their parameters in torch
     """
 
     def __init__(self, model: Model | EncoderModel, config: BertConfig, quantization: Quantization) -> None:

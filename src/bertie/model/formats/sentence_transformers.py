@@ -28,10 +28,11 @@ LEGACY_POOLING_KEYS: dict[Pooling, str] = {
 class EmbeddingConfig(NamedTuple):
     """How a model embeds texts.
 
-    pooling         how the vectors of a text's tokens are combined into one
-    normalize       whether vectors are scaled to length 1
-    max_seq_length  maximum number of tokens of a text, with [CLS] and [SEP]; longer texts are
-                    truncated. None for the model's number of positions
+    Attributes:
+        pooling: how the vectors of a text's tokens are combined into one
+        normalize: whether vectors are scaled to length 1
+        max_seq_length: maximum number of tokens of a text, with [CLS] and [SEP]; longer texts are
+            truncated. None for the model's number of positions
     """
 
     pooling: Pooling = "mean"

@@ -38,13 +38,14 @@ VARINT, BYTES, FIXED32 = 0, 2, 5  # wire types of protocol buffers
 class Entry:
     """An entry of the index, which describes one tensor.
 
-    dtype      TensorFlow's code of the tensor's type
-    shape      the dimensions of the tensor
-    shard      the index of the data file that holds the tensor
-    offset     the position of the tensor's first byte in that file
-    size       the number of bytes
-    crc32c     the masked checksum of the bytes
-    is_sliced  whether the tensor is a partitioned variable, with slices stored under other keys
+    Attributes:
+        dtype: TensorFlow's code of the tensor's type
+        shape: the dimensions of the tensor
+        shard: the index of the data file that holds the tensor
+        offset: the position of the tensor's first byte in that file
+        size: the number of bytes
+        crc32c: the masked checksum of the bytes
+        is_sliced: whether the tensor is a partitioned variable, with slices stored under other keys
     """
 
     dtype: int
@@ -59,8 +60,9 @@ class Entry:
 class Bundle:
     """The tensors of a checkpoint; `read` loads one of them.
 
-    prefix   the prefix of the checkpoint's files
-    entries  the index: one entry for each tensor, by name, in sorted order
+    Attributes:
+        prefix: the prefix of the checkpoint's files
+        entries: the index: one entry for each tensor, by name, in sorted order
     """
 
     def __init__(
