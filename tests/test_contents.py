@@ -86,6 +86,7 @@ model.formats.inspection
 tasks.metrics
 tasks.error_analysis
 tasks.task
+tasks.dev_split
 tasks.classification
 tasks.glue
 tasks.windows

@@ -1,5 +1,6 @@
 """The reports of fine-tuning runs and of searches."""
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import bertie
 from bertie.reports.finetuning import MAX_LABELS_DRAWN, write_report, write_search_report
+from bertie.reports.page import run_facts
 from bertie.tasks.error_analysis import ErrorAnalysis, LabelScores, Mistake, ThresholdCurve
 from bertie.training.search import Search, Trial
 
@@ -23,9 +26,12 @@ def evaluated(*parts: str) -> list[dict[str, Any]]:
     return [*ROWS, {"kind": "evaluation", "step": 90, "phase": 0, **scores}]
 
 
-def written(path: Path, analysis: dict[str, ErrorAnalysis], scores: dict[str, dict[str, float]]) -> str:
+def written(
+    path: Path, analysis: dict[str, ErrorAnalysis], scores: dict[str, dict[str, float]], **options: Any
+) -> str:
     rows = evaluated(*scores) if scores else ROWS
-    write_report(path, "a title", rows, scores, analysis, "seed = 0\n", main_metric="f1")
+    options = {"baselines": {}, "facts": {}, **options}
+    write_report(path, "a title", rows, scores, analysis, "seed = 0\n", main_metric="f1", **options)
     return path.read_text(encoding="utf-8")
 
 
@@ -44,6 +50,40 @@ def test_report_contains_all_sections(tmp_path: Path) -> None:
         assert f">{text}</text>" in html, text
     assert re.search(r"a text</p>\n<dl><dt>gold</dt><dd dir=\"auto\">x</dd><dt>predicted</dt>", html)
     assert "<pre><code>seed = 0\n</code></pre>" in html
+
+
+def test_head_names_model_data_and_run(tmp_path: Path) -> None:
+    facts = {"base model": "bert-base, 12 layers", "train": f"{HOSTILE}.csv, 120 rows"}
+    html = written(tmp_path / "report.html", {}, {}, facts=facts)
+    assert '<dt>base model</dt><dd dir="auto">bert-base, 12 layers</dd>' in html
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;.csv, 120 rows" in html
+
+
+def test_facts_of_a_run_have_its_date_and_duration(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").touch()
+    os.utime(tmp_path / "metrics.jsonl", (1e9, 1e9))
+    facts = run_facts(tmp_path, ROWS)
+    assert (facts["run"], facts["date"]) == (str(tmp_path), "2001-09-09 01:46 UTC")
+    assert facts["training time"].startswith("0:22")
+    assert facts["bertie"] == bertie.__version__
+
+
+def test_majority_baseline_is_beside_each_score(tmp_path: Path) -> None:
+    scores = {"matched": {"f1": 81.25}, "other": {"f1": 79.5}}
+    baselines = {"matched": {"f1": 33.25}}
+    html = written(tmp_path / "report.html", {}, scores, baselines=baselines, warnings=["it learnt nothing"])
+    assert ">majority baseline: 33.25<" in html
+    assert ">majority baseline, matched</th>" in html
+    assert ">majority</text>" in html  # the dashed line
+    assert ">Warning: it learnt nothing<" in html
+    assert "majority" not in written(tmp_path / "report.html", {}, scores)
+
+
+def test_mistakes_show_their_probability(tmp_path: Path) -> None:
+    mistakes = [Mistake("a text", "x", "y", 0.873)]
+    html = written(tmp_path / "a.html", {"dev": ErrorAnalysis(mistakes=mistakes)}, {"dev": {"f1": 1.0}})
+    assert "<dt>probability</dt><dd>87%</dd>" in html
+    assert "the most confident ones first" in html
 
 
 def test_each_dev_set_has_a_column_and_a_section(tmp_path: Path) -> None:
@@ -100,10 +140,12 @@ def test_search_report_shows_trials_and_the_chosen_one(tmp_path: Path, restarts:
         Trial(size, rate, 3, (tmp_path,) * restarts, tuple(score + 0.5 * i for i in range(restarts)))
         for size, rate, score in ((16, 5e-5, 80.0), (16, 3e-5, 84.0), (32, 2e-5, 82.0))
     ]
-    write_search_report(tmp_path / "report.html", "a title", "f1", Search(trials, trials[1]))
+    search = Search(trials, trials[1])
+    write_search_report(tmp_path / "report.html", "a title", "f1", search, baseline=71.25, facts={"run": "x"})
     html = (tmp_path / "report.html").read_text(encoding="utf-8")
     for name in ("16 · 5e-05 · 3", "16 · 3e-05 · 3", "32 · 2e-05 · 3", "restart", "mean"):
         assert f">{name}</text>" in html, name
+    assert "majority baseline: 71.25" in html
     rows = re.findall(r"<tr>(<td.*?)</tr>", html)
     assert [row.endswith(">chosen</td>") for row in rows] == [False, True, False]
     mean = f"{trials[1].mean:.2f}" + (f" ± {trials[1].std:.2f}" if restarts > 1 else "")

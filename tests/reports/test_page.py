@@ -69,7 +69,7 @@ def full_page(text: str) -> Page:
     page.masked_tokens(
         [MaskedSentence(f"{text} [MASK] {text}", text, [(text, 0.75)]), MaskedSentence(text, None, [])]
     )
-    page.mistakes([(text, text, text)])
+    page.mistakes([(text, text, text, None)])
     return page
 
 
@@ -179,7 +179,7 @@ def test_mask_without_truth_stays_a_mask() -> None:
 
 def test_mistakes_follow_the_direction_of_their_text() -> None:
     page = Page("title")
-    page.mistakes([("שלום", "a", "b"), ("text", "c", "d")])
+    page.mistakes([("שלום", "a", "b", None), ("text", "c", "d", 0.5)])
     document = Document(page.html())
     assert document.text_of("p") == ["שלום", "text"]
     assert document.text_of("dd") == ["a", "b", "c", "d"]

@@ -113,8 +113,30 @@ def test_majority_baseline_predicts_the_training_majority():
     always_good = np.array([1, 1, 1, 1])
     assert SINGLE.majority_baseline(training, dev) == SINGLE.score(dev, always_good)
     assert SINGLE.majority_baseline(training, dev)["accuracy"] == 25
-    assert MULTILABEL.majority_baseline(examples([("a",)]), examples([("a",)])) is None
-    assert REGRESSION.majority_baseline(examples([1.5]), examples([1.5])) is None
+    training, dev = examples([("a",), ("a", "c, d"), ("a", "c, d")]), examples([("a",), ("c, d", "a")])
+    assert MULTILABEL.majority_baseline(training, dev)["accuracy"] == 50
+    assert REGRESSION.majority_baseline(examples([1.0, 2.0]), examples([1.5, 3.0]))["pearson"] == 0
+
+
+def test_constant_answers_are_found():
+    dev = examples(["bad", "good", "good"])
+    assert SINGLE.constant_answer(dev, np.array([1, 1, 1])) == "good"
+    assert SINGLE.constant_answer(dev, np.array([1, 0, 1])) is None
+    dev = examples([("a",), ("c, d",)])
+    both = np.array([[True, False, True]] * 2)
+    assert MULTILABEL.constant_answer(dev, both) == "a, c, d"
+    assert MULTILABEL.constant_answer(dev, np.array([[True, False, True], [True, False, False]])) is None
+    dev = examples([1.0, 2.0, 3.0])
+    assert REGRESSION.constant_answer(dev, np.array([2.0, 2.001, 2.0])) == "2"
+    assert REGRESSION.constant_answer(dev, np.array([1.9, 2.1, 2.0])) is None
+
+
+def test_confidence_is_the_probability_of_the_prediction():
+    logits = np.log(np.array([[0.2, 0.5, 0.3], [0.9, 0.05, 0.05]], dtype=np.float32))
+    assert SINGLE.confidence(None, None, logits) == pytest.approx([0.5, 0.9])
+    odds = np.log(np.array([[0.8 / 0.2, 0.1 / 0.9]], dtype=np.float32))
+    assert MULTILABEL.confidence(None, None, odds) == pytest.approx([0.8 * 0.9])
+    assert REGRESSION.confidence(None, None, logits) is None
 
 
 def test_gold_rejects_unknown_labels():

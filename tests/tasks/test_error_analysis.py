@@ -1,6 +1,7 @@
 """Error analysis agrees with scikit-learn and the official scorers."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -51,7 +52,7 @@ def test_scores_of_classes_match_sklearn(data, classes):
     assert len(analysis.mistakes) == min(error_analysis.MAX_MISTAKES, (gold != predicted).sum())
     for mistake in analysis.mistakes:
         i = int(mistake.text.removeprefix("text "))
-        assert mistake[1:] == (task.labels[gold[i]], task.labels[predicted[i]])
+        assert mistake == (mistake.text, task.labels[gold[i]], task.labels[predicted[i]], None)
         assert gold[i] != predicted[i]
 
 
@@ -196,9 +197,9 @@ def test_wrong_answers_are_sorted_by_confidence():
     predictions = SpanPredictions(answers, np.array([-1.0, -2.0, -4.0, -1.0, 3.0]))
     # The answer to question 0 shares a word with the gold one, so it is not listed.
     assert V2.analyze_errors(questions_with(golds), predictions).mistakes == [
-        Mistake("question 2", "dog", "cat"),
-        Mistake("question 4", "cat", "nothing"),
-        Mistake("question 1", "nothing", "cat"),
+        Mistake("question 2", "dog", "cat", pytest.approx(1 / (1 + math.exp(-4)))),
+        Mistake("question 4", "cat", "nothing", pytest.approx(1 / (1 + math.exp(-3)))),
+        Mistake("question 1", "nothing", "cat", pytest.approx(1 / (1 + math.exp(-2)))),
     ]
 
 

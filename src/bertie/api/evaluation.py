@@ -84,11 +84,14 @@ class _Scored(NamedTuple):
 
 def _join_scores(scored: Mapping[str, _Scored]) -> EvaluationResult:
     """Score and analyze the predictions of each part."""
-    result = EvaluationResult({}, {}, {})
+    result = EvaluationResult({}, {}, {}, {})
     for name, (task, examples, predictions) in scored.items():
         result.scores[name] = task.score(examples, predictions)
         result.analyses[name] = task.analyze_errors(examples, predictions)
         result.predictions[name] = predictions
+        # Of the gold labels, since the training examples are not known here.
+        if baseline := task.majority_baseline(examples, examples):
+            result.baselines[name] = baseline
     return result
 
 

@@ -7,10 +7,20 @@ from typing import Any
 
 from bertie.api.arguments import PathLike, free_directory, nest_settings, record_arguments
 from bertie.api.results import FinetuningResult, Metrics
-from bertie.api.task_data import Kind, read_arguments, recall_task_arguments, write_test_predictions
+from bertie.api.task_data import (
+    Kind,
+    OnError,
+    describe_run,
+    describe_sources,
+    read_arguments,
+    recall_task_arguments,
+    write_dev_rows,
+    write_test_predictions,
+)
 from bertie.base.errors import SettingsError
 from bertie.base.settings import SETTINGS_FILE, Tree, read_toml, resolve
 from bertie.reports.finetuning import write_report
+from bertie.tasks.evaluation import find_constant_answers, majority_baselines
 from bertie.training import finetuning
 from bertie.training.finetuning import FinetuningSettings, InitialModel
 from bertie.training.metrics_file import read_metrics
@@ -30,6 +40,7 @@ def finetune(
     label: str = "label",
     separator: str | None = None,
     columns: Mapping[str, Any] | None = None,
+    on_error: OnError = "stop",
     resume: bool = False,
     settings: Mapping[str, Any] | None = None,
     **more_settings: Any,
@@ -40,7 +51,9 @@ def finetune(
         model: the model directory to start from.
         train: your training examples: a path (csv, tsv, jsonl, Parquet), a list of dicts, a dict of columns,
             a pandas or polars DataFrame, or a `datasets.Dataset`.
-        dev: examples for evaluation after each epoch; the best epoch is kept, without `dev` the last one.
+        dev: examples for evaluation after each epoch; the best epoch is kept, without `dev` the last one. A
+            number is the fraction of the training examples to draw instead, such as 0.1: always the same ones
+            (their numbers are in dev_rows.json), with the same distribution of labels.
         task, data: instead of `train`: a task of the paper, such as "mrpc", "squad-v1" or "ner", and the
             folder of its official files.
         out: the run's directory; by default the first free one of `finetuned`, `finetuned-2`, ….
@@ -50,6 +63,8 @@ def finetune(
             numbers mean regression, and everything else means classes.
         separator: texts: the separator, if a text has several labels in one string.
         columns: the other kinds: the column of each role, such as `{"words": "tokens"}`.
+        on_error: tables: "skip" leaves out malformed rows and rows without a text or a label, and reports
+            them; "stop" raises an error at the first one.
         resume: continue the run in `out` from its last complete epoch. The run has recorded its settings
             and its arguments, so only data in memory are needed again.
         settings: settings of fine-tuning, such as `{"epochs": 4, "optimizer.learning_rate": 3e-5}`.
@@ -83,6 +98,7 @@ def finetune(
         "label": label,
         "separator": separator,
         "columns": None if columns is None else dict(columns),
+        "on_error": on_error,
     }
     return _finetune(
         recall_task_arguments(output, arguments, resume),
@@ -112,19 +128,28 @@ def _finetune(arguments: Tree, changes: Tree, output: Path, resume: bool) -> Fin
         output,
         resume=resume,
         arguments=record_arguments(arguments),
+        sources=describe_sources(start, examples),
     )
+    write_dev_rows(examples, output)
     write_test_predictions(examples, output, resolved.device)
+    warnings = find_constant_answers(result.task, examples.dev, result.predictions, result.scores)
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr)
     metrics = read_metrics(output / "metrics.jsonl")
+    baselines = majority_baselines(examples.task, examples.training, examples.dev)
     write_report(
         output / "report.html",
         f"{examples.task.name}, fine-tuned",
         metrics,
         result.scores,
         {
-            part: result.task.analyze_errors(gold, result.predictions[part])
+            part: result.task.analyze_errors(gold, result.predictions[part], result.confidence[part])
             for part, gold in examples.dev.items()
         },
         (output / "settings.toml").read_text(encoding="utf-8"),
         main_metric=examples.task.main_metric,
+        baselines=baselines,
+        warnings=warnings,
+        facts=describe_run(start, examples, output, metrics),
     )
-    return FinetuningResult(output, Metrics(metrics), result.scores, result.predictions)
+    return FinetuningResult(output, Metrics(metrics), result.scores, result.predictions, baselines)

@@ -142,10 +142,12 @@ class FinetuningResult(PretrainingResult):
 
     scores       for each dev set, the scores of the kept model by name, in percent
     predictions  for each dev set, the kept model's predictions in the task's form
+    baselines    for each dev set, the scores of the majority class (`Task.majority_baseline`)
     """
 
     scores: Mapping[str, Scores] = field(default_factory=dict)
     predictions: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    baselines: Mapping[str, Scores] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -155,8 +157,10 @@ class EvaluationResult:
     scores       the scores by name, in percent
     analyses     scores by label, confusions and mistakes
     predictions  the predictions in the task's form
+    baselines    scores of the majority class of the gold labels (`Task.majority_baseline`)
     """
 
     scores: dict[str, Scores]
     analyses: dict[str, ErrorAnalysis] = field(repr=False)
     predictions: dict[str, Any] = field(repr=False)
+    baselines: dict[str, Scores] = field(repr=False)

@@ -1,5 +1,6 @@
 """Fine-tune over a grid of settings (Appendix A.3)."""
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -7,17 +8,23 @@ from typing import Any
 from bertie.api.arguments import PathLike, nest_settings, record_arguments
 from bertie.api.task_data import (
     Kind,
+    OnError,
     TaskData,
+    describe_run,
+    describe_sources,
     read_arguments,
     recall_task_arguments,
+    write_dev_rows,
     write_test_predictions,
 )
 from bertie.base.errors import SettingsError
 from bertie.base.settings import SETTINGS_FILE, Tree, merge, read_toml, resolve
 from bertie.recipes import read_recipe
 from bertie.reports.finetuning import write_search_report
+from bertie.tasks.evaluation import majority_baselines
 from bertie.training import search as training_search
 from bertie.training.finetuning import InitialModel
+from bertie.training.metrics_file import read_metrics
 from bertie.training.search import GRID, Search, SearchSettings
 from bertie.training.signals import Stopped
 
@@ -36,6 +43,7 @@ def search(
     label: str = "label",
     separator: str | None = None,
     columns: Mapping[str, Any] | None = None,
+    on_error: OnError = "stop",
     recipe: PathLike | None = None,
     resume: bool = False,
     settings: Mapping[str, Any] | None = None,
@@ -74,6 +82,7 @@ def search(
         "label": label,
         "separator": separator,
         "columns": None if columns is None else dict(columns),
+        "on_error": on_error,
     }
     arguments = recall_task_arguments(output, given, resume)
     return _search(arguments, recipe, nest_settings(settings), output, resume)
@@ -104,13 +113,47 @@ def _search(
             resolved,
             output,
             arguments=record_arguments(arguments),
+            sources=describe_sources(start, examples),
         )
     except Stopped as stopped:  # in the run of a trial
         raise Stopped(stopped.number, output, "the same call continues it") from None
+    write_dev_rows(examples, output)
     write_test_predictions(examples, output, resolved.finetuning.resolved().device)
-    title = f"{examples.task.name}: a search over {len(result.trials)} settings"
-    write_search_report(output / "report.html", title, examples.task.main_metric, result)
+    _write_report(output, start, examples, result)
     return examples, result
+
+
+def _write_report(out: Path, start: InitialModel, examples: TaskData, result: Search) -> None:
+    """Write the report; warn if the search has learnt nothing."""
+    task, first_part = examples.task, next(iter(examples.dev))
+    baselines = majority_baselines(task, examples.training, examples.dev)
+    baseline = baselines[first_part][task.main_metric] if first_part in baselines else None
+    warnings = _find_equal_trials(result, baseline)
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    write_search_report(
+        out / "report.html",
+        f"{task.name}: a search over {len(result.trials)} settings",
+        task.main_metric,
+        result,
+        baseline=baseline,
+        warnings=warnings,
+        facts=describe_run(start, examples, out, read_metrics(result.chosen.runs[0] / "metrics.jsonl")),
+    )
+
+
+def _find_equal_trials(result: Search, baseline: float | None) -> list[str]:
+    """Return a warning if all runs have the same score, and it is not perfect."""
+    scores = {score for trial in result.trials for score in trial.scores}
+    runs = sum(len(trial.runs) for trial in result.trials)
+    if runs == 1 or len(scores) > 1 or max(scores) == 100:
+        return []
+    (score,) = scores
+    as_majority = " as the majority class" if score == baseline else ""
+    return [
+        f"all {runs} runs have the same score{as_majority}, {score:.2f}, so none of them has learnt "
+        f"anything; try higher learning rates or more epochs"
+    ]
 
 
 def _check_grid(finetuning: Mapping[str, Any]) -> None:

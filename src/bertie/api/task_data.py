@@ -1,27 +1,33 @@
 """The examples of a task: official files, or custom data in files and in memory."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from bertie.api.arguments import recall_arguments, require_arguments
 from bertie.base.errors import SettingsError
-from bertie.base.memory import as_source
+from bertie.base.files import write_json
+from bertie.base.memory import MemoryTable, Source, as_source
 from bertie.base.settings import Tree
+from bertie.model.config import BertConfig
+from bertie.reports.page import run_facts
 from bertie.tasks.custom import (
     CustomClassification,
     CustomMultipleChoice,
     CustomQuestionAnswering,
     CustomTagging,
 )
+from bertie.tasks.dev_split import draw_dev_examples
 from bertie.tasks.evaluation import load_for_task
 from bertie.tasks.registry import find_task
-from bertie.tasks.task import Task
+from bertie.tasks.task import Head, Task
+from bertie.training.finetuning import InitialModel
 
+OnError = Literal["stop", "skip"]
 Kind = Literal["texts", "tags", "questions", "choices"]
 AnyTask = Task[Any, Any]
-CUSTOM_DEFAULTS = {"kind": "texts", "text": "text", "label": "label"}  # of `custom_task`
+CUSTOM_DEFAULTS = {"kind": "texts", "text": "text", "label": "label", "on_error": "stop"}  # of `custom_task`
 
 # The kinds of custom data that have `columns`: their tasks, and the roles of the columns.
 _FAMILIES: dict[Kind, tuple[Callable[..., AnyTask], tuple[str, ...]]] = {
@@ -31,6 +37,10 @@ _FAMILIES: dict[Kind, tuple[Callable[..., AnyTask], tuple[str, ...]]] = {
 }
 
 
+_UNITS: dict[Head, str] = {"tagging": "sentences", "spans": "questions"}
+DEV_ROWS_FILE = "dev_rows.json"
+
+
 class TaskData(NamedTuple):
     """A task with its labels, and its examples.
 
@@ -38,12 +48,34 @@ class TaskData(NamedTuple):
     training  the training examples
     dev       the examples of each dev set
     test      the examples of each official part without gold labels
+    sources   the file or table of each part, "train" and those above
+    dev_rows  the numbers, from 1, of the training examples that were drawn as the dev set; None if the
+              dev set has its own source
     """
 
     task: AnyTask
     training: Any
     dev: dict[str, Any]
     test: dict[str, Any]
+    sources: dict[str, Source]
+    dev_rows: list[int] | None = None
+
+    def describe(self, shorten: bool = False) -> dict[str, str]:
+        """Return the source and the number of examples of each part.
+
+        Args:
+            shorten: whether to name only the file, without its folder.
+        """
+        unit = _UNITS.get(self.task.head, "rows")
+        examples = {"train": self.training, **self.dev, **self.test}
+        lines = {}
+        for part, source in self.sources.items():
+            name = source.name if shorten else str(source)
+            if isinstance(source, MemoryTable):
+                name = "a table in memory"
+            drawn = ", drawn from it" if part == "dev" and self.dev_rows is not None else ""
+            lines[part] = f"{name}, {len(examples[part]):,} {unit}{drawn}"
+        return lines
 
 
 def custom_task(
@@ -53,12 +85,15 @@ def custom_task(
     label: str = "label",
     separator: str | None = None,
     columns: Mapping[str, Any] | None = None,
+    on_error: OnError = "stop",
 ) -> AnyTask:
     """Return the task for custom data of a kind, with the names of its columns.
 
     Raises:
         SettingsError: the kind has no such column, or the separator is empty.
     """
+    if on_error not in get_args(OnError):
+        raise SettingsError(f"unknown on_error {on_error!r}; use stop or skip")
     if separator == "":
         raise SettingsError("the separator is empty; give the text between two labels")
     if kind == "texts":
@@ -66,7 +101,7 @@ def custom_task(
             raise SettingsError(
                 "columns are for tags, questions and choices; texts have text, pair and label"
             )
-        return CustomClassification(text=text, pair=pair, label=label, separator=separator)
+        return CustomClassification(text=text, pair=pair, label=label, separator=separator, on_error=on_error)
     if kind not in _FAMILIES:
         raise SettingsError(f"unknown kind {kind!r}; use one of texts, {', '.join(_FAMILIES)}")
     family, roles = _FAMILIES[kind]
@@ -77,7 +112,7 @@ def custom_task(
         arguments[role] = (
             tuple(column.split(",")) if role == "endings" and isinstance(column, str) else column
         )
-    return family(**arguments)
+    return family(**arguments, on_error=on_error)
 
 
 def recall_task_arguments(run: Path, given: Mapping[str, Any], resume: bool) -> Tree:
@@ -96,8 +131,8 @@ def recall_task_arguments(run: Path, given: Mapping[str, Any], resume: bool) -> 
 
 def read_arguments(arguments: Mapping[str, Any]) -> TaskData:
     """Read the examples that these arguments of `finetune` name; raise as `read_task_data`."""
-    keys = ("kind", "text", "pair", "label", "separator", "columns")
-    custom = custom_task(**{key: arguments[key] for key in keys})
+    keys = ("kind", "text", "pair", "label", "separator", "columns", "on_error")
+    custom = custom_task(**{key: arguments[key] for key in keys if arguments.get(key) is not None})
     data = None if arguments["data"] is None else Path(arguments["data"])
     return read_task_data(arguments["task"], data, arguments["train"], arguments["dev"], custom)
 
@@ -112,8 +147,8 @@ def resolve_task(task: str | None, custom: AnyTask) -> AnyTask:
         return custom
     if custom != CustomClassification():
         raise SettingsError(
-            f"task {task} has its own file format; kind, text, pair, label, separator and columns are for "
-            f"custom data"
+            f"task {task} has its own file format; kind, text, pair, label, separator, columns and on_error "
+            f"are for custom data"
         )
     return find_task(task)
 
@@ -125,7 +160,7 @@ def read_task_data(task: str | None, data: Path | None, train: Any, dev: Any, cu
         task: the name of a task of the paper, or None for custom data.
         data: the folder of the task's official files.
         train: custom training examples, a path or a table in memory.
-        dev: custom dev examples, or None.
+        dev: custom dev examples, or the fraction of the training examples to draw as such, or None.
         custom: the task of custom data.
 
     Raises:
@@ -137,8 +172,10 @@ def read_task_data(task: str | None, data: Path | None, train: Any, dev: Any, cu
     if dev is not None and train is None:
         raise SettingsError("dev goes with train; a task of the paper has its own dev files")
     if data is None:
-        dev_sources = {} if dev is None else {"dev": as_source(dev, "dev")}
-        return _read(custom, as_source(train, "train"), dev_sources, {})
+        source = as_source(train, "train")
+        if isinstance(dev, int | float):
+            return _split(_read(custom, source, {}, {}), dev)
+        return _read(custom, source, {} if dev is None else {"dev": as_source(dev, "dev")}, {})
     paper_task = resolve_task(task, custom)
     if not data.is_dir():  # a single file would be training and dev data at once
         raise SettingsError(f"{data}: not a folder; give the folder of the official files of {task}")
@@ -165,7 +202,47 @@ def _read(task: AnyTask, train: Any, dev: Mapping[str, Any], test: Mapping[str, 
         training,
         {part: task.read(source, labelled=True) for part, source in dev.items()},
         {part: task.read(source, labelled=False) for part, source in test.items()},
+        {"train": train, **dev, **test},
     )
+
+
+def _split(data: TaskData, fraction: float) -> TaskData:
+    """Take a fraction of the training examples as the dev set."""
+    task, examples, source = data.task, data.training, data.sources["train"]
+    drawn = draw_dev_examples(task, examples, fraction, source)
+    rest = sorted(set(range(len(examples))).difference(drawn))
+    print(f"dev: {len(drawn):,} of the training examples, which leaves {len(rest):,}", file=sys.stderr)
+    return data._replace(
+        training=task.select(examples, rest),
+        dev={"dev": task.select(examples, drawn)},
+        sources={"train": source, "dev": source},
+        dev_rows=[index + 1 for index in drawn],
+    )
+
+
+def describe_sources(start: InitialModel, data: TaskData) -> dict[str, str]:
+    """Return the base model and the data for a model card, without the folders of this machine."""
+    path = Path(str(start.weights)).resolve()
+    name = f"{path.parent.name}/model" if path.name == "model" else path.name  # RUN/model
+    return {"base model": f"{name}, {_describe_network(start.config)}", **data.describe(shorten=True)}
+
+
+def describe_run(
+    start: InitialModel, data: TaskData, run: Path, metrics: Sequence[Mapping[str, Any]]
+) -> dict[str, str]:
+    """Return the facts in the head of a report: the base model, the data, and when and how long it ran."""
+    model = f"{start.weights}, {_describe_network(start.config)}"
+    return {"base model": model, **data.describe(), **run_facts(run, metrics)}
+
+
+def _describe_network(config: BertConfig) -> str:
+    return f"{config.num_hidden_layers} layers, hidden size {config.hidden_size}"
+
+
+def write_dev_rows(data: TaskData, run: Path) -> None:
+    """Record which training examples were drawn as the dev set, if any were."""
+    if data.dev_rows is not None:
+        write_json(run / DEV_ROWS_FILE, {"source": str(data.sources["train"]), "rows": data.dev_rows})
 
 
 def write_test_predictions(data: TaskData, run: Path, device: str) -> None:

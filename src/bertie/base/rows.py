@@ -9,19 +9,21 @@ import json
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from bertie.base.compression import is_compressed, open_binary
-from bertie.base.errors import DataError
+from bertie.base.errors import DataError, SettingsError
 from bertie.base.memory import MemoryTable, Source
 from bertie.base.tables import missing_column, open_parquet
 
-_MAX_SHOWN_LINES = 10  # in an error about many malformed lines
+_MAX_SHOWN_LINES = 10  # in an error about many malformed lines, and of skipped rows
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _JSON_LINES = (".jsonl", ".ndjson")
 
+ErrorHandler = Callable[[DataError], None]
+Skipped = list[DataError] | None
 NumberedRow = tuple[int, dict[str, Any]]  # the line on which a row begins, from 1, and its values by column
 
 
@@ -48,13 +50,32 @@ class Rows:
         """Return the location of row `i` for error messages: `train.csv, line 12`."""
         return f"{self.source}, {self.unit} {self.numbers[i]}"
 
+    def select(self, indices: Sequence[int]) -> "Rows":
+        """Return some of the rows."""
+        columns = {name: [values[i] for i in indices] for name, values in self.columns.items()}
+        return replace(self, columns=columns, numbers=[self.numbers[i] for i in indices])
 
-def read_rows(source: Source, columns: Sequence[str]) -> Rows:
+
+def report_skipped(source: Source, skipped: Sequence[DataError], kept: int) -> None:
+    """Print the first errors about skipped rows, and the number of these rows, to stderr."""
+    for error in skipped[:_MAX_SHOWN_LINES]:
+        print(f"skipped: {error}", file=sys.stderr)
+    if skipped:
+        print(f"{source}: skipped {len(skipped):,} of {kept + len(skipped):,} rows", file=sys.stderr)
+
+
+def read_rows(source: Source, columns: Sequence[str], skipped: Skipped = None) -> Rows:
     """Read columns of a file or of a table in memory.
 
     The file is a .csv, .tsv, .jsonl, .ndjson or .parquet file. All but Parquet files may be
     compressed (.gz, .bz2, .xz, .zst). Values of csv and tsv files are
     strings; values of the other formats keep their types. Blank lines are skipped.
+
+    Args:
+        source: the file or the table.
+        columns: the names of the columns to read.
+        skipped: a list that collects the errors about malformed rows. These are then left out; without a
+            list, the first one is raised.
 
     Raises:
         SettingsError: a column does not exist; the message names the nearest one.
@@ -66,19 +87,22 @@ def read_rows(source: Source, columns: Sequence[str]) -> Rows:
         _column_indices(columns, list(source.columns), source.name)
         values = {column: source.columns[column] for column in columns}
         return Rows(source, values, range(1, len(source) + 1), "row")
-    path = source
+    path, handle = source, _raise if skipped is None else skipped.append
     suffix = format_suffix(path)
     if suffix == ".parquet":
         rows = _read_parquet(path, columns)
     elif suffix in _JSON_LINES:
         with closing(read_lines(path)) as lines:
-            rows = _select_columns(path, columns, parse_json_lines(lines, str(path)))
+            rows = _select_columns(path, columns, parse_json_lines(lines, str(path), handle), skipped)
     elif suffix in _DELIMITERS:
         with closing(read_lines(path)) as lines:
-            rows = _select_columns(path, columns, parse_csv(lines, str(path), _DELIMITERS[suffix]))
+            parsed = parse_csv(lines, str(path), _DELIMITERS[suffix], handle)
+            rows = _select_columns(path, columns, parsed, skipped)
     else:
         raise DataError(f"{path}: unknown table format; use .csv, .tsv, .jsonl or .parquet")
     if not rows:
+        if skipped:
+            raise skipped[0]
         raise DataError(f"{path}: empty: no rows; add at least one")
     return rows
 
@@ -185,17 +209,16 @@ def decode_lines(file: Iterable[bytes], name: str, errors: str = "strict") -> It
 
 
 def _raise(error: DataError) -> None:
-    raise error
+    raise error from None
 
 
 def parse_csv(
-    lines: Iterable[str], name: str, delimiter: str, handle: Callable[[DataError], None] = _raise
+    lines: Iterable[str], name: str, delimiter: str, handle: ErrorHandler = _raise
 ) -> Iterator[NumberedRow]:
     """Iterate over the rows of a table whose first line has the names of the columns.
 
-    Blank lines are skipped. Errors call the file `name`. `handle` gets the error about each malformed
-    row, and the rows after it are read if it returns. Nothing is read after an error in quotation
-    marks.
+    Blank lines are skipped. Errors call the file `name`; `handle` gets the
+    error about each malformed row, and the rows after it are read if it returns.
 
     Raises:
         DataError: two columns have the same name, or a row is malformed; the message names the line
@@ -203,36 +226,40 @@ def parse_csv(
     """
     csv.field_size_limit(sys.maxsize)  # the library's default, 131,072 characters, is less than a book
     reader = csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True)
-    number = 1
-    try:
-        columns = next(reader, [])
-        reject_duplicates(columns, f"{name}, line 1")
+    columns = _next_fields(reader, name, _raise) or []
+    reject_duplicates(columns, f"{name}, line 1")
+    number = reader.line_num + 1
+    while (fields := _next_fields(reader, name, handle)) is not None:
+        if fields and len(fields) != len(columns):
+            error = (
+                f"{name}, line {number}: expected {len(columns)} fields, got {len(fields)}; "
+                f"quote fields that contain the separator"
+            )
+            handle(DataError(error))
+        elif fields:
+            yield number, dict(zip(columns, fields, strict=True))
         number = reader.line_num + 1
-        for fields in reader:
-            if fields and len(fields) != len(columns):
-                handle(
-                    DataError(
-                        f"{name}, line {number}: expected {len(columns)} fields, got {len(fields)}; "
-                        f"quote fields that contain the separator"
-                    )
-                )
-            elif fields:
-                yield number, dict(zip(columns, fields, strict=True))
-            number = reader.line_num + 1
+
+
+def _next_fields(reader: Any, name: str, handle: ErrorHandler) -> list[str] | None:
+    """Return the fields of the next row: none of a blank or a malformed one; None at the end."""
+    number = reader.line_num + 1
+    try:
+        fields: list[str] | None = next(reader, None)
     except csv.Error as error:
-        malformed = DataError(
+        malformed = (
             f"{name}, line {number}: the row that begins here is malformed ({error}); quote fields that "
             f'contain quotation marks, and double these ("")'
         )
-    else:
-        return
-    handle(malformed)
+        handle(DataError(malformed))
+        return []
+    return fields
 
 
-def parse_json_lines(lines: Iterable[str], name: str) -> Iterator[NumberedRow]:
+def parse_json_lines(lines: Iterable[str], name: str, handle: ErrorHandler = _raise) -> Iterator[NumberedRow]:
     """Iterate over JSON objects, one per line.
 
-    Blank lines are skipped. Errors call the file `name`.
+    Blank lines are skipped. Errors call the file `name`, and go to `handle`, as in `parse_csv`.
 
     Raises:
         DataError: a line is not a JSON object.
@@ -243,12 +270,13 @@ def parse_json_lines(lines: Iterable[str], name: str) -> Iterator[NumberedRow]:
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise DataError(
-                f"{name}, line {number}: not valid JSON ({error}); fix or remove the line"
-            ) from None
-        if not isinstance(row, dict):
-            raise DataError(f"{name}, line {number}: not a JSON object; write one object per line")
-        yield number, row
+            problem = f"not valid JSON ({error}); fix or remove the line"
+        else:
+            if isinstance(row, dict):
+                yield number, row
+                continue
+            problem = "not a JSON object; write one object per line"
+        handle(DataError(f"{name}, line {number}: {problem}"))
 
 
 def reject_duplicates(names: Sequence[str], location: str) -> None:
@@ -263,14 +291,22 @@ def reject_duplicates(names: Sequence[str], location: str) -> None:
         raise DataError(f"{location}: two columns are called {duplicates[0]!r}; rename one")
 
 
-def _select_columns(path: Path, columns: Sequence[str], rows: Iterable[NumberedRow]) -> Rows:
+def _select_columns(
+    path: Path, columns: Sequence[str], rows: Iterable[NumberedRow], skipped: Skipped
+) -> Rows:
     numbers, values = [], []
     required = set(columns)
     for number, row in rows:
         if not row.keys() >= required:
             # In JSON lines every row has its own columns; other tables have one header.
             is_json = format_suffix(path) in _JSON_LINES
-            _column_indices(columns, list(row), f"{path}, line {number}" if is_json else str(path))
+            try:
+                _column_indices(columns, list(row), f"{path}, line {number}" if is_json else str(path))
+            except (DataError, SettingsError) as error:
+                if skipped is None or not is_json:
+                    raise
+                skipped.append(DataError(str(error)))
+                continue
         numbers.append(number)
         values.append([row[column] for column in columns])
     return Rows(path, _transpose(columns, values), numbers)

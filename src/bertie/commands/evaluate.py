@@ -72,4 +72,4 @@ def evaluate(
         (part_name,) = result.scores
         print(json.dumps({**result.scores[part_name], **result.analyses[part_name].as_json()}))
     else:
-        print_scores(result.scores, as_json)
+        print_scores(result.scores, as_json, result.baselines)

@@ -14,6 +14,7 @@ from bertie.commands.task_options import (
     InitialModel,
     Kind,
     Label,
+    OnError,
     Pair,
     Separator,
     TaskName,
@@ -21,6 +22,7 @@ from bertie.commands.task_options import (
     Train,
     print_scores,
     read_columns,
+    read_dev,
 )
 
 
@@ -37,6 +39,7 @@ def finetune(
     label: Label = "label",
     separator: Separator = None,
     columns: Columns = None,
+    on_error: OnError = "stop",
     assignments: Assignments = None,
     device: Device = "auto",
     resume: Annotated[
@@ -57,7 +60,7 @@ def finetune(
         run = bertie.finetune(
             model,
             train=train,
-            dev=dev,
+            dev=read_dev(dev),
             task=task,
             data=data,
             out=out,
@@ -67,10 +70,11 @@ def finetune(
             label=label,
             separator=separator,
             columns=read_columns(columns),
+            on_error=on_error,
             resume=resume,
             settings=parse_assignments(
                 [*(assignments or []), *([f"device={device}"] if device != "auto" else [])]
             ),
         )
-    print_scores(run.scores, as_json)
+    print_scores(run.scores, as_json, run.baselines)
     print(run.model_directory, file=sys.stderr if as_json else sys.stdout)

@@ -14,15 +14,18 @@ from bertie.commands.task_options import (
     InitialModel,
     Kind,
     Label,
+    OnError,
     Pair,
     Separator,
     TaskName,
     Text,
     Train,
     read_columns,
+    read_dev,
 )
 
 if TYPE_CHECKING:
+    from bertie.api.task_data import TaskData
     from bertie.training.search import Search
 
 
@@ -39,6 +42,7 @@ def search(
     label: Label = "label",
     separator: Separator = None,
     columns: Columns = None,
+    on_error: OnError = "stop",
     recipe: Annotated[
         str | None,
         typer.Option(help="The grid: one of those below, by default search, or the path of a .toml file."),
@@ -61,7 +65,7 @@ def search(
         examples, result = run_search(
             model,
             train=train,
-            dev=dev,
+            dev=read_dev(dev),
             task=task,
             data=data,
             out=out,
@@ -71,6 +75,7 @@ def search(
             label=label,
             separator=separator,
             columns=read_columns(columns),
+            on_error=on_error,
             recipe=recipe,
             resume=resume,
             settings=parse_assignments(
@@ -80,7 +85,7 @@ def search(
     if as_json:
         _print_json(result)
     else:
-        _print_table(result, f"{examples.task.main_metric} on {next(iter(examples.dev))}")
+        _print_table(result, examples)
         print(out / "model")
 
 
@@ -100,11 +105,14 @@ def _print_json(result: "Search") -> None:
     print(json.dumps(rows))
 
 
-def _print_table(result: "Search", metric: str) -> None:
-    print(f"batch  rate     epochs  {metric}")
+def _print_table(result: "Search", examples: "TaskData") -> None:
+    task, (part, dev) = examples.task, next(iter(examples.dev.items()))
+    print(f"batch  rate     epochs  {task.main_metric} on {part}")
     for trial in result.trials:
         chosen = "  chosen" if trial is result.chosen else ""
         print(
             f"{trial.batch_size:<6} {trial.learning_rate:<8g} {trial.epochs:<7} "
             f"{trial.mean:.2f} ± {trial.std:.2f}{chosen}"
         )
+    if baseline := task.majority_baseline(examples.training, dev):
+        print(f"majority class          {baseline[task.main_metric]:.2f}")

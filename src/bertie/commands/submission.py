@@ -1,9 +1,8 @@
 """`bertie submission`: make the zip file for the GLUE server."""
 
-import shutil
-import tempfile
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -13,26 +12,36 @@ def submission(
         list[Path], typer.Argument(metavar="RUN...", help="Runs of `bertie finetune` or `search`.")
     ],
     out: Annotated[Path, typer.Option(help="The .zip file to write.")],
+    wnli: Annotated[
+        Literal["majority", "model"],
+        typer.Option(
+            help="WNLI: the majority class for every example, as in the paper, or the answers of a run."
+        ),
+    ] = "majority",
 ) -> None:
-    """Collect the test predictions of GLUE runs into a zip file for its server."""
-    from bertie.base.errors import DataError
-    from bertie.tasks.glue import SUBMISSION_FILES, write_submission
+    """Collect the test predictions of GLUE runs into a zip file for its server.
 
-    with tempfile.TemporaryDirectory() as folder:
-        run_of: dict[str, Path] = {}
-        for run in runs:
-            files = [file for name in SUBMISSION_FILES if (file := run / "submission" / name).exists()]
-            if not files:
+    For WNLI, the paper submits the majority class (Appendix B.1), and so does this command.
+    """
+    from bertie.base.errors import DataError
+    from bertie.tasks.glue import SUBMISSION_FILES, WNLI_FILE, write_submission
+
+    files: dict[str, Path] = {}
+    for run in runs:
+        found = [file for name in SUBMISSION_FILES if (file := run / "submission" / name).exists()]
+        if not found:
+            raise DataError(
+                f"{run}: no predictions for the GLUE server; fine-tune on a GLUE task with its test file "
+                f"in the data folder"
+            )
+        for file in found:
+            if file.name in files:
                 raise DataError(
-                    f"{run}: no predictions for the GLUE server; fine-tune on a GLUE task with its test file "
-                    f"in the data folder"
+                    f"{file.name} is in both {files[file.name].parents[1]} and {run}; give only one of them"
                 )
-            for file in files:
-                if file.name in run_of:
-                    raise DataError(
-                        f"{file.name} is in both {run_of[file.name]} and {run}; give only one of them"
-                    )
-                run_of[file.name] = run
-                shutil.copy(file, folder)
-        write_submission(Path(folder), out)
+            files[file.name] = file
+    write_submission(files, out, wnli_majority=wnli == "majority")
+    if wnli == "majority":
+        ignored = f" ({files[WNLI_FILE].parents[1]} is used with --wnli model)" if WNLI_FILE in files else ""
+        print(f"WNLI: the majority class, as in the paper (Appendix B.1){ignored}", file=sys.stderr)
     print(out)

@@ -12,11 +12,31 @@ if TYPE_CHECKING:
 
 InitialModel = Annotated[Path | None, typer.Option("--model", help="The model directory to start from.")]
 TaskName = Annotated[
-    str | None, typer.Option("--task", help="A task of the paper: mrpc, squad-v1, ner, swag, …")
+    str | None,
+    typer.Option(
+        "--task",
+        help="A task of the paper, with its official files in --data. Texts, in GLUE's .tsv files: cola, "
+        "sst-2, mrpc, sts-b, qqp, mnli, qnli, rte, wnli, ax. Questions, in SQuAD's .json files: squad-v1, "
+        "squad-v2. Tagged words, in columns: ner. Multiple choice, in SWAG's .csv files: swag.",
+    ),
 ]
 Data = Annotated[Path | None, typer.Option(help="The folder of the task's official files.")]
 Train = Annotated[Path | None, typer.Option(help="Instead of --task and --data: your own training examples.")]
-Dev = Annotated[Path | None, typer.Option(help="Your own examples for evaluation after each epoch.")]
+Dev = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|FRACTION",
+        help="Your own examples for evaluation after each epoch; or the fraction of --train to draw instead, "
+        "such as 0.1.",
+    ),
+]
+OnError = Annotated[
+    Literal["stop", "skip"],
+    typer.Option(
+        help="At a malformed row of your own tables, or one without a text or a label: stop, or skip and "
+        "report it."
+    ),
+]
 Kind = Annotated[
     Literal["texts", "tags", "questions", "choices"],
     typer.Option("--kind", help="The kind of examples in your own files."),
@@ -56,13 +76,28 @@ def read_columns(assignments: Iterable[str] | None) -> dict[str, str]:
     return columns
 
 
-def print_scores(scores: "Mapping[str, Scores]", as_json: bool) -> None:
-    """Print the scores of each part to stdout."""
+def read_dev(dev: str | None) -> str | float | None:
+    """Return --dev as a fraction if it is a number, otherwise as the path of a file."""
+    try:
+        return None if dev is None else float(dev)
+    except ValueError:
+        return dev
+
+
+def print_scores(
+    scores: "Mapping[str, Scores]", as_json: bool, baselines: "Mapping[str, Scores] | None" = None
+) -> None:
+    """Print the scores of each part to stdout; without JSON, also those of the majority class."""
     if as_json:
         print(json.dumps(scores))
         return
     for part, values in scores.items():
-        cells = (
-            f"{name} {value if isinstance(value, int) else f'{value:.2f}'}" for name, value in values.items()
-        )
-        print(f"{part:<16} " + "  ".join(cells))
+        print(f"{part:<16} {_format_scores(values)}")
+        if baselines and part in baselines:
+            print(f"{'majority class':<16} {_format_scores(baselines[part])}")
+
+
+def _format_scores(scores: "Scores") -> str:
+    return "  ".join(
+        f"{name} {value if isinstance(value, int) else f'{value:.2f}'}" for name, value in scores.items()
+    )

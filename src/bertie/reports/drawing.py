@@ -8,7 +8,7 @@ import io
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -69,6 +69,32 @@ def label_steps(axes: Axes) -> None:
     axes.set_xlabel("step")
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
+
+
+def widen(
+    axes: Axes, minimum: float, bounds: tuple[float | None, float | None], axis: Literal["x", "y"] = "y"
+) -> None:
+    """Extend the range of an axis to a minimum, so that small differences look small.
+
+    The range grows on both sides by the same amount, except beyond values that cannot occur.
+
+    Args:
+        axes: with all their curves.
+        minimum: the smallest range.
+        bounds: the lowest and the highest possible value; None for no bound.
+        axis: the axis to extend.
+    """
+    low, high = axes.get_xlim() if axis == "x" else axes.get_ylim()
+    if high - low >= minimum:
+        return
+    lowest, highest = bounds
+    low -= (minimum - (high - low)) / 2
+    if highest is not None and low + minimum > highest:
+        low = highest - minimum
+    if lowest is not None and low < lowest:
+        low = lowest
+    margin = 0.03 * minimum  # so that a curve at a bound is not cut
+    axes.set(**{f"{axis}lim": (low - margin, low + minimum + margin)})
 
 
 def add_legend(axes: Axes) -> None:

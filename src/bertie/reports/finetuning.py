@@ -24,6 +24,9 @@ def write_report(
     settings_text: str,
     *,
     main_metric: str,
+    baselines: Mapping[str, Scores],
+    warnings: Sequence[str] = (),
+    facts: Mapping[str, str],
 ) -> None:
     """Write the report of a fine-tuning run.
 
@@ -35,25 +38,36 @@ def write_report(
         analyses: the error analysis of each dev set.
         settings_text: the run's settings, as TOML.
         main_metric: the score to draw.
+        baselines: the scores of the majority class on the dev sets, as far as there are any.
+        warnings: problems of the run, such as a model that always gives the same answer.
+        facts: where the run comes from: the base model, the data, the date.
     """
     page = Page(title, "Fine-tuned by bertie")
+    page.facts(facts)
+    for warning in warnings:
+        page.warning(warning)
     last = [row for row in rows if row["kind"] == "train"][-1]
     page.figures(
         [
             *(
-                (f"{main_metric}, {part}", f"{values[main_metric]:.2f}", "%")
+                (f"{main_metric}, {part}", f"{values[main_metric]:.2f}", note)
                 for part, values in scores.items()
+                for note in [_describe_baseline(baselines.get(part), main_metric)]
             ),
             ("steps", last["step"], f"{last['seconds']:,.0f} seconds"),
             ("examples", last["examples"], "over all epochs"),
         ]
     )
     if scores:
-        page.table(["score", *scores], _score_rows(scores), "In percent, except totals and thresholds.")
+        beside = {name: values for part in scores for name, values in _columns(part, scores, baselines)}
+        page.table(["score", *beside], _score_rows(beside), "In percent, except totals and thresholds.")
+    baseline = next((baselines[part][main_metric] for part in scores if part in baselines), None)
     page.section("Training")
     page.picture(
-        finetuning_curves(rows, main_metric),
-        "The training loss" + (", and the score after each epoch." if scores else "."),
+        finetuning_curves(rows, main_metric, baseline),
+        "The training loss"
+        + (", and the score after each epoch" if scores else "")
+        + (". The dashed line is the majority baseline." if baseline is not None else "."),
         "Curves over the steps of training",
     )
     for part, analysis in analyses.items():
@@ -62,6 +76,20 @@ def write_report(
     page.section("Settings")
     page.code(settings_text)
     page.save(path)
+
+
+def _describe_baseline(baseline: Scores | None, metric: str) -> str:
+    return "%" if baseline is None else f"majority baseline: {baseline[metric]:.2f}"
+
+
+def _columns(
+    part: str, scores: Mapping[str, Scores], baselines: Mapping[str, Scores]
+) -> list[tuple[str, Scores]]:
+    """Return the columns of a dev set: its scores, and those of the majority class, if it has any."""
+    columns = [(part, scores[part])]
+    if part in baselines:
+        columns.append((f"majority baseline, {part}", baselines[part]))
+    return columns
 
 
 def _score_rows(scores: Mapping[str, Scores]) -> list[list[Cell]]:
@@ -95,7 +123,8 @@ def _add_analysis(page: Page, analysis: ErrorAnalysis) -> None:
             "Exact match and F1 against the null threshold",
         )
     if analysis.mistakes:
-        page.paragraph("Some mistakes:")
+        confident = ", the most confident ones first" if analysis.mistakes[0].probability is not None else ""
+        page.paragraph(f"Some mistakes{confident}:")
         page.mistakes(analysis.mistakes)
 
 
@@ -123,7 +152,16 @@ def _add_labels(page: Page, analysis: ErrorAnalysis) -> None:
     )
 
 
-def write_search_report(path: Path, title: str, metric: str, search: "Search") -> None:
+def write_search_report(
+    path: Path,
+    title: str,
+    metric: str,
+    search: "Search",
+    *,
+    baseline: float | None,
+    warnings: Sequence[str] = (),
+    facts: Mapping[str, str],
+) -> None:
     """Write the report of a search: its trials, their restarts, and the best trial.
 
     Args:
@@ -131,13 +169,19 @@ def write_search_report(path: Path, title: str, metric: str, search: "Search") -
         title: the title of the page.
         metric: the score that chose the trial.
         search: the result of the search.
+        baseline: that score of the majority class, if there is one.
+        warnings, facts: as in `write_report`.
     """
     trials, chosen = search.trials, search.trials.index(search.chosen)
     names = [f"{trial.batch_size} · {trial.learning_rate:g} · {trial.epochs}" for trial in trials]
     page = Page(title, "A grid search by bertie (Appendix A.3)")
+    page.facts(facts)
+    for warning in warnings:
+        page.warning(warning)
+    beside = "" if baseline is None else f"; majority baseline: {baseline:.2f}"
     page.figures(
         [
-            (f"{metric}, dev", _mean_and_std(search.chosen), "%, mean of the restarts"),
+            (f"{metric}, dev", _mean_and_std(search.chosen), f"%, mean of the restarts{beside}"),
             ("batch size", search.chosen.batch_size, "chosen"),
             ("learning rate", f"{search.chosen.learning_rate:g}", "chosen"),
             ("epochs", search.chosen.epochs, "chosen"),
@@ -149,8 +193,10 @@ def write_search_report(path: Path, title: str, metric: str, search: "Search") -
             {"restart": [trial.scores for trial in trials], "mean": [[trial.mean] for trial in trials]},
             f"{metric}, %",
             chosen,
+            baseline,
         ),
-        "One line for each batch size · learning rate · epochs; the chosen one is highlighted.",
+        "One line for each batch size · learning rate · epochs; the chosen one is highlighted."
+        + ("" if baseline is None else " The dashed line is the majority baseline."),
         "Scores of the restarts of each trial",
     )
     page.table(

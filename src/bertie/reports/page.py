@@ -4,14 +4,17 @@
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from bertie import __version__
 from bertie.base.files import write_text
+from bertie.base.progress import format_duration
 
 Cell = str | int | float
 MASK = "[MASK]"
@@ -48,6 +51,10 @@ class Page:
         self.title, self.subtitle = title, subtitle
         self._blocks: list[dict[str, Any]] = []
 
+    def facts(self, facts: Mapping[str, str]) -> None:
+        """Append a list of names and texts, such as where the data and the model come from."""
+        self._append("facts", facts=facts)
+
     def section(self, title: str) -> None:
         """Append a heading."""
         self._append("section", title=title)
@@ -55,6 +62,10 @@ class Page:
     def paragraph(self, text: str) -> None:
         """Append a paragraph of plain text."""
         self._append("paragraph", text=text)
+
+    def warning(self, text: str) -> None:
+        """Append a paragraph that stands out."""
+        self._append("warning", text=text)
 
     def code(self, text: str) -> None:
         """Append preformatted lines, such as a command or a settings file."""
@@ -98,16 +109,16 @@ class Page:
             )
         self._append("masked_tokens", rows=rows)
 
-    def mistakes(self, mistakes: Sequence[tuple[str, str, str]]) -> None:
-        """Append wrong predictions, each (text, gold, predicted).
+    def mistakes(self, mistakes: Sequence[tuple[str, str, str, float | None]]) -> None:
+        """Append wrong predictions, each (text, gold, predicted, probability).
 
-        Each text keeps its writing direction.
+        The probability of the prediction may be None. Each text keeps its writing direction.
         """
-        names = ("text", "gold", "predicted")
+        names = ("text", "gold", "predicted", "probability")
         self._append("mistakes", mistakes=[dict(zip(names, mistake, strict=True)) for mistake in mistakes])
 
     def html(self) -> str:
-        """Return the whole page, which holds no date and no version."""
+        """Return the whole page; it has only the dates and versions that were put into it."""
         return str(_TEMPLATE.render(title=self.title, subtitle=self.subtitle, blocks=self._blocks))
 
     def save(self, path: Path) -> None:
@@ -116,6 +127,25 @@ class Page:
 
     def _append(self, kind: str, **values: Any) -> None:
         self._blocks.append({"kind": kind, **values})
+
+
+def run_facts(run: Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the facts about a run of training: its directory, date and duration, and bertie's version.
+
+    The date is that of the last row of its metrics.
+
+    Args:
+        run: the run's directory.
+        rows: the rows of its metrics.jsonl.
+    """
+    seconds = next(row["seconds"] for row in reversed(rows) if row["kind"] == "train")
+    written = datetime.fromtimestamp((run / "metrics.jsonl").stat().st_mtime, UTC)
+    return {
+        "run": str(run),
+        "date": f"{written:%Y-%m-%d %H:%M} UTC",
+        "training time": f"{format_duration(seconds)} (hours, minutes and seconds)",
+        "bertie": __version__,
+    }
 
 
 def _format_cell(value: Cell) -> str:

@@ -25,6 +25,7 @@ from bertie.reports.drawing import (
     shorten,
     style,
     to_svg,
+    widen,
 )
 
 Floats = npt.NDArray[np.float64]
@@ -32,6 +33,9 @@ Row = Mapping[str, Any]
 
 MAX_STRETCHES = 300  # of a curve; a panel has fewer pixels
 MAX_SCATTER_POINTS = 2000
+# An axis shows at least this range, so that a flat curve looks flat.
+MIN_ACCURACY_RANGE = 0.1
+MIN_LOSS_RANGE = 0.2  # of the largest loss
 SMOOTHING = 0.02  # the training curve is averaged over this fraction of the run
 DASHED: Any = {"color": INK, "alpha": 0.6, "linewidth": 1, "linestyle": (0, (4, 3))}
 
@@ -57,7 +61,7 @@ def training_curves(rows: Sequence[Row]) -> str:
         )
 
 
-def finetuning_curves(rows: Sequence[Row], metric: str) -> str:
+def finetuning_curves(rows: Sequence[Row], metric: str, baseline: float | None = None) -> str:
     """Draw the curves of a fine-tuning run: the loss, and a metric on the dev sets.
 
     Without a dev set there is no second panel.
@@ -65,6 +69,7 @@ def finetuning_curves(rows: Sequence[Row], metric: str) -> str:
     Args:
         rows: the rows of metrics.jsonl.
         metric: name of the metric.
+        baseline: the majority baseline on the first dev set, in percent.
     """
     train = [row for row in rows if row["kind"] == "train"]
     evaluations = [row for row in rows if row["kind"] == "evaluation"]
@@ -81,8 +86,11 @@ def finetuning_curves(rows: Sequence[Row], metric: str) -> str:
             axes.plot(
                 steps, values, color=colour, marker="o", markersize=3, linewidth=1.2, label=shorten(part)
             )
+        if baseline is not None:
+            axes.axhline(baseline, label="majority", **DASHED)
         axes.set_ylabel("%")
         label_steps(axes)
+        widen(axes, 100 * MIN_ACCURACY_RANGE, (None, 100))
         add_legend(axes)
         return loss + to_svg(figure)
 
@@ -116,7 +124,10 @@ def _curve_panel(
     _mark_phases(axes, train)
     label_steps(axes)
     if "accuracy" in key:
+        widen(axes, MIN_ACCURACY_RANGE, (0, 1))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.3g}%"))
+    else:
+        widen(axes, MIN_LOSS_RANGE * max(map(abs, axes.get_ylim())), (0, None))
     add_legend(axes)
     return to_svg(figure)
 
@@ -270,6 +281,7 @@ def dots(
     series: Mapping[str, Sequence[Sequence[float]]],
     xlabel: str,
     chosen: int | None = None,
+    baseline: float | None = None,
 ) -> str:
     """Draw one line for each name, with the values of two series as dots.
 
@@ -280,6 +292,7 @@ def dots(
         series: the R lists of values of each of the two series; a list may be empty.
         xlabel: the label of the axis of values.
         chosen: the index of the line to highlight.
+        baseline: a value to mark by a dashed line.
     """
     with style():
         # The axes fill the figure; the names are outside, and the saved picture grows around them.
@@ -291,6 +304,9 @@ def dots(
             axes.plot(x, y, marker, color=colour, alpha=0.8, markersize=4, markeredgewidth=0, label=name)
         if chosen is not None:
             axes.axhspan(chosen - 0.5, chosen + 0.5, color=BLUE, alpha=0.2, linewidth=0)
+        if baseline is not None:
+            axes.axvline(baseline, **DASHED)
+        widen(axes, 100 * MIN_ACCURACY_RANGE, (None, 100), "x")
         axes.set_yticks(range(len(names)), [*map(shorten, names)])
         axes.tick_params(axis="y", length=0)
         axes.set_xlabel(xlabel)

@@ -23,12 +23,14 @@ from bertie.tasks.error_analysis import (
     analyze_classes,
     join_names,
     largest_errors,
+    probability_at,
     sample_confusions,
     scores_by_label,
     shorten,
+    top_probabilities,
 )
 from bertie.tasks.metrics import LabelArray
-from bertie.tasks.task import Head, Inputs, Scores, Task
+from bertie.tasks.task import Float64s, Head, Inputs, Scores, Task
 from bertie.text.tokenizer import Tokenizer
 
 LocationOf = Callable[[int], str]  # an example's index -> its file and line, for an error message
@@ -44,6 +46,7 @@ METRICS: dict[str, Callable[[LabelArray, LabelArray], float]] = {
     "f1_macro": metrics.f1_macro,
 }
 _HEADER = ("index", "prediction")  # of GLUE's submissions
+CONSTANT = 0.01  # a regression's predictions are constant below this fraction of the gold deviation
 _MAX_LISTED_LABELS = 10  # in a message
 
 
@@ -167,14 +170,40 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
             gold, predictions = gold == positive, predictions == positive
         return {name: 100 * METRICS[name](gold, predictions) for name in self.metrics}
 
-    def majority_baseline(self, training: LabelledTexts, examples: LabelledTexts) -> Scores | None:
-        """Score the majority class; None for a regression and multi-label texts."""
-        if self.problem_type != "single_label_classification":
+    def confidence(
+        self, examples: LabelledTexts, inputs: Inputs, logits: npt.NDArray[np.float32]
+    ) -> Float64s | None:
+        """Return the probability of each class or set of labels; None for a regression."""
+        if self.problem_type == "regression":
             return None
-        majority_class = np.bincount(self.gold(training)).argmax()
-        return self.score(examples, np.full(len(examples), majority_class))
+        if self.problem_type == "multi_label_classification":  # each label is decided independently
+            return np.asarray(np.exp(-np.logaddexp(0, -np.abs(logits.astype(np.float64))).sum(axis=1)))
+        return top_probabilities(logits)
 
-    def analyze_errors(self, examples: LabelledTexts, predictions: LabelArray) -> ErrorAnalysis:
+    def majority_baseline(self, training: LabelledTexts, examples: LabelledTexts) -> Scores | None:
+        """Score the majority class, the most frequent set of labels, or the mean."""
+        gold = self.gold(training)
+        if self.problem_type == "regression":
+            answer = gold.mean()
+        else:
+            answers, counts = np.unique(gold, axis=0, return_counts=True)
+            answer = answers[counts.argmax()]
+        return self.score(examples, np.repeat(answer[None], len(examples), axis=0))
+
+    def constant_answer(self, examples: LabelledTexts, predictions: LabelArray) -> str | None:
+        """Return the only class or set of labels; a number if a regression's vary too little to matter."""
+        if self.problem_type == "regression":
+            varies = predictions.std() > CONSTANT * self.gold(examples).std()
+            return None if varies else f"{predictions.mean():.4g}"
+        if (predictions != predictions[:1]).any():
+            return None
+        if self.problem_type == "multi_label_classification":
+            return join_names(np.array(self.labels, dtype=object)[predictions[0]])
+        return self.labels[int(predictions[0])]
+
+    def analyze_errors(
+        self, examples: LabelledTexts, predictions: LabelArray, confidence: Float64s | None = None
+    ) -> ErrorAnalysis:
         """Return scores by label and confusions, or the values of a regression."""
         gold = self.gold(examples)
         if self.problem_type == "regression":
@@ -186,15 +215,34 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
         names = np.array(self.labels, dtype=object)
         if self.problem_type == "multi_label_classification":
             mistakes = [
-                Mistake(examples.excerpt(i), join_names(names[gold[i]]), join_names(names[predictions[i]]))
-                for i in largest_errors((gold != predictions).sum(axis=1))
+                Mistake(
+                    examples.excerpt(i),
+                    join_names(names[gold[i]]),
+                    join_names(names[predictions[i]]),
+                    probability_at(confidence, i),
+                )
+                for i in largest_errors((gold != predictions).sum(axis=1), confidence)
             ]
             return ErrorAnalysis(scores_by_label(self.labels, gold, predictions), mistakes=mistakes)
         mistakes = [
-            Mistake(examples.excerpt(i), names[gold[i]], names[predictions[i]])
-            for i in sample_confusions(gold, predictions)
+            Mistake(examples.excerpt(i), names[gold[i]], names[predictions[i]], probability_at(confidence, i))
+            for i in sample_confusions(gold, predictions, confidence)
         ]
         return analyze_classes(self.labels, gold, predictions, mistakes)
+
+    def select(self, examples: LabelledTexts, indices: Sequence[int]) -> LabelledTexts:
+        """Return the examples with these indices."""
+        return LabelledTexts(
+            [examples.texts[i] for i in indices],
+            None if examples.pairs is None else [examples.pairs[i] for i in indices],
+            None if examples.labels is None else [examples.labels[i] for i in indices],
+            None if examples.rows is None else examples.rows.select(indices),
+        )
+
+    def strata(self, examples: LabelledTexts) -> Sequence[Any]:
+        """Return the labels; for a regression, the numbers, so that a sample covers their range."""
+        gold = self.gold(examples)
+        return list(map(tuple, gold)) if gold.ndim == 2 else gold.tolist()
 
     def write_predictions(self, examples: LabelledTexts, predictions: LabelArray, path: Path) -> None:
         """Write a tsv file in the form of GLUE's submissions.

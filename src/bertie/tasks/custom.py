@@ -2,17 +2,17 @@
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 
 from bertie.base.errors import DataError
 from bertie.base.memory import Source
-from bertie.base.rows import Rows, format_suffix, read_rows
+from bertie.base.rows import Rows, format_suffix, read_rows, report_skipped
 from bertie.model.config import ProblemType
 from bertie.model.formats.directory import ModelMetadata
 from bertie.tasks.classification import LabelledTexts, TextClassification
@@ -25,7 +25,7 @@ from bertie.tasks.label_types import (
     sort_labels,
 )
 from bertie.tasks.ner import TaggedSentences, Tagging
-from bertie.tasks.squad.questions import Answer, Questions, read_questions
+from bertie.tasks.squad.questions import Answer, Questions, has_text_at, read_questions
 from bertie.tasks.squad.task import QuestionAnswering
 from bertie.tasks.swag import Choices, MultipleChoice
 
@@ -37,12 +37,46 @@ _METRICS: dict[ProblemType, tuple[str, ...]] = {
 }
 
 
+@dataclass(frozen=True)
 class _CustomFiles:
-    """Mixin for tasks on custom files, which have no official names."""
+    """Mixin for tasks on custom files, which have no official names.
+
+    on_error  what to do at a row of a table that is malformed or incomplete: stop, or skip and report it
+    """
+
+    on_error: Literal["stop", "skip"] = "stop"
 
     def file(self, data: Path, part: str) -> Path:
         """Return `data`, the file itself."""
         return data
+
+    def _read_rows(
+        self, source: Source, columns: Sequence[str], check: Callable[[Rows, int], object]
+    ) -> Rows:
+        """Read the rows of a table that pass a check, which raises DataError for the others.
+
+        Raises:
+            SettingsError: a column is missing.
+            DataError: the table cannot be read (see `read_rows`), or a row is not skipped, or all would be.
+        """
+        skipped: list[DataError] | None = [] if self.on_error == "skip" else None
+        rows = read_rows(source, columns, skipped)
+        kept = []
+        for i in range(len(rows)):
+            try:
+                check(rows, i)
+            except DataError as error:
+                if skipped is None:
+                    raise
+                skipped.append(error)
+            else:
+                kept.append(i)
+        if skipped:
+            if not kept:
+                raise skipped[0]
+            report_skipped(source, skipped, len(kept))
+            return rows.select(kept)
+        return rows
 
 
 @dataclass(frozen=True)
@@ -83,10 +117,18 @@ class CustomClassification(_CustomFiles, TextClassification):
             DataError: the file cannot be read (see `read_rows`), a text or a label is empty, or a
                 label is not one of the labels that the task was `fitted` to.
         """
-        rows = read_rows(path, [self.text, *filter(None, [self.pair]), *[self.label] * labelled])
+        texts = [self.text, *filter(None, [self.pair])]
+
+        def check(rows: Rows, i: int) -> None:
+            for column in texts:
+                _check_text(rows, i, column)
+            if labelled:
+                self._parse_label(rows, i)
+
+        rows = self._read_rows(path, [*texts, *[self.label] * labelled], check)
         examples = LabelledTexts(
-            _read_texts(rows, self.text),
-            _read_texts(rows, self.pair) if self.pair else None,
+            rows.columns[self.text],
+            rows.columns[self.pair] if self.pair else None,
             [self._parse_label(rows, i) for i in range(len(rows))] if labelled else None,
             rows,
         )
@@ -211,26 +253,34 @@ class CustomTagging(_CustomFiles, Tagging):
     tags: str = "tags"
 
     def read(self, path: Source, labelled: bool) -> TaggedSentences:
-        """Read a .jsonl or .parquet table; any other file is read by `read_conll`.
+        """Read a .jsonl or .parquet table; any other file but .csv is read by `read_conll`.
 
         Raises:
             SettingsError: a column is missing.
             DataError: the file cannot be read, a row has no words or not one tag for each word, or
                 a tag is not valid.
         """
+        if isinstance(path, Path) and format_suffix(path) == ".csv":
+            raise DataError(
+                f"{path}: a csv file cannot hold the words and tags of a sentence; write a .conll file with "
+                f"a word, a tab and its tag in each line, and a blank line after each sentence, or a .jsonl "
+                f'file with lines such as {{"words": ["Ada", "slept"], "tags": ["B-PER", "O"]}}'
+            )
         if isinstance(path, Path) and format_suffix(path) not in (".jsonl", ".ndjson", ".parquet"):
             return super().read(path, labelled)
-        rows = read_rows(path, [self.words, *[self.tags] * labelled])
-        words = _read_string_lists(rows, self.words)
-        document_bounds = np.arange(len(rows) + 1)
+
+        def check(rows: Rows, i: int) -> None:
+            words = _check_strings(rows, i, self.words)
+            if labelled and len(tags := _check_strings(rows, i, self.tags)) != len(words):
+                raise DataError(
+                    f"{rows.location(i)}: {len(tags)} tags for {len(words)} words; give one for each"
+                )
+
+        rows = self._read_rows(path, [self.words, *[self.tags] * labelled], check)
+        words, document_bounds = rows.columns[self.words], np.arange(len(rows) + 1)
         if not labelled:
             return TaggedSentences(words, None, document_bounds)
-        tags = _read_string_lists(rows, self.tags)
-        for i in range(len(rows)):
-            if len(tags[i]) != len(words[i]):
-                raise DataError(
-                    f"{rows.location(i)}: {len(tags[i])} tags for {len(words[i])} words; give one for each"
-                )
+        tags = rows.columns[self.tags]
         if invalid := find_invalid_tag(list(chain.from_iterable(tags)), self.plain):
             index, reason = invalid
             i = int(np.searchsorted(np.cumsum([len(row) for row in tags]), index, side="right"))
@@ -296,7 +346,20 @@ class CustomQuestionAnswering(_CustomFiles, QuestionAnswering):
 
     def _read_table(self, path: Source, labelled: bool) -> Questions:
         columns = [self.identifier, self.question, self.context, *[self.answers] * labelled]
-        rows = read_rows(path, columns)
+
+        def check(rows: Rows, i: int) -> None:
+            for column in (self.question, self.context):
+                _check_text(rows, i, column)
+            if labelled:
+                answers = _parse_answers(rows, self.answers, i)
+                if answers and not has_text_at(rows.columns[self.context][i], *answers[0]):
+                    text, start = answers[0]
+                    raise DataError(
+                        f"{rows.location(i)}: the answer {text!r} is not at character {start} of the "
+                        f"context; correct or delete the row"
+                    )
+
+        rows = self._read_rows(path, columns, check)
         ids = [str(value) for value in rows.columns[self.identifier]]
         if len(set(ids)) < len(ids):
             i = next(i for i, name in enumerate(ids) if name in ids[:i])
@@ -304,23 +367,15 @@ class CustomQuestionAnswering(_CustomFiles, QuestionAnswering):
                 f"{rows.location(i)}: a second question has the id {ids[i]!r}; rename one, since predictions "
                 f"are matched by id"
             )
-        contexts = _read_texts(rows, self.context)
+        contexts = rows.columns[self.context]
         index_of = {context: index for index, context in enumerate(dict.fromkeys(contexts))}
-        questions = Questions(
+        return Questions(
             ids,
-            _read_texts(rows, self.question),
+            rows.columns[self.question],
             list(index_of),
             np.array([index_of[context] for context in contexts], dtype=np.int64),
             [_parse_answers(rows, self.answers, i) for i in range(len(rows))] if labelled else None,
         )
-        if questions.answers is not None and questions.is_misplaced.any():
-            i = int(questions.is_misplaced.argmax())
-            text, start = questions.answers[i][0]
-            raise DataError(
-                f"{rows.location(i)}: the answer {text!r} is not at character {start} of the context; "
-                f"correct or delete such rows, of which there are {questions.is_misplaced.sum()}"
-            )
-        return questions
 
     def fitted(self, examples: Questions) -> Self:
         """Return this task as SQuAD v2.0 if a question has no answer, otherwise as v1.1."""
@@ -356,55 +411,53 @@ class CustomMultipleChoice(_CustomFiles, MultipleChoice):
             DataError: the file cannot be read, a text is empty, a row has fewer than two endings or
                 not as many as the first row, or its label is not the index of an ending.
         """
-        rows = read_rows(path, [self.context, *self.endings, *[self.label] * labelled])
-        endings = self._read_endings(rows)
+
+        def check(rows: Rows, i: int) -> None:
+            _check_text(rows, i, self.context)
+            count = len(self._endings(rows, 0))
+            if len(endings := self._endings(rows, i)) != count or count < 2:
+                raise DataError(
+                    f"{rows.location(i)}: {len(endings)} endings; every row needs the same number, at least "
+                    f"two"
+                )
+            if not all(isinstance(ending, str) and ending.strip() for ending in endings):
+                raise DataError(f"{rows.location(i)}: an ending is not text; add it or delete the row")
+            indices = [str(index) for index in range(count)]
+            if labelled and (name := label_name(rows.columns[self.label][i])) not in indices:
+                raise DataError(f"{rows.location(i)}: label {name!r}; use one of {', '.join(indices)}")
+
+        rows = self._read_rows(path, [self.context, *self.endings, *[self.label] * labelled], check)
+        endings = [self._endings(rows, i) for i in range(len(rows))]
         labels = None
         if labelled:
-            indices = [str(index) for index in range(len(endings[0]))]
-            names = list(map(label_name, rows.columns[self.label]))
-            if wrong := [i for i, name in enumerate(names) if name not in indices]:
-                raise DataError(
-                    f"{rows.location(wrong[0])}: label {names[wrong[0]]!r}; use one of {', '.join(indices)}"
-                )
-            labels = np.array(names, dtype=np.int64)
+            labels = np.array([label_name(value) for value in rows.columns[self.label]], dtype=np.int64)
         ids = [str(index) for index in range(len(rows))]
-        return Choices(_read_texts(rows, self.context), [""] * len(rows), endings, labels, ids)
+        return Choices(rows.columns[self.context], [""] * len(rows), endings, labels, ids)
 
-    def _read_endings(self, rows: Rows) -> list[list[str]]:
+    def _endings(self, rows: Rows, i: int) -> list[str]:
         if len(self.endings) == 1:
-            endings = _read_string_lists(rows, self.endings[0])
-        else:
-            endings = list(map(list, zip(*(rows.columns[column] for column in self.endings), strict=True)))
-        count = len(endings[0])
-        for i, row in enumerate(endings):
-            if len(row) != count or count < 2:
-                raise DataError(
-                    f"{rows.location(i)}: {len(row)} endings; every row needs the same number, at least two"
-                )
-            if not all(isinstance(ending, str) and ending.strip() for ending in row):
-                raise DataError(f"{rows.location(i)}: an ending is not text; add it or delete the row")
-        return endings
+            return _check_strings(rows, i, self.endings[0])
+        return [rows.columns[column][i] for column in self.endings]
 
 
-def _read_texts(rows: Rows, column: str) -> list[str]:
-    texts = rows.columns[column]
-    for i, text in enumerate(texts):
-        if not (isinstance(text, str) and text.strip()):
-            problem = "no text" if text is None or text == "" else f"{text!r} is not text"
-            raise DataError(
-                f"{rows.location(i)}: {problem} in the column {column!r}; add it or delete the row"
-            )
-    return texts
+def _check_text(rows: Rows, i: int, column: str) -> None:
+    text = rows.columns[column][i]
+    if not (isinstance(text, str) and text.strip()):
+        problem = "no text" if text is None or text == "" else f"{text!r} is not text"
+        raise DataError(f"{rows.location(i)}: {problem} in the column {column!r}; add it or delete the row")
 
 
-def _read_string_lists(rows: Rows, column: str) -> list[list[str]]:
-    for i, value in enumerate(rows.columns[column]):
-        if not (isinstance(value, list) and value and all(isinstance(item, str) for item in value)):
-            raise DataError(
-                f"{rows.location(i)}: {value!r} in the column {column!r} is not a list of strings; write "
-                f'one such as ["a", "b"]'
-            )
-    return rows.columns[column]
+def _check_strings(rows: Rows, i: int, column: str) -> list[str]:
+    """Return a list of strings; raise DataError if the value is something else."""
+    value = rows.columns[column][i]
+    if not (isinstance(value, list) and value and all(isinstance(item, str) for item in value)):
+        advice = 'write one such as ["a", "b"]'
+        if isinstance(value, str):
+            advice += ", in a .jsonl or .parquet file"
+        raise DataError(
+            f"{rows.location(i)}: {value!r} in the column {column!r} is not a list of strings; {advice}"
+        )
+    return value
 
 
 def _parse_answers(rows: Rows, column: str, i: int) -> list[Answer]:
@@ -416,8 +469,9 @@ def _parse_answers(rows: Rows, column: str, i: int) -> list[Answer]:
         case _:
             answers = [Answer("", -1)]
     if not all(isinstance(text, str) and isinstance(start, int) and text for text, start in answers):
+        file = ", in a .jsonl or .parquet file" if isinstance(rows.columns[column][i], str) else ""
         raise DataError(
             f"{rows.location(i)}: the answers have another form than "
-            f'{{"text": ["…"], "answer_start": [0]}}; write them so'
+            f'{{"text": ["…"], "answer_start": [0]}}; write them so{file}'
         )
     return answers

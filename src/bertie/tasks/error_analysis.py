@@ -33,11 +33,15 @@ class LabelScores(NamedTuple):
 
 
 class Mistake(NamedTuple):
-    """A wrong prediction, as text for a reader."""
+    """A wrong prediction, as text for a reader.
+
+    probability  the model's probability of its prediction; None if it is unknown
+    """
 
     text: str
     gold: str
     predicted: str
+    probability: float | None = None
 
 
 class ThresholdCurve(NamedTuple):
@@ -70,7 +74,7 @@ class ErrorAnalysis:
     gold_and_predicted  the values of a regression, float64 (n,) each
     threshold_curve     where a question may have no answer
     mistakes            a sample of the wrong predictions, the most confident ones or the largest
-                        errors first; for classes, one of each confused pair in turn
+                        errors first; for classes, of varied kinds
     """
 
     by_label: dict[str, LabelScores] = field(default_factory=dict)
@@ -124,25 +128,43 @@ def scores_by_label(labels: Sequence[str], gold: LabelArray, predicted: LabelArr
     return {label: LabelScores(*row) for label, row in zip(labels, rows, strict=True)}
 
 
-def sample_confusions(gold: Int64s, predicted: Int64s) -> list[int]:
+def sample_confusions(gold: Int64s, predicted: Int64s, confidence: Float64s | None = None) -> list[int]:
     """Return the indices of at most MAX_MISTAKES wrong predictions, of varied kinds.
 
-    The first example of each confused pair of classes comes first, in the order of the pairs'
-    frequency; then the second example of each pair, and so on.
+    The sample has the most confident mistake of each confused pair of classes, in the order of the
+    pairs' frequency; then the second of each pair, and so on. The most confident ones come first.
+    Without `confidence`, the first examples are taken, in turns.
     """
     wrong = np.flatnonzero(gold != predicted)
+    if confidence is not None:
+        wrong = wrong[np.argsort(-confidence[wrong], kind="stable")]
     pairs = _pairs(gold[wrong], predicted[wrong])
     counts, seen = Counter(pairs), Counter[tuple[int, int]]()
     turns = []
     for pair in pairs:
         turns.append((seen[pair], -counts[pair]))
         seen[pair] += 1
-    return [int(wrong[i]) for i in sorted(range(len(pairs)), key=turns.__getitem__)[:MAX_MISTAKES]]
+    sample = sorted(range(len(pairs)), key=turns.__getitem__)[:MAX_MISTAKES]
+    return [int(wrong[i]) for i in (sample if confidence is None else sorted(sample))]
 
 
-def largest_errors(errors: npt.NDArray[Any]) -> list[int]:
-    """Return the indices of the MAX_MISTAKES largest errors, without zeros."""
-    order = np.argsort(-errors, kind="stable")
+def top_probabilities(logits: npt.NDArray[np.float32]) -> Float64s:
+    """Return the softmax probability of the likeliest class: float64 (n,), of logits (n, L)."""
+    exponentials = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    return np.asarray(exponentials.max(axis=1) / exponentials.sum(axis=1))
+
+
+def probability_at(confidence: Float64s | None, i: int) -> float | None:
+    """Return the probability of prediction `i`, None if it is unknown."""
+    return None if confidence is None else float(confidence[i])
+
+
+def largest_errors(errors: npt.NDArray[Any], confidence: Float64s | None = None) -> list[int]:
+    """Return the indices of the MAX_MISTAKES largest errors, without zeros.
+
+    Of equal errors, the most confident ones come first.
+    """
+    order = np.lexsort((np.zeros(len(errors)) if confidence is None else -confidence, -errors))
     return [int(i) for i in order[: min(MAX_MISTAKES, np.count_nonzero(errors))]]
 
 

@@ -38,24 +38,65 @@ class Evaluation(NamedTuple):
     task         the task, with the threshold that was tuned on the first part
     predictions  by part, as the task's `decode` returns them
     scores       by part
+    confidence   by part, as the task's `confidence` returns it
     """
 
     task: Task[Any, Any]
     predictions: dict[str, Any]
     scores: dict[str, Scores]
+    confidence: dict[str, Any]
 
 
 def evaluate(task: Task[Any, Any], engine: Engine, parts: Mapping[str, EncodedExamples]) -> Evaluation:
     """Score a model on dev parts, and tune the task's threshold on the first one."""
     predictions: dict[str, Any] = {}
     scores: dict[str, Scores] = {}
+    confidence: dict[str, Any] = {}
     for name, (examples, inputs) in parts.items():
         logits = compute_logits(engine, inputs)
         if not predictions:
             task = task.with_tuned_threshold(examples, task.decode(examples, inputs, logits))
         predictions[name] = task.decode(examples, inputs, logits)
         scores[name] = task.score(examples, predictions[name])
-    return Evaluation(task, predictions, scores)
+        confidence[name] = task.confidence(examples, inputs, logits)
+    return Evaluation(task, predictions, scores, confidence)
+
+
+def majority_baselines(
+    task: Task[Any, Any], training_examples: Any, parts: Mapping[str, Any]
+) -> dict[str, Scores]:
+    """Score the majority class of the training examples on the labelled examples of each part.
+
+    Returns:
+        The scores by part; empty for a task without such a baseline (see `Task.majority_baseline`).
+    """
+    baselines = {name: task.majority_baseline(training_examples, part) for name, part in parts.items()}
+    return {name: scores for name, scores in baselines.items() if scores is not None}
+
+
+def find_constant_answers(
+    task: Task[Any, Any],
+    parts: Mapping[str, Any],
+    predictions: Mapping[str, Any],
+    scores: Mapping[str, Scores],
+) -> list[str]:
+    """Return a warning for each part in which the model gives the same answer to every example.
+
+    Args:
+        task: the task.
+        parts: the labelled examples of each part.
+        predictions: the predictions for each part.
+        scores: the scores of each part; there is no warning where the only answer is always right.
+    """
+    warnings = []
+    for name, examples in parts.items():
+        answer = task.constant_answer(examples, predictions[name])
+        if answer is not None and len(examples) > 1 and scores[name][task.main_metric] < 100:
+            warnings.append(
+                f"{name}: the answer is {answer!r} for every example, so the model has learnt nothing; try "
+                f"another learning rate, more epochs or another seed"
+            )
+    return warnings
 
 
 def compute_logits(engine: Engine, inputs: Inputs) -> Float32s:

@@ -5,6 +5,7 @@ an error, except in QQP's training file, which is known to have malformed lines.
 """
 
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -185,26 +186,36 @@ TASKS = (
     ),
 )
 SUBMISSION_FILES = tuple(name for task in TASKS for name in task.submission_files.values())
+WNLI_FILE = "WNLI.tsv"
+# WNLI's test file has 146 examples; "0" is the majority class of its training file.
+_WNLI_MAJORITY = "index\tprediction\n" + "".join(f"{index}\t0\n" for index in range(146))
 
 
-def write_submission(predictions: Path, output: Path) -> None:
+def write_submission(files: Mapping[str, Path], output: Path, *, wnli_majority: bool = True) -> None:
     """Pack files of predictions into a .zip file for GLUE's server.
 
     The same files always give the same bytes.
 
     Args:
-        predictions: a folder with all SUBMISSION_FILES; other files are ignored.
+        files: the file of predictions for each of SUBMISSION_FILES.
         output: the .zip file.
+        wnli_majority: write the majority class for WNLI, as the paper does (Appendix B.1), instead of the
+            predictions in `files`, which may then lack that file.
 
     Raises:
         DataError: a file is missing.
     """
-    if missing := [name for name in SUBMISSION_FILES if not (predictions / name).is_file()]:
+    missing = [name for name in SUBMISSION_FILES if name not in files]
+    if wnli_majority and WNLI_FILE in missing:
+        missing.remove(WNLI_FILE)
+    if missing:
         raise DataError(
-            f"{predictions}: no {', '.join(missing)}; a submission has {len(SUBMISSION_FILES)} files, so "
-            f"add the predictions of the other tasks"
+            f"no predictions for {', '.join(name.removesuffix('.tsv') for name in missing)}; a submission "
+            f"has all {len(SUBMISSION_FILES)} files, so fine-tune on the other tasks and add their runs"
         )
     with atomic_file(output) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         for name in SUBMISSION_FILES:
+            majority = wnli_majority and name == WNLI_FILE
+            content = _WNLI_MAJORITY.encode() if majority else files[name].read_bytes()
             # ZipInfo's default date is fixed (1980). Compressed bytes would depend on zlib's version.
-            archive.writestr(zipfile.ZipInfo(name), (predictions / name).read_bytes())
+            archive.writestr(zipfile.ZipInfo(name), content)

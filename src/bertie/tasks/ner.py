@@ -10,8 +10,9 @@ does. Parts of speech and other plain tags are predicted in the same way, but sc
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, pairwise
 from pathlib import Path
@@ -42,11 +43,13 @@ from bertie.tasks.error_analysis import (
     analyze_classes,
     join_names,
     largest_errors,
+    probability_at,
     sample_confusions,
     shorten,
+    top_probabilities,
 )
 from bertie.tasks.metrics import accuracy, f1_macro
-from bertie.tasks.task import Head, Inputs, Scores, Task
+from bertie.tasks.task import Float64s, Head, Inputs, Scores, Task
 from bertie.tasks.windows import cumulative_bounds, split_into_windows
 from bertie.text.encoding import Encoding
 from bertie.text.tokenizer import Tokenizer
@@ -324,12 +327,46 @@ class Tagging(Task[TaggedSentences, Tags]):
             predictions = [*map(to_iob2, predictions)]
         return entity_scores(examples.tags, predictions)
 
-    def analyze_errors(self, examples: TaggedSentences, predictions: Tags) -> ErrorAnalysis:
+    def confidence(
+        self, examples: TaggedSentences, inputs: Inputs, logits: npt.NDArray[np.float32]
+    ) -> Float64s:
+        """Return the probability of each word's tag."""
+        assert isinstance(inputs, WordWindows)
+        return top_probabilities(logits[inputs.word_positions])
+
+    def majority_baseline(self, training: TaggedSentences, examples: TaggedSentences) -> Scores | None:
+        """Score O for every word; for plain tags, the most frequent tag."""
+        assert training.tags is not None
+        tag = "O"
+        if training.scheme == "plain":
+            tag = Counter(chain.from_iterable(training.tags)).most_common(1)[0][0]
+        return self.score(examples, [[tag] * len(words) for words in examples.words])
+
+    def analyze_errors(
+        self, examples: TaggedSentences, predictions: Tags, confidence: Float64s | None = None
+    ) -> ErrorAnalysis:
         """Return scores by entity type, or scores and confusions of plain tags."""
         assert examples.tags is not None
         if examples.scheme == "plain":
-            return _analyze_plain_tags(examples, examples.tags, predictions)
-        return _analyze_entities(examples, examples.tags, predictions)
+            return _analyze_plain_tags(examples, examples.tags, predictions, confidence)
+        return _analyze_entities(examples, examples.tags, predictions, confidence)
+
+    def select(self, examples: TaggedSentences, indices: Sequence[int]) -> TaggedSentences:
+        """Return the sentences with these indices, in the documents that have any of them."""
+        return replace(
+            examples,
+            words=[examples.words[i] for i in indices],
+            tags=None if examples.tags is None else [examples.tags[i] for i in indices],
+            document_bounds=np.unique(np.searchsorted(indices, examples.document_bounds)),
+        )
+
+    def groups(self, examples: TaggedSentences) -> Sequence[int]:
+        """Return the number of each sentence's document; if there is only one, every sentence is alone."""
+        sizes = np.diff(examples.document_bounds)
+        if len(sizes) == 1:
+            return range(len(examples))
+        numbers: list[int] = np.repeat(np.arange(len(sizes)), sizes).tolist()
+        return numbers
 
     def flatten_predictions(self, predictions: Tags) -> list[str]:
         """Return the tag of each word of all sentences."""
@@ -370,7 +407,9 @@ class Tagging(Task[TaggedSentences, Tags]):
         return _split(columns.tags, examples.bounds.tolist())
 
 
-def _analyze_plain_tags(examples: TaggedSentences, gold_tags: Tags, predictions: Tags) -> ErrorAnalysis:
+def _analyze_plain_tags(
+    examples: TaggedSentences, gold_tags: Tags, predictions: Tags, confidence: Float64s | None
+) -> ErrorAnalysis:
     """Treat each word as an example with one class."""
     tags = [*chain.from_iterable(gold_tags), *chain.from_iterable(predictions)]
     distinct, indices = np.unique(tags, return_inverse=True)
@@ -383,14 +422,21 @@ def _analyze_plain_tags(examples: TaggedSentences, gold_tags: Tags, predictions:
             shorten(f"{words[i]} ‖ {' '.join(examples.words[sentence_of_word[i]])}"),
             labels[gold[i]],
             labels[predicted[i]],
+            probability_at(confidence, i),
         )
-        for i in sample_confusions(gold, predicted)
+        for i in sample_confusions(gold, predicted, confidence)
     ]
     return analyze_classes(labels, gold, predicted, mistakes)
 
 
-def _analyze_entities(examples: TaggedSentences, gold_tags: Tags, predictions: Tags) -> ErrorAnalysis:
-    """Compare entities; they are the same in every scheme, so no tags are converted."""
+def _analyze_entities(
+    examples: TaggedSentences, gold_tags: Tags, predictions: Tags, confidence: Float64s | None
+) -> ErrorAnalysis:
+    """Compare entities; they are the same in every scheme, so no tags are converted.
+
+    The probability of a sentence with mistakes is that of its least certain word in a wrong or a
+    missed entity.
+    """
     by_type = {
         name: LabelScores(counts.precision, counts.recall, counts.f1, counts.gold)
         for name, counts in count_entities(gold_tags, predictions).items()
@@ -400,6 +446,14 @@ def _analyze_entities(examples: TaggedSentences, gold_tags: Tags, predictions: T
         for gold, predicted in zip(gold_tags, predictions, strict=True)
     ]
 
+    certainty = None
+    if confidence is not None:
+        certainty = np.ones(len(examples))
+        for i, (gold, predicted) in enumerate(entities):
+            wrong = [w for _, first, end in gold ^ predicted for w in range(first, end)]
+            if wrong:
+                certainty[i] = confidence[examples.bounds[i] + np.array(wrong)].min()
+
     def describe(words: Sequence[str], spans: set[EntitySpan]) -> str:
         in_order = sorted(spans, key=lambda entity: entity.first)
         return join_names(f"{' '.join(words[first:end])} ({name})" for name, first, end in in_order)
@@ -407,9 +461,11 @@ def _analyze_entities(examples: TaggedSentences, gold_tags: Tags, predictions: T
     mistakes = [
         Mistake(
             shorten(" ".join(examples.words[i])),
-            *(describe(examples.words[i], spans) for spans in entities[i]),
+            describe(examples.words[i], entities[i][0]),
+            describe(examples.words[i], entities[i][1]),
+            probability_at(certainty, i),
         )
-        for i in largest_errors(np.array([len(gold ^ predicted) for gold, predicted in entities]))
+        for i in largest_errors(np.array([len(gold ^ predicted) for gold, predicted in entities]), certainty)
     ]
     return ErrorAnalysis(by_type, mistakes=mistakes)
 

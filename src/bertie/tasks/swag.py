@@ -15,8 +15,16 @@ from bertie.base.errors import DataError
 from bertie.base.files import write_text
 from bertie.base.rows import read_lines, read_rows
 from bertie.tasks import metrics
-from bertie.tasks.error_analysis import ErrorAnalysis, Mistake, analyze_classes, sample_confusions, shorten
-from bertie.tasks.task import Head, Inputs, Scores, Task
+from bertie.tasks.error_analysis import (
+    ErrorAnalysis,
+    Mistake,
+    analyze_classes,
+    probability_at,
+    sample_confusions,
+    shorten,
+    top_probabilities,
+)
+from bertie.tasks.task import Float64s, Head, Inputs, Scores, Task
 from bertie.text.tokenizer import Tokenizer
 
 Int64s = npt.NDArray[np.int64]
@@ -127,7 +135,18 @@ class MultipleChoice(Task[Choices, Int64s]):
         assert examples.labels is not None
         return {"accuracy": 100 * metrics.accuracy(examples.labels, predictions)}
 
-    def analyze_errors(self, examples: Choices, predictions: Int64s) -> ErrorAnalysis:
+    def confidence(self, examples: Choices, inputs: Inputs, logits: npt.NDArray[np.float32]) -> Float64s:
+        """Return the probability of each choice among the example's choices."""
+        return top_probabilities(logits.reshape(len(examples), examples.num_choices))
+
+    def majority_baseline(self, training: Choices, examples: Choices) -> Scores | None:
+        """Score the most frequent index of the right choice, which is chance if the choices are shuffled."""
+        assert training.labels is not None
+        return self.score(examples, np.full(len(examples), np.bincount(training.labels).argmax()))
+
+    def analyze_errors(
+        self, examples: Choices, predictions: Int64s, confidence: Float64s | None = None
+    ) -> ErrorAnalysis:
         """Return scores by the index of the choice, and mistakes."""
         assert examples.labels is not None
         mistakes = [
@@ -135,11 +154,22 @@ class MultipleChoice(Task[Choices, Int64s]):
                 shorten(f"{examples.contexts[i]} {examples.starts[i]}"),
                 shorten(examples.endings[i][examples.labels[i]]),
                 shorten(examples.endings[i][predictions[i]]),
+                probability_at(confidence, i),
             )
-            for i in sample_confusions(examples.labels, predictions)
+            for i in sample_confusions(examples.labels, predictions, confidence)
         ]
         labels = [str(index) for index in range(examples.num_choices)]
         return analyze_classes(labels, examples.labels, predictions, mistakes)
+
+    def select(self, examples: Choices, indices: Sequence[int]) -> Choices:
+        """Return the examples with these indices."""
+        return Choices(
+            [examples.contexts[i] for i in indices],
+            [examples.starts[i] for i in indices],
+            [examples.endings[i] for i in indices],
+            None if examples.labels is None else examples.labels[list(indices)],
+            [examples.ids[i] for i in indices],
+        )
 
     def write_predictions(self, examples: Choices, predictions: Int64s, path: Path) -> None:
         """Write a csv file: the example's id, and the index of the choice."""

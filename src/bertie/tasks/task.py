@@ -44,6 +44,7 @@ from bertie.text.tokenizer import Tokenizer
 
 Examples = TypeVar("Examples")
 Predictions = TypeVar("Predictions")
+Float64s = npt.NDArray[np.float64]
 Scores = dict[str, float]  # by the official scorer's names, in percent, unrounded
 Head = Literal["classification", "tagging", "spans", "choices"]  # Figure 4 (a, b), (d), (c); Section 4.4
 
@@ -238,15 +239,39 @@ class Task(ABC, Generic[Examples, Predictions]):
         """Compute the official metrics of predictions for labelled examples."""
 
     @abstractmethod
-    def analyze_errors(self, examples: Examples, predictions: Predictions) -> ErrorAnalysis:
-        """Compare predictions with the gold labels in detail."""
+    def analyze_errors(
+        self, examples: Examples, predictions: Predictions, confidence: Float64s | None = None
+    ) -> ErrorAnalysis:
+        """Compare predictions with the gold labels in detail.
 
-    def majority_baseline(self, training: Examples, examples: Examples) -> Scores | None:
-        """Score the majority class of the training examples on `examples`.
+        Args:
+            examples: labelled examples.
+            predictions: their predictions.
+            confidence: the result of `confidence`, if a model predicted.
+        """
 
-        Returns None if the examples do not have exactly one class each.
+    def confidence(self, examples: Examples, inputs: Inputs, logits: npt.NDArray[np.float32]) -> Any:
+        """Return the model's probability of each of its predictions, float64.
+
+        The arguments are those of `decode`. Tagging has a probability for each word, the other heads for
+        each example. None where there are no probabilities, as in a regression, or where the predictions
+        have their own.
         """
         return None
+
+    def majority_baseline(self, training: Examples, examples: Examples) -> Scores | None:
+        """Score the answer that is the most frequent one in training, given to every example.
+
+        It is the majority class or the most frequent set of labels; the mean, for a regression; O, or
+        the most frequent plain tag; the most frequent index of the right choice; and no answer, for
+        questions that may have none. None if there is no such answer, as in SQuAD v1.1.
+        """
+        return None
+
+    def constant_answer(self, examples: Examples, predictions: Predictions) -> str | None:
+        """Return the answer that all predictions have in common, or None if they differ."""
+        answers = set(self.flatten_predictions(predictions))
+        return str(answers.pop()) if len(answers) == 1 else None
 
     def flatten_predictions(self, predictions: Predictions) -> Any:
         """Return predictions as one flat sequence, such as the tag of each word.
@@ -254,6 +279,20 @@ class Task(ABC, Generic[Examples, Predictions]):
         Two sets of predictions of the same examples can be compared element by element.
         """
         return predictions
+
+    # Parts of the examples
+
+    @abstractmethod
+    def select(self, examples: Examples, indices: Sequence[int]) -> Examples:
+        """Return the examples with these indices, which are in ascending order."""
+
+    def groups(self, examples: Examples) -> Sequence[int]:
+        """Return a number for each example; examples that share a text have the same one."""
+        return range(len(examples))  # type: ignore[arg-type]
+
+    def strata(self, examples: Examples) -> Sequence[Any]:
+        """Return a value for each labelled example whose distribution a sample keeps."""
+        return [0] * len(examples)  # type: ignore[arg-type]
 
     # Files of predictions
 

@@ -6,6 +6,7 @@
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -14,6 +15,7 @@ import numpy.typing as npt
 import pydantic
 import torch
 
+from bertie import __version__
 from bertie.base.files import read_json, remove_temporary_files, sha256, write_json
 from bertie.base.progress import Progress
 from bertie.base.random import permutation, stream_key
@@ -39,6 +41,7 @@ from bertie.tasks.evaluation import (
     Evaluation,
     check_length,
     evaluate,
+    majority_baselines,
 )
 from bertie.tasks.task import Inputs, Scores, Task
 from bertie.text.tokenizer import Tokenizer
@@ -122,6 +125,7 @@ def finetune(
     resume: bool = False,
     silent: bool = False,
     arguments: Mapping[str, Any] | None = None,
+    sources: Mapping[str, str] | None = None,
 ) -> Evaluation:
     """Fine-tune an encoder with a new head; write the model to `output`/model.
 
@@ -137,6 +141,7 @@ def finetune(
             on a stop.
         silent: show no progress.
         arguments: what to record in `output`/arguments.json.
+        sources: descriptions of the model card: the initial model as "model", and the data by part.
 
     Returns:
         Predictions and scores of the model that was kept.
@@ -162,7 +167,8 @@ def finetune(
         max_seq_length=settings.max_seq_length,
         bilstm=settings.bilstm,
     )
-    selection = _ModelSelection(task, model, metadata, parts, settings, output)
+    baselines = majority_baselines(task, training_examples, dev_examples)
+    selection = _ModelSelection(task, model, metadata, parts, baselines, settings, output, sources or {})
     schedule = _loop_schedule(inputs, settings)
     if _is_complete(run, schedule.total_steps):
         remove_temporary_files(output)  # a kill may have interrupted `remove_checkpoints`
@@ -285,11 +291,14 @@ class _ModelSelection:
         model: TaskModel,
         metadata: ModelMetadata,
         parts: Mapping[str, EncodedExamples],
+        baselines: Mapping[str, Scores],
         settings: FinetuningSettings,
         output: Path,
+        sources: Mapping[str, str],
     ) -> None:
         self.task, self.model, self.metadata = task, model, metadata
-        self.parts, self.settings, self.output = parts, settings, output
+        self.parts, self.baselines, self.settings = parts, baselines, settings
+        self.output, self.sources = output, sources
         self.kept: Evaluation | None = None
 
     def evaluate_and_save(self, step: int, progress: Progress) -> dict[str, float]:
@@ -297,7 +306,9 @@ class _ModelSelection:
         evaluation = evaluate(self.task, TorchEngine(self.model, self.settings.in_float32()), self.parts)
         metric = self.task.main_metric
         for part, scores in evaluation.scores.items():
-            progress.print(f"step {step:,}: {part} {metric} {scores[metric]:.2f}")
+            baseline = self.baselines.get(part)
+            beside = f" (majority baseline {baseline[metric]:.2f})" if baseline else ""
+            progress.print(f"step {step:,}: {part} {metric} {scores[metric]:.2f}{beside}")
         if not self.settings.keep_best or self._is_best(evaluation.scores):
             self._save(evaluation, step)
         return {
@@ -318,11 +329,13 @@ class _ModelSelection:
         """Save the model, its predictions and its scores."""
         self.kept = evaluation
         metadata = replace(self.metadata, null_threshold=evaluation.task.null_threshold)
-        save_model(self.output / "model", self.model, metadata, _model_card(self.task, evaluation.scores))
+        card = _model_card(self.task, self.sources, evaluation.scores, self.baselines)
+        save_model(self.output / "model", self.model, metadata, card)
         for part, predictions in evaluation.predictions.items():
             file = self.output / "predictions" / part / self.task.predictions_file
             evaluation.task.write_predictions(self.parts[part].examples, predictions, file)
-        write_json(self.output / SCORES_FILE, {"step": step, "scores": evaluation.scores})
+        scores = {"step": step, "scores": evaluation.scores, "majority_baseline": self.baselines}
+        write_json(self.output / SCORES_FILE, scores)
 
 
 def _build_model(
@@ -435,14 +448,21 @@ def _hash_weights(initial_model: InitialModel) -> str:
     return " ".join(sha256(file) for file in files if file.exists())  # loading reports a missing file
 
 
-def _model_card(task: Task[Any, Any], scores: Mapping[str, Scores]) -> str:
+def _model_card(
+    task: Task[Any, Any],
+    sources: Mapping[str, str],
+    scores: Mapping[str, Scores],
+    baselines: Mapping[str, Scores],
+) -> str:
     """Return the README.md of the model directory."""
     rows = [
-        f"| {part} | {name} | {value:.2f} |"
+        f"| {part} | {name} | {value:.2f} | {f'{baseline:.2f}' if baseline is not None else ''} |"
         for part, part_scores in scores.items()
         for name, value in part_scores.items()
+        for baseline in [baselines.get(part, {}).get(name)]
     ]
-    table = ["| part | score | percent |", "|---|---|---|", *rows] if rows else []
+    table = ["| part | score | percent | majority baseline |", "|---|---|---|---|", *rows] if rows else []
+    facts = [f"- {name}: {value}" for name, value in sources.items()]
     return "\n".join(
         [
             "---",
@@ -450,6 +470,10 @@ def _model_card(task: Task[Any, Any], scores: Mapping[str, Scores]) -> str:
             f"tags: [bert, {task.head}]",
             "---",
             f"# A BERT fine-tuned with bertie: {task.name}",
+            "",
+            *facts,
+            f"- date: {datetime.now(UTC):%Y-%m-%d}",
+            f"- bertie: {__version__}",
             "",
             *([f"Labels: {', '.join(task.labels)}.", ""] if task.labels else []),
             *table,

@@ -96,6 +96,7 @@ def search(
     *,
     silent: bool = False,
     arguments: Mapping[str, Any] | None = None,
+    sources: Mapping[str, str] | None = None,
 ) -> Search:
     """Fine-tune with every combination of the grid; choose the best one on dev.
 
@@ -107,7 +108,7 @@ def search(
     model was deleted earlier, that run is repeated.
 
     Args:
-        task, initial_model, training_examples, dev_examples, silent, arguments: as in `finetune`.
+        task, initial_model, training_examples, dev_examples, silent, arguments, sources: as in `finetune`.
         settings: the grid, and the other settings of fine-tuning.
         output: directory of the search.
 
@@ -128,7 +129,14 @@ def search(
     check_run(directory, settings, resume, SEARCH_MAY_CHANGE | {f"finetuning.{key}" for key in lacking})
     directory.write_settings(settings)
     runner = _TrialRunner(
-        task, initial_model, training_examples, dev_examples, finetuning, _trials_folder(output), silent
+        task,
+        initial_model,
+        training_examples,
+        dev_examples,
+        finetuning,
+        _trials_folder(output),
+        silent,
+        sources,
     )
     combinations = itertools.product(  # each one once, even if the grid lists a value twice
         dict.fromkeys(settings.batch_sizes),
@@ -157,6 +165,7 @@ class _TrialRunner:
     settings: FinetuningSettings
     folder: Path
     silent: bool
+    sources: Mapping[str, str] | None
 
     def run_trial(self, batch_size: int, learning_rate: float, epochs: int, restarts: int) -> Trial:
         """Run a combination of the grid with the seeds 0 to `restarts` - 1."""
@@ -193,6 +202,7 @@ class _TrialRunner:
                 run,
                 resume=(run / "settings.toml").exists(),
                 silent=self.silent,
+                sources=self.sources,
             )
             write_json(run / RESULT_FILE, result.scores)
         scores: dict[str, Scores] = read_json(run / RESULT_FILE)

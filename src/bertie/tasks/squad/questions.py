@@ -62,13 +62,14 @@ class Questions:
         """
         assert self.answers is not None
         is_usable = [
-            not answers or _has_text_at(self.contexts[context], *answers[0])
+            not answers or has_text_at(self.contexts[context], *answers[0])
             for context, answers in zip(self.context_indices, self.answers, strict=True)
         ]
         return ~np.array(is_usable, dtype=np.bool_)
 
 
-def _has_text_at(context: str, text: str, start: int) -> bool:
+def has_text_at(context: str, text: str, start: int) -> bool:
+    """Return whether an answer is at its start in the context; white space is no answer."""
     return bool(text.strip()) and start >= 0 and context.startswith(text, start)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -12,12 +13,19 @@ import numpy.typing as npt
 from bertie.base.errors import DataError
 from bertie.base.files import read_json, write_json
 from bertie.model.formats.directory import ModelMetadata
-from bertie.tasks.error_analysis import MAX_MISTAKES, ErrorAnalysis, Mistake, join_names, shorten
+from bertie.tasks.error_analysis import (
+    MAX_MISTAKES,
+    ErrorAnalysis,
+    Mistake,
+    join_names,
+    probability_at,
+    shorten,
+)
 from bertie.tasks.squad.decoding import SpanPredictions, decode_spans, n_best_entries
 from bertie.tasks.squad.questions import Questions, read_questions
 from bertie.tasks.squad.scores import question_scores, score_v1, score_v2, threshold_curve
 from bertie.tasks.squad.windows import ContextWindows, encode_windows
-from bertie.tasks.task import Head, Inputs, Scores, Task
+from bertie.tasks.task import Float64s, Head, Inputs, Scores, Task
 from bertie.text.tokenizer import Tokenizer
 
 NULL_ODDS_FILE, N_BEST_FILE = "null_odds.json", "nbest_predictions.json"  # run_squad.py
@@ -118,17 +126,29 @@ class QuestionAnswering(Task[Questions, SpanPredictions]):
         answers = [answer for answer in predictions.answers if answer is not None]
         return score_v2(golds, answers, predictions.null_odds, predictions.null_threshold)
 
-    def analyze_errors(self, examples: Questions, predictions: SpanPredictions) -> ErrorAnalysis:
+    def majority_baseline(self, training: Questions, examples: Questions) -> Scores | None:
+        """Score no answer for every question; None if every question has one."""
+        return score_v2(examples.answer_texts, [""] * len(examples)) if self.allow_no_answer else None
+
+    def constant_answer(self, examples: Questions, predictions: SpanPredictions) -> str | None:
+        """Return "no answer" if no question is answered."""
+        return None if any(predictions.texts) else "no answer"
+
+    def analyze_errors(
+        self, examples: Questions, predictions: SpanPredictions, confidence: Float64s | None = None
+    ) -> ErrorAnalysis:
         """Return the scores at every threshold, and the most confident mistakes."""
         golds, answers = examples.answer_texts, predictions.texts
         exact_match, f1 = question_scores(golds, answers, self.allow_no_answer)
         wrong = np.flatnonzero(exact_match + f1 == 0)
         by_confidence = wrong[np.argsort(-_confidence(predictions)[wrong], kind="stable")]
+        probabilities = _probabilities(predictions)
         mistakes = [
             Mistake(
                 shorten(examples.questions[i]),
                 join_names(dict.fromkeys(golds[i]), " | "),
                 join_names([answers[i]]),
+                probability_at(probabilities, i),
             )
             for i in by_confidence[:MAX_MISTAKES].tolist()
         ]
@@ -138,6 +158,22 @@ class QuestionAnswering(Task[Questions, SpanPredictions]):
                 golds, predictions.answers, predictions.null_odds, predictions.null_threshold
             )
         return ErrorAnalysis(threshold_curve=curve, mistakes=mistakes)
+
+    def select(self, examples: Questions, indices: Sequence[int]) -> Questions:
+        """Return the questions with these indices, with their contexts."""
+        used, context_indices = np.unique(examples.context_indices[list(indices)], return_inverse=True)
+        return Questions(
+            [examples.ids[i] for i in indices],
+            [examples.questions[i] for i in indices],
+            [examples.contexts[i] for i in used],
+            context_indices,
+            None if examples.answers is None else [examples.answers[i] for i in indices],
+        )
+
+    def groups(self, examples: Questions) -> Sequence[int]:
+        """Return the index of each question's context."""
+        numbers: list[int] = examples.context_indices.tolist()
+        return numbers
 
     def flatten_predictions(self, predictions: SpanPredictions) -> list[str | None]:
         """Return the text of each answer; "" for no answer."""
@@ -203,6 +239,18 @@ def _confidence(predictions: SpanPredictions) -> npt.NDArray[np.float64]:
     if predictions.n_best is not None:
         return predictions.n_best.probabilities[:, 0]
     return np.zeros(len(predictions.answers))
+
+
+def _probabilities(predictions: SpanPredictions) -> Float64s | None:
+    """Return the model's probability of each prediction: float64 (n,), or None if it is unknown.
+
+    It is the probability among the best spans, as in nbest_predictions.json; where a question may have
+    no answer, the probability of the prediction against its alternative, no answer or the best answer.
+    """
+    if predictions.null_odds is not None:
+        is_null = predictions.null_odds > predictions.null_threshold
+        return np.asarray(np.exp(-np.logaddexp(0, np.where(is_null, -1, 1) * predictions.null_odds)))
+    return None if predictions.n_best is None else predictions.n_best.probabilities[:, 0]
 
 
 def _read_by_id(path: Path, expected: type | tuple[type, ...], name: str) -> dict[str, Any]:
