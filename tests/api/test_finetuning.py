@@ -1,5 +1,6 @@
 """`bertie.finetune`: every kind of data, labels and settings; errors that name the table and the row."""
 
+import json
 import os
 import shutil
 import signal
@@ -300,3 +301,64 @@ def interrupt(*arguments: Any) -> float:
     """Press Ctrl-C in the middle of a step."""
     os.kill(os.getpid(), signal.SIGINT)
     return warmup_then_linear_decay(*arguments)
+
+
+def test_bad_rows_are_skipped_and_reported(model, capsys):
+    bad = [{"review": "no label", "stars": None}, {"review": " ", "stars": "good"}]
+    run = bertie.finetune(model, train=[*ROWS, *bad], dev=[*ROWS, *bad], on_error="skip", **REVIEWS, **FAST)
+    assert len(run.predictions["dev"]) == len(ROWS)
+    lines = capsys.readouterr().err.splitlines()
+    for name in ("train", "dev"):
+        assert f"skipped: {name}, row 17: no label in the column 'stars'; add it or delete the row" in lines
+        assert f"{name}: skipped 2 of 18 rows" in lines
+    with pytest.raises(bertie.DataError, match="train, row 1: no label"):
+        bertie.finetune(model, train=bad[:1], on_error="skip", **REVIEWS, **FAST)
+    with pytest.raises(bertie.SettingsError, match="unknown on_error 'ignore'; use stop or skip"):
+        bertie.finetune(model, train=ROWS, on_error="ignore", **REVIEWS, **FAST)
+
+
+def test_malformed_rows_of_files_are_skipped(model, capsys):
+    table = "review,stars\n" + "a good film,good\na bad film,bad\n" * 4 + 'a,b,c\nthe "x" y,good\n"a" b,bad\n'
+    Path("train.csv").write_text(table + "was good,good\n")
+    run = bertie.finetune(model, train="train.csv", dev="train.csv", on_error="skip", **REVIEWS, **FAST)
+    assert len(run.predictions["dev"]) == 10
+    assert "train.csv: skipped 2 of 12 rows" in capsys.readouterr().err
+    with pytest.raises(bertie.DataError, match=r"train.csv, line 10: expected 2 fields, got 3"):
+        bertie.finetune(model, train="train.csv", out="other", **REVIEWS, **FAST)
+
+
+def test_fraction_as_dev_is_drawn_from_the_training_examples(model):
+    run = bertie.finetune(model, train=ROWS, dev=0.25, out="run", **REVIEWS, **FAST)
+    rows = json.loads(Path("run/dev_rows.json").read_text())["rows"]
+    assert len(run.predictions["dev"]) == len(rows) == 4
+    assert sorted(ROWS[row - 1]["stars"] for row in rows) == ["bad", "bad", "good", "good"]
+    again = bertie.finetune(model, train=ROWS, dev=0.25, out="run", resume=True, **REVIEWS, **FAST)
+    assert again.scores == run.scores
+    other = bertie.finetune(model, train=ROWS, dev=0.25, out="other", seed=1, **REVIEWS, **FAST)
+    assert json.loads(Path("other/dev_rows.json").read_text())["rows"] == rows
+    assert other.baselines["dev"]["accuracy"] == 50
+
+
+def test_model_that_has_learnt_nothing_is_reported(model, capsys):
+    frozen = {**FAST, "optimizer": {"learning_rate": 1e-30}}
+    run = bertie.finetune(model, train=ROWS, dev=ROWS, out="run", **REVIEWS, **frozen)
+    error = capsys.readouterr().err
+    assert f"accuracy {run.scores['dev']['accuracy']:.2f} (majority baseline 50.00)" in error
+    constant = len(set(run.predictions["dev"])) == 1
+    assert ("for every example, so the model has learnt nothing" in error) == constant
+    scores = json.loads(Path("run/scores.json").read_text())
+    assert scores["majority_baseline"] == run.baselines == {"dev": {"accuracy": 50, "f1_macro": 100 / 3}}
+    card = (run.model_directory / "README.md").read_text()
+    assert "- train: a table in memory, 16 rows\n- dev: a table in memory, 16 rows\n" in card
+    assert f"- bertie: {bertie.__version__}\n" in card
+
+
+def test_csv_of_tags_names_the_formats_that_work(model):
+    Path("train.csv").write_text("words,tags\nAda,B-PER\n")
+    with pytest.raises(bertie.DataError, match=r"write a .conll file .* or a .jsonl file") as raised:
+        bertie.finetune(model, train="train.csv", kind="tags", **FAST)
+    line = str(raised.value).partition("lines such as ")[2]
+    Path("train.jsonl").write_text(f"{line}\n" * 4)
+    Path("train.conll").write_text("Ada\tB-PER\nslept\tO\n\n" * 4)
+    for name in ("train.jsonl", "train.conll"):  # the advice works
+        assert bertie.finetune(model, train=name, kind="tags", **FAST).load("cpu").labels == ("O", "B-PER")

@@ -19,7 +19,7 @@ def test_last_scores_are_shown_beside_their_baselines(tmp_path: Path, pairs: boo
     train = TRAIN | MASKED | (PAIRS if pairs else {})
     held_out = HELD_OUT | BASELINE | (PAIRS | {"majority_accuracy": 0.55} if pairs else {})
     rows = [warning, train, train | {"step": 20}, held_out | {"step": 5, "perplexity": 900.0}, held_out]
-    write_report(tmp_path / "report.html", rows, "seed = 7")
+    write_report(tmp_path / "report.html", rows, "seed = 7", {"corpus": "wiki, 12 documents"})
     page = (tmp_path / "report.html").read_text()
     for shown in (
         "12.5%",
@@ -28,6 +28,7 @@ def test_last_scores_are_shown_beside_their_baselines(tmp_path: Path, pairs: boo
         "unigram baseline: 5.0%",
         "too many &lt;pairs&gt;",
         "seed = 7",
+        "wiki, 12 documents",
         "<svg",
     ):
         assert shown in page
@@ -38,7 +39,7 @@ def test_left_to_right_model_reports_next_token_accuracy(tmp_path: Path) -> None
     next_tokens = {"language_model_loss": 6.2, "language_model_accuracy": 0.125}
     held_out = {key: value for key, value in HELD_OUT.items() if key not in MASKED} | BASELINE | next_tokens
     rows = [TRAIN | next_tokens, held_out]
-    write_report(tmp_path / "report.html", rows, "")
+    write_report(tmp_path / "report.html", rows, "", {})
     page = (tmp_path / "report.html").read_text()
     for shown in ("12.5%", "next-token accuracy", "Causal LM loss", "Next-token accuracy", "unigram"):
         assert shown in page

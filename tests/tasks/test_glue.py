@@ -217,15 +217,18 @@ def test_written_sts_b_predictions_have_the_same_scores(tmp_path):
 
 def test_a_submission_has_all_files_and_reproducible_bytes(tmp_path):
     assert len(SUBMISSION_FILES) == 11
+    files = {name: tmp_path / name for name in SUBMISSION_FILES}
     for name in SUBMISSION_FILES[:-2]:
         (tmp_path / name).write_text(f"index\tprediction\n0\t{name}\n")
-    with pytest.raises(DataError, match=r"no RTE\.tsv, WNLI\.tsv; a submission has 11 files"):
-        write_submission(tmp_path, tmp_path / "submission.zip")
+    some = {name: tmp_path / name for name in SUBMISSION_FILES[:-2]}
+    with pytest.raises(DataError, match="no predictions for RTE; a submission has all 11 files"):
+        write_submission(some, tmp_path / "submission.zip")
+    with pytest.raises(DataError, match="no predictions for RTE, WNLI; a submission"):
+        write_submission(some, tmp_path / "submission.zip", wnli_majority=False)
     assert not (tmp_path / "submission.zip").exists()
     for name in SUBMISSION_FILES[-2:]:
         (tmp_path / name).write_text(f"index\tprediction\n0\t{name}\n")
-    (tmp_path / "other.txt").write_text("not part of a submission")
-    write_submission(tmp_path, tmp_path / "submission.zip")
+    write_submission(files, tmp_path / "submission.zip")
     with zipfile.ZipFile(tmp_path / "submission.zip") as archive:
         assert archive.testzip() is None
         names = "CoLA SST-2 MRPC STS-B QQP MNLI-m MNLI-mm AX QNLI RTE WNLI"
@@ -233,5 +236,21 @@ def test_a_submission_has_all_files_and_reproducible_bytes(tmp_path):
         assert archive.read("AX.tsv") == b"index\tprediction\n0\tAX.tsv\n"
     for name in SUBMISSION_FILES:
         (tmp_path / name).touch()  # a later modification time
-    write_submission(tmp_path, tmp_path / "again.zip")
+    write_submission(files, tmp_path / "again.zip")
     assert (tmp_path / "again.zip").read_bytes() == (tmp_path / "submission.zip").read_bytes()
+
+
+def test_submission_has_the_majority_class_for_wnli(tmp_path, shared_data):
+    """As in the paper (Appendix B.1), unless the model's answers are asked for."""
+    task = TASK["wnli"]
+    training = task.read(task.file(shared_data / "glue", "train"), labelled=True)
+    test = task.read(task.file(shared_data / "glue", "test"), labelled=False)
+    files = {name: tmp_path / name for name in SUBMISSION_FILES}
+    for file in files.values():
+        file.write_text("index\tprediction\n0\t1\n")
+    majority = np.full(len(test), task.gold(training).mean() > 0.5, dtype=np.int64)
+    task.write_predictions(test, majority, tmp_path / "expected.tsv")
+    for options, expected in (({}, "expected.tsv"), ({"wnli_majority": False}, "WNLI.tsv")):
+        write_submission(files, tmp_path / "submission.zip", **options)
+        with zipfile.ZipFile(tmp_path / "submission.zip") as archive:
+            assert archive.read("WNLI.tsv") == (tmp_path / expected).read_bytes()

@@ -1,7 +1,7 @@
 """Pre-train a model on a prepared corpus."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,8 +15,10 @@ from bertie.api.arguments import (
 from bertie.api.results import Metrics, PretrainingResult
 from bertie.base.errors import SettingsError
 from bertie.base.settings import SETTINGS_FILE, Tree, read_toml, resolve
+from bertie.corpus.shards import Corpus
 from bertie.model.formats.directory import TRAINING_ONLY_KEYS, read_metadata
 from bertie.recipes import read_recipe
+from bertie.reports.page import run_facts
 from bertie.reports.pretraining import write_report
 from bertie.training import pretraining
 from bertie.training.metrics_file import read_metrics
@@ -79,7 +81,9 @@ def pretrain(
     )
     if int(os.environ.get("RANK", "0")) == 0:  # of the processes that torchrun started, only the main one
         settings_text = (output / "settings.toml").read_text(encoding="utf-8")
-        write_report(output / "report.html", read_metrics(output / "metrics.jsonl"), settings_text)
+        metrics = read_metrics(output / "metrics.jsonl")
+        facts = _describe(recipe, start, output, metrics)
+        write_report(output / "report.html", metrics, settings_text, facts)
     return PretrainingResult(output, Metrics(read_metrics(output / "metrics.jsonl")))
 
 
@@ -98,6 +102,21 @@ def plan_pretraining(
     given = {"corpus": corpus, "init": init}
     start = _prepare_start(recipe, output, given, resume, nest_settings(settings, more_settings))
     return plan(start.settings, start.corpus, output, init=start.init, resume=resume)
+
+
+def _describe(
+    recipe: PathLike | Mapping[str, Any] | None,
+    start: "_Start",
+    run: Path,
+    metrics: Sequence[Mapping[str, Any]],
+) -> dict[str, str]:
+    """Return the facts in the head of a report; a resumed run may not know its recipe."""
+    counts = Corpus.open(start.corpus).manifest.train
+    facts = {"recipe": str(recipe)} if isinstance(recipe, str | Path) else {}
+    facts["corpus"] = f"{start.corpus}, {counts.documents:,} documents, {counts.tokens:,} tokens"
+    if start.arguments.get("init"):
+        facts["initial model"] = str(start.arguments["init"])
+    return facts | run_facts(run, metrics)
 
 
 class _Start(NamedTuple):

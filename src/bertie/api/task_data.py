@@ -236,7 +236,8 @@ def describe_run(
 
 
 def _describe_network(config: BertConfig) -> str:
-    return f"{config.num_hidden_layers} layers, hidden size {config.hidden_size}"
+    layers = "1 layer" if config.num_hidden_layers == 1 else f"{config.num_hidden_layers} layers"
+    return f"{layers}, hidden size {config.hidden_size}"
 
 
 def write_dev_rows(data: TaskData, run: Path) -> None:

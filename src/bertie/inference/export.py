@@ -1,11 +1,13 @@
 """Export a model for ONNX Runtime, and measure the effect on its predictions."""
 
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from bertie import __version__
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import atomic_directory, write_text
 from bertie.inference.predictor import load
@@ -70,7 +72,7 @@ def export(
         write_metadata(temporary, metadata, card="")
         save_onnx(temporary / ONNX_FILE, model, metadata.config, quantization)
         measurements = [row for file in dev for row in _measure(source, temporary, metadata, task, file)]
-        write_text(temporary / "README.md", _card(output.name, metadata, quantization, measurements))
+        write_text(temporary / "README.md", _card(output.name, source, metadata, quantization, measurements))
     return measurements
 
 
@@ -122,7 +124,11 @@ def percent_equal(before: Any, after: Any) -> float:
 
 
 def _card(
-    name: str, metadata: ModelMetadata, quantization: Quantization, measurements: Sequence[Measurement]
+    name: str,
+    source: Path,
+    metadata: ModelMetadata,
+    quantization: Quantization,
+    measurements: Sequence[Measurement],
 ) -> str:
     """Return the text of the directory's README.md."""
     quantized = [part for part, is_quantized in quantization._asdict().items() if is_quantized]
@@ -138,7 +144,8 @@ def _card(
             "---",
             f"# {name}",
             "",
-            f"Exported by bertie: {metadata.architecture} in `{ONNX_FILE}`: {precision}.",
+            f"Exported from {'/'.join(source.resolve().parts[-2:])} by bertie {__version__} on "
+            f"{datetime.now(UTC):%Y-%m-%d}: {metadata.architecture} in `{ONNX_FILE}`: {precision}.",
             "",
             *table,
             "",

@@ -14,7 +14,6 @@ from markupsafe import Markup
 
 from bertie import __version__
 from bertie.base.files import write_text
-from bertie.base.progress import format_duration
 
 Cell = str | int | float
 MASK = "[MASK]"
@@ -143,7 +142,7 @@ def run_facts(run: Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return {
         "run": str(run),
         "date": f"{written:%Y-%m-%d %H:%M} UTC",
-        "training time": f"{format_duration(seconds)} (hours, minutes and seconds)",
+        "training time": f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:,.0f} minutes",
         "bertie": __version__,
     }
 

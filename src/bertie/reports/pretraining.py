@@ -10,17 +10,21 @@ from bertie.reports.page import Page
 from bertie.reports.pictures import training_curves
 
 
-def write_report(path: Path, rows: Sequence[Mapping[str, Any]], settings_text: str) -> None:
+def write_report(
+    path: Path, rows: Sequence[Mapping[str, Any]], settings_text: str, facts: Mapping[str, str]
+) -> None:
     """Write the report of a pre-training run: its curves and its last held-out scores.
 
     Args:
         path: the HTML file to write.
         rows: the rows of the run's metrics.jsonl.
         settings_text: the run's settings, as TOML.
+        facts: where the run comes from: the recipe, the corpus, the date.
     """
     last = [row for row in rows if row["kind"] == "evaluation"][-1]
     last_train = [row for row in rows if row["kind"] == "train"][-1]
     page = Page("A pre-training run", "Pre-trained from raw text by bertie")
+    page.facts(facts)
     objective = token_objective(last)
     figures = [
         (

@@ -5,11 +5,13 @@
 """
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from bertie import __version__
 from bertie.base.progress import Progress
 from bertie.model.formats.directory import ModelMetadata
 from bertie.model.formats.weights import save_model
@@ -90,7 +92,7 @@ def pretrain(
                 )
         if ranks.is_main:
             metadata = ModelMetadata(settings.model, model.architecture, (), setup.tokenizer)
-            save_model(run.model_directory, model, metadata, _model_card(settings, state))
+            save_model(run.model_directory, model, metadata, _model_card(run.path, settings, state))
         ranks.barrier()  # a rank that leaves first may fail on exit, and torchrun would stop the others
 
 
@@ -121,7 +123,7 @@ def _warn_about_corpus(setup: PretrainingSetup, run: RunDirectory, progress: Pro
         run.log({"kind": "warning", "step": 0, **finding._asdict()})
 
 
-def _model_card(settings: PretrainingSettings, state: TrainState) -> str:
+def _model_card(run: Path, settings: PretrainingSettings, state: TrainState) -> str:
     """Return the README.md of the model directory."""
     model = settings.model
     objectives = "masked language modelling"
@@ -134,12 +136,13 @@ def _model_card(settings: PretrainingSettings, state: TrainState) -> str:
 library_name: transformers
 tags: [bert, {tag}]
 ---
-# A BERT pre-trained with bertie
+# {run.resolve().name}: a BERT pre-trained with bertie
 
 {model.num_hidden_layers} layers, hidden size {model.hidden_size}, {model.num_attention_heads} heads,
 {model.vocab_size:,} WordPiece tokens. Pre-trained with {objectives}
 (arXiv:1810.04805, Section 3.1) for {state.step:,} steps on {state.tokens:,} tokens.
 
+Trained on {datetime.now(UTC):%Y-%m-%d} with bertie {__version__}.
 The fingerprint of the corpus is `{settings.corpus_fingerprint}`. The settings of the run are in the file
 `settings.toml` beside this folder.
 """
