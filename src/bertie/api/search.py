@@ -131,6 +131,9 @@ def _write_report(out: Path, start: InitialModel, examples: TaskData, result: Se
     warnings = _find_equal_trials(result, baseline)
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
+    run = result.chosen.runs[0]
+    facts = describe_run(start, examples, run, read_metrics(run / "metrics.jsonl"))
+    facts |= {"run": str(out), "training time": f"{facts['training time']}, a run of the chosen trial"}
     write_search_report(
         out / "report.html",
         f"{task.name}: a search over {len(result.trials)} settings",
@@ -138,7 +141,7 @@ def _write_report(out: Path, start: InitialModel, examples: TaskData, result: Se
         result,
         baseline=baseline,
         warnings=warnings,
-        facts=describe_run(start, examples, out, read_metrics(result.chosen.runs[0] / "metrics.jsonl")),
+        facts=facts,
     )
 
 
