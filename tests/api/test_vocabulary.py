@@ -45,4 +45,12 @@ def test_missing_input_is_a_data_error():
 
 def test_model_directory_is_not_overwritten(text, model):
     with pytest.raises(bertie.DataError, match="holds other files than a tokenizer that bertie wrote"):
-        bertie.learn_vocabulary(text, model, workers=1)
+        bertie.learn_vocabulary(text, model, workers=1, force=True)
+
+
+def test_tokenizer_is_overwritten_only_with_force(text):
+    bertie.learn_vocabulary(text, "tokenizer", size=60, workers=1)
+    with pytest.raises(bertie.SettingsError, match="tokenizer: exists already; choose another name"):
+        bertie.learn_vocabulary(text, "tokenizer", size=50, workers=1)
+    smaller = bertie.learn_vocabulary(text, "tokenizer", size=50, workers=1, force=True)
+    assert bertie.Tokenizer.load("tokenizer").fingerprint == smaller.fingerprint

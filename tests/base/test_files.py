@@ -1,10 +1,12 @@
 """Atomic writes survive errors and kills; errors name the final path."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +14,15 @@ from hypothesis import strategies as st
 from safetensors import SafetensorError
 
 from bertie.base.errors import DataError
-from bertie.base.files import atomic_directory, atomic_file, read_json, sha256, write_json, write_text
+from bertie.base.files import (
+    atomic_directory,
+    atomic_file,
+    read_json,
+    remove_temporary_names,
+    sha256,
+    write_json,
+    write_text,
+)
 
 DYING_WRITER = """
 import os, signal, sys
@@ -167,12 +177,23 @@ def test_directory_is_replaced_without_an_exchange_of_names(
     path = tmp_path / "model"
     write_directory(path, "old")
     die_while_writing("two renames", path)
-    assert (tmp_path / ".model.old" / "part").read_text() == "old"
+    assert (tmp_path / ".model.old.bertie-tmp" / "part").read_text() == "old"
+    copy = shutil.copytree(tmp_path, tmp_path.with_name("copy"))
+    remove_temporary_names(copy / "model")
+    assert (copy / "model" / "part").read_text() == "old"
+    assert os.listdir(copy) == ["model"]
     monkeypatch.setattr("bertie.base.files._exchange", lambda *_: False)
     for text in ("new", "newer"):
         write_directory(path, text)
         assert (path / "part").read_text() == text
     assert os.listdir(tmp_path) == ["model"]
+
+
+@pytest.mark.parametrize("write", [atomic_file, atomic_directory])
+def test_message_about_a_temporary_path_names_the_final_path(tmp_path: Path, write: Any) -> None:
+    with pytest.raises(DataError) as info, write(tmp_path / "model") as temporary:
+        raise DataError(f"{temporary}/model.onnx: too large")
+    assert str(info.value) == f"{tmp_path}/model/model.onnx: too large"
 
 
 @pytest.mark.parametrize("kind", ["file", "directory"])

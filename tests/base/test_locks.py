@@ -4,6 +4,7 @@ import io
 import multiprocessing
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from bertie.base.errors import BertieError
 from bertie.base.files import atomic_directory, atomic_file
 from bertie.base.locks import LockedError, lock_directory, lock_file
 
+COUNTS = 300
 SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -27,6 +29,13 @@ def write_and_die(kind: str, path: Path) -> None:
     with writer(path) as temporary:
         (temporary if kind == "file" else temporary / "part").write_text("half")
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def count_under_lock(counter: Path) -> None:
+    with redirect_stderr(io.StringIO()):
+        for _ in range(COUNTS):
+            with lock_file(counter, wait=True):
+                counter.write_text(str(int(counter.read_text()) + 1))
 
 
 @pytest.fixture
@@ -61,8 +70,9 @@ def test_lock_is_released_when_its_holder_is_killed(start_holder, path, lock, er
     holder.kill()
     holder.join()
     assert list(path.parent.rglob(".*lock"))  # the lock file stays, without effect
-    with lock(path), pytest.raises(error), lock(path):
-        pytest.fail("the lock is held twice")
+    with lock(path):
+        pass
+    assert not list(path.parent.rglob(".*lock"))
 
 
 def test_lock_file_announces_that_it_waits(start_holder, path):
@@ -76,26 +86,49 @@ def test_lock_file_announces_that_it_waits(start_holder, path):
         assert stderr.getvalue() == f"{path}: waiting for the process that is writing here\n"
 
 
-def test_lock_directory_admits_one_writer_at_a_time(path):
-    with (
-        lock_directory(path),
-        pytest.raises(BertieError, match="run: another bertie process"),
-        lock_directory(path),
-    ):
-        pytest.fail("the lock is held twice")
+def test_lock_directory_admits_one_thread_at_a_time(path):
+    def lock_again() -> None:
+        with pytest.raises(BertieError, match="run: another bertie process"), lock_directory(path):
+            pytest.fail("two threads hold the lock")
+
+    with lock_directory(path), ThreadPoolExecutor(1) as pool:
+        pool.submit(lock_again).result()
+
+
+def test_lock_directory_can_be_locked_again_by_its_holder(path):
     with lock_directory(path):
-        pass
+        with lock_directory(path):
+            pass
+        assert (path / ".lock").exists()
+    assert not path.exists()
+
+
+def test_lock_is_never_held_by_two_processes_while_it_is_removed(tmp_path):
+    """Each process counts in a file under the lock; a lost count means that two held it."""
+    counter = tmp_path / "counter"
+    counter.write_text("0")
+    processes = [SPAWN.Process(target=count_under_lock, args=(counter,)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert counter.read_text() == str(3 * COUNTS)
+    assert os.listdir(tmp_path) == ["counter"]
 
 
 def test_lock_directory_removes_files_of_killed_writers(path):
     for kind in ("file", "directory"):
-        writer = SPAWN.Process(target=write_and_die, args=(kind, path / kind))
+        writer = SPAWN.Process(target=write_and_die, args=(kind, path / "inner" / kind))
         writer.start()
         writer.join()
         assert writer.exitcode == -signal.SIGKILL
-    assert len(os.listdir(path)) == 2
+    assert len(os.listdir(path / "inner")) == 2
+    mine = [".mine.tmp", "bertie-tmp", "mine.bertie-tmp"]
+    for name in mine:
+        (path / name).write_text("mine")
     with lock_directory(path):
-        assert os.listdir(path) == [".lock"]
+        assert sorted(os.listdir(path)) == sorted([".lock", "inner", *mine])
+        assert os.listdir(path / "inner") == []
 
 
 def test_lock_on_a_path_is_independent_of_its_directory_lock(path):

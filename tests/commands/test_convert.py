@@ -64,12 +64,12 @@ def test_pickle_needs_allow_pickle(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("layout", ["bertie", "sentence-transformers", "tensorflow"])
-def test_existing_directory_is_not_overwritten(tmp_path, capsys, layout):
+def test_source_is_not_overwritten(tmp_path, capsys, layout):
     source = save_small(tmp_path, "encoder")
     before = {file.name: file.read_bytes() for file in source.iterdir()}
     status, _, err = run(capsys, "convert", source, source, "--to", layout)
     assert status == 2
-    assert "already exists; name another directory, or remove it" in err
+    assert err == f"bertie: {source}: would replace the input {source}; choose another name\n"
     assert {file.name: file.read_bytes() for file in source.iterdir()} == before
 
 

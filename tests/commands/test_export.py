@@ -28,4 +28,7 @@ def test_exported_model_is_measured_and_predicts(tmp_path, capsys):
     status, _, err = run(capsys, "predict", out, "--text", "the cat sat")
     assert (status, err) == (0, "")
     status, _, err = run(capsys, "export", source, "--onnx", out)
-    assert (status, err) == (2, f"bertie: {out}: already exists; choose another directory, or remove it\n")
+    assert (status, err) == (
+        2,
+        f"bertie: {out}: exists already; choose another name, or replace it with --force\n",
+    )

@@ -32,10 +32,10 @@ def test_merges_option_selects_the_criterion(tmp_path: Path, merges: Merges) -> 
 
 
 def learn(folder: Path, text: str, *options: object) -> Result:
-    """Run `bertie vocab` on a folder and write the tokenizer into the same folder."""
+    """Run `bertie vocab --force` on a folder and write the tokenizer into the same folder."""
     folder.mkdir(exist_ok=True)
     (folder / "text.txt").write_text(text)
-    arguments = ["vocab", folder, "--out", folder / "out", "--workers", 1, *options]
+    arguments = ["vocab", folder, "--out", folder / "out", "--workers", 1, "--force", *options]
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 

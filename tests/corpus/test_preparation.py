@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import bertie
-from bertie.base.errors import DataError, SettingsError
+from bertie.base.errors import BertieError, DataError, SettingsError
 from bertie.corpus import assembly, input_splits, preparation, readers, word_counts
 from bertie.corpus.preparation import prepare, read_skipped
 from bertie.corpus.readers import list_inputs
@@ -355,9 +355,9 @@ def test_existing_output_is_not_overwritten(
         message = rf"contains other files \({name}\)"
     else:
         output.touch()
-        message = "is a file"
+        message = "cannot be created"
     before = read_tree(tmp_path)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(BertieError, match=message):
         prepare(inputs, tokenizer, output, workers=1, held_out=0.2)
     assert read_tree(tmp_path) == before
 

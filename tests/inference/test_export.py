@@ -181,9 +181,16 @@ def test_a_failed_export_leaves_nothing(tmp_path):
     with pytest.raises(SettingsError, match="--dev needs a model directory"):
         export(tmp_path / "google", tmp_path / "out", INT8, dev=[tmp_path / "blank.txt"])
     assert not (tmp_path / "out").exists()
-    (tmp_path / "out").mkdir()
-    with pytest.raises(SettingsError, match="out: already exists; choose another directory"):
-        export(source, tmp_path / "out", INT8)
+
+
+def test_existing_export_is_replaced_only_with_force(tmp_path):
+    source = save_small(tmp_path, "classifier")
+    export(source, tmp_path / "out", INT8)
+    with pytest.raises(SettingsError, match="out: exists already; choose another name, or replace it"):
+        export(source, tmp_path / "out", Quantization())
+    before = (tmp_path / "out/model.onnx").read_bytes()
+    export(source, tmp_path / "out", Quantization(), force=True)
+    assert (tmp_path / "out/model.onnx").read_bytes() != before
 
 
 def test_a_real_encoder_in_int8_is_close_to_float32(tmp_path):

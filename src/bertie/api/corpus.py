@@ -24,6 +24,7 @@ def prepare(
     language: str = "en",
     on_error: OnError = "stop",
     workers: int | None = None,
+    force: bool = False,
 ) -> Corpus:
     """Turn text into a corpus of tokens for pre-training, like `bertie prepare`.
 
@@ -40,13 +41,14 @@ def prepare(
         language: the ISO 639-1 code of the language, such as "de", for splitting sentences.
         on_error: "stop" at an unreadable input, or "skip" and count it.
         workers: processes to use; all available processors if not given.
+        force: replace a corpus that is in `out` already.
 
     Returns:
         The corpus; `corpus.manifest` has its counts.
 
     Raises:
         DataError: an input cannot be read, there is no text, or `out` holds anything but an
-            unfinished corpus of the same call.
+            unfinished corpus of the same call. With `force`, it may hold any corpus.
         ModelError: the tokenizer cannot be read.
         SettingsError: `held_out` is out of range, the language is unknown, or a table has no such column.
 
@@ -68,6 +70,7 @@ def prepare(
         format,
         column,
         on_error,
+        force,
     )
     _print_summary(manifest, output)
     return Corpus.open(output)

@@ -1,7 +1,8 @@
 """Learn a WordPiece vocabulary from text files."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from bertie.api.arguments import PathLike, as_paths, available_cpus, print_skipped
 from bertie.base.errors import DataError
 from bertie.base.files import atomic_directory
+from bertie.base.outputs import lock_output
 from bertie.corpus.documents import InputErrors, OnError
 from bertie.corpus.formats import Format
 from bertie.corpus.readers import list_inputs
@@ -18,6 +20,7 @@ from bertie.corpus.word_counts import count_words, lowercase_words
 from bertie.text import wordpiece_trainer
 from bertie.text.casing import MAX_ACCENTED, Casing, measure_casing
 from bertie.text.tokenizer import Tokenizer
+from bertie.text.tokenizer_files import VOCABULARY_FILE
 from bertie.text.vocabulary import Vocabulary
 
 
@@ -33,6 +36,7 @@ def learn_vocabulary(
     column: str = "text",
     on_error: OnError = "stop",
     workers: int | None = None,
+    force: bool = False,
 ) -> Tokenizer:
     """Learn a WordPiece vocabulary from text, like `bertie vocab`.
 
@@ -51,6 +55,7 @@ def learn_vocabulary(
         column: the key or column of the text in JSON lines, csv, tsv, Parquet and Arrow files.
         on_error: "stop" at an unreadable input, or "skip" and count it.
         workers: processes to use; all available processors if not given.
+        force: replace a tokenizer that bertie wrote to `out` before.
 
     Returns:
         The tokenizer with the new vocabulary.
@@ -58,6 +63,7 @@ def learn_vocabulary(
     Raises:
         DataError: an input cannot be read, there are no words, or `out` holds anything but a tokenizer that
             bertie wrote.
+        SettingsError: `out` exists and `force` is false, or it cannot be created.
 
     Example:
         >>> tokenizer = bertie.learn_vocabulary("text/", out="tokenizer", size=150, workers=1)
@@ -65,25 +71,45 @@ def learn_vocabulary(
         '[CLS]'
     """
     output = None if out is None else Path(out)
-    if output is not None and not Tokenizer.can_overwrite(output):
-        raise DataError(
-            f"{output}: holds other files than a tokenizer that bertie wrote; name a new directory"
-        )
+    with _lock(output, inputs, force):
+        files = list_inputs(as_paths(inputs), [output] if output else [])
+        words, counts = _count_words(files, workers, format, column, on_error)
+        if not cased:
+            cased = _report_casing(measure_casing(words, counts.tolist()), cased)
+        if not cased:
+            words, counts = lowercase_words(words, counts)
+        tokens = wordpiece_trainer.learn_vocabulary(words, counts, size, merges, alphabet)
+        tokenizer = Tokenizer(Vocabulary(tokens), lowercase=not cased)
+        if output is not None:
+            with atomic_directory(output) as temporary:
+                tokenizer.save(temporary)
+        _print_summary(words, counts, tokens, size)
+        return tokenizer
+
+
+@contextmanager
+def _lock(output: Path | None, inputs: PathLike | Iterable[PathLike], force: bool) -> Iterator[None]:
+    """Lock the tokenizer directory to write, if there is one, and check that it may be replaced."""
+    if output is None:
+        yield
+        return
+    files = [path for path in as_paths(inputs) if path.is_file()]
+    with lock_output(output, force=force, inputs=files, replaces=[VOCABULARY_FILE]):
+        if not Tokenizer.can_overwrite(output):
+            raise DataError(
+                f"{output}: holds other files than a tokenizer that bertie wrote; name a new directory"
+            )
+        yield
+
+
+def _count_words(
+    files: Sequence[Path], workers: int | None, format: Format | None, column: str, on_error: OnError
+) -> tuple[list[str], npt.NDArray[np.int64]]:
+    """Count the words of files, and print what was skipped."""
     problems = InputErrors(on_error)
-    files = list_inputs(as_paths(inputs), [output] if output else [])
-    words, counts = count_words(files, False, workers or available_cpus(), format, column, problems)
+    counted = count_words(files, False, workers or available_cpus(), format, column, problems)
     print_skipped(problems.counts, problems.messages)
-    if not cased:
-        cased = _report_casing(measure_casing(words, counts.tolist()), cased)
-    if not cased:
-        words, counts = lowercase_words(words, counts)
-    tokens = wordpiece_trainer.learn_vocabulary(words, counts, size, merges, alphabet)
-    tokenizer = Tokenizer(Vocabulary(tokens), lowercase=not cased)
-    if output is not None:
-        with atomic_directory(output) as temporary:
-            tokenizer.save(temporary)
-    _print_summary(words, counts, tokens, size)
-    return tokenizer
+    return counted
 
 
 def _report_casing(casing: Casing, cased: bool | None) -> bool:

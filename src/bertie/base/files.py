@@ -1,26 +1,65 @@
-"""Atomic writes of files and directories, JSON, and checksums."""
+"""Atomic writes of files and directories, JSON, and checksums.
+
+Everything is written under a temporary name that ends in `.bertie-tmp`, which no file of a user has.
+A killed process leaves it; the next writer, which holds a lock (`locks.py`), removes it.
+"""
 
 import ctypes
+import errno
 import hashlib
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 
-from bertie.base.errors import DataError, ModelError
+from bertie.base.errors import BertieError, DataError, ModelError, SettingsError
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
+TEMPORARY_SUFFIX = ".bertie-tmp"
 
 
 def temporary_name(path: Path) -> Path:
     """Return a hidden name beside `path`, from which a rename can replace `path`."""
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    return path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
+
+
+def check_creatable(path: Path, output: Path | None = None) -> None:
+    """Check that a file or directory can be created at `path`, without creating it.
+
+    Args:
+        path: the file or directory.
+        output: the path that errors name, if it is not `path`.
+
+    Raises:
+        SettingsError: a folder before it is a file, permissions forbid it, or its name is too long.
+    """
+    try:
+        _exists(temporary_name(path.absolute()))
+        folder = path.absolute().parent
+        while not _exists(folder):
+            folder = folder.parent
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise OSError(error.errno, error.strerror, str(output or path)) from None
+        reason = (error.strerror or str(error)).lower()
+        raise SettingsError(f"{output or path}: cannot be created ({reason}); choose another path") from None
+
+
+def _exists(path: Path) -> bool:
+    """Return whether a path exists; raise OSError if it cannot exist, such as below a file."""
+    with suppress(FileNotFoundError):
+        path.stat()
+        return True
+    return False
 
 
 def fsync(path: Path) -> None:
@@ -35,7 +74,7 @@ def fsync(path: Path) -> None:
 
 @contextmanager
 def add_path_to_errors(path: Path, temporary: Path | None = None) -> Iterator[None]:
-    """Make every OSError in the block name a file.
+    """Make every OSError in the block name a file, and never a temporary one.
 
     When the disk is full, calls on file descriptors raise errors without a file name, and
     safetensors wraps the system's errors in its own class. These errors get the name `path`.
@@ -49,6 +88,9 @@ def add_path_to_errors(path: Path, temporary: Path | None = None) -> Iterator[No
         yield
     except OSError as error:
         error.filename = str(error.filename or path).replace(str(temporary or path), str(path))
+        raise
+    except BertieError as error:
+        error.args = (str(error).replace(str(temporary or path), str(path)),)
         raise
     except SafetensorError as error:
         code = re.search(r"\(os error (\d+)\)", str(error))  # the display format of Rust's std::io::Error
@@ -71,6 +113,8 @@ def atomic_file(path: Path) -> Iterator[Path]:
     Raises:
         OSError: writing failed; the error names a file.
     """
+    if path.name in ("", ".."):
+        path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_name(path)
     try:
@@ -95,9 +139,9 @@ def atomic_directory(path: Path) -> Iterator[Path]:
     Raises:
         OSError: writing failed; the error names a file.
     """
-    if path.is_symlink():
+    if path.is_symlink() or path.name in ("", ".."):
         path = path.resolve()
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = _temporary_directory(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(temporary, ignore_errors=True)
     try:
@@ -113,13 +157,30 @@ def atomic_directory(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def remove_directory(path: Path) -> None:
+    """Remove a directory, if it exists, so that a kill never leaves a part of it under its name."""
+    if path.exists():
+        temporary = _temporary_directory(path)
+        shutil.rmtree(temporary, ignore_errors=True)
+        path.rename(temporary)
+        shutil.rmtree(temporary)
+
+
+def _temporary_directory(path: Path) -> Path:
+    return path.with_name(f".{path.name}{TEMPORARY_SUFFIX}")
+
+
+def _replaced_directory(path: Path) -> Path:
+    return path.with_name(f".{path.name}.old{TEMPORARY_SUFFIX}")
+
+
 def _replace_directory(new: Path, path: Path) -> None:
     """Rename `new` to `path`, or swap the two if `path` exists."""
     if not path.exists():
         new.rename(path)
     elif not _exchange(new, path):
-        # A kill between these two renames leaves the old directory under the name `.NAME.old`.
-        replaced = path.with_name(f".{path.name}.old")
+        # A kill between these two renames leaves only the old directory; the next writer restores it.
+        replaced = _replaced_directory(path)
         shutil.rmtree(replaced, ignore_errors=True)
         path.rename(replaced)
         new.rename(path)
@@ -140,16 +201,32 @@ def _exchange(first: Path, second: Path) -> bool:
     )
 
 
-def remove_temporary_files(directory: Path) -> None:
-    """Remove partly written files and directories that killed writers left.
+def remove_temporary_files(path: Path) -> None:
+    """Remove what killed writers left inside a directory, at any depth.
 
     The caller must be the only writer of the directory.
     """
-    for leftover in directory.glob(".*.tmp"):
+    _remove(path.rglob(f".*{TEMPORARY_SUFFIX}"))
+
+
+def remove_temporary_names(path: Path) -> None:
+    """Remove what killed writers of one file or directory left beside it.
+
+    The caller must be the only writer of `path`.
+    """
+    replaced = _replaced_directory(path)
+    if replaced.exists() and not path.exists():
+        replaced.rename(path)
+    name = rf"\.{re.escape(path.name)}(\.\d+|\.old)?{re.escape(TEMPORARY_SUFFIX)}"
+    _remove(file for file in path.parent.glob(f".*{TEMPORARY_SUFFIX}") if re.fullmatch(name, file.name))
+
+
+def _remove(leftovers: Iterable[Path]) -> None:
+    for leftover in list(leftovers):
         if leftover.is_dir() and not leftover.is_symlink():
             shutil.rmtree(leftover)
         else:
-            leftover.unlink()
+            leftover.unlink(missing_ok=True)  # it may be gone with the directory around it
 
 
 def write_text(path: Path, text: str) -> None:

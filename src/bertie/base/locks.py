@@ -1,18 +1,24 @@
 """Locks between processes.
 
 A lock is `flock` on an open file. The kernel releases it when the process ends, even if the process
-is killed, so a lock file that stays on disk does not block anyone.
+is killed, so a lock file that a killed process left blocks nobody. Otherwise the lock file is
+removed when the lock is released, and so are directories that were made for it and stayed empty.
 """
 
 import fcntl
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TextIO
 
 from bertie.base.errors import BertieError
-from bertie.base.files import remove_temporary_files
+from bertie.base.files import check_creatable, remove_temporary_files
+
+# The directories that the callers of the current function hold. Other threads do not see them.
+_held: ContextVar[frozenset[Path]] = ContextVar("_held", default=frozenset())
 
 
 class LockedError(Exception):
@@ -27,19 +33,31 @@ def lock_directory(path: Path) -> Iterator[None]:
     """Make this process the only writer of a directory, which is created if missing.
 
     The lock is the file `.lock` inside the directory. Partly written files that a killed writer
-    left in the directory are removed.
+    left in the directory are removed. Inside the block, locking the same directory again has no
+    effect.
 
     Raises:
         BertieError: another process is writing there.
+        SettingsError: the directory cannot be created or written to.
     """
-    path.mkdir(parents=True, exist_ok=True)
-    with (path / ".lock").open("w") as file:
-        if not _try_lock(file):
-            raise BertieError(
-                f"{path}: another bertie process is writing here; wait for it or choose another directory"
-            )
-        remove_temporary_files(path)
+    before, key = _held.get(), path.absolute()
+    if key in before:
         yield
+        return
+    check_creatable(path / ".lock", path)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(_hold(path / ".lock"))
+        except LockedError:
+            raise BertieError(
+                f"{path}: another bertie process is writing here; wait for it or choose another path"
+            ) from None
+        remove_temporary_files(path)
+        _held.set(before | {key})
+        try:
+            yield
+        finally:
+            _held.set(before)
 
 
 @contextmanager
@@ -56,14 +74,49 @@ def lock_file(path: Path, wait: bool = False) -> Iterator[None]:
     Raises:
         LockedError: another process holds the lock, and `wait` is False.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_name(f".{path.name}.lock").open("w") as file:
-        if not _try_lock(file):
-            if not wait:
-                raise LockedError(f"{path}: locked by another process")
-            print(f"{path}: waiting for the process that is writing here", file=sys.stderr, flush=True)
-            fcntl.flock(file, fcntl.LOCK_EX)
+    with _hold(path.with_name(f".{path.name}.lock"), path if wait else None):
         yield
+
+
+@contextmanager
+def _hold(file: Path, waits_for: Path | None = None) -> Iterator[None]:
+    """Hold the lock `file`; wait for it if `waits_for`, the path that it locks, is given."""
+    missing = [folder for folder in file.parents if not folder.exists()]
+    try:
+        with _open_locked(file, waits_for):
+            try:
+                yield
+            finally:
+                with suppress(OSError):  # the folder may be read-only by now
+                    file.unlink()
+    finally:
+        for folder in missing:
+            with suppress(OSError):  # it is not empty
+                folder.rmdir()
+
+
+def _open_locked(file: Path, waits_for: Path | None) -> TextIO:
+    """Open and lock a file; open it again if its former holder removed it in the meantime."""
+    while True:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            opened = file.open("w")
+        except FileNotFoundError:  # the former holder removed the empty folder
+            continue
+        try:
+            if not _try_lock(opened):
+                if waits_for is None:
+                    raise LockedError(f"{file}: locked by another process")
+                print(
+                    f"{waits_for}: waiting for the process that is writing here", file=sys.stderr, flush=True
+                )
+                fcntl.flock(opened, fcntl.LOCK_EX)
+            if os.fstat(opened.fileno()).st_nlink:
+                return opened
+        except BaseException:
+            opened.close()
+            raise
+        opened.close()
 
 
 def _try_lock(file: TextIO) -> bool:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from bertie.commands.options import AllowPickle
+from bertie.commands.options import AllowPickle, Force
 
 
 def convert(
@@ -17,7 +17,7 @@ def convert(
             "TensorFlow checkpoint: its folder or its prefix, such as bert_model.ckpt.",
         ),
     ],
-    output: Annotated[Path, typer.Argument(metavar="OUT", help="The directory to write; it must not exist.")],
+    output: Annotated[Path, typer.Argument(metavar="OUT", help="The directory to write.")],
     to: Annotated[
         Literal["bertie", "huggingface", "sentence-transformers", "tensorflow"],
         typer.Option(
@@ -34,10 +34,12 @@ def convert(
             "say; by default bertie infers it from the folder's name or the vocabulary.",
         ),
     ] = None,
+    force: Force = False,
 ) -> None:
-    """Write a model in another layout, without overwriting anything."""
+    """Write a model in another layout."""
     from bertie.model.formats.conversion import convert
 
-    metadata = convert(source, output, to, allow_pickle, None if cased is None else not cased)
+    lowercase = None if cased is None else not cased
+    metadata = convert(source, output, to, allow_pickle, lowercase, force=force)
     casing = "uncased" if metadata.tokenizer.lowercase else "cased"
     print(f"{output}: {metadata.architecture}, {casing}")

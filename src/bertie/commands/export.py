@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from bertie.commands.options import Force
 from bertie.commands.task_options import (
     Columns,
     Kind,
@@ -40,6 +41,7 @@ def export(
     label: Label = "label",
     separator: Separator = None,
     columns: Columns = None,
+    force: Force = False,
 ) -> None:
     """Write a model for ONNX Runtime, which predicts and serves without torch."""
     from bertie.api.task_data import custom_task, resolve_task
@@ -47,7 +49,6 @@ def export(
     from bertie.model.formats.onnx import Quantization
 
     chosen = resolve_task(task, custom_task(kind, text, pair, label, separator, read_columns(columns)))
-    for file, name, before, after in export(
-        directory, onnx, Quantization(int8, int8_embeddings), chosen, dev or []
-    ):
+    quantization = Quantization(int8, int8_embeddings)
+    for file, name, before, after in export(directory, onnx, quantization, chosen, dev or [], force=force):
         print(f"{file:<16} {name:<26} {'' if before is None else f'{before:.2f} → '}{after:.4g}")

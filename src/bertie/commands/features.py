@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
-from bertie.commands.options import Device, InputFile, InputFormat, Precision, parse_columns
+from bertie.commands.options import Device, Force, InputFile, InputFormat, Precision, parse_columns
 
 if TYPE_CHECKING:
     from bertie.inference.features import Features, LayerSelection
@@ -63,11 +63,13 @@ def features(
     ] = False,
     device: Device = "auto",
     precision: Precision = "float32",
+    force: Force = False,
 ) -> None:
     """Write the contextual vectors of texts, from any layers of a model (Section 5.3)."""
     import numpy as np
 
-    from bertie.inference.feature_files import check_suffix, write_features
+    from bertie.base.outputs import lock_output
+    from bertie.inference.feature_files import Unit, check_suffix, write_features
     from bertie.inference.features import LayerSelection
     from bertie.inference.records import find_input, read_records
     from bertie.model.engines.loading import load_engine
@@ -79,21 +81,18 @@ def features(
         _parse_numbers("--weights", weights, float) if weights else None,
     )
     file, read = find_input(input, format)
-    loaded = load_engine(directory, device, precision)
-    selection = selection.resolve(loaded.metadata.config.num_hidden_layers)
-    if read == "conll":
-        assert file is not None
-        features = _word_features(loaded, selection, file)
-    else:
-        records = read_records(file, read, parse_columns(columns or [], ["text"]), whole_rows=False)
-        features = _text_features(loaded, selection, (record.texts[0] for record in records), words)
-    write_features(
-        _with_progress(features),
-        output,
-        "words" if words or read == "conll" else "tokens",
-        np.float16 if float16 else np.float32,
-        pool,
-    )
+    with lock_output(output, force=force, inputs=[file] if file else []):
+        loaded = load_engine(directory, device, precision)
+        selection = selection.resolve(loaded.metadata.config.num_hidden_layers)
+        if read == "conll":
+            assert file is not None
+            features = _word_features(loaded, selection, file)
+        else:
+            records = read_records(file, read, parse_columns(columns or [], ["text"]), whole_rows=False)
+            features = _text_features(loaded, selection, (record.texts[0] for record in records), words)
+        unit: Unit = "words" if words or read == "conll" else "tokens"
+        dtype = np.float16 if float16 else np.float32
+        write_features(_with_progress(features), output, unit, dtype, pool)
 
 
 def _word_features(loaded: "LoadedEngine", selection: "LayerSelection", file: Path) -> "Iterator[Features]":

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from bertie.commands.options import Device, InputFile, InputFormat, Json, Precision, parse_columns
+from bertie.commands.options import Device, Force, InputFile, InputFormat, Json, Precision, parse_columns
 
 if TYPE_CHECKING:
     from bertie.base.progress import Progress
@@ -65,10 +65,12 @@ def predict(
     device: Device = "auto",
     precision: Precision = "float32",
     as_json: Json = False,
+    force: Force = False,
 ) -> None:
     """Predict with a trained model: fill [MASK], classify, tag, answer or choose."""
     import bertie
     from bertie.base.errors import SettingsError
+    from bertie.base.outputs import lock_output
     from bertie.inference.records import DELIMITERS, find_input
     from bertie.inference.writers import output_format
 
@@ -79,16 +81,17 @@ def predict(
     standard_output: OutputFormat = "jsonl" if as_json else "text"
     written = output_format(output) if output else standard_output
     file, read = find_input(input, format)
-    model = bertie.load(directory, device, precision)
-    method = _check_method(model, directory, [read, written])
-    if file and read == "conll":
-        answered = _tag_file(model, file)
-        written = "conll" if written == "text" else written
-    else:
-        records = _records(method, text, pair or [], file, read, columns)
-        top_k = len(model.labels) if written in DELIMITERS and model.is_multilabel else top_k
-        answered = _answer(model, records, top_k, words=written == "conll")
-    _write(answered, output, written, method, model.is_multilabel)
+    with lock_output(output, force=force, inputs=[file] if file else []) if output else nullcontext():
+        model = bertie.load(directory, device, precision)
+        method = _check_method(model, directory, [read, written])
+        if file and read == "conll":
+            answered = _tag_file(model, file)
+            written = "conll" if written == "text" else written
+        else:
+            records = _records(method, text, pair or [], file, read, columns)
+            top_k = len(model.labels) if written in DELIMITERS and model.is_multilabel else top_k
+            answered = _answer(model, records, top_k, words=written == "conll")
+        _write(answered, output, written, method, model.is_multilabel)
 
 
 def _check_method(model: "Predictor", directory: Path, formats: Sequence[str | None]) -> "Method":

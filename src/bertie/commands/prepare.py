@@ -8,6 +8,7 @@ import typer
 from bertie.commands.options import (
     CPUS,
     Column,
+    Force,
     Format,
     Inputs,
     Language,
@@ -29,6 +30,7 @@ def prepare(
     language: Language = "en",
     on_error: OnError = "stop",
     workers: Workers = CPUS,
+    force: Force = False,
 ) -> None:
     """Turn text into a corpus of WordPiece tokens for pre-training.
 
@@ -47,6 +49,7 @@ def prepare(
             language=language,
             on_error=on_error,
             workers=workers,
+            force=force,
         )
     print(out)
 

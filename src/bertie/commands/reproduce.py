@@ -38,12 +38,14 @@ def reproduce(
     the work; two tables share their pre-training runs.
     """
     from bertie.base.errors import SettingsError
+    from bertie.base.files import check_creatable
     from bertie.reproduction.report import write_report
     from bertie.reproduction.runner import Runner
     from bertie.reproduction.tables import read_scale, read_table
 
     if bool(text) == (corpus is not None):
         raise SettingsError("give either --text FOLDER or --corpus CORPUS")
+    check_creatable(out / "cells", out)
     sizes = read_scale(scale)
     rows = read_table(table, sizes)
     tasks = {name: _read_task(name, data, sizes) for name in rows.task_names()}

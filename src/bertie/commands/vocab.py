@@ -5,7 +5,16 @@ from typing import Annotated, Literal
 
 import typer
 
-from bertie.commands.options import CPUS, Column, Format, Inputs, OnError, Workers, exit_on_interrupt
+from bertie.commands.options import (
+    CPUS,
+    Column,
+    Force,
+    Format,
+    Inputs,
+    OnError,
+    Workers,
+    exit_on_interrupt,
+)
 
 
 def vocab(
@@ -39,6 +48,7 @@ def vocab(
     column: Column = "text",
     on_error: OnError = "stop",
     workers: Workers = CPUS,
+    force: Force = False,
 ) -> None:
     """Learn a WordPiece vocabulary from text."""
     with exit_on_interrupt(lambda: f"nothing is in {out} yet; run the command again"):
@@ -55,5 +65,6 @@ def vocab(
             column=column,
             on_error=on_error,
             workers=workers,
+            force=force,
         )
     print(out)

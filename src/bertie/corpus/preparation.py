@@ -26,7 +26,14 @@ import numpy.typing as npt
 from bertie import __version__
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.executor import run_tasks
-from bertie.base.files import atomic_directory, atomic_file, read_json, write_json
+from bertie.base.files import (
+    atomic_directory,
+    atomic_file,
+    read_json,
+    remove_directory,
+    remove_temporary_files,
+    write_json,
+)
 from bertie.base.locks import lock_directory
 from bertie.base.progress import Progress
 from bertie.corpus.assembly import (
@@ -41,6 +48,7 @@ from bertie.corpus.documents import Document, InputErrors, OnError
 from bertie.corpus.formats import Format
 from bertie.corpus.input_splits import InputSplit, read_splits, split_inputs
 from bertie.corpus.shards import (
+    Corpus,
     Manifest,
     Shard,
     count_split,
@@ -53,11 +61,8 @@ from bertie.text.languages import check_language
 from bertie.text.tokenizer import Tokenizer
 
 SKIPPED_FILE = "skipped.txt"
-# The files and directories that a run writes, and the temporary names under which it writes or replaces
-# them.
-_OUTPUT_NAME = r"(parts|tokenizer|(train|held_out)-\d{5}|skipped\.txt|manifest\.json)"
-_TEMPORARY_NAME = re.compile(rf"\.{_OUTPUT_NAME}(\.\d+)?\.(tmp|old)")
-_KNOWN_NAME = re.compile(rf"\.lock|{_OUTPUT_NAME}|{_TEMPORARY_NAME.pattern}")
+# The files and directories that a run writes.
+_KNOWN_NAME = re.compile(r"\.lock|parts|tokenizer|(train|held_out)-\d{5}|skipped\.txt|manifest\.json")
 
 UInt64s = npt.NDArray[np.uint64]
 ManifestSettings = dict[str, float | str | None]
@@ -73,6 +78,7 @@ def prepare(
     format: Format | None = None,
     column: str = "text",
     on_error: OnError = "stop",
+    force: bool = False,
 ) -> Manifest:
     """Prepare the corpus `output` for pre-training from the documents of `inputs`.
 
@@ -93,11 +99,14 @@ def prepare(
         column: the key or column that holds the text, in JSON lines and tables.
         on_error: "stop" raises at the first unreadable input; "skip" counts such inputs in the
             manifest and lists them in `skipped.txt`. Empty files are always skipped.
+        force: replace a corpus, or an unfinished one of another call, in `output`.
 
     Raises:
-        DataError: an input cannot be read, no document has text, or `output` has other contents.
+        DataError: an input cannot be read, no document has text, or `output` has other contents, such
+            as a corpus without `force`.
         ModelError: the tokenizer cannot be read.
-        SettingsError: `held_out` is out of range, the language is unknown, or a table has no such column.
+        SettingsError: `held_out` is out of range, the language is unknown, `output` cannot be created,
+            or a table has no such column.
         BertieError: another process writes to `output`, workers die, or a package is missing.
     """
     if not 0 <= held_out < 1:
@@ -106,22 +115,19 @@ def prepare(
     settings = ManifestSettings(held_out=held_out, language=language, format=format, column=column)
     tokenizer = Tokenizer.load(tokenizer_directory)
     tokenizer.encode("")  # compiles the kernels once, if need be, and not in every worker
-    errors = InputErrors(on_error)
-    tasks = split_inputs(inputs, format, errors)
-    plan = _make_plan(inputs, tokenizer, settings)
-    _reject_other_files(output)
-    is_new = not output.exists()
     with lock_directory(output):
+        plan = _make_plan(inputs, tokenizer, settings)
+        if _is_prepared(output, plan, force):
+            return Corpus.open(output).manifest
+        errors = InputErrors(on_error)
+        tasks = split_inputs(inputs, format, errors)
         _start_or_resume(output, plan, tokenizer)
         context = _TaskContext(output / "tokenizer", tokenizer.fingerprint, language, column, on_error)
         part_counts = _write_parts(tasks, output, context, workers)
         _write_skipped(output, len(tasks), errors)
         if not any(counts.documents for counts in part_counts):
-            raise _discard_output(output, inputs, is_new)
-        offsets = np.cumsum([0, *(counts.documents for counts in part_counts)])
-        parts = Parts(output / "parts", offsets, len(tokenizer.vocabulary))
-        assign_documents(parts, held_out)
-        return _assemble_corpus(parts, output, tokenizer, settings, part_counts, errors, workers)
+            raise _discard_without_text(output, inputs)
+        return _assemble_corpus(output, tokenizer, settings, held_out, part_counts, errors, workers)
 
 
 def read_skipped(corpus: Path) -> Iterator[str]:
@@ -155,42 +161,68 @@ def _fingerprint_inputs(inputs: Sequence[Path]) -> str:
 
 
 def _reject_other_files(output: Path) -> None:
-    """Raise DataError if `output` exists and is not the work of an unfinished run."""
-    if (output / "manifest.json").exists():
-        raise DataError(f"{output}: already contains a prepared corpus; choose another directory")
-    if output.is_file():
-        raise DataError(f"{output}: is a file; choose a new directory")
-    names = {file.name for file in output.glob("*")}
-    is_started = "parts" in names
-    for name in sorted(names):
-        if not _KNOWN_NAME.fullmatch(name) or not (is_started or name[0] == "."):
+    """Raise DataError if `output` holds anything but a corpus, finished or not."""
+    is_started = any((output / name).is_file() for name in ("parts/plan.json", "manifest.json"))
+    for name in sorted(file.name for file in output.iterdir()):
+        if name != ".lock" and not (is_started and _KNOWN_NAME.fullmatch(name)):
             raise DataError(f"{output}: contains other files ({name}); choose a new directory")
 
 
+def _is_prepared(output: Path, plan: dict[str, Any], force: bool) -> bool:
+    """Return whether a killed run with this plan had already written the whole corpus.
+
+    With `force`, remove a corpus of another plan.
+
+    Raises:
+        DataError: there is a corpus of another plan, finished or not, and `force` is false; or
+            `output` has other contents.
+    """
+    _reject_other_files(output)
+    is_finished, parts = (output / "manifest.json").exists(), output / "parts"
+    has_same_plan = (parts / "plan.json").exists() and read_json(parts / "plan.json") == plan
+    if is_finished:
+        remove_directory(parts)
+    if has_same_plan:
+        return is_finished
+    if force:
+        _discard(output)
+    elif is_finished:
+        raise DataError(
+            f"{output}: already contains a prepared corpus; choose another directory, or replace it "
+            f"with --force"
+        )
+    elif parts.exists():
+        raise DataError(
+            f"{output}: contains an unfinished corpus of other inputs or settings; choose another "
+            f"directory, or replace it with --force"
+        )
+    return False
+
+
 def _start_or_resume(output: Path, plan: dict[str, Any], tokenizer: Tokenizer) -> None:
-    """Record the plan of a new run, or compare it with the plan of the run to resume."""
+    """Record the plan of a new run, and write the tokenizer."""
     parts = output / "parts"
     if not parts.exists():
         with atomic_directory(parts) as temporary:
             write_json(temporary / "plan.json", plan)
-    elif read_json(parts / "plan.json") != plan:
-        raise DataError(
-            f"{output}: contains an unfinished corpus of other inputs or settings; "
-            f"remove it or choose another directory"
-        )
     with atomic_directory(output / "tokenizer") as temporary:
         tokenizer.save(temporary)
 
 
-def _discard_output(output: Path, inputs: Sequence[Path], is_new: bool) -> DataError:
+def _discard(output: Path) -> None:
+    """Remove everything that runs write; last the files by which a run recognizes a corpus."""
+    last = [output / "parts", output / "manifest.json"]
+    for path in [*(path for path in output.iterdir() if path not in last), *last]:
+        if path.is_dir():
+            remove_directory(path)
+        elif path.name != ".lock":
+            path.unlink(missing_ok=True)
+
+
+def _discard_without_text(output: Path, inputs: Sequence[Path]) -> DataError:
     """Remove the output of a run without any text, and return the error to raise."""
     first_error = next(read_skipped(output), None)
-    (output / SKIPPED_FILE).unlink(missing_ok=True)
-    shutil.rmtree(output / "tokenizer")
-    shutil.rmtree(output / "parts")
-    (output / ".lock").unlink()
-    if is_new:
-        output.rmdir()
+    _discard(output)
     message = f"{inputs[0]}: no text in any document of this file or the other inputs"
     return DataError(f"{message}; {first_error}" if first_error else f"{message}; add files that hold text")
 
@@ -330,15 +362,18 @@ def _write_skipped(output: Path, part_count: int, errors: InputErrors) -> None:
 
 
 def _assemble_corpus(
-    parts: Parts,
     output: Path,
     tokenizer: Tokenizer,
     settings: ManifestSettings,
+    held_out: float,
     part_counts: list[_PartCounts],
     errors: InputErrors,
     workers: int,
 ) -> Manifest:
     """Assemble all parts into shards, write the manifest, and remove the parts."""
+    offsets = np.cumsum([0, *(counts.documents for counts in part_counts)])
+    parts = Parts(output / "parts", offsets, len(tokenizer.vocabulary))
+    assign_documents(parts, held_out)
     files = assemble_shards(parts, output, workers)
     files |= {f"tokenizer/{file.name}": record_file(file) for file in (output / "tokenizer").iterdir()}
     skipped = sum((Counter(counts.skipped) for counts in part_counts), errors.counts)
@@ -354,14 +389,7 @@ def _assemble_corpus(
         skipped=dict(sorted(skipped.items())),
         files=dict(sorted(files.items())),
     )
-    _remove_leftovers(output)
+    remove_temporary_files(output)  # of killed workers
     write_manifest(output, manifest)
-    shutil.rmtree(parts.directory)
+    remove_directory(parts.directory)
     return manifest
-
-
-def _remove_leftovers(output: Path) -> None:
-    """Remove the temporary files and directories of killed processes."""
-    for path in list(output.glob(".*")):
-        if _TEMPORARY_NAME.fullmatch(path.name):
-            path.unlink() if path.is_file() else shutil.rmtree(path)

@@ -10,10 +10,11 @@ import numpy as np
 from bertie import __version__
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import atomic_directory, write_text
+from bertie.base.outputs import lock_output
 from bertie.inference.predictor import load
 from bertie.inference.records import input_format, read_records
 from bertie.model.engines.onnx_engine import ONNX_FILE
-from bertie.model.formats.conversion import is_tensorflow_checkpoint, load_any
+from bertie.model.formats.conversion import CONFIG_FILES, is_tensorflow_checkpoint, load_any, source_files
 from bertie.model.formats.directory import ModelMetadata, write_metadata
 from bertie.model.formats.onnx import Quantization, save_onnx
 from bertie.tasks.evaluation import ARCHITECTURES, load_for_task
@@ -42,6 +43,8 @@ def export(
     quantization: Quantization,
     task: Task[Any, Any] | None = None,
     dev: Sequence[Path] = (),
+    *,
+    force: bool = False,
 ) -> list[Measurement]:
     """Export a model for ONNX Runtime, and compare the exported model with its source.
 
@@ -52,6 +55,7 @@ def export(
         task: the task of a fine-tuned model, for its metrics.
         dev: files to measure on, with gold labels, or with texts for an encoder. Measuring requires
             a model directory as the source, not a TensorFlow checkpoint.
+        force: replace a model that is in `output` already.
 
     Returns:
         The measurements; the model card in `output` lists them too.
@@ -59,16 +63,19 @@ def export(
     Raises:
         DataError: a file cannot be read.
         ModelError: `source` has no model, or one that cannot be exported or does not fit the task.
-        SettingsError: `output` exists, or there is no metric for this kind of model.
+        SettingsError: `output` exists and `force` is false, or it cannot be created; or there is no
+            metric for this kind of model.
+        BertieError: another process writes to `output`.
     """
-    if output.exists():
-        raise SettingsError(f"{output}: already exists; choose another directory, or remove it")
     if dev and is_tensorflow_checkpoint(source):
         raise SettingsError(
             f"{source}: --dev needs a model directory; make one from the checkpoint with `bertie convert`"
         )
-    model, metadata = load_any(source)
-    with atomic_directory(output) as temporary:
+    with (
+        lock_output(output, force=force, inputs=[*source_files(source), *dev], replaces=CONFIG_FILES),
+        atomic_directory(output) as temporary,
+    ):
+        model, metadata = load_any(source)
         write_metadata(temporary, metadata, card="")
         save_onnx(temporary / ONNX_FILE, model, metadata.config, quantization)
         measurements = [row for file in dev for row in _measure(source, temporary, metadata, task, file)]

@@ -7,18 +7,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from bertie.base.errors import SettingsError
+from bertie.base.outputs import lock_output
 from bertie.model.formats import tensorflow
 from bertie.model.formats.directory import ModelMetadata
 from bertie.model.formats.sentence_transformers import EmbeddingConfig
 from bertie.model.formats.weights import load_model, save_model
 from bertie.model.heads import EncoderModel, Model
 
+# Files by which `force` recognizes a model directory of any layout.
+CONFIG_FILES = ("config.json", tensorflow.BERT_CONFIG_FILE)
+
 Layout = Literal["bertie", "huggingface", "sentence-transformers", "tensorflow"]
 
 
 def convert(
-    source: Path, output: Path, layout: Layout, allow_pickle: bool = False, lowercase: bool | None = None
+    source: Path,
+    output: Path,
+    layout: Layout,
+    allow_pickle: bool = False,
+    lowercase: bool | None = None,
+    *,
+    force: bool = False,
 ) -> ModelMetadata:
     """Write the model in `source` to `output`, atomically, in another layout.
 
@@ -29,6 +38,7 @@ def convert(
             "sentence-transformers" and "tensorflow" are described in the modules of these names.
         allow_pickle: also read `pytorch_model.bin`; see `read_weights`.
         lowercase: whether the tokenizer lower-cases text; None keeps the setting of `source`.
+        force: replace a model that is in `output` already.
 
     Returns:
         The metadata of the written model.
@@ -36,10 +46,16 @@ def convert(
     Raises:
         DataError: a JSON file in `source` is damaged.
         ModelError: there is no model in `source`, it cannot be read, or `layout` cannot hold it.
-        SettingsError: `output` exists.
+        SettingsError: `output` exists and `force` is false, or it cannot be created.
+        BertieError: another process writes to `output`.
     """
-    if output.exists():
-        raise SettingsError(f"{output}: already exists; name another directory, or remove it")
+    with lock_output(output, force=force, inputs=source_files(source), replaces=CONFIG_FILES):
+        return _convert(source, output, layout, allow_pickle, lowercase)
+
+
+def _convert(
+    source: Path, output: Path, layout: Layout, allow_pickle: bool, lowercase: bool | None
+) -> ModelMetadata:
     model, metadata = load_any(source, allow_pickle)
     if lowercase is not None:
         metadata = replace(metadata, tokenizer=metadata.tokenizer.replace(lowercase=lowercase))
@@ -65,6 +81,11 @@ def load_any(source: Path, allow_pickle: bool = False) -> tuple[Model | EncoderM
     return load_model(source, allow_pickle)
 
 
+def source_files(source: Path) -> list[Path]:
+    """Return the paths that an output must not replace: a directory, or a file of a checkpoint."""
+    return [source, Path(f"{source}.index")]
+
+
 def is_tensorflow_checkpoint(path: Path) -> bool:
     """Return whether a path is a checkpoint of google-research/bert.
 
@@ -73,7 +94,7 @@ def is_tensorflow_checkpoint(path: Path) -> bool:
     if path.is_dir():
         has_other_weights = any(path.glob("*.safetensors")) or any(path.glob("*.bin"))
         return any(path.glob("*.index")) and not has_other_weights
-    return path.with_name(f"{path.name}.index").exists()
+    return Path(f"{path}.index").exists()
 
 
 def _remove_head(model: Model | EncoderModel, metadata: ModelMetadata) -> tuple[EncoderModel, ModelMetadata]:
