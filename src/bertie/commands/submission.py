@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from bertie.commands.options import Force
+
 
 def submission(
     runs: Annotated[
@@ -18,12 +20,14 @@ def submission(
             help="WNLI: the majority class for every example, as in the paper, or the answers of a run."
         ),
     ] = "majority",
+    force: Force = False,
 ) -> None:
     """Collect the test predictions of GLUE runs into a zip file for its server.
 
     For WNLI, the paper submits the majority class (Appendix B.1), and so does this command.
     """
     from bertie.base.errors import DataError
+    from bertie.base.outputs import lock_output
     from bertie.tasks.glue import SUBMISSION_FILES, WNLI_FILE, write_submission
 
     files: dict[str, Path] = {}
@@ -40,7 +44,8 @@ def submission(
                     f"{file.name} is in both {files[file.name].parents[1]} and {run}; give only one of them"
                 )
             files[file.name] = file
-    write_submission(files, out, wnli_majority=wnli == "majority")
+    with lock_output(out, force=force, inputs=files.values()):
+        write_submission(files, out, wnli_majority=wnli == "majority")
     if wnli == "majority":
         ignored = f" ({files[WNLI_FILE].parents[1]} is used with --wnli model)" if WNLI_FILE in files else ""
         print(f"WNLI: the majority class, as in the paper (Appendix B.1){ignored}", file=sys.stderr)

@@ -209,9 +209,10 @@ def write_submission(files: Mapping[str, Path], output: Path, *, wnli_majority: 
     if wnli_majority and WNLI_FILE in missing:
         missing.remove(WNLI_FILE)
     if missing:
+        tasks = ", ".join(name.removesuffix(".tsv") for name in missing)
         raise DataError(
-            f"no predictions for {', '.join(name.removesuffix('.tsv') for name in missing)}; a submission "
-            f"has all {len(SUBMISSION_FILES)} files, so fine-tune on the other tasks and add their runs"
+            f"{output}: not written, because no run has predictions for {tasks}; a submission has all "
+            f"{len(SUBMISSION_FILES)} files, so fine-tune on the other tasks and add their runs"
         )
     with atomic_file(output) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         for name in SUBMISSION_FILES:
