@@ -18,8 +18,8 @@ def learner():
     return model, build_optimizer(model, OptimizerSettings())
 
 
-def save(run: RunDirectory, state: TrainState, learner, save_every=1) -> None:
-    run.save(state, *learner, save_every, keep_checkpoints=2)
+def save(run: RunDirectory, state: TrainState, learner, save_every=1, keep_checkpoints=2) -> None:
+    run.save(state, *learner, save_every, keep_checkpoints)
 
 
 def make_killed_run(path: Path, learner) -> None:
@@ -64,6 +64,14 @@ def test_newest_checkpoint_is_kept_without_regular_ones(tmp_path, learner):
     assert [path.name for path in run.checkpoints()] == ["step-00000002"]
 
 
+def test_rotation_that_a_kill_interrupted_is_repeated(tmp_path, learner):
+    with RunDirectory(tmp_path) as run:
+        for step in (1, 2, 3):
+            save(run, TrainState(step=step), learner, save_every=1, keep_checkpoints=3)
+        run.rotate(save_every=1, keep_checkpoints=2)
+    assert [path.name for path in run.checkpoints()] == ["step-00000002", "step-00000003"]
+
+
 def test_copy_of_a_checkpoint_is_ignored(tmp_path, learner):
     make_killed_run(tmp_path, learner)
     (tmp_path / "checkpoints" / "step-00000001.bak").mkdir()
@@ -78,15 +86,16 @@ def test_checkpoints_folder_may_be_a_link(tmp_path, learner):
     make_killed_run(tmp_path / "run", learner)
     with RunDirectory(tmp_path / "run") as run:
         assert run.restore(*learner).step == 1
-    run.remove_checkpoints()
+    run.finish(1)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert not (tmp_path / "run" / "checkpoints").is_symlink()
     make_killed_run(tmp_path / "run", learner)
 
 
 def test_leftover_link_is_removed_but_not_its_target(tmp_path):
     write_text(tmp_path / "elsewhere" / "file", "kept")
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / ".model.tmp").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "run" / ".model.bertie-tmp").symlink_to(tmp_path / "elsewhere")
     with RunDirectory(tmp_path / "run"):
-        assert not (tmp_path / "run" / ".model.tmp").is_symlink()
+        assert not (tmp_path / "run" / ".model.bertie-tmp").is_symlink()
     assert (tmp_path / "elsewhere" / "file").read_text() == "kept"

@@ -134,11 +134,13 @@ def test_stopped_run_resumes_bit_for_bit(undisturbed, stopped, monkeypatch):
     run, expected, arguments = undisturbed
     assert finetune(*arguments, stopped, resume=True).scores == expected.scores
     monkeypatch.setattr("bertie.training.finetuning.train", None)  # a complete run is not trained again
-    (stopped / ".checkpoints.tmp").mkdir()  # left by a kill while the checkpoints were removed
+    (stopped / "checkpoints/step-00000031").mkdir(parents=True)  # a kill while checkpoints were removed
     assert finetune(*arguments, stopped, resume=True).scores == expected.scores
-    assert not (stopped / ".checkpoints.tmp").exists()
+    assert not (stopped / "checkpoints").exists()
     assert read_rows(stopped) == read_rows(run)
     assert_same_weights(stopped, run)
+    (stopped / "finished.json").unlink()  # earlier versions did not write it
+    assert finetune(*arguments, stopped, resume=True).scores == expected.scores
 
 
 def test_resume_rejects_other_data_and_another_model(undisturbed, stopped):

@@ -22,6 +22,7 @@ from bertie.base.settings import SETTINGS_FILE, Tree, read_toml, resolve
 from bertie.reports.finetuning import write_report
 from bertie.tasks.evaluation import find_constant_answers, majority_baselines
 from bertie.training import finetuning
+from bertie.training.checkpoints import lock_run
 from bertie.training.finetuning import FinetuningSettings, InitialModel
 from bertie.training.metrics_file import read_metrics
 
@@ -100,12 +101,9 @@ def finetune(
         "columns": None if columns is None else dict(columns),
         "on_error": on_error,
     }
-    return _finetune(
-        recall_task_arguments(output, arguments, resume),
-        nest_settings(settings, more_settings),
-        output,
-        resume,
-    )
+    with lock_run(output):
+        arguments = recall_task_arguments(output, arguments, resume)
+        return _finetune(arguments, nest_settings(settings, more_settings), output, resume)
 
 
 def _finetune(arguments: Tree, changes: Tree, output: Path, resume: bool) -> FinetuningResult:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from bertie.recipes import read_recipe
 from bertie.reports.page import run_facts
 from bertie.reports.pretraining import write_report
 from bertie.training import pretraining
+from bertie.training.checkpoints import lock_run
 from bertie.training.metrics_file import read_metrics
 from bertie.training.planning import Plan
 from bertie.training.planning import plan_pretraining as plan
@@ -70,20 +72,22 @@ def pretrain(
     """
     output = Path(out)
     given = {"corpus": corpus, "init": init}
-    start = _prepare_start(recipe, output, given, resume, nest_settings(settings, more_settings))
-    pretraining.pretrain(
-        start.settings,
-        start.corpus,
-        output,
-        init=start.init,
-        resume=resume,
-        arguments=record_arguments(start.arguments),
-    )
-    if int(os.environ.get("RANK", "0")) == 0:  # of the processes that torchrun started, only the main one
-        settings_text = (output / "settings.toml").read_text(encoding="utf-8")
-        metrics = read_metrics(output / "metrics.jsonl")
-        facts = _describe(recipe, start, output, metrics)
-        write_report(output / "report.html", metrics, settings_text, facts)
+    is_main = int(os.environ.get("RANK", "0")) == 0  # of the processes that torchrun started
+    with lock_run(output) if is_main else nullcontext():
+        start = _prepare_start(recipe, output, given, resume, nest_settings(settings, more_settings))
+        pretraining.pretrain(
+            start.settings,
+            start.corpus,
+            output,
+            init=start.init,
+            resume=resume,
+            arguments=record_arguments(start.arguments),
+        )
+        if is_main:
+            settings_text = (output / "settings.toml").read_text(encoding="utf-8")
+            metrics = read_metrics(output / "metrics.jsonl")
+            facts = _describe(recipe, start, output, metrics)
+            write_report(output / "report.html", metrics, settings_text, facts)
     return PretrainingResult(output, Metrics(read_metrics(output / "metrics.jsonl")))
 
 

@@ -18,6 +18,7 @@ from bertie.api.task_data import (
     write_test_predictions,
 )
 from bertie.base.errors import SettingsError
+from bertie.base.locks import lock_directory
 from bertie.base.settings import SETTINGS_FILE, Tree, merge, read_toml, resolve
 from bertie.recipes import read_recipe
 from bertie.reports.finetuning import write_search_report
@@ -84,8 +85,9 @@ def search(
         "columns": None if columns is None else dict(columns),
         "on_error": on_error,
     }
-    arguments = recall_task_arguments(output, given, resume)
-    return _search(arguments, recipe, nest_settings(settings), output, resume)
+    with lock_directory(output):
+        arguments = recall_task_arguments(output, given, resume)
+        return _search(arguments, recipe, nest_settings(settings), output, resume)
 
 
 def _search(

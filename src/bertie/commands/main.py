@@ -62,7 +62,7 @@ for command in (
 ):
     app.command(cls=CommandWithRecipes if command in (pretrain, search, reproduce) else None)(command)
 
-_FREE_SPACE = "free some space and run the command again (pretrain and finetune: with --resume)"
+_FREE_SPACE = "free some space and run the command again"
 _NO_PERMISSION = "permission denied; choose another path or change the permissions"
 _NOT_A_FOLDER = "a file has the name of a folder that is needed; choose another path"
 # Errors of the operating system that a user can fix. Every other OSError keeps its traceback.
@@ -104,7 +104,12 @@ def main() -> None:
         if error.errno not in SYSTEM_ERRORS:
             raise
         location = f"{error.filename}: " if error.filename else ""  # standard output has no file name
-        print(f"bertie: {location}{SYSTEM_ERRORS[error.errno]}", file=sys.stderr)
+        advice = SYSTEM_ERRORS[error.errno]
+        if advice.endswith(_FREE_SPACE) and any(
+            "--resume" in note for note in getattr(error, "__notes__", ())
+        ):
+            advice += " with --resume"
+        print(f"bertie: {location}{advice}", file=sys.stderr)
         sys.exit(2)
 
 

@@ -7,11 +7,12 @@ RUN/arguments.json                    the arguments that started the run
 RUN/metrics.jsonl                     the log, one row per line
 RUN/checkpoints/step-00001000/        model.safetensors, optimizer.safetensors, state.json
 RUN/model/                            the model directory, written when the run is complete
+RUN/finished.json                     fine-tuning: written last, after which no checkpoint is needed
 """
 
 import shutil
 from collections.abc import Iterator, Mapping, Set
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -26,6 +27,7 @@ from bertie.base.files import (
     add_path_to_errors,
     atomic_directory,
     read_json,
+    remove_directory,
     remove_temporary_files,
     write_json,
 )
@@ -36,6 +38,14 @@ from bertie.model.formats.weights import load_weights, save_weights
 from bertie.training.metrics_file import MetricsFile, read_metrics
 from bertie.training.tracking import TensorBoard
 
+RESULTS = (
+    "model",
+    "scores.json",
+    "predictions",
+    "submission",
+    "report.html",
+)  # not of a run without settings
+RESUME_NOTE = "--resume resumes the run"
 OPTIMIZER_FILE, STATE_FILE = "optimizer.safetensors", "state.json"
 
 # Settings that hold the hash of a run's input, with the name of that input in error messages.
@@ -93,6 +103,7 @@ class RunDirectory:
         self._arguments = arguments
         self.settings_file = path / SETTINGS_FILE
         self.model_directory = path / "model"
+        self._finished_file = path / "finished.json"
         self._checkpoints = path / "checkpoints"
         self._metrics = MetricsFile(path / "metrics.jsonl")
         self._tensorboard = TensorBoard(path / "tensorboard") if tensorboard and is_main else None
@@ -161,17 +172,35 @@ class RunDirectory:
             save_weights(temporary / WEIGHTS_FILE, model)
             save_file(moments, temporary / OPTIMIZER_FILE)
             write_json(temporary / STATE_FILE, asdict(state))
+        self.rotate(save_every, keep_checkpoints)
+
+    def rotate(self, save_every: int, keep_checkpoints: int) -> None:
+        """Delete checkpoints that `save` does not keep; a kill may have interrupted it."""
+        if not self.is_main or not self.checkpoints():
+            return
         *older, newest = self.checkpoints()
         regular = [path for path in older if save_every and _step_of(path) % save_every == 0]
         for path in set(older).difference([*regular, newest][-keep_checkpoints:]):
-            shutil.rmtree(path)
+            remove_directory(path)
 
-    def remove_checkpoints(self) -> None:
-        """Delete all checkpoints at once, when the run is complete and its model is saved."""
-        folder = self._checkpoints.resolve()  # it may be a link to a larger disk
-        leftover = folder.with_name(".checkpoints.tmp")  # removed by `remove_temporary_files` after a kill
-        folder.rename(leftover)
-        shutil.rmtree(leftover)
+    def is_finished(self, last_step: int) -> bool:
+        """Return whether a fine-tuning run has ended, so that its model is the result.
+
+        Earlier versions wrote no finished.json, but removed the checkpoints after the evaluation of
+        the last step.
+        """
+        if not self.model_directory.exists():
+            return False
+        return self._finished_file.exists() or (
+            not self.checkpoints()
+            and any(row["kind"] == "evaluation" and row["step"] == last_step for row in self.rows())
+        )
+
+    def finish(self, last_step: int) -> None:
+        """Record that the run has ended, and delete its checkpoints."""
+        write_json(self._finished_file, {"step": last_step})
+        if self._checkpoints.exists():
+            shutil.rmtree(self._checkpoints.resolve())  # it may be a link to a larger disk
         self._checkpoints.unlink(missing_ok=True)
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainState:
@@ -199,6 +228,24 @@ class RunDirectory:
             self._metrics.truncate(size)
 
 
+@contextmanager
+def lock_run(path: Path) -> Iterator[None]:
+    """Lock the directory of a run that `--resume` resumes, from the first look to the last write.
+
+    An OSError gets a note that contains `--resume` if the run can be resumed.
+
+    Raises:
+        BertieError: as in `lock_directory`.
+    """
+    with lock_directory(path):
+        try:
+            yield
+        except OSError as error:
+            if RunDirectory(path).settings_file.exists():
+                error.add_note(RESUME_NOTE)
+            raise
+
+
 def check_run(run: RunDirectory, settings: Settings, resume: bool, may_change: Set[str]) -> None:
     """Refuse to overwrite a run, or to resume one with different settings or inputs.
 
@@ -210,8 +257,8 @@ def check_run(run: RunDirectory, settings: Settings, resume: bool, may_change: S
             for a setting of an inner section.
 
     Raises:
-        SettingsError: there is no run to resume; there is a run, but `resume` is false; or a
-            setting differs.
+        SettingsError: there is no run to resume; there is a run, or a file that one would replace,
+            but `resume` is false; or a setting differs.
         DataError: the run started with different data or from a different model.
     """
     if not run.settings_file.exists():
@@ -219,6 +266,9 @@ def check_run(run: RunDirectory, settings: Settings, resume: bool, may_change: S
             raise SettingsError(
                 f"{run.path}: no run to resume here; start one without --resume (resume=True)"
             )
+        for name in RESULTS:
+            if (run.path / name).exists():
+                raise SettingsError(f"{run.path / name}: exists already; choose another directory")
         return
     if not resume:
         raise SettingsError(

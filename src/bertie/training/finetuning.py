@@ -16,7 +16,8 @@ import pydantic
 import torch
 
 from bertie import __version__
-from bertie.base.files import read_json, remove_temporary_files, sha256, write_json
+from bertie.base.files import read_json, sha256, write_json
+from bertie.base.locks import lock_directory
 from bertie.base.progress import Progress
 from bertie.base.random import permutation, stream_key
 from bertie.base.settings import read_toml
@@ -149,10 +150,29 @@ def finetune(
     Raises:
         SettingsError: the settings do not fit the model, the machine or the resumed run.
         DataError: the resumed run started with other examples or another model.
+        BertieError: another process writes to `output`.
         Stopped: a signal stopped the run; it is saved and can be resumed.
     """
-    inputs, parts, settings = encode_examples(task, initial_model, training_examples, dev_examples, settings)
-    run = RunDirectory(output, arguments=arguments)
+    with lock_directory(output):
+        data = encode_examples(task, initial_model, training_examples, dev_examples, settings)
+        baselines = majority_baselines(task, training_examples, dev_examples)
+        run = RunDirectory(output, arguments=arguments)
+        return _finetune(task, initial_model, *data, baselines, sources or {}, run, resume, silent)
+
+
+def _finetune(
+    task: Task[Any, Any],
+    initial_model: InitialModel,
+    inputs: Inputs,
+    parts: Mapping[str, EncodedExamples],
+    settings: FinetuningSettings,
+    baselines: Mapping[str, Scores],
+    sources: Mapping[str, str],
+    run: RunDirectory,
+    resume: bool,
+    silent: bool,
+) -> Evaluation:
+    """Start, resume or only evaluate a run, whose directory is locked."""
     lacking = lacking_settings(run.settings_file)
     check_run(run, settings, resume, MAY_CHANGE | lacking)
     settings = settings.model_copy(update=dict.fromkeys(lacking))
@@ -167,14 +187,11 @@ def finetune(
         max_seq_length=settings.max_seq_length,
         bilstm=settings.bilstm,
     )
-    baselines = majority_baselines(task, training_examples, dev_examples)
-    selection = _ModelSelection(task, model, metadata, parts, baselines, settings, output, sources or {})
+    selection = _ModelSelection(task, model, metadata, parts, baselines, settings, run.path, sources)
     schedule = _loop_schedule(inputs, settings)
-    if _is_complete(run, schedule.total_steps):
-        remove_temporary_files(output)  # a kill may have interrupted `remove_checkpoints`
-    else:
+    if not run.is_finished(schedule.total_steps):
         _train(run, model, inputs, settings, schedule, selection, resume, silent)
-        run.remove_checkpoints()
+    run.finish(schedule.total_steps)
     if selection.kept is not None:
         return selection.kept
     # An earlier process saved the model.
@@ -275,10 +292,6 @@ def _steps_per_epoch(inputs: Inputs, settings: FinetuningSettings) -> int:
     return len(_step_bounds(inputs, settings)) - 1
 
 
-def _is_complete(run: RunDirectory, total_steps: int) -> bool:
-    return not run.checkpoints() and any(row["step"] == total_steps for row in run.rows())
-
-
 class _ModelSelection:
     """Evaluates the model after each epoch, and saves it if it is to be kept.
 
@@ -319,7 +332,8 @@ class _ModelSelection:
 
     def _is_best(self, scores: Mapping[str, Scores]) -> bool:
         """Return whether the main score on the first dev part beats the saved model's."""
-        if not scores or not (self.output / SCORES_FILE).exists():
+        files = (self.output / "model", self.output / SCORES_FILE)
+        if not scores or not all(file.exists() for file in files):
             return True
         first, metric = next(iter(scores)), self.task.main_metric
         best = read_json(self.output / SCORES_FILE)["scores"][first][metric]

@@ -101,6 +101,7 @@ def train(
     """
     device = next(model.parameters()).device
     health = RunHealth(run.rows(), schedule.warmup_steps, schedule.total_steps)
+    run.rotate(schedule.save_every, schedule.keep_checkpoints)
 
     def log(row: dict[str, Any]) -> None:
         run.log(row)

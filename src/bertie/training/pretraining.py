@@ -5,6 +5,7 @@
 """
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 
 from bertie import __version__
+from bertie.base.locks import lock_directory
 from bertie.base.progress import Progress
 from bertie.model.formats.directory import ModelMetadata
 from bertie.model.formats.weights import save_model
@@ -57,7 +59,10 @@ def pretrain(
     """
     setup = PretrainingSetup.load(settings, corpus_path, init=init, verify=True)
     settings = setup.settings
-    with join_ranks(torch.device(settings.device).type) as ranks:
+    with (
+        join_ranks(torch.device(settings.device).type) as ranks,
+        lock_directory(output) if ranks.is_main else nullcontext(),
+    ):
         run = RunDirectory(output, ranks.is_main, settings.tensorboard, arguments)
         check_run(run, settings, resume, MAY_CHANGE)
         ranks.barrier()  # let all ranks look for an earlier run before the main process writes this one

@@ -10,7 +10,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pydantic
 
-from bertie.base.files import atomic_directory, read_json, write_json
+from bertie.base.files import atomic_directory, read_json, remove_directory, write_json
+from bertie.base.locks import lock_directory
 from bertie.base.settings import Settings
 from bertie.tasks.task import Scores, Task
 from bertie.training.checkpoints import RunDirectory, check_run
@@ -115,29 +116,30 @@ def search(
     Raises:
         SettingsError: the settings of the resumed search differ outside the grid.
         DataError: the resumed search started with other examples or another model.
+        BertieError: another process writes to `output`.
         Stopped: a signal stopped the search.
     """
-    _, _, finetuning = encode_examples(
-        task, initial_model, training_examples, dev_examples, settings.finetuning
-    )
-    directory = RunDirectory(output, arguments=arguments)
-    lacking = lacking_settings(directory.settings_file, "finetuning")
-    finetuning = finetuning.model_copy(update=dict.fromkeys(lacking))
-    fingerprints = {key: getattr(finetuning, key) for key in ("training_fingerprint", "dev_fingerprint")}
-    settings = settings.model_copy(update={"finetuning": finetuning, **fingerprints})
-    resume = directory.settings_file.exists()
-    check_run(directory, settings, resume, SEARCH_MAY_CHANGE | {f"finetuning.{key}" for key in lacking})
-    directory.write_settings(settings)
-    runner = _TrialRunner(
-        task,
-        initial_model,
-        training_examples,
-        dev_examples,
-        finetuning,
-        _trials_folder(output),
-        silent,
-        sources,
-    )
+    with lock_directory(output):
+        _, _, finetuning = encode_examples(
+            task, initial_model, training_examples, dev_examples, settings.finetuning
+        )
+        directory = RunDirectory(output, arguments=arguments)
+        lacking = lacking_settings(directory.settings_file, "finetuning")
+        finetuning = finetuning.model_copy(update=dict.fromkeys(lacking))
+        fingerprints = {key: getattr(finetuning, key) for key in ("training_fingerprint", "dev_fingerprint")}
+        settings = settings.model_copy(update={"finetuning": finetuning, **fingerprints})
+        resume, lacking = directory.settings_file.exists(), {f"finetuning.{key}" for key in lacking}
+        check_run(directory, settings, resume, SEARCH_MAY_CHANGE | lacking)
+        directory.write_settings(settings)
+        trials_folder = _trials_folder(output)
+        runner = _TrialRunner(
+            task, initial_model, training_examples, dev_examples, finetuning, trials_folder, silent, sources
+        )
+        return _search(runner, settings, directory.model_directory)
+
+
+def _search(runner: "_TrialRunner", settings: SearchSettings, output: Path) -> Search:
+    """Run the trials, and copy the best run's model to `output`."""
     combinations = itertools.product(  # each one once, even if the grid lists a value twice
         dict.fromkeys(settings.batch_sizes),
         dict.fromkeys(settings.learning_rates),
@@ -149,7 +151,7 @@ def search(
         _remove_models(trials, keep=_best(trials))
     chosen = _best(trials)
     model = runner.best_model(chosen)
-    with atomic_directory(output / "model") as temporary:
+    with atomic_directory(output) as temporary:
         shutil.copytree(model, temporary, dirs_exist_ok=True)
     return Search(trials, chosen)
 
@@ -182,7 +184,7 @@ class _TrialRunner:
         seed = int(np.argmax(trial.scores))
         run = trial.runs[seed]
         if not (run / "model").exists():
-            shutil.rmtree(run)
+            remove_directory(run)
             self._run(run, trial.batch_size, trial.learning_rate, trial.epochs, seed)
         return run / "model"
 
@@ -224,4 +226,4 @@ def _remove_models(trials: list[Trial], keep: Trial) -> None:
     for trial in trials:
         for run in trial.runs:
             if run not in keep.runs:
-                shutil.rmtree(run / "model", ignore_errors=True)
+                remove_directory(run / "model")
