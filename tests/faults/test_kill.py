@@ -17,7 +17,7 @@ from tests.faults.runs import (
 
 
 def unfinished_saves(run: Path) -> list[Path]:
-    return list((run / "checkpoints").glob(".step-*.tmp"))
+    return list((run / "checkpoints").glob(".step-*.bertie-tmp"))
 
 
 def wait_for_line(run: Path, line: int, started: int) -> None:

@@ -48,7 +48,7 @@ def test_killed_worker_does_not_change_the_bytes(
     shared_data: Path, tmp_path: Path, expected: dict[str, bytes]
 ) -> None:
     process = start_prepare(shared_data, tmp_path / "corpus", workers=4)
-    wait_until(lambda: list((tmp_path / "corpus").glob("parts/.0*.tmp")))
+    wait_until(lambda: list((tmp_path / "corpus").glob("parts/.0*.bertie-tmp")))
     os.kill(find_workers(process.pid)[0], signal.SIGKILL)
     assert process.wait() == 0
     assert read_tree(tmp_path / "corpus") == expected

@@ -1,0 +1,74 @@
+"""Nothing that exists is overwritten without --force, and an input never is."""
+
+import shutil
+import sys
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from tests.faults.runs import error_line
+from tests.faults.test_file_operations import COMMANDS, inputs  # noqa: F401
+
+from bertie.commands.main import main
+from bertie.text.tokenizer import Tokenizer
+
+Capsys = pytest.CaptureFixture[str]
+REASONS = {
+    "prepare": "contains other files (model); choose a new directory",
+    "pretrain": "exists already; choose another directory",
+    "finetune": "exists already; choose another directory",
+    "search": "exists already; choose another directory",
+}
+
+
+def run_bertie(*arguments: object) -> None:
+    """Run `bertie ARGUMENTS` in this process; it must succeed."""
+    command = ["bertie", *map(str, arguments)]
+    with patch.object(sys, "argv", command), pytest.raises(SystemExit) as info:
+        main()
+    assert not info.value.code
+
+
+@pytest.mark.parametrize("verb", [verb for verb in COMMANDS if verb != "finetune-2"])
+def test_existing_output_is_not_overwritten(
+    verb: str,
+    inputs: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: Capsys,
+) -> None:
+    arguments, name = COMMANDS[verb]
+    out = tmp_path / name
+    mine = out / "model" if "." not in name else out
+    mine.parent.mkdir(exist_ok=True)
+    mine.write_text("mine")
+    line = error_line(capsys, *(argument.format(inputs) for argument in arguments), out)
+    reason = REASONS.get(verb, "exists already; choose another name, or replace it with --force")
+    assert line == f"bertie: {mine if verb in ('pretrain', 'finetune', 'search') else out}: {reason}"
+    assert mine.read_text() == "mine"
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [mine]
+
+
+def test_vocabulary_is_replaced_with_force(inputs: Path, tmp_path: Path) -> None:  # noqa: F811
+    shutil.copytree(inputs / "tokenizer", tmp_path / "tokenizer")
+    options = ["--size", "120", "--workers", "1", "--out", str(tmp_path / "tokenizer"), "--force"]
+    run_bertie("vocab", inputs / "text.txt", *options)
+    assert len(Tokenizer.load(tmp_path / "tokenizer").vocabulary) <= 120
+
+
+def test_input_is_not_an_output_with_force(inputs: Path, tmp_path: Path, capsys: Capsys) -> None:  # noqa: F811
+    labelled = tmp_path / "my.csv"
+    labelled.write_text("text,label\nword1 [MASK],1\n")
+    model = inputs / "undisturbed/model"
+    for force in ([], ["--force"]):
+        line = error_line(capsys, "predict", model, "--input", labelled, "--output", labelled, *force)
+        assert line == f"bertie: {labelled}: would replace the input {labelled}; choose another name"
+    assert labelled.read_text().startswith("text,label")
+    line = error_line(capsys, "convert", model, model, "--to", "tensorflow", "--force")
+    assert line == f"bertie: {model}: would replace the input {model}; choose another name"
+
+
+def test_corpus_is_replaced_with_force(inputs: Path, tmp_path: Path) -> None:  # noqa: F811
+    corpus = shutil.copytree(inputs / "corpus", tmp_path / "corpus")
+    options = ["--tokenizer", str(inputs / "tokenizer"), "--workers", "1", "--held-out", "0", "--force"]
+    run_bertie("prepare", inputs / "text.txt", *options, "--out", corpus)
+    assert [path.name for path in sorted(corpus.iterdir())] == ["manifest.json", "tokenizer", "train-00000"]
