@@ -129,6 +129,7 @@ inference.embeddings
 inference.predictor
 inference.records
 inference.writers
+inference.embedding_files
 inference.dispatch
 inference.export
 inference.server.schemas
@@ -168,6 +169,7 @@ commands.search
 commands.evaluate
 commands.predict
 commands.serve
+commands.embed
 commands.features
 commands.submission
 commands.reproduce

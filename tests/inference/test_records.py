@@ -100,7 +100,7 @@ BAD = {
     "no such column": (
         "a.csv",
         b"id,body\n1,a\n",
-        "line 2: no column 'text'; choose one with --column text=NAME from id, body",
+        "line 2: no column 'text'; the columns are id, body; choose one of them, such as --column text=id",
     ),
     "too few fields": ("a.csv", b"id,text\n1,a\n2\n", "line 3: expected 2 fields, got 1"),
     "too many fields": ("a.tsv", b"id\ttext\n1\ta\tb\n", "line 2: expected 2 fields, got 3"),
@@ -176,7 +176,7 @@ def test_a_damaged_column_is_reported_unless_it_is_not_read(tmp_path):
     (record,) = read_records(path, "parquet", {"text": "text"}, whole_rows=False)
     assert (record.row, record.texts) == ({"text": "a"}, ("a",))
     intact = parquet(tmp_path / "b.parquet", text=["a"])
-    with pytest.raises(SettingsError, match="no column 'body'; choose one"):
+    with pytest.raises(SettingsError, match="no column 'body'; the columns are text"):
         list(read_records(intact, "parquet", {"text": "body"}, whole_rows=False))
 
 

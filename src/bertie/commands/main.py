@@ -10,6 +10,7 @@ from bertie.base.errors import BertieError
 from bertie.commands.convert import convert
 from bertie.commands.demo import demo
 from bertie.commands.doctor import EXTRAS, doctor
+from bertie.commands.embed import embed
 from bertie.commands.evaluate import evaluate
 from bertie.commands.export import export
 from bertie.commands.features import features
@@ -49,6 +50,7 @@ for command in (
     search,
     evaluate,
     predict,
+    embed,
     features,
     submission,
     tokenize,

@@ -136,6 +136,12 @@ def parse_columns(
     return columns
 
 
+def announce_stdin() -> None:
+    """Say that standard input is read, if it is a terminal, where the command would seem to hang."""
+    if sys.stdin.isatty():
+        print("bertie: reading standard input; end it with Ctrl-D", file=sys.stderr)
+
+
 @contextmanager
 def exit_when_stopped(message: str) -> Iterator[None]:
     """If a signal stops the run, print `message` and exit with 128 + its number."""

@@ -4,6 +4,8 @@ Every row becomes a record, in order. A blank line of plain text is a record too
 result, so a file of n lines has n results.
 """
 
+import difflib
+import shlex
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from itertools import count, takewhile
@@ -119,9 +121,7 @@ def _pick(row: Mapping[str, Any], field: str, column: str, location: str) -> Any
         if names:
             return [_pick(row, "ending", name, location) for name in names]
     if column not in row:
-        raise SettingsError(
-            f"{location}: no column {column!r}; choose one with --column {field}=NAME from {', '.join(row)}"
-        )
+        raise _missing_column(row, field, column, location)
     value = row[column]
     if field == "endings" and isinstance(value, list) and all(isinstance(ending, str) for ending in value):
         return value
@@ -132,6 +132,18 @@ def _pick(row: Mapping[str, Any], field: str, column: str, location: str) -> Any
             f"column with --column {field}=NAME"
         )
     return value
+
+
+def _missing_column(row: Mapping[str, Any], field: str, column: str, location: str) -> SettingsError:
+    """Return the error for a missing column; it lists the columns and suggests one of them."""
+    lengths = {name: len(value) if isinstance(value, str) else 0 for name, value in row.items()}
+    longest = sorted(lengths, key=lengths.__getitem__, reverse=True)
+    (best,) = difflib.get_close_matches(column, row, n=1) or longest[:1] or ["NAME"]
+    option = shlex.quote(f"{field}={best}")
+    return SettingsError(
+        f"{location}: no column {column!r}; the columns are {', '.join(row)}; choose one of them, such as "
+        f"--column {option}"
+    )
 
 
 def _rows(
@@ -172,6 +184,36 @@ def _parquet_rows(path: Path, columns: Collection[str] | None) -> Iterator[tuple
             for row in zip(*values, strict=True):
                 number += 1
                 yield f"{path}, row {number}", dict(zip(names, row, strict=True))
+
+
+def read_arrow_batches(path: Path, column: str, size: int) -> Iterator[tuple[int, list[str], Any]]:
+    """Yield the rows of a Parquet file in Arrow record batches, whose columns keep their types.
+
+    Args:
+        path: the file.
+        column: the column of the texts.
+        size: the largest number of rows in a batch.
+
+    Yields:
+        The number of the first row, from 1, the texts and the batch.
+
+    Raises:
+        SettingsError, DataError: as `read_records` does.
+    """
+    number = 1
+    with open_parquet(path) as file:
+        names = file.schema_arrow.names
+        reject_duplicates(names, str(path))
+        if column not in names:
+            raise _missing_column(dict.fromkeys(names), "text", column, str(path))
+        for batch in file.iter_batches(size):
+            values = _to_python(batch.column(column), column, path)
+            texts = [
+                _pick({column: value}, "text", column, f"{path}, row {i}")
+                for i, value in enumerate(values, number)
+            ]
+            yield number, texts, batch
+            number += len(texts)
 
 
 def _to_python(column: Any, name: str, path: Path) -> list[Any]:

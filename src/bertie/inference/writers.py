@@ -64,7 +64,7 @@ def write_results(
         return
     for record, results in answered:
         if format == "jsonl":
-            print(_dump_json({**record.row, "prediction": as_json(results)}), file=file)
+            print(dump_json({**record.row, "prediction": as_json(results)}), file=file)
         elif format == "conll":
             print("".join(f"{word.word}\t{word.tag}\n" for word in results), file=file)
         else:
@@ -116,10 +116,10 @@ def _best_cells(results: Any, method: Method, is_multilabel: bool) -> tuple[Any,
 
 
 def _to_cell(value: Any) -> Any:
-    return _dump_json(value) if isinstance(value, list | dict) else value
+    return dump_json(value) if isinstance(value, list | dict) else value
 
 
-def _dump_json(value: Any) -> str:
+def dump_json(value: Any) -> str:
     """Format JSON in one line.
 
     Types that only Parquet has, such as decimals, become strings.

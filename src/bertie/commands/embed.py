@@ -1,0 +1,138 @@
+"""`bertie embed`: one vector for each text, the model's own embedding."""
+
+import sys
+from collections.abc import Iterator
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from bertie.commands.options import (
+    Device,
+    Force,
+    InputFile,
+    InputFormat,
+    Precision,
+    announce_stdin,
+    parse_columns,
+)
+
+if TYPE_CHECKING:
+    from bertie.inference.embedding_files import Float32s, TextChunk
+    from bertie.inference.predictor import Predictor
+    from bertie.model.formats.sentence_transformers import EmbeddingConfig
+
+
+def embed(
+    directory: Annotated[Path, typer.Argument(help="A model directory; its head is ignored.")],
+    text: Annotated[list[str] | None, typer.Option(help="A text; may be repeated.")] = None,
+    input: InputFile = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option("--column", metavar="text=COLUMN", help="The column of the text in a table."),
+    ] = None,
+    format: InputFormat = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            help="The file to write. .npy: an array with a row for each text. .parquet or .jsonl: each row "
+            "of the input with its vector in the column `embedding`. Default: JSON lines on stdout."
+        ),
+    ] = None,
+    pooling: Annotated[
+        Literal["mean", "cls", "max"] | None,
+        typer.Option(help="How to pool the vectors of a text's tokens; by default as the model says."),
+    ] = None,
+    normalize: Annotated[
+        bool | None,
+        typer.Option(
+            "--normalize/--no-normalize", help="Scale vectors to length 1; by default as the model says."
+        ),
+    ] = None,
+    device: Device = "auto",
+    precision: Precision = "float32",
+    force: Force = False,
+) -> None:
+    """Embed each text as one vector, as sentence-transformers does with the model.
+
+    The vector is the model's own embedding: pooled over all tokens with [CLS] and [SEP],
+    truncated at the model's length and normalized if the model says so. For the vectors of
+    tokens, words or inner layers see `bertie features`.
+    """
+    import bertie
+    from bertie.base.errors import SettingsError
+    from bertie.base.outputs import check_output
+    from bertie.inference.embedding_files import check_suffix, write_embeddings, write_json_lines
+    from bertie.inference.records import find_input
+
+    if bool(text) == (input is not None):
+        raise SettingsError("give either --text or --input (- is standard input)")
+    file, read = find_input(input, format)
+    if read == "conll":
+        raise SettingsError(f"{file}: .conll files have words; bertie features writes their vectors")
+    if output:
+        check_suffix(output)
+        check_output(output, force=force, inputs=[directory, *filter(None, [file])])
+    model = bertie.load(directory, device, precision)
+    embedding = model.embedding.override(pooling, normalize)
+    is_arrow = read == "parquet" and output is not None and output.suffix == ".parquet"
+    chunks = _chunks(text, file, read, parse_columns(columns or [], ["text"])["text"], is_arrow)
+    embedded = _embed(model, embedding, chunks, silent=output is None)
+    if output:
+        write_embeddings(embedded, output, model.config.hidden_size, _schema(file) if is_arrow else None)
+    else:
+        assert isinstance(sys.stdout, TextIOWrapper)
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+        write_json_lines(embedded, sys.stdout)
+
+
+def _chunks(
+    texts: list[str] | None, file: Path | None, read: Any, column: str, is_arrow: bool
+) -> "Iterator[TextChunk]":
+    """Return the texts of the options, of a file or of standard input, in chunks."""
+    from bertie.inference.embedding_files import chunk_records, read_arrow_chunks
+    from bertie.inference.records import Record, read_records
+
+    if texts:
+        return chunk_records(
+            Record(f"--text {i}", {"text": text}, (text,)) for i, text in enumerate(texts, 1)
+        )
+    if is_arrow:
+        assert file is not None
+        return read_arrow_chunks(file, column)
+    if file is None:
+        announce_stdin()
+    return chunk_records(read_records(file, read, {"text": column}))
+
+
+def _embed(
+    model: "Predictor", embedding: "EmbeddingConfig", chunks: "Iterator[TextChunk]", silent: bool
+) -> "Iterator[tuple[TextChunk, Float32s]]":
+    """Yield each chunk with its vectors; NaN for blank texts, which are counted on stderr."""
+    import numpy as np
+
+    from bertie.base.progress import Progress
+
+    blank_count = 0
+    with Progress("embedding", unit="texts", silent=silent) as progress:
+        for chunk in chunks:
+            filled = [i for i, text in enumerate(chunk.texts) if text.strip()]
+            vectors = np.full((len(chunk.texts), model.config.hidden_size), np.nan, np.float32)
+            vectors[filled] = model.embed(
+                [chunk.texts[i] for i in filled], embedding.pooling, embedding.normalize
+            )
+            blank_count += len(chunk.texts) - len(filled)
+            yield chunk, vectors
+            progress.advance(len(chunk.texts))
+    if blank_count:
+        print(f"embedding: blank texts, which have no vector: {blank_count:,}", file=sys.stderr)
+
+
+def _schema(file: Path | None) -> Any:
+    """Return the Arrow schema of a Parquet file."""
+    from bertie.base.tables import open_parquet
+
+    assert file is not None
+    with open_parquet(file) as parquet:
+        return parquet.schema_arrow

@@ -1,0 +1,187 @@
+"""Read texts in chunks, and write one vector for each to .npy, .parquet or .jsonl files.
+
+Every row of the input has a row in the output, in the same order. A blank text has no vector: a
+row of NaN in a .npy file, null in the others.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, TextIO
+
+import numpy as np
+import numpy.typing as npt
+
+from bertie.base.errors import DataError, SettingsError
+from bertie.base.files import atomic_file
+from bertie.base.tables import import_pyarrow
+from bertie.inference.records import Record, read_arrow_batches
+from bertie.inference.writers import dump_json
+
+Float32s = npt.NDArray[np.float32]
+
+SUFFIXES = (".npy", ".parquet", ".jsonl")
+COLUMN = "embedding"  # the added column of a table
+
+CHUNK_ROWS = 2048  # enough to batch texts of similar length
+CHUNK_CHARACTERS = 1 << 22  # a row may hold a book
+
+
+class TextChunk(NamedTuple):
+    """Consecutive rows of the input.
+
+    Attributes:
+        texts: the text of each row.
+        rows: all columns of the rows: a dict for each, or an Arrow record batch.
+        location: file and line of the first row, for error messages.
+    """
+
+    texts: list[str]
+    rows: Any
+    location: str
+
+
+def check_suffix(path: Path) -> None:
+    """Raise SettingsError unless an output file has one of the `SUFFIXES`."""
+    if path.suffix not in SUFFIXES:
+        raise SettingsError(f"--output {path}: unknown format; name it {', '.join(SUFFIXES)}")
+
+
+def chunk_records(records: Iterable[Record]) -> Iterator[TextChunk]:
+    """Yield records, each with one text, in chunks that fit in memory."""
+    records = iter(records)
+    while first := next(records, None):
+        chunk, characters = [first], len(first.texts[0])
+        for record in islice(records, CHUNK_ROWS - 1):
+            chunk.append(record)
+            characters += len(record.texts[0])
+            if characters >= CHUNK_CHARACTERS:
+                break
+        yield TextChunk([record.texts[0] for record in chunk], [r.row for r in chunk], first.location)
+
+
+def read_arrow_chunks(path: Path, column: str) -> Iterator[TextChunk]:
+    """Yield the rows of a Parquet file, whose columns keep their types.
+
+    Raises:
+        SettingsError, DataError: as `read_records` does.
+    """
+    for number, texts, batch in read_arrow_batches(path, column, CHUNK_ROWS):
+        yield TextChunk(texts, batch, f"{path}, row {number}")
+
+
+def write_embeddings(
+    chunks: Iterable[tuple[TextChunk, Float32s]], path: Path, vector_size: int, schema: Any = None
+) -> None:
+    """Write chunks of rows with their vectors; only one chunk is in memory at a time.
+
+    Args:
+        chunks: rows and their vectors, float32 (rows, H), with NaN for blank texts.
+        path: the file to write; it appears once it is complete.
+        vector_size: the size of a vector, H.
+        schema: the Arrow schema of the input, if it is a Parquet file.
+
+    Raises:
+        DataError: a column cannot be written to a Parquet file.
+        BertieError: pyarrow is needed and not installed.
+    """
+    with atomic_file(path) as temporary:
+        if path.suffix == ".npy":
+            with temporary.open("wb") as file:
+                _write_npy(chunks, file, vector_size)
+        elif path.suffix == ".jsonl":
+            with temporary.open("w", encoding="utf-8", errors="backslashreplace") as lines:
+                write_json_lines(chunks, lines)
+        else:
+            _write_parquet(chunks, temporary, path, vector_size, schema)
+
+
+def write_json_lines(chunks: Iterable[tuple[TextChunk, Float32s]], file: TextIO) -> None:
+    """Write each row as a JSON object with its vector, or null, under `embedding`."""
+    for chunk, vectors in chunks:
+        rows = chunk.rows if isinstance(chunk.rows, list) else chunk.rows.to_pylist()
+        for row, vector in zip(rows, vectors, strict=True):
+            start = dump_json({name: value for name, value in row.items() if name != COLUMN})[:-1]
+            # Nine digits identify a float32.
+            numbers = "null" if np.isnan(vector[0]) else f"[{', '.join(f'{x:.9g}' for x in vector.tolist())}]"
+            print(f"{start}{', ' * (start != '{')}{json.dumps(COLUMN)}: {numbers}}}", file=file)
+
+
+def _write_npy(chunks: Iterable[tuple[TextChunk, Float32s]], file: BinaryIO, vector_size: int) -> None:
+    """Write one array, (rows, H). Its header is written again when the number of rows is known."""
+    count = 0
+    _write_npy_header(file, count, vector_size)
+    start = file.tell()
+    for _, vectors in chunks:
+        file.write(np.ascontiguousarray(vectors, dtype="<f4").data)
+        count += len(vectors)
+    file.seek(0)
+    _write_npy_header(file, count, vector_size)
+    assert file.tell() == start  # numpy leaves room for the number of rows to grow
+
+
+def _write_npy_header(file: BinaryIO, count: int, vector_size: int) -> None:
+    header = {"descr": "<f4", "fortran_order": False, "shape": (count, vector_size)}
+    np.lib.format.write_array_header_1_0(file, header)
+
+
+def _write_parquet(
+    chunks: Iterable[tuple[TextChunk, Float32s]], temporary: Path, path: Path, vector_size: int, schema: Any
+) -> None:
+    """Write the columns of the rows, and the column `embedding`.
+
+    The first chunk determines the types of columns without a schema.
+    """
+    pyarrow = import_pyarrow(path)
+    from pyarrow.parquet import ParquetWriter
+
+    vector_field = pyarrow.field(COLUMN, pyarrow.list_(pyarrow.float32(), vector_size))
+    writer: Any = None
+    with ExitStack() as stack:
+        for chunk, vectors in chunks:
+            batch = chunk.rows
+            if isinstance(batch, list):
+                batch = _to_batch(batch, schema, chunk.location, pyarrow)
+            schema = batch.schema
+            names = [name for name in schema.names if name != COLUMN]
+            fields = [*(schema.field(name) for name in names), vector_field]
+            if writer is None:
+                # As in feature_files.py: both would only cost time for the vectors.
+                options = {"use_dictionary": names, "write_statistics": names}
+                writer = ParquetWriter(temporary, pyarrow.schema(fields), **options)
+                stack.enter_context(writer)
+            column = pyarrow.FixedSizeListArray.from_arrays(
+                pyarrow.array(vectors.reshape(-1)), vector_size, mask=pyarrow.array(np.isnan(vectors[:, 0]))
+            )
+            columns = [*(batch.column(name) for name in names), column]
+            writer.write_table(pyarrow.Table.from_arrays(columns, schema=pyarrow.schema(fields)))
+        if writer is None:  # no rows
+            fields = [field for field in schema or () if field.name != COLUMN]
+            ParquetWriter(temporary, pyarrow.schema([*fields, vector_field])).close()
+
+
+def _to_batch(rows: Sequence[Mapping[str, Any]], schema: Any, location: str, pyarrow: Any) -> Any:
+    """Convert rows to an Arrow record batch with a schema, or with the types of the values."""
+    names = schema.names if schema else list(dict.fromkeys(name for row in rows for name in row))
+    columns = []
+    for name in names:
+        # A lone surrogate, which JSON can express and UTF-8 cannot, is written as its escape sequence.
+        values = [
+            value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+            for value in (row.get(name) for row in rows)
+        ]
+        try:
+            columns.append(pyarrow.array(values, schema.field(name).type if schema else None))
+        except (pyarrow.ArrowException, ValueError, TypeError, OverflowError) as error:
+            raise DataError(
+                f"{location} and below: column {name!r} holds values of several types "
+                f"({str(error).splitlines()[0]}); write a .jsonl file, or convert the column"
+            ) from None
+    if schema and (new := next((name for row in rows for name in row if name not in names), None)):
+        raise DataError(
+            f"{location} and below: column {new!r} is not in the first rows; write a .jsonl file, or give "
+            f"every row the same columns"
+        )
+    return pyarrow.RecordBatch.from_arrays(columns, schema=schema, names=None if schema else names)

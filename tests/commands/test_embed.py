@@ -1,0 +1,173 @@
+"""`bertie embed`: the model's own vector for each row, in the order of the input."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+from tests.inference.small_models import save_small
+
+import bertie
+from bertie.commands.main import main
+from bertie.inference import embedding_files
+
+TEXTS = ["the cat sat on mats", "", "Paris, rings!", "a cat. " * 60, " ", "mat"]
+FILLED = [0, 2, 3, 5]
+
+
+def run(capsys, *arguments: object) -> tuple[int, str, str]:
+    """Run `bertie embed ARGUMENTS` in this process; return its exit status, stdout and stderr."""
+    sys.argv = ["bertie", "embed", *map(str, arguments)]
+    with pytest.raises(SystemExit) as exit_status:
+        main()
+    captured = capsys.readouterr()
+    return exit_status.value.code or 0, captured.out, captured.err
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory) -> Path:
+    return save_small(tmp_path_factory.mktemp("models"), "encoder")
+
+
+def write_inputs(folder: Path) -> dict[str, list[object]]:
+    """Write the same texts in every format; return the names of the files, and the options they need."""
+    rows = list(enumerate(TEXTS))
+    (folder / "in.txt").write_text("\n".join(TEXTS))
+    (folder / "in.jsonl").write_text("".join(json.dumps({"id": i, "body": text}) + "\n" for i, text in rows))
+    (folder / "in.csv").write_text("id,body\n" + "".join(f'{i},"{text}"\n' for i, text in rows))
+    ids = pyarrow.array(range(len(TEXTS)), pyarrow.int16())
+    pyarrow.parquet.write_table(pyarrow.table({"id": ids, "body": TEXTS}), folder / "in.parquet")
+    column = ["--column", "text=body"]
+    return {"in.txt": [], "in.jsonl": column, "in.csv": column, "in.parquet": column}
+
+
+def read_vectors(file: Path) -> list[list[float] | None]:
+    """Return the vectors in a file of any format; None for a row without one."""
+    if file.suffix == ".npy":
+        return [None if np.isnan(row).all() else row.tolist() for row in np.load(file)]
+    if file.suffix == ".jsonl":
+        return [json.loads(line)["embedding"] for line in file.read_text().splitlines()]
+    return pyarrow.parquet.read_table(file)["embedding"].to_pylist()
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".parquet", ".jsonl"])
+@pytest.mark.parametrize("chunk_rows", [1, 4, 2048])
+def test_every_row_has_the_models_vector(directory, capsys, tmp_path, monkeypatch, suffix, chunk_rows):
+    monkeypatch.setattr(embedding_files, "CHUNK_ROWS", chunk_rows)
+    expected = bertie.load(directory).embed([TEXTS[i] for i in FILLED])
+    for name, options in write_inputs(tmp_path).items():
+        output = tmp_path / f"{name}-out{suffix}"
+        status, out, err = run(capsys, directory, "--input", tmp_path / name, *options, "--output", output)
+        assert (status, out) == (0, ""), err
+        assert err.splitlines()[-1] == "embedding: blank texts, which have no vector: 2"
+        vectors = read_vectors(output)
+        assert [i for i, vector in enumerate(vectors) if vector is not None] == FILLED
+        np.testing.assert_allclose(np.array([vectors[i] for i in FILLED]), expected, atol=1e-5)
+
+
+def test_other_columns_are_kept(directory, capsys, tmp_path):
+    for name, options in write_inputs(tmp_path).items():
+        for suffix in (".parquet", ".jsonl"):
+            output = tmp_path / f"{name}-out{suffix}"
+            assert run(capsys, directory, "--input", tmp_path / name, *options, "--output", output)[0] == 0
+            if suffix == ".parquet":
+                table = pyarrow.parquet.read_table(output)
+                rows = table.to_pylist()
+                assert name != "in.parquet" or table.schema.field("id").type == pyarrow.int16()
+                assert table.schema.field("embedding").type == pyarrow.list_(pyarrow.float32(), 16)
+            else:
+                rows = [json.loads(line) for line in output.read_text().splitlines()]
+            assert [row["text" if name == "in.txt" else "body"] for row in rows] == TEXTS
+            if name != "in.txt":
+                assert [int(row["id"]) for row in rows] == [*range(len(TEXTS))]
+            assert list(rows[0])[-1] == "embedding"
+
+
+def test_json_lines_hold_the_exact_vectors(directory, capsys):
+    status, out, _ = run(capsys, directory, "--text", "the cat", "--text", "mat")
+    assert status == 0
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["text"] for row in rows] == ["the cat", "mat"]
+    vectors = np.array([row["embedding"] for row in rows], np.float32)
+    np.testing.assert_array_equal(vectors, bertie.load(directory).embed(["the cat", "mat"]))
+
+
+@pytest.mark.parametrize("options", [["--normalize"], ["--no-normalize"], ["--pooling", "cls"]])
+def test_options_override_the_models_choice(directory, capsys, options):
+    _, out, _ = run(capsys, directory, "--text", "the cat", *options)
+    pooling = "cls" if "cls" in options else None
+    expected = bertie.load(directory).embed("the cat", pooling, "--normalize" in options)
+    np.testing.assert_allclose(json.loads(out)["embedding"], expected, atol=1e-6)
+
+
+def test_an_embedded_file_can_be_embedded_again(directory, capsys, tmp_path):
+    (tmp_path / "in.jsonl").write_text('{"text": "cat", "embedding": [1], "id": 7}\n')
+    for source, output in (("in.jsonl", "a.parquet"), ("a.parquet", "b.parquet"), ("b.parquet", "c.jsonl")):
+        assert run(capsys, directory, "--input", tmp_path / source, "--output", tmp_path / output)[0] == 0
+    row = json.loads((tmp_path / "c.jsonl").read_text())
+    assert list(row) == ["text", "id", "embedding"]
+    assert len(row["embedding"]) == 16
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".parquet", ".jsonl"])
+def test_an_empty_file_has_no_vectors(directory, capsys, tmp_path, suffix):
+    (tmp_path / "in.txt").touch()
+    output = tmp_path / f"out{suffix}"
+    assert run(capsys, directory, "--input", tmp_path / "in.txt", "--output", output)[0] == 0
+    assert read_vectors(output) == []
+
+
+TEXT = ["--text", "the cat"]
+BAD = {
+    "neither": ([], "give either --text or --input"),
+    "both": ([*TEXT, "--input", "in.csv"], "give either --text or --input"),
+    "suffix": ([*TEXT, "--output", "out.csv"], "--output out.csv: unknown format; name it .npy, .parquet"),
+    "existing": ([*TEXT, "--output", "old.npy"], "old.npy: exists already; choose another name, or"),
+    "input": (["--input", "in.jsonl", "--output", "in.jsonl", "--force"], "would replace the input"),
+    "no column": (
+        ["--input", "in.csv"],
+        "in.csv, line 2: no column 'text'; the columns are id, a body; choose one of them, such as --column "
+        "'text=a body'",
+    ),
+    "no column of Parquet": (
+        ["--input", "in.parquet", "--output", "out.parquet"],
+        "in.parquet: no column 'text'; the columns are id, body; choose one of them",
+    ),
+    "no text": (["--input", "null.jsonl"], "null.jsonl, line 2: None in column 'text' is not text"),
+    "words": (["--input", "in.conll"], "in.conll: .conll files have words; bertie features writes their"),
+    "types": (
+        ["--input", "in.jsonl", "--output", "out.parquet"],
+        "in.jsonl, line 1 and below: column 'id' holds values of several types",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line_with_status_2(directory, capsys, tmp_path, monkeypatch, case):
+    monkeypatch.chdir(tmp_path)
+    Path("old.npy").touch()
+    Path("in.csv").write_text("id,a body\n1,the cat\n")
+    Path("in.jsonl").write_text('{"id": 1, "text": "a"}\n{"id": "x", "text": "b"}\n')
+    Path("null.jsonl").write_text('{"text": "a"}\n{"text": null}\n')
+    Path("in.conll").write_text("a O\n")
+    pyarrow.parquet.write_table(pyarrow.table({"id": [1], "body": ["cat"]}), "in.parquet")
+    before = set(tmp_path.iterdir())
+    arguments, message = BAD[case]
+    status, out, err = run(capsys, directory, *arguments)
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1
+    assert message in err
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_the_suggested_column_works(directory, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("in.csv").write_text("id,a body\n1,the cat\n")
+    _, _, err = run(capsys, directory, "--input", "in.csv")
+    option = err.strip().rpartition("--column ")[2].strip("'")
+    status, out, _ = run(capsys, directory, "--input", "in.csv", "--column", option)
+    assert status == 0
+    assert json.loads(out)["a body"] == "the cat"
