@@ -230,7 +230,11 @@ BAD = {
         ["--input", "in.csv", "--column", "txt=a"],
         "expected NAME=COLUMN with NAME one of text, pair",
     ),
-    "missing column": ("classifier", ["--input", "in.csv"], "in.csv, line 2: no column 'text'; the columns are id, body"),
+    "missing column": (
+        "classifier",
+        ["--input", "in.csv"],
+        "in.csv, line 2: no column 'text'; the columns are id, body",
+    ),
     "no number": ("classifier", ["--input", "in.jsonl"], "in.jsonl, line 2: 1 in column 'text'"),
     "no file": ("classifier", ["--input", "nowhere.csv"], "nowhere.csv: no such file"),
     "questions in a text": ("squad-v1", ["--input", "in.txt"], "plain text cannot have the columns question"),

@@ -75,11 +75,11 @@ def save_small(directory: Path, kind: str, **metadata: object) -> Path:
     for weight in (parameter for parameter in model.parameters() if parameter.ndim > 1):
         values = random.normal(0, CONFIG.initializer_range, weight.shape)
         weight.data = torch.from_numpy(values.astype(np.float32))
-    fields = {"labels": labels, **rest, **metadata}
+    fields = {"labels": labels, "tokenizer": TOKENIZER, **rest, **metadata}
     save_model(
         directory / kind,
         model,
-        ModelMetadata(CONFIG, model.architecture, tokenizer=TOKENIZER, **fields),
+        ModelMetadata(CONFIG, model.architecture, **fields),
         card="card",
     )
     return directory / kind

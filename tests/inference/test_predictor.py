@@ -1,6 +1,7 @@
 """Predictions of saved models, equal to those of `transformers`."""
 
 import doctest
+import re
 from dataclasses import asdict
 
 import numpy as np
@@ -332,7 +333,14 @@ def test_answers_are_the_most_likely_spans(load, kind):
     spans = sorted(
         ((starts[i] + ends[j], i, j) for i in positions for j in positions if i <= j < i + 30), reverse=True
     )
-    expected = [(int(encoding.offsets[i, 0]), int(encoding.offsets[j, 1])) for _, i, j in spans[:5]]
+    words = [match.span() for match in re.finditer(r"\w+|[^\w\s]", CONTEXT)]
+    tokens = [(int(encoding.offsets[i, 0]), int(encoding.offsets[j, 1])) for _, i, j in spans]
+    whole = [
+        (max(begin for begin, _ in words if begin <= start), min(stop for _, stop in words if stop >= end))
+        for start, end in tokens
+    ]
+    assert whole[:5] != tokens[:5]
+    expected = [*dict.fromkeys(whole[:20])][:5]  # n best of run_squad.py, of which some become equal
     answers = [*model.answer(QUESTION, CONTEXT, 5)]
     if kind == "squad-v2" and starts[0] + ends[0] - spans[0][0] > 0.5:
         empty = answers.pop(0)
@@ -340,7 +348,8 @@ def test_answers_are_the_most_likely_spans(load, kind):
         expected.pop()
     assert [(answer.start, answer.end) for answer in answers] == expected
     assert [answer.text for answer in answers] == [CONTEXT[start:end] for start, end in expected]
-    assert_close(answers[1].score / answers[0].score, np.exp(spans[1][0] - spans[0][0]))
+    first, second = (spans[whole.index(span)][0] for span in expected[:2])
+    assert_close(answers[1].score / answers[0].score, np.exp(second - first))
 
 
 def test_texts_are_truncated_as_in_fine_tuning(tmp_path):

@@ -38,7 +38,7 @@ from bertie.inference.results import (
     Results,
     TaggedWord,
 )
-from bertie.inference.words import entities_of, split_words, word_spans
+from bertie.inference.words import Span, entities_of, snap_to_words, split_words, word_spans
 from bertie.model.engines.loading import Precision, load_engine
 from bertie.model.formats.directory import SEQUENCE_CLASSIFIER
 from bertie.model.formats.sentence_transformers import EmbeddingConfig, Pooling
@@ -56,6 +56,7 @@ from bertie.tasks.squad.decoding import SpanPredictions
 from bertie.tasks.squad.questions import Questions
 from bertie.tasks.swag import Choices
 from bertie.tasks.task import Inputs
+from bertie.text.tokenizer import Tokenizer
 
 Float32s = npt.NDArray[np.float32]
 
@@ -419,10 +420,13 @@ class Predictor:
     ) -> Results[Answer] | list[Results[Answer]]:
         """Answer a question with a span of its context.
 
+        An answer consists of whole words: a span that begins or ends inside a word is widened. In
+        scripts without spaces between words, such as Chinese, Japanese and Thai, the span stays as
+        it is. `bertie evaluate` scores the spans as they are, as the official script does.
+
         A model fine-tuned with unanswerable questions returns an empty answer first if the score of
         "no answer" exceeds the score of the best answer by more than the directory's
-        `null_threshold`; otherwise it returns no empty answer. `bertie evaluate` scores the first
-        answer.
+        `null_threshold`; otherwise it returns no empty answer.
 
         Args:
             questions: a question, or a list of questions.
@@ -446,7 +450,7 @@ class Predictor:
         check_top_k(top_k, default=1)
         first, second = list_pairs(questions, contexts, ("questions", "contexts"))
         predictions = self._answer_spans(first, second, top_k)
-        results = [Results(answers[:top_k]) for answers in _rank_answers(second, predictions)]
+        results = [Results(answers[:top_k]) for answers in _rank_answers(second, predictions, self.tokenizer)]
         return results[0] if isinstance(questions, str) else results
 
     @overload
@@ -617,23 +621,31 @@ class Predictor:
         return compute_logits(self.engine, inputs)
 
 
-def _rank_answers(contexts: Sequence[str], predictions: SpanPredictions) -> list[list[Answer]]:
-    """Return the answers to each question, best first.
+def _rank_answers(
+    contexts: Sequence[str], predictions: SpanPredictions, tokenizer: Tokenizer
+) -> list[list[Answer]]:
+    """Return the answers to each question, best first, snapped to whole words.
 
-    The empty answer is included only if it is the prediction.
+    The empty answer is included only if it is the prediction. Of answers that become equal, the
+    best remains.
     """
     n_best = predictions.n_best
     assert n_best is not None
     results = []
+    words = word_spans(contexts, tokenizer)
     for i, (context, prediction) in enumerate(zip(contexts, predictions.texts, strict=True)):
         count = n_best.counts[i]
-        offsets, scores = n_best.offsets[i, :count].tolist(), n_best.probabilities[i, :count].tolist()
-        answers = [
-            Answer(context[start:end], start, end, score)
-            for (start, end), score in zip(offsets, scores, strict=True)
-        ]
-        empty = [answer for answer in answers if answer.end == 0 and prediction == ""]
-        results.append([*empty, *(answer for answer in answers if answer.end > 0)])
+        spans, scores = (
+            map(tuple, n_best.offsets[i, :count].tolist()),
+            n_best.probabilities[i, :count].tolist(),
+        )
+        answers: dict[Span, Answer] = {}
+        for (start, end), score in zip(spans, scores, strict=True):
+            if end > 0:
+                start, end = snap_to_words(context, (start, end), words[i])
+            answers.setdefault((start, end), Answer(context[start:end], start, end, score))
+        empty = answers.pop((0, 0), None)
+        results.append([*([empty] if empty and prediction == "" else []), *answers.values()])
     return results
 
 

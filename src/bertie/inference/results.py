@@ -100,7 +100,7 @@ class TaggedWord(Result):
 
 @dataclass(frozen=True, repr=False)
 class Answer(Result):
-    """A span of a context that answers a question.
+    """A span of a context that answers a question; it consists of whole words.
 
     Attributes:
         text: the answer as it is written in the context; "" if the context has no answer.

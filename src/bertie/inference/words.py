@@ -1,7 +1,10 @@
-"""Split texts into words, and join tagged words into entities."""
+"""Split texts into words, join tagged words into entities, and widen answers to whole words."""
 
+import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
+from operator import itemgetter
 
 import numpy as np
 
@@ -11,6 +14,13 @@ from bertie.tasks.ner import word_token_ranges
 from bertie.text.tokenizer import Tokenizer
 
 Span = tuple[int, int]
+
+# Characters of scripts without spaces between words, in which a "word" of BERT's basic tokenizer may be a
+# whole sentence: the scripts of UAX #14's class SA (Thai, Lao, Burmese, Khmer, …), kana, and Han.
+_UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u1950-\u19df\u1a20-\u1aaf\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\ua9e0-\ua9ff\uaa60-\uaadf\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
+)
 
 
 def word_spans(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[Span]]:
@@ -24,6 +34,26 @@ def word_spans(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[Span]]:
     spans = list(zip(encoding.offsets[first, 0].tolist(), ends, strict=True))
     bounds = np.searchsorted(first, encoding.bounds).tolist()
     return [spans[start:stop] for start, stop in pairwise(bounds)]
+
+
+def snap_to_words(text: str, span: Span, words: Sequence[Span]) -> Span:
+    """Widen a span of tokens to whole words.
+
+    A span does not grow across the characters of scripts that write no spaces.
+
+    Args:
+        text: the text.
+        span: the span, which begins and ends at tokens of the text.
+        words: the offsets of the words of the text, from `word_spans`.
+    """
+    start, end = span
+    word_start = words[bisect_right(words, start, key=itemgetter(0)) - 1][0]
+    word_end = words[bisect_left(words, end, key=itemgetter(1))][1]
+    while start > word_start and not _UNSPACED.search(text, start - 1, start + 1):
+        start -= 1
+    while end < word_end and not _UNSPACED.search(text, end - 1, end + 1):
+        end += 1
+    return start, end
 
 
 def entities_of(text: str, spans: Sequence[Span], words: Sequence[TaggedWord]) -> Results[Entity]:
