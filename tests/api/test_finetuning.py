@@ -12,10 +12,12 @@ import datasets
 import pandas as pd
 import polars as pl
 import pytest
+import transformers
 
 import bertie
 from bertie.api.results import FinetuningResult
 from bertie.api.search import search
+from bertie.model.formats.conversion import convert
 from bertie.training import loop
 from bertie.training.schedules import warmup_then_linear_decay
 
@@ -88,6 +90,16 @@ def test_pairs_read_a_second_column(model):
     rows = [{"a": "the film", "b": f"was {label}", "label": label} for label in LABELS]
     run = bertie.finetune(model, train=rows, dev=rows, text="a", pair="b", **FAST)
     assert run.load("cpu").classify("the film", "was good")
+
+
+def test_the_model_keeps_the_names_of_its_columns(model, tmp_path):
+    rows = [{"a": "a film", "b": word, "label": word} for word in ("good", "bad")] * 6
+    run = bertie.finetune(model, train=rows, text="a", pair="b", **FAST)
+    assert run.load().input_columns == {"text": "a", "pair": "b"}
+    config = transformers.AutoConfig.from_pretrained(run.model_directory)
+    assert config.input_columns == {"text": "a", "pair": "b"}
+    convert(run.model_directory, tmp_path / "converted", "huggingface")
+    assert bertie.load(tmp_path / "converted").input_columns == {"text": "a", "pair": "b"}
 
 
 def test_tags_are_lists_in_rows(model):

@@ -204,6 +204,47 @@ def test_standard_input_streams_and_closed_output_is_silent(models):
         alarm.cancel()
 
 
+def test_tables_are_read_by_the_columns_of_fine_tuning(capsys, tmp_path):
+    """An option overrides them; a plain text has no columns."""
+    kind = save_small(tmp_path, "classifier", input_columns={"text": "review", "pair": "reply"})
+    model = bertie.load(kind)
+    (tmp_path / "in.csv").write_text("id,review,reply,title\n1,the cat,sat,Paris\n")
+    (tmp_path / "in.txt").write_text("the cat\n")
+    for arguments, expected in (
+        (["in.csv"], model.classify("the cat", "sat")),
+        (["in.csv", "--column", "text=title"], model.classify("Paris", "sat")),
+        (["in.txt"], model.classify("the cat")),
+    ):
+        name, *options = arguments
+        status, out, err = run(capsys, kind, "--input", tmp_path / name, *options, "--json")
+        assert status == 0, err
+        assert json.loads(out)["prediction"] == as_printed(expected)
+
+
+def test_the_suggestion_for_a_missing_column_works(capsys, tmp_path):
+    kind = save_small(tmp_path, "classifier", input_columns={"text": "review"})
+    (tmp_path / "in.csv").write_text("id,text\n1,the cat\n")
+    status, _, err = run(capsys, kind, "--input", tmp_path / "in.csv")
+    assert status == 2
+    assert "no column 'review'; the columns are id, text; choose one of them" in err
+    options = err.strip().rpartition("such as ")[2].split()
+    assert run(capsys, kind, "--input", tmp_path / "in.csv", *options)[0] == 0
+
+
+def test_rows_that_cannot_be_answered_are_skipped(models, capsys, tmp_path):
+    lines = ["the [MASK] sat", None, "no mask", "[MASK] " * 200, 7, "", "a [MASK]"]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
+    arguments = [models / "masked LM", "--input", tmp_path / "in.jsonl", "--json"]
+    status, out, err = run(capsys, *arguments, "--on-error", "skip")
+    assert status == 0
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["text"] for row in rows] == lines
+    assert [bool(row["prediction"]) for row in rows] == [True, *[False] * 5, True]
+    assert err.splitlines()[-1] == "rows that were skipped and have no answer: 4"
+    assert [f"in.jsonl, line {number}: " in err for number in (1, 2, 3, 4, 5, 6)] == [0, 1, 1, 1, 1, 0]
+    assert run(capsys, *arguments)[0] == 2
+
+
 TEXT = ["--text", "the cat"]
 NOT_A_TAGGER = "classifier: .conll needs a model that tags words, but this model's method is classify"
 BAD = {
@@ -214,7 +255,7 @@ BAD = {
     "two pairs": ("classifier", [*TEXT * 3, "--pair", "a", "--pair", "b"], "2 --pair for 3 --text"),
     "no context": ("squad-v1", TEXT, "--text is the question; give the context with --pair"),
     "no endings": ("choices", TEXT, "--text is the context; give the endings with --pair"),
-    "no head": ("encoder", TEXT, "an encoder without a head"),
+    "no head": ("encoder", TEXT, "encoder: an encoder without a head; its vectors: bertie embed "),
     "no mask": ("masked LM", TEXT, "--text 1: no [MASK] in 'the cat'"),
     "no mask in a line": ("masked LM", ["--input", "in.txt"], "in.txt, line 3: no [MASK] in 'the cat'"),
     "output": (

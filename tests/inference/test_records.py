@@ -5,6 +5,7 @@ import io
 import json
 import sys
 from itertools import islice
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -76,7 +77,7 @@ def test_standard_input_is_read_line_by_line(monkeypatch):
             number += 1
             yield b'{"review": "text %d"}\n' % number
 
-    monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": lines()}))
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=lines(), isatty=lambda: False))
     records = islice(read_records(None, "jsonl", {"text": "review"}), 3)
     assert [(record.location, record.texts) for record in records] == [
         (f"standard input, line {number}", (f"text {number}",)) for number in (1, 2, 3)

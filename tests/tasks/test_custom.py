@@ -478,8 +478,8 @@ def test_unanswerable_question_scores_0_in_v1(tmp_path, capsys, name):
     task = replace(unfitted, null_threshold=None)
     examples = task.read(tmp_path / name, labelled=True)
     err = capsys.readouterr().err
-    assert err.startswith(f"{tmp_path / name}: 1 questions have no answer, but all training questions have")
-    assert err.endswith("score 0 (first: 8)\n")
+    assert err.startswith(f"{tmp_path / name}: questions without an answer, which score 0, as all training ")
+    assert err.endswith("questions have one: 1 (first: 8)\n")
     assert err.count("\n") == 1
     assert task.score(examples, SpanPredictions(["Ada", "Ada"])) == {"exact_match": 50, "f1": 50}
 

@@ -14,7 +14,6 @@ from bertie.commands.options import (
     InputFile,
     InputFormat,
     Precision,
-    announce_stdin,
     parse_columns,
 )
 
@@ -101,8 +100,6 @@ def _chunks(
     if is_arrow:
         assert file is not None
         return read_arrow_chunks(file, column)
-    if file is None:
-        announce_stdin()
     return chunk_records(read_records(file, read, {"text": column}))
 
 

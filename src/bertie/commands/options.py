@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -112,20 +112,25 @@ class CommandWithRecipes(TyperCommand):
 
 
 def parse_columns(
-    assignments: Iterable[str], roles: Iterable[str], optional: Iterable[str] = ()
+    assignments: Iterable[str],
+    roles: Iterable[str],
+    optional: Iterable[str] = (),
+    defaults: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Return the column of each role, from options of the form NAME=COLUMN.
 
-    A role without an option has a column of its own name; `optional` roles have a column only if an option
-    gives one.
+    A role without an option has the column in `defaults`, or else one of its own name; `optional` roles
+    have a column only if an option or `defaults` gives one.
 
     Raises:
         SettingsError: an option has another form, or its role is unknown.
     """
     from bertie.base.errors import SettingsError
 
-    columns = {role: role for role in roles}
+    defaults = defaults or {}
+    columns = {role: defaults.get(role, role) for role in roles}
     known = [*columns, *optional]
+    columns |= {role: defaults[role] for role in optional if role in defaults}
     for assignment in assignments:
         role, _, column = assignment.partition("=")
         if role not in known or not column:
@@ -134,12 +139,6 @@ def parse_columns(
             )
         columns[role] = column
     return columns
-
-
-def announce_stdin() -> None:
-    """Say that standard input is read, if it is a terminal, where the command would seem to hang."""
-    if sys.stdin.isatty():
-        print("bertie: reading standard input; end it with Ctrl-D", file=sys.stderr)
 
 
 @contextmanager

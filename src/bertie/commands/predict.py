@@ -1,7 +1,7 @@
 """`bertie predict`: answer texts with a trained model."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from io import TextIOWrapper
 from itertools import islice
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from bertie.commands.options import Device, Force, InputFile, InputFormat, Json, Precision, parse_columns
+from bertie.corpus.documents import OnError as OnErrorChoice
 
 if TYPE_CHECKING:
     from bertie.base.progress import Progress
@@ -50,7 +51,8 @@ def predict(
             "--column",
             metavar="NAME=COLUMN",
             help="The column of text, pair (optional), question, context or endings (one column of lists, or "
-            "several separated by commas; by default endings, or ending0, ending1, …).",
+            "several separated by commas; by default endings, or ending0, ending1, …). Default: the columns "
+            "of the model's fine-tuning.",
         ),
     ] = None,
     format: InputFormat = None,
@@ -62,6 +64,13 @@ def predict(
         ),
     ] = None,
     top_k: TopK = 5,
+    on_error: Annotated[
+        OnErrorChoice,
+        typer.Option(
+            help="At a row that cannot be answered, such as one without a text: stop, or skip it. A skipped "
+            "row is reported and has an empty answer, like a blank one."
+        ),
+    ] = "stop",
     device: Device = "auto",
     precision: Precision = "float32",
     as_json: Json = False,
@@ -71,7 +80,7 @@ def predict(
     import bertie
     from bertie.base.errors import SettingsError
     from bertie.base.outputs import lock_output
-    from bertie.inference.records import DELIMITERS, find_input
+    from bertie.inference.records import DELIMITERS, find_input, read_records
     from bertie.inference.writers import output_format
 
     if (not text) == (input is None):
@@ -88,9 +97,15 @@ def predict(
             answered = _tag_file(model, file)
             written = "conll" if written == "text" else written
         else:
-            records = _records(method, text, pair or [], file, read, columns)
+            skipped = _SkippedRows() if on_error == "skip" else None
+            defaults = model.input_columns if read != "text" else {}
+            names = _read_columns(method, columns or [], defaults)
+            if text:
+                records = _text_records(method, text, pair or [])
+            else:
+                records = read_records(file, read, names, skipped=skipped)
             top_k = len(model.labels) if written in DELIMITERS and model.is_multilabel else top_k
-            answered = _answer(model, records, top_k, words=written == "conll")
+            answered = _answer(model, records, top_k, written == "conll", skipped)
         _write(answered, output, written, method, model.is_multilabel)
 
 
@@ -99,7 +114,10 @@ def _check_method(model: "Predictor", directory: Path, formats: Sequence[str | N
     from bertie.base.errors import ModelError, SettingsError
 
     if model.method is None:
-        raise ModelError(f"{directory}: an encoder without a head cannot predict; fine-tune it first")
+        raise ModelError(
+            f"{directory}: an encoder without a head; its vectors: bertie embed {directory} (to predict, "
+            f"fine-tune it first)"
+        )
     if "conll" in formats and model.method != "tag":
         raise SettingsError(
             f"{directory}: .conll needs a model that tags words, but this model's method is {model.method}"
@@ -107,21 +125,30 @@ def _check_method(model: "Predictor", directory: Path, formats: Sequence[str | N
     return model.method
 
 
-def _records(
-    method: "Method",
-    texts: list[str] | None,
-    pairs: list[str],
-    file: Path | None,
-    read: Any,
-    columns: list[str] | None,
-) -> "Iterator[Record]":
-    """Return the records of the options, or of a file."""
+class _SkippedRows:
+    """Reports the rows that are skipped, the first ones each and all of them as a count."""
+
+    SHOWN = 5
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, error: Exception) -> None:
+        self.count += 1
+        if self.count <= self.SHOWN:
+            print(f"skipped: {error}", file=sys.stderr)
+
+    def report(self) -> None:
+        if self.count:
+            print(f"rows that were skipped and have no answer: {self.count:,}", file=sys.stderr)
+
+
+def _read_columns(method: "Method", columns: list[str], defaults: Mapping[str, str]) -> dict[str, str]:
+    """Return the column of each text that the method reads."""
     from bertie.inference.dispatch import REQUIRED_FIELDS
-    from bertie.inference.records import read_records
 
     optional = ("pair",) if method in ("classify", "regress") else ()
-    names = parse_columns(columns or [], REQUIRED_FIELDS[method], optional)
-    return _text_records(method, texts, pairs) if texts else read_records(file, read, names)
+    return parse_columns(columns, REQUIRED_FIELDS[method], optional, defaults)
 
 
 def _text_records(method: "Method", texts: list[str], pairs: list[str]) -> "Iterator[Record]":
@@ -145,12 +172,16 @@ def _text_records(method: "Method", texts: list[str], pairs: list[str]) -> "Iter
         yield Record(f"--text {number}", dict(zip(names, row, strict=False)), row)
 
 
-def _answer(model: "Predictor", records: "Iterator[Record]", top_k: int, words: bool) -> "Answered":
+def _answer(
+    model: "Predictor", records: "Iterator[Record]", top_k: int, words: bool, skipped: _SkippedRows | None
+) -> "Answered":
     """Yield each record with its results; with `words`, with the tag of each word."""
     from bertie.inference.dispatch import answer_records
 
     while chunk := list(islice(records, CHUNK)):
-        yield from zip(chunk, answer_records(model, chunk, top_k, words), strict=True)
+        yield from zip(chunk, answer_records(model, chunk, top_k, words, skipped), strict=True)
+    if skipped:
+        skipped.report()
 
 
 def _tag_file(model: "Predictor", file: Path) -> "Answered":

@@ -1,6 +1,6 @@
 """Answer records with the main method of a model's head."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from bertie.base.errors import DataError
@@ -21,7 +21,13 @@ REQUIRED_FIELDS: dict[Method, tuple[str, ...]] = {
 }
 
 
-def answer_records(model: Predictor, records: Sequence[Record], top_k: int, words: bool = False) -> list[Any]:
+def answer_records(
+    model: Predictor,
+    records: Sequence[Record],
+    top_k: int,
+    words: bool = False,
+    skipped: Callable[[DataError], None] | None = None,
+) -> list[Any]:
     """Return the model's results for each record.
 
     Args:
@@ -29,6 +35,8 @@ def answer_records(model: Predictor, records: Sequence[Record], top_k: int, word
         records: records with the texts that `REQUIRED_FIELDS` lists; all of them have a pair, or none.
         top_k: maximum number of results for each record.
         words: return the tag of each word even if the tagger's tags mark entities.
+        skipped: receives the error of each record that cannot be answered, which then counts as
+            blank. None raises the error.
 
     Returns:
         For each record, the `Results` or the number that the method returns for one text; for a
@@ -39,13 +47,23 @@ def answer_records(model: Predictor, records: Sequence[Record], top_k: int, word
     """
     method = model.method
     assert method is not None
-    filled = [record for record in records if not record.is_blank]
-    try:
-        results = iter(_predict(model, method, filled, top_k, words) if filled else ())
-    except TextError as error:
-        raise DataError(f"{filled[error.index].location}: {error.reason}") from None
     blank: Any = None if method in ("next_sentence", "regress") else Results()
-    return [blank if record.is_blank else next(results) for record in records]
+    answers = [blank] * len(records)
+    filled = [i for i, record in enumerate(records) if not record.is_blank]
+    while filled:
+        try:
+            results = _predict(model, method, [records[i] for i in filled], top_k, words)
+        except TextError as error:
+            record = records[filled.pop(error.index)]
+            failure = DataError(f"{record.location}: {error.reason}")
+            if skipped is None:
+                raise failure from None
+            skipped(failure)
+        else:
+            for i, result in zip(filled, results, strict=True):
+                answers[i] = result
+            break
+    return answers
 
 
 def _predict(

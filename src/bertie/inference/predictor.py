@@ -6,7 +6,7 @@ The tasks (`bertie.tasks`) encode texts and decode logits here as they do in eva
 # mypy: disable-error-code="overload-overlap"
 # A string is also a sequence of strings; it matches the overload for one text, which comes first.
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import overload
@@ -137,6 +137,11 @@ class Predictor:
     def has_plain_tags(self) -> bool:
         """Whether the tags do not mark entities, for example parts of speech."""
         return is_plain(self.labels)
+
+    @property
+    def input_columns(self) -> Mapping[str, str]:
+        """The columns of the texts in fine-tuning by their role; `bertie predict` reads these."""
+        return self._metadata.input_columns
 
     @property
     def embedding(self) -> EmbeddingConfig:

@@ -7,7 +7,7 @@ result, so a file of n lines has n results.
 import difflib
 import shlex
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -83,7 +83,11 @@ def find_input(name: str | None, format: InputFormat | None) -> tuple[Path | Non
 
 
 def read_records(
-    path: Path | None, format: InputFormat, columns: Mapping[str, str], whole_rows: bool = True
+    path: Path | None,
+    format: InputFormat,
+    columns: Mapping[str, str],
+    whole_rows: bool = True,
+    skipped: Callable[[DataError], None] | None = None,
 ) -> Iterator[Record]:
     """Read the records of a file or of standard input.
 
@@ -96,6 +100,8 @@ def read_records(
             a column of lists or several columns separated by commas. If the file has no such
             column, the columns ending0, ending1, … are read.
         whole_rows: read the other columns of a Parquet file too.
+        skipped: receives the error of each row with a value that is not text, which then counts as
+            blank. None raises the error.
 
     Raises:
         SettingsError: a column does not exist, or plain text cannot have all the fields.
@@ -109,7 +115,14 @@ def read_records(
         )
     name = str(path or "standard input")
     for location, row in _rows(path, name, format, columns, whole_rows):
-        texts = tuple(_pick(row, field, column, location) for field, column in columns.items())
+        texts: tuple[Any, ...]
+        try:
+            texts = tuple(_pick(row, field, column, location) for field, column in columns.items())
+        except DataError as error:
+            if skipped is None:
+                raise
+            skipped(error)
+            texts = ("",) * len(columns)
         yield Record(location, row, texts)
 
 
@@ -136,9 +149,9 @@ def _pick(row: Mapping[str, Any], field: str, column: str, location: str) -> Any
 
 def _missing_column(row: Mapping[str, Any], field: str, column: str, location: str) -> SettingsError:
     """Return the error for a missing column; it lists the columns and suggests one of them."""
-    lengths = {name: len(value) if isinstance(value, str) else 0 for name, value in row.items()}
-    longest = sorted(lengths, key=lengths.__getitem__, reverse=True)
-    (best,) = difflib.get_close_matches(column, row, n=1) or longest[:1] or ["NAME"]
+    near = [field] if field in row else difflib.get_close_matches(column, row, n=1)
+    longest = max(row, key=lambda name: len(row[name]) if isinstance(row[name], str) else 0, default="NAME")
+    best = near[0] if near else longest
     option = shlex.quote(f"{field}={best}")
     return SettingsError(
         f"{location}: no column {column!r}; the columns are {', '.join(row)}; choose one of them, such as "

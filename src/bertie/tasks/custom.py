@@ -100,6 +100,10 @@ class CustomClassification(_CustomFiles, TextClassification):
     separator: str | None = None
     infer_type: bool = True
 
+    @property
+    def input_columns(self) -> dict[str, str]:
+        return {"text": self.text} | ({"pair": self.pair} if self.pair else {})
+
     def with_problem_type(self, problem_type: ProblemType) -> Self:
         """Return this task for labels of one type, with the metrics of that type."""
         metrics = _METRICS[problem_type]
@@ -321,6 +325,10 @@ class CustomQuestionAnswering(_CustomFiles, QuestionAnswering):
     answers: str = "answers"
     null_threshold: float | None = 0.0  # until `fitted`, a question may have no answer
 
+    @property
+    def input_columns(self) -> dict[str, str]:
+        return {"question": self.question, "context": self.context}
+
     def read(self, path: Source, labelled: bool) -> Questions:
         """Read a table of questions; a .json file is read by `read_questions`.
 
@@ -338,8 +346,8 @@ class CustomQuestionAnswering(_CustomFiles, QuestionAnswering):
         if labelled and not self.allow_no_answer and (count := questions.is_impossible.sum()):
             first = questions.ids[int(questions.is_impossible.argmax())]
             print(
-                f"{path}: {count} questions have no answer, but all training questions have one, so these "
-                f"score 0 (first: {first})",
+                f"{path}: questions without an answer, which score 0, as all training questions have one: "
+                f"{count} (first: {first})",
                 file=sys.stderr,
             )
         return questions
@@ -402,6 +410,10 @@ class CustomMultipleChoice(_CustomFiles, MultipleChoice):
     context: str = "context"
     endings: tuple[str, ...] = ("endings",)
     label: str = "label"
+
+    @property
+    def input_columns(self) -> dict[str, str]:
+        return {"context": self.context, "endings": ",".join(self.endings)}
 
     def read(self, path: Source, labelled: bool) -> Choices:
         """Read a table of contexts, endings and labels.

@@ -117,6 +117,11 @@ class Task(ABC, Generic[Examples, Predictions]):
     submission_files: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
 
+    @property
+    def input_columns(self) -> dict[str, str]:
+        """The columns of custom texts by their role, such as {"text": "review"}, for `predict`."""
+        return {}
+
     # The model
 
     @property

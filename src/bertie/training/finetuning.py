@@ -186,6 +186,7 @@ def _finetune(
         task.problem_type,
         max_seq_length=settings.max_seq_length,
         bilstm=settings.bilstm,
+        input_columns=task.input_columns,
     )
     selection = _ModelSelection(task, model, metadata, parts, baselines, settings, run.path, sources)
     schedule = _loop_schedule(inputs, settings)

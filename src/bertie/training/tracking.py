@@ -1,8 +1,9 @@
-"""Write metrics for TensorBoard, which the extra `bertie[tensorboard]` installs."""
+"""Write metrics for TensorBoard, which the extra `tensorboard` installs."""
 
 from pathlib import Path
 from typing import Any
 
+from bertie.base.environment import install_command
 from bertie.base.errors import SettingsError
 
 
@@ -18,7 +19,7 @@ class TensorBoard:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise SettingsError(
-                "tensorboard = true: tensorboard is not installed; pip install 'bertie[tensorboard]'"
+                f"tensorboard = true: tensorboard is not installed; {install_command('tensorboard')}"
             ) from None
         self._folder, self._writer_class = folder, SummaryWriter
         self._writer: Any = None

@@ -196,7 +196,7 @@ def test_missing_prediction_scores_0_in_v1_and_fails_in_v2(write, capsys):
     examples = V1.read(write(squad_json(question("q1"), question("q2"))), labelled=True)
     path = write({"q1": "Bern", "another": "x"}, "p.json")
     assert V1.score(examples, V1.read_predictions(examples, path)) == {"exact_match": 50, "f1": 50}
-    assert "1 questions have no prediction and score 0 (first: q2)" in capsys.readouterr().err
+    assert "questions without a prediction, scored 0: 1 (first: q2)" in capsys.readouterr().err
     with pytest.raises(DataError, match="no prediction for question q2"):
         V2.read_predictions(examples, path)
 

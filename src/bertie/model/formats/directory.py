@@ -10,6 +10,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pydantic
+
 from bertie.base.errors import ModelError
 from bertie.base.files import read_json_object, write_json, write_text
 from bertie.base.settings import Settings
@@ -47,7 +49,7 @@ BERTIE_KEYS = ("null_threshold", "max_seq_length")  # in config.json; `transform
 
 
 class HeadConfig(Settings):
-    """The keys of config.json that describe the head; the last three are bertie's own."""
+    """The keys of config.json that describe the head; the last four are bertie's own."""
 
     architectures: tuple[str, ...] | None = None
     model_type: str = "bert"
@@ -57,6 +59,7 @@ class HeadConfig(Settings):
     null_threshold: float | None = None
     max_seq_length: int | None = None
     bilstm: bool = False
+    input_columns: dict[str, str] = pydantic.Field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,8 @@ class ModelMetadata:
     sentence_transformers_config
                     prompts, similarity function and other settings of sentence-transformers, which
                     bertie preserves but does not use
+    input_columns   the columns of the texts in fine-tuning by their role, such as {"text": "review"};
+                    empty if unknown
     """
 
     config: BertConfig
@@ -91,6 +96,7 @@ class ModelMetadata:
     embedding: EmbeddingConfig | None = None
     bilstm: bool = False
     sentence_transformers_config: Mapping[str, Any] = field(default_factory=dict)
+    input_columns: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def model_type(self) -> str:
@@ -125,6 +131,8 @@ def write_metadata(path: Path, metadata: ModelMetadata, card: str) -> None:
             values[key] = value
     if metadata.bilstm:
         values["bilstm"] = True
+    if metadata.input_columns:
+        values["input_columns"] = dict(metadata.input_columns)
     write_json(path / "config.json", values)
     metadata.tokenizer.save(path, metadata.config.max_position_embeddings)
     if metadata.embedding:
@@ -173,6 +181,7 @@ def read_metadata(
         read_embedding_config(path, config.max_position_embeddings),
         head.bilstm,
         read_json_object(path / SENTENCE_TRANSFORMERS_CONFIG_FILE),
+        head.input_columns,
     )
     if head.model_type != metadata.model_type:
         raise ModelError(

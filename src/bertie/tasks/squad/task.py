@@ -206,7 +206,7 @@ class QuestionAnswering(Task[Questions, SpanPredictions]):
             raise DataError(f'{path}: no prediction for question {missing[0]}; give "" for no answer')
         if missing:
             print(
-                f"{path}: {len(missing)} questions have no prediction and score 0 (first: {missing[0]})",
+                f"{path}: questions without a prediction, scored 0: {len(missing)} (first: {missing[0]})",
                 file=sys.stderr,
             )
         return SpanPredictions(answers)
