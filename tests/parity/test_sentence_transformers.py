@@ -174,11 +174,37 @@ def test_unsupported_settings_are_rejected(tmp_path, file, change, message):
         bertie.load(tmp_path)
 
 
-@pytest.mark.parametrize("modules", [{}, ["0"], [{"type": "Transformer"}], None])
-def test_malformed_modules_are_rejected(tmp_path, modules):
+POOLING, TRANSFORMER = "1_Pooling/config.json", "sentence_bert_config.json"
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "message"),
+    [
+        ("modules.json", {}, "not a list of modules; download the model again"),
+        ("modules.json", ["0"], "not a list of modules"),
+        ("modules.json", None, "not a list of modules"),
+        ("modules.json", [{"type": "Transformer"}], "path of module 0 is not a string"),
+        ("modules.json", [{"type": "Transformer", "path": None}], "path of module 0 is not a string"),
+        ("modules.json", [{"type": 3, "path": ""}], "type of module 0 is not a string"),
+        (POOLING, [], "not a JSON object"),
+        (POOLING, None, "not a JSON object"),
+        (POOLING, {}, "missing or empty; download the model again"),
+        (TRANSFORMER, 3, "not a JSON object"),
+        (TRANSFORMER, {"max_seq_length": "many"}, "max_seq_length is 'many', not a number of tokens"),
+        (TRANSFORMER, {"max_seq_length": -1}, "max_seq_length is -1, not a number of tokens"),
+    ],
+)
+def test_malformed_files_are_rejected_by_name(tmp_path, file, values, message):
     save(tmp_path, EmbeddingConfig())
-    write_json(tmp_path / "modules.json", modules)
-    with pytest.raises(ModelError, match=r"modules\.json: not a list of modules"):
+    write_json(tmp_path / file, values)
+    with pytest.raises(ModelError, match=f"{tmp_path / file}: {message}"):
+        bertie.load(tmp_path)
+
+
+def test_a_missing_pooling_is_reported(tmp_path):
+    save(tmp_path, EmbeddingConfig())
+    (tmp_path / "1_Pooling" / "config.json").unlink()
+    with pytest.raises(ModelError, match=r"1_Pooling/config\.json: missing or empty"):
         bertie.load(tmp_path)
 
 

@@ -103,7 +103,15 @@ def read_embedding_config(directory: Path, max_position_embeddings: int) -> Embe
             f"does not support prompts; use sentence-transformers for this model"
         )
     # sentence-transformers 6 writes the limit only to the tokenizer's file, where "no limit" is 10^30.
-    length = settings.get("max_seq_length") or tokenizer.get("model_max_length") or max_position_embeddings
+    length = max_position_embeddings
+    for name, key, values in (
+        ("tokenizer_config.json", "model_max_length", tokenizer),
+        (TRANSFORMER_CONFIG_FILE, "max_seq_length", settings),
+    ):
+        limit = values.get(key) or length
+        if not isinstance(limit, int | float) or limit < 2:  # [CLS] and [SEP]
+            raise ModelError(f"{folder / name}: {key} is {limit!r}, not a number of tokens of at least 2")
+        length = int(limit)
     return EmbeddingConfig(
         _read_pooling(directory / modules[1]["path"] / "config.json"),
         normalize=len(kinds) == 3,
@@ -130,7 +138,9 @@ def write_embedding_config(directory: Path, config: EmbeddingConfig, hidden_size
 
 
 def _read_pooling(path: Path) -> Pooling:
-    values = read_json(path)
+    values = read_json_object(path)
+    if not values:
+        raise ModelError(f"{path}: missing or empty; download the model again")
     modes = values.get("pooling_mode") or [
         key for key, enabled in values.items() if key.startswith("pool") and enabled
     ]
@@ -144,7 +154,10 @@ def _read_modules(directory: Path) -> list[dict[str, Any]]:
     """Return the entries of `modules.json`, or an empty list if there is no such file."""
     file = directory / MODULES_FILE
     modules = read_json(file) if file.exists() else []
-    is_list = isinstance(modules, list) and all(isinstance(module, dict) for module in modules)
-    if not is_list or not all({"path", "type"} <= module.keys() for module in modules):
-        raise ModelError(f"{file}: not a list of modules, each with a path and a type; download it again")
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
+        raise ModelError(f"{file}: not a list of modules; download the model again")
+    for i, module in enumerate(modules):
+        for key in ("path", "type"):
+            if not isinstance(module.get(key), str):
+                raise ModelError(f"{file}: {key} of module {i} is not a string; download the model again")
     return modules
