@@ -6,7 +6,8 @@ Each of ROUNDS (default 5) rounds takes TEXTS (default 512) other paragraphs of 
 headings included, in the order of the file, so that their lengths vary. Both sides turn a list of
 strings into a float32 array with all-MiniLM-L6-v2 (6 x 384, at most 256 tokens), bertie as the command
 does without its files, sentence-transformers with its default batch of 32. They take turns; compare the
-medians. The texts are found under BERTIE_DATA, or ../shared/data.
+medians. Rates are per second of processor time, so that other programs on the machine matter less; set
+OMP_NUM_THREADS=1. The texts are found under BERTIE_DATA, or ../shared/data.
 """
 
 import argparse
@@ -49,15 +50,14 @@ def main() -> None:
     for i, texts in enumerate(rounds):
         vectors = []
         for name, side in list(sides.items())[:: -1 if i % 2 else 1]:
-            started = time.perf_counter()
+            started = time.process_time()
             vectors.append(np.asarray(side(texts)))
             if i:  # the first round compiles and warms up
-                rates[name].append(len(texts) / (time.perf_counter() - started))
+                rates[name].append(len(texts) / (time.process_time() - started))
         lowest = min(lowest, float((vectors[0] * vectors[1]).sum(1).min()))
     for name, values in rates.items():
-        print(
-            f"{name:<22} {statistics.median(values):7.1f} texts/s  ({min(values):.1f} to {max(values):.1f})"
-        )
+        spread = f"({min(values):.1f} to {max(values):.1f})"
+        print(f"{name:<22} {statistics.median(values):7.1f} texts/s of processor time {spread}")
     ratios = [ours / theirs for ours, theirs in zip(*rates.values(), strict=True)]
     print(
         f"ratio                  {statistics.median(ratios):7.2f}  ({min(ratios):.2f} to {max(ratios):.2f})"

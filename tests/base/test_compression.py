@@ -70,5 +70,5 @@ def test_missing_file_and_directory_are_named(tmp_path: Path) -> None:
 
 def test_missing_zstandard_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(BertieError, match=r"a\.zst: .* pip install 'bertie\[data\]'"):
+    with pytest.raises(BertieError, match=r"a\.zst: .* pip install 'pyarrow>="):
         open_binary(tmp_path / "a.zst").__enter__()

@@ -1,12 +1,17 @@
 """Environment variables that torch reads: set once bertie is used, before torch is imported."""
 
 import os
+import shlex
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
-from bertie.base.environment import VARIABLES, set_torch_environment
+from bertie.base.environment import VARIABLES, install_command, set_torch_environment
+from bertie.commands.doctor import EXTRAS
 
 
 def run(script: str, **environment: str) -> str:
@@ -33,3 +38,12 @@ def test_nothing_is_set_once_torch_is_imported(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "torch", sys)
     set_torch_environment()
     assert VARIABLES.keys().isdisjoint(os.environ)
+
+
+def test_the_install_command_names_the_packages_of_an_extra() -> None:
+    """As pyproject.toml does, for every extra that a message names."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    for extra in {*EXTRAS.values(), "tensorboard"}:
+        requirements = {Requirement(line) for line in project["optional-dependencies"][extra]}
+        named = {Requirement(word) for word in shlex.split(install_command(extra))[2:]}
+        assert named == requirements

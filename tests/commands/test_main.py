@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import bertie
+from bertie.base.environment import install_command
 from bertie.base.settings import read_toml
 from bertie.commands.main import app, main
 from bertie.recipes import list_recipes, read_recipe
@@ -100,9 +101,9 @@ def test_doctor_says_how_to_install_missing_packages(capsys, monkeypatch):
     for name in ("BERTIE_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     facts = json.loads(run(capsys, "doctor", "--json", "--no-measure")[1])
-    assert facts["pyarrow"] == "missing: pip install 'bertie[data]'"
-    assert facts["torch"] == "missing: pip install 'bertie[train]'"
-    assert facts["numba"] == "missing: pip install 'bertie'"
+    assert facts["pyarrow"] == "missing: pip install 'pyarrow>=17' 'zstandard>=0.22'"
+    assert facts["torch"] == f"missing: {install_command('train')}"
+    assert facts["numba"] == "missing: pip install numba"
     assert facts["compiled kernels"].startswith("no home directory, so every process")
 
 

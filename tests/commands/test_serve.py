@@ -16,6 +16,7 @@ from tests.inference.server.serving import half_a_request, read_response
 from tests.inference.small_models import save_small
 
 import bertie
+from bertie.base.environment import install_command
 from bertie.commands.main import main
 
 SERVE = [sys.executable, "-m", "bertie.commands.main", "serve"]
@@ -121,4 +122,4 @@ main()
 """
     done = subprocess.run([sys.executable, "-c", script, model], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr == f"bertie: this needs {package}: pip install 'bertie[serve]'\n"
+    assert done.stderr == f"bertie: this needs {package}: {install_command('serve')}\n"

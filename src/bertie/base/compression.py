@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from bertie.base.environment import install_command
 from bertie.base.errors import BertieError, DataError
 
 _BUFFER_BYTES = 1 << 16
@@ -52,7 +53,7 @@ def _open_zstd(path: Path, mode: str) -> io.RawIOBase:
     try:
         import zstandard
     except ImportError:
-        raise BertieError(f"{path}: reading .zst files needs zstandard; pip install 'bertie[data]'") from None
+        raise BertieError(f"{path}: reading .zst files needs zstandard; {install_command('data')}") from None
     return _ZstdFile(path, zstandard)
 
 

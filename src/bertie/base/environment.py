@@ -1,4 +1,4 @@
-"""Environment variables that torch and its libraries read when they are loaded."""
+"""The environment: variables that torch reads when it is loaded, and packages to install."""
 
 import os
 import sys
@@ -11,6 +11,20 @@ VARIABLES = {
     # (docs/decisions/processors.md).
     "THP_MEM_ALLOC_ENABLE": "1",
 }
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs what an extra of pyproject.toml adds, such as `train`.
+
+    It names the packages, since bertie itself is not on PyPI: the command works wherever bertie was
+    installed from.
+    """
+    from importlib.metadata import requires
+
+    marker = f'extra == "{extra}"'
+    lines = [line.replace("'", '"') for line in requires("bertie") or ()]
+    packages = [line.partition(";")[0].strip() for line in lines if line.endswith(marker)]
+    return " ".join(["pip install", *(f"'{package}'" for package in packages)])
 
 
 def set_torch_environment() -> None:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from bertie.base.environment import install_command
 from bertie.base.errors import BertieError, DataError, SettingsError
 
 CHOOSE_COLUMN = "; choose one with --column NAME"
@@ -139,5 +140,5 @@ def import_pyarrow(path: Path) -> Any:
     try:
         import pyarrow
     except ImportError:
-        raise BertieError(f"{path}: {path.suffix} files need pyarrow; pip install 'bertie[data]'") from None
+        raise BertieError(f"{path}: {path.suffix} files need pyarrow; {install_command('data')}") from None
     return pyarrow

@@ -42,12 +42,13 @@ def _software() -> dict[str, Any]:
     import platform
     from importlib.util import find_spec
 
+    from bertie.base.environment import install_command
     from bertie.text.unicode import UNICODE_VERSION
 
     facts = {"bertie": importlib.metadata.version("bertie"), "Python": platform.python_version()}
     for package in ("numpy", "numba", "safetensors", *EXTRAS):
-        bertie = f"bertie[{EXTRAS[package]}]" if package in EXTRAS else "bertie"
-        missing = f"missing: pip install '{bertie}'"
+        command = install_command(EXTRAS[package]) if package in EXTRAS else f"pip install {package}"
+        missing = f"missing: {command}"
         facts[package] = importlib.metadata.version(package) if find_spec(package) else missing
     facts["Unicode tables"] = UNICODE_VERSION
     facts["compiled kernels"] = _kernel_cache()

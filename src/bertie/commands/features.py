@@ -56,7 +56,10 @@ def features(
     words: Words = False,
     pool: Annotated[
         Literal["mean", "max"] | None,
-        typer.Option(help="Pool the vectors of a text's tokens, or words, into one."),
+        typer.Option(
+            help="Pool the vectors of a text's tokens, or words, into one. The model's own embedding, which "
+            "also counts [CLS] and [SEP] and may be normalized, is what bertie embed writes."
+        ),
     ] = None,
     float16: Annotated[
         bool, typer.Option("--float16", help="Write 16-bit instead of 32-bit numbers.")

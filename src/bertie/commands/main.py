@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from bertie.base.environment import set_torch_environment
+from bertie.base.environment import install_command, set_torch_environment
 from bertie.base.errors import BertieError
 from bertie.commands.convert import convert
 from bertie.commands.demo import demo
@@ -96,8 +96,8 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name not in EXTRAS:
             raise
-        extra = EXTRAS[error.name]
-        print(f"bertie: this needs {error.name}: pip install 'bertie[{extra}]'", file=sys.stderr)
+        command = install_command(EXTRAS[error.name])
+        print(f"bertie: this needs {error.name}: {command}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:  # the reader of the output is gone, as in `bertie … | head`
         sys.stderr.close()

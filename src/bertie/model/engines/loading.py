@@ -4,6 +4,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from bertie.base.environment import install_command
 from bertie.base.errors import ModelError, SettingsError
 from bertie.model.engines.engine import Engine
 from bertie.model.engines.onnx_engine import ONNX_FILE, OnnxEngine
@@ -38,7 +39,7 @@ def load_engine(path: Path, device: str = "auto", precision: Precision = "float3
         return LoadedEngine(OnnxEngine(path, metadata), metadata)
     if not find_spec("torch"):
         read_metadata(path)  # report an error in the directory before the missing library
-        raise ModelError(f"{path}: this needs torch: pip install 'bertie[train]'")
+        raise ModelError(f"{path}: this needs torch: {install_command('train')}")
     from bertie.model.engines.hardware import Hardware  # exported models need no torch
     from bertie.model.engines.torch_engine import load_torch_engine
 

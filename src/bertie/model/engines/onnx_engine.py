@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from bertie.base.environment import install_command
 from bertie.base.errors import ModelError
 from bertie.model.engines.engine import Float32s
 from bertie.model.formats.directory import ModelMetadata
@@ -29,7 +30,7 @@ class OnnxEngine:
             import onnxruntime
         except ModuleNotFoundError:
             raise ModelError(
-                f"{path}: an exported model needs ONNX Runtime: pip install 'bertie[onnx]'"
+                f"{path}: an exported model needs ONNX Runtime: {install_command('onnx')}"
             ) from None
         self.architecture = metadata.architecture
         self._path = path
