@@ -2,9 +2,11 @@
 
 import json
 import logging
+import re
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
+from urllib.request import urlopen
 
 import huggingface_hub
 import numpy as np
@@ -17,6 +19,7 @@ import bertie
 from bertie.inference.dispatch import answer_records
 from bertie.inference.records import Record
 from bertie.inference.server import batching
+from bertie.inference.server.app import METHOD_NAMES
 from bertie.inference.writers import as_json
 
 ROWS = {
@@ -62,6 +65,15 @@ def to_lists(value):
     if isinstance(value, dict):
         return [[key, to_lists(item)] for key, item in value.items()]
     return [to_lists(item) for item in value] if isinstance(value, list) else value
+
+
+def test_page_has_the_fields_of_every_method(classifier):
+    with urlopen(classifier.url) as response:
+        page = response.read().decode()
+    for method, rows in ROWS.items():
+        listed = re.search(rf"\b{METHOD_NAMES.get(method, method)}: (\[[^]]*\])", page)
+        fields = json.loads(listed[1]) if listed else ["text"]
+        assert {key for row in rows for key in row} == {field.rstrip("?") for field in fields}
 
 
 @pytest.mark.parametrize("kind", [kind for kind in MODELS if kind != "encoder"])

@@ -5,13 +5,14 @@ import logging
 import traceback
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 import bertie
@@ -33,6 +34,8 @@ from bertie.inference.server.schemas import (
 from bertie.inference.writers import as_json
 
 logger = logging.getLogger(__name__)
+
+PAGE = Path(__file__).parent / "page.html"
 
 # The names that Text Embeddings Inference uses; every other error is "Validation".
 ERROR_TYPES = {429: "Overloaded", 500: "Backend", 503: "Unhealthy"}
@@ -67,6 +70,7 @@ def create_app(model: Predictor, limits: Limits) -> Starlette:
             Route("/predict", service.predict, methods=["POST"]),
             Route("/embed", service.embed, methods=["POST"]),
             Route("/", service.pipeline, methods=["POST"]),
+            Route("/", service.page, methods=["GET"]),
         ],
         exception_handlers={HTTPException: _http_error},
         lifespan=service.lifespan,
@@ -95,6 +99,10 @@ class Service:
         if request.app.state.stopping:
             return _stopping()
         return JSONResponse({"status": "ok"})
+
+    async def page(self, request: Request) -> Response:
+        """Return the page on which people try the model; it calls the other routes."""
+        return FileResponse(PAGE, media_type="text/html")
 
     async def info(self, request: Request) -> Response:
         """Describe the model and the limits."""
