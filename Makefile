@@ -4,7 +4,7 @@ PIP = .venv/bin/python -m pip install --quiet --constraint constraints.txt
 
 .PHONY: demo test check build docs install clean
 
-demo: .venv/train ## the whole way on Python's own documentation, in about five minutes
+demo: .venv/train ## the whole way on the documentation on this machine, in about five minutes
 	.venv/bin/bertie demo $(DEMO)
 
 test: .venv/dev ## the test suite
@@ -34,7 +34,7 @@ clean:
 	$(PYTHON) -m venv .venv
 
 .venv/train: .venv/bin/python pyproject.toml constraints.txt
-	$(PIP) --editable '.[train]'
+	$(PIP) --editable '.[train,serve]'
 	@touch $@
 
 .venv/dev: .venv/bin/python pyproject.toml constraints.txt

@@ -178,7 +178,8 @@ commands.convert
 commands.export
 commands.inspect
 commands.doctor
-commands.standard_library
+commands.documentation
+commands.demo_report
 commands.demo
 commands.main
 __main__

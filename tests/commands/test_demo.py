@@ -1,0 +1,282 @@
+"""`bertie demo`: its text, its schedule, its report, and the commands that it proposes."""
+
+import json
+import math
+import re
+import shlex
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from threading import Timer
+from urllib.request import urlopen
+
+import pytest
+from tests.inference.small_models import save_small
+
+from bertie.base.errors import BertieError
+from bertie.commands import demo, documentation
+from bertie.commands.demo_report import Outcome, check, write_report
+from bertie.commands.documentation import Passage, SourceFile, find_sources, join_wrapped_lines, read_files
+from bertie.recipes import read_recipe
+from bertie.reports.page import MaskedSentence
+
+SOURCE = '''# Copyright notice
+"""Say hello to the people of the world, which
+is larger than most people think."""
+
+def greet(name):
+    """Greet a person."""
+    # print(name)
+    # Names are not checked here, because all of
+    # them are welcome.
+    if name:
+        class Inner:
+            """Document a class below a condition."""
+    return "# not a comment"  # a remark beside code
+'''
+
+
+def sentence_of(package, masked, truth):
+    """Return a chosen sentence with its word, as the package's documentation has it."""
+    return masked.replace("[MASK]", truth.capitalize() if truth == "true" else truth)
+
+
+# Text
+
+
+def test_passages_are_docstrings_and_prose_comments_in_order(tmp_path):
+    (tmp_path / "greeting.py").write_text(SOURCE)
+    passages = read_files([SourceFile(tmp_path / "greeting.py", "greeting")])
+    assert [(passage.text, passage.is_docstring) for passage in passages] == [
+        ("Say hello to the people of the world, which\nis larger than most people think.", True),
+        ("Greet a person.", True),
+        (
+            "print(name)\nNames are not checked here, because all of\nthem are welcome.",
+            False,
+        ),
+        ("Document a class below a condition.", True),
+    ]
+
+
+@pytest.mark.parametrize("content", [b"def broken(:\n", b"\xff\xfe# not UTF-8", b"x = '\0'\n"])
+def test_unparsable_sources_are_skipped(tmp_path, content):
+    (tmp_path / "bad.py").write_bytes(content)
+    assert read_files([SourceFile(tmp_path / "bad.py", "bad")]) == []
+
+
+def test_find_sources_leaves_out_tests_and_names_modules(tmp_path):
+    names = ("__init__.py", "core.py", "sub/__init__.py", "tests/a.py", "test_b.py", "conftest.py", "c-d.py")
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert [file.module for file in find_sources(tmp_path, ("pack",))] == [
+        "pack",
+        "pack.core",
+        "pack.sub",
+    ]
+
+
+def test_join_wrapped_lines_keeps_paragraphs_lists_and_code():
+    prose = "A long line that is wrapped near the right margin of\nthe page continues here.\n"
+    code = "\n>>> a_call_with_a_long_name(of_arguments, that_is, too_long)\n>>> other()\n"
+    items = "- an item of a list that is long enough to be wrapped\n- another one"
+    assert join_wrapped_lines(prose + code + items) == prose.replace("\n", " ", 1) + code + items
+
+
+def test_chosen_sentences_are_in_their_packages_and_masked_once():
+    root = Path(sysconfig.get_path("stdlib"))
+    for package, masked, truth in demo.CHOSEN:
+        single = [root / f"{package}.py"] * (root / f"{package}.py").exists()
+        files = [SourceFile(path, package) for path in [*single, *(root / package).rglob("*.py")]]
+        text = "\n".join(passage.text for passage in read_files(files))
+        assert sentence_of(package, masked, truth) in text
+        assert masked.count("[MASK]") == 1
+
+
+@pytest.fixture
+def passages(monkeypatch):
+    """Passages of 20 packages, some in several, and of the packages that the demo leaves out."""
+    made = [
+        Passage(
+            f"package{p:02}.module{m}", f"Package {p:02} has function {m:03} for purpose {m * p}. " + "x" * 80
+        )
+        for p in range(20)
+        for m in range(80 - p)
+    ]
+    shared = [
+        Passage(f"package{p:02}", f"This is in several packages.{'y' * 80}\n\nNews {p}") for p in range(20)
+    ]
+    chosen = [Passage(package, sentence_of(package, *rest)) for package, *rest in demo.CHOSEN]
+    copies = [Passage("copied", f"First. {chosen[0].text}", is_docstring=False)]
+    monkeypatch.setattr(documentation, "passages", lambda workers: made + shared + chosen + copies)
+    monkeypatch.setattr(documentation, "topics", dict)
+    return made + shared + chosen + copies
+
+
+def test_collect_keeps_tests_out_of_pretraining(passages):
+    collected = demo.collect()
+    text = "\n\n".join(collected.documents)
+    assert collected.classes == tuple(f"package{p:02}" for p in range(demo.CLASSES))
+    assert len(collected.training) == demo.CLASSES * demo.LABELLED
+    assert len(collected.unseen) == demo.CLASSES * demo.UNSEEN
+    assert not any(docstring in text for docstring, _ in collected.unseen)
+    assert not {docstring for docstring, _ in collected.training} & {d for d, _ in collected.unseen}
+    assert not any(sentence_of(*chosen) in text for chosen in demo.CHOSEN)
+    assert all(sentence_of(*chosen) in "\n".join(collected.aside) for chosen in demo.CHOSEN)
+
+
+def test_collect_has_each_paragraph_once(passages):
+    collected = demo.collect()
+    paragraphs = "\n\n".join(collected.documents + collected.aside).split("\n\n")
+    assert len(paragraphs) == len(set(paragraphs))
+
+
+def test_drawn_sentences_mask_one_known_word_and_are_reproducible():
+    document = "\n".join(f"The reader number {i} opens the file, and closes it at the end." for i in range(9))
+    tokens = frozenset({"file", "reader", "opens"})
+    drawn = demo.draw_masked_sentences([document, "x = code(1)\nToo short."], tokens)
+    assert drawn == demo.draw_masked_sentences([document], tokens)
+    assert len(drawn) == 9
+    assert {word for _, word in drawn} <= tokens
+    assert all(sentence.replace("[MASK]", word) in document for sentence, word in drawn)
+
+
+# Pre-training
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """Replace pre-training by one that takes 0.1 s a step; return the phases of each run."""
+    phases = []
+
+    def pretrain(settings, corpus, output, silent=False):
+        phases.append([(phase.steps, phase.max_seq_length) for phase in settings.phases])
+        rows = [{"kind": "train", "step": step, "seconds": 5 + 0.1 * step} for step in (20, 40)]
+        output.mkdir(parents=True)
+        (output / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    monkeypatch.setattr("bertie.training.pretraining.pretrain", pretrain)
+    return phases
+
+
+def test_phases_are_scaled_to_the_time(tmp_path, runs, capsys):
+    recipe = [(phase["steps"], phase["max_seq_length"]) for phase in read_recipe("demo")["phases"]]
+    seconds = 0.1 * sum(steps for steps, _ in recipe)
+    demo._pretrain(tmp_path, round(2 * seconds))
+    assert runs[:-1] == [[(demo.CALIBRATION_STEPS, length)] for _, length in recipe]
+    assert runs[-1] == [(pytest.approx(2 * steps, abs=2), length) for steps, length in recipe]
+    assert "slow or busy" not in capsys.readouterr().err
+
+
+def test_slow_machine_takes_longer_and_is_told(tmp_path, runs, capsys):
+    demo._pretrain(tmp_path, 10)
+    recipe = read_recipe("demo")["phases"]
+    assert [steps for steps, _ in runs[-1]] == [round(demo.MIN_SCALE * phase["steps"]) for phase in recipe]
+    minutes = demo.MIN_SCALE * 0.1 * sum(phase["steps"] for phase in recipe) / 60
+    assert f"slow or busy: it will take about {minutes:.0f} minutes" in capsys.readouterr().err
+
+
+# Report
+
+
+def make_outcome(pretrained, random, accuracy=0.3):
+    evaluation = {
+        "kind": "evaluation",
+        "step": 40,
+        "perplexity": 80.0,
+        "masked_lm_loss": math.log(80),
+        "masked_lm_accuracy": accuracy,
+        "masked_lm_targets": 5000,
+        "unigram_accuracy": 0.05,
+        "unigram_loss": 6.2,
+        "next_sentence_accuracy": 0.6,
+        "majority_accuracy": 0.55,
+    }
+    train = {"kind": "train", "step": 40, "phase": 0, "loss": 5.0, "tokens": 1000, "seconds": 2.0}
+    return Outcome(
+        [train, evaluation], {"pre-trained": pretrained, "random weights": random}, [[3, 1], [0, 4]]
+    )
+
+
+def test_check_passes_if_pretraining_won():
+    lines = []
+    check(make_outcome([0.6, 0.62, 0.61], [0.4, 0.41, 0.39]), lines.append)
+    assert [line.partition(":")[0] for line in lines] == ["masked tokens", "the classifier"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "lost"),
+    [
+        (make_outcome([0.41, 0.42, 0.40], [0.4, 0.43, 0.39]), "the classifier"),
+        (make_outcome([0.6, 0.62, 0.61], [0.4, 0.41, 0.39], accuracy=0.05), "masked tokens"),
+    ],
+)
+def test_check_fails_if_pretraining_did_not_win(outcome, lost):
+    with pytest.raises(BertieError, match=f"two standard errors in {lost};"):
+        check(outcome, lambda line: None)
+
+
+def test_report_shows_right_and_wrong_guesses(tmp_path):
+    collected = demo.Collected(["a"], ["b"], ("numpy", "torch"), [("t", 0), ("u", 1)], [("v", 0)])
+    right = MaskedSentence("Close the [MASK].", "file", [("file", 0.9), ("door", 0.1)])
+    wrong = MaskedSentence("Open the [MASK].", "box", [("door", 0.6), ("file", 0.4)])
+    filled = demo.FilledMasks([right], [wrong], 300, 0.55)
+    outcome = make_outcome([0.6, 0.62], [0.4, 0.41])
+    write_report(tmp_path / "report.html", collected, outcome, filled, "seed = 0\n")
+    page = (tmp_path / "report.html").read_text()
+    for text in ("30.0%", "unigram baseline: 5.0%", "61.0%", "random weights: 40.5%", "55% of 300"):
+        assert text in page
+    assert page.count('title="the correct token"') == 1
+    assert page.index("Close the") < page.index("Open the") < page.index("Settings")
+
+
+# The commands to go on with
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory):
+    """The proposed commands, for a demo with a model of random weights."""
+    out = tmp_path_factory.mktemp("a folder") / "demo"
+    save_small(out / "pretraining", "pre-training").rename(out / "pretraining" / "model")
+    labelled = [("the cat sat", 0), ("on the mat", 1)]
+    demo._write_documents(out, demo.Collected(["a"], ["b"], ("numpy", "torch"), labelled * 8, labelled))
+    return demo.next_commands(out)
+
+
+def arguments(command):
+    """Return the command as pasted into a shell, but run by this Python."""
+    pasted = shlex.split(command)
+    start = 3 if pasted[1] == "-m" else 1
+    return [sys.executable, "-m", "bertie.commands.main", *pasted[start:]]
+
+
+def test_proposed_predict_and_finetune_work_when_pasted(commands):
+    predict, _, finetune = map(arguments, commands)
+    done = subprocess.run(predict, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+    done = subprocess.run(finetune, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "accuracy" in done.stdout
+
+
+def test_proposed_serve_works_when_pasted(commands):
+    serve = [*arguments(commands[1]), "--port", "0"]
+    with subprocess.Popen(serve, stderr=subprocess.PIPE, text=True) as process:
+        alarm = Timer(240, process.kill)  # if no line has the address
+        alarm.start()
+        try:
+            address = next(
+                match[0] for line in process.stderr if (match := re.search(r"http://[\d.:]+", line))
+            )
+            assert urlopen(f"{address}/health").status == 200
+        finally:
+            process.kill()
+            alarm.cancel()
+
+
+def test_proposed_commands_start_with_a_program_that_exists(tmp_path):
+    for command in demo.next_commands(tmp_path):
+        program = shlex.split(command)[0]
+        assert subprocess.run(["sh", "-c", f"command -v {shlex.quote(program)}"], check=False).returncode == 0
