@@ -20,6 +20,7 @@ from bertie.model.formats.directory import ModelMetadata
 from bertie.model.formats.weights import save_model
 from bertie.model.heads import PreTrainingModel
 from bertie.tasks.custom import CustomMultipleChoice
+from bertie.tasks.glue import SUBMISSION_FILES
 from bertie.tasks.registry import TASKS
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
@@ -295,7 +296,20 @@ def test_submission_requires_all_tasks(bertie, folder, shared_data):
     assert len(lines) == 3001
     failed = bertie(folder, "submission", "rte", "--out", "glue.zip")
     assert failed.returncode == 2
-    assert "CoLA.tsv" in failed.stderr
+    assert failed.stderr.startswith("bertie: no predictions for CoLA, SST-2, ")
+    assert "RTE" not in failed.stderr
+    assert "WNLI" not in failed.stderr
+
+
+def test_submission_says_that_wnli_has_the_majority_class(bertie, tmp_path):
+    (tmp_path / "runs/submission").mkdir(parents=True)
+    for name in SUBMISSION_FILES:
+        (tmp_path / "runs/submission" / name).write_text("index\tprediction\n0\t1\n")
+    done = bertie(tmp_path, "submission", "runs", "--out", "glue.zip")
+    assert (done.returncode, done.stdout) == (0, "glue.zip\n"), done.stderr
+    assert "WNLI: the majority class, as in the paper (Appendix B.1) (runs is used with" in done.stderr
+    done = bertie(tmp_path, "submission", "runs", "--out", "model.zip", "--wnli", "model")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_submission_rejects_other_tasks_and_duplicates(bertie, tmp_path):
