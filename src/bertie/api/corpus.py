@@ -43,14 +43,13 @@ def prepare(
         workers: processes to use; all available processors if not given.
         force: replace a corpus that is in `out` already.
 
-    Returns:
-        The corpus; `corpus.manifest` has its counts.
+    Returns: the corpus; `corpus.manifest` has its counts.
 
     Raises:
-        DataError: an input cannot be read, there is no text, or `out` holds anything but an
-            unfinished corpus of the same call. With `force`, it may hold any corpus.
+        DataError: an input cannot be read, there is no text, or `out` holds more than the parts of a
+            stopped run. With `force`, it may hold a corpus.
         ModelError: the tokenizer cannot be read.
-        SettingsError: `held_out` is out of range, the language is unknown, or a table has no such column.
+        SettingsError: an argument is out of range or unknown, or a table has no such column.
 
     Example:
         >>> corpus = bertie.prepare("text/", tokenizer="tokenizer", out="corpus", held_out=0.2)

@@ -50,13 +50,10 @@ def finetune(
 
     Args:
         model: the model directory to start from.
-        train: your training examples: a path (csv, tsv, jsonl, Parquet), a list of dicts, a dict of columns,
-            a pandas or polars DataFrame, or a `datasets.Dataset`.
+        train: your examples: a csv, tsv, jsonl or Parquet file, a list of dicts, a DataFrame or a Dataset.
         dev: examples for evaluation after each epoch; the best epoch is kept, without `dev` the last one. A
-            number is the fraction of the training examples to draw instead, such as 0.1: always the same ones
-            (their numbers are in dev_rows.json), with the same distribution of labels.
-        task, data: instead of `train`: a task of the paper, such as "mrpc", "squad-v1" or "ner", and the
-            folder of its official files.
+            number such as 0.1 draws this fraction of each label's training examples (see dev_rows.json).
+        task, data: instead of `train`: a task of the paper, such as "mrpc", and the folder of its files.
         out: the run's directory; by default the first free one of `finetuned`, `finetuned-2`, ….
         kind: the kind of custom data: "texts", "tags", "questions" or "choices".
         text, pair: texts: the columns of the text, and of a second text if there is one.
@@ -64,10 +61,8 @@ def finetune(
             numbers mean regression, and everything else means classes.
         separator: texts: the separator, if a text has several labels in one string.
         columns: the other kinds: the column of each role, such as `{"words": "tokens"}`.
-        on_error: tables: "skip" leaves out malformed rows and rows without a text or a label, and reports
-            them; "stop" raises an error at the first one.
-        resume: continue the run in `out` from its last complete epoch. The run has recorded its settings
-            and its arguments, so only data in memory are needed again.
+        on_error: "stop" at a malformed row of a table or one without text or label, or "skip" and count it.
+        resume: continue the run in `out`. It has recorded its arguments, except for data in memory.
         settings: settings of fine-tuning, such as `{"epochs": 4, "optimizer.learning_rate": 3e-5}`.
         **more_settings: the same as keywords, such as `epochs=4` or `optimizer={"learning_rate": 3e-5}`.
 
@@ -82,25 +77,13 @@ def finetune(
         >>> run = bertie.finetune("run/model", train=rows, dev=rows, **options)
         >>> sorted(run.scores["dev"])
         ['accuracy', 'f1_macro']
-        >>> answer = run.load().classify("a good film")
     """
     if resume and out is None:
         raise SettingsError("resume needs the directory of the run; give it as out")
     output = Path(out or free_directory("finetuned"))
-    arguments = {
-        "model": model,
-        "train": train,
-        "dev": dev,
-        "task": task,
-        "data": data,
-        "kind": kind,
-        "text": text,
-        "pair": pair,
-        "label": label,
-        "separator": separator,
-        "columns": None if columns is None else dict(columns),
-        "on_error": on_error,
-    }
+    arguments: Tree = {"model": model, "train": train, "dev": dev, "task": task, "data": data, "kind": kind}
+    arguments |= {"text": text, "pair": pair, "label": label, "separator": separator}
+    arguments |= {"columns": None if columns is None else dict(columns), "on_error": on_error}
     with lock_run(output):
         arguments = recall_task_arguments(output, arguments, resume)
         return _finetune(arguments, nest_settings(settings, more_settings), output, resume)

@@ -61,8 +61,7 @@ def learn_vocabulary(
         The tokenizer with the new vocabulary.
 
     Raises:
-        DataError: an input cannot be read, there are no words, or `out` holds anything but a tokenizer that
-            bertie wrote.
+        DataError: an input cannot be read, there are no words, or `out` holds other files.
         SettingsError: `out` exists and `force` is false, or it cannot be created.
 
     Example:

@@ -14,6 +14,7 @@ from bertie.commands.options import (
     InputFile,
     InputFormat,
     Precision,
+    TextColumn,
     parse_columns,
 )
 
@@ -27,10 +28,7 @@ def embed(
     directory: Annotated[Path, typer.Argument(help="A model directory; its head is ignored.")],
     text: Annotated[list[str] | None, typer.Option(help="A text; may be repeated.")] = None,
     input: InputFile = None,
-    columns: Annotated[
-        list[str] | None,
-        typer.Option("--column", metavar="text=COLUMN", help="The column of the text in a table."),
-    ] = None,
+    columns: TextColumn = None,
     format: InputFormat = None,
     output: Annotated[
         Path | None,

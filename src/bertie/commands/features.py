@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
-from bertie.commands.options import Device, Force, InputFile, InputFormat, Precision, parse_columns
+from bertie.commands.options import (
+    Device,
+    Force,
+    InputFile,
+    InputFormat,
+    Precision,
+    TextColumn,
+    parse_columns,
+)
 
 if TYPE_CHECKING:
     from bertie.inference.features import Features, LayerSelection
@@ -34,6 +42,14 @@ Words = Annotated[
     ),
 ]
 
+Pool = Annotated[
+    Literal["mean", "max"] | None,
+    typer.Option(
+        help="Pool the vectors of a text's tokens, or words, into one. The model's own embedding, which "
+        "also counts [CLS] and [SEP] and may be normalized, is what bertie embed writes."
+    ),
+]
+
 
 def features(
     directory: Annotated[Path, typer.Argument(help="A model directory; its head is ignored.")],
@@ -41,10 +57,7 @@ def features(
         Path, typer.Option(help="The file to write: .parquet or .arrow, with one row for each text.")
     ],
     input: InputFile = "-",
-    columns: Annotated[
-        list[str] | None,
-        typer.Option("--column", metavar="text=COLUMN", help="The column of the text in a table."),
-    ] = None,
+    columns: TextColumn = None,
     format: InputFormat = None,
     layers: Layers = "-1",
     combine: Annotated[
@@ -54,13 +67,7 @@ def features(
         str | None, typer.Option(help="The weights of the sum, one for each layer, separated by commas.")
     ] = None,
     words: Words = False,
-    pool: Annotated[
-        Literal["mean", "max"] | None,
-        typer.Option(
-            help="Pool the vectors of a text's tokens, or words, into one. The model's own embedding, which "
-            "also counts [CLS] and [SEP] and may be normalized, is what bertie embed writes."
-        ),
-    ] = None,
+    pool: Pool = None,
     float16: Annotated[
         bool, typer.Option("--float16", help="Write 16-bit instead of 32-bit numbers.")
     ] = False,

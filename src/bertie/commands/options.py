@@ -66,6 +66,10 @@ InputFormat = Annotated[
     Literal["text", "jsonl", "csv", "tsv", "parquet", "conll"] | None,
     typer.Option("--format", help="The format of the input; by default from the file's name."),
 ]
+TextColumn = Annotated[
+    list[str] | None,
+    typer.Option("--column", metavar="text=COLUMN", help="The column of the text in a table."),
+]
 AllowPickle = Annotated[
     bool,
     typer.Option(

@@ -33,6 +33,24 @@ TopK = Annotated[
     ),
 ]
 
+Columns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--column",
+        metavar="NAME=COLUMN",
+        help="The column of text, pair (optional), question, context or endings (one column of lists, or "
+        "several separated by commas; by default endings, or ending0, ending1, …). Default: the columns "
+        "of the model's fine-tuning.",
+    ),
+]
+OnError = Annotated[
+    OnErrorChoice,
+    typer.Option(
+        help="At a row that cannot be answered, such as one without a text: stop, or skip it. A skipped "
+        "row is reported and has an empty answer, like a blank one."
+    ),
+]
+
 
 def predict(
     directory: Annotated[Path, typer.Argument(help="A model directory.")],
@@ -45,16 +63,7 @@ def predict(
         ),
     ] = None,
     input: InputFile = None,
-    columns: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--column",
-            metavar="NAME=COLUMN",
-            help="The column of text, pair (optional), question, context or endings (one column of lists, or "
-            "several separated by commas; by default endings, or ending0, ending1, …). Default: the columns "
-            "of the model's fine-tuning.",
-        ),
-    ] = None,
+    columns: Columns = None,
     format: InputFormat = None,
     output: Annotated[
         Path | None,
@@ -64,13 +73,7 @@ def predict(
         ),
     ] = None,
     top_k: TopK = 5,
-    on_error: Annotated[
-        OnErrorChoice,
-        typer.Option(
-            help="At a row that cannot be answered, such as one without a text: stop, or skip it. A skipped "
-            "row is reported and has an empty answer, like a blank one."
-        ),
-    ] = "stop",
+    on_error: OnError = "stop",
     device: Device = "auto",
     precision: Precision = "float32",
     as_json: Json = False,
@@ -98,12 +101,12 @@ def predict(
             written = "conll" if written == "text" else written
         else:
             skipped = _SkippedRows() if on_error == "skip" else None
-            defaults = model.input_columns if read != "text" else {}
-            names = _read_columns(method, columns or [], defaults)
-            if text:
-                records = _text_records(method, text, pair or [])
-            else:
-                records = read_records(file, read, names, skipped=skipped)
+            names = _read_columns(method, columns or [], model.input_columns if read != "text" else {})
+            records = (
+                _text_records(method, text, pair or [])
+                if text
+                else read_records(file, read, names, skipped=skipped)
+            )
             top_k = len(model.labels) if written in DELIMITERS and model.is_multilabel else top_k
             answered = _answer(model, records, top_k, written == "conll", skipped)
         _write(answered, output, written, method, model.is_multilabel)

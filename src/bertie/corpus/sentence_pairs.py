@@ -137,6 +137,25 @@ def draw_near_segment(
 
 
 @kernel
+def draw_other_segment(
+    stream: UInt64s,
+    sentence_ends: Int64s,
+    document_ends: Int64s,
+    document: int,
+    near: bool,
+    around: tuple[int, int, int, int, int],
+    target_length: int,
+) -> tuple[int, int]:
+    """Draw a segment near A if `near` and if there is one, and otherwise of another document.
+
+    `around` has the arguments of `count_near_sentences`.
+    """
+    if near and sum(count_near_sentences(*around)) > 0:
+        return draw_near_segment(stream, sentence_ends, *around, target_length)
+    return draw_random_segment(stream, sentence_ends, document_ends, document, target_length)
+
+
+@kernel
 def swap_segments(pair: Any) -> None:
     """Swap the segments of a pair in place."""
     pair.a_start, pair.b_start = pair.b_start, pair.a_start
@@ -181,21 +200,19 @@ def pair_sentences(
 ) -> int:
     """Make the sentence pairs of some documents of a shard, in the order of the text.
 
-    Sentences are gathered into chunks of the target length, which is drawn once per document. A
-    chunk is cut after a random sentence into A and B. With probability 0.5, and always if the chunk
-    is a single sentence, B is replaced by the segment that `kind` describes, or by a segment of
-    another document if that is impossible (as in ALBERT). Displaced sentences begin the next chunk
-    (create_pretraining_data.py:223-335).
+    Sentences form chunks of the target length, which is drawn once per document. A chunk is cut
+    after a random sentence into A and B. With probability 0.5, and always if the chunk is a single
+    sentence, B is replaced by the segment that `kind` describes, or by one of another document if
+    there is none. Displaced sentences begin the next chunk (create_pretraining_data.py:223-335).
 
     Args:
         stream: random state, uint64 (1,); advanced.
         sentence_ends, document_ends: of the shard, int64 (S,) and (D,) with D > 1.
         first_document, stop_document: the range of documents.
-        max_tokens: the maximum number of tokens of A and B together; at least 2.
+        max_tokens: the largest number of tokens of A and B together; at least 2.
         short_sequence_probability: the probability that a document aims at a shorter random length.
         kind: a `PairKind` other than "none".
-        near_distance: with the kind "near", B begins at most this many sentences from A; NO_LIMIT
-            for the whole document.
+        near_distance: of the kind "near", see `draw_near_segment`.
         pairs: filled from the front, PAIR (P,); P is at least the number of sentences.
 
     Returns: the number of pairs.
@@ -221,11 +238,9 @@ def pair_sentences(
                 else:
                     b_target = target_length - (pair.a_end - pair.a_start)
                     around = (first, stop, sentence, a_stop, near_distance)
-                    if near and sum(count_near_sentences(*around)) > 0:
-                        b = draw_near_segment(stream, sentence_ends, *around, b_target)
-                    else:
-                        b = draw_random_segment(stream, sentence_ends, document_ends, document, b_target)
-                    pair.b_start, pair.b_end = b
+                    pair.b_start, pair.b_end = draw_other_segment(
+                        stream, sentence_ends, document_ends, document, near, around, b_target
+                    )
                     chunk_stop = a_stop  # the sentences after A begin the next chunk
             sentence = chunk_stop
             truncate_pair(stream, pair, max_tokens)

@@ -46,18 +46,7 @@ def write_report(
     page.facts(facts)
     for warning in warnings:
         page.warning(warning)
-    last = [row for row in rows if row["kind"] == "train"][-1]
-    page.figures(
-        [
-            *(
-                (f"{main_metric}, {part}", f"{values[main_metric]:.2f}", note)
-                for part, values in scores.items()
-                for note in [_describe_baseline(baselines.get(part), main_metric)]
-            ),
-            ("steps", last["step"], f"{last['seconds']:,.0f} seconds"),
-            ("examples", last["examples"], "over all epochs"),
-        ]
-    )
+    page.figures([*_score_figures(scores, baselines, main_metric), *_training_figures(rows)])
     if scores:
         beside = {name: values for part in scores for name, values in _columns(part, scores, baselines)}
         page.table(["score", *beside], _score_rows(beside), "In percent, except totals and thresholds.")
@@ -78,8 +67,22 @@ def write_report(
     page.save(path)
 
 
-def _describe_baseline(baseline: Scores | None, metric: str) -> str:
-    return "%" if baseline is None else f"majority baseline: {baseline[metric]:.2f}"
+def _score_figures(
+    scores: Mapping[str, Scores], baselines: Mapping[str, Scores], metric: str
+) -> list[tuple[str, Cell, str]]:
+    figures: list[tuple[str, Cell, str]] = []
+    for part, values in scores.items():
+        note = f"majority baseline: {baselines[part][metric]:.2f}" if part in baselines else "%"
+        figures.append((f"{metric}, {part}", f"{values[metric]:.2f}", note))
+    return figures
+
+
+def _training_figures(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, Cell, str]]:
+    last = [row for row in rows if row["kind"] == "train"][-1]
+    return [
+        ("steps", last["step"], f"{last['seconds']:,.0f} seconds"),
+        ("examples", last["examples"], "over all epochs"),
+    ]
 
 
 def _columns(
@@ -199,6 +202,11 @@ def write_search_report(
         + ("" if baseline is None else " The dashed line is the majority baseline."),
         "Scores of the restarts of each trial",
     )
+    _add_trials(page, search, metric)
+    page.save(path)
+
+
+def _add_trials(page: Page, search: "Search", metric: str) -> None:
     page.table(
         ["batch size", "learning rate", "epochs", f"{metric}, %", "restarts", ""],
         [
@@ -208,13 +216,12 @@ def write_search_report(
                 trial.epochs,
                 _mean_and_std(trial),
                 len(trial.scores),
-                "chosen" if index == chosen else "",
+                "chosen" if trial == search.chosen else "",
             ]
-            for index, trial in enumerate(trials)
+            for trial in search.trials
         ],
         "Mean and standard deviation over the restarts.",
     )
-    page.save(path)
 
 
 def _mean_and_std(trial: "Trial") -> str:

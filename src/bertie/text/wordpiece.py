@@ -214,27 +214,22 @@ def match_words(
     rows: Int32s,
     count: Index,
 ) -> Index:
-    """Match the first `number` of `words`, and write token rows to rows[count:].
+    """Match the first `number` of `words`, write token rows to rows[count:], and return the new `count`.
 
     A word that the tokens cannot spell, or that has more than `max_word_characters` characters,
     becomes `unk_id`. A word of `never_split` becomes its id.
-
-    Returns:
-        The new number of rows.
     """
     codes, starts, ends, word_ends = words
     symbols, cells, tokens, failures, pop_bounds, pops, lengths = trie
     unknown_symbol = np.uint32(len(symbols) - 1)
-    begin = 0
     for word in range(number):
-        end = word_ends[word]
+        begin, end = word_ends[word - 1] if word else 0, word_ends[word]
         first = count
         if never_split is not None:  # numba compiles no code for this where it is None
             entry = find_never_split(never_split, codes[begin:end])
             if entry >= 0:
                 write_token(rows, count, never_split.ids[entry], starts[begin], ends[end - 1], word)
                 count += 1
-                begin = end
                 continue
         # Slots are unsigned, because numba then omits the code for negative indices.
         node = np.uint64(WORD_START)
@@ -267,7 +262,6 @@ def match_words(
         if not is_matched:
             write_token(rows, first, unk_id, starts[begin], ends[end - 1], word)
             count = first + 1
-        begin = end
     return count
 
 

@@ -67,38 +67,53 @@ def pretrain(
         check_run(run, settings, resume, MAY_CHANGE)
         ranks.barrier()  # let all ranks look for an earlier run before the main process writes this one
         model = setup.build_model(init, ranks)
-        optimizer = build_optimizer(model, settings.optimizer)
-        held_out = HeldOut(setup)
         with run:
-            state = run.restore(model, optimizer) if resume else TrainState()
-            if init is not None and state.step == 0:  # so that `resume` works without `init`
-                run.save(state, model, optimizer, settings.save_every, settings.keep_checkpoints)
-            silent = silent or not ranks.is_main
-            with Progress("pre-training", settings.total_steps, "steps", state.step, silent) as progress:
-                _begin(setup, model, run, state, ranks, progress)
-                if ranks.is_main and state.step == 0 and run.checkpoints():  # of the initial weights
-                    model.eval()
-                    metrics = held_out.evaluate(model, 0, progress)
-                    run.log({"kind": "evaluation", "step": 0, "phase": 0, **metrics})
-                train(
-                    model,
-                    setup.global_batches(state, ranks),
-                    optimizer,
-                    learning_rate=settings.optimizer.learning_rate,
-                    max_gradient_norm=settings.optimizer.max_gradient_norm,
-                    schedule=settings.schedule,
-                    seed=settings.seed,
-                    state=state,
-                    run=run,
-                    evaluate=lambda: held_out.evaluate(model, state.step, progress),
-                    progress=progress,
-                    ranks=ranks,
-                    autocast=settings.autocast(),
-                )
+            state = _train(setup, model, run, ranks, init is not None, resume, silent)
         if ranks.is_main:
             metadata = ModelMetadata(settings.model, model.architecture, (), setup.tokenizer)
             save_model(run.model_directory, model, metadata, _model_card(run.path, settings, state))
         ranks.barrier()  # a rank that leaves first may fail on exit, and torchrun would stop the others
+
+
+def _train(
+    setup: PretrainingSetup,
+    model: PretrainedModel,
+    run: RunDirectory,
+    ranks: Ranks,
+    is_initialized: bool,
+    resume: bool,
+    silent: bool,
+) -> TrainState:
+    """Start or resume training, and return its last state."""
+    settings = setup.settings
+    optimizer = build_optimizer(model, settings.optimizer)
+    held_out = HeldOut(setup)
+    state = run.restore(model, optimizer) if resume else TrainState()
+    if is_initialized and state.step == 0:  # so that `resume` works without `init`
+        run.save(state, model, optimizer, settings.save_every, settings.keep_checkpoints)
+    silent = silent or not ranks.is_main
+    with Progress("pre-training", settings.total_steps, "steps", state.step, silent) as progress:
+        _begin(setup, model, run, state, ranks, progress)
+        if ranks.is_main and state.step == 0 and run.checkpoints():  # of the initial weights
+            model.eval()
+            metrics = held_out.evaluate(model, 0, progress)
+            run.log({"kind": "evaluation", "step": 0, "phase": 0, **metrics})
+        train(
+            model,
+            setup.global_batches(state, ranks),
+            optimizer,
+            learning_rate=settings.optimizer.learning_rate,
+            max_gradient_norm=settings.optimizer.max_gradient_norm,
+            schedule=settings.schedule,
+            seed=settings.seed,
+            state=state,
+            run=run,
+            evaluate=lambda: held_out.evaluate(model, state.step, progress),
+            progress=progress,
+            ranks=ranks,
+            autocast=settings.autocast(),
+        )
+    return state
 
 
 def _begin(
