@@ -83,8 +83,8 @@ def test_entity_scores_have_the_names_of_conlleval(evaluate, tmp_path):
         (["--data", ".", "--model", "m"], ".: a folder; give the name of its task, or a file of your own"),
         (["--data", "."], "give either a model directory or a file of predictions"),
         (["--data", ".", "--task", "squad", "--model", "m"], "did you mean 'squad-v2' or 'squad-v1'? there"),
-        (["--data", ".", "--task", "conll", "--model", "m"], "no task 'conll'; there are: cola, sst-2,"),
-        (["--data", ".", "--task", "SST2", "--model", "m"], "did you mean 'sst-2'? there are: cola,"),
+        (["--data", ".", "--task", "race", "--model", "m"], "no task 'race'; there are: cola, sst-2,"),
+        (["--data", ".", "--task", "SST-3", "--model", "m"], "did you mean 'sst-2'? there are: cola,"),
     ],
 )
 def test_wrong_arguments_are_one_line_with_status_2(evaluate, arguments, message):

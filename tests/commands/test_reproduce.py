@@ -468,8 +468,8 @@ def test_a_shared_pretraining_counts_once(folder):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ((LAST_LINE, f"{LAST_LINE}[tasks.sst2]\nepochs = 2\n"), "no task 'sst2'; did you mean 'sst-2'"),
-        ((LAST_LINE, f'{LAST_LINE}[folders]\nsst2 = "x"\n'), "no task 'sst2'"),
+        ((LAST_LINE, f"{LAST_LINE}[tasks.sst-3]\nepochs = 2\n"), "no task 'sst-3'; did you mean 'sst-2'"),
+        ((LAST_LINE, f'{LAST_LINE}[folders]\nsst-3 = "x"\n'), "no task 'sst-3'"),
         ((LAST_LINE, f"{LAST_LINE}[tasks.features]\nhiden_size = 2\n"), "did you mean 'hidden_size'"),
         (('["squad-v1"]', '["squad"]'), "no task 'squad'"),
         (("held_out = 0.2", "held_out = 0.0"), "the corpus has no held-out documents"),

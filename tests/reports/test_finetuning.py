@@ -10,8 +10,8 @@ import pytest
 
 import bertie
 from bertie.reports.finetuning import MAX_LABELS_DRAWN, write_report, write_search_report
-from bertie.reports.page import run_facts
 from bertie.tasks.error_analysis import ErrorAnalysis, LabelScores, Mistake, ThresholdCurve
+from bertie.training.metrics_file import run_facts
 from bertie.training.search import Search, Trial
 
 HOSTILE = "<script>alert(1)</script>"

@@ -182,7 +182,7 @@ def test_mistakes_follow_the_direction_of_their_text() -> None:
     page.mistakes([("שלום", "a", "b", None), ("text", "c", "d", 0.5)])
     document = Document(page.html())
     assert document.text_of("p") == ["שלום", "text"]
-    assert document.text_of("dd") == ["a", "b", "c", "d"]
+    assert document.text_of("dd") == ["a", "b", "c", "d", "50%"]
     assert document.attributes("dir") == ["auto"] * 6
 
 

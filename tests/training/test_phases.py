@@ -159,7 +159,7 @@ def test_report_and_tensorboard_of_a_run_that_ends_without_pairs(corpus_path, tm
     pretrain(tiny_settings(phases=PHASES[::-1], tensorboard=True), corpus_path, run)
     rows = read_metrics(run / "metrics.jsonl")
     assert "next_sentence_accuracy" not in rows[-1]
-    write_report(run / "report.html", rows, "")
+    write_report(run / "report.html", rows, "", {})
     page = (run / "report.html").read_text()
     assert "Next-sentence accuracy" in page  # the curve of the first phase
     assert "majority class" not in page

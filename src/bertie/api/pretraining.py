@@ -19,11 +19,10 @@ from bertie.base.settings import SETTINGS_FILE, Tree, read_toml, resolve
 from bertie.corpus.shards import Corpus
 from bertie.model.formats.directory import TRAINING_ONLY_KEYS, read_metadata
 from bertie.recipes import read_recipe
-from bertie.reports.page import run_facts
 from bertie.reports.pretraining import write_report
 from bertie.training import pretraining
 from bertie.training.checkpoints import lock_run
-from bertie.training.metrics_file import read_metrics
+from bertie.training.metrics_file import read_metrics, run_facts
 from bertie.training.planning import Plan
 from bertie.training.planning import plan_pretraining as plan
 from bertie.training.pretraining_settings import PretrainingSettings

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from bertie.api.arguments import recall_arguments, require_arguments
 from bertie.base.errors import SettingsError
@@ -11,7 +11,6 @@ from bertie.base.files import write_json
 from bertie.base.memory import MemoryTable, Source, as_source
 from bertie.base.settings import Tree
 from bertie.model.config import BertConfig
-from bertie.reports.page import run_facts
 from bertie.tasks.custom import (
     CustomClassification,
     CustomMultipleChoice,
@@ -22,7 +21,10 @@ from bertie.tasks.dev_split import draw_dev_examples
 from bertie.tasks.evaluation import load_for_task
 from bertie.tasks.registry import find_task
 from bertie.tasks.task import Head, Task
-from bertie.training.finetuning import InitialModel
+from bertie.training.metrics_file import run_facts
+
+if TYPE_CHECKING:
+    from bertie.training.finetuning import InitialModel
 
 OnError = Literal["stop", "skip"]
 Kind = Literal["texts", "tags", "questions", "choices"]
@@ -220,7 +222,7 @@ def _split(data: TaskData, fraction: float) -> TaskData:
     )
 
 
-def describe_sources(start: InitialModel, data: TaskData) -> dict[str, str]:
+def describe_sources(start: "InitialModel", data: TaskData) -> dict[str, str]:
     """Return the base model and the data for a model card, without the folders of this machine."""
     path = Path(str(start.weights)).resolve()
     name = f"{path.parent.name}/model" if path.name == "model" else path.name  # RUN/model
@@ -228,7 +230,7 @@ def describe_sources(start: InitialModel, data: TaskData) -> dict[str, str]:
 
 
 def describe_run(
-    start: InitialModel, data: TaskData, run: Path, metrics: Sequence[Mapping[str, Any]]
+    start: "InitialModel", data: TaskData, run: Path, metrics: Sequence[Mapping[str, Any]]
 ) -> dict[str, str]:
     """Return the facts in the head of a report: the base model, the data, and when and how long it ran."""
     model = f"{start.weights}, {_describe_network(start.config)}"

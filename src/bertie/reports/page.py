@@ -5,14 +5,12 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from bertie import __version__
 from bertie.base.files import write_text
 
 Cell = str | int | float
@@ -126,25 +124,6 @@ class Page:
 
     def _append(self, kind: str, **values: Any) -> None:
         self._blocks.append({"kind": kind, **values})
-
-
-def run_facts(run: Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the facts about a run of training: its directory, date and duration, and bertie's version.
-
-    The date is that of the last row of its metrics.
-
-    Args:
-        run: the run's directory.
-        rows: the rows of its metrics.jsonl.
-    """
-    seconds = next(row["seconds"] for row in reversed(rows) if row["kind"] == "train")
-    written = datetime.fromtimestamp((run / "metrics.jsonl").stat().st_mtime, UTC)
-    return {
-        "run": str(run),
-        "date": f"{written:%Y-%m-%d %H:%M} UTC",
-        "training time": f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:,.0f} minutes",
-        "bertie": __version__,
-    }
 
 
 def _format_cell(value: Cell) -> str:

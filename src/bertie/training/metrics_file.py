@@ -1,10 +1,13 @@
-"""Read and write metrics.jsonl, the log of a run: one JSON object per line."""
+"""Read and write metrics.jsonl, the log of a run: one JSON object per line; describe a run by it."""
 
 import json
 import os
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
+from bertie import __version__
 from bertie.base.errors import DataError
 from bertie.base.files import add_path_to_errors, fsync
 
@@ -67,3 +70,22 @@ class MetricsFile:
         """Cut the file to `size` bytes, if it is longer."""
         self._file.truncate(min(size, self._file.seek(0, os.SEEK_END)))
         self._file.seek(0, os.SEEK_END)  # truncating leaves the position behind the new end
+
+
+def run_facts(run: Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the facts about a run of training: its directory, date and duration, and bertie's version.
+
+    The date is that of the last row of its metrics.
+
+    Args:
+        run: the run's directory.
+        rows: the rows of its metrics.jsonl.
+    """
+    seconds = next(row["seconds"] for row in reversed(rows) if row["kind"] == "train")
+    written = datetime.fromtimestamp((run / "metrics.jsonl").stat().st_mtime, UTC)
+    return {
+        "run": str(run),
+        "date": f"{written:%Y-%m-%d %H:%M} UTC",
+        "training time": f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:,.0f} minutes",
+        "bertie": __version__,
+    }
