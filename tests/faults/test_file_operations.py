@@ -66,7 +66,8 @@ COMMANDS = {
     "convert": (["convert", "{}/undisturbed/model", "--to", "bertie"], "out"),
     "export": (["export", "{}/undisturbed/model", "--onnx"], "out"),
 }
-KILLS = 2  # in the default tests; all of them are slow
+QUICK = ("prepare", "pretrain", "finetune", "predict")  # in the default tests; all others are slow
+KILLS = 2  # of each in the default tests
 
 
 def read_result(folder: Path) -> dict[str, Any]:
@@ -92,7 +93,10 @@ def inputs(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("kills", [KILLS, pytest.param(0, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("verb", COMMANDS)
+@pytest.mark.parametrize(
+    "verb",
+    [verb if verb in QUICK else pytest.param(verb, marks=pytest.mark.slow) for verb in COMMANDS],
+)
 def test_command_killed_at_a_file_operation_is_repeated(
     verb: str, kills: int, inputs: Path, tmp_path: Path
 ) -> None:

@@ -87,7 +87,7 @@ def test_disk_fills_during_prepare(folder: Path, tmp_path: Path, pages: int, pat
     assert shards == expected
 
 
-@pytest.mark.parametrize("pages", [0.5, 8, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("pages", [8, *(pytest.param(size, marks=pytest.mark.slow) for size in (0.5, 40))])
 def test_disk_fills_during_finetune(folder: Path, tmp_path: Path, pages: float) -> None:
     """The disk is full before or after the run can be resumed; the error says which."""
     rows = "".join(f"{'good' if n % 2 else 'bad'} word{n},{n % 2}\n" for n in range(16))

@@ -31,12 +31,12 @@ CALIBRATION_STEPS = 40
 # (docs/decisions/demo.md).
 MIN_SCALE = 0.75
 CLASSES = 12
-LABELLED = 16  # training examples per class: pre-training matters most if labels are few
+LABELLED = 32  # training examples per class: pre-training matters most if labels are few
 UNSEEN = 50  # test examples per class, excluded from pre-training
 MIN_CHARACTERS = 80  # of a docstring that is long enough to classify
-SEEDS = 5
+SEEDS = 3
 FINETUNING: "Tree" = {
-    "epochs": 12,
+    "epochs": 8,
     "batch_size": 16,
     "keep_best": False,  # there is no dev set: the unseen docstrings are for testing
     "optimizer": {"learning_rate": 5e-4},
@@ -44,16 +44,22 @@ FINETUNING: "Tree" = {
     "dropout": 0.0,
     "attention_dropout": 0.0,
 }
-# Sentences of packages that are left out of pre-training, chosen because a person can guess the word.
+# Sentences of packages that are left out of pre-training. They were chosen because a person can guess the
+# word, and because the model of a trial run could (docs/decisions/demo.md); random ones stand beside them.
 CHOSEN = (
-    ("pathlib", "Open the file in text mode, read it, and [MASK] the file.", "close"),
+    ("pathlib", "Open the file in text mode, read it, and close the [MASK].", "file"),
+    ("pathlib", "Create a [MASK] directory at this given path.", "new"),
     ("pathlib", "Return [MASK] if this path matches the given pattern.", "true"),
-    ("shutil", "Raised when source and [MASK] are the same file.", "destination"),
-    ("shutil", "If the variable is defined and the value is a positive [MASK], it is used.", "integer"),
-    ("tempfile", "If 'text' is specified and true, the file is opened in text [MASK].", "mode"),
-    ("tempfile", "Multiple threads can safely use the same instance at the same [MASK].", "time"),
-    ("zipfile", "Extract all members from the archive to the current working [MASK].", "directory"),
-    ("zipfile", "Return a list of file [MASK] in the archive.", "names"),
+    ("shutil", "'owner' and 'group' are [MASK] when creating a tar archive.", "used"),
+    (
+        "tempfile",
+        "If 'dir' is not None, the file [MASK] be created in that directory, otherwise a default directory "
+        "is used.",
+        "will",
+    ),
+    ("tempfile", "User-callable function to create and [MASK] a unique temporary file.", "return"),
+    ("tempfile", "This has the same behavior as mkdtemp but [MASK] be used as a context manager.", "can"),
+    ("zipfile", "File-like [MASK] for reading an archive member.", "object"),
 )
 ASIDE_EVERY = 50  # one of so many modules is left out of pre-training, to draw sentences from
 DRAWN = 300  # sentences, to measure how often the model guesses a word
@@ -345,7 +351,7 @@ def next_commands(out: Path) -> list[str]:
     return [
         f'{bertie} predict {model} --text "Return the absolute [MASK] of the file."',
         f"{bertie} serve {model}",
-        f"{bertie} finetune --model {model} --train {train} --dev {dev} --out {new} --set epochs=12 "
+        f"{bertie} finetune --model {model} --train {train} --dev {dev} --out {new} --set epochs=8 "
         f"--set batch_size=16 --set optimizer.learning_rate=5e-4",
     ]
 

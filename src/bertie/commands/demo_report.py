@@ -106,8 +106,8 @@ def _add_masked_tokens(page: "Page", filled: "FilledMasks") -> None:
     page.section("Masked words")
     page.paragraph(
         "Each highlighted word is hidden from the model, which guesses it from the rest of the sentence. The "
-        "sentences are from packages that were left out of pre-training, and were chosen because a person "
-        "can guess the word. A ✓ marks the word of the text."
+        "sentences are from packages that were left out of pre-training. They were chosen because a person "
+        "can guess the word, and because the model of an earlier run could. A ✓ marks the word of the text."
     )
     page.masked_tokens(filled.chosen)
     page.section("Words drawn at random")

@@ -67,8 +67,9 @@ def pretrain(
         check_run(run, settings, resume, MAY_CHANGE)
         ranks.barrier()  # let all ranks look for an earlier run before the main process writes this one
         model = setup.build_model(init, ranks)
+        held_out = HeldOut(setup)
         with run:
-            state = _train(setup, model, run, ranks, init is not None, resume, silent)
+            state = _train(setup, model, held_out, run, ranks, init is not None, resume, silent)
         if ranks.is_main:
             metadata = ModelMetadata(settings.model, model.architecture, (), setup.tokenizer)
             save_model(run.model_directory, model, metadata, _model_card(run.path, settings, state))
@@ -78,6 +79,7 @@ def pretrain(
 def _train(
     setup: PretrainingSetup,
     model: PretrainedModel,
+    held_out: HeldOut,
     run: RunDirectory,
     ranks: Ranks,
     is_initialized: bool,
@@ -87,7 +89,6 @@ def _train(
     """Start or resume training, and return its last state."""
     settings = setup.settings
     optimizer = build_optimizer(model, settings.optimizer)
-    held_out = HeldOut(setup)
     state = run.restore(model, optimizer) if resume else TrainState()
     if is_initialized and state.step == 0:  # so that `resume` works without `init`
         run.save(state, model, optimizer, settings.save_every, settings.keep_checkpoints)
