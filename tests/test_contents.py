@@ -251,7 +251,19 @@ def test_imports_point_back(name):
     assert imports_of(name) <= before, f"{name} imports {sorted(imports_of(name) - before)}"
 
 
-def test_rooms_before_the_model_need_no_torch():
+@pytest.mark.parametrize("name", CONTENTS)
+def test_functions_have_at_most_60_lines(name):
+    """The training loop is flat instead (CONTRIBUTING.md)."""
+    functions = [
+        node
+        for node in ast.walk(ast.parse(path_of(name).read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    lengths = {function.name: function.end_lineno - function.lineno + 1 for function in functions}
+    assert [f for f in lengths if lengths[f] > 60] == (["train"] if name == "training.loop" else [])
+
+
+def test_packages_before_the_model_need_no_torch():
     names = ", ".join(f"bertie.{name}" for name in TORCH_FREE)
     check = f"import sys, {names}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
