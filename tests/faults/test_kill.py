@@ -57,7 +57,7 @@ def test_run_resumes_after_kill_9_at_random_moments(folder: Path, kills: int) ->
     assert_same_run(run, folder / "undisturbed")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_signal_saves_and_sets_the_exit_status(folder: Path, number: int) -> None:
     run = f"stopped-{number}"
     stopped = start_pretraining(folder, run)
