@@ -44,8 +44,8 @@ FINETUNING: "Tree" = {
     "dropout": 0.0,
     "attention_dropout": 0.0,
 }
-# Sentences of packages that are left out of pre-training. They were chosen because a person can guess the
-# word, and because the model of a trial run could (docs/decisions/demo.md); random ones stand beside them.
+# Sentences from packages that are left out of pre-training. A person can guess the word, and so could the
+# model of an earlier run (docs/decisions/demo.md). The report also has sentences drawn at random.
 CHOSEN = (
     ("pathlib", "Open the file in text mode, read it, and close the [MASK].", "file"),
     ("pathlib", "Create a [MASK] directory at this given path.", "new"),

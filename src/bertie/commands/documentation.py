@@ -125,7 +125,10 @@ def _read_file(file: SourceFile) -> list[Passage]:
 
 
 def _definitions(body: Sequence[ast.stmt]) -> Iterator[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Yield the classes and functions below statements; `ast.walk` also visits every expression."""
+    """Yield the classes and functions in statements, also nested ones.
+
+    This is faster than `ast.walk`, because it skips expressions.
+    """
     for statement in body:
         if isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield statement

@@ -25,7 +25,7 @@ class Recipe(NamedTuple):
 
     Attributes:
         name: its name on the command line
-        kind: what it has the settings of: "recipe" (a pre-training run), "grid" (a search), "table"
+        kind: what it configures: "recipe" (a pre-training run), "grid" (a search), "table"
             or "scale"
         description: one line: a table's title, and the first line of any other file
     """

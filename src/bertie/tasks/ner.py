@@ -361,7 +361,7 @@ class Tagging(Task[TaggedSentences, Tags]):
         )
 
     def groups(self, examples: TaggedSentences) -> Sequence[int]:
-        """Return the number of each sentence's document; if there is only one, every sentence is alone."""
+        """Return the index of each sentence's document; a file without documents has one per sentence."""
         sizes = np.diff(examples.document_bounds)
         if len(sizes) == 1:
             return range(len(examples))
