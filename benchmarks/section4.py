@@ -39,8 +39,9 @@ from bertie.model.sequences import token_indices
 from bertie.tasks.registry import find_task
 from bertie.tasks.task import Inputs, Scores, Task
 from bertie.text.tokenizer import Tokenizer
-from bertie.training.finetuning import SCORES_FILE, FinetuningSettings
+from bertie.training.finetuning_settings import FinetuningSettings
 from bertie.training.metrics_file import read_metrics
+from bertie.training.model_selection import SCORES_FILE
 from bertie.training.schedules import warmup_then_linear_decay
 
 DATA = Path(os.environ.get("BERTIE_DATA") or Path(__file__).parents[2] / "shared" / "data")

@@ -116,6 +116,8 @@ training.pretraining_setup
 training.held_out
 training.planning
 training.pretraining
+training.finetuning_settings
+training.model_selection
 training.finetuning
 training.search
 inference.features

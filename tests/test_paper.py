@@ -14,7 +14,7 @@ from bertie.recipes import FOLDER
 from bertie.tasks import glue
 from bertie.tasks.squad.task import SQUAD_TASKS
 from bertie.tasks.swag import SWAG
-from bertie.training.finetuning import FinetuningSettings
+from bertie.training.finetuning_settings import FinetuningSettings
 
 ROOT = Path(__file__).parents[1]
 

@@ -11,7 +11,7 @@ from bertie.reproduction.cells import (
     read_outcomes,
     select_rate,
 )
-from bertie.training.finetuning import ADDED, FinetuningSettings
+from bertie.training.finetuning_settings import ADDED, FinetuningSettings
 from bertie.training.pretraining_settings import PretrainingSettings
 
 OUT = Path("out")

@@ -9,7 +9,7 @@ from bertie.model.config import BertConfig
 from bertie.recipes import list_recipes, read_recipe
 from bertie.reproduction.tables import Table, read_scale, read_table
 from bertie.tasks.registry import TASKS
-from bertie.training.finetuning import FinetuningSettings
+from bertie.training.finetuning_settings import FinetuningSettings
 from bertie.training.pretraining_settings import PretrainingSettings
 
 TABLES = [recipe.name for recipe in list_recipes("table")]

@@ -20,7 +20,8 @@ from bertie.tasks.evaluation import load_for_task
 from bertie.tasks.metrics import accuracy
 from bertie.tasks.ner import NER, TaggedSentences
 from bertie.training.checkpoints import RunDirectory
-from bertie.training.finetuning import FinetuningSettings, finetune
+from bertie.training.finetuning import finetune
+from bertie.training.finetuning_settings import FinetuningSettings
 from bertie.training.signals import Stopped
 
 

@@ -23,7 +23,8 @@ from bertie.reports.finetuning import write_report
 from bertie.tasks.evaluation import find_constant_answers, majority_baselines
 from bertie.training import finetuning
 from bertie.training.checkpoints import lock_run
-from bertie.training.finetuning import FinetuningSettings, InitialModel
+from bertie.training.finetuning import InitialModel
+from bertie.training.finetuning_settings import FinetuningSettings
 from bertie.training.metrics_file import read_metrics
 
 

@@ -256,7 +256,8 @@ def _finetune(out: Path, collected: Collected) -> "Outcome":
     from bertie.tasks.custom import CustomClassification
     from bertie.tasks.evaluation import EncodedExamples, evaluate
     from bertie.tasks.metrics import accuracy, confusion_matrix
-    from bertie.training.finetuning import FinetuningSettings, InitialModel, finetune
+    from bertie.training.finetuning import InitialModel, finetune
+    from bertie.training.finetuning_settings import FinetuningSettings
     from bertie.training.metrics_file import read_metrics
 
     model = out / "pretraining" / "model"

@@ -24,7 +24,7 @@ from bertie.corpus.examples import ExampleSettings
 from bertie.reproduction.split_pairs import SPLIT_PAIRS
 from bertie.reproduction.tables import Row, Scale, SourceName, with_current_source
 from bertie.tasks.task import Scores
-from bertie.training.finetuning import ADDED, FinetuningSettings
+from bertie.training.finetuning_settings import ADDED, FinetuningSettings
 from bertie.training.pretraining_settings import PretrainingSettings
 
 RESULT_FILE, ERROR_FILE, SETTINGS_FILE = "result.json", "error.txt", "settings.toml"

@@ -43,7 +43,8 @@ from bertie.reproduction.tables import FEATURES, HELD_OUT, Row, Scale, Table, so
 from bertie.tasks.ner import NER
 from bertie.tasks.task import Task
 from bertie.text.tokenizer import Tokenizer
-from bertie.training.finetuning import FinetuningSettings, InitialModel, finetune
+from bertie.training.finetuning import InitialModel, finetune
+from bertie.training.finetuning_settings import FinetuningSettings
 from bertie.training.metrics_file import read_metrics
 from bertie.training.pretraining import pretrain
 from bertie.training.pretraining_settings import PretrainingSettings

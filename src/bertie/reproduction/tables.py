@@ -17,7 +17,7 @@ from bertie.recipes import read_recipe
 from bertie.reproduction.feature_tagger import FeatureKind, FeatureTaggerSettings
 from bertie.reproduction.split_pairs import SPLIT_PAIRS
 from bertie.tasks.registry import find_task
-from bertie.training.finetuning import FinetuningSettings
+from bertie.training.finetuning_settings import FinetuningSettings
 from bertie.training.pretraining_settings import PretrainingSettings
 
 # An outcome is a number that a cell produces; the part of its name before the first slash is its source.

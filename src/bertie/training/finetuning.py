@@ -5,31 +5,24 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-import pydantic
 import torch
 
-from bertie import __version__
-from bertie.base.files import read_json, sha256, write_json
+from bertie.base.files import sha256
 from bertie.base.locks import lock_directory
 from bertie.base.progress import Progress
 from bertie.base.random import permutation, stream_key
-from bertie.base.settings import read_toml
 from bertie.model.batch import pack_selected
 from bertie.model.bert import add_bilstm
 from bertie.model.config import BertConfig
-from bertie.model.engines.hardware import Hardware
 from bertie.model.engines.torch_engine import TorchEngine
 from bertie.model.formats.directory import ModelMetadata, read_metadata
 from bertie.model.formats.huggingface import find_weight_files
 from bertie.model.formats.sentence_transformers import find_transformer_folder
-from bertie.model.formats.weights import load_weights, save_model
+from bertie.model.formats.weights import load_weights
 from bertie.model.heads import (
     ClassificationModel,
     MultipleChoiceModel,
@@ -37,7 +30,6 @@ from bertie.model.heads import (
     TokenClassificationModel,
 )
 from bertie.tasks.evaluation import (
-    DEFAULT_MAX_SEQ_LENGTH,
     EncodedExamples,
     Evaluation,
     check_length,
@@ -48,57 +40,19 @@ from bertie.tasks.task import Inputs, Scores, Task
 from bertie.text.tokenizer import Tokenizer
 from bertie.training.checkpoints import RunDirectory, TrainState, check_run
 from bertie.training.distributed import Ranks
+from bertie.training.finetuning_settings import (
+    MAY_CHANGE,
+    FinetuningSettings,
+    lacking_settings,
+    loop_schedule,
+    step_bounds,
+    training_indices,
+)
 from bertie.training.loop import GlobalBatch, LoopSchedule, split_micro_batches, train
-from bertie.training.optimizers import OptimizerSettings, build_optimizer
+from bertie.training.model_selection import ModelSelection
+from bertie.training.optimizers import build_optimizer
 
 TaskModel = ClassificationModel | TokenClassificationModel | QuestionAnsweringModel | MultipleChoiceModel
-
-# Settings that may change on resume: where the run computes, and in which parts.
-MAY_CHANGE = {"device", "precision", "gradient_checkpointing", "micro_batch_tokens"}
-
-# Settings that runs of earlier versions lack; without them, such runs resume as they started.
-ADDED = ("batch_unit", "dropout", "attention_dropout")
-
-SCORES_FILE = "scores.json"
-LOG_EVERY = 50  # steps
-
-
-class FinetuningSettings(Hardware):
-    """Settings of a fine-tuning run; the defaults are those of Section 4.1.
-
-    Unlike the paper's code, fine-tuning corrects Adam's bias, which small training sets need.
-    """
-
-    seed: int = 0  # of the new head, dropout and the order of the examples
-    batch_size: int = pydantic.Field(32, gt=0)  # examples per step; sentences, in tagging
-    # Tagging: whether `batch_size` counts sentences or windows over documents. None, in runs of earlier
-    # versions, is windows.
-    batch_unit: Literal["sentences", "windows"] | None = "sentences"
-    epochs: int = pydantic.Field(3, gt=0)
-    warmup_ratio: float = pydantic.Field(0.1, ge=0, le=1)  # run_classifier.py:843-845
-    max_seq_length: int = pydantic.Field(DEFAULT_MAX_SEQ_LENGTH, gt=2)
-    # Train on this many examples (windows, in question answering and tagging), the same for every seed;
-    # 0 means all.
-    max_training_examples: int = pydantic.Field(0, ge=0)
-    micro_batch_tokens: int = pydantic.Field(16384, gt=0)  # about how many tokens are in memory at a time
-    # Dropout of the network's layers and of its attention weights: "always 0.1" (Appendix A.3), whatever the
-    # initial model was pre-trained with. None, as in runs of earlier versions, keeps the initial model's.
-    dropout: float | None = pydantic.Field(0.1, ge=0, lt=1)
-    attention_dropout: float | None = pydantic.Field(0.1, ge=0, lt=1)
-    bilstm: bool = False  # put a BiLSTM with random weights under the head (Section 5.1)
-    keep_best: bool = True  # keep the epoch with the best score on the first dev part, not the last one
-    # Hashes of the data and of the initial weights, filled in when the run starts, checked on resume.
-    training_fingerprint: str = ""
-    dev_fingerprint: str = ""
-    initial_model_fingerprint: str = ""
-    optimizer: OptimizerSettings = OptimizerSettings(learning_rate=5e-5, bias_correction=True)
-
-    renamed: ClassVar[Mapping[str, str]] = {
-        "warmup_share": "warmup_ratio",
-        "training_set": "training_fingerprint",
-        "dev_sets": "dev_fingerprint",
-        "start": "initial_model_fingerprint",
-    }
 
 
 class InitialModel(NamedTuple):
@@ -188,8 +142,8 @@ def _finetune(
         bilstm=settings.bilstm,
         input_columns=task.input_columns,
     )
-    selection = _ModelSelection(task, model, metadata, parts, baselines, settings, run.path, sources)
-    schedule = _loop_schedule(inputs, settings)
+    selection = ModelSelection(task, model, metadata, parts, baselines, settings, run.path, sources)
+    schedule = loop_schedule(inputs, settings)
     if not run.is_finished(schedule.total_steps):
         _train(run, model, inputs, settings, schedule, selection, resume, silent)
     run.finish(schedule.total_steps)
@@ -198,19 +152,6 @@ def _finetune(
     # An earlier process saved the model.
     load_weights(run.model_directory, model)
     return evaluate(task, TorchEngine(model, settings.in_float32()), parts)
-
-
-def lacking_settings(file: Path, section: str = "") -> set[str]:
-    """Return the settings in ADDED that the settings file of an existing run does not have.
-
-    Args:
-        file: the settings file; if there is none, nothing is lacking.
-        section: the section of the file that has the settings of fine-tuning; "" for the whole file.
-    """
-    if not file.exists():
-        return set()
-    tree = read_toml(file)
-    return set(ADDED) - (tree.get(section, {}) if section else tree).keys()
 
 
 def _with_dropout(config: BertConfig, settings: FinetuningSettings) -> BertConfig:
@@ -228,7 +169,7 @@ def _train(
     inputs: Inputs,
     settings: FinetuningSettings,
     schedule: LoopSchedule,
-    selection: "_ModelSelection",
+    selection: ModelSelection,
     resume: bool,
     silent: bool,
 ) -> None:
@@ -253,104 +194,6 @@ def _train(
                 ranks=Ranks(),
                 autocast=settings.autocast(),
             )
-
-
-def _loop_schedule(inputs: Inputs, settings: FinetuningSettings) -> LoopSchedule:
-    """Evaluate and save after every epoch; keep one checkpoint."""
-    steps_per_epoch = _steps_per_epoch(inputs, settings)
-    total_steps = steps_per_epoch * settings.epochs
-    return LoopSchedule(
-        total_steps=total_steps,
-        warmup_steps=int(total_steps * settings.warmup_ratio),
-        log_every=min(steps_per_epoch, LOG_EVERY),
-        evaluate_every=steps_per_epoch,
-        save_every=steps_per_epoch,
-        keep_checkpoints=1,
-    )
-
-
-def _step_bounds(inputs: Inputs, settings: FinetuningSettings) -> npt.NDArray[np.int64]:
-    """Return which training examples of a shuffled epoch each step reads.
-
-    Step i reads those from bounds[i] to before bounds[i + 1]. Usually these are `batch_size` examples,
-    fewer in the last step. In tagging, an example is a window over a document. There, an epoch has as many
-    steps as a batch size in sentences gives it, n / batch_size rounded up for n sentences, and the windows
-    are divided among its steps in proportion. A step reads at least one window.
-
-    Returns:
-        int64 (steps + 1,), from 0 to the number of examples.
-    """
-    num_examples = len(_training_indices(inputs, settings))
-    num_units = num_examples
-    if settings.batch_unit == "sentences":  # those of the examples that are trained on
-        num_units = -(-inputs.num_batch_units * num_examples // inputs.num_examples)
-    batch_size = max(settings.batch_size, -(-num_units // num_examples))
-    units = np.append(np.arange(0, num_units, batch_size), num_units)
-    return units * num_examples // num_units
-
-
-def _steps_per_epoch(inputs: Inputs, settings: FinetuningSettings) -> int:
-    return len(_step_bounds(inputs, settings)) - 1
-
-
-class _ModelSelection:
-    """Evaluates the model after each epoch, and saves it if it is to be kept.
-
-    kept  evaluation of the saved model; None if this process has saved none
-    """
-
-    def __init__(
-        self,
-        task: Task[Any, Any],
-        model: TaskModel,
-        metadata: ModelMetadata,
-        parts: Mapping[str, EncodedExamples],
-        baselines: Mapping[str, Scores],
-        settings: FinetuningSettings,
-        output: Path,
-        sources: Mapping[str, str],
-    ) -> None:
-        self.task, self.model, self.metadata = task, model, metadata
-        self.parts, self.baselines, self.settings = parts, baselines, settings
-        self.output, self.sources = output, sources
-        self.kept: Evaluation | None = None
-
-    def evaluate_and_save(self, step: int, progress: Progress) -> dict[str, float]:
-        """Evaluate on every dev part; return its scores as `PART/METRIC`."""
-        evaluation = evaluate(self.task, TorchEngine(self.model, self.settings.in_float32()), self.parts)
-        metric = self.task.main_metric
-        for part, scores in evaluation.scores.items():
-            baseline = self.baselines.get(part)
-            beside = f" (majority baseline {baseline[metric]:.2f})" if baseline else ""
-            progress.print(f"step {step:,}: {part} {metric} {scores[metric]:.2f}{beside}")
-        if not self.settings.keep_best or self._is_best(evaluation.scores):
-            self._save(evaluation, step)
-        return {
-            f"{part}/{metric}": value
-            for part, scores in evaluation.scores.items()
-            for metric, value in scores.items()
-        }
-
-    def _is_best(self, scores: Mapping[str, Scores]) -> bool:
-        """Return whether the main score on the first dev part beats the saved model's."""
-        files = (self.output / "model", self.output / SCORES_FILE)
-        if not scores or not all(file.exists() for file in files):
-            return True
-        first, metric = next(iter(scores)), self.task.main_metric
-        best = read_json(self.output / SCORES_FILE)["scores"][first][metric]
-        return bool(scores[first][metric] > best)
-
-    def _save(self, evaluation: Evaluation, step: int) -> None:
-        """Save the model, its predictions and its scores."""
-        self.kept = evaluation
-        metadata = replace(self.metadata, null_threshold=evaluation.task.null_threshold)
-        card = _model_card(self.task, self.sources, evaluation.scores, self.baselines)
-        save_model(self.output / "model", self.model, metadata, card)
-        for part, predictions in evaluation.predictions.items():
-            file = self.output / "predictions" / part / self.task.predictions_file
-            evaluation.task.write_predictions(self.parts[part].examples, predictions, file)
-        scores = {"step": step, "scores": evaluation.scores, "majority_baseline": self.baselines}
-        write_json(self.output / SCORES_FILE, scores)
 
 
 def _build_model(
@@ -380,24 +223,18 @@ def _new_model(task: Task[Any, Any], config: BertConfig) -> TaskModel:
             return MultipleChoiceModel(config)
 
 
-def _training_indices(inputs: Inputs, settings: FinetuningSettings) -> npt.NDArray[np.int64]:
-    """Return the indices of the training examples: int64 (n,), ascending."""
-    chosen = permutation(inputs.num_examples, 0)[: settings.max_training_examples or None]
-    return np.sort(chosen)
-
-
 def _global_batches(
     inputs: Inputs, settings: FinetuningSettings, step: int, model: TaskModel
 ) -> Iterator[GlobalBatch]:
     """Yield batches endlessly, starting at `step`, in a new order each epoch."""
-    indices = _training_indices(inputs, settings)
-    step_bounds = _step_bounds(inputs, settings)
+    indices = training_indices(inputs, settings)
+    steps = step_bounds(inputs, settings)
     example_lengths = np.diff(inputs.bounds[:: inputs.group])
     per_token = isinstance(model, TokenClassificationModel)
     while True:
-        epoch, step_in_epoch = divmod(step, len(step_bounds) - 1)
+        epoch, step_in_epoch = divmod(step, len(steps) - 1)
         order = indices[permutation(len(indices), settings.seed, epoch)]
-        chosen = order[step_bounds[step_in_epoch] : step_bounds[step_in_epoch + 1]]
+        chosen = order[steps[step_in_epoch] : steps[step_in_epoch + 1]]
         bounds = np.concatenate([[0], np.cumsum(example_lengths[chosen])])
         micro_batches = [
             pack_selected(
@@ -461,37 +298,3 @@ def _hash_weights(initial_model: InitialModel) -> str:
         return "random"
     files = find_weight_files(find_transformer_folder(initial_model.weights))
     return " ".join(sha256(file) for file in files if file.exists())  # loading reports a missing file
-
-
-def _model_card(
-    task: Task[Any, Any],
-    sources: Mapping[str, str],
-    scores: Mapping[str, Scores],
-    baselines: Mapping[str, Scores],
-) -> str:
-    """Return the README.md of the model directory."""
-    rows = [
-        f"| {part} | {name} | {value:.2f} | {f'{baseline:.2f}' if baseline is not None else ''} |"
-        for part, part_scores in scores.items()
-        for name, value in part_scores.items()
-        for baseline in [baselines.get(part, {}).get(name)]
-    ]
-    table = ["| part | score | percent | majority baseline |", "|---|---|---|---|", *rows] if rows else []
-    facts = [f"- {name}: {value}" for name, value in sources.items()]
-    return "\n".join(
-        [
-            "---",
-            "library_name: transformers",
-            f"tags: [bert, {task.head}]",
-            "---",
-            f"# A BERT fine-tuned with bertie: {task.name}",
-            "",
-            *facts,
-            f"- date: {datetime.now(UTC):%Y-%m-%d}",
-            f"- bertie: {__version__}",
-            "",
-            *([f"Labels: {', '.join(task.labels)}.", ""] if task.labels else []),
-            *table,
-            "",
-        ]
-    )

@@ -15,14 +15,8 @@ from bertie.base.locks import lock_directory
 from bertie.base.settings import Settings
 from bertie.tasks.task import Scores, Task
 from bertie.training.checkpoints import RunDirectory, check_run
-from bertie.training.finetuning import (
-    MAY_CHANGE,
-    FinetuningSettings,
-    InitialModel,
-    encode_examples,
-    finetune,
-    lacking_settings,
-)
+from bertie.training.finetuning import InitialModel, encode_examples, finetune
+from bertie.training.finetuning_settings import MAY_CHANGE, FinetuningSettings, lacking_settings
 
 # The axes of the grid: setting of fine-tuning -> setting of the search.
 GRID = {

@@ -1,0 +1,116 @@
+"""Settings of fine-tuning, and the steps of a run that follow from them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pydantic
+
+from bertie.base.random import permutation
+from bertie.base.settings import read_toml
+from bertie.model.engines.hardware import Hardware
+from bertie.tasks.evaluation import DEFAULT_MAX_SEQ_LENGTH
+from bertie.tasks.task import Inputs
+from bertie.training.loop import LoopSchedule
+from bertie.training.optimizers import OptimizerSettings
+
+# Settings that may change on resume: where the run computes, and in which parts.
+MAY_CHANGE = {"device", "precision", "gradient_checkpointing", "micro_batch_tokens"}
+
+# Settings that runs of earlier versions lack; without them, such runs resume as they started.
+ADDED = ("batch_unit", "dropout", "attention_dropout")
+
+LOG_EVERY = 50  # steps
+
+
+class FinetuningSettings(Hardware):
+    """Settings of a fine-tuning run; the defaults are those of Section 4.1.
+
+    Unlike the paper's code, fine-tuning corrects Adam's bias, which small training sets need.
+    """
+
+    seed: int = 0  # of the new head, dropout and the order of the examples
+    batch_size: int = pydantic.Field(32, gt=0)  # examples per step; sentences, in tagging
+    # Tagging: whether `batch_size` counts sentences or windows over documents. None, in runs of earlier
+    # versions, is windows.
+    batch_unit: Literal["sentences", "windows"] | None = "sentences"
+    epochs: int = pydantic.Field(3, gt=0)
+    warmup_ratio: float = pydantic.Field(0.1, ge=0, le=1)  # run_classifier.py:843-845
+    max_seq_length: int = pydantic.Field(DEFAULT_MAX_SEQ_LENGTH, gt=2)
+    # Train on this many examples (windows, in question answering and tagging), the same for every seed;
+    # 0 means all.
+    max_training_examples: int = pydantic.Field(0, ge=0)
+    micro_batch_tokens: int = pydantic.Field(16384, gt=0)  # about how many tokens are in memory at a time
+    # Dropout of the network's layers and of its attention weights: "always 0.1" (Appendix A.3), whatever the
+    # initial model was pre-trained with. None, as in runs of earlier versions, keeps the initial model's.
+    dropout: float | None = pydantic.Field(0.1, ge=0, lt=1)
+    attention_dropout: float | None = pydantic.Field(0.1, ge=0, lt=1)
+    bilstm: bool = False  # put a BiLSTM with random weights under the head (Section 5.1)
+    keep_best: bool = True  # keep the epoch with the best score on the first dev part, not the last one
+    # Hashes of the data and of the initial weights, filled in when the run starts, checked on resume.
+    training_fingerprint: str = ""
+    dev_fingerprint: str = ""
+    initial_model_fingerprint: str = ""
+    optimizer: OptimizerSettings = OptimizerSettings(learning_rate=5e-5, bias_correction=True)
+
+    renamed: ClassVar[Mapping[str, str]] = {
+        "warmup_share": "warmup_ratio",
+        "training_set": "training_fingerprint",
+        "dev_sets": "dev_fingerprint",
+        "start": "initial_model_fingerprint",
+    }
+
+
+def lacking_settings(file: Path, section: str = "") -> set[str]:
+    """Return the settings in ADDED that the settings file of an existing run does not have.
+
+    Args:
+        file: the settings file; if there is none, nothing is lacking.
+        section: the section of the file that has the settings of fine-tuning; "" for the whole file.
+    """
+    if not file.exists():
+        return set()
+    tree = read_toml(file)
+    return set(ADDED) - (tree.get(section, {}) if section else tree).keys()
+
+
+def loop_schedule(inputs: Inputs, settings: FinetuningSettings) -> LoopSchedule:
+    """Return the schedule of a run: evaluate and save after every epoch; keep one checkpoint."""
+    steps_per_epoch = len(step_bounds(inputs, settings)) - 1
+    total_steps = steps_per_epoch * settings.epochs
+    return LoopSchedule(
+        total_steps=total_steps,
+        warmup_steps=int(total_steps * settings.warmup_ratio),
+        log_every=min(steps_per_epoch, LOG_EVERY),
+        evaluate_every=steps_per_epoch,
+        save_every=steps_per_epoch,
+        keep_checkpoints=1,
+    )
+
+
+def step_bounds(inputs: Inputs, settings: FinetuningSettings) -> npt.NDArray[np.int64]:
+    """Return which training examples of a shuffled epoch each step reads.
+
+    Step i reads those from bounds[i] to before bounds[i + 1]. Usually these are `batch_size` examples,
+    fewer in the last step. In tagging, an example is a window over a document. There, an epoch has as many
+    steps as a batch size in sentences gives it, n / batch_size rounded up for n sentences, and the windows
+    are divided among its steps in proportion. A step reads at least one window.
+
+    Returns:
+        int64 (steps + 1,), from 0 to the number of examples.
+    """
+    num_examples = len(training_indices(inputs, settings))
+    num_units = num_examples
+    if settings.batch_unit == "sentences":  # those of the examples that are trained on
+        num_units = -(-inputs.num_batch_units * num_examples // inputs.num_examples)
+    batch_size = max(settings.batch_size, -(-num_units // num_examples))
+    units = np.append(np.arange(0, num_units, batch_size), num_units)
+    return units * num_examples // num_units
+
+
+def training_indices(inputs: Inputs, settings: FinetuningSettings) -> npt.NDArray[np.int64]:
+    """Return the indices of the training examples: int64 (n,), ascending."""
+    chosen = permutation(inputs.num_examples, 0)[: settings.max_training_examples or None]
+    return np.sort(chosen)

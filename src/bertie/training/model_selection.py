@@ -1,0 +1,114 @@
+"""Evaluate the model after each epoch of fine-tuning, and keep the best one with its model card."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bertie import __version__
+from bertie.base.files import read_json, write_json
+from bertie.base.progress import Progress
+from bertie.model.engines.torch_engine import TorchEngine
+from bertie.model.formats.directory import ModelMetadata
+from bertie.model.formats.weights import save_model
+from bertie.model.heads import Model
+from bertie.tasks.evaluation import EncodedExamples, Evaluation, evaluate
+from bertie.tasks.task import Scores, Task
+from bertie.training.finetuning_settings import FinetuningSettings
+
+SCORES_FILE = "scores.json"
+
+
+class ModelSelection:
+    """Evaluates the model after each epoch, and saves it if it is to be kept.
+
+    kept  evaluation of the saved model; None if this process has saved none
+    """
+
+    def __init__(
+        self,
+        task: Task[Any, Any],
+        model: Model,
+        metadata: ModelMetadata,
+        parts: Mapping[str, EncodedExamples],
+        baselines: Mapping[str, Scores],
+        settings: FinetuningSettings,
+        output: Path,
+        sources: Mapping[str, str],
+    ) -> None:
+        self.task, self.model, self.metadata = task, model, metadata
+        self.parts, self.baselines, self.settings = parts, baselines, settings
+        self.output, self.sources = output, sources
+        self.kept: Evaluation | None = None
+
+    def evaluate_and_save(self, step: int, progress: Progress) -> dict[str, float]:
+        """Evaluate on every dev part; return its scores as `PART/METRIC`."""
+        evaluation = evaluate(self.task, TorchEngine(self.model, self.settings.in_float32()), self.parts)
+        metric = self.task.main_metric
+        for part, scores in evaluation.scores.items():
+            baseline = self.baselines.get(part)
+            beside = f" (majority baseline {baseline[metric]:.2f})" if baseline else ""
+            progress.print(f"step {step:,}: {part} {metric} {scores[metric]:.2f}{beside}")
+        if not self.settings.keep_best or self._is_best(evaluation.scores):
+            self._save(evaluation, step)
+        return {
+            f"{part}/{metric}": value
+            for part, scores in evaluation.scores.items()
+            for metric, value in scores.items()
+        }
+
+    def _is_best(self, scores: Mapping[str, Scores]) -> bool:
+        """Return whether the main score on the first dev part beats the saved model's."""
+        files = (self.output / "model", self.output / SCORES_FILE)
+        if not scores or not all(file.exists() for file in files):
+            return True
+        first, metric = next(iter(scores)), self.task.main_metric
+        best = read_json(self.output / SCORES_FILE)["scores"][first][metric]
+        return bool(scores[first][metric] > best)
+
+    def _save(self, evaluation: Evaluation, step: int) -> None:
+        """Save the model, its predictions and its scores."""
+        self.kept = evaluation
+        metadata = replace(self.metadata, null_threshold=evaluation.task.null_threshold)
+        card = _model_card(self.task, self.sources, evaluation.scores, self.baselines)
+        save_model(self.output / "model", self.model, metadata, card)
+        for part, predictions in evaluation.predictions.items():
+            file = self.output / "predictions" / part / self.task.predictions_file
+            evaluation.task.write_predictions(self.parts[part].examples, predictions, file)
+        scores = {"step": step, "scores": evaluation.scores, "majority_baseline": self.baselines}
+        write_json(self.output / SCORES_FILE, scores)
+
+
+def _model_card(
+    task: Task[Any, Any],
+    sources: Mapping[str, str],
+    scores: Mapping[str, Scores],
+    baselines: Mapping[str, Scores],
+) -> str:
+    """Return the README.md of the model directory."""
+    rows = [
+        f"| {part} | {name} | {value:.2f} | {f'{baseline:.2f}' if baseline is not None else ''} |"
+        for part, part_scores in scores.items()
+        for name, value in part_scores.items()
+        for baseline in [baselines.get(part, {}).get(name)]
+    ]
+    table = ["| part | score | percent | majority baseline |", "|---|---|---|---|", *rows] if rows else []
+    facts = [f"- {name}: {value}" for name, value in sources.items()]
+    return "\n".join(
+        [
+            "---",
+            "library_name: transformers",
+            f"tags: [bert, {task.head}]",
+            "---",
+            f"# A BERT fine-tuned with bertie: {task.name}",
+            "",
+            *facts,
+            f"- date: {datetime.now(UTC):%Y-%m-%d}",
+            f"- bertie: {__version__}",
+            "",
+            *([f"Labels: {', '.join(task.labels)}.", ""] if task.labels else []),
+            *table,
+            "",
+        ]
+    )
