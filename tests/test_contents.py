@@ -281,3 +281,9 @@ def test_help_imports_neither_torch_nor_numba(command):
     )
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "heavy: set()"
+
+
+@pytest.mark.parametrize("page", sorted((SOURCE.parents[1] / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_pages_have_each_section_once(page):
+    headings = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("## ")]
+    assert len(headings) == len(set(headings))

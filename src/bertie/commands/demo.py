@@ -31,15 +31,16 @@ CALIBRATION_STEPS = 40
 # (docs/decisions/demo.md).
 MIN_SCALE = 0.75
 CLASSES = 12
-LABELLED = 32  # training examples per class: pre-training matters most if labels are few
+LABELLED = 64  # training examples per class: pre-training matters most if labels are few
 UNSEEN = 50  # test examples per class, excluded from pre-training
 MIN_CHARACTERS = 80  # of a docstring that is long enough to classify
 SEEDS = 3
 FINETUNING: "Tree" = {
-    "epochs": 8,
+    "epochs": 3,
+    "max_seq_length": 64,  # half the time of the whole docstrings (docs/decisions/demo.md)
     "batch_size": 16,
     "keep_best": False,  # there is no dev set: the unseen docstrings are for testing
-    "optimizer": {"learning_rate": 5e-4},
+    "optimizer": {"learning_rate": 1e-3},
     # As in pre-training: docs/decisions/demo.md has the figures without dropout.
     "dropout": 0.0,
     "attention_dropout": 0.0,
@@ -47,8 +48,8 @@ FINETUNING: "Tree" = {
 # Sentences from packages that are left out of pre-training. A person can guess the word, and so could the
 # model of an earlier run (docs/decisions/demo.md). The report also has sentences drawn at random.
 CHOSEN = (
-    ("pathlib", "Open the file in text mode, read it, and close the [MASK].", "file"),
-    ("pathlib", "Create a [MASK] directory at this given path.", "new"),
+    ("pathlib", "However, you [MASK] also instantiate it directly on any system.", "can"),
+    ("shutil", "Function [MASK] can be used as copytree() ignore parameter.", "that"),
     ("pathlib", "Return [MASK] if this path matches the given pattern.", "true"),
     ("shutil", "'owner' and 'group' are [MASK] when creating a tar archive.", "used"),
     (
@@ -100,7 +101,7 @@ class FilledMasks(NamedTuple):
 
 def demo(
     out: Annotated[Path, typer.Option(help="The directory to write.")] = Path("demo"),
-    seconds: Annotated[int, typer.Option(min=10, help="The approximate duration of pre-training.")] = 180,
+    seconds: Annotated[int, typer.Option(min=10, help="The approximate duration of pre-training.")] = 220,
 ) -> None:
     """Pre-train a small BERT on the documentation on this machine, and measure how much it helps."""
     from bertie.base.errors import BertieError
@@ -352,8 +353,8 @@ def next_commands(out: Path) -> list[str]:
     return [
         f'{bertie} predict {model} --text "Return the absolute [MASK] of the file."',
         f"{bertie} serve {model}",
-        f"{bertie} finetune --model {model} --train {train} --dev {dev} --out {new} --set epochs=8 "
-        f"--set batch_size=16 --set optimizer.learning_rate=5e-4",
+        f"{bertie} finetune --model {model} --train {train} --dev {dev} --out {new} --set max_seq_length=64 "
+        f"--set batch_size=16 --set optimizer.learning_rate=1e-3",
     ]
 
 
