@@ -102,7 +102,7 @@ def passages(monkeypatch):
             f"package{p:02}.module{m}", f"Package {p:02} has function {m:03} for purpose {m * p}. " + "x" * 80
         )
         for p in range(20)
-        for m in range(100 - p)
+        for m in range(130 - p)
     ]
     shared = [
         Passage(f"package{p:02}", f"This is in several packages.{'y' * 80}\n\nNews {p}") for p in range(20)
