@@ -84,6 +84,8 @@ def test_phase_changes_are_marked() -> None:
     assert not any("phase" in text for text in texts(training_curves(RUN)))
     two = [train_row(step, phase=int(step > 90)) for step in range(10, 110, 10)]
     assert texts(training_curves(two)).count("phase 2 →") == 3
+    early = [train_row(step, phase=int(step > 20)) for step in range(10, 110, 10)]
+    assert texts(training_curves(early)).count("phase 2") == 3  # beside the axis labels otherwise
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

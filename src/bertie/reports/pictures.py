@@ -168,17 +168,19 @@ def _extremes(steps: Floats, values: Floats) -> tuple[Floats, Floats]:
 
 
 def _mark_phases(axes: Axes, train: Sequence[Row]) -> None:
-    """Draw a dotted line at each change of phase."""
+    """Draw a dotted line at each change of phase, with its label on the side that has more room."""
     for before, row in itertools.pairwise(train):
         if row["phase"] != before["phase"]:
+            left, right = axes.get_xlim()
+            in_left_half = row["step"] < (left + right) / 2
             axes.axvline(row["step"], color=INK, alpha=0.6, linewidth=0.8, linestyle=":")
             axes.annotate(
-                f"phase {row['phase'] + 1} →",
+                f"phase {row['phase'] + 1}" + ("" if in_left_half else " →"),
                 (row["step"], 1),
                 xycoords=axes.get_xaxis_transform(),
-                xytext=(-3, -2),
+                xytext=(3 if in_left_half else -3, -2),
                 textcoords="offset points",
-                ha="right",
+                ha="left" if in_left_half else "right",
                 va="top",
                 fontsize=7,
             )
