@@ -283,7 +283,7 @@ def test_help_imports_neither_torch_nor_numba(command):
     assert done.stdout.splitlines()[-1] == "heavy: set()"
 
 
-@pytest.mark.parametrize("page", sorted((SOURCE.parents[1] / "docs").glob("*.md")), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", sorted((SOURCE.parents[1] / "docs").glob("*.md")), ids=lambda p: p.name)
 def test_pages_have_each_section_once(page):
     headings = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("## ")]
     assert len(headings) == len(set(headings))
