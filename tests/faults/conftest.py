@@ -6,6 +6,27 @@ from pathlib import Path
 import pytest
 from tests.faults.runs import RECIPE, finish, start_bertie, start_pretraining
 
+ROWS = "".join(f"{'good' if n % 2 else 'bad'} word{n},{n % 2}\n" for n in range(16))
+SHORT_RECIPE = """
+batch_size = 4
+warmup_steps = 1
+log_every = 1
+evaluate_every = 3
+save_every = 1
+keep_checkpoints = 2
+held_out_examples = 4
+device = "cpu"
+[[phases]]
+steps = 4
+max_seq_length = 16
+[model]
+hidden_size = 8
+num_hidden_layers = 1
+num_attention_heads = 2
+intermediate_size = 8
+max_position_embeddings = 16
+"""
+
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -22,4 +43,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):
         finish(start_bertie(folder, *arguments))
     finish(start_pretraining(folder, "undisturbed"))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def inputs(folder: Path) -> Path:
+    """The folder, with labelled rows, two texts with a mask, and a recipe of four steps."""
+    (folder / "rows.csv").write_text("text,label\n" + ROWS)
+    (folder / "few.txt").write_text("word1 [MASK]\nword2 [MASK]\n")
+    (folder / "short.toml").write_text(SHORT_RECIPE)
     return folder

@@ -11,26 +11,6 @@ import pytest
 from tests.faults.file_operations import run_and_kill
 from tests.training.runs import read_rows
 
-ROWS = "".join(f"{'good' if n % 2 else 'bad'} word{n},{n % 2}\n" for n in range(16))
-RECIPE = """
-batch_size = 4
-warmup_steps = 1
-log_every = 1
-evaluate_every = 3
-save_every = 1
-keep_checkpoints = 2
-held_out_examples = 4
-device = "cpu"
-[[phases]]
-steps = 4
-max_seq_length = 16
-[model]
-hidden_size = 8
-num_hidden_layers = 1
-num_attention_heads = 2
-intermediate_size = 8
-max_position_embeddings = 16
-"""
 TASK = [
     "--train",
     "{}/rows.csv",
@@ -82,14 +62,6 @@ def read_result(folder: Path) -> dict[str, Any]:
         else:
             result[name] = None
     return result
-
-
-@pytest.fixture(scope="module")
-def inputs(folder: Path) -> Path:
-    (folder / "rows.csv").write_text("text,label\n" + ROWS)
-    (folder / "few.txt").write_text("word1 [MASK]\nword2 [MASK]\n")
-    (folder / "short.toml").write_text(RECIPE)
-    return folder
 
 
 @pytest.mark.parametrize("kills", [KILLS, pytest.param(0, marks=pytest.mark.slow)])

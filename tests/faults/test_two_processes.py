@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.faults.runs import error_line, finish, start_bertie
-from tests.faults.test_file_operations import COMMANDS, inputs  # noqa: F401
+from tests.faults.test_file_operations import COMMANDS
 
 LOCKED = "another bertie process is writing here; wait for it or choose another path"
 
@@ -13,7 +13,7 @@ LOCKED = "another bertie process is writing here; wait for it or choose another 
 @pytest.mark.parametrize("verb", COMMANDS)
 def test_locked_output_is_reported(
     verb: str,
-    inputs: Path,  # noqa: F811
+    inputs: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -30,7 +30,7 @@ def test_locked_output_is_reported(
 
 
 @pytest.mark.parametrize("verb", ["convert", "vocab"])
-def test_two_commands_at_once_write_one_output(verb: str, inputs: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_two_commands_at_once_write_one_output(verb: str, inputs: Path, tmp_path: Path) -> None:
     arguments, name = COMMANDS[verb]
     command = [*(argument.format(inputs) for argument in arguments), str(tmp_path / name)]
     processes = [start_bertie(tmp_path, *command) for _ in range(2)]
@@ -42,7 +42,7 @@ def test_two_commands_at_once_write_one_output(verb: str, inputs: Path, tmp_path
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_two_processes_resume_one_fine_tuning(inputs: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_two_processes_resume_one_fine_tuning(inputs: Path, tmp_path: Path) -> None:
     arguments, name = COMMANDS["finetune"]
     command = [*(argument.format(inputs) for argument in arguments), str(tmp_path / name)]
     finish(start_bertie(tmp_path, *command))
