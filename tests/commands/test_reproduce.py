@@ -103,6 +103,18 @@ better = "both ways"
 worse = "LTR + BiLSTM"
 columns = ["split_pairs"]
 """
+NEAR = """
+title = "Near"
+
+[[columns]]
+name = "perplexity"
+outcome = "held_out/perplexity"
+lower_is_better = true
+
+[[rows]]
+name = "near"
+pretraining = { examples.pairs = "near" }
+"""
 MADE_FROM_OTHERS = "these cells were made from another corpus, row or scale, or from other examples"
 
 
@@ -422,6 +434,20 @@ def test_cells_of_another_scale_are_rejected(folder, capsys):
     finally:
         (folder / "scale.toml").write_text(SCALE)
     assert MADE_FROM_OTHERS in capsys.readouterr().err
+
+
+def test_cells_with_another_near_distance_are_rejected(folder, capsys):
+    """Earlier versions had no limit, so the settings of their cells have no distance."""
+    (folder / "near.toml").write_text(NEAR)
+    arguments = {"table": "near", "out": "near", "corpus": ("--corpus", corpus_of(folder))}
+    assert reproduce(folder, **arguments) == 0
+    settings = folder / "near" / "cells" / "near" / "near" / "settings.toml"
+    assert "near_distance = 5" in settings.read_text()
+    settings.write_text(settings.read_text().replace("near_distance = 5", ""))
+    assert reproduce(folder, **arguments) == 2
+    assert MADE_FROM_OTHERS in capsys.readouterr().err
+    shutil.rmtree(settings.parent)  # as the error advises
+    assert reproduce(folder, **arguments) == 0
 
 
 def test_cells_of_other_examples_are_rejected(folder, capsys):

@@ -19,7 +19,7 @@ from bertie.base.errors import BertieError, SettingsError
 from bertie.base.files import sha256, write_json, write_text
 from bertie.base.locks import LockedError, lock_file
 from bertie.base.progress import format_duration
-from bertie.base.settings import Tree, read_toml, resolve, write_toml
+from bertie.base.settings import Tree, merge, read_toml, resolve, write_toml
 from bertie.corpus.shards import Corpus
 from bertie.reproduction.cells import (
     AT_RATE,
@@ -198,6 +198,10 @@ class Runner:
 
     def _row_settings(self, row: Row) -> RowSettings:
         pretraining = self.table.merge_pretraining(row, self.scale)
+        settings = self._pretraining_settings(row, 0)
+        if any(settings.examples_of(phase).pairs == "near" for phase in range(len(settings.phases))):
+            # Also if it is the default: cells of earlier versions have another distance, and lack it.
+            pretraining = merge({"examples": {"near_distance": settings.examples.near_distance}}, pretraining)
         return RowSettings(
             corpus=self.corpus_fingerprint,
             sources={source: self._examples_digest(source) for source in self.table.sources_of(row)},
