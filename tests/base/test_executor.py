@@ -87,8 +87,13 @@ def test_exception_in_a_task_reaches_the_caller(tasks: ModuleType, workers: int)
         list(run_tasks(tasks.fail_on_three, range(6), workers))
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
-def test_workers_exit_with_their_parent(tasks: ModuleType, tmp_path: Path, sign: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("sign", "to_group"), [(signal.SIGINT, True), (signal.SIGINT, False), (signal.SIGKILL, False)]
+)
+def test_workers_exit_with_their_parent(
+    tasks: ModuleType, tmp_path: Path, sign: signal.Signals, to_group: bool
+) -> None:
+    """Ctrl-C in a terminal reaches all processes, and `kill` only the parent, which does not wait."""
     started = tmp_path / "started"
     started.mkdir()
     environment = {**os.environ, "PYTHONPATH": str(Path(bertie.__file__).parents[1])}
@@ -101,10 +106,10 @@ def test_workers_exit_with_their_parent(tasks: ModuleType, tmp_path: Path, sign:
     )
     _wait_until(lambda: len(list(started.iterdir())) == 2)
     workers = [int(file.name) for file in started.iterdir()]
-    if sign == signal.SIGINT:
-        os.killpg(parent.pid, sign)  # as a terminal does
+    if to_group:
+        os.killpg(parent.pid, sign)
     else:
-        parent.kill()
+        parent.send_signal(sign)
     _, errors = parent.communicate(timeout=30)
     assert parent.returncode == -sign
     assert errors.count("Traceback") <= 1  # the parent's own

@@ -29,7 +29,8 @@ def run_tasks(function: Callable[[A], R], arguments: Iterable[A], workers: int) 
 
     With one worker, or one argument, the calls happen in this process. When a worker dies (killed,
     or out of memory), the unfinished tasks run again on new workers. An exception in a task is raised
-    to the caller and stops the run.
+    to the caller and stops the run. Ctrl-C, or a caller that wants no more results, stops the running
+    tasks at once.
 
     Args:
         function: importable by name, because workers are spawned; safe to repeat.
@@ -85,6 +86,10 @@ def _run_until_death(
                 yield index, result
     except BrokenProcessPool:
         return
+    except (KeyboardInterrupt, GeneratorExit):  # do not wait for the running tasks
+        for process in pool._processes.values():
+            process.terminate()
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
 
