@@ -98,8 +98,9 @@ def _search(
     grid = {} if resume and recipe is None else read_recipe(str(recipe or "search"), "grid")
     source = str(recipe or "settings")
     # Report a wrong setting or model before reading the data.
+    _check_grid(changes)
     resolve(SearchSettings, recorded, grid, changes, source=source)
-    _check_grid(merge(grid, changes).get("finetuning", {}))
+    _check_grid(merge(grid, changes).get("finetuning", {}), "finetuning.")
     start = InitialModel.load(Path(arguments["model"]))
     examples = read_arguments(arguments)
     if not examples.dev:
@@ -161,9 +162,10 @@ def _find_equal_trials(result: Search, baseline: float | None) -> list[str]:
     ]
 
 
-def _check_grid(finetuning: Mapping[str, Any]) -> None:
-    """Raise SettingsError if a setting of fine-tuning is one that the grid varies."""
-    keys = {*finetuning, *(f"optimizer.{key}" for key in finetuning.get("optimizer", {}))}
+def _check_grid(settings: Mapping[str, Any], prefix: str = "") -> None:
+    """Raise SettingsError if a section sets a setting of fine-tuning that the grid varies."""
+    optimizer = settings.get("optimizer")
+    keys = {*settings, *(f"optimizer.{key}" for key in optimizer or () if isinstance(optimizer, Mapping))}
     for key, name in GRID.items():
-        if key in keys:
-            raise SettingsError(f"finetuning.{key} is varied by the grid; set {name} instead")
+        if key in keys and prefix + key != name:
+            raise SettingsError(f"{prefix}{key} is varied by the grid; set {name} instead")
