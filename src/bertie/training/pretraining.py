@@ -72,7 +72,7 @@ def pretrain(
             state = _train(setup, model, held_out, run, ranks, init is not None, resume, silent)
         if ranks.is_main:
             metadata = ModelMetadata(settings.model, model.architecture, (), setup.tokenizer)
-            save_model(run.model_directory, model, metadata, _model_card(run.path, settings, state))
+            save_model(run.model_directory, model, metadata, _model_card(run.path, setup, state))
         ranks.barrier()  # a rank that leaves first may fail on exit, and torchrun would stop the others
 
 
@@ -144,9 +144,10 @@ def _warn_about_corpus(setup: PretrainingSetup, run: RunDirectory, progress: Pro
         run.log({"kind": "warning", "step": 0, **finding._asdict()})
 
 
-def _model_card(run: Path, settings: PretrainingSettings, state: TrainState) -> str:
-    """Return the README.md of the model directory."""
-    model = settings.model
+def _model_card(run: Path, setup: PretrainingSetup, state: TrainState) -> str:
+    """Return the README.md of the model directory, without the folders of this machine."""
+    settings, corpus = setup.settings, setup.corpus
+    model, counts = settings.model, corpus.manifest.train
     objectives = "masked language modelling"
     if settings.learns_next_sentences:
         objectives += " and next-sentence prediction"
@@ -164,6 +165,7 @@ tags: [bert, {tag}]
 (arXiv:1810.04805, Section 3.1) for {state.step:,} steps on {state.tokens:,} tokens.
 
 Trained on {datetime.now(UTC):%Y-%m-%d} with bertie {__version__}.
-The fingerprint of the corpus is `{settings.corpus_fingerprint}`. The settings of the run are in the file
-`settings.toml` beside this folder.
+The corpus `{corpus.path.resolve().name}` has {counts.documents:,} training documents with
+{counts.tokens:,} tokens; its fingerprint is `{settings.corpus_fingerprint}`.
+The settings of the run are in the file `settings.toml` beside this folder.
 """
