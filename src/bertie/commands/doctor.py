@@ -27,7 +27,7 @@ def doctor(
         bool, typer.Option(help="Measure the speed of matrix products, which takes a few seconds.")
     ] = True,
 ) -> None:
-    """Report the machine's hardware, the installed packages and the missing ones."""
+    """Report the hardware, and installed and missing packages."""
     facts = {**_software(), **_hardware(measure)}
     if as_json:
         print(json.dumps(facts, indent=2))

@@ -43,7 +43,7 @@ def export(
     columns: Columns = None,
     force: Force = False,
 ) -> None:
-    """Write a model for ONNX Runtime, which predicts and serves without torch."""
+    """Write an ONNX model, which runs without torch."""
     from bertie.api.task_data import custom_task, resolve_task
     from bertie.inference.export import export
     from bertie.model.formats.onnx import Quantization

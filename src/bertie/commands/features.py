@@ -75,7 +75,7 @@ def features(
     precision: Precision = "float32",
     force: Force = False,
 ) -> None:
-    """Write the contextual vectors of texts, from any layers of a model (Section 5.3)."""
+    """Write the contextual vectors of texts (Section 5.3)."""
     import numpy as np
 
     from bertie.base.outputs import lock_output

@@ -47,7 +47,7 @@ def finetune(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Fine-tune a model on a task of the paper, or on your own labelled files.
+    """Fine-tune a model on a task of the paper or your own files.
 
     Ctrl-C saves the run; `bertie finetune --resume --out OUT` continues it.
     """

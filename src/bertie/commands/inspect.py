@@ -16,7 +16,7 @@ def inspect(
     allow_pickle: AllowPickle = False,
     as_json: Json = False,
 ) -> None:
-    """Describe a model: size, head and vocabulary, and whether its files fit together."""
+    """Describe a model, and check that its files fit together."""
     from bertie.model.formats.inspection import inspect_model
 
     facts, checks = inspect_model(directory, allow_pickle)

@@ -33,7 +33,7 @@ def pretrain(
         bool, typer.Option("--dry-run", help="Only estimate time and memory; write nothing.")
     ] = False,
 ) -> None:
-    """Pre-train a BERT on a prepared corpus, on masked tokens and next sentences.
+    """Pre-train a BERT on masked tokens and next sentences.
 
     Ctrl-C saves the run; `bertie pretrain --resume --out OUT` continues it.
     """

@@ -32,7 +32,7 @@ def reproduce(
     workers: Workers = CPUS,
     device: Device = "auto",
 ) -> None:
-    """Run a table of the paper: pre-train, fine-tune and compare with its numbers.
+    """Run a table of the paper and compare the numbers.
 
     The same command resumes a stopped run and retries failed cells. Two processes with the same --out share
     the work; two tables share their pre-training runs.

@@ -54,7 +54,9 @@ def search(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Fine-tune over a grid of settings; keep the best model on dev (Appendix A.3).
+    """Fine-tune over a grid of settings; keep the best model.
+
+    The default grid is that of Appendix A.3, and the best model is chosen on dev.
 
     The same command, or `bertie search --resume --out OUT`, resumes a search that was stopped or killed.
     """

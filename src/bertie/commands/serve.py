@@ -29,7 +29,10 @@ def serve(
         ),
     ] = 1_000_000,
 ) -> None:
-    """Serve a model over HTTP: a page to try it, /predict, /embed, and / for huggingface_hub's clients."""
+    """Serve a model over HTTP, with a page to try it.
+
+    The routes are /predict, /embed, and / for huggingface_hub's clients.
+    """
     import bertie
     from bertie.inference.server.app import Limits, create_app
     from bertie.inference.server.running import Server, listen

@@ -22,7 +22,7 @@ def submission(
     ] = "majority",
     force: Force = False,
 ) -> None:
-    """Collect the test predictions of GLUE runs into a zip file for its server.
+    """Collect predictions in a zip file for the GLUE server.
 
     For WNLI, the paper submits the majority class (Appendix B.1), and so does this command.
     """

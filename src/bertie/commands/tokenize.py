@@ -24,7 +24,7 @@ def tokenize(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show the WordPiece tokens of a text, their ids and their positions in the text."""
+    """Show the tokens of a text, their ids and positions."""
     from bertie.base.progress import announce_stdin
     from bertie.text.tokenizer import Tokenizer
 
