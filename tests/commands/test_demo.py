@@ -1,5 +1,6 @@
 """`bertie demo`: its text, its schedule, its report, and the commands that it proposes."""
 
+import errno
 import json
 import math
 import re
@@ -16,8 +17,10 @@ from tests.inference.small_models import save_small
 
 from bertie.base.errors import BertieError
 from bertie.commands import demo, documentation
+from bertie.commands.demo import Collected
 from bertie.commands.demo_report import Outcome, check, write_report
 from bertie.commands.documentation import Passage, SourceFile, find_sources, join_wrapped_lines, read_files
+from bertie.commands.main import main
 from bertie.recipes import read_recipe
 from bertie.reports.page import MaskedSentence
 
@@ -280,3 +283,22 @@ def test_proposed_commands_start_with_a_program_that_exists(tmp_path):
     for command in demo.next_commands(tmp_path):
         program = shlex.split(command)[0]
         assert subprocess.run(["sh", "-c", f"command -v {shlex.quote(program)}"], check=False).returncode == 0
+
+
+def test_a_full_disk_leaves_no_folder_in_the_way(tmp_path, monkeypatch, capsys):
+    """The advice is to run the command again, which refuses to write into a folder that exists."""
+
+    def fill_disk(out, collected):
+        out.mkdir()
+        (out / "text.jsonl").write_text("{}")
+        raise OSError(errno.ENOSPC, "No space left on device", str(out / "text.jsonl"))
+
+    monkeypatch.setattr(demo, "collect", lambda: Collected([], [], (), [], []))
+    monkeypatch.setattr(demo, "_write_documents", fill_disk)
+    monkeypatch.setattr("sys.argv", ["bertie", "demo", "--out", str(tmp_path / "demo")])
+    for _ in range(2):
+        with pytest.raises(SystemExit):
+            main()
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert last.endswith("text.jsonl: the disk is full; free some space and run the command again")
+        assert not (tmp_path / "demo").exists()

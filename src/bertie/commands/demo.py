@@ -103,12 +103,22 @@ def demo(
     out: Annotated[Path, typer.Option(help="The directory to write.")] = Path("demo"),
     seconds: Annotated[int, typer.Option(min=10, help="The approximate duration of pre-training.")] = 220,
 ) -> None:
-    """Pre-train a small BERT on the documentation on this machine, and measure how much it helps."""
+    """Pre-train a small BERT on this machine's documentation."""
     from bertie.base.errors import BertieError
-    from bertie.commands.demo_report import check, write_report
 
     if out.exists():
         raise BertieError(f"{out}: already exists; remove it, or choose another folder with --out")
+    try:
+        _run(out, seconds)
+    except OSError:  # such as a full disk; then the advice is to run the command again
+        shutil.rmtree(out, ignore_errors=True)
+        raise
+
+
+def _run(out: Path, seconds: int) -> None:
+    """Run the steps of the demo, and say what each of them does."""
+    from bertie.commands.demo_report import check, write_report
+
     started = time.monotonic()
     _say("1/6  reading the documentation and comments of Python and the packages installed with bertie")
     collected = collect()
