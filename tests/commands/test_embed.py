@@ -171,3 +171,16 @@ def test_the_suggested_column_works(directory, capsys, tmp_path, monkeypatch):
     status, out, _ = run(capsys, directory, "--input", "in.csv", "--column", option)
     assert status == 0
     assert json.loads(out)["a body"] == "the cat"
+
+
+def test_rows_without_a_text_are_skipped(directory, capsys, tmp_path):
+    (tmp_path / "in.jsonl").write_text('{"text": "cat"}\n{"text": null}\nno\n{"text": "mat"}\n')
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["cat", None, "mat"]}), tmp_path / "in.parquet")
+    for name, count in (("in.jsonl", 2), ("in.parquet", 1)):
+        arguments = [directory, "--input", tmp_path / name, "--output", tmp_path / f"{name}.parquet"]
+        assert run(capsys, *arguments)[0] == 2
+        status, _, err = run(capsys, *arguments, "--on-error", "skip")
+        assert status == 0, err
+        assert err.splitlines()[-1] == f"rows that were skipped and have no vector: {count}"
+        vectors = read_vectors(tmp_path / f"{name}.parquet")
+        assert [vector is None for vector in vectors] == [False, True, False]

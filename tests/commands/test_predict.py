@@ -299,3 +299,49 @@ def test_bad_input_is_one_line_with_status_2(models, capsys, tmp_path, monkeypat
     assert err.count("\n") == 1
     assert message in err
     assert set(tmp_path.iterdir()) == before
+
+
+def test_malformed_rows_are_left_out(models, capsys, tmp_path):
+    (tmp_path / "in.csv").write_text("id,text\n1,the cat\n2\n3,\n4,mat,mat\n5,a cat\n")
+    (tmp_path / "in.jsonl").write_text('{"text": "the cat"}\nmat\n{"text": ""}\n[]\n{"text": "a cat"}\n')
+    for name in ("in.csv", "in.jsonl"):
+        arguments = [models / "classifier", "--input", tmp_path / name, "--json"]
+        status, out, err = run(capsys, *arguments, "--on-error", "skip")
+        assert status == 0, err
+        rows = [json.loads(line) for line in out.splitlines()]
+        assert [row["text"] for row in rows] == ["the cat", "", "a cat"]
+        assert [bool(row["prediction"]) for row in rows] == [True, False, True]
+        assert err.splitlines()[-1] == "rows that were skipped and have no answer: 2"
+        assert run(capsys, *arguments)[0] == 2
+
+
+def test_conll_sentences_cannot_be_skipped(models, capsys, tmp_path):
+    (tmp_path / "in.conll").write_text("the O\ncat O\n")
+    arguments = [models / "tagger", "--input", tmp_path / "in.conll"]
+    status, _, err = run(capsys, *arguments, "--on-error", "skip")
+    assert (status, err.startswith("bertie: --on-error skip: ")) == (2, True)
+    assert run(capsys, *arguments)[0] == 0
+
+
+def test_tagger_reads_the_words_of_fine_tuning(capsys, tmp_path):
+    """A file without the column has texts; an option overrides both."""
+    kind = save_small(tmp_path, "tagger", input_columns={"words": "tokens"})
+    model = bertie.load(kind)
+    words = ["in", "Paris,", "U.S."]
+    rows = [{"tokens": words, "text": "a cat"}, {"tokens": [], "text": "the"}]
+    (tmp_path / "words.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "texts.jsonl").write_text(json.dumps({"text": "in Paris"}) + "\n")
+    for name, options, expected in (
+        ("words", [], [*model.tag_words([words]), []]),
+        ("words", ["--column", "words=tokens"], [*model.tag_words([words]), []]),
+        ("words", ["--column", "text=text"], model.tag(["a cat", "the"])),
+        ("texts", [], model.tag(["in Paris"])),
+    ):
+        status, out, err = run(capsys, kind, "--input", tmp_path / f"{name}.jsonl", *options, "--json")
+        assert status == 0, err
+        predictions = [json.loads(line)["prediction"] for line in out.splitlines()]
+        assert predictions == [as_printed(results) for results in expected]
+    assert run(capsys, kind, "--input", tmp_path / "words.jsonl")[1].startswith("in Paris, U.S.\n")
+    status, _, err = run(capsys, kind, "--input", tmp_path / "texts.jsonl", "--column", "words=text")
+    assert status == 2
+    assert "'in Paris' in column 'text' is not a list of words" in err

@@ -42,6 +42,7 @@ COMMANDS = {
     "finetune-2": (["finetune", *TASK, *RUN, "--set", "epochs=2", "--out"], "out"),
     "search": (["search", *TASK, *GRID, "--out"], "out"),
     "predict": (["predict", *INPUT, "--output"], "out.jsonl"),
+    "embed": (["embed", *INPUT, "--output"], "out.npy"),
     "features": (["features", *INPUT, "--output"], "out.parquet"),
     "convert": (["convert", "{}/undisturbed/model", "--to", "bertie"], "out"),
     "export": (["export", "{}/undisturbed/model", "--onnx"], "out"),

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from bertie.api.arguments import PathLike
 from bertie.api.results import EvaluationResult
-from bertie.api.task_data import AnyTask, Kind, custom_task, resolve_task
+from bertie.api.task_data import AnyTask, Kind, OnError, custom_task, resolve_task
 from bertie.base.errors import SettingsError
 from bertie.base.memory import Source, as_source
 from bertie.tasks.evaluation import FineTunedModel, load_for_task
@@ -26,6 +26,7 @@ def evaluate(
     label: str = "label",
     separator: str | None = None,
     columns: Mapping[str, Any] | None = None,
+    on_error: OnError = "stop",
     max_seq_length: int | None = None,
     device: str = "auto",
     precision: Literal["float32", "bfloat16"] = "float32",
@@ -41,6 +42,7 @@ def evaluate(
         null_scores: the null odds that belong to predictions for SQuAD v2.0 (null_odds.json).
         part: the official part to score; the task's dev parts if not given.
         kind, text, pair, label, separator, columns: the form of custom data, as in `finetune`.
+        on_error: "skip" leaves out malformed rows of custom tables and rows without a text or a label.
         max_seq_length: the longest sequence in tokens; as in fine-tuning if not given.
         device, precision: where the model computes, and the precision of its matrix products.
 
@@ -56,12 +58,16 @@ def evaluate(
     """
     if (model is None) == (predictions is None):
         raise SettingsError("give either a model directory or a file of predictions")
+    if predictions is not None and on_error == "skip":
+        raise SettingsError(
+            "on_error skip (--on-error skip): predictions are for all rows; correct the malformed rows"
+        )
     if data is None:
         raise SettingsError("no data: give a table or file with gold labels, or the folder of a task's files")
     source = as_source(data, "data")
     if task is None and isinstance(source, Path) and source.is_dir():
         raise SettingsError(f"{source}: a folder; give the name of its task, or a file of your own")
-    chosen = resolve_task(task, custom_task(kind, text, pair, label, separator, columns))
+    chosen = resolve_task(task, custom_task(kind, text, pair, label, separator, columns, on_error))
     parts = _gold_sources(chosen, source, part)
     if predictions is not None and len(parts) > 1:
         raise SettingsError(f"predictions are for one part; give its name as the part: {', '.join(parts)}")

@@ -87,7 +87,7 @@ def read_rows(source: Source, columns: Sequence[str], skipped: Skipped = None) -
         _column_indices(columns, list(source.columns), source.name)
         values = {column: source.columns[column] for column in columns}
         return Rows(source, values, range(1, len(source) + 1), "row")
-    path, handle = source, _raise if skipped is None else skipped.append
+    path, handle = source, raise_error if skipped is None else skipped.append
     suffix = format_suffix(path)
     if suffix == ".parquet":
         rows = _read_parquet(path, columns)
@@ -208,12 +208,13 @@ def decode_lines(file: Iterable[bytes], name: str, errors: str = "strict") -> It
         yield text.removesuffix("\n").removesuffix("\r")
 
 
-def _raise(error: DataError) -> None:
+def raise_error(error: DataError) -> None:
+    """Raise an error about a malformed row, as the handler of readers that do not skip rows."""
     raise error from None
 
 
 def parse_csv(
-    lines: Iterable[str], name: str, delimiter: str, handle: ErrorHandler = _raise
+    lines: Iterable[str], name: str, delimiter: str, handle: ErrorHandler = raise_error
 ) -> Iterator[NumberedRow]:
     """Iterate over the rows of a table whose first line has the names of the columns.
 
@@ -226,7 +227,7 @@ def parse_csv(
     """
     csv.field_size_limit(sys.maxsize)  # the library's default, 131,072 characters, is less than a book
     reader = csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True)
-    columns = _next_fields(reader, name, _raise) or []
+    columns = _next_fields(reader, name, raise_error) or []
     reject_duplicates(columns, f"{name}, line 1")
     number = reader.line_num + 1
     while (fields := _next_fields(reader, name, handle)) is not None:
@@ -256,7 +257,9 @@ def _next_fields(reader: Any, name: str, handle: ErrorHandler) -> list[str] | No
     return fields
 
 
-def parse_json_lines(lines: Iterable[str], name: str, handle: ErrorHandler = _raise) -> Iterator[NumberedRow]:
+def parse_json_lines(
+    lines: Iterable[str], name: str, handle: ErrorHandler = raise_error
+) -> Iterator[NumberedRow]:
     """Iterate over JSON objects, one per line.
 
     Blank lines are skipped. Errors call the file `name`, and go to `handle`, as in `parse_csv`.

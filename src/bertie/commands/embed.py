@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,6 +15,8 @@ from bertie.commands.options import (
     InputFile,
     InputFormat,
     Precision,
+    RowOnError,
+    SkippedRows,
     TextColumn,
     parse_columns,
 )
@@ -47,11 +50,12 @@ def embed(
             "--normalize/--no-normalize", help="Scale vectors to length 1; by default as the model says."
         ),
     ] = None,
+    on_error: RowOnError = "stop",
     device: Device = "auto",
     precision: Precision = "float32",
     force: Force = False,
 ) -> None:
-    """Embed each text as one vector, as sentence-transformers does with the model.
+    """Embed each text as one vector, like sentence-transformers.
 
     The vector is the model's own embedding: pooled over all tokens with [CLS] and [SEP],
     truncated at the model's length and normalized if the model says so. For the vectors of
@@ -59,7 +63,7 @@ def embed(
     """
     import bertie
     from bertie.base.errors import SettingsError
-    from bertie.base.outputs import check_output
+    from bertie.base.outputs import lock_output
     from bertie.inference.embedding_files import check_suffix, write_embeddings, write_json_lines
     from bertie.inference.records import find_input
 
@@ -70,22 +74,32 @@ def embed(
         raise SettingsError(f"{file}: .conll files have words; bertie features writes their vectors")
     if output:
         check_suffix(output)
-        check_output(output, force=force, inputs=[directory, *filter(None, [file])])
-    model = bertie.load(directory, device, precision)
-    embedding = model.embedding.override(pooling, normalize)
-    is_arrow = read == "parquet" and output is not None and output.suffix == ".parquet"
-    chunks = _chunks(text, file, read, parse_columns(columns or [], ["text"])["text"], is_arrow)
-    embedded = _embed(model, embedding, chunks, silent=output is None)
-    if output:
-        write_embeddings(embedded, output, model.config.hidden_size, _schema(file) if is_arrow else None)
-    else:
-        assert isinstance(sys.stdout, TextIOWrapper)
-        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
-        write_json_lines(embedded, sys.stdout)
+    inputs = [directory, *filter(None, [file])]
+    with lock_output(output, force=force, inputs=inputs) if output else nullcontext():
+        model = bertie.load(directory, device, precision)
+        embedding = model.embedding.override(pooling, normalize)
+        is_arrow = read == "parquet" and output is not None and output.suffix == ".parquet"
+        column = parse_columns(columns or [], ["text"])["text"]
+        skipped = SkippedRows() if on_error == "skip" else None
+        chunks = _chunks(text, file, read, column, is_arrow, skipped)
+        embedded = _embed(model, embedding, chunks, silent=output is None)
+        if output:
+            write_embeddings(embedded, output, model.config.hidden_size, _schema(file) if is_arrow else None)
+        else:
+            assert isinstance(sys.stdout, TextIOWrapper)
+            sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+            write_json_lines(embedded, sys.stdout)
+        if skipped:
+            skipped.report("vector")
 
 
 def _chunks(
-    texts: list[str] | None, file: Path | None, read: Any, column: str, is_arrow: bool
+    texts: list[str] | None,
+    file: Path | None,
+    read: Any,
+    column: str,
+    is_arrow: bool,
+    skipped: SkippedRows | None,
 ) -> "Iterator[TextChunk]":
     """Return the texts of the options, of a file or of standard input, in chunks."""
     from bertie.inference.embedding_files import chunk_records, read_arrow_chunks
@@ -97,8 +111,8 @@ def _chunks(
         )
     if is_arrow:
         assert file is not None
-        return read_arrow_chunks(file, column)
-    return chunk_records(read_records(file, read, {"text": column}))
+        return read_arrow_chunks(file, column, skipped)
+    return chunk_records(read_records(file, read, {"text": column}, skipped=skipped))
 
 
 def _embed(

@@ -11,6 +11,7 @@ from bertie.commands.task_options import (
     Columns,
     Kind,
     Label,
+    OnError,
     Pair,
     Separator,
     TaskName,
@@ -41,6 +42,7 @@ def evaluate(
     label: Label = "label",
     separator: Separator = None,
     columns: Columns = None,
+    on_error: OnError = "stop",
     max_seq_length: Annotated[
         int | None, typer.Option(min=3, help="The longest sequence in tokens; by default as in fine-tuning.")
     ] = None,
@@ -48,7 +50,7 @@ def evaluate(
     precision: Precision = "float32",
     as_json: Json = False,
 ) -> None:
-    """Score a model or predictions against gold labels, as the official scorers do."""
+    """Score a model or predictions as the official scorers do."""
     import bertie
 
     result = bertie.evaluate(
@@ -64,6 +66,7 @@ def evaluate(
         label=label,
         separator=separator,
         columns=read_columns(columns),
+        on_error=on_error,
         max_seq_length=max_seq_length,
         device=device,
         precision=precision,

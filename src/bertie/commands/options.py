@@ -70,6 +70,14 @@ TextColumn = Annotated[
     list[str] | None,
     typer.Option("--column", metavar="text=COLUMN", help="The column of the text in a table."),
 ]
+RowOnError = Annotated[
+    OnErrorChoice,
+    typer.Option(
+        "--on-error",
+        help="At a row without a text, or a malformed row of a table: stop, or skip and report it. A row "
+        "without a text then counts as blank, and a malformed one is left out.",
+    ),
+]
 AllowPickle = Annotated[
     bool,
     typer.Option(
@@ -113,6 +121,25 @@ class CommandWithRecipes(TyperCommand):
         for kind in self.kinds[str(self.name)]:
             with formatter.section(f"{kind}s".capitalize()):
                 formatter.write_dl([(recipe.name, recipe.description) for recipe in list_recipes(kind)])
+
+
+class SkippedRows:
+    """Reports the rows that are skipped, the first ones each and all of them as a count."""
+
+    SHOWN = 5
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, error: Exception) -> None:
+        self.count += 1
+        if self.count <= self.SHOWN:
+            print(f"skipped: {error}", file=sys.stderr)
+
+    def report(self, lacking: str) -> None:
+        """Print the number of rows, and what they lack, such as an answer."""
+        if self.count:
+            print(f"rows that were skipped and have no {lacking}: {self.count:,}", file=sys.stderr)
 
 
 def parse_columns(

@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from bertie.commands.options import Device, Force, InputFile, InputFormat, Json, Precision, parse_columns
-from bertie.corpus.documents import OnError as OnErrorChoice
+from bertie.commands.options import (
+    Device,
+    Force,
+    InputFile,
+    InputFormat,
+    Json,
+    Precision,
+    RowOnError,
+    SkippedRows,
+    parse_columns,
+)
 
 if TYPE_CHECKING:
     from bertie.base.progress import Progress
@@ -38,16 +47,9 @@ Columns = Annotated[
     typer.Option(
         "--column",
         metavar="NAME=COLUMN",
-        help="The column of text, pair (optional), question, context or endings (one column of lists, or "
-        "several separated by commas; by default endings, or ending0, ending1, …). Default: the columns "
-        "of the model's fine-tuning.",
-    ),
-]
-OnError = Annotated[
-    OnErrorChoice,
-    typer.Option(
-        help="At a row that cannot be answered, such as one without a text: stop, or skip it. A skipped "
-        "row is reported and has an empty answer, like a blank one."
+        help="The column of text, pair (optional), words (lists, for a tagger), question, context or "
+        "endings (one column of lists, or several separated by commas; by default endings, or ending0, "
+        "ending1, …). Default: the columns of the model's fine-tuning.",
     ),
 ]
 
@@ -73,13 +75,13 @@ def predict(
         ),
     ] = None,
     top_k: TopK = 5,
-    on_error: OnError = "stop",
+    on_error: RowOnError = "stop",
     device: Device = "auto",
     precision: Precision = "float32",
     as_json: Json = False,
     force: Force = False,
 ) -> None:
-    """Predict with a trained model: fill [MASK], classify, tag, answer or choose."""
+    """Fill [MASK], classify, tag, answer or choose with a model."""
     import bertie
     from bertie.base.errors import SettingsError
     from bertie.base.outputs import lock_output
@@ -93,6 +95,11 @@ def predict(
     standard_output: OutputFormat = "jsonl" if as_json else "text"
     written = output_format(output) if output else standard_output
     file, read = find_input(input, format)
+    if read == "conll" and on_error == "skip":
+        raise SettingsError(
+            f"--on-error skip: {file} is no table, and its sentences are read together; correct the file, "
+            f"and leave the option out"
+        )
     with lock_output(output, force=force, inputs=[file] if file else []) if output else nullcontext():
         model = bertie.load(directory, device, precision)
         method = _check_method(model, directory, [read, written])
@@ -100,7 +107,7 @@ def predict(
             answered = _tag_file(model, file)
             written = "conll" if written == "text" else written
         else:
-            skipped = _SkippedRows() if on_error == "skip" else None
+            skipped = SkippedRows() if on_error == "skip" else None
             names = _read_columns(method, columns or [], model.input_columns if read != "text" else {})
             records = (
                 _text_records(method, text, pair or [])
@@ -128,30 +135,16 @@ def _check_method(model: "Predictor", directory: Path, formats: Sequence[str | N
     return model.method
 
 
-class _SkippedRows:
-    """Reports the rows that are skipped, the first ones each and all of them as a count."""
-
-    SHOWN = 5
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __call__(self, error: Exception) -> None:
-        self.count += 1
-        if self.count <= self.SHOWN:
-            print(f"skipped: {error}", file=sys.stderr)
-
-    def report(self) -> None:
-        if self.count:
-            print(f"rows that were skipped and have no answer: {self.count:,}", file=sys.stderr)
-
-
 def _read_columns(method: "Method", columns: list[str], defaults: Mapping[str, str]) -> dict[str, str]:
     """Return the column of each text that the method reads."""
     from bertie.inference.dispatch import REQUIRED_FIELDS
 
-    optional = ("pair",) if method in ("classify", "regress") else ()
-    return parse_columns(columns, REQUIRED_FIELDS[method], optional, defaults)
+    optional = {"classify": ("pair",), "regress": ("pair",), "tag": ("words",)}.get(method, ())
+    names = parse_columns(columns, REQUIRED_FIELDS[method], optional, defaults)
+    for role, other in (("text", "words"), ("words", "text")):
+        if any(option.startswith(f"{role}=") for option in columns):
+            names.pop(other, None)
+    return names
 
 
 def _text_records(method: "Method", texts: list[str], pairs: list[str]) -> "Iterator[Record]":
@@ -176,7 +169,7 @@ def _text_records(method: "Method", texts: list[str], pairs: list[str]) -> "Iter
 
 
 def _answer(
-    model: "Predictor", records: "Iterator[Record]", top_k: int, words: bool, skipped: _SkippedRows | None
+    model: "Predictor", records: "Iterator[Record]", top_k: int, words: bool, skipped: SkippedRows | None
 ) -> "Answered":
     """Yield each record with its results; with `words`, with the tag of each word."""
     from bertie.inference.dispatch import answer_records
@@ -184,7 +177,7 @@ def _answer(
     while chunk := list(islice(records, CHUNK)):
         yield from zip(chunk, answer_records(model, chunk, top_k, words, skipped), strict=True)
     if skipped:
-        skipped.report()
+        skipped.report("answer")
 
 
 def _tag_file(model: "Predictor", file: Path) -> "Answered":

@@ -34,7 +34,8 @@ def answer_records(
         model: a model with a head.
         records: records with the texts that `REQUIRED_FIELDS` lists; all of them have a pair, or none.
         top_k: maximum number of results for each record.
-        words: return the tag of each word even if the tagger's tags mark entities.
+        words: return the tag of each word even if the tagger's tags mark entities, as for records
+            with lists of words.
         skipped: receives the error of each record that cannot be answered, which then counts as
             blank. None raises the error.
 
@@ -70,7 +71,7 @@ def _predict(
     model: Predictor, method: Method, records: Sequence[Record], top_k: int, words: bool
 ) -> Sequence[Any]:
     columns: list[list[Any]] = [list(column) for column in zip(*(r.texts for r in records), strict=True)]
-    first: list[str] = columns[0]
+    first: list[Any] = columns[0]  # texts, or lists of words
     second: Any = columns[1] if len(columns) > 1 else None
     match method:
         case "fill_mask":
@@ -82,7 +83,8 @@ def _predict(
         case "regress":
             return model.regress(first, second)
         case "tag":
-            return model.tag_words(first) if words or model.has_plain_tags else model.tag(first)
+            words = words or model.has_plain_tags or any(isinstance(text, list) for text in first)
+            return model.tag_words(first) if words else model.tag(first)
         case "answer":
             return model.answer(first, second, top_k)
         case "choose":

@@ -5,7 +5,7 @@ row of NaN in a .npy file, null in the others.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
@@ -62,13 +62,15 @@ def chunk_records(records: Iterable[Record]) -> Iterator[TextChunk]:
         yield TextChunk([record.texts[0] for record in chunk], [r.row for r in chunk], first.location)
 
 
-def read_arrow_chunks(path: Path, column: str) -> Iterator[TextChunk]:
+def read_arrow_chunks(
+    path: Path, column: str, skipped: Callable[[DataError], None] | None = None
+) -> Iterator[TextChunk]:
     """Yield the rows of a Parquet file, whose columns keep their types.
 
     Raises:
         SettingsError, DataError: as `read_records` does.
     """
-    for number, texts, batch in read_arrow_batches(path, column, CHUNK_ROWS):
+    for number, texts, batch in read_arrow_batches(path, column, CHUNK_ROWS, skipped):
         yield TextChunk(texts, batch, f"{path}, row {number}")
 
 

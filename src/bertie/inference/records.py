@@ -19,6 +19,7 @@ from bertie.base.rows import (
     format_suffix,
     parse_csv,
     parse_json_lines,
+    raise_error,
     read_lines,
     reject_duplicates,
 )
@@ -44,7 +45,8 @@ class Record(NamedTuple):
     Attributes:
         location: file and line of the row, for error messages.
         row: all columns of the row.
-        texts: one text, or several that belong together; the endings of a context are one list.
+        texts: one text, or several that belong together; the endings of a context are one list, and so are
+            the words of a sentence.
     """
 
     location: str
@@ -53,8 +55,9 @@ class Record(NamedTuple):
 
     @property
     def is_blank(self) -> bool:
-        """Whether the first text is blank, so that there is nothing to answer."""
-        return not self.texts[0].strip()
+        """Whether the first text is blank, or has no words, so that there is nothing to answer."""
+        first = self.texts[0]
+        return not (first.strip() if isinstance(first, str) else first)
 
 
 def input_format(path: Path) -> InputFormat:
@@ -96,12 +99,14 @@ def read_records(
     Args:
         path: the file; None for standard input.
         format: any format except conll. Each line of plain text is a text.
-        columns: the column of each field (text, pair, question, context, endings). `endings` may be
-            a column of lists or several columns separated by commas. If the file has no such
-            column, the columns ending0, ending1, … are read.
+        columns: the column of each field (text, pair, words, question, context, endings). `endings`
+            may be a column of lists or several columns separated by commas. If the file has no such
+            column, the columns ending0, ending1, … are read. If both `words` and `text` are given, the
+            words of a row are read if it has them, otherwise its text.
         whole_rows: read the other columns of a Parquet file too.
         skipped: receives the error of each row with a value that is not text, which then counts as
-            blank. None raises the error.
+            blank, and of each malformed row of a csv, tsv or jsonl file, which is left out. None raises
+            the error.
 
     Raises:
         SettingsError: a column does not exist, or plain text cannot have all the fields.
@@ -114,15 +119,19 @@ def read_records(
             f"plain text cannot have the columns {fields}; give a .csv, .tsv, .jsonl or .parquet file"
         )
     name = str(path or "standard input")
-    for location, row in _rows(path, name, format, columns, whole_rows):
+    for location, row in _rows(path, name, format, columns, whole_rows, skipped or raise_error):
         texts: tuple[Any, ...]
+        present = columns
+        if {"words", "text"} <= columns.keys():
+            chosen = "words" if columns["words"] in row else "text"
+            present = {chosen: columns[chosen]}
         try:
-            texts = tuple(_pick(row, field, column, location) for field, column in columns.items())
+            texts = tuple(_pick(row, field, column, location) for field, column in present.items())
         except DataError as error:
             if skipped is None:
                 raise
             skipped(error)
-            texts = ("",) * len(columns)
+            texts = ("",) * len(present)
         yield Record(location, row, texts)
 
 
@@ -136,10 +145,11 @@ def _pick(row: Mapping[str, Any], field: str, column: str, location: str) -> Any
     if column not in row:
         raise _missing_column(row, field, column, location)
     value = row[column]
-    if field == "endings" and isinstance(value, list) and all(isinstance(ending, str) for ending in value):
+    is_list = field in ("endings", "words")
+    if is_list and isinstance(value, list) and all(isinstance(item, str) for item in value):
         return value
-    if field == "endings" or not isinstance(value, str):
-        expected = "a list of texts" if field == "endings" else "text"
+    if is_list or not isinstance(value, str):
+        expected = {"endings": "a list of texts", "words": "a list of words"}.get(field, "text")
         raise DataError(
             f"{location}: {value!r} in column {column!r} is not {expected}; correct it, or choose another "
             f"column with --column {field}=NAME"
@@ -160,9 +170,14 @@ def _missing_column(row: Mapping[str, Any], field: str, column: str, location: s
 
 
 def _rows(
-    path: Path | None, name: str, format: InputFormat, columns: Mapping[str, str], whole_rows: bool
+    path: Path | None,
+    name: str,
+    format: InputFormat,
+    columns: Mapping[str, str],
+    whole_rows: bool,
+    handle: Callable[[DataError], None],
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the location and the columns of each row."""
+    """Yield the location and the columns of each row; `handle` gets the errors about malformed rows."""
     if format == "parquet":
         assert path is not None
         yield from _parquet_rows(path, None if whole_rows else columns.values())
@@ -171,9 +186,9 @@ def _rows(
         announce_stdin()
     lines = read_lines(path) if path else decode_lines(sys.stdin.buffer, name)
     if format in DELIMITERS:
-        rows = parse_csv(lines, name, DELIMITERS[format])
+        rows = parse_csv(lines, name, DELIMITERS[format], handle)
     elif format == "jsonl":
-        rows = parse_json_lines(lines, name)
+        rows = parse_json_lines(lines, name, handle)
     else:
         (column,) = columns.values()
         rows = ((number, {column: line}) for number, line in enumerate(lines, 1))
@@ -199,13 +214,17 @@ def _parquet_rows(path: Path, columns: Collection[str] | None) -> Iterator[tuple
                 yield f"{path}, row {number}", dict(zip(names, row, strict=True))
 
 
-def read_arrow_batches(path: Path, column: str, size: int) -> Iterator[tuple[int, list[str], Any]]:
+def read_arrow_batches(
+    path: Path, column: str, size: int, skipped: Callable[[DataError], None] | None = None
+) -> Iterator[tuple[int, list[str], Any]]:
     """Yield the rows of a Parquet file in Arrow record batches, whose columns keep their types.
 
     Args:
         path: the file.
         column: the column of the texts.
         size: the largest number of rows in a batch.
+        skipped: receives the error of each value that is not text, which then counts as blank. None
+            raises the error.
 
     Yields:
         The number of the first row, from 1, the texts and the batch.
@@ -221,10 +240,13 @@ def read_arrow_batches(path: Path, column: str, size: int) -> Iterator[tuple[int
             raise _missing_column(dict.fromkeys(names), "text", column, str(path))
         for batch in file.iter_batches(size):
             values = _to_python(batch.column(column), column, path)
-            texts = [
-                _pick({column: value}, "text", column, f"{path}, row {i}")
-                for i, value in enumerate(values, number)
-            ]
+            texts = []
+            for i, value in enumerate(values, number):
+                try:
+                    texts.append(_pick({column: value}, "text", column, f"{path}, row {i}"))
+                except DataError as error:
+                    (skipped or raise_error)(error)
+                    texts.append("")
             yield number, texts, batch
             number += len(texts)
 

@@ -138,7 +138,7 @@ def _without_nan(value: Any) -> Any:
 
 def _text_lines(record: Record, results: Any, method: Method) -> Iterator[str]:
     """Yield the texts, then one line for each result; repeat both for each [MASK]."""
-    texts = [text for text in record.texts if isinstance(text, str)]
+    texts = [text for text in record.texts if isinstance(text, str)] or [" ".join(record.texts[0])]
     title = texts[0] if method == "answer" else " | ".join(texts)
     if method in ("next_sentence", "regress"):
         yield title

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from bertie.base.errors import DataError
+from bertie.base.errors import DataError, SettingsError
 from bertie.base.memory import Source
 from bertie.base.rows import Rows, format_suffix, read_rows, report_skipped
 from bertie.model.config import ProblemType
@@ -49,6 +49,14 @@ class _CustomFiles:
     def file(self, data: Path, part: str) -> Path:
         """Return `data`, the file itself."""
         return data
+
+    def _check_stops(self, path: Path, format: str) -> None:
+        """Raise SettingsError if malformed rows are to be skipped, but the file is not a table."""
+        if self.on_error == "skip":
+            raise SettingsError(
+                f"{path}: --on-error skip (on_error) is for rows of tables, and this file is {format}; "
+                f"correct the file, and leave the option out"
+            )
 
     def _read_rows(
         self, source: Source, columns: Sequence[str], check: Callable[[Rows, int], object]
@@ -256,6 +264,10 @@ class CustomTagging(_CustomFiles, Tagging):
     words: str = "words"
     tags: str = "tags"
 
+    @property
+    def input_columns(self) -> dict[str, str]:
+        return {"words": self.words}
+
     def read(self, path: Source, labelled: bool) -> TaggedSentences:
         """Read a .jsonl or .parquet table; any other file but .csv is read by `read_conll`.
 
@@ -271,6 +283,7 @@ class CustomTagging(_CustomFiles, Tagging):
                 f'file with lines such as {{"words": ["Ada", "slept"], "tags": ["B-PER", "O"]}}'
             )
         if isinstance(path, Path) and format_suffix(path) not in (".jsonl", ".ndjson", ".parquet"):
+            self._check_stops(path, "in CoNLL columns")
             return super().read(path, labelled)
 
         def check(rows: Rows, i: int) -> None:
@@ -340,6 +353,7 @@ class CustomQuestionAnswering(_CustomFiles, QuestionAnswering):
                 another form, or an answer in a table is not at its position in the context.
         """
         if isinstance(path, Path) and format_suffix(path) == ".json":
+            self._check_stops(path, "SQuAD's JSON")
             questions = read_questions(path, labelled)
         else:
             questions = self._read_table(path, labelled)
