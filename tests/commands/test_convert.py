@@ -105,3 +105,23 @@ def test_real_tensorflow_checkpoint(shared_data, tmp_path, capsys):
     prefix = source / "bert_model.ckpt"
     assert run(capsys, "convert", prefix, tmp_path / "again", "--to", "huggingface")[0] == 0
     assert_same_model(load_any(source), load_any(tmp_path / "again"))
+
+
+def test_pretraining_continues_from_a_converted_checkpoint(shared_data, tmp_path, capsys):
+    """Its vocabulary has 15 entries, so the text consists of unknown words and letters."""
+    google = shared_data / "checkpoints" / "keras_bert_tf1_tiny"
+    model, corpus, out = (tmp_path / name for name in ("model", "corpus", "run"))
+    (tmp_path / "text").mkdir()
+    for number in range(20):
+        text = "\n".join(f"all work {word} and no play {number}." for word in "abcdefgh")
+        (tmp_path / "text" / f"{number}.txt").write_text(text)
+    changes = ["phases.0.steps=1", "phases.0.max_seq_length=16", "warmup_steps=1", "batch_size=2"]
+    options = [option for change in changes for option in ("--set", change)]
+    for arguments in (
+        ["convert", google, model, "--to", "bertie"],
+        ["prepare", tmp_path / "text", "--tokenizer", model, "--out", corpus, "--held-out", "0.2"],
+        ["pretrain", "continue", "--corpus", corpus, "--init", model, "--out", out, *options],
+    ):
+        status, _, err = run(capsys, *arguments)
+        assert status == 0, err
+    assert load_any(out / "model")[1].config.hidden_size == load_any(model)[1].config.hidden_size

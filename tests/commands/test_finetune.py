@@ -339,3 +339,77 @@ def test_setting_and_model_are_checked_before_reading_data(folder, tmp_path, ber
     assert (done.returncode, f"did you mean '{prefix}epochs'" in done.stderr) == (2, True), done.stderr
     done = bertie(tmp_path, *absent, "--model", "no-model")
     assert (done.returncode, "no-model" in done.stderr) == (2, True), done.stderr
+
+
+def test_a_run_resumes_from_its_directory_only(bertie, folder, tmp_path):
+    """The report is lost, as if the run had been killed after training."""
+    started = bertie(folder, "finetune", *CUSTOM, "--out", str(tmp_path / "run"), "--set", "epochs=1")
+    assert started.returncode == 0, started.stderr
+    (tmp_path / "run/report.html").unlink()
+    resumed = bertie(tmp_path, "finetune", "--resume", "--out", str(tmp_path / "run"))
+    assert (resumed.returncode, resumed.stdout) == (0, started.stdout), resumed.stderr
+    assert (tmp_path / "run/report.html").exists()
+
+
+def test_a_search_resumes_from_its_directory_only(bertie, folder, tmp_path):
+    """A trial is lost, as if the search had been killed before."""
+    grid = ["--set", "batch_sizes=[64]", "--set", "learning_rates=[1e-3, 1e-4]", "--set", "epochs=[1]"]
+    started = bertie(folder, "search", *CUSTOM, "--out", str(tmp_path / "search"), *grid)
+    assert started.returncode == 0, started.stderr
+    shutil.rmtree(next((tmp_path / "search/trials").glob("*rate0.0001*")))
+    shutil.rmtree(tmp_path / "search/model")
+    resumed = bertie(tmp_path, "search", "--resume", "--out", str(tmp_path / "search"))
+    assert (resumed.returncode, resumed.stdout) == (0, started.stdout), resumed.stderr
+    assert (tmp_path / "search/model/model.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "advice", "grid"),
+    [
+        ("seed=1", "seed is varied by the grid; set restarts", "restarts=1"),
+        ("batch_size=64", "batch_size is varied by the grid; set batch_sizes", "batch_sizes=[64]"),
+        ("learning_rate=1e-3", "did you mean 'learning_rates'?", "learning_rates=[1e-3]"),
+        (
+            "optimizer.learning_rate=1e-3",
+            "optimizer.learning_rate is varied by the grid; set learning_rates",
+            "learning_rates=[1e-3]",
+        ),
+    ],
+)
+def test_advice_about_settings_of_the_grid_works(bertie, folder, tmp_path, key, advice, grid):
+    small = ["--set", "batch_sizes=[64]", "--set", "learning_rates=[1e-3]", "--set", "epochs=[1]"]
+    command = ["search", *CUSTOM, "--out", str(tmp_path / "search"), *small]
+    done = bertie(folder, *command, "--set", key)
+    assert (done.returncode, advice in done.stderr) == (2, True), done.stderr
+    done = bertie(folder, *command, "--set", grid)
+    assert done.returncode == 0, done.stderr
+
+
+def test_evaluate_skips_malformed_rows_but_not_with_predictions(bertie, folder, tmp_path):
+    run = tmp_path / "run"
+    assert bertie(folder, "finetune", *CUSTOM, "--out", str(run), "--set", "epochs=1").returncode == 0
+    (tmp_path / "bad.csv").write_text((folder / "dev.csv").read_text() + "no label\n,1\n")
+    gold = ["--text", "review", "--label", "stars", "--data"]
+    model = ["evaluate", "--model", str(run / "model"), "--json", *gold]
+    expected = bertie(folder, *model, "dev.csv")
+    done = bertie(folder, *model, str(tmp_path / "bad.csv"), "--on-error", "skip")
+    assert (done.returncode, done.stdout) == (0, expected.stdout), done.stderr
+    assert "bad.csv: skipped 2 of 42 rows" in done.stderr
+    assert bertie(folder, *model, str(tmp_path / "bad.csv")).returncode == 2
+    (predictions,) = (run / "predictions").iterdir()
+    file = predictions if predictions.is_file() else next(predictions.iterdir())
+    score = ["evaluate", "--predictions", str(file), *gold, "dev.csv"]
+    done = bertie(folder, *score, "--on-error", "skip")
+    assert (done.returncode, "predictions are for all rows" in done.stderr) == (2, True), done.stderr
+    assert bertie(folder, *score).returncode == 0
+
+
+@pytest.mark.parametrize(("kind", "name"), [("tags", "train.conll"), ("questions", "train.json")])
+def test_only_rows_of_tables_can_be_skipped(bertie, folder, tmp_path, kind, name):
+    """Without the option, the file is read, and found to be empty."""
+    (tmp_path / name).write_text("")
+    command = ["finetune", "--kind", kind, "--model", "model", "--train", str(tmp_path / name)]
+    command += ["--out", str(tmp_path / "run")]
+    done = bertie(folder, *command, "--on-error", "skip")
+    assert (done.returncode, f"{name}: --on-error skip (on_error) is for rows" in done.stderr) == (2, True)
+    assert "--on-error" not in bertie(folder, *command).stderr

@@ -12,6 +12,7 @@ import bertie
 from bertie.base.environment import install_command
 from bertie.base.settings import read_toml
 from bertie.commands.main import app, main
+from bertie.corpus.shards import Corpus
 from bertie.recipes import list_recipes, read_recipe
 
 
@@ -253,3 +254,25 @@ def test_every_recipe_is_described_in_one_line():
 def test_help_of_every_command_is_a_sentence():
     for command in app.registered_commands:
         assert command.callback.__doc__.strip().endswith(".")
+
+
+def test_summaries_of_commands_fit_80_columns(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, _, summaries = run(capsys, "--help")[1].partition("Commands:\n")
+    assert summaries.count("\n") >= 18
+    assert "..." not in summaries
+
+
+def test_a_run_resumes_from_its_directory_only(workspace, capsys, tmp_path):
+    """The last checkpoint and the model are lost, as if the run had been killed before."""
+    shutil.copytree(workspace / "run", tmp_path / "run")
+    before = (tmp_path / "run/model/model.safetensors").read_bytes()
+    shutil.rmtree(tmp_path / "run/model")
+    shutil.rmtree(tmp_path / "run/checkpoints/step-00000003")
+    status, _, err = run(capsys, "pretrain", "--resume", "--out", tmp_path / "run")
+    assert status == 0, err
+    assert (tmp_path / "run/model/model.safetensors").read_bytes() == before
+    card = (tmp_path / "run/model/README.md").read_text()
+    corpus = Corpus.open(workspace / "corpus")
+    assert "The corpus `corpus` has 27 training documents" in card
+    assert f"{corpus.manifest.train.tokens:,} tokens; its fingerprint is `{corpus.fingerprint}`" in card

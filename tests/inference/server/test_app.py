@@ -100,6 +100,20 @@ def test_embed_returns_the_models_vectors(models, kind):
         np.testing.assert_allclose(vectors, model.embed(texts[:1], "max", True), atol=1e-5)
 
 
+def test_a_string_is_one_text_on_every_route(models):
+    """It is never a list of characters; the answer to a list has one answer for each text."""
+    text = "the [MASK] sat"
+    for kind in ("masked LM", "classifier", "regression", "tagger", "encoder"):
+        route = "/embed" if kind == "encoder" else "/predict"
+        with serving(models[kind]) as served:
+            (_, one), (_, two) = (served.post(route, {"inputs": inputs}) for inputs in (text, [text, text]))
+            first, both = (one, two) if kind == "encoder" else (one["predictions"], two["predictions"])
+            assert (len(first), len(both)) == (1, 2)
+            assert_same(first[0], both[0])
+            if kind == "encoder":
+                assert len(served.post("/", {"inputs": text})[1]) == 1
+
+
 class TestInferenceClient:
     """huggingface_hub's client reads the responses of POST /."""
 
