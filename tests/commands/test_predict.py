@@ -331,11 +331,13 @@ def test_tagger_reads_the_words_of_fine_tuning(capsys, tmp_path):
     rows = [{"tokens": words, "text": "a cat"}, {"tokens": [], "text": "the"}]
     (tmp_path / "words.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "texts.jsonl").write_text(json.dumps({"text": "in Paris"}) + "\n")
+    (tmp_path / "counts.jsonl").write_text("tokens,text\n2,in Paris\n")  # csv has no lists
     for name, options, expected in (
         ("words", [], [*model.tag_words([words]), []]),
         ("words", ["--column", "words=tokens"], [*model.tag_words([words]), []]),
         ("words", ["--column", "text=text"], model.tag(["a cat", "the"])),
         ("texts", [], model.tag(["in Paris"])),
+        ("counts", ["--format", "csv"], model.tag(["in Paris"])),
     ):
         status, out, err = run(capsys, kind, "--input", tmp_path / f"{name}.jsonl", *options, "--json")
         assert status == 0, err

@@ -56,14 +56,7 @@ def evaluate(
         >>> sorted(result.scores["dev"])
         ['accuracy', 'f1_macro']
     """
-    if (model is None) == (predictions is None):
-        raise SettingsError("give either a model directory or a file of predictions")
-    if predictions is not None and on_error == "skip":
-        raise SettingsError(
-            "on_error skip (--on-error skip): predictions are for all rows; correct the malformed rows"
-        )
-    if data is None:
-        raise SettingsError("no data: give a table or file with gold labels, or the folder of a task's files")
+    _check_arguments(model, data, predictions, on_error)
     source = as_source(data, "data")
     if task is None and isinstance(source, Path) and source.is_dir():
         raise SettingsError(f"{source}: a folder; give the name of its task, or a file of your own")
@@ -78,6 +71,18 @@ def evaluate(
         fine_tuned = load_for_task(chosen, Path(str(model)), device, precision, max_seq_length)
         scored = {name: _predict(fine_tuned, gold) for name, gold in parts.items()}
     return _join_scores(scored)
+
+
+def _check_arguments(
+    model: PathLike | None, data: Any, predictions: PathLike | None, on_error: OnError
+) -> None:
+    """Raise SettingsError if there is nothing to score, or too much."""
+    if (model is None) == (predictions is None):
+        raise SettingsError("give either a model directory or a file of predictions")
+    if predictions and on_error == "skip":
+        raise SettingsError("on_error skip: predictions are for all rows; correct the malformed rows")
+    if data is None:
+        raise SettingsError("no data: give a table or file with gold labels, or the folder of a task's files")
 
 
 class _Scored(NamedTuple):

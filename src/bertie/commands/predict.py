@@ -108,7 +108,7 @@ def predict(
             written = "conll" if written == "text" else written
         else:
             skipped = SkippedRows() if on_error == "skip" else None
-            names = _read_columns(method, columns or [], model.input_columns if read != "text" else {})
+            names = _read_columns(method, columns or [], _remembered_columns(model, read))
             records = (
                 _text_records(method, text, pair or [])
                 if text
@@ -133,6 +133,16 @@ def _check_method(model: "Predictor", directory: Path, formats: Sequence[str | N
             f"{directory}: .conll needs a model that tags words, but this model's method is {model.method}"
         )
     return model.method
+
+
+def _remembered_columns(model: "Predictor", read: str) -> dict[str, str]:
+    """Return the columns of the model's fine-tuning that a file of this format can have."""
+    from bertie.inference.records import DELIMITERS
+
+    if read == "text":
+        return {}
+    # A csv file cannot hold lists of words.
+    return {r: c for r, c in model.input_columns.items() if r != "words" or read not in DELIMITERS}
 
 
 def _read_columns(method: "Method", columns: list[str], defaults: Mapping[str, str]) -> dict[str, str]:
