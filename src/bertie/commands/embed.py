@@ -64,7 +64,7 @@ def embed(
     import bertie
     from bertie.base.errors import SettingsError
     from bertie.base.outputs import lock_output
-    from bertie.inference.embedding_files import check_suffix, write_embeddings, write_json_lines
+    from bertie.inference.embedding_files import check_suffix, write_embeddings
     from bertie.inference.records import find_input
 
     if bool(text) == (input is not None):
@@ -74,23 +74,28 @@ def embed(
         raise SettingsError(f"{file}: .conll files have words; bertie features writes their vectors")
     if output:
         check_suffix(output)
-    inputs = [directory, *filter(None, [file])]
-    with lock_output(output, force=force, inputs=inputs) if output else nullcontext():
+    with lock_output(output, force=force, inputs=[directory, file or directory]) if output else nullcontext():
         model = bertie.load(directory, device, precision)
-        embedding = model.embedding.override(pooling, normalize)
         is_arrow = read == "parquet" and output is not None and output.suffix == ".parquet"
         column = parse_columns(columns or [], ["text"])["text"]
         skipped = SkippedRows() if on_error == "skip" else None
         chunks = _chunks(text, file, read, column, is_arrow, skipped)
-        embedded = _embed(model, embedding, chunks, silent=output is None)
+        embedded = _embed(model, model.embedding.override(pooling, normalize), chunks, output is None)
         if output:
             write_embeddings(embedded, output, model.config.hidden_size, _schema(file) if is_arrow else None)
         else:
-            assert isinstance(sys.stdout, TextIOWrapper)
-            sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
-            write_json_lines(embedded, sys.stdout)
+            _print(embedded)
         if skipped:
             skipped.report("vector")
+
+
+def _print(embedded: "Iterator[tuple[TextChunk, Float32s]]") -> None:
+    """Print each row with its vector as a JSON object."""
+    from bertie.inference.embedding_files import write_json_lines
+
+    assert isinstance(sys.stdout, TextIOWrapper)
+    sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+    write_json_lines(embedded, sys.stdout)
 
 
 def _chunks(

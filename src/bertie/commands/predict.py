@@ -95,11 +95,7 @@ def predict(
     standard_output: OutputFormat = "jsonl" if as_json else "text"
     written = output_format(output) if output else standard_output
     file, read = find_input(input, format)
-    if read == "conll" and on_error == "skip":
-        raise SettingsError(
-            f"--on-error skip: {file} is no table, and its sentences are read together; correct the file, "
-            f"and leave the option out"
-        )
+    _check_skips(read, on_error, file)
     with lock_output(output, force=force, inputs=[file] if file else []) if output else nullcontext():
         model = bertie.load(directory, device, precision)
         method = _check_method(model, directory, [read, written])
@@ -117,6 +113,17 @@ def predict(
             top_k = len(model.labels) if written in DELIMITERS and model.is_multilabel else top_k
             answered = _answer(model, records, top_k, written == "conll", skipped)
         _write(answered, output, written, method, model.is_multilabel)
+
+
+def _check_skips(read: str, on_error: str, file: Path | None) -> None:
+    """Raise SettingsError if rows are to be skipped in a file that has none."""
+    from bertie.base.errors import SettingsError
+
+    if read == "conll" and on_error == "skip":
+        raise SettingsError(
+            f"--on-error skip: {file} is no table, and its sentences are read together; correct the file, "
+            f"and leave the option out"
+        )
 
 
 def _check_method(model: "Predictor", directory: Path, formats: Sequence[str | None]) -> "Method":
