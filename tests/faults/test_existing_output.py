@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 from tests.faults.runs import error_line
-from tests.faults.test_file_operations import COMMANDS, inputs  # noqa: F401
+from tests.faults.test_file_operations import COMMANDS
 
 from bertie.commands.main import main
 from bertie.text.tokenizer import Tokenizer
@@ -32,7 +32,7 @@ def run_bertie(*arguments: object) -> None:
 @pytest.mark.parametrize("verb", [verb for verb in COMMANDS if verb != "finetune-2"])
 def test_existing_output_is_not_overwritten(
     verb: str,
-    inputs: Path,  # noqa: F811
+    inputs: Path,
     tmp_path: Path,
     capsys: Capsys,
 ) -> None:
@@ -48,14 +48,14 @@ def test_existing_output_is_not_overwritten(
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [mine]
 
 
-def test_vocabulary_is_replaced_with_force(inputs: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_vocabulary_is_replaced_with_force(inputs: Path, tmp_path: Path) -> None:
     shutil.copytree(inputs / "tokenizer", tmp_path / "tokenizer")
     options = ["--size", "120", "--workers", "1", "--out", str(tmp_path / "tokenizer"), "--force"]
     run_bertie("vocab", inputs / "text.txt", *options)
     assert len(Tokenizer.load(tmp_path / "tokenizer").vocabulary) <= 120
 
 
-def test_input_is_not_an_output_with_force(inputs: Path, tmp_path: Path, capsys: Capsys) -> None:  # noqa: F811
+def test_input_is_not_an_output_with_force(inputs: Path, tmp_path: Path, capsys: Capsys) -> None:
     labelled = tmp_path / "my.csv"
     labelled.write_text("text,label\nword1 [MASK],1\n")
     model = inputs / "undisturbed/model"
@@ -67,7 +67,7 @@ def test_input_is_not_an_output_with_force(inputs: Path, tmp_path: Path, capsys:
     assert line == f"bertie: {model}: would replace the input {model}; choose another name"
 
 
-def test_corpus_is_replaced_with_force(inputs: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_corpus_is_replaced_with_force(inputs: Path, tmp_path: Path) -> None:
     corpus = shutil.copytree(inputs / "corpus", tmp_path / "corpus")
     options = ["--tokenizer", str(inputs / "tokenizer"), "--workers", "1", "--held-out", "0", "--force"]
     run_bertie("prepare", inputs / "text.txt", *options, "--out", corpus)
