@@ -47,10 +47,3 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run every test in an empty directory."""
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def no_reports(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do not draw the pictures of reports, which takes ten times as long as training."""
-    for module in ("finetuning", "pretraining"):
-        monkeypatch.setattr(f"bertie.api.{module}.write_report", lambda *arguments, **options: None)

@@ -14,7 +14,7 @@ REVIEWS = {"text": "review", "label": "stars"}
 
 
 @pytest.fixture
-def run(model, no_reports) -> FinetuningResult:
+def run(model) -> FinetuningResult:
     """A run of fine-tuning, whose dev scores are those of ROWS."""
     options = {"epochs": 1, "max_seq_length": 32, "device": "cpu"}
     return bertie.finetune(model, train=ROWS, dev=ROWS, out="run", **REVIEWS, **options)

@@ -32,9 +32,6 @@ CLASS_LABELS = datasets.Features(
 )
 
 
-pytestmark = pytest.mark.usefixtures("no_reports")
-
-
 def weights(run: FinetuningResult) -> bytes:
     return (run.model_directory / "model.safetensors").read_bytes()
 

@@ -38,8 +38,6 @@ RECIPE: dict[str, Any] = {
     "model": MODEL,
 }
 
-pytestmark = pytest.mark.usefixtures("no_reports")
-
 
 def read_settings(run: Path) -> str:
     return (run / "settings.toml").read_text(encoding="utf-8")

@@ -54,7 +54,13 @@ def start_pretraining(folder: Path, run: str, *options: str) -> subprocess.Popen
 # The fork server has imported torch already, so its processes start in one second instead of four.
 FORKSERVER = multiprocessing.get_context("forkserver")
 FORKSERVER.set_forkserver_preload(
-    ["bertie.commands.main", "bertie.training.pretraining", "bertie.api.finetuning", "torch._dynamo"]
+    [
+        "bertie.commands.main",
+        "bertie.training.pretraining",
+        "bertie.api.finetuning",
+        "bertie.reports.pictures",
+        "torch._dynamo",
+    ]
 )
 
 
