@@ -1,5 +1,6 @@
 """Fine-tuning learns, keeps the right epoch, and is a function of its seed."""
 
+import json
 import re
 import shutil
 import signal
@@ -129,6 +130,89 @@ def stopped(undisturbed, tmp_path, monkeypatch):
         with pytest.raises(Stopped):
             finetune(*arguments, tmp_path / "stopped")
     return tmp_path / "stopped"
+
+
+@pytest.fixture(scope="module")
+def impatient(initial_model, tmp_path_factory):
+    """A run that stops early: its directory, its result and the arguments of `finetune`.
+
+    The rate of the first epochs is too high, so the best epoch is the first one.
+    """
+    optimizer = {"learning_rate": 0.05, "bias_correction": True}
+    settings = make_settings(patience=2, epochs=9, optimizer=optimizer)
+    arguments = (TASK, initial_model, make_texts(0, 90), {"dev": make_texts(1, 50)}, settings)
+    run = tmp_path_factory.mktemp("impatient") / "run"
+    return run, finetune(*arguments, run), arguments
+
+
+def test_patience_stops_a_run_without_better_epochs(impatient):
+    run, result, (*arguments, settings) = impatient
+    rows = read_rows(run)
+    scores = [row["dev/accuracy"] for row in rows if row["kind"] == "evaluation"]
+    best = scores.index(max(scores))
+    assert len(scores) == best + 1 + 2 < 9
+    assert result.scores["dev"]["accuracy"] == scores[best]
+    last_step = 3 * len(scores)
+    assert json.loads((run / "finished.json").read_text()) == {"step": last_step}
+    assert json.loads((run / "scores.json").read_text())["step"] == 3 * (best + 1)
+    assert [row["examples"] for row in rows if row["kind"] == "train"][-1] == 90 * len(scores)
+    unlimited = settings.model_copy(update={"patience": 0})
+    finetune(*arguments, unlimited, run.parent / "unlimited")
+    assert read_rows(run.parent / "unlimited")[: len(rows)] == rows  # until then the runs are the same
+    assert len(read_rows(run.parent / "unlimited")) > len(rows)
+
+
+def test_resume_does_not_continue_a_run_that_stopped_early(impatient, tmp_path, monkeypatch):
+    run, expected, arguments = impatient
+    finish = RunDirectory.finish
+
+    def die(self, last_step):
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:  # after its last checkpoint, before finished.json
+        patch.setattr(RunDirectory, "finish", die)
+        with pytest.raises(RuntimeError, match="killed"):
+            finetune(*arguments, tmp_path)
+    assert (tmp_path / "checkpoints").exists()
+    assert finetune(*arguments, tmp_path, resume=True).scores == expected.scores
+    assert read_rows(tmp_path) == read_rows(run)
+    assert_same_weights(tmp_path, run)
+    monkeypatch.setattr("bertie.training.finetuning.train", None)
+    assert finetune(*arguments, tmp_path, resume=True).scores == expected.scores
+    finished = [json.loads((path / "finished.json").read_text()) for path in (run, tmp_path)]
+    assert finished[0] == finished[1]
+    assert finish is RunDirectory.finish
+
+
+def test_frozen_layers_keep_their_weights(initial_model, tmp_path):
+    training, dev = make_texts(0, 90), {"dev": make_texts(1, 30)}
+    pretrained = load_file(initial_model.weights / "model.safetensors")
+    finetune(TASK, initial_model, training, dev, make_settings(frozen_layers=1, epochs=1), tmp_path / "run")
+    weights = read_weights(tmp_path / "run")
+    same = {name for name, weight in weights.items() if name in pretrained and weight.equal(pretrained[name])}
+    assert same == {name for name in weights if "embeddings." in name or "encoder.layer." in name}
+    assert not weights["bert.pooler.dense.weight"].equal(pretrained["bert.pooler.dense.weight"])
+    with pytest.raises(SettingsError, match="frozen_layers 2 exceeds the model's 1 layers; use 1 or less"):
+        finetune(TASK, initial_model, training, dev, make_settings(frozen_layers=2), tmp_path / "other")
+    assert not (tmp_path / "other" / "settings.toml").exists()
+
+
+def test_layer_decay_slows_the_lower_layers(initial_model, tmp_path):
+    """In a step of Adam with bias correction every weight moves by about its rate."""
+    pretrained = load_file(initial_model.weights / "model.safetensors")
+    optimizer = {"learning_rate": 1e-3, "weight_decay": 0, "epsilon": 1e-12}
+    settings = make_settings(epochs=1, layer_decay=0.25, warmup_ratio=0, optimizer=optimizer)
+    finetune(TASK, initial_model, make_texts(0, 30), {}, settings, tmp_path)
+    weights = read_weights(tmp_path)
+    moved = {name: (weights[name] - pretrained[name]).abs().max() for name in weights if name in pretrained}
+    assert moved["bert.pooler.dense.weight"] == pytest.approx(1e-3, rel=0.01)
+    assert moved["bert.encoder.layer.0.output.dense.weight"] == pytest.approx(1e-3, rel=0.01)
+    assert moved["bert.embeddings.position_embeddings.weight"] == pytest.approx(0.25e-3, rel=0.01)
+
+
+def test_patience_needs_dev_examples(initial_model, tmp_path):
+    with pytest.raises(SettingsError, match="patience needs dev examples; give some as --dev"):
+        finetune(TASK, initial_model, make_texts(0, 30), {}, make_settings(patience=1), tmp_path)
 
 
 def test_stopped_run_resumes_bit_for_bit(undisturbed, stopped, monkeypatch):

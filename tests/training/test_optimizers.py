@@ -85,6 +85,22 @@ def test_lamb_scales_queries_keys_and_values_separately(bias_correction):
         torch.testing.assert_close(parameter.detach(), torch.cat(expected[name]))
 
 
+@pytest.mark.parametrize("name", ["adamw", "lamb"])
+def test_layer_decay_lowers_the_rate_of_lower_layers(name):
+    """Layer l of L learns at rate · decay^(L - l); the embeddings are layer 0, the head keeps the rate."""
+    config = SMALL.model_copy(update={"num_hidden_layers": 3})
+    model = PreTrainingModel(config)
+    optimizer = build_optimizer(model, OptimizerSettings(name=name), layer_decay=0.5)
+    scales = {
+        parameter: group["rate_scale"] for group in optimizer.param_groups for parameter in group["params"]
+    }
+    for parameter_name, parameter in model.named_parameters():
+        layer = re.search(r"layer\.(\d+)\.", hugging_face_names(parameter_name)[0])
+        depth = int(layer[1]) + 1 if layer else 0 if "embeddings" in parameter_name else 3
+        assert scales[parameter] == 0.5 ** (3 - depth), parameter_name
+    assert {group["rate_scale"] for group in build_optimizer(model, OptimizerSettings()).param_groups} == {1}
+
+
 def test_lamb_does_not_scale_a_zero_matrix():
     model = torch.nn.Linear(3, 2)
     torch.nn.init.zeros_(model.weight)

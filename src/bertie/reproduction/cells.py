@@ -45,6 +45,9 @@ LATER_SETTINGS = (
     ',"pairs":null',
     ',"next_sentence_loss":true',
     ',"near_distance":0',
+    ',"frozen_layers":0',
+    ',"layer_decay":1.0',
+    ',"patience":0',
 )
 
 Outcomes = dict[str, float]  # by outcome name, as in `Column.outcome`

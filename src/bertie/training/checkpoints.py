@@ -70,6 +70,7 @@ class TrainState:
     window_tokens         tokens since the last row
     window_gradient_norm  largest gradient norm before clipping since the last row
     window_seconds        time spent in training steps since the last row
+    is_done               whether the run ends here, before its last step (early stopping)
     metrics_bytes         size of metrics.jsonl; a resumed run drops and repeats the rows after it
     """
 
@@ -82,6 +83,7 @@ class TrainState:
     window_tokens: int = 0
     window_gradient_norm: float = 0.0
     window_seconds: float = 0.0
+    is_done: bool = False
     metrics_bytes: int = 0
 
 
@@ -197,8 +199,9 @@ class RunDirectory:
         )
 
     def finish(self, last_step: int) -> None:
-        """Record that the run has ended, and delete its checkpoints."""
-        write_json(self._finished_file, {"step": last_step})
+        """Record that the run has ended, unless that is recorded, and delete its checkpoints."""
+        if not self._finished_file.exists():
+            write_json(self._finished_file, {"step": last_step})
         if self._checkpoints.exists():
             shutil.rmtree(self._checkpoints.resolve())  # it may be a link to a larger disk
         self._checkpoints.unlink(missing_ok=True)

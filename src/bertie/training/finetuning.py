@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from bertie.base.errors import SettingsError
 from bertie.base.files import sha256
 from bertie.base.locks import lock_directory
 from bertie.base.progress import Progress
@@ -50,7 +51,7 @@ from bertie.training.finetuning_settings import (
 )
 from bertie.training.loop import GlobalBatch, LoopSchedule, split_micro_batches, train
 from bertie.training.model_selection import ModelSelection
-from bertie.training.optimizers import build_optimizer
+from bertie.training.optimizers import build_optimizer, layer_of
 
 TaskModel = ClassificationModel | TokenClassificationModel | QuestionAnsweringModel | MultipleChoiceModel
 
@@ -108,6 +109,8 @@ def finetune(
         Stopped: a signal stopped the run; it is saved and can be resumed.
     """
     with lock_directory(output):
+        if settings.patience and not dev_examples:
+            raise SettingsError("patience needs dev examples; give some as --dev (dev=…), or leave it out")
         data = encode_examples(task, initial_model, training_examples, dev_examples, settings)
         baselines = majority_baselines(task, training_examples, dev_examples)
         run = RunDirectory(output, arguments=arguments)
@@ -144,9 +147,10 @@ def _finetune(
     )
     selection = ModelSelection(task, model, metadata, parts, baselines, settings, run.path, sources)
     schedule = loop_schedule(inputs, settings)
-    if not run.is_finished(schedule.total_steps):
-        _train(run, model, inputs, settings, schedule, selection, resume, silent)
-    run.finish(schedule.total_steps)
+    last_step = schedule.total_steps
+    if not run.is_finished(last_step):
+        last_step = _train(run, model, inputs, settings, schedule, selection, resume, silent)
+    run.finish(last_step)
     if selection.kept is not None:
         return selection.kept
     # An earlier process saved the model.
@@ -172,8 +176,9 @@ def _train(
     selection: ModelSelection,
     resume: bool,
     silent: bool,
-) -> None:
-    optimizer = build_optimizer(model, settings.optimizer)
+) -> int:
+    """Train to the end of the schedule, or until there is no better epoch; return the last step."""
+    optimizer = build_optimizer(model, settings.optimizer, settings.layer_decay)
     with run:
         state = run.restore(model, optimizer) if resume else TrainState()
         run.write_settings(settings)
@@ -189,11 +194,15 @@ def _train(
                 seed=settings.seed,
                 state=state,
                 run=run,
-                evaluate=lambda: selection.evaluate_and_save(state.step, progress),
+                evaluate=lambda: selection.evaluate_and_save(state, progress),
                 progress=progress,
                 ranks=Ranks(),
                 autocast=settings.autocast(),
             )
+            if state.step < schedule.total_steps:
+                epochs = f"{settings.patience} epoch{'s' * (settings.patience > 1)}"
+                progress.print(f"stopped at step {state.step:,}: {epochs} without a better score (patience)")
+    return state.step
 
 
 def _build_model(
@@ -206,8 +215,25 @@ def _build_model(
         add_bilstm(model.bert, initial_model.config)
     if initial_model.weights is not None:
         load_weights(initial_model.weights, model, prefix="bert.")
+    _freeze_layers(model, settings.frozen_layers)
     model.bert.gradient_checkpointing = settings.gradient_checkpointing
     return model.to(settings.device)
+
+
+def _freeze_layers(model: TaskModel, frozen_layers: int) -> None:
+    """Exclude the embeddings and the lowest layers from training; 0 excludes nothing.
+
+    Raises:
+        SettingsError: the model has fewer layers.
+    """
+    num_layers = len(model.bert.layers)
+    if frozen_layers > num_layers:
+        raise SettingsError(
+            f"frozen_layers {frozen_layers} exceeds the model's {num_layers} layers; use {num_layers} or less"
+        )
+    for name, parameter in model.named_parameters():
+        layer = layer_of(name)
+        parameter.requires_grad = not frozen_layers or layer is None or layer > frozen_layers
 
 
 def _new_model(task: Task[Any, Any], config: BertConfig) -> TaskModel:

@@ -47,8 +47,13 @@ class FinetuningSettings(Hardware):
     # initial model was pre-trained with. None, as in runs of earlier versions, keeps the initial model's.
     dropout: float | None = pydantic.Field(0.1, ge=0, lt=1)
     attention_dropout: float | None = pydantic.Field(0.1, ge=0, lt=1)
+    frozen_layers: int = pydantic.Field(0, ge=0)  # do not train the embeddings and this many lowest layers
+    # Layer l of L learns at the rate times layer_decay^(L - l); the embeddings are layer 0. 1 is no decay.
+    layer_decay: float = pydantic.Field(1.0, gt=0, le=1)
     bilstm: bool = False  # put a BiLSTM with random weights under the head (Section 5.1)
     keep_best: bool = True  # keep the epoch with the best score on the first dev part, not the last one
+    # Stop after this many epochs without a better main score on the first dev part; 0 never stops early.
+    patience: int = pydantic.Field(0, ge=0)
     # Hashes of the data and of the initial weights, filled in when the run starts, checked on resume.
     training_fingerprint: str = ""
     dev_fingerprint: str = ""

@@ -72,7 +72,7 @@ def train(
     ranks: Ranks,
     autocast: torch.autocast,
 ) -> None:
-    """Train `model` from `state.step` until `schedule.total_steps`.
+    """Train `model` from `state.step` until `schedule.total_steps`, or until `evaluate` sets `state.is_done`.
 
     Losses are divided by the number of targets in the whole global batch, so the results do not
     depend on how the batch is split into micro-batches, nor on how these are dealt to ranks.
@@ -109,8 +109,14 @@ def train(
             progress.print(f"warning: {finding.message}")
             run.log({"kind": "warning", "step": row["step"], **finding._asdict()})
 
+    def log_training(phase: int, rate: float) -> None:
+        row = {"kind": "train", "step": state.step, "phase": phase, "learning_rate": rate}
+        row |= _close_window(state)
+        log(row)
+        progress.update(state.step, _progress_figures(row))
+
     with stop_on_signal() as stop:
-        while state.step < schedule.total_steps:
+        while state.step < schedule.total_steps and not state.is_done:
             started = time.perf_counter()
             batch = next(batches)
 
@@ -118,7 +124,7 @@ def train(
                 state.step, schedule.total_steps, schedule.warmup_steps
             )
             for group in optimizer.param_groups:
-                group["lr"] = rate
+                group["lr"] = rate * group["rate_scale"]
             _seed_dropout(device, int(stream_key(seed, state.step, ranks.rank)))
 
             model.train()
@@ -146,14 +152,13 @@ def train(
 
             last = state.step == schedule.total_steps
             if last or _is_due(state.step, schedule.log_every):
-                row = {"kind": "train", "step": state.step, "phase": batch.phase, "learning_rate": rate}
-                row |= _close_window(state)
-                log(row)
-                progress.update(state.step, _progress_figures(row))
+                log_training(batch.phase, rate)
             progress.update(state.step)
             if ranks.is_main and (last or _is_due(state.step, schedule.evaluate_every)):
                 model.eval()
                 log({"kind": "evaluation", "step": state.step, "phase": batch.phase, **evaluate()})
+            if state.is_done and state.window:
+                log_training(batch.phase, rate)
             signal_number = ranks.max(stop.number, device)
             if signal_number or (last and schedule.save_every) or _is_due(state.step, schedule.save_every):
                 run.save(state, model, optimizer, schedule.save_every, schedule.keep_checkpoints)

@@ -15,7 +15,9 @@ from bertie.model.formats.weights import save_model
 from bertie.model.heads import Model
 from bertie.tasks.evaluation import EncodedExamples, Evaluation, evaluate
 from bertie.tasks.task import Scores, Task
+from bertie.training.checkpoints import TrainState
 from bertie.training.finetuning_settings import FinetuningSettings
+from bertie.training.metrics_file import read_metrics
 
 SCORES_FILE = "scores.json"
 
@@ -42,8 +44,12 @@ class ModelSelection:
         self.output, self.sources = output, sources
         self.kept: Evaluation | None = None
 
-    def evaluate_and_save(self, step: int, progress: Progress) -> dict[str, float]:
-        """Evaluate on every dev part; return its scores as `PART/METRIC`."""
+    def evaluate_and_save(self, state: TrainState, progress: Progress) -> dict[str, float]:
+        """Evaluate on every dev part; return its scores as `PART/METRIC`.
+
+        If there has been no better main score for `patience` epochs, set `state.is_done`.
+        """
+        step = state.step
         evaluation = evaluate(self.task, TorchEngine(self.model, self.settings.in_float32()), self.parts)
         metric = self.task.main_metric
         for part, scores in evaluation.scores.items():
@@ -52,6 +58,7 @@ class ModelSelection:
             progress.print(f"step {step:,}: {part} {metric} {scores[metric]:.2f}{beside}")
         if not self.settings.keep_best or self._is_best(evaluation.scores):
             self._save(evaluation, step)
+        state.is_done = self._is_out_of_patience(evaluation.scores)
         return {
             f"{part}/{metric}": value
             for part, scores in evaluation.scores.items()
@@ -66,6 +73,16 @@ class ModelSelection:
         first, metric = next(iter(scores)), self.task.main_metric
         best = read_json(self.output / SCORES_FILE)["scores"][first][metric]
         return bool(scores[first][metric] > best)
+
+    def _is_out_of_patience(self, scores: Mapping[str, Scores]) -> bool:
+        """Return whether the best epoch is `patience` epochs ago, by the rows before and these scores."""
+        if not self.settings.patience:
+            return False
+        first, metric = next(iter(scores)), self.task.main_metric
+        rows = read_metrics(self.output / "metrics.jsonl")
+        history = [row[f"{first}/{metric}"] for row in rows if row["kind"] == "evaluation"]
+        history.append(scores[first][metric])
+        return len(history) - 1 - history.index(max(history)) >= self.settings.patience
 
     def _save(self, evaluation: Evaluation, step: int) -> None:
         """Save the model, its predictions and its scores."""

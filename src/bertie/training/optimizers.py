@@ -1,5 +1,6 @@
 """AdamW, with and without bias correction, and LAMB for very large batches."""
 
+import re
 from typing import Any, Literal
 
 import pydantic
@@ -35,14 +36,36 @@ def has_weight_decay(name: str) -> bool:
     return not ("norm" in name or "bias" in name)
 
 
-def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
+def layer_of(name: str) -> int | None:
+    """Return the layer of a parameter: 0 for the embeddings, then 1 to L; None above the layers."""
+    if name.startswith("bert.embeddings."):
+        return 0
+    match = re.match(r"bert\.layers\.(\d+)\.", name)
+    return int(match[1]) + 1 if match else None
+
+
+def build_optimizer(
+    model: nn.Module, settings: OptimizerSettings, layer_decay: float = 1.0
+) -> torch.optim.Optimizer:
     """Build the optimizer for all parameters of `model`.
 
     Its state (`step`, `exp_avg`, `exp_avg_sq`) exists before the first step, so that a checkpoint
-    can be loaded into it. AdamW has two parameter groups, with and without weight decay, since a
+    can be loaded into it. AdamW has a parameter group for each weight decay and rate, since a
     small network's step costs less with few groups; LAMB has one for each parameter.
+
+    The loop sets the rate of a group to the schedule's, times the group's `rate_scale`. It is
+    layer_decay^(L - l) in layer l of L, where the embeddings are layer 0, and 1 above the layers.
     """
     named = list(model.named_parameters())
+    layers = {name: layer_of(name) for name, _ in named}
+    num_layers = max((layer for layer in layers.values() if layer is not None), default=0)
+    options = {
+        name: {
+            "weight_decay": settings.weight_decay if has_weight_decay(name) else 0.0,
+            "rate_scale": 1.0 if layer is None else layer_decay ** (num_layers - layer),
+        }
+        for name, layer in layers.items()
+    }
     hyperparameters: dict[str, Any] = {
         "lr": settings.learning_rate,
         "betas": (settings.beta1, settings.beta2),
@@ -51,21 +74,18 @@ def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.opti
     optimizer: torch.optim.Optimizer
     if settings.name == "lamb":
         groups = [
-            {
-                "params": [parameter],
-                "weight_decay": settings.weight_decay if has_weight_decay(name) else 0.0,
-                "matrices": len(hugging_face_names(name)),
-            }
+            {"params": [parameter], "matrices": len(hugging_face_names(name)), **options[name]}
             for name, parameter in named
         ]
         optimizer = Lamb(groups, hyperparameters)
     else:
+        distinct: list[dict[str, Any]] = []
+        for chosen in options.values():
+            if chosen not in distinct:
+                distinct.append(chosen)
         groups = [
-            {
-                "params": [parameter for name, parameter in named if has_weight_decay(name) == decays],
-                "weight_decay": settings.weight_decay if decays else 0.0,
-            }
-            for decays in (True, False)
+            {"params": [parameter for name, parameter in named if options[name] == chosen], **chosen}
+            for chosen in distinct
         ]
         optimizer = torch.optim.AdamW(groups, **hyperparameters, fused=True)
     first_step = 0.0 if settings.bias_correction else UNCORRECTED_STEP
