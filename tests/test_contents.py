@@ -117,6 +117,7 @@ training.held_out
 training.planning
 training.pretraining
 training.finetuning_settings
+training.class_weights
 training.model_selection
 training.finetuning
 training.search

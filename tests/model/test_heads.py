@@ -24,6 +24,7 @@ from bertie.model.heads import (
     QuestionAnsweringModel,
     TokenClassificationModel,
 )
+from bertie.model.objectives import IGNORE_INDEX
 
 LENGTHS = (40, 3, 17, 33, 64, 9)
 CONFIG = BertConfig(
@@ -219,6 +220,41 @@ def test_type_vocab_size_1_rejects_pairs():
         ModelError, match="type_vocab_size is 1: the model reads only single texts; pass no pairs"
     ):
         model(pack(ids, np.array([0, 0, 1, 1], np.int32), bounds))
+
+
+WEIGHTED = [
+    pytest.param(lambda: ClassificationModel(CONFIG, 3), RANDOM.integers(0, 3, N), id="classification"),
+    pytest.param(
+        lambda: ClassificationModel(CONFIG, 3, "multi_label_classification"),
+        RANDOM.integers(0, 2, (N, 3)).astype(np.float32),
+        id="multi-label",
+    ),
+    pytest.param(
+        lambda: TokenClassificationModel(CONFIG, 3),
+        np.where(np.arange(T) % 5 == 0, IGNORE_INDEX, RANDOM.integers(0, 3, T)),
+        id="token classification",
+    ),
+]
+
+
+@pytest.mark.parametrize(PARAMETERS, WEIGHTED)
+def test_class_weights_scale_the_loss_of_each_label(make_model, labels):
+    """As in torch's own losses with reduction="sum"; the number of targets, which divides, stays the same."""
+    model, batch = make_model().eval(), ragged_batch(lengths=LENGTHS, labels=labels)
+    (plain,) = model.compute_losses(batch).values()
+    logits, gold = model(batch).detach(), torch.from_numpy(labels)
+    model.class_weights = torch.tensor([0.5, 3.0, 1.5])
+    (weighted,) = model.compute_losses(batch).values()
+    if gold.is_floating_point():
+        loss = nn.BCEWithLogitsLoss(pos_weight=model.class_weights, reduction="sum")(logits, gold) / 3
+    else:
+        loss = nn.CrossEntropyLoss(model.class_weights, reduction="sum")(logits, gold)
+    torch.testing.assert_close(weighted.loss_sum, loss)
+    assert (weighted.num_correct, weighted.num_targets) == (plain.num_correct, plain.num_targets)
+    model.class_weights = torch.ones(3)
+    (equal,) = model.compute_losses(batch).values()
+    torch.testing.assert_close(equal.loss_sum, plain.loss_sum)
+    assert "class_weights" not in model.state_dict()
 
 
 def test_without_next_sentence_labels_only_masked_lm_is_trained():

@@ -18,6 +18,7 @@ from bertie.api.task_data import (
     write_test_predictions,
 )
 from bertie.base.errors import SettingsError
+from bertie.base.files import read_json_object
 from bertie.base.settings import SETTINGS_FILE, Tree, read_toml, resolve
 from bertie.reports.finetuning import write_report
 from bertie.tasks.evaluation import find_constant_answers, majority_baselines
@@ -26,6 +27,7 @@ from bertie.training.checkpoints import lock_run
 from bertie.training.finetuning import InitialModel
 from bertie.training.finetuning_settings import FinetuningSettings
 from bertie.training.metrics_file import read_metrics
+from bertie.training.model_selection import SCORES_FILE, describe_weights
 
 
 def finetune(
@@ -118,6 +120,8 @@ def _finetune(arguments: Tree, changes: Tree, output: Path, resume: bool) -> Fin
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
     metrics = read_metrics(output / "metrics.jsonl")
+    # Runs of earlier versions have no weights.
+    class_weights = read_json_object(output / SCORES_FILE).get("class_weights", {})
     baselines = majority_baselines(examples.task, examples.training, examples.dev)
     write_report(
         output / "report.html",
@@ -132,6 +136,6 @@ def _finetune(arguments: Tree, changes: Tree, output: Path, resume: bool) -> Fin
         main_metric=examples.task.main_metric,
         baselines=baselines,
         warnings=warnings,
-        facts=describe_run(start, examples, output, metrics),
+        facts=describe_run(start, examples, output, metrics) | describe_weights(class_weights),
     )
     return FinetuningResult(output, Metrics(metrics), result.scores, result.predictions, baselines)

@@ -35,9 +35,15 @@ class ObjectiveLoss(NamedTuple):
     num_targets: int
 
 
-def _cross_entropy(logits: Tensor, labels: Tensor, num_targets: int) -> ObjectiveLoss:
-    """Return the cross-entropy loss of logits (n, classes) with labels (n,)."""
-    loss_sum, num_correct = cross_entropy(logits, labels)
+def _cross_entropy(
+    logits: Tensor, labels: Tensor, num_targets: int, class_weights: Tensor | None = None
+) -> ObjectiveLoss:
+    """Return the cross-entropy loss of logits (n, classes) with labels (n,), weighted by (classes,)."""
+    if class_weights is None:
+        loss_sum, num_correct = cross_entropy(logits, labels)
+    else:
+        loss_sum = F.cross_entropy(logits.float(), labels, class_weights, reduction="sum")
+        num_correct = (logits.argmax(1) == labels).sum()
     return ObjectiveLoss(loss_sum, num_correct, num_targets)
 
 
@@ -190,9 +196,13 @@ class ClassificationModel(nn.Module):
         single_label_classification  int64 (N,), classes
         multi_label_classification   float32 (N, num_labels), 0 or 1
         regression                   float32 (N,), values; `num_labels` is 1
+
+    class_weights  float32 (num_labels,), weights of the labels in the loss; of several labels, weights of
+                   their presence. None for equal weights
     """
 
     architecture = "BertForSequenceClassification"
+    class_weights: Tensor | None
 
     def __init__(
         self,
@@ -202,6 +212,7 @@ class ClassificationModel(nn.Module):
     ) -> None:
         super().__init__()
         self.problem_type = problem_type
+        self.register_buffer("class_weights", None, persistent=False)
         self.bert = BertModel(config)
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.classifier = nn.Linear(config.hidden_size, num_labels)
@@ -223,11 +234,13 @@ class ClassificationModel(nn.Module):
         if self.problem_type == "regression":
             objective = ObjectiveLoss(F.mse_loss(logits.squeeze(1), labels, reduction="sum"), None, N)
         elif self.problem_type == "multi_label_classification":
-            losses = F.binary_cross_entropy_with_logits(logits, labels, reduction="none")  # (N, num_labels)
+            losses = F.binary_cross_entropy_with_logits(
+                logits, labels, reduction="none", pos_weight=self.class_weights
+            )  # (N, num_labels)
             num_correct = ((logits > 0) == (labels > 0)).all(1).sum()
             objective = ObjectiveLoss(losses.mean(1).sum(), num_correct, N)
         else:
-            objective = _cross_entropy(logits, labels, N)
+            objective = _cross_entropy(logits, labels, N, self.class_weights)
         return {"classification": objective}
 
     @staticmethod
@@ -316,12 +329,16 @@ class TokenClassificationModel(nn.Module):
     """A classifier over every token (Figure 4 d).
 
     The labels are classes, int64 (T,); IGNORE_INDEX for a token without a label.
+
+    class_weights  float32 (num_labels,), weights of the labels in the loss; None for equal weights
     """
 
     architecture = "BertForTokenClassification"
+    class_weights: Tensor | None
 
     def __init__(self, config: BertConfig, num_labels: int) -> None:
         super().__init__()
+        self.register_buffer("class_weights", None, persistent=False)
         self.bert = BertModel(config, pooler=False)
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.classifier = nn.Linear(config.hidden_size, num_labels)
@@ -335,7 +352,8 @@ class TokenClassificationModel(nn.Module):
     def compute_losses(self, batch: PackedBatch) -> dict[str, ObjectiveLoss]:
         """Return the cross-entropy over the labelled tokens."""
         assert batch.labels is not None
-        return {"token_classification": _cross_entropy(self(batch), batch.labels, batch.num_targets)}
+        loss = _cross_entropy(self(batch), batch.labels, batch.num_targets, self.class_weights)
+        return {"token_classification": loss}
 
     @staticmethod
     def count_targets(batch: PackedBatch) -> dict[str, int]:

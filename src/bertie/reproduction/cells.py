@@ -45,6 +45,7 @@ LATER_SETTINGS = (
     ',"pairs":null',
     ',"next_sentence_loss":true',
     ',"near_distance":0',
+    ',"class_weights":null',
     ',"frozen_layers":0',
     ',"layer_decay":1.0',
     ',"patience":0',

@@ -40,6 +40,7 @@ from bertie.tasks.evaluation import (
 from bertie.tasks.task import Inputs, Scores, Task
 from bertie.text.tokenizer import Tokenizer
 from bertie.training.checkpoints import RunDirectory, TrainState, check_run
+from bertie.training.class_weights import label_weights
 from bertie.training.distributed import Ranks
 from bertie.training.finetuning_settings import (
     MAY_CHANGE,
@@ -134,7 +135,8 @@ def _finetune(
     check_run(run, settings, resume, MAY_CHANGE | lacking)
     settings = settings.model_copy(update=dict.fromkeys(lacking))
     initial_model = initial_model._replace(config=_with_dropout(initial_model.config, settings))
-    model = _build_model(task, initial_model, settings)
+    class_weights = label_weights(task, inputs, settings)
+    model = _build_model(task, initial_model, settings, class_weights)
     metadata = ModelMetadata(
         initial_model.config,
         model.architecture,
@@ -145,7 +147,9 @@ def _finetune(
         bilstm=settings.bilstm,
         input_columns=task.input_columns,
     )
-    selection = ModelSelection(task, model, metadata, parts, baselines, settings, run.path, sources)
+    selection = ModelSelection(
+        task, model, metadata, parts, baselines, settings, run.path, sources, class_weights
+    )
     schedule = loop_schedule(inputs, settings)
     last_step = schedule.total_steps
     if not run.is_finished(last_step):
@@ -206,7 +210,10 @@ def _train(
 
 
 def _build_model(
-    task: Task[Any, Any], initial_model: InitialModel, settings: FinetuningSettings
+    task: Task[Any, Any],
+    initial_model: InitialModel,
+    settings: FinetuningSettings,
+    class_weights: Mapping[str, float],
 ) -> TaskModel:
     """Build the encoder with a new head for the task, on the run's device."""
     torch.manual_seed(int(stream_key(settings.seed)))
@@ -215,6 +222,9 @@ def _build_model(
         add_bilstm(model.bert, initial_model.config)
     if initial_model.weights is not None:
         load_weights(initial_model.weights, model, prefix="bert.")
+    if class_weights:
+        assert isinstance(model, ClassificationModel | TokenClassificationModel)
+        model.class_weights = torch.tensor([class_weights[label] for label in task.labels])
     _freeze_layers(model, settings.frozen_layers)
     model.bert.gradient_checkpointing = settings.gradient_checkpointing
     return model.to(settings.device)

@@ -1,8 +1,9 @@
 """Settings of fine-tuning, and the steps of a run that follow from them."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ from bertie.base.random import permutation
 from bertie.base.settings import read_toml
 from bertie.model.engines.hardware import Hardware
 from bertie.tasks.evaluation import DEFAULT_MAX_SEQ_LENGTH
+from bertie.tasks.label_types import label_name
 from bertie.tasks.task import Inputs
 from bertie.training.loop import LoopSchedule
 from bertie.training.optimizers import OptimizerSettings
@@ -23,6 +25,16 @@ MAY_CHANGE = {"device", "precision", "gradient_checkpointing", "micro_batch_toke
 ADDED = ("batch_unit", "dropout", "attention_dropout")
 
 LOG_EVERY = 50  # steps
+
+
+def _parse_class_weights(value: Any) -> Any:
+    if value is None or value == "balanced":
+        return value
+    if isinstance(value, Mapping) and all(
+        isinstance(weight, int | float) and 0 <= weight < math.inf for weight in value.values()
+    ):
+        return {label_name(label): float(weight) for label, weight in value.items()}
+    raise ValueError('use balanced, or a weight for each label, such as {"no" = 1, "yes" = 4.5}')
 
 
 class FinetuningSettings(Hardware):
@@ -47,6 +59,10 @@ class FinetuningSettings(Hardware):
     # initial model was pre-trained with. None, as in runs of earlier versions, keeps the initial model's.
     dropout: float | None = pydantic.Field(0.1, ge=0, lt=1)
     attention_dropout: float | None = pydantic.Field(0.1, ge=0, lt=1)
+    # Weights of the labels in the loss: "balanced", or by label (see class_weights.py).
+    class_weights: Annotated[
+        Literal["balanced"] | dict[str, float] | None, pydantic.PlainValidator(_parse_class_weights)
+    ] = None
     frozen_layers: int = pydantic.Field(0, ge=0)  # do not train the embeddings and this many lowest layers
     # Layer l of L learns at the rate times layer_decay^(L - l); the embeddings are layer 0. 1 is no decay.
     layer_decay: float = pydantic.Field(1.0, gt=0, le=1)

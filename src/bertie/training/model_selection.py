@@ -38,10 +38,11 @@ class ModelSelection:
         settings: FinetuningSettings,
         output: Path,
         sources: Mapping[str, str],
+        class_weights: Mapping[str, float],
     ) -> None:
         self.task, self.model, self.metadata = task, model, metadata
         self.parts, self.baselines, self.settings = parts, baselines, settings
-        self.output, self.sources = output, sources
+        self.output, self.sources, self.class_weights = output, sources, class_weights
         self.kept: Evaluation | None = None
 
     def evaluate_and_save(self, state: TrainState, progress: Progress) -> dict[str, float]:
@@ -88,13 +89,25 @@ class ModelSelection:
         """Save the model, its predictions and its scores."""
         self.kept = evaluation
         metadata = replace(self.metadata, null_threshold=evaluation.task.null_threshold)
-        card = _model_card(self.task, self.sources, evaluation.scores, self.baselines)
+        facts = {**self.sources, **describe_weights(self.class_weights)}
+        card = _model_card(self.task, facts, evaluation.scores, self.baselines)
         save_model(self.output / "model", self.model, metadata, card)
         for part, predictions in evaluation.predictions.items():
             file = self.output / "predictions" / part / self.task.predictions_file
             evaluation.task.write_predictions(self.parts[part].examples, predictions, file)
-        scores = {"step": step, "scores": evaluation.scores, "majority_baseline": self.baselines}
+        scores = {
+            "step": step,
+            "scores": evaluation.scores,
+            "majority_baseline": self.baselines,
+            "class_weights": self.class_weights,
+        }
         write_json(self.output / SCORES_FILE, scores)
+
+
+def describe_weights(class_weights: Mapping[str, float]) -> dict[str, str]:
+    """Return what a report and a model card say of the weights of labels, empty for equal weights."""
+    weights = ", ".join(f"{label} {weight:.4g}" for label, weight in class_weights.items())
+    return {"class weights": weights} if class_weights else {}
 
 
 def _model_card(

@@ -1,0 +1,62 @@
+"""Weights of labels in the loss, for labels that differ in frequency."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bertie.base.errors import SettingsError
+from bertie.model.sequences import token_indices
+from bertie.tasks.task import Inputs, Task
+from bertie.training.finetuning_settings import FinetuningSettings, training_indices
+
+Float64s = npt.NDArray[np.float64]
+
+
+def label_weights(task: Task[Any, Any], inputs: Inputs, settings: FinetuningSettings) -> dict[str, float]:
+    """Return the weight of each label in the loss; empty if `class_weights` is not set.
+
+    A label that `class_weights` does not name has weight 1.
+
+    Raises:
+        SettingsError: the task has no classes, or `class_weights` names a label that it has not.
+    """
+    chosen = settings.class_weights
+    if chosen is None:
+        return {}
+    if not task.labels:
+        raise SettingsError(f"class_weights: {task.name} has no classes; leave it out")
+    if chosen == "balanced":
+        return dict(zip(task.labels, _balanced_weights(task, inputs, settings).tolist(), strict=True))
+    for label in chosen:
+        if label not in task.labels:
+            raise SettingsError(
+                f"class_weights: {task.name} has no label {label!r}; its labels are {', '.join(task.labels)}"
+            )
+    return {label: chosen.get(label, 1.0) for label in task.labels}
+
+
+def _balanced_weights(task: Task[Any, Any], inputs: Inputs, settings: FinetuningSettings) -> Float64s:
+    """Return the balanced weight of each label, (labels,), over the examples to train on.
+
+    For one class a text or word it is n / (k · count) for k classes, as in scikit-learn; of several labels,
+    the number of texts without the label divided by the number with it. A label that no text has, or every
+    text, has weight 1.
+    """
+    assert inputs.labels is not None
+    indices = training_indices(inputs, settings)
+    gold = inputs.labels[token_indices(inputs.bounds, indices) if task.labels_per_token else indices]
+    if gold.ndim == 2:
+        positives = gold.sum(axis=0, dtype=np.float64)
+        negatives = len(gold) - positives
+        return _divide(negatives, positives)
+    counts = np.bincount(gold[gold >= 0], minlength=len(task.labels)).astype(np.float64)
+    return _divide(np.full_like(counts, counts.sum() / np.count_nonzero(counts)), counts)
+
+
+def _divide(numerators: Float64s, counts: Float64s) -> Float64s:
+    """Divide element by element; the result is 1 where either is 0."""
+    ratios: Float64s = np.divide(
+        numerators, counts, out=np.ones_like(counts), where=(numerators > 0) & (counts > 0)
+    )
+    return ratios
