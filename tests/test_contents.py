@@ -84,6 +84,8 @@ model.formats.onnx
 model.formats.conversion
 model.formats.inspection
 tasks.metrics
+tasks.thresholds
+tasks.calibration
 tasks.error_analysis
 tasks.task
 tasks.dev_split

@@ -196,6 +196,52 @@ def test_unknown_label_in_dev_is_reported_with_its_line(bertie, folder, tmp_path
     assert "'7'" in failed.stderr
 
 
+DECISIONS = ["class_weights=balanced", "main_metric=f1_macro", "tune_threshold=true", "calibrate=true"]
+
+
+def test_settings_of_decisions_reach_report_prediction_and_evaluation(bertie, folder, tmp_path):
+    """As a user with unequal classes: one "0" for nine "1" in training."""
+    for name in ("model", "dev.csv"):
+        (tmp_path / name).symlink_to(folder / name)
+    rows = (folder / "train.csv").read_text().splitlines()
+    kept = [row for row in rows[1:] if row.endswith("1")] + [row for row in rows[1:] if row.endswith("0")][:6]
+    (tmp_path / "train.csv").write_text("\n".join([rows[0], *kept]))
+    rate = ["--set", "optimizer.learning_rate=1e-6", "--set", "epochs=1"]  # too low to learn anything
+    changes = [option for setting in DECISIONS for option in ("--set", setting)]
+    done = bertie(tmp_path, "finetune", *CUSTOM, "--out", "run", *rate, *changes, "--json")
+    assert done.returncode == 0, done.stderr
+    scores = json.loads(done.stdout)["dev"]
+    html = (tmp_path / "run/report.html").read_text()
+    for text in ("<dt>class weights</dt>", "<dt>decision threshold</dt>", "<dt>temperature</dt>"):
+        assert text in html
+    assert "f1_macro, dev" in html
+    assert "Calibration on dev" in html
+    config = json.loads((tmp_path / "run/model/config.json").read_text())
+    (limit,) = config["decision_thresholds"]
+    assert limit != 0.5
+    columns = ["--data", "dev.csv", "--text", "review", "--label", "stars", "--json"]
+    evaluated = json.loads(bertie(tmp_path, "evaluate", "--model", "run/model", *columns).stdout)
+    assert {name: evaluated[name] for name in scores} == scores
+    bertie(tmp_path, "predict", "run/model", "--input", "dev.csv", "--output", "answers.csv")
+    with (tmp_path / "answers.csv").open(newline="") as file:
+        answers = list(csv.DictReader(file))
+    correct = [answer["prediction"] == answer["stars"] for answer in answers]
+    assert 100 * np.mean(correct) == scores["accuracy"]
+    wrong = bertie(tmp_path, "finetune", *CUSTOM, "--out", "other", "--set", "class_weights.2=3")
+    assert wrong.returncode == 2
+    assert "class_weights: classification has no label '2'; its labels are 0, 1\n" in wrong.stderr
+
+
+def test_search_ranks_by_the_chosen_metric(bertie, folder):
+    grid = ["--set", "batch_sizes=[32]", "--set", "learning_rates=[1e-6]", "--set", "epochs=[1]"]
+    changes = ["--set", "finetuning.main_metric=f1_macro", "--recipe", "search"]
+    done = bertie(folder, "search", *CUSTOM, "--out", "by-f1", *grid, *changes)
+    assert "batch  rate     epochs  f1_macro on dev" in done.stdout, done.stderr
+    run = next((folder / "by-f1/trials").iterdir())
+    scores = json.loads((run / "scores.json").read_text())["scores"]["dev"]
+    assert f"{scores['f1_macro']:.2f}" in done.stdout
+
+
 def test_search_resumes_and_keeps_the_best_model(bertie, folder):
     grid = ["--set", "batch_sizes=[32]", "--set", "learning_rates=[3e-3,1e-6]", "--set", "epochs=[2]"]
     arguments = ["search", *CUSTOM, "--out", "search", *grid, "--set", "restarts=2", "--json"]

@@ -10,13 +10,14 @@ import torch
 import transformers
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.inference.small_models import CONFIG, MODELS, TAGS, TOKENIZER, save_small
+from tests.inference.small_models import CONFIG, LABELS, MODELS, TAGS, TOKENIZER, save_small
 
 import bertie
 from bertie.base.errors import DataError, ModelError, SettingsError
 from bertie.inference.inputs import TextError
 from bertie.inference.predictor import Predictor
 from bertie.inference.results import Answer, Result
+from bertie.model.heads import ClassificationModel
 from bertie.tasks.evaluation import compute_logits
 from bertie.tasks.ner import NER, read_conll
 
@@ -356,6 +357,37 @@ def test_texts_are_truncated_as_in_fine_tuning(tmp_path):
     model = bertie.load(save_small(tmp_path, "classifier", max_seq_length=8))
     long, longer = model.classify([f"{QUESTION} {CONTEXT}", f"{QUESTION} {CONTEXT} {CONTEXT}"])
     assert [label.score for label in long] == [label.score for label in longer]
+
+
+def test_threshold_and_temperature_decide_which_class_comes_first(tmp_path, monkeypatch):
+    two_classes = (lambda: ClassificationModel(CONFIG, 2), ("bad", "good"), {})
+    monkeypatch.setitem(MODELS, "two classes", two_classes)
+    plain = bertie.load(save_small(tmp_path / "plain", "two classes"))
+    assert plain.decision_thresholds == {"good": 0.5}
+    scores = [{label.label: label.score for label in labels} for labels in plain.classify(TEXTS)]
+    limit = float(np.median([score["good"] for score in scores])) + 1e-6
+    tuned = bertie.load(save_small(tmp_path / "tuned", "two classes", decision_thresholds=(limit,)))
+    assert tuned.decision_thresholds == {"good": limit}
+    results = tuned.classify(TEXTS)
+    assert [{label.label: label.score for label in labels} for labels in results] == scores
+    assert [labels[0].label == "good" for labels in results] == [score["good"] > limit for score in scores]
+    assert [labels[0] for labels in results] == [labels[0] for labels in tuned.classify(TEXTS, top_k=1)]
+    assert [labels[0] for labels in results] != [labels[0] for labels in plain.classify(TEXTS)]
+    config = transformers.AutoConfig.from_pretrained(tuned.path)
+    assert config.decision_thresholds == [limit]
+    cooled = bertie.load(save_small(tmp_path / "cooled", "two classes", temperature=2.0))
+    for labels, score in zip(cooled.classify(TEXTS), scores, strict=True):
+        odds = {label.label: label.score for label in labels}
+        assert odds["good"] / odds["bad"] == pytest.approx((score["good"] / score["bad"]) ** 0.5, rel=1e-5)
+
+
+def test_thresholds_that_do_not_fit_the_labels_are_refused(tmp_path, load):
+    assert load("multi-label").decision_thresholds == dict.fromkeys(LABELS, 0.5)
+    assert load("classifier").decision_thresholds == load("tagger").decision_thresholds == {}
+    for kind, takes in (("classifier", 0), ("multi-label", 3)):
+        path = save_small(tmp_path, kind, decision_thresholds=(0.25, 0.75))
+        with pytest.raises(ModelError, match=f"has 2 numbers, but this model takes {takes}; correct"):
+            bertie.load(path)
 
 
 @pytest.mark.parametrize(("threshold", "is_empty"), [(None, False), (1e9, False), (-1e9, True)])

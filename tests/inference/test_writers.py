@@ -72,9 +72,9 @@ CASES = {
 RETURN_NUMBERS = ("next_sentence", "regress")
 
 
-def write(answered, format, method, is_multilabel=False) -> str:
+def write(answered, format, method, thresholds=None) -> str:
     file = io.StringIO()
-    write_results(answered, file, format, method, is_multilabel)
+    write_results(answered, file, format, method, thresholds)
     return file.getvalue()
 
 
@@ -129,11 +129,13 @@ def test_nan_and_infinity_become_null_in_json_lines():
     )
 
 
-def test_a_multilabel_table_lists_probable_labels():
+@pytest.mark.parametrize(("threshold", "names"), [(0.5, ["a", "b"]), (0.4, ["a", "b", "c"])])
+def test_a_multilabel_table_lists_labels_above_their_thresholds(threshold, names):
     labels = [Label("a", 0.9), Label("b", 0.6), Label("c", 0.5)]
     answered = [(Record("", {"text": "x"}, ("x",)), labels)]
-    (row,) = csv.DictReader(io.StringIO(write(answered, "csv", "classify", is_multilabel=True)))
-    assert json.loads(row["prediction"]) == ["a", "b"]
+    thresholds = {"a": 0.5, "b": 0.5, "c": threshold}
+    (row,) = csv.DictReader(io.StringIO(write(answered, "csv", "classify", thresholds)))
+    assert json.loads(row["prediction"]) == names
 
 
 def test_conll_has_a_line_for_each_word():

@@ -10,6 +10,7 @@ import pytest
 
 import bertie
 from bertie.reports.finetuning import MAX_LABELS_DRAWN, write_report, write_search_report
+from bertie.tasks.calibration import measure_calibration
 from bertie.tasks.error_analysis import ErrorAnalysis, LabelScores, Mistake, ThresholdCurve
 from bertie.training.metrics_file import run_facts
 from bertie.training.search import Search, Trial
@@ -30,7 +31,7 @@ def written(
     path: Path, analysis: dict[str, ErrorAnalysis], scores: dict[str, dict[str, float]], **options: Any
 ) -> str:
     rows = evaluated(*scores) if scores else ROWS
-    options = {"baselines": {}, "facts": {}, **options}
+    options = {"calibration": {}, "baselines": {}, "facts": {}, **options}
     write_report(path, "a title", rows, scores, analysis, "seed = 0\n", main_metric="f1", **options)
     return path.read_text(encoding="utf-8")
 
@@ -50,6 +51,17 @@ def test_report_contains_all_sections(tmp_path: Path) -> None:
         assert f">{text}</text>" in html, text
     assert re.search(r"a text</p>\n<dl><dt>gold</dt><dd dir=\"auto\">x</dd><dt>predicted</dt>", html)
     assert "<pre><code>seed = 0\n</code></pre>" in html
+
+
+def test_calibration_has_a_picture_and_both_errors(tmp_path: Path) -> None:
+    logits = np.array([[0.0, 4.0]] * 3 + [[4.0, 0.0]])
+    measured = measure_calibration(logits, np.array([1, 1, 0, 0]), 2.0)  # 98 % sure, 75 % correct
+    html = written(tmp_path / "report.html", {}, {"dev": {"f1": 81.25}}, calibration={"dev": measured})
+    assert "Calibration on dev" in html
+    assert f"{measured.raw.error:.2f}" == "23.20"
+    for text in ("as trained", "23.20", "logits divided by 2", f"{measured.scaled.error:.2f}"):
+        assert f">{text}<" in html, text
+    assert ">confidence, %</text>" in html
 
 
 def test_head_names_model_data_and_run(tmp_path: Path) -> None:

@@ -18,10 +18,12 @@ from bertie.reports.pictures import (
     confusion_matrix,
     dots,
     finetuning_curves,
+    reliability_diagram,
     scatter,
     threshold_curves,
     training_curves,
 )
+from bertie.tasks.calibration import measure_calibration
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 
@@ -231,6 +233,13 @@ def test_threshold_curves_clip_outliers() -> None:
     curves = {"exact match": np.ones(101), "F1": np.zeros(101)}
     svg = threshold_curves(thresholds, curves, 0.0)
     assert "1e6" not in texts(svg)
+
+
+def test_reliability_diagram_shows_both_temperatures() -> None:
+    logits = np.random.default_rng(0).normal(0, 3, (200, 2))
+    gold = np.random.default_rng(1).integers(0, 2, 200)
+    svg = reliability_diagram(measure_calibration(logits, gold, 2.5))
+    assert {"as trained", "temperature 2.5", "confidence, %", "accuracy, %"} <= set(texts(svg))
 
 
 HOSTILE = "</svg><script>$\\frac{1}{</script> & \"'"

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ import bertie
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.settings import resolve
 from bertie.model.formats.directory import read_metadata
+from bertie.tasks.classification import LabelledTexts
 from bertie.tasks.custom import CustomClassification
 from bertie.tasks.evaluation import load_for_task
 from bertie.tasks.metrics import accuracy
@@ -210,9 +212,53 @@ def test_layer_decay_slows_the_lower_layers(initial_model, tmp_path):
     assert moved["bert.embeddings.position_embeddings.weight"] == pytest.approx(0.25e-3, rel=0.01)
 
 
-def test_patience_needs_dev_examples(initial_model, tmp_path):
-    with pytest.raises(SettingsError, match="patience needs dev examples; give some as --dev"):
-        finetune(TASK, initial_model, make_texts(0, 30), {}, make_settings(patience=1), tmp_path)
+TWO = LabelledTexts(["a1 b2", "a3", "b4 b5", "a6 a7 b8"] * 10, labels=["a", "a", "b", "a"] * 10)
+TWO_TASK = replace(TASK, labels=("a", "b"))
+
+
+def test_tuned_threshold_and_temperature_are_saved_with_the_model(initial_model, tmp_path):
+    """Prediction, evaluation and a resumed run decide as the run did on dev."""
+    dev = LabelledTexts(["a1", "b2 a3", "b4", "a6 a7"] * 5, labels=["a", "b", "b", "a"] * 5)
+    decisions = {"tune_threshold": True, "calibrate": True, "main_metric": "f1_macro"}
+    settings = make_settings(epochs=1, optimizer={"learning_rate": 1e-9}, **decisions)  # a random head
+    arguments = (TWO_TASK, initial_model, TWO, {"dev": dev}, settings)
+    result = finetune(*arguments, tmp_path)
+    (limit,) = result.task.decision_thresholds
+    assert limit != 0.5
+    assert result.task.main_metric == "f1_macro"
+    metadata = read_metadata(tmp_path / "model")
+    assert (metadata.decision_thresholds, metadata.temperature) == ((limit,), result.task.temperature)
+    loaded = load_for_task(TWO_TASK, tmp_path / "model")
+    assert (loaded.predict(dev) == result.predictions["dev"]).all()
+    model = bertie.load(tmp_path / "model")
+    assert model.decision_thresholds == {"b": limit}
+    answers = model.classify(dev.texts)
+    assert [labels[0].label for labels in answers] == ["ab"[i] for i in result.predictions["dev"]]
+    assert [labels[0].score for labels in answers] == pytest.approx(result.confidence["dev"], abs=1e-5)
+    card = (tmp_path / "model/README.md").read_text()
+    assert f"- decision threshold: b {limit:.4g}, tuned on dev\n- temperature: " in card
+    again = finetune(*arguments, tmp_path, resume=True)
+    assert again.task.decision_thresholds == pytest.approx((limit,), abs=1e-6)
+    calibration = json.loads((tmp_path / "scores.json").read_text())["calibration"]["dev"]
+    assert calibration == result.calibration["dev"].as_json()
+
+
+def test_thresholds_are_not_saved_unless_asked(initial_model, tmp_path):
+    finetune(TWO_TASK, initial_model, TWO, {"dev": TWO}, make_settings(epochs=1), tmp_path)
+    config = json.loads((tmp_path / "model/config.json").read_text())
+    assert not {"decision_thresholds", "temperature"} & config.keys()
+
+
+@pytest.mark.parametrize(
+    "change", [{"patience": 1}, {"tune_threshold": True}, {"calibrate": True}, {"main_metric": "accuracy"}]
+)
+def test_settings_that_need_dev_examples_are_refused_without(initial_model, tmp_path, change):
+    with pytest.raises(SettingsError, match=f"{next(iter(change))} needs dev examples; give some as --dev"):
+        finetune(TWO_TASK, initial_model, TWO, {}, make_settings(**change), tmp_path)
+    with pytest.raises(SettingsError, match="does not compute 'f1'; use accuracy or f1_macro"):
+        finetune(TASK, initial_model, TWO, {"dev": TWO}, make_settings(main_metric="f1"), tmp_path)
+    with pytest.raises(SettingsError, match="'accuracy' cannot select the model of ner; use f1"):
+        NER.with_main_metric("accuracy")
 
 
 def test_stopped_run_resumes_bit_for_bit(undisturbed, stopped, monkeypatch):

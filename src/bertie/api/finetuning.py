@@ -27,7 +27,7 @@ from bertie.training.checkpoints import lock_run
 from bertie.training.finetuning import InitialModel
 from bertie.training.finetuning_settings import FinetuningSettings
 from bertie.training.metrics_file import read_metrics
-from bertie.training.model_selection import SCORES_FILE, describe_weights
+from bertie.training.model_selection import SCORES_FILE, describe_decisions
 
 
 def finetune(
@@ -133,9 +133,12 @@ def _finetune(arguments: Tree, changes: Tree, output: Path, resume: bool) -> Fin
             for part, gold in examples.dev.items()
         },
         (output / "settings.toml").read_text(encoding="utf-8"),
-        main_metric=examples.task.main_metric,
+        calibration=result.calibration,
+        main_metric=result.task.main_metric,
         baselines=baselines,
         warnings=warnings,
-        facts=describe_run(start, examples, output, metrics) | describe_weights(class_weights),
+        facts=describe_run(start, examples, output, metrics) | describe_decisions(result.task, class_weights),
     )
-    return FinetuningResult(output, Metrics(metrics), result.scores, result.predictions, baselines)
+    return FinetuningResult(
+        output, Metrics(metrics), result.scores, result.predictions, baselines, result.calibration
+    )

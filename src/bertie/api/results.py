@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from bertie.base.progress import format_number
+from bertie.tasks.calibration import Calibration
 from bertie.tasks.error_analysis import ErrorAnalysis
 from bertie.tasks.task import Scores
 
@@ -143,11 +144,13 @@ class FinetuningResult(PretrainingResult):
     scores       for each dev set, the scores of the kept model by name, in percent
     predictions  for each dev set, the kept model's predictions in the task's form
     baselines    for each dev set, the scores of the majority class (`Task.majority_baseline`)
+    calibration  for each dev set, how well the probabilities of a classifier agree with its accuracy
     """
 
     scores: Mapping[str, Scores] = field(default_factory=dict)
     predictions: Mapping[str, Any] = field(default_factory=dict, repr=False)
     baselines: Mapping[str, Scores] = field(default_factory=dict, repr=False)
+    calibration: Mapping[str, Calibration] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)

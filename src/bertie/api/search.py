@@ -24,7 +24,7 @@ from bertie.recipes import read_recipe
 from bertie.reports.finetuning import write_search_report
 from bertie.tasks.evaluation import majority_baselines
 from bertie.training import search as training_search
-from bertie.training.finetuning import InitialModel
+from bertie.training.finetuning import InitialModel, apply_settings
 from bertie.training.metrics_file import read_metrics
 from bertie.training.search import GRID, Search, SearchSettings
 from bertie.training.signals import Stopped
@@ -107,6 +107,7 @@ def _search(
         raise SettingsError("a search chooses the best model on dev examples; give some as dev")
     layers = ({"finetuning": examples.task.defaults}, recorded, grid, changes)
     resolved = resolve(SearchSettings, *layers, source=source)
+    examples = examples._replace(task=apply_settings(examples.task, resolved.finetuning, examples.dev))
     try:
         result = training_search.search(
             examples.task,

@@ -38,7 +38,7 @@ TopK = Annotated[
     typer.Option(
         min=1,
         help="The number of results for each text, labels included. Tables of a multi-label model have "
-        "every label with a probability above 0.5.",
+        "every label with a probability above its threshold, 0.5 unless it was tuned.",
     ),
 ]
 
@@ -112,7 +112,8 @@ def predict(
             )
             top_k = len(model.labels) if written in DELIMITERS and model.is_multilabel else top_k
             answered = _answer(model, records, top_k, written == "conll", skipped)
-        _write(answered, output, written, method, model.is_multilabel)
+        thresholds = model.decision_thresholds if model.is_multilabel else None
+        _write(answered, output, written, method, thresholds)
 
 
 def _check_skips(read: str, on_error: str, file: Path | None) -> None:
@@ -209,7 +210,11 @@ def _tag_file(model: "Predictor", file: Path) -> "Answered":
 
 
 def _write(
-    answered: "Answered", output: Path | None, written: "OutputFormat", method: "Method", multilabel: bool
+    answered: "Answered",
+    output: Path | None,
+    written: "OutputFormat",
+    method: "Method",
+    thresholds: Mapping[str, float] | None,
 ) -> None:
     """Write results to a file with progress on stderr, or to stdout."""
     from bertie.base.files import atomic_file
@@ -226,7 +231,7 @@ def _write(
         assert isinstance(stream, TextIOWrapper)
         # JSON input can contain unpaired surrogates, which UTF-8 cannot encode.
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-        write_results(answered, stream, written, method, multilabel)
+        write_results(answered, stream, written, method, thresholds)
 
 
 def _with_progress(answered: "Answered", progress: "Progress") -> "Answered":

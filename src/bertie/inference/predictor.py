@@ -56,6 +56,7 @@ from bertie.tasks.squad.decoding import SpanPredictions
 from bertie.tasks.squad.questions import Questions
 from bertie.tasks.swag import Choices
 from bertie.tasks.task import Inputs
+from bertie.tasks.thresholds import DEFAULT_THRESHOLD
 from bertie.text.tokenizer import Tokenizer
 
 Float32s = npt.NDArray[np.float32]
@@ -132,6 +133,19 @@ class Predictor:
     def is_multilabel(self) -> bool:
         """Whether a text may have several labels, each with its own probability."""
         return self._metadata.problem_type == "multi_label_classification"
+
+    @property
+    def decision_thresholds(self) -> dict[str, float]:
+        """The probability above which a classifier predicts each label.
+
+        They are 0.5, unless fine-tuning tuned them (`tune_threshold`). Of two classes only the second one has
+        a threshold; more classes have none, because the likeliest one is predicted.
+        """
+        if self.method != "classify" or not (self.is_multilabel or len(self.labels) == 2):
+            return {}
+        labels = self.labels if self.is_multilabel else self.labels[1:]
+        tuned = self._metadata.decision_thresholds
+        return dict(zip(labels, tuned or [DEFAULT_THRESHOLD] * len(labels), strict=True))
 
     @property
     def has_plain_tags(self) -> bool:
@@ -279,14 +293,18 @@ class Predictor:
     ) -> Results[Label] | list[Results[Label]]:
         """Classify a text, or a pair of texts.
 
+        If fine-tuning tuned the threshold of two classes, the predicted class comes first, even where its
+        probability is below 0.5. A text has those of several labels whose probability is above their
+        `decision_thresholds`.
+
         Args:
             texts: a text, or a list of texts. A long text is truncated.
             pairs: the second text of each pair, in the same form, for a classifier of pairs.
             top_k: number of labels to return. Default: all.
 
         Returns:
-            The labels with their probabilities, most likely first. The probabilities of a
-            multi-label classifier do not add up to 1: each label has its own.
+            The labels with their probabilities, most likely first (but see above). The probabilities
+            of a multi-label classifier do not add up to 1: each label has its own.
 
         Raises:
             DataError: `texts` and `pairs` are not two strings or two lists of equal length.
@@ -301,10 +319,14 @@ class Predictor:
         """
         self._require("classify")
         check_top_k(top_k, default=None)
-        logits = self._classifier_logits(texts, pairs)
+        logits = self._classifier_logits(texts, pairs) / np.float32(self._metadata.temperature or 1)
         probabilities = sigmoid(logits) if self.is_multilabel else softmax(logits)
+        limits = np.zeros(len(self.labels))
+        if not self.is_multilabel and (tuned := self._metadata.decision_thresholds):
+            limits = np.array([1 - tuned[0], tuned[0]])
         results = [
-            Results(Label(self.labels[i], score) for i, score in rank(row)[:top_k]) for row in probabilities
+            Results(Label(self.labels[i], score) for i, score in rank(row, limits)[:top_k])
+            for row in probabilities
         ]
         return results[0] if isinstance(texts, str) else results
 

@@ -20,9 +20,9 @@ def sigmoid(logits: Float32s) -> Float64s:
     return values
 
 
-def rank(probabilities: Float64s) -> list[tuple[int, float]]:
-    """Return the (index, probability) pairs of one row, most likely first."""
-    order = np.argsort(-probabilities, kind="stable")
+def rank(probabilities: Float64s, limits: Float64s | float = 0.0) -> list[tuple[int, float]]:
+    """Return the (index, probability) pairs of one row, the one furthest above its limit first."""
+    order = np.argsort(limits - probabilities, kind="stable")
     return list(zip(order.tolist(), probabilities[order].tolist(), strict=True))
 
 

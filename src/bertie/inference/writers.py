@@ -3,7 +3,7 @@
 import csv
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import Any, Literal, TextIO
@@ -50,7 +50,11 @@ def output_format(path: Path) -> OutputFormat:
 
 
 def write_results(
-    answered: AnsweredRecords, file: TextIO, format: OutputFormat, method: Method, is_multilabel: bool
+    answered: AnsweredRecords,
+    file: TextIO,
+    format: OutputFormat,
+    method: Method,
+    thresholds: Mapping[str, float] | None = None,
 ) -> None:
     """Write the results of each record as soon as they are computed.
 
@@ -58,9 +62,17 @@ def write_results(
     table has the columns of the first row and columns for the best result (see `_best_cells`). If
     the row already has a column `score`, the score of the result is called `prediction_score`;
     likewise for the other columns.
+
+    Args:
+        answered: the records with their results.
+        file: the file to write to.
+        format: the format of the file.
+        method: the main method of the model.
+        thresholds: of a multi-label model, the probability above which a text has each label; otherwise
+            None.
     """
     if format in DELIMITERS:
-        _write_table(answered, file, DELIMITERS[format], method, is_multilabel)
+        _write_table(answered, file, DELIMITERS[format], method, thresholds)
         return
     for record, results in answered:
         if format == "jsonl":
@@ -79,7 +91,11 @@ def as_json(results: Any) -> Any:
 
 
 def _write_table(
-    answered: AnsweredRecords, file: TextIO, delimiter: str, method: Method, is_multilabel: bool
+    answered: AnsweredRecords,
+    file: TextIO,
+    delimiter: str,
+    method: Method,
+    thresholds: Mapping[str, float] | None,
 ) -> None:
     writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
     first, *others = _COLUMNS[method]
@@ -92,15 +108,15 @@ def _write_table(
             writer.writerow(header)
         row = {**record.row, **dict.fromkeys(added, "")}
         if results not in (None, ()):
-            row |= dict(zip(added, _best_cells(results, method, is_multilabel), strict=False))
+            row |= dict(zip(added, _best_cells(results, method, thresholds), strict=False))
         writer.writerow([_to_cell(row.get(name, "")) for name in header])
 
 
-def _best_cells(results: Any, method: Method, is_multilabel: bool) -> tuple[Any, ...]:
+def _best_cells(results: Any, method: Method, thresholds: Mapping[str, float] | None) -> tuple[Any, ...]:
     """Return the cells of a table for a record's best result.
 
     These are the best tokens of all masks; all entities or words; the labels of a multi-label model
-    with a probability above 0.5; otherwise the fields of the first result.
+    with a probability above their thresholds; otherwise the fields of the first result.
     """
     match method:
         case "fill_mask":
@@ -109,8 +125,8 @@ def _best_cells(results: Any, method: Method, is_multilabel: bool) -> tuple[Any,
             return (results,)
         case "tag":
             return (as_json(results),)
-        case "classify" if is_multilabel:
-            return ([label.label for label in results if label.score > 0.5],)
+        case "classify" if thresholds is not None:
+            return ([label.label for label in results if label.score > thresholds[label.label]],)
         case _:
             return astuple(results[0])
 

@@ -5,7 +5,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertie.reports.page import Cell, Page
-from bertie.reports.pictures import confusion_matrix, dots, finetuning_curves, scatter, threshold_curves
+from bertie.reports.pictures import (
+    confusion_matrix,
+    dots,
+    finetuning_curves,
+    reliability_diagram,
+    scatter,
+    threshold_curves,
+)
+from bertie.tasks.calibration import NUM_BINS, Calibration
 from bertie.tasks.error_analysis import ErrorAnalysis
 from bertie.tasks.task import Scores
 
@@ -23,6 +31,7 @@ def write_report(
     analyses: Mapping[str, ErrorAnalysis],
     settings_text: str,
     *,
+    calibration: Mapping[str, Calibration],
     main_metric: str,
     baselines: Mapping[str, Scores],
     warnings: Sequence[str] = (),
@@ -37,6 +46,7 @@ def write_report(
         scores: the scores of each dev set by name, in percent; empty without a dev set.
         analyses: the error analysis of each dev set.
         settings_text: the run's settings, as TOML.
+        calibration: the calibration on each dev set; empty where texts are not classified.
         main_metric: the score to draw.
         baselines: the scores of the majority class on the dev sets, as far as there are any.
         warnings: problems of the run, such as a model that always gives the same answer.
@@ -62,6 +72,9 @@ def write_report(
     for part, analysis in analyses.items():
         page.section(f"Errors on {part}")
         _add_analysis(page, analysis)
+    for part, measured in calibration.items():
+        page.section(f"Calibration on {part}")
+        _add_calibration(page, measured)
     page.section("Settings")
     page.code(settings_text)
     page.save(path)
@@ -129,6 +142,25 @@ def _add_analysis(page: Page, analysis: ErrorAnalysis) -> None:
         confident = ", the most confident ones first" if analysis.mistakes[0].probability is not None else ""
         page.paragraph(f"Some mistakes{confident}:")
         page.mistakes(analysis.mistakes)
+
+
+def _add_calibration(page: Page, measured: Calibration) -> None:
+    page.picture(
+        reliability_diagram(measured),
+        "Predictions in bins of equal width by the model's probability of the likeliest class, or of the "
+        "decision about each of several labels; larger points have more predictions. Below the dashed line, "
+        "the model is too confident.",
+        "Accuracy against confidence",
+    )
+    page.table(
+        ["probabilities", "ECE"],
+        [
+            ["as trained", f"{measured.raw.error:.2f}"],
+            [f"logits divided by {measured.temperature:.4g}", f"{measured.scaled.error:.2f}"],
+        ],
+        f"Expected calibration error, in percent, over {NUM_BINS} bins. The temperature was fitted on the "
+        f"first dev set; predictions use it only with the setting calibrate.",
+    )
 
 
 def _add_labels(page: Page, analysis: ErrorAnalysis) -> None:

@@ -27,12 +27,15 @@ from bertie.reports.drawing import (
     to_svg,
     widen,
 )
+from bertie.tasks.calibration import Calibration
 
 Floats = npt.NDArray[np.float64]
 Row = Mapping[str, Any]
 
 MAX_STRETCHES = 300  # of a curve; a panel has fewer pixels
 MAX_SCATTER_POINTS = 2000
+# Areas, in square points, of a reliability diagram's bins with no and, added to that, with all predictions.
+SMALLEST_BIN, LARGEST_BIN = 8, 200
 # An axis shows at least this range, so that a flat curve looks flat.
 MIN_ACCURACY_RANGE = 0.1
 MIN_LOSS_RANGE = 0.2  # of the largest loss
@@ -331,6 +334,38 @@ def scatter(gold: Floats, predicted: Floats) -> str:
         axes.set_xlabel("gold")
         axes.set_ylabel("predicted")
         axes.grid(color=INK, alpha=0.12, linewidth=0.6)
+        return to_svg(figure)
+
+
+def reliability_diagram(calibration: Calibration) -> str:
+    """Draw the accuracy of predictions against their confidence, before and after temperature scaling.
+
+    Each point is a bin of predictions, the larger, the more there are. On the dashed line, confidence and
+    accuracy are equal.
+    """
+    series = {"as trained": calibration.raw, f"temperature {calibration.temperature:.3g}": calibration.scaled}
+    with style():
+        figure = Figure(figsize=(PANEL[0], PANEL[0]), layout="constrained")
+        axes = figure.add_subplot(aspect="equal", xlim=(0, 100), ylim=(0, 100))
+        axes.plot([0, 100], [0, 100], **DASHED)
+        for (name, bins), colour in zip(series.items(), (BLUE, ORANGE), strict=True):
+            confidences, accuracies = 100 * bins.confidences, 100 * bins.accuracies
+            sizes = SMALLEST_BIN + LARGEST_BIN * bins.counts / bins.counts.sum()
+            axes.plot(confidences, accuracies, color=colour, alpha=0.3, linewidth=0.7)
+            axes.scatter(
+                confidences,
+                accuracies,
+                sizes,
+                color=colour,
+                alpha=0.7,
+                linewidth=0,
+                clip_on=False,
+                label=name,
+            )
+        axes.set_xlabel("confidence, %")
+        axes.set_ylabel("accuracy, %")
+        axes.grid(color=INK, alpha=0.12, linewidth=0.6)
+        add_legend(axes)
         return to_svg(figure)
 
 

@@ -49,6 +49,9 @@ LATER_SETTINGS = (
     ',"frozen_layers":0',
     ',"layer_decay":1.0',
     ',"patience":0',
+    ',"main_metric":null',
+    ',"tune_threshold":false',
+    ',"calibrate":false',
 )
 
 Outcomes = dict[str, float]  # by outcome name, as in `Column.outcome`

@@ -11,11 +11,13 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from bertie.base.errors import DataError, ModelError
+from bertie.base.errors import DataError, ModelError, SettingsError
 from bertie.base.files import write_text
 from bertie.base.rows import Rows, read_header, read_unquoted
 from bertie.model.config import ProblemType
+from bertie.model.formats.directory import ModelMetadata
 from bertie.tasks import metrics
+from bertie.tasks.calibration import Calibration, fit_temperature, measure_calibration, softmax
 from bertie.tasks.error_analysis import (
     MISTAKE_LENGTH,
     ErrorAnalysis,
@@ -27,10 +29,10 @@ from bertie.tasks.error_analysis import (
     sample_confusions,
     scores_by_label,
     shorten,
-    top_probabilities,
 )
 from bertie.tasks.metrics import LabelArray
 from bertie.tasks.task import Float64s, Head, Inputs, Scores, Task
+from bertie.tasks.thresholds import DEFAULT_THRESHOLD, tune_thresholds
 from bertie.text.tokenizer import Tokenizer
 
 LocationOf = Callable[[int], str]  # an example's index -> its file and line, for an error message
@@ -87,17 +89,74 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
     Predictions are an array: int64 (n,) class indices, bool (n, labels) for multi-label examples,
     or float64 (n,) regression values.
 
-    problem_type  one class for each text, several labels, or a number
-    metrics       names of the task's scores, among METRICS
+    problem_type         one class for each text, several labels, or a number
+    metrics              names of the task's scores, among METRICS
+    decision_thresholds  as in `ModelMetadata`; `tuned` chooses them. None for 0.5, which stays
+    temperature          the number that `tuned` fits, as in `ModelMetadata`
+    is_calibrated        whether the logits are divided by it
     """
 
     problem_type: ProblemType = "single_label_classification"
     metrics: tuple[str, ...] = ("accuracy",)
+    decision_thresholds: tuple[float, ...] | None = None
+    temperature: float = 1.0
+    is_calibrated: bool = False
 
     @property
     def head(self) -> Head:
         """A linear layer on the pooled [CLS]."""
         return "classification"
+
+    @property
+    def applied_temperature(self) -> float | None:
+        """The temperature if the task is calibrated."""
+        return self.temperature if self.is_calibrated else None
+
+    def with_main_metric(self, metric: str) -> Self:
+        """Return this task with another of its metrics as the main one."""
+        if metric not in self.metrics:
+            raise SettingsError(
+                f"main_metric: {self.name} does not compute {metric!r}; use {' or '.join(self.metrics)}"
+            )
+        return replace(self, main_metric=metric)
+
+    def with_thresholds(self) -> Self:
+        """Return this task with a threshold for each of several labels, or for the second of two classes."""
+        if self.problem_type == "multi_label_classification":
+            return replace(self, decision_thresholds=(DEFAULT_THRESHOLD,) * len(self.labels))
+        if self.problem_type == "single_label_classification" and len(self.labels) == 2:
+            return replace(self, decision_thresholds=(DEFAULT_THRESHOLD,))
+        return super().with_thresholds()
+
+    def with_calibration(self) -> Self:
+        """Return this task with probabilities that are scaled by a temperature."""
+        if self.problem_type == "regression":
+            return super().with_calibration()
+        return replace(self, is_calibrated=True)
+
+    def fitted_to_model(self, metadata: ModelMetadata) -> Self:
+        """Return this task with the labels, the thresholds and the temperature of a fine-tuned model."""
+        return replace(
+            super().fitted_to_model(metadata),
+            decision_thresholds=metadata.decision_thresholds,
+            temperature=metadata.temperature or 1.0,
+            is_calibrated=metadata.temperature is not None,
+        )
+
+    def tuned(self, examples: LabelledTexts, inputs: Inputs, logits: npt.NDArray[np.float32]) -> Self:
+        """Return this task with the temperature, and the thresholds if it has any, that fit dev logits."""
+        if self.problem_type == "regression":
+            return self
+        task = replace(self, temperature=fit_temperature(*self._decisions(examples, logits)))
+        if self.decision_thresholds is None:
+            return task
+        gold, is_multilabel = self.gold(examples), self.problem_type == "multi_label_classification"
+
+        def score(decisions: npt.NDArray[np.bool_]) -> float:
+            predictions = decisions if is_multilabel else decisions[:, 0].astype(np.int64)
+            return self._score(gold, predictions)[self.main_metric]
+
+        return replace(task, decision_thresholds=tune_thresholds(task._probabilities(logits), score))
 
     def gold(self, examples: LabelledTexts) -> LabelArray:
         """Return the gold labels as an array of the same form as predictions.
@@ -155,16 +214,38 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
         return Inputs(encoding.input_ids, encoding.token_type_ids, encoding.bounds, labels)
 
     def decode(self, examples: LabelledTexts, inputs: Inputs, logits: npt.NDArray[np.float32]) -> LabelArray:
-        """Return the likeliest class, the labels above probability 0.5, or the number."""
+        """Return the likeliest class, the labels above their thresholds (0.5), or the number."""
         if self.problem_type == "regression":
             return logits[:, 0].astype(np.float64)
-        if self.problem_type == "multi_label_classification":
+        is_multilabel = self.problem_type == "multi_label_classification"
+        if self.decision_thresholds is not None:
+            decisions = self._probabilities(logits) > np.array(self.decision_thresholds)
+            return decisions if is_multilabel else decisions[:, 0].astype(np.int64)
+        if is_multilabel:
             return np.asarray(logits > 0)  # the sigmoid of 0 is 0.5
         return np.asarray(logits.argmax(axis=1))
 
+    def _probabilities(self, logits: npt.NDArray[np.float32]) -> Float64s:
+        """Return the probability of each of several labels, (n, L), or of the second class, (n, 1)."""
+        scaled = logits.astype(np.float64) / (self.applied_temperature or 1.0)
+        if self.problem_type == "single_label_classification":
+            scaled = scaled[:, 1:] - scaled[:, :1]
+        return np.asarray((1 + np.tanh(scaled / 2)) / 2)  # the sigmoid
+
+    def _decisions(
+        self, examples: LabelledTexts, logits: npt.NDArray[np.float32]
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+        """Return logits (n, classes) and gold classes; several labels are each a choice of two classes."""
+        gold = self.gold(examples)
+        if self.problem_type == "multi_label_classification":
+            logits = np.stack([np.zeros_like(logits), logits], axis=-1).reshape(-1, 2)
+        return logits, gold.ravel().astype(np.int64)
+
     def score(self, examples: LabelledTexts, predictions: LabelArray) -> Scores:
         """Compute the task's metrics."""
-        gold = self.gold(examples)
+        return self._score(self.gold(examples), predictions)
+
+    def _score(self, gold: LabelArray, predictions: LabelArray) -> Scores:
         if "f1" in self.metrics:  # of the label "1" (MRPC, QQP), wherever the model has it
             positive = self.labels.index("1")
             gold, predictions = gold == positive, predictions == positive
@@ -176,9 +257,19 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
         """Return the probability of each class or set of labels; None for a regression."""
         if self.problem_type == "regression":
             return None
+        predictions = self.decode(examples, inputs, logits)
+        scaled = logits.astype(np.float64) / (self.applied_temperature or 1.0)
         if self.problem_type == "multi_label_classification":  # each label is decided independently
-            return np.asarray(np.exp(-np.logaddexp(0, -np.abs(logits.astype(np.float64))).sum(axis=1)))
-        return top_probabilities(logits)
+            return np.asarray(np.exp(-np.logaddexp(0, np.where(predictions, -scaled, scaled)).sum(axis=1)))
+        return softmax(scaled)[np.arange(len(scaled)), predictions]
+
+    def calibration(
+        self, examples: LabelledTexts, inputs: Inputs, logits: npt.NDArray[np.float32]
+    ) -> Calibration | None:
+        """Compare the probabilities of the likeliest classes, or of each label, with the accuracy."""
+        if self.problem_type == "regression":
+            return None
+        return measure_calibration(*self._decisions(examples, logits), self.temperature)
 
     def majority_baseline(self, training: LabelledTexts, examples: LabelledTexts) -> Scores | None:
         """Score the majority class, the most frequent set of labels, or the mean."""

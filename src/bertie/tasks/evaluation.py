@@ -12,6 +12,7 @@ from bertie.model.engines.engine import Engine, Float32s
 from bertie.model.engines.loading import Precision, load_engine
 from bertie.model.formats.directory import SEQUENCE_CLASSIFIER
 from bertie.model.sequences import Sequences, token_indices
+from bertie.tasks.calibration import Calibration
 from bertie.tasks.task import Head, Inputs, Scores, Task
 from bertie.text.tokenizer import Tokenizer
 
@@ -35,31 +36,36 @@ class EncodedExamples(NamedTuple):
 class Evaluation(NamedTuple):
     """Predictions of a model and their scores.
 
-    task         the task, with the threshold that was tuned on the first part
+    task         the task, with the thresholds and the temperature that were tuned on the first part
     predictions  by part, as the task's `decode` returns them
     scores       by part
     confidence   by part, as the task's `confidence` returns it
+    calibration  by part, as the task's `calibration` returns it; empty where it returns None
     """
 
     task: Task[Any, Any]
     predictions: dict[str, Any]
     scores: dict[str, Scores]
     confidence: dict[str, Any]
+    calibration: dict[str, Calibration]
 
 
 def evaluate(task: Task[Any, Any], engine: Engine, parts: Mapping[str, EncodedExamples]) -> Evaluation:
-    """Score a model on dev parts, and tune the task's threshold on the first one."""
+    """Score a model on dev parts, and tune the task's thresholds on the first one."""
     predictions: dict[str, Any] = {}
     scores: dict[str, Scores] = {}
     confidence: dict[str, Any] = {}
+    calibration: dict[str, Calibration] = {}
     for name, (examples, inputs) in parts.items():
         logits = compute_logits(engine, inputs)
         if not predictions:
-            task = task.with_tuned_threshold(examples, task.decode(examples, inputs, logits))
+            task = task.tuned(examples, inputs, logits)
         predictions[name] = task.decode(examples, inputs, logits)
         scores[name] = task.score(examples, predictions[name])
         confidence[name] = task.confidence(examples, inputs, logits)
-    return Evaluation(task, predictions, scores, confidence)
+        if measured := task.calibration(examples, inputs, logits):
+            calibration[name] = measured
+    return Evaluation(task, predictions, scores, confidence, calibration)
 
 
 def majority_baselines(

@@ -10,7 +10,7 @@ The methods in the order in which fine-tuning calls them:
     fitted, check_training   training examples -> the task with its labels
     encode                   examples -> `Inputs`, which the model reads
     decode                   logits -> predictions
-    with_tuned_threshold     dev predictions -> the task with its threshold
+    tuned                    dev logits -> the task with its thresholds
     score, analyze_errors    predictions -> metrics, details
     write_predictions        predictions -> a file in the official form
 
@@ -39,6 +39,7 @@ import numpy.typing as npt
 from bertie.base.errors import ModelError, SettingsError
 from bertie.model.config import ProblemType
 from bertie.model.formats.directory import ModelMetadata
+from bertie.tasks.calibration import Calibration
 from bertie.tasks.error_analysis import ErrorAnalysis
 from bertie.text.tokenizer import Tokenizer
 
@@ -144,6 +145,51 @@ class Task(ABC, Generic[Examples, Predictions]):
         """Null odds above which a question has no answer; None if every question has one."""
         return None
 
+    @property
+    def decision_thresholds(self) -> tuple[float, ...] | None:
+        """Probabilities above which labels are predicted, as in `ModelMetadata`."""
+        return None
+
+    @property
+    def applied_temperature(self) -> float | None:
+        """The number that logits are divided by; None for 1."""
+        return None
+
+    # Settings of fine-tuning
+
+    def with_main_metric(self, metric: str) -> Self:
+        """Return this task with another main metric.
+
+        Raises:
+            SettingsError: the task does not compute this metric, or has no choice.
+        """
+        if metric != self.main_metric:
+            raise SettingsError(
+                f"main_metric: {metric!r} cannot select the model of {self.name}; use {self.main_metric}"
+            )
+        return self
+
+    def with_thresholds(self) -> Self:
+        """Return this task with decision thresholds, which `tuned` chooses.
+
+        Raises:
+            SettingsError: the task does not decide by thresholds.
+        """
+        if self.null_threshold is not None:
+            return self
+        raise SettingsError(
+            f"tune_threshold: {self.name} decides without a threshold; two classes and several labels for "
+            f"each text have one"
+        )
+
+    def with_calibration(self) -> Self:
+        """Return this task with probabilities that are scaled by a temperature, which `tuned` fits.
+
+        Raises:
+            SettingsError: the task does not classify texts.
+        """
+        raise SettingsError(f"calibrate: {self.name} does not classify texts; leave it out")
+
     # Files and examples
 
     @abstractmethod
@@ -233,8 +279,11 @@ class Task(ABC, Generic[Examples, Predictions]):
                 start and the end logits, choices (N, 1).
         """
 
-    def with_tuned_threshold(self, examples: Examples, predictions: Predictions) -> Self:
-        """Return this task with the threshold that gives dev predictions the best score."""
+    def tuned(self, examples: Examples, inputs: Inputs, logits: npt.NDArray[np.float32]) -> Self:
+        """Return this task with the thresholds that give dev predictions the best main score.
+
+        The arguments are those of `decode`, for labelled examples.
+        """
         return self
 
     # Scores
@@ -261,6 +310,15 @@ class Task(ABC, Generic[Examples, Predictions]):
         The arguments are those of `decode`. Tagging has a probability for each word, the other heads for
         each example. None where there are no probabilities, as in a regression, or where the predictions
         have their own.
+        """
+        return None
+
+    def calibration(
+        self, examples: Examples, inputs: Inputs, logits: npt.NDArray[np.float32]
+    ) -> Calibration | None:
+        """Compare the probabilities of labelled examples with the accuracy.
+
+        The arguments are those of `decode`. None where texts are not classified.
         """
         return None
 

@@ -110,8 +110,7 @@ def finetune(
         Stopped: a signal stopped the run; it is saved and can be resumed.
     """
     with lock_directory(output):
-        if settings.patience and not dev_examples:
-            raise SettingsError("patience needs dev examples; give some as --dev (dev=…), or leave it out")
+        task = apply_settings(task, settings, dev_examples)
         data = encode_examples(task, initial_model, training_examples, dev_examples, settings)
         baselines = majority_baselines(task, training_examples, dev_examples)
         run = RunDirectory(output, arguments=arguments)
@@ -160,6 +159,24 @@ def _finetune(
     # An earlier process saved the model.
     load_weights(run.model_directory, model)
     return evaluate(task, TorchEngine(model, settings.in_float32()), parts)
+
+
+def apply_settings(
+    task: Task[Any, Any], settings: FinetuningSettings, dev_examples: Mapping[str, Any]
+) -> Task[Any, Any]:
+    """Return a task with the settings that concern its scores and decisions.
+
+    Raises:
+        SettingsError: a setting does not fit the task, or needs dev examples and there are none.
+    """
+    for key in ("patience", "main_metric", "tune_threshold", "calibrate"):
+        if getattr(settings, key) and not dev_examples:
+            raise SettingsError(f"{key} needs dev examples; give some as --dev (dev=…), or leave it out")
+    if settings.main_metric is not None:
+        task = task.with_main_metric(settings.main_metric)
+    if settings.tune_threshold:
+        task = task.with_thresholds()
+    return task.with_calibration() if settings.calibrate else task
 
 
 def _with_dropout(config: BertConfig, settings: FinetuningSettings) -> BertConfig:

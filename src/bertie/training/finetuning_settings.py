@@ -70,6 +70,10 @@ class FinetuningSettings(Hardware):
     keep_best: bool = True  # keep the epoch with the best score on the first dev part, not the last one
     # Stop after this many epochs without a better main score on the first dev part; 0 never stops early.
     patience: int = pydantic.Field(0, ge=0)
+    main_metric: str | None = None  # the score that selects the epoch; None is the task's own
+    # Tune the decision thresholds of two classes or of several labels on the first dev part.
+    tune_threshold: bool = False
+    calibrate: bool = False  # divide logits by a temperature that is fitted on the first dev part
     # Hashes of the data and of the initial weights, filled in when the run starts, checked on resume.
     training_fingerprint: str = ""
     dev_fingerprint: str = ""

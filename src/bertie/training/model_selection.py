@@ -88,26 +88,49 @@ class ModelSelection:
     def _save(self, evaluation: Evaluation, step: int) -> None:
         """Save the model, its predictions and its scores."""
         self.kept = evaluation
-        metadata = replace(self.metadata, null_threshold=evaluation.task.null_threshold)
-        facts = {**self.sources, **describe_weights(self.class_weights)}
+        task = evaluation.task
+        metadata = replace(
+            self.metadata,
+            null_threshold=task.null_threshold,
+            decision_thresholds=task.decision_thresholds,
+            temperature=task.applied_temperature,
+        )
+        facts = {**self.sources, **describe_decisions(task, self.class_weights)}
         card = _model_card(self.task, facts, evaluation.scores, self.baselines)
         save_model(self.output / "model", self.model, metadata, card)
         for part, predictions in evaluation.predictions.items():
             file = self.output / "predictions" / part / self.task.predictions_file
             evaluation.task.write_predictions(self.parts[part].examples, predictions, file)
+        calibration = {part: measured.as_json() for part, measured in evaluation.calibration.items()}
         scores = {
             "step": step,
             "scores": evaluation.scores,
             "majority_baseline": self.baselines,
             "class_weights": self.class_weights,
+            "calibration": calibration,
         }
         write_json(self.output / SCORES_FILE, scores)
 
 
-def describe_weights(class_weights: Mapping[str, float]) -> dict[str, str]:
-    """Return what a report and a model card say of the weights of labels, empty for equal weights."""
-    weights = ", ".join(f"{label} {weight:.4g}" for label, weight in class_weights.items())
-    return {"class weights": weights} if class_weights else {}
+def describe_decisions(task: Task[Any, Any], class_weights: Mapping[str, float]) -> dict[str, str]:
+    """Return what a report and a model card say of the weights of labels and of decisions.
+
+    Args:
+        task: the task, tuned on the first dev part.
+        class_weights: the weight of each label in the loss; empty for equal weights.
+    """
+    facts = {}
+    if class_weights:
+        weights = (f"{label} {weight:.4g}" for label, weight in class_weights.items())
+        facts["class weights"] = ", ".join(weights)
+    if task.decision_thresholds is not None:
+        labels = task.labels[-len(task.decision_thresholds) :]  # of two classes, the second
+        pairs = zip(labels, task.decision_thresholds, strict=True)
+        limits = ", ".join(f"{label} {limit:.4g}" for label, limit in pairs)
+        facts["decision threshold"] = f"{limits}, tuned on dev"
+    if task.applied_temperature is not None:
+        facts["temperature"] = f"{task.applied_temperature:.4g}, fitted on dev"
+    return facts
 
 
 def _model_card(

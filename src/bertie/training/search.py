@@ -15,7 +15,7 @@ from bertie.base.locks import lock_directory
 from bertie.base.settings import Settings
 from bertie.tasks.task import Scores, Task
 from bertie.training.checkpoints import RunDirectory, check_run
-from bertie.training.finetuning import InitialModel, encode_examples, finetune
+from bertie.training.finetuning import InitialModel, apply_settings, encode_examples, finetune
 from bertie.training.finetuning_settings import MAY_CHANGE, FinetuningSettings, lacking_settings
 
 # The axes of the grid: setting of fine-tuning -> setting of the search.
@@ -114,6 +114,7 @@ def search(
         Stopped: a signal stopped the search.
     """
     with lock_directory(output):
+        task = apply_settings(task, settings.finetuning, dev_examples)
         _, _, finetuning = encode_examples(
             task, initial_model, training_examples, dev_examples, settings.finetuning
         )

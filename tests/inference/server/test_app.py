@@ -231,6 +231,7 @@ def test_info_and_health_describe_the_server(models, classifier):
         "architecture": "BertForSequenceClassification",
         "method": "classify",
         "labels": list(LABELS),
+        "decision_thresholds": {},
         "max_seq_length": 128,
         "embedding": {"pooling": "mean", "normalize": False, "max_seq_length": 128},
         "engine": "TorchEngine",

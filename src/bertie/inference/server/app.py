@@ -112,6 +112,7 @@ class Service:
                 "architecture": self._model.engine.architecture,
                 "method": METHOD_NAMES.get(self._model.method, self._model.method),
                 "labels": self._model.labels,
+                "decision_thresholds": self._model.decision_thresholds,
                 "max_seq_length": self._model.max_seq_length,
                 "embedding": self._model.embedding._asdict(),
                 "engine": type(self._model.engine).__name__,

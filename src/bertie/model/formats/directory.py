@@ -45,11 +45,12 @@ TRAINING_ONLY_KEYS = {
     "initializer_range",
     "position_initializer_range",
 }
-BERTIE_KEYS = ("null_threshold", "max_seq_length")  # in config.json; `transformers` preserves them
+# In config.json; `transformers` preserves them.
+BERTIE_KEYS = ("null_threshold", "max_seq_length", "decision_thresholds", "temperature")
 
 
 class HeadConfig(Settings):
-    """The keys of config.json that describe the head; the last four are bertie's own."""
+    """The keys of config.json that describe the head; the last six are bertie's own."""
 
     architectures: tuple[str, ...] | None = None
     model_type: str = "bert"
@@ -60,6 +61,8 @@ class HeadConfig(Settings):
     max_seq_length: int | None = None
     bilstm: bool = False
     input_columns: dict[str, str] = pydantic.Field(default_factory=dict)
+    decision_thresholds: tuple[float, ...] | None = None
+    temperature: float | None = pydantic.Field(None, gt=0)
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,11 @@ class ModelMetadata:
                     bertie preserves but does not use
     input_columns   the columns of the texts in fine-tuning by their role, such as {"text": "review"};
                     empty if unknown
+    decision_thresholds
+                    a classifier's probabilities above which each of several labels is predicted, or, one
+                    number, the second of two classes; None for 0.5
+    temperature     a classifier's number that logits are divided by before the softmax or sigmoid; None
+                    for 1
     """
 
     config: BertConfig
@@ -97,6 +105,8 @@ class ModelMetadata:
     bilstm: bool = False
     sentence_transformers_config: Mapping[str, Any] = field(default_factory=dict)
     input_columns: Mapping[str, str] = field(default_factory=dict)
+    decision_thresholds: tuple[float, ...] | None = None
+    temperature: float | None = None
 
     @property
     def model_type(self) -> str:
@@ -170,6 +180,7 @@ def read_metadata(
             f"{file}: a regression with {len(labels)} outputs; bertie supports one output, so use "
             f"`transformers` for this model"
         )
+    _check_thresholds(file, head.decision_thresholds, labels, problem_type)
     metadata = ModelMetadata(
         config,
         architecture,
@@ -182,6 +193,8 @@ def read_metadata(
         head.bilstm,
         read_json_object(path / SENTENCE_TRANSFORMERS_CONFIG_FILE),
         head.input_columns,
+        head.decision_thresholds,
+        head.temperature,
     )
     if head.model_type != metadata.model_type:
         raise ModelError(
@@ -309,6 +322,20 @@ def _read_labels(architecture: str, head: HeadConfig) -> tuple[str, ...]:
         return ()
     labels = head.id2label or {index: f"LABEL_{index}" for index in range(head.num_labels)}
     return tuple(str(labels[index]) for index in sorted(labels))
+
+
+def _check_thresholds(
+    file: Path, thresholds: tuple[float, ...] | None, labels: tuple[str, ...], problem_type: ProblemType
+) -> None:
+    """Raise ModelError unless there is a threshold for each of several labels, or one for two classes."""
+    if thresholds is None:
+        return
+    expected = len(labels) if problem_type == "multi_label_classification" else int(len(labels) == 2)
+    if len(thresholds) != expected:
+        raise ModelError(
+            f"{file}: decision_thresholds has {len(thresholds)} numbers, but this model takes {expected}; "
+            f"correct or delete it"
+        )
 
 
 def _default_problem_type(labels: tuple[str, ...]) -> ProblemType:

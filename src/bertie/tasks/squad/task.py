@@ -96,6 +96,10 @@ class QuestionAnswering(Task[Questions, SpanPredictions]):
             examples, inputs, logits, self.n_best, self.max_answer_length, self.null_threshold
         )
 
+    def tuned(self, examples: Questions, inputs: Inputs, logits: npt.NDArray[np.float32]) -> Self:
+        """See `with_tuned_threshold`."""
+        return self.with_tuned_threshold(examples, self.decode(examples, inputs, logits))
+
     def with_tuned_threshold(self, examples: Questions, predictions: SpanPredictions) -> Self:
         """Return this task with the threshold that maximizes F1 (Section 4.3).
 

@@ -1,0 +1,105 @@
+"""Calibration: how well the probabilities of predictions agree with their accuracy.
+
+Guo et al., "On Calibration of Modern Neural Networks" (arXiv:1706.04599).
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+NUM_BINS = 15
+LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 0.05, 20.0  # a perfect dev part has no finite best temperature
+STEPS = 40  # of the bisection, which halves the logarithm's range of 6
+
+Float64s = npt.NDArray[np.float64]
+Int64s = npt.NDArray[np.int64]
+
+
+class Reliability(NamedTuple):
+    """Confidence and accuracy of predictions in bins of confidence of equal width.
+
+    Of the NUM_BINS bins, those without predictions are left out.
+
+    confidences  float64 (B,)  mean probability of the predictions in each bin
+    accuracies   float64 (B,)  fraction of them that is correct
+    counts       int64 (B,)    their number
+    """
+
+    confidences: Float64s
+    accuracies: Float64s
+    counts: Int64s
+
+    @property
+    def error(self) -> float:
+        """The expected calibration error (ECE), in percent."""
+        gaps = np.abs(self.accuracies - self.confidences)
+        return float(100 * (self.counts * gaps).sum() / self.counts.sum())
+
+
+class Calibration(NamedTuple):
+    """The calibration of a model on one part, before and after temperature scaling.
+
+    temperature  the number that logits are divided by, fitted on the first dev part
+    raw          without it
+    scaled       with it
+    """
+
+    temperature: float
+    raw: Reliability
+    scaled: Reliability
+
+    def as_json(self) -> dict[str, float]:
+        """Return the temperature and the errors in percent."""
+        return {"temperature": self.temperature, "ece": self.raw.error, "ece_scaled": self.scaled.error}
+
+
+def measure_calibration(logits: npt.NDArray[Any], gold: Int64s, temperature: float) -> Calibration:
+    """Compare the probability of the likeliest class with its accuracy, in bins.
+
+    Args:
+        logits: (n, classes).
+        gold: class indices, int64 (n,).
+        temperature: see `Calibration`.
+    """
+    logits = logits.astype(np.float64)
+    return Calibration(temperature, _reliability(logits, gold), _reliability(logits / temperature, gold))
+
+
+def fit_temperature(logits: npt.NDArray[Any], gold: Int64s) -> float:
+    """Return the temperature that minimizes the cross-entropy of logits / temperature.
+
+    The cross-entropy is convex in the inverse of the temperature, so the zero of its derivative is found
+    by bisection.
+
+    Args:
+        logits: (n, classes).
+        gold: class indices, int64 (n,).
+    """
+    logits = logits.astype(np.float64)
+    gold_sum = logits[np.arange(len(gold)), gold].sum()
+    low, high = np.log(LOWEST_TEMPERATURE), np.log(HIGHEST_TEMPERATURE)
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        expected = (softmax(logits / np.exp(middle)) * logits).sum()
+        # More than the gold classes' sum: the model is too confident.
+        low, high = (middle, high) if expected > gold_sum else (low, middle)
+    return float(np.exp((low + high) / 2))
+
+
+def _reliability(logits: Float64s, gold: Int64s) -> Reliability:
+    confidence = softmax(logits).max(axis=1)
+    is_correct = logits.argmax(axis=1) == gold
+    # The bins are (0, 1/15], (1/15, 2/15], …, as in the paper.
+    bins = np.ceil(confidence * NUM_BINS).astype(np.int64) - 1
+    counts = np.bincount(bins, minlength=NUM_BINS)
+    filled = counts > 0
+    sums = (np.bincount(bins, weights, NUM_BINS)[filled] for weights in (confidence, is_correct))
+    confidences, accuracies = (total / counts[filled] for total in sums)
+    return Reliability(confidences, accuracies, counts[filled])
+
+
+def softmax(logits: Float64s) -> Float64s:
+    """Return the probabilities of the classes, (n, classes)."""
+    exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(exponentials / exponentials.sum(axis=1, keepdims=True))

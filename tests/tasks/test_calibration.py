@@ -1,0 +1,100 @@
+"""ECE and temperature against their definitions."""
+
+import numpy as np
+import pytest
+import scipy.optimize
+import scipy.special
+from tests.tasks.test_classification import MULTILABEL, REGRESSION, SINGLE, examples
+
+from bertie.base.errors import SettingsError
+from bertie.tasks.calibration import fit_temperature, measure_calibration
+
+
+def draw(count: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Logits whose softmax is the true distribution of the gold classes."""
+    random = np.random.default_rng(0)
+    logits = random.normal(0, 1.5, (count, classes))
+    cumulative = scipy.special.softmax(logits, axis=1).cumsum(axis=1)
+    gold = (random.random((count, 1)) > cumulative).sum(axis=1)
+    return logits.astype(np.float32), np.minimum(gold, classes - 1)
+
+
+def reference_ece(probabilities: np.ndarray, gold: np.ndarray) -> float:
+    """Equation 3 of Guo et al., bin by bin."""
+    confidence, correct = probabilities.max(axis=1), probabilities.argmax(axis=1) == gold
+    error = 0.0
+    for m in range(15):
+        inside = (confidence > m / 15) & (confidence <= (m + 1) / 15)
+        if inside.any():
+            error += inside.mean() * abs(correct[inside].mean() - confidence[inside].mean())
+    return 100 * error
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+@pytest.mark.parametrize("factor", [0.5, 1, 4])
+def test_ece_is_that_of_the_definition(classes, factor):
+    logits, gold = draw(500, classes)
+    logits = factor * logits.astype(np.float64)
+    measured = measure_calibration(logits, gold, 2.0)
+    assert measured.raw.error == pytest.approx(reference_ece(scipy.special.softmax(logits, 1), gold))
+    assert measured.scaled.error == pytest.approx(reference_ece(scipy.special.softmax(logits / 2, 1), gold))
+    assert measured.raw.counts.sum() == 500
+    assert len(measured.raw.counts) <= 15
+
+
+@pytest.mark.parametrize("factor", [0.5, 1, 4])
+def test_temperature_minimizes_the_cross_entropy(factor):
+    logits, gold = draw(2000, 3)
+    logits = factor * logits
+
+    def cross_entropy(temperature: float) -> float:
+        return -scipy.special.log_softmax(logits / temperature, axis=1)[np.arange(2000), gold].mean()
+
+    expected = scipy.optimize.minimize_scalar(cross_entropy, bounds=(0.1, 10), method="bounded")
+    assert fit_temperature(logits, gold) == pytest.approx(expected.x, rel=1e-3)
+    assert fit_temperature(logits, gold) == pytest.approx(factor, rel=0.1)
+
+
+def test_temperature_of_a_perfect_model_is_finite():
+    logits, gold = np.array([[3.0, 0], [0, 2]], np.float32), np.array([0, 1])
+    assert fit_temperature(logits, gold) == pytest.approx(0.05)
+    assert fit_temperature(logits, 1 - gold) == pytest.approx(20)
+    assert measure_calibration(1e6 * logits, gold, 0.05).scaled.error == 0
+
+
+def test_calibration_changes_probabilities_and_no_prediction():
+    logits, gold = draw(400, 3)
+    logits = 3 * logits
+    dev = examples([SINGLE.labels[i] for i in gold])
+    tuned = SINGLE.with_calibration().tuned(dev, None, logits)
+    assert tuned.applied_temperature == pytest.approx(3, rel=0.2)
+    assert (tuned.decode(dev, None, logits) == SINGLE.decode(dev, None, logits)).all()
+    expected = scipy.special.softmax(logits / tuned.temperature, axis=1).max(axis=1)
+    assert tuned.confidence(dev, None, logits) == pytest.approx(expected)
+    measured = tuned.calibration(dev, None, logits)
+    assert measured.as_json()["temperature"] == tuned.temperature
+    assert measured.scaled.error < 8 < measured.raw.error
+    without = SINGLE.tuned(dev, None, logits)
+    assert without.applied_temperature is None
+    assert (without.confidence(dev, None, logits) == SINGLE.confidence(dev, None, logits)).all()
+    assert without.calibration(dev, None, logits).as_json() == measured.as_json()
+
+
+def test_several_labels_are_decisions_about_each():
+    random = np.random.default_rng(0)
+    logits = random.normal(0, 2, (300, 3)).astype(np.float32)
+    gold = random.random((300, 3)) < scipy.special.expit(logits)
+    names = np.array(MULTILABEL.labels)
+    dev = examples([tuple(names[row]) for row in gold])
+    measured = MULTILABEL.tuned(dev, None, 2 * logits).calibration(dev, None, 2 * logits)
+    assert measured.temperature == pytest.approx(2, rel=0.1)
+    p = scipy.special.expit(2 * logits.ravel().astype(float))
+    assert measured.raw.error == pytest.approx(reference_ece(np.stack([1 - p, p], 1), gold.ravel()), abs=1e-4)
+
+
+def test_a_regression_has_no_calibration():
+    dev = examples([1.0, 2.0])
+    assert REGRESSION.calibration(dev, None, np.zeros((2, 1), np.float32)) is None
+    assert REGRESSION.tuned(dev, None, np.zeros((2, 1), np.float32)) is REGRESSION
+    with pytest.raises(SettingsError, match="calibrate: regression does not classify texts; leave it out"):
+        REGRESSION.with_calibration()
