@@ -16,7 +16,7 @@ import bertie
 
 PAGE = Path(__file__).parents[1] / "docs" / "api.md"
 SECTIONS = {
-    "From text to a trained model": ["learn_vocabulary", "prepare", "pretrain"],
+    "From text to a trained model": ["learn_vocabulary", "extend_tokenizer", "prepare", "pretrain"],
     "Fine-tuning and evaluation": ["finetune", "evaluate"],
     "Results": ["PretrainingResult", "FinetuningResult", "EvaluationResult", "Metrics"],
     "Using a model": ["load", "Predictor"],

@@ -37,6 +37,7 @@ text.encoding
 text.added_tokens
 text.tokenizer_files
 text.tokenizer
+text.vocabulary_extension
 text.wordpiece_trainer
 text.languages
 text.sentences

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bertie.api.evaluation import evaluate
     from bertie.api.finetuning import finetune
     from bertie.api.pretraining import pretrain
-    from bertie.api.vocabulary import learn_vocabulary
+    from bertie.api.vocabulary import extend_tokenizer, learn_vocabulary
     from bertie.base.errors import BertieError, DataError, ModelError, SettingsError
     from bertie.inference.predictor import Predictor, load
     from bertie.model.config import BertConfig
@@ -35,6 +35,7 @@ __version__ = "0.1.0"
 _MODULES = {
     "Tokenizer": "text.tokenizer",
     "learn_vocabulary": "api.vocabulary",
+    "extend_tokenizer": "api.vocabulary",
     "prepare": "api.corpus",
     "pretrain": "api.pretraining",
     "finetune": "api.finetuning",
@@ -59,6 +60,7 @@ __all__ = [
     "Stopped",
     "Tokenizer",
     "evaluate",
+    "extend_tokenizer",
     "finetune",
     "learn_vocabulary",
     "load",

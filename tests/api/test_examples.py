@@ -104,7 +104,16 @@ def test_examples_of_functions_run_one_after_the_other(workspace, monkeypatch, c
     names = [name for names in GENERATOR.SECTIONS.values() for name in names if name != "Predictor"]
     counts = {name: run_examples(OBJECTS[name], name, OBJECTS) for name in names}
     assert {name for name, count in counts.items() if count} >= {
-        *("learn_vocabulary", "prepare", "pretrain", "finetune", "evaluate", "load", "Tokenizer"),
+        *(
+            "learn_vocabulary",
+            "extend_tokenizer",
+            "prepare",
+            "pretrain",
+            "finetune",
+            "evaluate",
+            "load",
+            "Tokenizer",
+        ),
         *("Metrics", "Vocabulary", "BertConfig"),
     }
 

@@ -13,6 +13,7 @@ import bertie
 from bertie.base.errors import DataError, SettingsError
 from bertie.commands.main import app
 from bertie.corpus.word_counts import count_words
+from bertie.text.vocabulary import SPECIAL_TOKENS
 from bertie.text.wordpiece_trainer import Merges, learn_vocabulary
 
 TEXT = "the thin thief thought that this was the other thing " * 3 + "banana bandana band"
@@ -137,3 +138,56 @@ def test_interrupt_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     result = learn(tmp_path, TEXT)
     assert result.exit_code == 130
     assert result.stderr == f"bertie: stopped; nothing is in {tmp_path / 'out'} yet; run the command again\n"
+
+
+def extend(*options: object) -> Result:
+    arguments = ["vocab", "text.txt", "--workers", 1, *options]
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_extend_adds_entries_and_reports_how_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text(TEXT)
+    letters = sorted({*TEXT} - {" "})
+    Path("old").mkdir()
+    old = [*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters)]
+    Path("old/vocab.txt").write_text("\n".join(old))
+    result = extend("--extend", "old", "--add", 2, "--out", "new")
+    assert result.exit_code == 0, result.output
+    assert result.stdout == "new\n"
+    assert "33 words, 12 unique; 2 new entries lower the tokens per word from 4." in result.stderr
+    tokens = Path("new/vocab.txt").read_text().split()
+    assert tokens[:-2] == old
+    result = extend("--extend", "old", "--add", 1000, "--out", "all")
+    found = len(Path("all/vocab.txt").read_text().split()) - len(old)
+    assert f"; {found} new entries lower the tokens per word from 4." in result.stderr
+    assert result.stderr.endswith("fewer than 1,000 entries: no others save tokens in this text\n")
+    again = extend("--extend", "old", "--add", 2, "--out", "new")
+    assert str(again.exception) == "new: exists already; choose another name, or replace it with --force"
+    assert extend("--extend", "old", "--add", 2, "--out", "new", "--force").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--extend", "old"], "--extend: how many entries to learn? Pass --add N"),
+        (["--add", 5], "--add and --fill-unused: which tokenizer to extend? Pass --extend DIR"),
+        (["--fill-unused"], "--add and --fill-unused: which tokenizer to extend? Pass --extend DIR"),
+        (
+            ["--extend", "old", "--add", 5, "--cased"],
+            "--cased: for a new vocabulary only; leave it out with --extend",
+        ),
+        (
+            ["--extend", "nowhere", "--add", 5],
+            "nowhere: cannot be read (no such file or directory); choose a",
+        ),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    options: list[object], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text(TEXT)
+    result = extend("--out", "new", *options)
+    assert str(result.exception).casefold().startswith(message.casefold())
+    assert not Path("new").exists()

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from bertie.base.errors import DataError
 from bertie.corpus import input_splits, word_counts
 from bertie.corpus.documents import InputErrors
-from bertie.corpus.word_counts import WordTable, count_words, lowercase_words
+from bertie.corpus.word_counts import WordTable, count_tokenized_words, count_words, lowercase_words
+from bertie.text.tokenizer import Tokenizer
+from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertie.text.wordpiece_trainer import learn_vocabulary
 
 
@@ -101,3 +103,24 @@ def test_inputs_without_words_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": " "}\n')
     with pytest.raises(DataError, match="no words"):
         count_words([tmp_path / "a.jsonl"], True, 1)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_tokenized_words_are_the_tokenizers(
+    inputs: list[Path], workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(input_splits, "TASK_BYTES", 10_000)
+    vocabulary = Vocabulary([*SPECIAL_TOKENS, "a", "##b", "c", "##e", ",", "d,e", "[E1]"])
+    tokenizer = Tokenizer(vocabulary, added_tokens=("[E1]",), never_split=("d,e",))
+    inputs[0].write_text(json.dumps({"text": "ab[E1] x"}) + "\n" + json.dumps({"text": "\n"}) + "\n")
+    words, counts = count_tokenized_words(inputs, tokenizer, workers)
+    texts = " ".join(path.read_text() for path in inputs[1:])
+    expected = {
+        ("a", "##b"): texts.count("Ab") + 1,
+        ("c", "##e"): texts.count("c\\u00e9"),
+        ("d,e",): texts.count("d,e"),
+        ("[UNK]",): 2 * texts.count("\\u674e") + 1,
+        ("[E1]",): 1,
+    }
+    found = [tuple(tokenizer.convert_ids_to_tokens(word)) for word in words]
+    assert dict(zip(found, counts.tolist(), strict=True)) == expected

@@ -1,4 +1,4 @@
-"""Learn a WordPiece vocabulary from text files."""
+"""Learn a WordPiece vocabulary from text files, or more entries for an existing one."""
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,18 +10,24 @@ import numpy as np
 import numpy.typing as npt
 
 from bertie.api.arguments import PathLike, as_paths, available_cpus, print_skipped
-from bertie.base.errors import DataError
-from bertie.base.files import atomic_directory
+from bertie.base.errors import DataError, SettingsError
+from bertie.base.files import atomic_directory, read_json_object
 from bertie.base.outputs import lock_output
 from bertie.corpus.documents import InputErrors, OnError
 from bertie.corpus.formats import Format
 from bertie.corpus.readers import list_inputs
-from bertie.corpus.word_counts import count_words, lowercase_words
+from bertie.corpus.word_counts import count_tokenized_words, count_words, lowercase_words
 from bertie.text import wordpiece_trainer
 from bertie.text.casing import MAX_ACCENTED, Casing, measure_casing
 from bertie.text.tokenizer import Tokenizer
-from bertie.text.tokenizer_files import VOCABULARY_FILE
+from bertie.text.tokenizer_files import CONFIG_FILE, VOCABULARY_FILE
 from bertie.text.vocabulary import Vocabulary
+from bertie.text.vocabulary_extension import (
+    MIN_OCCURRENCES,
+    extend_vocabulary,
+    find_unused_slots,
+    learn_entries,
+)
 
 
 def learn_vocabulary(
@@ -86,14 +92,90 @@ def learn_vocabulary(
         return tokenizer
 
 
+def extend_tokenizer(
+    tokenizer: PathLike,
+    inputs: PathLike | Iterable[PathLike],
+    out: PathLike | None = None,
+    *,
+    add: int,
+    fill_unused: bool = False,
+    format: Format | None = None,
+    column: str = "text",
+    on_error: OnError = "stop",
+    workers: int | None = None,
+    force: bool = False,
+) -> Tokenizer:
+    """Learn more entries for an existing tokenizer, like `bertie vocab --extend`.
+
+    The new entries are those that save the most tokens on the text. The old ones keep their ids, and
+    casing, added tokens and other options stay the same. `pretrain` takes a model into it with `init`.
+
+    Args:
+        tokenizer: a tokenizer or model directory, or a vocab.txt file.
+        inputs: a file, folder or pattern of text, or several of them.
+        out: the tokenizer directory to write; without it, nothing is written.
+        add: the number of entries to learn. There are fewer if no others save tokens.
+        fill_unused: replace entries `[unusedN]`, so that the vocabulary keeps its size.
+        format: the format of every input; detected file by file if not given.
+        column: the key or column of the text in JSON lines, csv, tsv, Parquet and Arrow files.
+        on_error: "stop" at an unreadable input, or "skip" and count it.
+        workers: processes to use; all available processors if not given.
+        force: replace a tokenizer that bertie wrote to `out` before.
+
+    Returns:
+        The extended tokenizer.
+
+    Raises:
+        DataError: an input cannot be read, no entry saves tokens, or `out` holds other files.
+        ModelError: there is no tokenizer of BERT's kind at `tokenizer`.
+        SettingsError: `add` is less than 1, or more than the unused entries; `out` exists and `force`
+            is false, or it cannot be created.
+
+    Example:
+        >>> with open("terms.txt", "w") as file: _ = file.write("documents documented " * 3)
+        >>> new = bertie.extend_tokenizer("tokenizer", "terms.txt", out="extended", add=1, workers=1)
+        >>> len(new.vocabulary) - len(bertie.Tokenizer.load("tokenizer").vocabulary)
+        1
+    """
+    source, output = Path(tokenizer), None if out is None else Path(out)
+    old = Tokenizer.load(source)
+    slots = _choose_slots(source, old, add) if fill_unused else []
+    with _lock(output, inputs, force, source):
+        files = list_inputs(as_paths(inputs), [source, *([output] if output else [])])
+        problems, cpus = InputErrors(on_error), workers or available_cpus()
+        words, counts = count_tokenized_words(files, old, cpus, format, column, problems)
+        print_skipped(problems.counts, problems.messages)
+        entries = _learn_entries(old, words, counts, add)
+        extended = old.replace(vocabulary=extend_vocabulary(old.vocabulary, entries, slots))
+        if output is not None:
+            limit = read_json_object(source / CONFIG_FILE).get("model_max_length", 512)
+            with atomic_directory(output) as temporary:
+                extended.save(temporary, limit)
+        return extended
+
+
+def _choose_slots(source: Path, tokenizer: Tokenizer, number: int) -> list[int]:
+    """Return the ids of the first unused entries of a tokenizer."""
+    slots = find_unused_slots(tokenizer)
+    if number > len(slots):
+        fewer = f"add at most {len(slots):,}, or " if slots else ""
+        raise SettingsError(
+            f"{source}: has {len(slots):,} entries [unusedN], fewer than {number:,}; {fewer}append the new "
+            f"entries, without fill_unused (--fill-unused)"
+        )
+    return slots[:number]
+
+
 @contextmanager
-def _lock(output: Path | None, inputs: PathLike | Iterable[PathLike], force: bool) -> Iterator[None]:
+def _lock(
+    output: Path | None, inputs: PathLike | Iterable[PathLike], force: bool, *more_inputs: Path
+) -> Iterator[None]:
     """Lock the tokenizer directory to write, if there is one, and check that it may be replaced."""
     if output is None:
         yield
         return
     files = [path for path in as_paths(inputs) if path.is_file()]
-    with lock_output(output, force=force, inputs=files, replaces=[VOCABULARY_FILE]):
+    with lock_output(output, force=force, inputs=[*files, *more_inputs], replaces=[VOCABULARY_FILE]):
         if not Tokenizer.can_overwrite(output):
             raise DataError(
                 f"{output}: holds other files than a tokenizer that bertie wrote; name a new directory"
@@ -129,6 +211,40 @@ def _report_casing(casing: Casing, cased: bool | None) -> bool:
         kind, reason = "an uncased", f"text is lower-cased, and {loss}"
     print(f"learning {kind} vocabulary: {reason}; --cased or --uncased overrides this", file=sys.stderr)
     return casing.needs_cased
+
+
+def _learn_entries(
+    tokenizer: Tokenizer, words: Sequence[list[int]], counts: npt.NDArray[np.int64], number: int
+) -> list[str]:
+    """Learn entries for a tokenizer from words as it splits them, and print what they save.
+
+    Raises:
+        SettingsError: `number` is less than 1.
+        DataError: no entry saves tokens.
+    """
+    if number < 1:
+        raise SettingsError(f"add = {number}: nothing to learn; use 1 or more")
+    vocabulary = tokenizer.vocabulary
+    lengths = np.fromiter(map(len, words), np.int64, len(words))
+    splits = [tokenizer.convert_ids_to_tokens(word) for word in words if len(word) > 1]
+    entries, saving = learn_entries(vocabulary.ids, splits, counts[lengths > 1].tolist(), number)
+    if not entries:
+        raise DataError(
+            f"no entry would save tokens: no two adjacent tokens of a word occur {MIN_OCCURRENCES} times in "
+            f"this text; use more text, or keep the tokenizer as it is"
+        )
+    total, size = int((lengths * counts).sum()), int(counts.sum())
+    print(
+        f"{size:,} words, {len(words):,} unique; {len(entries):,} new entries lower the tokens per word from "
+        f"{total / size:.3f} to {(total - saving) / size:.3f}",
+        file=sys.stderr,
+    )
+    unknown = counts[[word == [vocabulary.unk_id] for word in words]].sum()
+    if unknown:
+        print(f"{unknown / size:.2%} of the words remain [UNK]; no characters are added", file=sys.stderr)
+    if len(entries) < number:
+        print(f"fewer than {number:,} entries: no others save tokens in this text", file=sys.stderr)
+    return entries
 
 
 def _print_summary(

@@ -1,10 +1,11 @@
-"""`bertie vocab`: learn a WordPiece vocabulary."""
+"""`bertie vocab`: learn a WordPiece vocabulary, or extend one."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
+from bertie.base.errors import SettingsError
 from bertie.commands.options import (
     CPUS,
     Column,
@@ -16,55 +17,96 @@ from bertie.commands.options import (
     exit_on_interrupt,
 )
 
+Cased = Annotated[
+    bool | None,
+    typer.Option(
+        "--cased/--uncased",
+        help="Keep case and accents, or remove both; by default cased if removing accents would change "
+        "more than 2 % of the words, or if most words have no case.",
+    ),
+]
+Alphabet = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        help="The largest number of characters in the vocabulary, the most frequent ones; words with "
+        "other characters become [UNK]. Chinese and Japanese need more. Characters take at most half of "
+        "the entries.",
+    ),
+]
+Extend = Annotated[
+    Path | None,
+    typer.Option(
+        help="A tokenizer or model directory to extend: its entries keep their ids, and casing and other "
+        "options stay the same. Without it, a new vocabulary is learnt."
+    ),
+]
+FillUnused = Annotated[
+    bool,
+    typer.Option(
+        "--fill-unused",
+        help="With --extend: replace [unusedN] entries, so that the vocabulary keeps its size.",
+    ),
+]
+
 
 def vocab(
+    context: typer.Context,
     inputs: Inputs,
     out: Annotated[Path, typer.Option(help="The tokenizer directory to write.")],
     size: Annotated[
         int, typer.Option(min=100, help="The number of entries, special tokens included.")
     ] = 30522,
-    cased: Annotated[
-        bool | None,
-        typer.Option(
-            "--cased/--uncased",
-            help="Keep case and accents, or remove both; by default cased if removing accents would change "
-            "more than 2 % of the words, or if most words have no case.",
-        ),
-    ] = None,
+    cased: Cased = None,
     merges: Annotated[
         Literal["frequency", "likelihood"],
         typer.Option(help="Merge the most frequent pair, or the pair with the largest gain in likelihood."),
     ] = "frequency",
-    alphabet: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="The largest number of characters in the vocabulary, the most frequent ones; words with "
-            "other characters become [UNK]. Chinese and Japanese need more. Characters take at most half of "
-            "the entries.",
-        ),
-    ] = 1000,
+    alphabet: Alphabet = 1000,
+    extend: Extend = None,
+    add: Annotated[
+        int | None, typer.Option(min=1, help="With --extend: the number of entries to learn.")
+    ] = None,
+    fill_unused: FillUnused = False,
     format: Format = None,
     column: Column = "text",
     on_error: OnError = "stop",
     workers: Workers = CPUS,
     force: Force = False,
 ) -> None:
-    """Learn a WordPiece vocabulary from text."""
+    """Learn a WordPiece vocabulary from text, or extend one."""
+    _check_options(context)
     with exit_on_interrupt(lambda: f"nothing is in {out} yet; run the command again"):
         import bertie
 
-        bertie.learn_vocabulary(
-            inputs,
-            out,
-            size=size,
-            cased=cased,
-            merges=merges,
-            alphabet=alphabet,
-            format=format,
-            column=column,
-            on_error=on_error,
-            workers=workers,
-            force=force,
-        )
+        reading: dict[str, Any] = {
+            "format": format,
+            "column": column,
+            "on_error": on_error,
+            "workers": workers,
+            "force": force,
+        }
+        if extend is not None and add is not None:
+            bertie.extend_tokenizer(extend, inputs, out, add=add, fill_unused=fill_unused, **reading)
+        else:
+            bertie.learn_vocabulary(
+                inputs, out, size=size, cased=cased, merges=merges, alphabet=alphabet, **reading
+            )
     print(out)
+
+
+def _check_options(context: typer.Context) -> None:
+    """Check that the options are all for a new vocabulary, or all for extending one.
+
+    Raises:
+        SettingsError: an option would have no effect, or --extend lacks --add.
+    """
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    given = {name for name, source in sources.items() if source and source.name == "COMMANDLINE"}
+    if "extend" in given:
+        if useless := sorted(given & {"size", "cased", "merges", "alphabet"}):
+            raise SettingsError(f"--{useless[0]}: for a new vocabulary only; leave it out with --extend")
+        if "add" not in given:
+            raise SettingsError("--extend: how many entries to learn? Pass --add N")
+    elif given & {"add", "fill_unused"}:
+        raise SettingsError("--add and --fill-unused: which tokenizer to extend? Pass --extend DIR")

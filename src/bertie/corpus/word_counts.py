@@ -3,7 +3,7 @@
 Memory grows with the number of distinct words, not with the amount of text.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -20,12 +20,14 @@ from bertie.base.random import mix
 from bertie.corpus.documents import Document, InputErrors, OnError
 from bertie.corpus.formats import Format
 from bertie.corpus.input_splits import InputSplit, read_splits, split_inputs
+from bertie.text.tokenizer import Tokenizer
 from bertie.text.unicode import unicode_tables
 from bertie.text.wordpiece import split_words
 
 T = TypeVar("T", bound=np.generic)
 UInt32s = npt.NDArray[np.uint32]
 Int64s = npt.NDArray[np.int64]
+Splitter = Callable[[list[str]], tuple[UInt32s, Int64s]]  # texts → the codes of words, and bounds
 WordCounts = tuple[UInt32s, Int64s, Int64s]  # code points, bounds (W + 1,), counts (W,)
 
 BATCH_CHARACTERS = 1 << 22  # text held in memory at a time
@@ -65,11 +67,46 @@ def count_words(
         SettingsError: a table has no such column.
         BertieError: the package that reads such files is not installed.
     """
-    errors = errors or InputErrors()
+    split = partial(_split_normalized, lowercase)
+    return _count(inputs, split, workers, format, column, errors or InputErrors()).sorted_words()
+
+
+def count_tokenized_words(
+    inputs: Iterable[Path],
+    tokenizer: Tokenizer,
+    workers: int,
+    format: Format | None = None,
+    column: str = "text",
+    errors: InputErrors | None = None,
+) -> tuple[list[list[int]], Int64s]:
+    """Count how often each word occurs in the inputs, where a word is its sequence of token ids.
+
+    The arguments and the errors are those of `count_words`.
+
+    Returns:
+        The token ids of each word, in no particular order, and the counts, int64 (W,).
+    """
+    tokenizer.encode("")  # compiles the kernels and builds the trie here, not in every worker
+    split = partial(_split_tokenized, tokenizer)
+    table = _count(inputs, split, workers, format, column, errors or InputErrors())
+    size = len(table)
+    ids, bounds = table.codes.tolist(), table.bounds[: size + 1].tolist()
+    return [ids[start:stop] for start, stop in pairwise(bounds)], table.counts[:size]
+
+
+def _count(
+    inputs: Iterable[Path],
+    split: Splitter,
+    workers: int,
+    format: Format | None,
+    column: str,
+    errors: InputErrors,
+) -> "WordTable":
+    """Count the words into which `split` splits the documents."""
     tasks = split_inputs(inputs, format, errors)
-    sizes = [sum(split.size for split in task) for task in tasks]
+    sizes = [sum(part.size for part in task) for task in tasks]
     table = WordTable()
-    count = partial(_count_task, lowercase, column, errors.on_error)
+    count = partial(_count_task, split, column, errors.on_error)
     with Progress("counting words", total=round(sum(sizes) / 1e6), unit="MB") as progress:
         done = 0
         for index, (task_counts, task_errors) in run_tasks(count, tasks, workers):
@@ -80,7 +117,7 @@ def count_words(
     if not len(table):
         cause = f" ({errors.messages[0]})" if errors.messages else ""
         raise DataError(f"the inputs contain no words{cause}; add files that hold text")
-    return table.sorted_words()
+    return table
 
 
 def lowercase_words(words: Sequence[str], counts: Int64s) -> tuple[list[str], Int64s]:
@@ -112,13 +149,27 @@ def batch_documents(documents: Iterable[Document]) -> Iterator[list[Document]]:
         yield batch
 
 
+def _split_normalized(lowercase: bool, texts: list[str]) -> tuple[UInt32s, Int64s]:
+    """Return the code points of the normalised words of texts, and the bounds of the words."""
+    codes, bounds, _ = split_words(texts, unicode_tables(lowercase, lowercase))
+    return codes, bounds
+
+
+def _split_tokenized(tokenizer: Tokenizer, texts: list[str]) -> tuple[UInt32s, Int64s]:
+    """Return the token ids of the words of texts, and the bounds of the words."""
+    encoding = tokenizer.encode_batch(texts, add_special_tokens=False)
+    starts_word = np.diff(encoding.word_ids, prepend=-1) != 0
+    starts_word[encoding.bounds[:-1][np.diff(encoding.bounds) > 0]] = True
+    bounds = np.append(np.flatnonzero(starts_word), len(starts_word))
+    return encoding.input_ids.astype(np.uint32), bounds
+
+
 def _count_task(
-    lowercase: bool, column: str, on_error: OnError, task: list[InputSplit]
+    split: Splitter, column: str, on_error: OnError, task: list[InputSplit]
 ) -> tuple[WordCounts, InputErrors]:
     table, errors = WordTable(), InputErrors(on_error)
-    tables = unicode_tables(lowercase, lowercase)
     for batch in batch_documents(read_splits(task, column, errors)):
-        codes, bounds, _ = split_words([document.text for document in batch], tables)
+        codes, bounds = split([document.text for document in batch])
         table.add(codes, bounds, np.ones(len(bounds) - 1, dtype=np.int64))
     size = len(table)
     return (table.codes[: table.bounds[size]], table.bounds[: size + 1], table.counts[:size]), errors
