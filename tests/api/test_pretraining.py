@@ -1,5 +1,6 @@
 """`bertie.pretrain`: recipes by name, path and dict; changes to them; resume after an interrupt."""
 
+import json
 import os
 import shutil
 import signal
@@ -90,6 +91,37 @@ def test_sizes_come_from_the_initial_model(corpus):
     model = read_toml(second.path / "settings.toml")["model"]
     assert (model["hidden_size"], model["hidden_dropout_prob"]) == (16, 0.2)
     assert second.metrics["step"][0] == 0
+
+
+def test_model_grows_into_an_extended_tokenizer(corpus, monkeypatch):
+    text = Path("text.jsonl")
+    rows = [{"text": f"Lines {n}.\nWells.", "label": "ab"[n % 2]} for n in range(30)]
+    text.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    first = bertie.pretrain(RECIPE, corpus=corpus, out="first")
+    old = bertie.Tokenizer.load(first.model_directory).vocabulary
+    new = bertie.extend_tokenizer(first.model_directory, text, "extended", add=2, workers=1)
+    bertie.prepare(text, tokenizer="extended", out="corpus", held_out=0.1, workers=1)
+
+    def die(*arguments, **options):
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bertie.training.pretraining.train", die)
+        with pytest.raises(RuntimeError, match="killed"):
+            bertie.pretrain(RECIPE, corpus="corpus", out="second", init=first.model_directory)
+    # With the recipe, which does not name the size of the vocabulary.
+    run = bertie.pretrain(RECIPE, corpus="corpus", out="second", resume=True)
+    assert read_toml(run.path / "settings.toml")["model"]["vocab_size"] == len(new.vocabulary)
+    assert new.vocabulary.tokens[: len(old)] == old.tokens
+    assert new.vocabulary.tokens[len(old) :] == ("lines", "wells")
+    name = "bert.embeddings.word_embeddings.weight"
+    assert len(load_file(run.model_directory / "model.safetensors")[name]) == len(old) + 2
+    columns = {"text": "text", "label": "label"}
+    settings = {"max_seq_length": 32, "epochs": 1}
+    tuned = bertie.finetune(
+        run.model_directory, train=rows, dev=rows, **columns, out="tuned", settings=settings
+    )
+    assert bertie.Tokenizer.load(tuned.model_directory).fingerprint == new.fingerprint
 
 
 def test_setting_that_contradicts_the_initial_model_is_refused(corpus):

@@ -17,9 +17,10 @@ from bertie.api.results import Metrics, PretrainingResult
 from bertie.base.errors import SettingsError
 from bertie.base.settings import SETTINGS_FILE, Tree, read_toml, resolve
 from bertie.corpus.shards import Corpus
-from bertie.model.formats.directory import TRAINING_ONLY_KEYS, read_metadata
+from bertie.model.formats.directory import TRAINING_ONLY_KEYS, find_new_entries, read_metadata
 from bertie.recipes import read_recipe
 from bertie.reports.pretraining import write_report
+from bertie.text.tokenizer import Tokenizer
 from bertie.training import pretraining
 from bertie.training.checkpoints import lock_run
 from bertie.training.metrics_file import read_metrics, run_facts
@@ -155,20 +156,22 @@ def _prepare_start(
     elif recipe is None:
         raise SettingsError("no recipe; name one, such as tiny-laptop, or the path of a .toml file")
     else:
-        settings = resolve_recipe(
-            recipe, changes, None if arguments["init"] is None else Path(arguments["init"])
-        )
+        initial = None if arguments["init"] is None else Path(arguments["init"])
+        settings = resolve_recipe(recipe, changes, initial, Path(arguments["corpus"]))
     return _Start(settings, Path(arguments["corpus"]), init, arguments)
 
 
 def resolve_recipe(
-    recipe: PathLike | Mapping[str, Any], changes: Mapping[str, Any], init: Path | None = None
+    recipe: PathLike | Mapping[str, Any], changes: Mapping[str, Any], init: Path | None, corpus: Path
 ) -> PretrainingSettings:
     """Return the settings of a recipe with changes; with `init`, for the network of that model.
 
+    The vocabulary of that network grows if the tokenizer of the corpus extends the model's.
+
     Raises:
         SettingsError: a setting is unknown or impossible, or a phase is longer than the model in `init`.
-        ModelError: there is no model in `init`.
+        DataError: the corpus is missing or damaged.
+        ModelError: there is no model in `init`, or the tokenizer of the corpus does not extend its.
     """
     if isinstance(recipe, Mapping):
         layer, source = nest_settings(recipe), "recipe"
@@ -177,6 +180,9 @@ def resolve_recipe(
     if init is None:
         return resolve(PretrainingSettings, layer, changes, source=source)
     network = read_metadata(init).config.model_dump(exclude_none=True)
+    tokenizer = Tokenizer.load(Corpus.open(corpus).tokenizer_directory)
+    if find_new_entries(init, tokenizer):
+        network["vocab_size"] = max(network["vocab_size"], len(tokenizer.vocabulary))
     kept = {key: value for key, value in layer.get("model", {}).items() if key in TRAINING_ONLY_KEYS}
     model = {"model": network | kept}
     settings = resolve(PretrainingSettings, layer, model, changes, source=source)

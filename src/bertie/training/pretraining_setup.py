@@ -1,8 +1,8 @@
 """Build the tokenizer, model and batches of a pre-training run."""
 
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -13,7 +13,7 @@ from bertie.corpus.examples import Examples
 from bertie.corpus.sampling import ExampleStream
 from bertie.corpus.shards import Corpus
 from bertie.model.batch import PackedBatch, pack
-from bertie.model.formats.directory import check_network, check_tokenizer, trim_tokenizer
+from bertie.model.formats.directory import check_network, find_new_entries, trim_tokenizer
 from bertie.model.formats.weights import load_initial_weights
 from bertie.model.heads import LanguageModel, MaskedLMModel, PreTrainingModel
 from bertie.text.tokenizer import Tokenizer
@@ -27,11 +27,20 @@ PretrainedModel = PreTrainingModel | MaskedLMModel | LanguageModel
 
 @dataclass(frozen=True)
 class PretrainingSetup:
-    """An open corpus, its tokenizer, and the settings completed for both."""
+    """An open corpus, its tokenizer, and the settings completed for both.
+
+    Attributes:
+        corpus: the corpus
+        tokenizer: its tokenizer
+        settings: the complete settings
+        new_entries: for the id of each entry of the vocabulary that the initial model lacks, the ids
+            of the tokens into which that model's tokenizer splits it
+    """
 
     corpus: Corpus
     tokenizer: Tokenizer
     settings: PretrainingSettings
+    new_entries: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
     @classmethod
     def load(
@@ -50,26 +59,26 @@ class PretrainingSetup:
             DataError: the corpus is missing or damaged.
             SettingsError: the settings do not fit the corpus or the machine.
             ModelError: `model.vocab_size` is too small for the tokenizer's tokens, or the model in
-                `init` has another network or another tokenizer.
+                `init` has another network, or a tokenizer that the corpus's does not extend.
         """
         corpus = Corpus.open(corpus_path)
         if verify:
             corpus.verify()
         tokenizer = Tokenizer.load(corpus.tokenizer_directory)
-        if init is not None:
-            check_tokenizer(init, tokenizer)
+        new_entries = {} if init is None else find_new_entries(init, tokenizer)
         if "vocab_size" in settings.model.model_fields_set:
             tokenizer = trim_tokenizer(tokenizer, settings.model, "model.vocab_size")
         settings = _complete_settings(settings, corpus, tokenizer)
         if init is not None:
-            check_network(init, settings.model)
-        return cls(corpus, tokenizer, settings)
+            check_network(init, settings.model, may_grow=bool(new_entries))
+        return cls(corpus, tokenizer, settings, new_entries)
 
     def build_model(self, init: Path | None, ranks: Ranks) -> PretrainedModel:
         """Build the model for the settings' objectives, on this rank's device.
 
         The weights come from the model directory `init`; without it, they are random (a function of
-        the seed). Heads that `init` lacks are random, and named on stderr.
+        the seed). Heads that `init` lacks are random, and named on stderr. New entries of the
+        vocabulary start as the mean of their former tokens, and are counted on stderr.
 
         Raises:
             ModelError: the weights in `init` are missing or damaged.
@@ -78,7 +87,13 @@ class PretrainingSetup:
         torch.manual_seed(int(stream_key(settings.seed)))
         model = _model_class(settings)(settings.model)
         if init is not None:
-            new_parts = load_initial_weights(init, model)
+            new_parts = load_initial_weights(init, model, self.new_entries)
+            if self.new_entries and ranks.is_main:
+                print(
+                    f"{init}: {len(self.new_entries):,} of {settings.model.vocab_size:,} rows of the "
+                    f"embeddings are new; each starts as the mean of the entry's former tokens",
+                    file=sys.stderr,
+                )
             if new_parts and ranks.is_main:
                 print(f"{init}: new with random weights: {', '.join(new_parts)}", file=sys.stderr)
         model.bert.gradient_checkpointing = settings.gradient_checkpointing

@@ -27,6 +27,7 @@ from bertie.model.formats.sentence_transformers import (
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.trie import CONTINUATION_PREFIX
 from bertie.text.vocabulary import Vocabulary
+from bertie.text.vocabulary_extension import find_new_ids, split_entry
 from bertie.text.wordpiece import split_words
 
 SEQUENCE_CLASSIFIER = "BertForSequenceClassification"
@@ -204,31 +205,44 @@ def read_metadata(
     return metadata
 
 
-def check_tokenizer(path: Path, tokenizer: Tokenizer) -> None:
-    """Check that the initial model in `path` has the tokenizer of the corpus.
+def find_new_entries(path: Path, tokenizer: Tokenizer) -> dict[int, list[int]]:
+    """Find the entries that the tokenizer of a corpus adds to the one of the initial model in `path`.
+
+    Returns:
+        For the id of each new entry, the ids of the tokens into which the model's tokenizer splits
+        it. Empty if the tokenizers are equal.
 
     Raises:
-        ModelError: it has another one.
+        ModelError: the tokenizer of the corpus is another one, and not an extension.
     """
-    folder = find_transformer_folder(path)
-    known = (read_metadata(path).tokenizer.fingerprint, Tokenizer.load(folder).fingerprint)
-    if tokenizer.fingerprint not in known:
+    folder, metadata = find_transformer_folder(path), read_metadata(path)
+    whole = Tokenizer.load(folder)
+    if tokenizer.fingerprint in (metadata.tokenizer.fingerprint, whole.fingerprint):
+        return {}
+    extended = (find_new_ids(old, tokenizer) for old in (metadata.tokenizer, whole))
+    new_ids = next((ids for ids in extended if ids is not None), None)
+    if new_ids is None:
         raise ModelError(
-            f"{path}: the corpus was prepared with a different tokenizer; prepare it again with the model's: "
-            f"bertie prepare … --tokenizer {folder}"
+            f"{path}: the corpus was prepared with a different tokenizer, which does not extend the model's; "
+            f"prepare it again with the model's: bertie prepare … --tokenizer {folder}"
         )
+    tokens = tokenizer.vocabulary.tokens
+    new_ids = sorted({*new_ids, *range(metadata.config.vocab_size, len(tokens))})
+    return {i: split_entry(tokens[i], metadata.tokenizer.vocabulary) for i in new_ids}
 
 
-def check_network(path: Path, config: BertConfig) -> None:
+def check_network(path: Path, config: BertConfig, may_grow: bool = False) -> None:
     """Check that the initial model in `path` has the network of a run's settings.
 
-    Dropout and initialization may differ.
+    Dropout and initialization may differ, and with `may_grow` the vocabulary may be larger.
 
     Raises:
         ModelError: a setting contradicts the model.
     """
     settings = config.model_dump()
     values = read_metadata(path).config.model_dump(exclude=TRAINING_ONLY_KEYS)
+    if may_grow:
+        values["vocab_size"] = max(values["vocab_size"], config.vocab_size)
     mismatches = {key: value for key, value in values.items() if value != settings[key]}
     if mismatches:
         differences = ", ".join(

@@ -18,6 +18,7 @@ from bertie.base.files import atomic_directory, atomic_file
 from bertie.model.bert import add_bilstm
 from bertie.model.formats.directory import ModelMetadata, has_architecture, read_metadata, write_metadata
 from bertie.model.formats.huggingface import (
+    TIED_WEIGHTS,
     WEIGHTS_FILE,
     infer_architecture,
     merge_tied_weights,
@@ -46,6 +47,7 @@ PRETRAINING_PARTS = {
     "bert.pooler.": "the pooler",
 }
 POOLER_WEIGHT = "bert.pooler.dense.weight"
+WORD_EMBEDDINGS = "bert.embeddings.word_embeddings.weight"
 DECODER_BIAS = "cls.predictions.bias"  # in every model that has a masked-LM decoder
 
 
@@ -119,7 +121,9 @@ def load_weights(path: Path, model: nn.Module, prefix: str = "") -> None:
     _copy_weights(weights, stored, path)
 
 
-def load_initial_weights(path: Path, model: nn.Module) -> list[str]:
+def load_initial_weights(
+    path: Path, model: nn.Module, new_entries: Mapping[int, Sequence[int]] | None = None
+) -> list[str]:
     """Replace the weights of a model to pre-train by those of another one, whatever its head.
 
     Heads that are not stored, and a pooler, keep their random weights.
@@ -127,6 +131,8 @@ def load_initial_weights(path: Path, model: nn.Module) -> list[str]:
     Args:
         path: a model directory.
         model: the model whose weights are replaced.
+        new_entries: for the id of each entry of the vocabulary that the stored model lacks, the ids
+            of the tokens whose embeddings and decoder weights it starts as the mean of.
 
     Returns:
         The names of the parts that keep their random weights.
@@ -136,6 +142,9 @@ def load_initial_weights(path: Path, model: nn.Module) -> list[str]:
     """
     stored = read_weights(find_transformer_folder(path))
     weights = named_weights(model)
+    if new_entries:
+        size = len(weights[WORD_EMBEDDINGS])
+        _grow_vocabulary(stored, read_metadata(path).config.vocab_size, size, new_entries)
     new = [
         prefix
         for prefix in PRETRAINING_PARTS
@@ -238,6 +247,20 @@ def _build_model(metadata: ModelMetadata, path: Path, pooler: bool) -> Model | E
                 f"{path / 'config.json'}: unsupported architecture {architecture!r}; bertie supports "
                 f"{supported}"
             )
+
+
+def _grow_vocabulary(
+    stored: dict[str, Tensor], old_size: int, size: int, new_entries: Mapping[int, Sequence[int]]
+) -> None:
+    """Give stored word embeddings and decoder weights `size` rows instead of `old_size`."""
+    for name in (WORD_EMBEDDINGS, DECODER_BIAS, *TIED_WEIGHTS):
+        old = stored.get(name)
+        if old is None or len(old) != old_size:  # the latter is damaged; `_copy_weights` reports its shape
+            continue
+        old = old.float()
+        stored[name] = torch.cat([old, old.new_zeros(size - old_size, *old.shape[1:])])
+        for entry, tokens in new_entries.items():
+            stored[name][entry] = old[list(tokens)].mean(dim=0)
 
 
 def _copy_weights(weights: dict[str, Tensor], stored: dict[str, Tensor], path: Path) -> None:
