@@ -13,15 +13,27 @@ if TYPE_CHECKING:
 
 
 def reproduce(
-    table: Annotated[
-        str, typer.Argument(help="table5, table6, table7, table8, figure5, … or the path of a .toml file.")
-    ],
+    table: Annotated[str, typer.Argument(help="table1 to table8, figure5, … or the path of a .toml file.")],
     data: Annotated[
         Path,
-        typer.Option(help="The folder of the official files: DIR/glue, DIR/squad, DIR/ner."),
+        typer.Option(help="The folder of the official files: DIR/glue, DIR/squad, DIR/swag, DIR/ner."),
     ],
     out: Annotated[Path, typer.Option(help="The directory to write; several tables can share it.")],
-    scale: Annotated[str, typer.Option(help="paper, laptop, or the path of a .toml file.")] = "laptop",
+    model: Annotated[
+        Path | None,
+        typer.Option(help="table1 to table4 and table7: the model to fine-tune, instead of --text."),
+    ] = None,
+    budget: Annotated[
+        float, typer.Option(min=0, help="With --model: minutes to fit, by capping the training examples.")
+    ] = 0,
+    restarts: Annotated[
+        int | None,
+        typer.Option(min=1, help="With --model: runs of each setting; by default 1, in table7 5."),
+    ] = None,
+    scale: Annotated[
+        str | None,
+        typer.Option(help="paper, laptop (without --model the default), or the path of a .toml file."),
+    ] = None,
     text: Annotated[
         list[Path] | None,
         typer.Option(help="Text to pre-train on: files or folders; may be repeated."),
@@ -34,24 +46,79 @@ def reproduce(
 ) -> None:
     """Run a table of the paper and compare the numbers.
 
+    With --model, fine-tune this model on every task of the table that the data hold.
     The same command resumes a stopped run and retries failed cells. Two processes with the same --out share
     the work; two tables share their pre-training runs.
     """
     from bertie.base.errors import SettingsError
+    from bertie.reproduction.checkpoint_tables import is_checkpoint_table
+
+    if model is None and is_checkpoint_table(table):
+        raise SettingsError(f"{table} fine-tunes a given model; name it with --model DIR")
+    if model is not None:
+        if text or corpus:
+            raise SettingsError("--model is fine-tuned as it is; leave out --text and --corpus")
+        _run_from_model(table, model, data, out, budget, restarts, scale or "paper", device)
+        return
+    if budget or restarts:
+        raise SettingsError("--budget and --restarts are for --model; a scale sets the seeds")
+    if bool(text) == (corpus is not None):
+        raise SettingsError("give either --text FOLDER or --corpus CORPUS")
+    _run(table, data, out, scale or "laptop", text or [], corpus, workers, device)
+
+
+def _run_from_model(
+    table: str,
+    model: Path,
+    data: Path,
+    out: Path,
+    budget: float,
+    restarts: int | None,
+    scale: str,
+    device: str,
+) -> None:
+    """Run a table from a given model."""
+    from bertie.reproduction.checkpoint_runner import reproduce as reproduce_from_model
+
+    with exit_when_stopped(f"stopped and saved in {out}; the same command resumes"):
+        scores = reproduce_from_model(
+            table,
+            model=model,
+            data=data,
+            out=out,
+            budget=budget,
+            restarts=restarts,
+            scale=scale,
+            device=device,
+        )
+    for name, score in scores.items():
+        print(f"{name:<24} {score:.2f}")
+    print(out / f"{Path(table).stem}.md")
+
+
+def _run(
+    table: str,
+    data: Path,
+    out: Path,
+    scale: str,
+    text: list[Path],
+    corpus: Path | None,
+    workers: int,
+    device: str,
+) -> None:
+    """Run a table that pre-trains its models."""
     from bertie.base.files import check_creatable
     from bertie.reproduction.report import write_report
     from bertie.reproduction.runner import Runner
     from bertie.reproduction.tables import read_scale, read_table
 
-    if bool(text) == (corpus is not None):
-        raise SettingsError("give either --text FOLDER or --corpus CORPUS")
     check_creatable(out / "cells", out)
     sizes = read_scale(scale)
     rows = read_table(table, sizes)
     tasks = {name: _read_task(name, data, sizes) for name in rows.task_names()}
     name = Path(table).stem
     ner = data / sizes.folders.get("ner", "ner")
-    prepared = corpus if corpus is not None else _prepare(text or [], out, sizes, rows.cased, workers)
+    prepared = corpus if corpus is not None else _prepare(text, out, sizes, rows.cased, workers)
     runner = Runner(name, rows, sizes, prepared, tasks, ner, out, device)
     with exit_when_stopped(f"stopped and saved in {out}; the same command resumes"):
         for cells in runner.run():

@@ -76,6 +76,8 @@ class FeatureTaggerSettings(Settings):
     learning_rate: float = 1e-3  # of Adam; decays linearly to 0
     max_gradient_norm: float = 5.0
     max_seq_length: int = pydantic.Field(512, gt=2)  # of the windows over a document
+    # Train on this many sentences, the same for every seed; 0 means all.
+    max_training_examples: int = pydantic.Field(0, ge=0)
     device: str = "auto"
 
 
@@ -162,12 +164,13 @@ def _train(
     device = next(tagger.parameters()).device
     inputs = _sentence_inputs(training.examples, labels)
     optimizer = torch.optim.Adam(tagger.parameters())
-    steps_per_epoch = -(-len(inputs) // settings.batch_size)
+    sentences = np.sort(permutation(len(inputs), 0)[: settings.max_training_examples or None])
+    steps_per_epoch = -(-len(sentences) // settings.batch_size)
     total_steps = settings.epochs * steps_per_epoch
     tagger.train()
     for step in range(total_steps):
         epoch, step_in_epoch = divmod(step, steps_per_epoch)
-        order = permutation(len(inputs), settings.seed, epoch)
+        order = sentences[permutation(len(sentences), settings.seed, epoch)]
         indices = order[step_in_epoch * settings.batch_size : (step_in_epoch + 1) * settings.batch_size]
         batch = pack_selected(
             inputs.input_ids, inputs.token_type_ids, inputs.bounds, indices, token_labels=inputs.labels

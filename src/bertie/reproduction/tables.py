@@ -108,6 +108,7 @@ class Table(Settings):
     excluded_at: dict[str, tuple[SourceName, ...]] = pydantic.Field({})  # sources to leave out, by scale
     excluded: tuple[SourceName, ...] = ()  # sources to leave out; `read_table` adds the scale's
     cased: bool = False  # whether the vocabulary is cased, as the paper's is for named entities
+    search: Tree = pydantic.Field({})  # how `checkpoint_tables` fine-tunes a given model
 
     renamed: ClassVar[Mapping[str, str]] = {"without": "excluded", "without_at": "excluded_at"}
 

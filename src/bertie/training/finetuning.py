@@ -331,7 +331,7 @@ def encode_examples(
     fingerprints = {
         "training_fingerprint": _hash_inputs([inputs]),
         "dev_fingerprint": _hash_inputs(part.inputs for part in parts.values()),
-        "initial_model_fingerprint": _hash_weights(initial_model),
+        "initial_model_fingerprint": hash_weights(initial_model),
     }
     return inputs, parts, settings.resolved().model_copy(update=fingerprints)
 
@@ -345,7 +345,7 @@ def _hash_inputs(parts: Iterable[Inputs]) -> str:
     return digest.hexdigest()
 
 
-def _hash_weights(initial_model: InitialModel) -> str:
+def hash_weights(initial_model: InitialModel) -> str:
     """Return the hashes of the weight files, or "random" if there are none to load."""
     if initial_model.weights is None:
         return "random"

@@ -67,7 +67,9 @@ class FinetuningSettings(Hardware):
     # Layer l of L learns at the rate times layer_decay^(L - l); the embeddings are layer 0. 1 is no decay.
     layer_decay: float = pydantic.Field(1.0, gt=0, le=1)
     bilstm: bool = False  # put a BiLSTM with random weights under the head (Section 5.1)
-    keep_best: bool = True  # keep the epoch with the best score on the first dev part, not the last one
+    # Keep the epoch with the best score on the first dev part. Otherwise the last one is kept, and only it is
+    # evaluated, unless `patience` needs the others.
+    keep_best: bool = True
     # Stop after this many epochs without a better main score on the first dev part; 0 never stops early.
     patience: int = pydantic.Field(0, ge=0)
     main_metric: str | None = None  # the score that selects the epoch; None is the task's own
@@ -102,14 +104,14 @@ def lacking_settings(file: Path, section: str = "") -> set[str]:
 
 
 def loop_schedule(inputs: Inputs, settings: FinetuningSettings) -> LoopSchedule:
-    """Return the schedule of a run: evaluate and save after every epoch; keep one checkpoint."""
+    """Return the schedule of a run: save after every epoch, evaluate each that may be kept."""
     steps_per_epoch = len(step_bounds(inputs, settings)) - 1
     total_steps = steps_per_epoch * settings.epochs
     return LoopSchedule(
         total_steps=total_steps,
         warmup_steps=int(total_steps * settings.warmup_ratio),
         log_every=min(steps_per_epoch, LOG_EVERY),
-        evaluate_every=steps_per_epoch,
+        evaluate_every=steps_per_epoch if settings.keep_best or settings.patience else total_steps,
         save_every=steps_per_epoch,
         keep_checkpoints=1,
     )
