@@ -96,6 +96,7 @@ tasks.windows
 tasks.squad.questions
 tasks.squad.windows
 tasks.squad.decoding
+tasks.squad.averaging
 tasks.squad.scores
 tasks.squad.task
 tasks.entities
@@ -105,6 +106,7 @@ tasks.label_types
 tasks.custom
 tasks.registry
 tasks.evaluation
+tasks.ensemble
 training.optimizers
 training.schedules
 training.signals
@@ -165,6 +167,10 @@ reproduction.cells
 reproduction.runner
 reproduction.verdicts
 reproduction.report
+reproduction.checkpoint_tables
+reproduction.budget
+reproduction.checkpoint_report
+reproduction.checkpoint_runner
 commands.options
 commands.vocab
 commands.prepare

@@ -1,19 +1,20 @@
 """Score a model, or a file of predictions, against gold labels."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from bertie.api.arguments import PathLike
+from bertie.api.arguments import PathLike, as_paths
 from bertie.api.results import EvaluationResult
 from bertie.api.task_data import AnyTask, Kind, OnError, custom_task, resolve_task
 from bertie.base.errors import SettingsError
 from bertie.base.memory import Source, as_source
-from bertie.tasks.evaluation import FineTunedModel, load_for_task
+from bertie.tasks.ensemble import load_ensemble, predict_ensemble
+from bertie.tasks.evaluation import FineTunedModel
 
 
 def evaluate(
-    model: PathLike | None = None,
+    model: PathLike | Sequence[PathLike] | None = None,
     data: Any = None,
     *,
     task: str | None = None,
@@ -34,7 +35,9 @@ def evaluate(
     """Score a model or predictions as the official scorers do, like `bertie evaluate`.
 
     Args:
-        model: a fine-tuned model directory; give either this or `predictions`.
+        model: a fine-tuned model directory; give either this or `predictions`. Several are an ensemble:
+            the probabilities of classes, tags and choices, the scores of a regression, or those in the
+            n-best lists of answers are averaged.
         data: examples with gold labels: a file or a table in memory, as in `finetune`; or the folder of a
             task's official files.
         task: a task of the paper, such as "mrpc" or "squad-v1"; custom data if not given.
@@ -68,16 +71,16 @@ def evaluate(
         file = Path(predictions)
         scored = {name: _read_predictions(chosen, gold, file, null_scores) for name, gold in parts.items()}
     else:
-        fine_tuned = load_for_task(chosen, Path(str(model)), device, precision, max_seq_length)
-        scored = {name: _predict(fine_tuned, gold) for name, gold in parts.items()}
+        models = load_ensemble(chosen, as_paths(model or ()), device, precision, max_seq_length)
+        scored = {name: _predict(models, gold) for name, gold in parts.items()}
     return _join_scores(scored)
 
 
 def _check_arguments(
-    model: PathLike | None, data: Any, predictions: PathLike | None, on_error: OnError
+    model: PathLike | Sequence[PathLike] | None, data: Any, predictions: PathLike | None, on_error: OnError
 ) -> None:
     """Raise SettingsError if there is nothing to score, or too much."""
-    if (model is None) == (predictions is None):
+    if (not model) == (predictions is None):
         raise SettingsError("give either a model directory or a file of predictions")
     if predictions and on_error == "skip":
         raise SettingsError("on_error skip: predictions are for all rows; correct the malformed rows")
@@ -106,10 +109,11 @@ def _join_scores(scored: Mapping[str, _Scored]) -> EvaluationResult:
     return result
 
 
-def _predict(fine_tuned: FineTunedModel, gold: Any) -> _Scored:
+def _predict(models: Sequence[FineTunedModel], gold: Any) -> _Scored:
     """Predict the examples of one part."""
-    examples = fine_tuned.task.read(gold, labelled=True)
-    return _Scored(fine_tuned.task, examples, fine_tuned.predict(examples))
+    task = models[0].task
+    examples = task.read(gold, labelled=True)
+    return _Scored(task, examples, predict_ensemble(models, examples))
 
 
 def _gold_sources(task: AnyTask, source: Source, part: str | None) -> dict[str, Any]:

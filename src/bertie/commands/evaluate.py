@@ -24,7 +24,10 @@ from bertie.commands.task_options import (
 def evaluate(
     data: Annotated[Path, typer.Option(help="A file with gold labels, or the folder of a task's files.")],
     task: TaskName = None,
-    model: Annotated[Path | None, typer.Option(help="A fine-tuned model directory.")] = None,
+    model: Annotated[
+        list[Path] | None,
+        typer.Option(help="A fine-tuned model directory; repeat it for an ensemble of several."),
+    ] = None,
     predictions: Annotated[
         Path | None,
         typer.Option(help="Instead of --model: anyone's predictions, in the official format."),

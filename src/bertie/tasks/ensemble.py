@@ -1,0 +1,97 @@
+"""Predict with several fine-tuned models at once, by averaging what they predict (Table 2)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bertie.base.errors import ModelError
+from bertie.model.engines.engine import Float32s
+from bertie.model.engines.loading import Precision
+from bertie.tasks.evaluation import FineTunedModel, compute_logits, load_for_task
+from bertie.tasks.ner import WordWindows
+from bertie.tasks.squad.averaging import average_answers
+from bertie.tasks.task import Float64s, Task
+
+
+def load_ensemble(
+    task: Task[Any, Any],
+    paths: Sequence[Path],
+    device: str = "auto",
+    precision: Precision = "float32",
+    max_seq_length: int | None = None,
+) -> list[FineTunedModel]:
+    """Load models that were fine-tuned for the same task; their tokenizers may differ.
+
+    The arguments and errors are those of `load_for_task`.
+
+    Raises:
+        ModelError: the models have different labels.
+    """
+    models = [load_for_task(task, path, device, precision, max_seq_length) for path in paths]
+    first = models[0].task
+    for path, model in zip(paths, models, strict=True):
+        if set(model.task.labels) != set(first.labels) or model.task.problem_type != first.problem_type:
+            raise ModelError(
+                f"{path}: its labels are {_describe(model.task)}, but those of {paths[0]} are "
+                f"{_describe(first)}; give models that were fine-tuned on the same task"
+            )
+    return models
+
+
+def predict_ensemble(models: Sequence[FineTunedModel], examples: Any) -> Any:
+    """Return the averaged predictions of one or more models for a task's examples.
+
+    Classes, tags, labels and choices have the mean of the models' probabilities; a regression the mean
+    of the scores; answers the mean of the probabilities in the n-best lists.
+    """
+    if len(models) == 1:
+        return models[0].predict(examples)
+    task = models[0].task
+    if task.head == "spans":
+        return average_answers(examples, [model.predict(examples) for model in models])
+    inputs = [model.task.encode(examples, model.tokenizer, model.max_seq_length) for model in models]
+    logits = []
+    for model, encoded in zip(models, inputs, strict=True):
+        columns = [model.task.labels.index(label) for label in task.labels] or slice(None)
+        own = compute_logits(model.engine, encoded)[:, columns]
+        logits.append(own[encoded.word_positions] if isinstance(encoded, WordWindows) else own)
+    averaged = _average(task, logits, inputs[0].group)
+    first = inputs[0]
+    if isinstance(first, WordWindows):  # decoding reads the logits of the words
+        of_tokens = np.zeros((len(first.input_ids), averaged.shape[1]), np.float32)
+        of_tokens[first.word_positions] = averaged
+        averaged = of_tokens
+    return task.decode(examples, first, averaged)
+
+
+def _average(task: Task[Any, Any], logits: Sequence[Float32s], group: int) -> Float32s:
+    """Return logits whose probabilities are the means of the models' probabilities.
+
+    Args:
+        task: the task, whose head says how logits become probabilities.
+        logits: of each model, float32 (N, labels).
+        group: the number of rows that are the choices of one example; 1 for other heads.
+    """
+    stacked = np.stack(logits).astype(np.float64)
+    if task.problem_type == "regression":
+        return np.asarray(stacked.mean(axis=0), np.float32)
+    if task.problem_type == "multi_label_classification":  # two classes, with the logits x and 0, per label
+        yes, no = (_log_mean(-np.logaddexp(0, sign * stacked)) for sign in (-1, 1))
+        return np.asarray(yes - no, np.float32)
+    if task.head == "choices":
+        stacked = stacked.reshape(len(logits), -1, group)
+    averaged = _log_mean(stacked - np.logaddexp.reduce(stacked, axis=2, keepdims=True))
+    return np.asarray(averaged.reshape(logits[0].shape), np.float32)
+
+
+def _log_mean(log_probabilities: npt.NDArray[np.float64]) -> Float64s:
+    """Return the logs of the probabilities' means over the models, the first axis."""
+    mean: Float64s = np.logaddexp.reduce(log_probabilities, axis=0) - np.log(len(log_probabilities))
+    return mean
+
+
+def _describe(task: Task[Any, Any]) -> str:
+    return ", ".join(task.labels[:10]) or task.problem_type.replace("_", " ")
