@@ -17,7 +17,7 @@ import bertie
 PAGE = Path(__file__).parents[1] / "docs" / "api.md"
 SECTIONS = {
     "From text to a trained model": ["learn_vocabulary", "extend_tokenizer", "prepare", "pretrain"],
-    "Fine-tuning and evaluation": ["finetune", "evaluate"],
+    "Fine-tuning and evaluation": ["finetune", "evaluate", "reproduce"],
     "Results": ["PretrainingResult", "FinetuningResult", "EvaluationResult", "Metrics"],
     "Using a model": ["load", "Predictor"],
     "Building blocks": ["Tokenizer", "Encoding", "Vocabulary", "BertConfig"],

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from bertie.base.errors import BertieError, DataError, ModelError, SettingsError
     from bertie.inference.predictor import Predictor, load
     from bertie.model.config import BertConfig
+    from bertie.reproduction.checkpoint_runner import reproduce
     from bertie.text.tokenizer import Tokenizer
     from bertie.training.signals import Stopped
 
@@ -40,6 +41,7 @@ _MODULES = {
     "pretrain": "api.pretraining",
     "finetune": "api.finetuning",
     "evaluate": "api.evaluation",
+    "reproduce": "reproduction.checkpoint_runner",
     "load": "inference.predictor",
     "Predictor": "inference.predictor",
     "BertConfig": "model.config",
@@ -66,6 +68,7 @@ __all__ = [
     "load",
     "prepare",
     "pretrain",
+    "reproduce",
 ]
 
 

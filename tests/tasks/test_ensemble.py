@@ -21,7 +21,9 @@ from bertie.tasks.swag import Choices
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import Vocabulary
 
-TEXTS = LabelledTexts([f"the {word} sat on paris {i}" for i in range(6) for word in ("cat", "mat")], None, None)
+TEXTS = LabelledTexts(
+    [f"the {word} sat on paris {i}" for i in range(6) for word in ("cat", "mat")], None, None
+)
 SENTENCES = TaggedSentences([["the", "cat"], ["paris", "sat", "on"]], None, np.array([0, 2]))
 QUESTIONS = Questions(["a", "b"], ["the cat?", "on?"], ["the cat sat on the mat. paris"], np.array([0, 0]))
 CHOICES = Choices(["the cat", "paris"], ["", ""], [["sat", "on", "a", "b"]] * 2, None, ["0", "1"])

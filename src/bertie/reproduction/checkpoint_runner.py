@@ -36,7 +36,7 @@ from bertie.reproduction.checkpoint_tables import (
 )
 from bertie.reproduction.feature_tagger import FeatureKind, FeatureTaggerSettings, train_feature_tagger
 from bertie.reproduction.tables import FEATURES, read_scale
-from bertie.tasks.evaluation import majority_baselines
+from bertie.tasks.evaluation import DEFAULT_MAX_SEQ_LENGTH, majority_baselines
 from bertie.tasks.glue import write_submission
 from bertie.training.finetuning import InitialModel, hash_weights
 from bertie.training.search import SearchSettings
@@ -155,7 +155,7 @@ class CheckpointRunner:
 
     def _run_search(self, name: str, cap: int) -> dict[str, Any]:
         """Run or resume a search; return the scores of all restarts of the chosen trial."""
-        settings = merge(self.search, {"finetuning": {"max_training_examples": cap}})
+        settings = merge(self._search_settings(name), {"finetuning": {"max_training_examples": cap}})
         folder, output = self.tasks[name].folder, self.folder / name
         examples, found = search(self.model, task=name, data=folder, out=output, settings=settings)
         chosen = found.chosen
@@ -166,6 +166,12 @@ class CheckpointRunner:
             "majority_baseline": name_outcomes(name, baselines),
             "settings": _describe_settings(chosen.batch_size, chosen.learning_rate, chosen.epochs),
         }
+
+    def _search_settings(self, task: str) -> Tree:
+        """Return the settings of a search; sequences are not longer than the model's positions."""
+        positions = self.start.config.max_position_embeddings
+        default = self.tasks[task].examples.task.defaults.get("max_seq_length", DEFAULT_MAX_SEQ_LENGTH)
+        return merge({"finetuning": {"max_seq_length": min(default, positions)}}, self.search)
 
     def _read_plan(self, budget: float) -> Tree:
         """Return the plan that the table was started with; make it when the table starts.
@@ -204,7 +210,7 @@ class CheckpointRunner:
             folder, examples = self.tasks[cell.task]
             self._print(f"measuring {cell.name}")
             if cell.features is None:
-                layers = ({"finetuning": examples.task.defaults}, self.search)
+                layers = ({"finetuning": examples.task.defaults}, self._search_settings(cell.task))
                 costs[cell.name] = measure_search(examples, self.start, resolve(SearchSettings, *layers))
                 continue
             same = [cost for name, cost in costs.items() if name.startswith(FEATURES)]
