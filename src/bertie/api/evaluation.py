@@ -35,13 +35,11 @@ def evaluate(
     """Score a model or predictions as the official scorers do, like `bertie evaluate`.
 
     Args:
-        model: a fine-tuned model directory; give either this or `predictions`. Several are an ensemble:
-            the probabilities of classes, tags and choices, the scores of a regression, or those in the
-            n-best lists of answers are averaged.
+        model: a fine-tuned model directory, or several, whose predictions are averaged.
         data: examples with gold labels: a file or a table in memory, as in `finetune`; or the folder of a
             task's official files.
         task: a task of the paper, such as "mrpc" or "squad-v1"; custom data if not given.
-        predictions: anyone's predictions in the official format.
+        predictions: instead of `model`: anyone's predictions in the official format.
         null_scores: the null odds that belong to predictions for SQuAD v2.0 (null_odds.json).
         part: the official part to score; the task's dev parts if not given.
         kind, text, pair, label, separator, columns: the form of custom data, as in `finetune`.
@@ -51,7 +49,7 @@ def evaluate(
 
     Raises:
         SettingsError: arguments are missing or contradict each other.
-        DataError, ModelError: the data, the predictions or the model cannot be read, or do not fit.
+        DataError, ModelError: the data, the predictions or a model cannot be read, or do not fit.
 
     Example:
         >>> rows = [{"review": "good film", "stars": "5"}, {"review": "bad film", "stars": "1"}]

@@ -91,6 +91,11 @@ def reproduce(
             table of another model or of other data, or with another budget.
         DataError, ModelError: the data or the model cannot be read.
         Stopped: SIGINT or SIGTERM came; the same call resumes the table.
+
+    Example:
+        >>> scores = bertie.reproduce("table4", model="run/model", data="data", out="tables")
+        >>> list(scores)
+        ['accuracy']
     """
     runner = CheckpointRunner(table, Path(model), Path(data), Path(out), scale, restarts, device)
     return runner.run(budget)
