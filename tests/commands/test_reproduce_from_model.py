@@ -142,7 +142,7 @@ def test_report_has_our_scores_beside_the_papers(folder):
     assert average[3] == f"{(93.5 + 66.4) / 2:.1f}"
     text = (folder / "out" / "toy.md").read_text()
     assert f"- rte, in {folder}/data/glue: train.tsv, 48 rows; dev.tsv, 16 rows; test.tsv, 10 rows" in text
-    assert f"- qqp: {folder}/data/glue/QQP/train.tsv or a dev file is missing" in text
+    assert f"- qqp: no {folder}/data/glue/QQP/train.tsv, or a dev file is missing" in text
     assert "glue.zip: not written, because no run has predictions for CoLA, MRPC" in text
     assert len((folder / "out/toy/sst-2/submission/SST-2.tsv").read_text().split("\n")) == 1 + 10 + 1
 
@@ -255,7 +255,7 @@ def test_table_7_has_fine_tuning_and_features(folder):
         (["table5", "--model", "m"], "table5: its rows pre-train their own models; leave out --model"),
         (["table1", "--model", "m", "--text", "."], "leave out --text and --corpus"),
         (["table5", "--budget", "3"], "--budget and --restarts are for --model"),
-        (["table1", "--model", "model", "--data", "empty"], "empty: no task of the table is here (mnli: "),
+        (["table1", "--model", "model", "--data", "empty"], "empty: has no task of the table (mnli: no empty/glue"),
     ],
 )
 def test_wrong_arguments_are_an_error(folder, arguments, message, capsys, monkeypatch):

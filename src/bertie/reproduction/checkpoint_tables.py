@@ -107,12 +107,12 @@ def read_found_tasks(table: CheckpointTable, data: Path) -> tuple[dict[str, Task
         folder = _find_folder(name, data)
         if folder is None:
             task, first = find_task(name), data / FOLDERS.get(name, GLUE_FOLDERS)[0]
-            missing[name] = f"{task.file(first, 'train')} or a dev file is missing"
+            missing[name] = f"no {task.file(first, 'train')}, or a dev file is missing"
         else:
             found[name] = TaskFiles(folder, read_task_data(name, folder, None, None, custom_task()))
     if not found:
-        lines = "; ".join(f"{name}: {line}" for name, line in missing.items())
-        raise SettingsError(f"{data}: no task of the table is here ({lines}); give the folder above them")
+        name, line = next(iter(missing.items()))
+        raise SettingsError(f"{data}: has no task of the table ({name}: {line}); name the folder above these")
     return found, missing
 
 
