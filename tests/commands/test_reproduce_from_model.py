@@ -255,7 +255,10 @@ def test_table_7_has_fine_tuning_and_features(folder):
         (["table5", "--model", "m"], "table5: its rows pre-train their own models; leave out --model"),
         (["table1", "--model", "m", "--text", "."], "leave out --text and --corpus"),
         (["table5", "--budget", "3"], "--budget and --restarts are for --model"),
-        (["table1", "--model", "model", "--data", "empty"], "empty: has no task of the table (mnli: no empty/glue"),
+        (
+            ["table1", "--model", "model", "--data", "empty"],
+            "empty: has no task of the table (mnli: no empty/glue",
+        ),
     ],
 )
 def test_wrong_arguments_are_an_error(folder, arguments, message, capsys, monkeypatch):

@@ -146,3 +146,25 @@ def test_answers_are_averaged_over_the_lists():
     np.testing.assert_allclose(averaged.n_best.probabilities[0], [0.35, 0.25, 0.25], atol=1e-6)
     assert averaged.null_odds[0] == pytest.approx(np.log(0.15 / 0.35))
     assert averaged.null_threshold == 1.5
+
+
+def test_temperatures_and_thresholds_count(tmp_path):
+    """Each model's probabilities are scaled by its temperature; thresholds are averaged by label."""
+    task, examples = TASKS["multi-label"]
+    paths = [
+        save_small(tmp_path / "one", "multi-label", temperature=2.0, decision_thresholds=(0.3, 0.5, 0.7)),
+        save_other(
+            tmp_path / "two",
+            "multi-label",
+            labels=LABELS[::-1],
+            temperature=0.5,
+            decision_thresholds=(0.1, 0.5, 0.5),
+        ),
+    ]
+    models = load_ensemble(task, paths, "cpu")
+    one, two = (
+        compute_logits(model.engine, model.task.encode(examples, model.tokenizer, 128)).astype(float)
+        for model in models
+    )
+    mean = (1 / (1 + np.exp(-one / 2)) + 1 / (1 + np.exp(-two[:, ::-1] / 0.5))) / 2
+    assert np.array_equal(predict_ensemble(models, examples), mean > [0.4, 0.5, 0.4])

@@ -1,6 +1,7 @@
 """Predict with several fine-tuned models at once, by averaging what they predict (Table 2)."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy.typing as npt
 from bertie.base.errors import ModelError
 from bertie.model.engines.engine import Float32s
 from bertie.model.engines.loading import Precision
+from bertie.tasks.classification import TextClassification
 from bertie.tasks.evaluation import FineTunedModel, compute_logits, load_for_task
 from bertie.tasks.ner import WordWindows
 from bertie.tasks.squad.averaging import average_answers
@@ -45,7 +47,8 @@ def predict_ensemble(models: Sequence[FineTunedModel], examples: Any) -> Any:
     """Return the averaged predictions of one or more models for a task's examples.
 
     Classes, tags, labels and choices have the mean of the models' probabilities; a regression the mean
-    of the scores; answers the mean of the probabilities in the n-best lists.
+    of the scores; answers the mean of the probabilities in the n-best lists. Each model's probabilities
+    are scaled by its temperature, and the thresholds of a decision are the means of the models'.
     """
     if len(models) == 1:
         return models[0].predict(examples)
@@ -57,6 +60,8 @@ def predict_ensemble(models: Sequence[FineTunedModel], examples: Any) -> Any:
     for model, encoded in zip(models, inputs, strict=True):
         columns = [model.task.labels.index(label) for label in task.labels] or slice(None)
         own = compute_logits(model.engine, encoded)[:, columns]
+        if isinstance(model.task, TextClassification):
+            own = own / np.float32(model.task.applied_temperature or 1)
         logits.append(own[encoded.word_positions] if isinstance(encoded, WordWindows) else own)
     averaged = _average(task, logits, inputs[0].group)
     first = inputs[0]
@@ -64,7 +69,26 @@ def predict_ensemble(models: Sequence[FineTunedModel], examples: Any) -> Any:
         of_tokens = np.zeros((len(first.input_ids), averaged.shape[1]), np.float32)
         of_tokens[first.word_positions] = averaged
         averaged = of_tokens
-    return task.decode(examples, first, averaged)
+    return _with_mean_thresholds([model.task for model in models]).decode(examples, first, averaged)
+
+
+def _with_mean_thresholds(tasks: Sequence[Task[Any, Any]]) -> Task[Any, Any]:
+    """Return the first task with the means of all decision thresholds, for probabilities that are scaled."""
+    task = tasks[0]
+    if not isinstance(task, TextClassification):
+        return task
+    task = replace(task, is_calibrated=False)
+    if all(other.decision_thresholds is None for other in tasks):
+        return task
+    thresholds = []
+    for other in tasks:
+        own = np.array(other.decision_thresholds or other.with_thresholds().decision_thresholds)
+        if len(own) == len(task.labels):  # one for each of several labels
+            own = own[[other.labels.index(label) for label in task.labels]]
+        elif other.labels != task.labels:  # of the second class, which is the first one of the task
+            own = 1 - own
+        thresholds.append(own)
+    return replace(task, decision_thresholds=tuple(np.mean(thresholds, axis=0).tolist()))
 
 
 def _average(task: Task[Any, Any], logits: Sequence[Float32s], group: int) -> Float32s:
