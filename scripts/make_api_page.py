@@ -17,8 +17,8 @@ import bertie
 PAGE = Path(__file__).parents[1] / "docs" / "api.md"
 SECTIONS = {
     "From text to a trained model": ["learn_vocabulary", "extend_tokenizer", "prepare", "pretrain"],
-    "Fine-tuning and evaluation": ["finetune", "evaluate", "reproduce"],
-    "Results": ["PretrainingResult", "FinetuningResult", "EvaluationResult", "Metrics"],
+    "Fine-tuning and evaluation": ["finetune", "evaluate", "evaluate_blimp", "reproduce"],
+    "Results": ["PretrainingResult", "FinetuningResult", "EvaluationResult", "BlimpScores", "Metrics"],
     "Using a model": ["load", "Predictor"],
     "Building blocks": ["Tokenizer", "Encoding", "Vocabulary", "BertConfig"],
     "Errors": ["BertieError", "SettingsError", "DataError", "ModelError", "Stopped"],
@@ -28,6 +28,7 @@ RETURNED = {
     "PretrainingResult": "bertie.api.results",
     "FinetuningResult": "bertie.api.results",
     "EvaluationResult": "bertie.api.results",
+    "BlimpScores": "bertie.tasks.blimp",
     "Metrics": "bertie.api.results",
     "Encoding": "bertie.text.encoding",
     "Vocabulary": "bertie.text.vocabulary",

@@ -104,6 +104,7 @@ tasks.ner
 tasks.swag
 tasks.label_types
 tasks.custom
+tasks.blimp
 tasks.registry
 tasks.evaluation
 tasks.ensemble
@@ -132,6 +133,7 @@ inference.results
 inference.inputs
 inference.words
 inference.masks
+inference.likelihood
 inference.probabilities
 inference.embeddings
 inference.predictor
@@ -160,6 +162,7 @@ api.task_data
 api.finetuning
 api.search
 api.evaluation
+api.blimp
 reproduction.split_pairs
 reproduction.feature_tagger
 reproduction.tables

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from bertie.base.environment import set_torch_environment
 
 if TYPE_CHECKING:
+    from bertie.api.blimp import evaluate_blimp
     from bertie.api.corpus import prepare
     from bertie.api.evaluation import evaluate
     from bertie.api.finetuning import finetune
@@ -42,6 +43,7 @@ _MODULES = {
     "finetune": "api.finetuning",
     "evaluate": "api.evaluation",
     "reproduce": "reproduction.checkpoint_runner",
+    "evaluate_blimp": "api.blimp",
     "load": "inference.predictor",
     "Predictor": "inference.predictor",
     "BertConfig": "model.config",
@@ -62,6 +64,7 @@ __all__ = [
     "Stopped",
     "Tokenizer",
     "evaluate",
+    "evaluate_blimp",
     "extend_tokenizer",
     "finetune",
     "learn_vocabulary",

@@ -2,6 +2,7 @@
 
 import doctest
 import importlib.util
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -73,6 +74,7 @@ RESULTS = {
     "PretrainingResult.load",
     "FinetuningResult",
     "EvaluationResult",
+    "BlimpScores",
     "Encoding",
 }
 
@@ -90,6 +92,9 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
         rows = [f"{i},The cat,sat on,the mat,the dog,a bird,a house,{i % 4}" for i in range(count)]
         lines = [",sent1,sent2,ending0,ending1,ending2,ending3,label", *rows]
         (folder / "data" / "swag" / f"{part}.csv").write_text("\n".join(lines), encoding="utf-8")
+    (folder / "blimp").mkdir()
+    pair = {"sentence_good": "The cat sat.", "sentence_bad": "The sat cat.", "linguistics_term": "order"}
+    (folder / "blimp" / "word_order.jsonl").write_text(json.dumps(pair), encoding="utf-8")
     return folder
 
 

@@ -57,7 +57,7 @@ def evaluate(
         >>> sorted(result.scores["dev"])
         ['accuracy', 'f1_macro']
     """
-    _check_arguments(model, data, predictions, on_error)
+    _check_arguments(model, data, task, predictions, on_error)
     source = as_source(data, "data")
     if task is None and isinstance(source, Path) and source.is_dir():
         raise SettingsError(f"{source}: a folder; give the name of its task, or a file of your own")
@@ -75,9 +75,15 @@ def evaluate(
 
 
 def _check_arguments(
-    model: PathLike | Sequence[PathLike] | None, data: Any, predictions: PathLike | None, on_error: OnError
+    model: PathLike | Sequence[PathLike] | None,
+    data: Any,
+    task: str | None,
+    predictions: PathLike | None,
+    on_error: OnError,
 ) -> None:
-    """Raise SettingsError if there is nothing to score, or too much."""
+    """Raise SettingsError if there is nothing to score, or too much, or the task has its own function."""
+    if task is not None and task.lower() == "blimp":
+        raise SettingsError("blimp scores pre-trained models, without labels; call bertie.evaluate_blimp")
     if (not model) == (predictions is None):
         raise SettingsError("give either a model directory or a file of predictions")
     if predictions and on_error == "skip":

@@ -1,8 +1,8 @@
 """Pre-train a model on a prepared corpus."""
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,8 +14,9 @@ from bertie.api.arguments import (
     require_arguments,
 )
 from bertie.api.results import Metrics, PretrainingResult
-from bertie.base.errors import SettingsError
-from bertie.base.settings import SETTINGS_FILE, Tree, read_toml, resolve
+from bertie.base.errors import DataError, SettingsError
+from bertie.base.files import read_json_object
+from bertie.base.settings import ARGUMENTS_FILE, SETTINGS_FILE, Tree, read_toml, resolve
 from bertie.corpus.shards import Corpus
 from bertie.model.formats.directory import TRAINING_ONLY_KEYS, find_new_entries, read_metadata
 from bertie.recipes import read_recipe
@@ -27,6 +28,8 @@ from bertie.training.metrics_file import read_metrics, run_facts
 from bertie.training.planning import Plan
 from bertie.training.planning import plan_pretraining as plan
 from bertie.training.pretraining_settings import PretrainingSettings
+
+BLIMP_FILE = "blimp.json"  # in the directory of a run, written by `evaluate_blimp`
 
 
 def pretrain(
@@ -84,10 +87,7 @@ def pretrain(
             arguments=record_arguments(start.arguments),
         )
         if is_main:
-            settings_text = (output / "settings.toml").read_text(encoding="utf-8")
-            metrics = read_metrics(output / "metrics.jsonl")
-            facts = _describe(recipe, start, output, metrics)
-            write_report(output / "report.html", metrics, settings_text, facts)
+            write_run_report(output)
     return PretrainingResult(output, Metrics(read_metrics(output / "metrics.jsonl")))
 
 
@@ -108,19 +108,26 @@ def plan_pretraining(
     return plan(start.settings, start.corpus, output, init=start.init, resume=resume)
 
 
-def _describe(
-    recipe: PathLike | Mapping[str, Any] | None,
-    start: "_Start",
-    run: Path,
-    metrics: Sequence[Mapping[str, Any]],
-) -> dict[str, str]:
-    """Return the facts in the head of a report; a resumed run may not know its recipe."""
-    counts = Corpus.open(start.corpus).manifest.train
-    facts = {"recipe": str(recipe)} if isinstance(recipe, str | Path) else {}
-    facts["corpus"] = f"{start.corpus}, {counts.documents:,} documents, {counts.tokens:,} tokens"
-    if start.arguments.get("init"):
-        facts["initial model"] = str(start.arguments["init"])
-    return facts | run_facts(run, metrics)
+def write_run_report(run: Path) -> None:
+    """Write RUN/report.html from the files of a pre-training run."""
+    settings_text = (run / SETTINGS_FILE).read_text(encoding="utf-8")
+    metrics = read_metrics(run / "metrics.jsonl")
+    facts = _describe(read_json_object(run / ARGUMENTS_FILE)) | run_facts(run, metrics)
+    blimp = read_json_object(run / BLIMP_FILE)
+    write_report(run / "report.html", metrics, settings_text, facts, blimp)
+
+
+def _describe(arguments: Mapping[str, Any]) -> dict[str, str]:
+    """Return the facts about a run's arguments for the head of its report."""
+    facts = {"recipe": arguments["recipe"]} if "recipe" in arguments else {}
+    if "corpus" in arguments:
+        facts["corpus"] = arguments["corpus"]
+        with suppress(DataError):  # the corpus may be gone
+            counts = Corpus.open(Path(arguments["corpus"])).manifest.train
+            facts["corpus"] += f", {counts.documents:,} documents, {counts.tokens:,} tokens"
+    if "init" in arguments:
+        facts["initial model"] = arguments["init"]
+    return facts
 
 
 class _Start(NamedTuple):
@@ -158,6 +165,10 @@ def _prepare_start(
     else:
         initial = None if arguments["init"] is None else Path(arguments["init"])
         settings = resolve_recipe(recipe, changes, initial, Path(arguments["corpus"]))
+    if isinstance(recipe, str | Path):
+        arguments["recipe"] = str(recipe)
+    elif resume:  # only for the report: the settings are in settings.toml
+        arguments["recipe"] = read_json_object(output / ARGUMENTS_FILE).get("recipe")
     return _Start(settings, Path(arguments["corpus"]), init, arguments)
 
 

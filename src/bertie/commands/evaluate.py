@@ -1,12 +1,13 @@
 """`bertie evaluate`: score a model or a file of predictions."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from bertie.commands.options import Device, Json, Precision
+from bertie.commands.options import Device, Json, Precision, PrecisionChoice
 from bertie.commands.task_options import (
     Columns,
     Kind,
@@ -20,14 +21,27 @@ from bertie.commands.task_options import (
     read_columns,
 )
 
+Models = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--model",
+        help="A fine-tuned model directory; repeat it for an ensemble of several. For blimp, a pre-trained "
+        "model.",
+    ),
+]
+AddToReport = Annotated[
+    bool,
+    typer.Option(
+        "--add-to-report",
+        help="blimp: write the scores to the run of --model RUN/model, and show them in its report.html.",
+    ),
+]
+
 
 def evaluate(
     data: Annotated[Path, typer.Option(help="A file with gold labels, or the folder of a task's files.")],
     task: TaskName = None,
-    model: Annotated[
-        list[Path] | None,
-        typer.Option(help="A fine-tuned model directory; repeat it for an ensemble of several."),
-    ] = None,
+    models: Models = None,
     predictions: Annotated[
         Path | None,
         typer.Option(help="Instead of --model: anyone's predictions, in the official format."),
@@ -49,6 +63,7 @@ def evaluate(
     max_seq_length: Annotated[
         int | None, typer.Option(min=3, help="The longest sequence in tokens; by default as in fine-tuning.")
     ] = None,
+    add_to_report: AddToReport = False,
     device: Device = "auto",
     precision: Precision = "float32",
     as_json: Json = False,
@@ -56,8 +71,13 @@ def evaluate(
     """Score a model or predictions as the official scorers do."""
     import bertie
 
+    if task and task.lower() == "blimp":
+        _evaluate_blimp(models or [], data, add_to_report, device, precision, as_json)
+        return
+    if add_to_report:
+        raise bertie.SettingsError("--add-to-report is for --task blimp; omit it")
     result = bertie.evaluate(
-        model,
+        models,
         data,
         task=task,
         predictions=predictions,
@@ -79,3 +99,32 @@ def evaluate(
         print(json.dumps({**result.scores[part_name], **result.analyses[part_name].as_json()}))
     else:
         print_scores(result.scores, as_json, result.baselines)
+
+
+def _evaluate_blimp(
+    models: list[Path],
+    data: Path,
+    add_to_report: bool,
+    device: str,
+    precision: PrecisionChoice,
+    as_json: bool,
+) -> None:
+    """Score a pre-trained model on BLiMP; print its accuracy, by phenomenon and paradigm."""
+    import bertie
+    from bertie.tasks.blimp import NUM_PARADIGMS
+
+    if len(models) != 1:
+        raise bertie.SettingsError("blimp: give the directory of one pre-trained model (--model)")
+    scores = bertie.evaluate_blimp(
+        models[0], data, add_to_report=add_to_report, device=device, precision=precision
+    )
+    if (found := len(scores.paradigms)) < NUM_PARADIGMS:
+        print(f"{data}: {found} of BLiMP's {NUM_PARADIGMS} files; the scores are of these", file=sys.stderr)
+    if as_json:
+        print(json.dumps(scores._asdict()))
+        return
+    print(f"accuracy {scores.accuracy:.2f}  pairs {scores.pairs}")
+    for by_name in (scores.phenomena, scores.paradigms):
+        print()
+        for name, accuracy in by_name.items():
+            print(f"{name:<56} {accuracy:6.2f}")

@@ -320,6 +320,29 @@ def dots(
         return to_svg(figure, bbox_inches="tight")
 
 
+def bars(names: Sequence[str], values: Sequence[float], xlabel: str, baseline: float) -> str:
+    """Draw one horizontal bar for each name, the first at the top, from 0 to 100.
+
+    Args:
+        names: the names of the bars.
+        values: their lengths, in percent.
+        xlabel: the label of the axis of values.
+        baseline: a value to mark by a dashed line.
+    """
+    with style():
+        # The axes fill the figure; the names are outside, and the saved picture grows around them.
+        figure = Figure(figsize=(PANEL[0], 0.21 * max(len(names), 2)))
+        axes = figure.add_axes((0, 0, 1, 1), xlim=(0, 100), ylim=(len(names) - 0.4, -0.6))
+        axes.barh(range(len(names)), values, height=0.7, color=BLUE, alpha=0.65)
+        for line, value in enumerate(values):
+            axes.text(1.5, line, f"{value:.1f}", va="center", fontsize=7)
+        axes.axvline(baseline, **DASHED)
+        axes.set_yticks(range(len(names)), [*map(shorten, names)])
+        axes.tick_params(axis="y", length=0)
+        axes.set_xlabel(xlabel)
+        return to_svg(figure, bbox_inches="tight")
+
+
 def scatter(gold: Floats, predicted: Floats) -> str:
     """Draw predicted against gold numbers, (n,) each; a dashed line marks equality."""
     every = -(-len(gold) // MAX_SCATTER_POINTS)

@@ -7,11 +7,16 @@ from typing import Any
 
 from bertie.model.objectives import TOKEN_OBJECTIVES, token_objective
 from bertie.reports.page import Page
-from bertie.reports.pictures import training_curves
+from bertie.reports.pictures import bars, training_curves
+from bertie.tasks.blimp import NUM_PARADIGMS
 
 
 def write_report(
-    path: Path, rows: Sequence[Mapping[str, Any]], settings_text: str, facts: Mapping[str, str]
+    path: Path,
+    rows: Sequence[Mapping[str, Any]],
+    settings_text: str,
+    facts: Mapping[str, str],
+    blimp: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the report of a pre-training run: its curves and its last held-out scores.
 
@@ -20,6 +25,7 @@ def write_report(
         rows: the rows of the run's metrics.jsonl.
         settings_text: the run's settings, as TOML.
         facts: where the run comes from: the recipe, the corpus, the date.
+        blimp: the contents of the run's blimp.json, if it has one.
     """
     last = [row for row in rows if row["kind"] == "evaluation"][-1]
     last_train = [row for row in rows if row["kind"] == "train"][-1]
@@ -52,6 +58,8 @@ def write_report(
         "Training and held-out documents. The dashed line is the unigram baseline.",
         "Loss and accuracy over the training steps",
     )
+    if blimp:
+        _add_blimp(page, blimp)
     warnings = [row["message"] for row in rows if row["kind"] == "warning"]
     if warnings:
         page.section("Warnings")
@@ -60,3 +68,21 @@ def write_report(
     page.section("Settings")
     page.code(settings_text)
     page.save(path)
+
+
+def _add_blimp(page: Page, blimp: Mapping[str, Any]) -> None:
+    """Append the accuracy on BLiMP, by phenomenon, the best first."""
+    phenomena = dict(sorted(blimp["phenomena"].items(), key=lambda item: -item[1]))
+    page.section("BLiMP")
+    page.paragraph(
+        f"After {blimp['step']:,} steps the model prefers the acceptable sentence in "
+        f"{blimp['accuracy']:.1f}% of {blimp['pairs']:,} minimal pairs, from {len(blimp['paradigms'])} of "
+        f"BLiMP's {NUM_PARADIGMS} paradigms (arXiv:1912.00582). Chance is 50%. The scores of the paradigms "
+        f"are in blimp.json."
+    )
+    names = [name.replace("_", " ") for name in phenomena]
+    page.picture(
+        bars(names, list(phenomena.values()), "accuracy (%)", baseline=50),
+        "Accuracy by phenomenon. The dashed line is chance.",
+        "Accuracy on BLiMP's minimal pairs by phenomenon",
+    )
