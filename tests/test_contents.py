@@ -45,6 +45,7 @@ corpus.documents
 corpus.formats
 corpus.wikipedia
 corpus.readers
+corpus.input_languages
 corpus.input_splits
 corpus.word_counts
 corpus.shards

@@ -9,6 +9,7 @@ from bertie.corpus import preparation
 from bertie.corpus.assembly import MIN_DOCUMENTS_TO_HOLD_OUT
 from bertie.corpus.documents import OnError
 from bertie.corpus.formats import Format
+from bertie.corpus.input_languages import Language
 from bertie.corpus.readers import check_column, list_inputs
 from bertie.corpus.shards import Corpus, Manifest
 
@@ -21,7 +22,7 @@ def prepare(
     held_out: float = 0.005,
     format: Format | None = None,
     column: str = "text",
-    language: str = "en",
+    language: Language = "en",
     on_error: OnError = "stop",
     workers: int | None = None,
     force: bool = False,
@@ -38,7 +39,7 @@ def prepare(
         held_out: the fraction of documents kept for evaluation, from 0 to below 1.
         format: the format of every input; detected file by file if not given.
         column: the key or column of the text in JSON lines, csv, tsv, Parquet and Arrow files.
-        language: the ISO 639-1 code of the language, such as "de", for splitting sentences.
+        language: the ISO 639-1 code of the language, or the path of each: {"de": "texts/german", "en": …}.
         on_error: "stop" at an unreadable input, or "skip" and count it.
         workers: processes to use; all available processors if not given.
         force: replace a corpus that is in `out` already.

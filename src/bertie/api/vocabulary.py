@@ -1,7 +1,7 @@
 """Learn a WordPiece vocabulary from text files, or more entries for an existing one."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -15,8 +15,14 @@ from bertie.base.files import atomic_directory, read_json_object
 from bertie.base.outputs import lock_output
 from bertie.corpus.documents import InputErrors, OnError
 from bertie.corpus.formats import Format
+from bertie.corpus.input_languages import Language, group_by_language
 from bertie.corpus.readers import list_inputs
-from bertie.corpus.word_counts import count_tokenized_words, count_words, lowercase_words
+from bertie.corpus.word_counts import (
+    count_tokenized_words,
+    count_words,
+    lowercase_words,
+    smooth_counts,
+)
 from bertie.text import wordpiece_trainer
 from bertie.text.casing import MAX_ACCENTED, Casing, measure_casing
 from bertie.text.tokenizer import Tokenizer
@@ -40,6 +46,8 @@ def learn_vocabulary(
     alphabet: int = 1000,
     format: Format | None = None,
     column: str = "text",
+    language: Language = "en",
+    smoothing: float = 1.0,
     on_error: OnError = "stop",
     workers: int | None = None,
     force: bool = False,
@@ -59,6 +67,8 @@ def learn_vocabulary(
         alphabet: the largest number of characters, the most frequent ones. Chinese and Japanese need more.
         format: the format of every input; detected file by file if not given.
         column: the key or column of the text in JSON lines, csv, tsv, Parquet and Arrow files.
+        language: for inputs of several languages, the file or folder of each, as in `prepare`.
+        smoothing: S, for several languages; a fraction p of the words counts as one proportional to p^S.
         on_error: "stop" at an unreadable input, or "skip" and count it.
         workers: processes to use; all available processors if not given.
         force: replace a tokenizer that bertie wrote to `out` before.
@@ -68,7 +78,7 @@ def learn_vocabulary(
 
     Raises:
         DataError: an input cannot be read, there are no words, or `out` holds other files.
-        SettingsError: `out` exists and `force` is false, or it cannot be created.
+        SettingsError: `smoothing` or `language` is wrong, or `out` exists or cannot be created.
 
     Example:
         >>> tokenizer = bertie.learn_vocabulary("text/", out="tokenizer", size=150, workers=1)
@@ -77,17 +87,13 @@ def learn_vocabulary(
     """
     output = None if out is None else Path(out)
     with _lock(output, inputs, force):
-        files = list_inputs(as_paths(inputs), [output] if output else [])
-        words, counts = _count_words(files, workers, format, column, on_error)
-        if not cased:
-            cased = _report_casing(measure_casing(words, counts.tolist()), cased)
-        if not cased:
-            words, counts = lowercase_words(words, counts)
+        groups = group_by_language(list_inputs(as_paths(inputs), [output] if output else []), language)
+        words, counts = _count_words(groups, smoothing, workers, format, column, on_error)
+        cased, words, counts = _resolve_casing(cased, words, counts)
         tokens = wordpiece_trainer.learn_vocabulary(words, counts, size, merges, alphabet)
         tokenizer = Tokenizer(Vocabulary(tokens), lowercase=not cased)
         if output is not None:
-            with atomic_directory(output) as temporary:
-                tokenizer.save(temporary)
+            _save(tokenizer, output)
         _print_summary(words, counts, tokens, size)
         return tokenizer
 
@@ -149,8 +155,7 @@ def extend_tokenizer(
         extended = old.replace(vocabulary=extend_vocabulary(old.vocabulary, entries, slots))
         if output is not None:
             limit = read_json_object(source / CONFIG_FILE).get("model_max_length", 512)
-            with atomic_directory(output) as temporary:
-                extended.save(temporary, limit)
+            _save(extended, output, limit)
         return extended
 
 
@@ -164,6 +169,11 @@ def _choose_slots(source: Path, tokenizer: Tokenizer, number: int) -> list[int]:
             f"entries, without fill_unused (--fill-unused)"
         )
     return slots[:number]
+
+
+def _save(tokenizer: Tokenizer, output: Path, max_length: int = 512) -> None:
+    with atomic_directory(output) as temporary:
+        tokenizer.save(temporary, max_length)
 
 
 @contextmanager
@@ -184,13 +194,42 @@ def _lock(
 
 
 def _count_words(
-    files: Sequence[Path], workers: int | None, format: Format | None, column: str, on_error: OnError
+    groups: Mapping[str, Sequence[Path]],
+    smoothing: float,
+    workers: int | None,
+    format: Format | None,
+    column: str,
+    on_error: OnError,
 ) -> tuple[list[str], npt.NDArray[np.int64]]:
-    """Count the words of files, and print what was skipped."""
+    """Count the words of all languages, and print what was skipped."""
+    _check_smoothing(smoothing, groups)
     problems = InputErrors(on_error)
-    counted = count_words(files, False, workers or available_cpus(), format, column, problems)
+    counted = {
+        code: count_words(files, False, workers or available_cpus(), format, column, problems)
+        for code, files in groups.items()
+    }
     print_skipped(problems.counts, problems.messages)
-    return counted
+    return smooth_counts(counted, smoothing)
+
+
+def _check_smoothing(smoothing: float, groups: Mapping[str, Sequence[Path]]) -> None:
+    """Raise SettingsError if `smoothing` is out of range, or there is only one language."""
+    if not 0 < smoothing <= 1:
+        raise SettingsError(f"smoothing = {smoothing}: expected a number above 0, up to 1")
+    if smoothing != 1 and len(groups) == 1:
+        raise SettingsError(
+            f"smoothing = {smoothing}: the inputs have one language; pass --language CODE=PATH for each, or "
+            f"omit it"
+        )
+
+
+def _resolve_casing(
+    cased: bool | None, words: list[str], counts: npt.NDArray[np.int64]
+) -> tuple[bool, list[str], npt.NDArray[np.int64]]:
+    """Return whether the vocabulary is cased, and its words and their counts."""
+    if cased or _report_casing(measure_casing(words, counts.tolist()), cased):
+        return True, words, counts
+    return False, *lowercase_words(words, counts)
 
 
 def _report_casing(casing: Casing, cased: bool | None) -> bool:

@@ -16,6 +16,7 @@ from bertie.corpus.documents import OnError as OnErrorChoice
 from bertie.corpus.formats import Format as FormatChoice
 
 if TYPE_CHECKING:
+    from bertie.corpus.input_languages import Language
     from bertie.recipes import RecipeKind
 
 
@@ -44,8 +45,14 @@ OnError = Annotated[
         "otherwise the file). Empty files are always skipped. Skipped input is reported and counted."
     ),
 ]
-Language = Annotated[
-    str, typer.Option(help="The ISO 639-1 code of the language, such as de, for splitting sentences.")
+Languages = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--language",
+        metavar="CODE|CODE=PATH",
+        help="The ISO 639-1 code of the language, such as de, for splitting sentences; en by default. For "
+        "inputs of several languages, CODE=PATH with the file or folder of each; repeat the option.",
+    ),
 ]
 Workers = Annotated[int, typer.Option(min=1, help="The number of worker processes.")]
 Device = Annotated[str, typer.Option(help="Where to compute: auto, cpu, cuda, cuda:1, …")]
@@ -170,6 +177,28 @@ def parse_columns(
             )
         columns[role] = column
     return columns
+
+
+def parse_languages(options: Iterable[str] | None) -> "Language":
+    """Return the code of --language CODE, or the paths by code of --language CODE=PATH.
+
+    Raises:
+        SettingsError: several options, one of which has no path; or a code that is given twice.
+    """
+    from bertie.base.errors import SettingsError
+
+    options = list(options or ["en"])
+    if len(options) == 1 and "=" not in options[0]:
+        return options[0]
+    paths: dict[str, str | Path] = {}
+    for option in options:
+        code, _, path = option.partition("=")
+        if not path or code in paths:
+            raise SettingsError(
+                f"--language {option}: expected CODE=PATH once for each language, such as de=texts/german"
+            )
+        paths[code] = path
+    return paths
 
 
 @contextmanager

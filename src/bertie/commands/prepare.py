@@ -11,10 +11,11 @@ from bertie.commands.options import (
     Force,
     Format,
     Inputs,
-    Language,
+    Languages,
     OnError,
     Workers,
     exit_on_interrupt,
+    parse_languages,
 )
 
 
@@ -27,7 +28,7 @@ def prepare(
     ] = 0.005,
     format: Format = None,
     column: Column = "text",
-    language: Language = "en",
+    language: Languages = None,
     on_error: OnError = "stop",
     workers: Workers = CPUS,
     force: Force = False,
@@ -46,7 +47,7 @@ def prepare(
             held_out=held_out,
             format=format,
             column=column,
-            language=language,
+            language=parse_languages(language),
             on_error=on_error,
             workers=workers,
             force=force,

@@ -12,9 +12,11 @@ from bertie.commands.options import (
     Force,
     Format,
     Inputs,
+    Languages,
     OnError,
     Workers,
     exit_on_interrupt,
+    parse_languages,
 )
 
 Cased = Annotated[
@@ -48,6 +50,15 @@ FillUnused = Annotated[
         help="With --extend: replace [unusedN] entries, so that the vocabulary keeps its size.",
     ),
 ]
+Smoothing = Annotated[
+    float,
+    typer.Option(
+        min=0.01,
+        max=1.0,
+        help="S, for several languages: words of a language with the fraction p of all words are counted as "
+        "if it had a fraction proportional to p^S. Multilingual BERT has 0.7.",
+    ),
+]
 
 
 def vocab(
@@ -70,6 +81,8 @@ def vocab(
     fill_unused: FillUnused = False,
     format: Format = None,
     column: Column = "text",
+    language: Languages = None,
+    smoothing: Smoothing = 1.0,
     on_error: OnError = "stop",
     workers: Workers = CPUS,
     force: Force = False,
@@ -90,7 +103,15 @@ def vocab(
             bertie.extend_tokenizer(extend, inputs, out, add=add, fill_unused=fill_unused, **reading)
         else:
             bertie.learn_vocabulary(
-                inputs, out, size=size, cased=cased, merges=merges, alphabet=alphabet, **reading
+                inputs,
+                out,
+                size=size,
+                cased=cased,
+                merges=merges,
+                alphabet=alphabet,
+                language=parse_languages(language),
+                smoothing=smoothing,
+                **reading,
             )
     print(out)
 
@@ -104,7 +125,7 @@ def _check_options(context: typer.Context) -> None:
     sources = {name: context.get_parameter_source(name) for name in context.params}
     given = {name for name, source in sources.items() if source and source.name == "COMMANDLINE"}
     if "extend" in given:
-        if useless := sorted(given & {"size", "cased", "merges", "alphabet"}):
+        if useless := sorted(given & {"size", "cased", "merges", "alphabet", "language", "smoothing"}):
             raise SettingsError(f"--{useless[0]}: for a new vocabulary only; leave it out with --extend")
         if "add" not in given:
             raise SettingsError("--extend: how many entries to learn? Pass --add N")

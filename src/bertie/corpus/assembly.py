@@ -60,16 +60,27 @@ class Parts:
         offsets: the index of the first document of each part, and the number of all documents,
             int64 (parts + 1,).
         vocabulary_size: the number of entries in the tokenizer's vocabulary.
+        languages: in a corpus of several languages, the language of each part; the parts of a
+            language are consecutive.
     """
 
     directory: Path
     offsets: Int64s
     vocabulary_size: int
+    languages: tuple[str, ...] = ()
 
     @property
     def document_count(self) -> int:
         """The number of documents in all parts."""
         return int(self.offsets[-1])
+
+    def groups(self) -> list[tuple[str, range]]:
+        """Return the languages and the indices of their parts; one language "" if there is only one."""
+        if not self.languages:
+            return [("", range(len(self.offsets) - 1))]
+        starts = [i for i, code in enumerate(self.languages) if i == 0 or code != self.languages[i - 1]]
+        stops = [*starts[1:], len(self.languages)]
+        return [(self.languages[a], range(a, b)) for a, b in zip(starts, stops, strict=True)]
 
     def read(self, index: int) -> Shard:
         """Return the documents of a part, mapped into memory."""
@@ -138,7 +149,18 @@ def assign_documents(parts: Parts, held_out: float) -> None:
         assignments[highest] = TRAIN
     elif held_out_count < MIN_HELD_OUT_DOCUMENTS and held_out and unique_count >= MIN_DOCUMENTS_TO_HOLD_OUT:
         assignments[lowest] = HELD_OUT
+    if parts.languages:
+        _keep_few_for_training(parts, assignments)
     assignments.flush()
+
+
+def _keep_few_for_training(parts: Parts, assignments: npt.NDArray[np.uint8]) -> None:
+    """Hold out no documents of a language that has fewer than MIN_HELD_OUT_DOCUMENTS of them."""
+    for _, indices in parts.groups():
+        of_language = assignments[parts.offsets[indices.start] : parts.offsets[indices.stop]]
+        held_out = np.flatnonzero(of_language == HELD_OUT)
+        if len(held_out) < MIN_HELD_OUT_DOCUMENTS:
+            of_language[held_out] = TRAIN
 
 
 def _create_assignments(parts: Parts) -> "np.memmap[tuple[int], np.dtype[np.uint8]]":
@@ -188,9 +210,10 @@ def assemble_shards(parts: Parts, output: Path, workers: int) -> dict[str, FileR
         The records of the files of all shards, by their paths relative to `output`.
     """
     plans = [
-        _ShardPlan(output / shard_name(split, index), assignment, start, stop)
+        _ShardPlan(output / shard_name(split, index, language), assignment, start, stop)
         for split, assignment in ASSIGNMENT_OF_SPLIT.items()
-        for index, (start, stop) in enumerate(_cut_into_shards(parts, assignment))
+        for language, indices in parts.groups()
+        for index, (start, stop) in enumerate(_cut_into_shards(parts, assignment, indices))
     ]
     files: dict[str, FileRecord] = {}
     with Progress("writing shards", total=len(plans), unit="shards") as progress:
@@ -200,22 +223,22 @@ def assemble_shards(parts: Parts, output: Path, workers: int) -> dict[str, FileR
     return files
 
 
-def _cut_into_shards(parts: Parts, assignment: int) -> list[tuple[int, int]]:
-    """Cut the documents into ranges with about equally many tokens of a split.
+def _cut_into_shards(parts: Parts, assignment: int, indices: range) -> list[tuple[int, int]]:
+    """Cut the documents of some consecutive parts into ranges with about equally many tokens of a split.
 
     Each range has at least MIN_SHARD_DOCUMENTS documents of the split, unless there is only one
     range.
     """
     total_documents = total_tokens = 0
-    for documents, lengths in _document_lengths(parts, assignment):
+    for documents, lengths in _document_lengths(parts, assignment, indices):
         total_documents += len(documents)
         total_tokens += int(lengths.sum())
     if not total_documents:
         return []
     shard_count = max(1, min(total_tokens // SHARD_TOKENS, total_documents // MIN_SHARD_DOCUMENTS))
-    cuts = [0]
+    cuts = [int(parts.offsets[indices.start])]
     seen_documents = seen_tokens = cut_documents = cut_tokens = 0
-    for documents, lengths in _document_lengths(parts, assignment):
+    for documents, lengths in _document_lengths(parts, assignment, indices):
         ends = seen_tokens + np.cumsum(lengths)
         while len(cuts) < shard_count:
             # Divide the tokens that are left, so that a very long document does not make the shards
@@ -229,17 +252,18 @@ def _cut_into_shards(parts: Parts, assignment: int) -> list[tuple[int, int]]:
             cut_documents, cut_tokens = seen_documents + last + 1, int(ends[last])
         seen_documents += len(documents)
         seen_tokens += int(lengths.sum())
-    return list(pairwise([*cuts, parts.document_count]))
+    return list(pairwise([*cuts, int(parts.offsets[indices.stop])]))
 
 
-def _document_lengths(parts: Parts, assignment: int) -> Iterator[tuple[Int64s, Int64s]]:
-    """Yield the documents of one split, part by part.
+def _document_lengths(parts: Parts, assignment: int, indices: range) -> Iterator[tuple[Int64s, Int64s]]:
+    """Yield the documents of one split in some parts, part by part.
 
     Yields:
         The indices of the documents, and their lengths in tokens, int64 (n,) each.
     """
     assignments = parts.read_assignments()
-    for index, (start, stop) in enumerate(pairwise(parts.offsets)):
+    for index in indices:
+        start, stop = parts.offsets[index : index + 2]
         shard = parts.read(index)
         selected = np.flatnonzero(assignments[start:stop] == assignment)
         token_ends = np.concatenate([[0], shard.sentence_ends[shard.document_ends - 1]])

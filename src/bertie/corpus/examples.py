@@ -38,6 +38,8 @@ class ExampleSettings(Settings):
         near_distance: with the pairs "near", the replacement begins at most this many sentences from
             the first segment, and at least two. If no sentence of the document does, it comes from
             another document. 0 allows any sentence of the document, as before there was a limit.
+        language_smoothing: S. In a corpus of several languages, a language with the fraction p of the
+            tokens has a fraction of the training text proportional to p^S; 1 is as the corpus is.
     """
 
     max_seq_length: int = pydantic.Field(128, exclude=True)  # in a run, each phase has its own
@@ -49,6 +51,7 @@ class ExampleSettings(Settings):
     whole_word_masking: bool = False  # True for google-research/bert's checkpoints of 2019-05-31
     pairs: PairKind = "random"
     near_distance: int = pydantic.Field(5, ge=0)
+    language_smoothing: float = pydantic.Field(1.0, gt=0, le=1)  # 0.7 in multilingual.md
 
     renamed: ClassVar[Mapping[str, str]] = {
         "mask_share": "mask_probability",

@@ -46,6 +46,7 @@ from bertie.corpus.assembly import (
 )
 from bertie.corpus.documents import Document, InputErrors, OnError
 from bertie.corpus.formats import Format
+from bertie.corpus.input_languages import Language, group_by_language
 from bertie.corpus.input_splits import InputSplit, read_splits, split_inputs
 from bertie.corpus.shards import (
     Corpus,
@@ -57,15 +58,17 @@ from bertie.corpus.shards import (
     write_shard,
 )
 from bertie.corpus.word_counts import batch_documents
-from bertie.text.languages import check_language
 from bertie.text.tokenizer import Tokenizer
 
 SKIPPED_FILE = "skipped.txt"
 # The files and directories that a run writes.
-_KNOWN_NAME = re.compile(r"\.lock|parts|tokenizer|(train|held_out)-\d{5}|skipped\.txt|manifest\.json")
+_KNOWN_NAME = re.compile(
+    r"\.lock|parts|tokenizer|(train|held_out)-([a-z-]+-)?\d{5}|skipped\.txt|manifest\.json"
+)
 
 UInt64s = npt.NDArray[np.uint64]
 ManifestSettings = dict[str, float | str | None]
+Task = tuple[str, list[InputSplit]]  # the language of the splits, and the splits
 
 
 def prepare(
@@ -74,7 +77,7 @@ def prepare(
     output: Path,
     workers: int,
     held_out: float = 0.005,
-    language: str = "en",
+    language: Language = "en",
     format: Format | None = None,
     column: str = "text",
     on_error: OnError = "stop",
@@ -94,7 +97,7 @@ def prepare(
         output: the directory to write.
         workers: the number of processes.
         held_out: the expected fraction of the documents to hold out for evaluation, in [0, 1).
-        language: the ISO 639-1 code of the language, for splitting sentences.
+        language: the code of the language, or the paths of several (see `group_by_language`).
         format: the format of all files; None to detect the format of each.
         column: the key or column that holds the text, in JSON lines and tables.
         on_error: "stop" raises at the first unreadable input; "skip" counts such inputs in the
@@ -111,23 +114,23 @@ def prepare(
     """
     if not 0 <= held_out < 1:
         raise SettingsError(f"held_out = {held_out}: expected a fraction of the documents, from 0 to below 1")
-    check_language(language)
-    settings = ManifestSettings(held_out=held_out, language=language, format=format, column=column)
+    groups = group_by_language(inputs, language)
+    settings = ManifestSettings(held_out=held_out, language=",".join(groups), format=format, column=column)
     tokenizer = Tokenizer.load(tokenizer_directory)
     tokenizer.encode("")  # compiles the kernels once, if need be, and not in every worker
     with lock_directory(output):
-        plan = _make_plan(inputs, tokenizer, settings)
+        plan = _make_plan(groups, tokenizer, settings)
         if _is_prepared(output, plan, force):
             return Corpus.open(output).manifest
         errors = InputErrors(on_error)
-        tasks = split_inputs(inputs, format, errors)
+        tasks = [(code, task) for code in groups for task in split_inputs(groups[code], format, errors)]
         _start_or_resume(output, plan, tokenizer)
-        context = _TaskContext(output / "tokenizer", tokenizer.fingerprint, language, column, on_error)
+        context = _TaskContext(output / "tokenizer", tokenizer.fingerprint, column, on_error)
         part_counts = _write_parts(tasks, output, context, workers)
         _write_skipped(output, len(tasks), errors)
         if not any(counts.documents for counts in part_counts):
             raise _discard_without_text(output, inputs)
-        return _assemble_corpus(output, tokenizer, settings, held_out, part_counts, errors, workers)
+        return _assemble_corpus(output, tokenizer, settings, held_out, tasks, part_counts, errors, workers)
 
 
 def read_skipped(corpus: Path) -> Iterator[str]:
@@ -137,7 +140,9 @@ def read_skipped(corpus: Path) -> Iterator[str]:
             yield from (os.fsdecode(line.rstrip(b"\n")) for line in lines)
 
 
-def _make_plan(inputs: Sequence[Path], tokenizer: Tokenizer, settings: ManifestSettings) -> dict[str, Any]:
+def _make_plan(
+    groups: Mapping[str, Sequence[Path]], tokenizer: Tokenizer, settings: ManifestSettings
+) -> dict[str, Any]:
     """Return everything that determines the corpus.
 
     A run resumes only if its plan is the same. `on_error` is not part of the plan, so that a run that
@@ -147,7 +152,7 @@ def _make_plan(inputs: Sequence[Path], tokenizer: Tokenizer, settings: ManifestS
         "bertie": __version__,  # another version may split the inputs differently
         "tokenizer": tokenizer.fingerprint,
         "settings": settings,
-        "inputs": _fingerprint_inputs(inputs),
+        "inputs": " ".join(map(_fingerprint_inputs, groups.values())),
     }
 
 
@@ -236,7 +241,6 @@ class _TaskContext:
 
     tokenizer_directory: Path
     fingerprint: str
-    language: str
     column: str
     on_error: OnError
 
@@ -251,12 +255,10 @@ class _PartCounts:
     skipped: Mapping[str, int]
 
 
-def _write_parts(
-    tasks: list[list[InputSplit]], output: Path, context: _TaskContext, workers: int
-) -> list[_PartCounts]:
+def _write_parts(tasks: list[Task], output: Path, context: _TaskContext, workers: int) -> list[_PartCounts]:
     """Write the parts that do not exist yet, and return the counts of all parts."""
     parts = [part_directory(output / "parts", index) for index in range(len(tasks))]
-    sizes = [sum(split.size for split in task) for task in tasks]
+    sizes = [sum(split.size for split in splits) for _, splits in tasks]
     missing = [index for index, part in enumerate(parts) if not part.exists()]
     done = sum(sizes) - sum(sizes[index] for index in missing)
     total = round(sum(sizes) / 1e6)
@@ -268,11 +270,11 @@ def _write_parts(
     return [_PartCounts(**read_json(part / "counts.json")) for part in parts]
 
 
-def _write_part(context: _TaskContext, argument: tuple[Path, list[InputSplit]]) -> None:
-    part, task = argument
+def _write_part(context: _TaskContext, argument: tuple[Path, Task]) -> None:
+    part, (language, splits) = argument
     tokenizer = _load_tokenizer(context.tokenizer_directory, context.fingerprint)
-    encoder, errors = _Encoder(tokenizer, context.language), InputErrors(context.on_error)
-    batches = batch_documents(read_splits(task, context.column, errors))
+    encoder, errors = _Encoder(tokenizer, language), InputErrors(context.on_error)
+    batches = batch_documents(read_splits(splits, context.column, errors))
     with atomic_directory(part) as temporary:
         write_shard(temporary, map(encoder.encode, batches), len(tokenizer.vocabulary))
         write_hashes(temporary, np.concatenate([np.empty((0, 2), np.uint64), *encoder.hashes]))
@@ -366,13 +368,16 @@ def _assemble_corpus(
     tokenizer: Tokenizer,
     settings: ManifestSettings,
     held_out: float,
+    tasks: list[Task],
     part_counts: list[_PartCounts],
     errors: InputErrors,
     workers: int,
 ) -> Manifest:
     """Assemble all parts into shards, write the manifest, and remove the parts."""
     offsets = np.cumsum([0, *(counts.documents for counts in part_counts)])
-    parts = Parts(output / "parts", offsets, len(tokenizer.vocabulary))
+    codes = tuple(code for code, _ in tasks)
+    languages = codes if len(set(codes)) > 1 else ()
+    parts = Parts(output / "parts", offsets, len(tokenizer.vocabulary), languages)
     assign_documents(parts, held_out)
     files = assemble_shards(parts, output, workers)
     files |= {f"tokenizer/{file.name}": record_file(file) for file in (output / "tokenizer").iterdir()}

@@ -5,6 +5,9 @@ blocks of an epoch, and the examples of each block are shuffled. `LANES` lanes g
 sequence of blocks side by side, so that a batch mixes examples of many blocks. A stream resumes
 from its cursor at the cost of one block per lane.
 
+In a corpus of several languages, `language_smoothing` repeats blocks of the smaller ones. Each
+language goes through its blocks in epochs of its own, so that it repeats none before the others.
+
 For a given corpus, vocabulary and settings, an example depends only on the seed, the phase, the
 epoch, the block and the position in the block.
 """
@@ -14,13 +17,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bertie.base.errors import DataError
 from bertie.base.random import open_stream, permutation, stream_key
 from bertie.corpus.examples import Examples, ExampleSettings, close_gaps, measure_examples, write_examples
+from bertie.corpus.input_languages import oversampling_factors
 from bertie.corpus.masking import Int64s, continuation_mask
 from bertie.corpus.sentence_pairs import NO_LIMIT, PAIR, Pairs, cut_documents, pair_sentences, start_of
 from bertie.corpus.shards import Shard
@@ -107,6 +111,20 @@ def block_order(block_count: int, seed: int, phase: int, epoch: int) -> Int64s:
     return permutation(block_count, seed, phase, epoch)
 
 
+class LanguageBlocks(NamedTuple):
+    """The blocks of one language, and how many of them an epoch of the stream takes.
+
+    Attributes:
+        blocks: indices of the blocks of the corpus, int64 (blocks,).
+        first_slot: the first of its places in an epoch.
+        slots: the number of its places.
+    """
+
+    blocks: Int64s
+    first_slot: int
+    slots: int
+
+
 class ExampleStream:
     """An endless stream of examples of a corpus.
 
@@ -116,9 +134,11 @@ class ExampleStream:
         vocabulary: has the ids of [CLS], [SEP] and [MASK], and the number of ids.
         seed: identifies the stream together with `phase`; all streams are independent.
         phase: the number of the phase in a run; each phase has another stream.
+        languages: the language of each shard, for `settings.language_smoothing`; if not given, all
+            have the same.
 
     Attributes:
-        block_count: the number of blocks in an epoch.
+        block_count: the number of blocks in an epoch, repeated ones included.
 
     Raises:
         DataError: there is no shard, or a shard has too few documents.
@@ -131,6 +151,7 @@ class ExampleStream:
         vocabulary: Vocabulary,
         seed: int,
         phase: int = 0,
+        languages: Sequence[str] | None = None,
     ) -> None:
         self.shards = [as_read_only(shard) for shard in shards]
         self.settings = settings
@@ -141,7 +162,8 @@ class ExampleStream:
         self._is_continuation = continuation_mask(vocabulary) if settings.whole_word_masking else None
         self._block_ends = [cut_blocks(shard) for shard in self.shards]
         self._first_blocks = np.cumsum([0, *map(len, self._block_ends)]).tolist()  # of each shard
-        self.block_count: int = self._first_blocks[-1]
+        self._languages = self._divide_epoch(languages or [""] * len(self.shards))
+        self.block_count: int = sum(language.slots for language in self._languages)
         self._taken = 0  # the number of examples taken, modulo LANES
         self._lanes = [Lane(number, 0, self.block(number)) for number in range(LANES)]
 
@@ -181,7 +203,12 @@ class ExampleStream:
     def block(self, number: int) -> Block:
         """Make block `number`, counted over the blocks of all epochs."""
         epoch, rank = divmod(number, self.block_count)
-        block = int(block_order(self.block_count, self.seed, self.phase, epoch)[rank])
+        slot = int(block_order(self.block_count, self.seed, self.phase, epoch)[rank])
+        language = next(part for part in reversed(self._languages) if part.first_slot <= slot)
+        # The epoch of the language, in which each of its blocks occurs once.
+        taken = epoch * language.slots + slot - language.first_slot
+        epoch, index = divmod(taken, len(language.blocks))
+        block = int(language.blocks[index])
         shard_index = bisect_right(self._first_blocks, block) - 1
         shard, block_ends = self.shards[shard_index], self._block_ends[shard_index]
         index_in_shard = block - self._first_blocks[shard_index]
@@ -203,6 +230,19 @@ class ExampleStream:
                 stream, *documents, max_tokens, short, settings.pairs, near_distance, pairs
             )
         return Block(shard, pairs[permutation(count, *key, ORDER)], stream_key(*key, MASKING))
+
+    def _divide_epoch(self, languages: Sequence[str]) -> list[LanguageBlocks]:
+        """Divide the places of an epoch among the languages of the shards."""
+        sizes, blocks = dict.fromkeys(languages, 0), {language: list[int]() for language in languages}
+        for language, shard, bounds in zip(languages, self.shards, pairwise(self._first_blocks), strict=True):
+            sizes[language] += len(shard.tokens)
+            blocks[language] += range(*bounds)
+        parts, first_slot = [], 0
+        for language, factor in oversampling_factors(sizes, self.settings.language_smoothing).items():
+            slots = round(factor * len(blocks[language]))
+            parts.append(LanguageBlocks(np.array(blocks[language]), first_slot, slots))
+            first_slot += slots
+        return parts
 
     def assemble(self, slices: Sequence[BlockSlice], count: int) -> Examples:
         """Write the examples of `slices`, which together fill rows 0 … count - 1."""

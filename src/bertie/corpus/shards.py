@@ -12,6 +12,8 @@ Documents are stored as token ids, in files that are mapped into memory:
         document_ends.bin           int64
       held_out-00000/ …             the shards of the held-out split
 
+In a corpus of several languages, each shard has one language: train-de-00000/, train-en-00000/ …
+
 The arrays are raw and little-endian. Their lengths follow from the sizes of the files.
 """
 
@@ -106,12 +108,15 @@ class Corpus:
         manifest: the contents of the corpus, and how it was made.
         train: the shards of the training split, in the order of the inputs.
         held_out: the shards of the held-out split, in the order of the inputs.
+        train_languages: the language of each shard in `train`, such as "de"; "" in a corpus that was
+            prepared as one language.
     """
 
     path: Path
     manifest: Manifest
     train: list[Shard]
     held_out: list[Shard]
+    train_languages: list[str]
 
     @classmethod
     def open(cls, path: str | Path) -> "Corpus":
@@ -130,10 +135,13 @@ class Corpus:
             if not name.startswith("tokenizer/"):
                 _check_size(path / name, record)
         shards: dict[str, list[Shard]] = {"train": [], "held_out": []}
+        languages: list[str] = []
         for directory in sorted({Path(name).parent.name for name in manifest.files} - {"tokenizer"}):
-            split = directory.rpartition("-")[0]
+            split, language = split_shard_name(directory)
             shards[split].append(read_shard(path / directory, manifest.vocabulary_size))
-        return cls(path, manifest, **shards)
+            if split == "train":
+                languages.append(language)
+        return cls(path, manifest, **shards, train_languages=languages)
 
     def __repr__(self) -> str:
         train, held_out = self.manifest.train, self.manifest.held_out
@@ -177,9 +185,20 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
     write_json(path / "manifest.json", manifest.model_dump())
 
 
-def shard_name(split: Split, index: int) -> str:
-    """Return the directory name of a shard."""
-    return f"{split}-{index:05d}"
+def shard_name(split: Split, index: int, language: str = "") -> str:
+    """Return the directory name of a shard, with its language in a corpus of several."""
+    return "-".join(filter(None, (split, language, f"{index:05d}")))
+
+
+def split_shard_name(name: str) -> tuple[str, str]:
+    """Return the split and the language in the directory name of a shard; "" for no language.
+
+    Example:
+        >>> split_shard_name("held_out-zh-tw-00000"), split_shard_name("train-00001")
+        (('held_out', 'zh-tw'), ('train', ''))
+    """
+    split, *language, _ = name.split("-")
+    return split, "-".join(language)
 
 
 def write_shard(directory: Path, pieces: Iterable[Shard], vocabulary_size: int) -> None:

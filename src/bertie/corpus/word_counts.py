@@ -3,7 +3,8 @@
 Memory grows with the number of distinct words, not with the amount of text.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +20,7 @@ from bertie.base.progress import Progress
 from bertie.base.random import mix
 from bertie.corpus.documents import Document, InputErrors, OnError
 from bertie.corpus.formats import Format
+from bertie.corpus.input_languages import oversampling_factors
 from bertie.corpus.input_splits import InputSplit, read_splits, split_inputs
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.unicode import unicode_tables
@@ -118,6 +120,30 @@ def _count(
         cause = f" ({errors.messages[0]})" if errors.messages else ""
         raise DataError(f"the inputs contain no words{cause}; add files that hold text")
     return table
+
+
+def smooth_counts(
+    counted: Mapping[str, tuple[list[str], Int64s]], smoothing: float
+) -> tuple[list[str], Int64s]:
+    """Join the word counts of several languages, with those of the smaller languages raised.
+
+    Args:
+        counted: words and counts of `count_words`, by language.
+        smoothing: the exponent S of `oversampling_factors`.
+
+    Returns:
+        The words, sorted by code points, and their counts, int64 (W,).
+    """
+    if len(counted) == 1:
+        return next(iter(counted.values()))
+    totals = {language: int(counts.sum()) for language, (_, counts) in counted.items()}
+    factors = oversampling_factors(totals, smoothing)
+    joined: Counter[str] = Counter()
+    for language, (words, counts) in counted.items():
+        raised = np.rint(factors[language] * counts).astype(np.int64)
+        joined.update(dict(zip(words, raised.tolist(), strict=True)))
+    words = sorted(joined)
+    return words, np.array([joined[word] for word in words])
 
 
 def lowercase_words(words: Sequence[str], counts: Int64s) -> tuple[list[str], Int64s]:

@@ -155,7 +155,8 @@ def _check_pairs(
     corpus: Corpus, settings: ExampleSettings, vocabulary: Vocabulary, seed: int, phase: int
 ) -> list[Finding]:
     """Check the labels of a phase's first pairs, and that their negatives are of the chosen kind."""
-    fraction, intended = _measure_pairs(ExampleStream(corpus.train, settings, vocabulary, seed, phase))
+    stream = ExampleStream(corpus.train, settings, vocabulary, seed, phase, corpus.train_languages)
+    fraction, intended = _measure_pairs(stream)
     counts = corpus.manifest.train
     sizes = (
         f"an average document has {counts.sentences / counts.documents:.1f} sentences of "

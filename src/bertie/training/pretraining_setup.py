@@ -106,7 +106,12 @@ class PretrainingSetup:
         """Open the stream of a phase's training examples, at its start."""
         settings = self.settings
         return ExampleStream(
-            self.corpus.train, settings.examples_of(phase), self.tokenizer.vocabulary, settings.seed, phase
+            self.corpus.train,
+            settings.examples_of(phase),
+            self.tokenizer.vocabulary,
+            settings.seed,
+            phase,
+            self.corpus.train_languages,
         )
 
     def global_batches(self, state: TrainState, ranks: Ranks) -> Iterator[GlobalBatch]:
@@ -135,6 +140,11 @@ def _complete_settings(
     vocab_size = len(tokenizer.vocabulary)
     if "vocab_size" in settings.model.model_fields_set:
         vocab_size = settings.model.vocab_size
+    if settings.examples.language_smoothing != 1 and len({*corpus.train_languages}) == 1:
+        raise SettingsError(
+            f"examples.language_smoothing = {settings.examples.language_smoothing}: {corpus.path} has one "
+            f"language; prepare it with --language CODE=PATH for each language, or omit the setting"
+        )
     longest = max(phase.max_seq_length for phase in settings.phases)
     if longest > settings.model.max_position_embeddings:
         raise SettingsError(
