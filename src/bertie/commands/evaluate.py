@@ -29,6 +29,9 @@ Models = Annotated[
         "model.",
     ),
 ]
+MaxSeqLength = Annotated[
+    int | None, typer.Option(min=3, help="The longest sequence in tokens; by default as in fine-tuning.")
+]
 AddToReport = Annotated[
     bool,
     typer.Option(
@@ -60,9 +63,7 @@ def evaluate(
     separator: Separator = None,
     columns: Columns = None,
     on_error: OnError = "stop",
-    max_seq_length: Annotated[
-        int | None, typer.Option(min=3, help="The longest sequence in tokens; by default as in fine-tuning.")
-    ] = None,
+    max_seq_length: MaxSeqLength = None,
     add_to_report: AddToReport = False,
     device: Device = "auto",
     precision: Precision = "float32",
