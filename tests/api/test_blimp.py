@@ -67,7 +67,7 @@ def test_scores_are_shown_in_the_report_of_the_run(corpus):
     scores = bertie.evaluate_blimp(run.model_directory, "blimp", add_to_report=True)
     assert json.loads(Path("run/blimp.json").read_text()) == {"step": 2, **scores._asdict()}
     report = run.report.read_text()
-    assert "word order term" in report
+    assert "of 2 minimal pairs" in report
     assert "small.toml" in report
     assert "BLiMP" not in before
     corpus_line = f"{corpus}, 27 documents"
