@@ -81,7 +81,7 @@ def test_wrong_models_and_options_are_one_line(tmp_path, model, evaluate):
     common = ["--data", "blimp", "--device", "cpu"]
     for arguments, message in (
         (["--task", "blimp", "--model", "classifier"], "classifier: the model is a BertForSequence"),
-        (["--task", "blimp"], "blimp: give the directory of a pre-trained model (--model)"),
+        (["--task", "blimp"], "blimp: give the directory of one pre-trained model (--model)"),
         (
             ["--task", "blimp", "--model", model, "--add-to-report"],
             f"{model}: not the model of a run",
