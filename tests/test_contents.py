@@ -66,10 +66,10 @@ model.attention
 model.bilstm
 model.bert
 model.cross_entropy
+model.formats.sentence_transformers
 model.heads
 model.formats.crc32c
 model.formats.config
-model.formats.sentence_transformers
 model.formats.directory
 model.formats.weight_names
 model.formats.huggingface
@@ -78,6 +78,7 @@ model.formats.sorted_table
 model.formats.tensor_bundle
 model.formats.tensorflow
 model.engines.engine
+model.engines.embeddings
 model.engines.hardware
 model.engines.onnx_engine
 model.engines.torch_engine
@@ -106,6 +107,7 @@ tasks.swag
 tasks.label_types
 tasks.custom
 tasks.blimp
+tasks.pairs
 tasks.registry
 tasks.evaluation
 tasks.ensemble
@@ -136,7 +138,6 @@ inference.words
 inference.masks
 inference.likelihood
 inference.probabilities
-inference.embeddings
 inference.predictor
 inference.records
 inference.writers
@@ -218,6 +219,7 @@ TORCH_FREE = [
         "model.formats.sorted_table",
         "model.formats.tensor_bundle",
         "model.engines.engine",
+        "model.engines.embeddings",
         "model.engines.onnx_engine",
         "model.engines.loading",
         "training.health",

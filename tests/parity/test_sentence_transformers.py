@@ -13,15 +13,18 @@ from tests.commands.test_embed import read_vectors
 from tests.inference.small_models import CONFIG, TOKENIZER, save_small
 
 import bertie
+from bertie.api.task_data import custom_task
 from bertie.base.errors import ModelError, SettingsError
 from bertie.base.files import read_json, write_json
+from bertie.base.memory import as_source
 from bertie.base.rows import read_lines
 from bertie.commands.main import main
+from bertie.model.batch import pack
 from bertie.model.formats.conversion import convert
 from bertie.model.formats.directory import ModelMetadata
 from bertie.model.formats.sentence_transformers import EmbeddingConfig
-from bertie.model.formats.weights import save_model
-from bertie.model.heads import EncoderModel
+from bertie.model.formats.weights import load_weights, save_model
+from bertie.model.heads import EmbeddingModel, EncoderModel
 
 TEXTS = ["the cat sat on a mat .", "", "Paris, 2019!", "a cat and " * 90, "mats"]
 
@@ -247,3 +250,38 @@ def test_embed_command_equals_sentence_transformers(
     cosines = (vectors * expected).sum(1) / np.linalg.norm(vectors, axis=1) / np.linalg.norm(expected, axis=1)
     assert len(cosines) == 100
     assert cosines.min() >= 0.99999
+
+
+@pytest.mark.parametrize("kind", ["pairs", "scored-pairs"])
+def test_losses_on_pairs_equal_sentence_transformers(sentence_transformers, tmp_path, kind):
+    from sentence_transformers.sentence_transformer import losses
+
+    save(tmp_path, EmbeddingConfig("mean", normalize=False))
+    reference = sentence_transformers.SentenceTransformer(str(tmp_path), device="cpu").eval()
+    first, second, scores = TEXTS[2:], ["a cat", "the mat .", "2019"], [0.1, 0.9, 0.5]
+    loss_class = losses.MultipleNegativesRankingLoss if kind == "pairs" else losses.CosineSimilarityLoss
+    features = [reference.preprocess(texts) for texts in (first, second)]
+    expected = loss_class(reference)(features, torch.tensor(scores)).item()
+
+    rows = [
+        dict(zip(("text", "pair", "label"), row, strict=True))
+        for row in zip(first, second, scores, strict=True)
+    ]
+    task = custom_task(kind)
+    inputs = task.encode(task.read(as_source(rows, "train"), labelled=True), TOKENIZER, 128)
+    model = EmbeddingModel(CONFIG, "mean").eval()
+    load_weights(tmp_path, model)
+    batch = pack(inputs.input_ids, inputs.token_type_ids, inputs.bounds, labels=inputs.labels)
+    loss = model.compute_losses(batch)["embedding"].loss_sum.item() / len(rows)
+    assert loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_fine_tuned_embeddings_equal_sentence_transformers(sentence_transformers, tmp_path):
+    save(tmp_path / "encoder", EmbeddingConfig("max", normalize=True))
+    rows = [{"text": text, "pair": f"on {text}"} for text in ("the cat", "a mat", "paris")]
+    run = bertie.finetune(
+        tmp_path / "encoder", train=rows, kind="pairs", out=tmp_path / "run", epochs=1, max_seq_length=20
+    )
+    vectors = bertie.load(run.model_directory).embed(TEXTS)
+    assert_close(vectors, encode(sentence_transformers, run.model_directory))
+    assert np.abs(vectors - bertie.load(tmp_path / "encoder").embed(TEXTS)).max() > 1e-4

@@ -19,6 +19,7 @@ from bertie.tasks.custom import (
 )
 from bertie.tasks.dev_split import draw_dev_examples
 from bertie.tasks.evaluation import load_for_task
+from bertie.tasks.pairs import CustomPairs, CustomScoredPairs
 from bertie.tasks.registry import find_task
 from bertie.tasks.task import Head, Task
 from bertie.training.metrics_file import run_facts
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from bertie.training.finetuning import InitialModel
 
 OnError = Literal["stop", "skip"]
-Kind = Literal["texts", "tags", "questions", "choices"]
+Kind = Literal["texts", "tags", "questions", "choices", "pairs", "scored-pairs"]
 AnyTask = Task[Any, Any]
 CUSTOM_DEFAULTS = {"kind": "texts", "text": "text", "label": "label", "on_error": "stop"}  # of `custom_task`
 
@@ -38,7 +39,10 @@ _FAMILIES: dict[Kind, tuple[Callable[..., AnyTask], tuple[str, ...]]] = {
     "choices": (CustomMultipleChoice, ("context", "endings", "label")),
 }
 
-
+_PAIRS: dict[Kind, type[CustomPairs | CustomScoredPairs]] = {
+    "pairs": CustomPairs,
+    "scored-pairs": CustomScoredPairs,
+}
 _UNITS: dict[Head, str] = {"tagging": "sentences", "spans": "questions"}
 DEV_ROWS_FILE = "dev_rows.json"
 
@@ -98,14 +102,14 @@ def custom_task(
         raise SettingsError(f"unknown on_error {on_error!r}; use stop or skip")
     if separator == "":
         raise SettingsError("the separator is empty; give the text between two labels")
+    if columns and kind in ("texts", *_PAIRS):
+        raise SettingsError(f"columns are for tags, questions and choices; {kind} have text, pair and label")
+    if kind in _PAIRS:
+        return _PAIRS[kind](text=text, pair=pair or "pair", label=label, on_error=on_error)
     if kind == "texts":
-        if columns:
-            raise SettingsError(
-                "columns are for tags, questions and choices; texts have text, pair and label"
-            )
         return CustomClassification(text=text, pair=pair, label=label, separator=separator, on_error=on_error)
     if kind not in _FAMILIES:
-        raise SettingsError(f"unknown kind {kind!r}; use one of texts, {', '.join(_FAMILIES)}")
+        raise SettingsError(f"unknown kind {kind!r}; use one of {', '.join(get_args(Kind))}")
     family, roles = _FAMILIES[kind]
     arguments: dict[str, Any] = {"label": label} if kind == "choices" else {}
     for role, column in (columns or {}).items():

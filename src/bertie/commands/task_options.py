@@ -17,7 +17,8 @@ TaskName = Annotated[
         "--task",
         help="A task of the paper, with its official files in --data. Texts, in GLUE's .tsv files: cola, "
         "sst-2, mrpc, sts-b, qqp, mnli, qnli, rte, wnli, ax. Questions, in SQuAD's .json files: squad-v1, "
-        "squad-v2. Tagged words, in columns: ner. Multiple choice, in SWAG's .csv files: swag.",
+        "squad-v2. Tagged words, in columns: ner. Multiple choice, in SWAG's .csv files: swag. "
+        "Embeddings: sts-b-embeddings.",
     ),
 ]
 Data = Annotated[Path | None, typer.Option(help="The folder of the task's official files.")]
@@ -38,12 +39,18 @@ OnError = Annotated[
     ),
 ]
 Kind = Annotated[
-    Literal["texts", "tags", "questions", "choices"],
-    typer.Option("--kind", help="The kind of examples in your own files."),
+    Literal["texts", "tags", "questions", "choices", "pairs", "scored-pairs"],
+    typer.Option(
+        "--kind",
+        help="The kind of examples in your own files. pairs and scored-pairs train embeddings: pairs of "
+        "texts that belong together, or pairs with a score of their similarity.",
+    ),
 ]
-Text = Annotated[str, typer.Option(help="texts: the column of the text.")]
-Pair = Annotated[str | None, typer.Option(help="texts: the column of a second text.")]
-Label = Annotated[str, typer.Option(help="texts, choices: the column of the label.")]
+Text = Annotated[str, typer.Option(help="texts, pairs: the column of the text.")]
+Pair = Annotated[
+    str | None, typer.Option(help="texts, pairs: the column of a second text; for pairs, pair by default.")
+]
+Label = Annotated[str, typer.Option(help="texts, choices, scored-pairs: the column of the label or score.")]
 Separator = Annotated[
     str | None, typer.Option(help="texts: the separator, if a text has several labels in one string.")
 ]

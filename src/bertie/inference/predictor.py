@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from bertie.base.errors import ModelError, SettingsError
 from bertie.base.texts import list_pairs, list_texts
-from bertie.inference.embeddings import embed
 from bertie.inference.features import (
     Combination,
     Features,
@@ -39,9 +38,11 @@ from bertie.inference.results import (
     TaggedWord,
 )
 from bertie.inference.words import Span, entities_of, snap_to_words, split_words, word_spans
+from bertie.model.engines.embeddings import embed
 from bertie.model.engines.loading import Precision, load_engine
 from bertie.model.formats.directory import SEQUENCE_CLASSIFIER
 from bertie.model.formats.sentence_transformers import EmbeddingConfig, Pooling
+from bertie.model.sequences import Sequences
 from bertie.tasks.classification import LabelledTexts
 from bertie.tasks.custom import (
     CustomClassification,
@@ -276,7 +277,8 @@ class Predictor:
         """
         embedding = self.embedding.override(pooling, normalize)
         encoding = self.tokenizer.encode_batch(list_texts(texts), max_length=embedding.max_seq_length)
-        vectors = embed(self.engine, encoding, embedding, self.config)
+        sequences = Sequences(encoding.input_ids, encoding.token_type_ids, encoding.bounds)
+        vectors = embed(self.engine, sequences, embedding)
         return vectors[0] if isinstance(texts, str) else vectors
 
     @overload

@@ -24,7 +24,10 @@ from bertie.model.bert import BertModel, Embeddings, build_activation, initializ
 from bertie.model.config import BertConfig, ProblemType
 from bertie.model.cross_entropy import cross_entropy
 from bertie.model.dropout import Dropout
+from bertie.model.formats.sentence_transformers import Pooling
 from bertie.model.objectives import IGNORE_INDEX
+
+SIMILARITY_SCALE = 20.0  # of in-batch negatives; the default of sentence-transformers
 
 
 class ObjectiveLoss(NamedTuple):
@@ -376,6 +379,53 @@ class EncoderModel(nn.Module):
         return self.bert(batch)
 
 
+class EmbeddingModel(EncoderModel):
+    """BERT that embeds each text as one vector, and learns from pairs of texts.
+
+    The sequences 2i and 2i + 1 are pair i. The form of the labels decides the loss:
+
+        float32 (N / 2,)  cosines that the vectors of each pair should have (Reimers and Gurevych,
+                          arXiv:1908.10084, Section 3)
+        int64 (N / 2, 2)  the indices of the texts, the same for the same text: each second text
+                          competes with the other second texts of the batch (Henderson et al.,
+                          arXiv:1705.00652, Section 4.4)
+    """
+
+    def __init__(self, config: BertConfig, pooling: Pooling) -> None:
+        super().__init__(config)
+        self.pooling = pooling
+
+    def embed(self, batch: PackedBatch) -> Tensor:
+        """Return one vector for each sequence, float32 (N, H)."""
+        hidden = self.bert.encode(batch).float()  # (T, H)
+        if self.pooling == "cls":
+            return hidden.index_select(0, batch.cu_seqlens[:-1])
+        return torch.segment_reduce(hidden, self.pooling, lengths=batch.cu_seqlens.diff().long())
+
+    def compute_losses(self, batch: PackedBatch) -> dict[str, ObjectiveLoss]:
+        """Return the squared error of the cosines, or the cross-entropy over the second texts.
+
+        In the cross-entropy, pairs that share a text do not compete with each other.
+        """
+        assert batch.labels is not None
+        first, second = F.normalize(self.embed(batch)).view(len(batch) // 2, 2, -1).unbind(1)
+        labels = batch.labels
+        if labels.is_floating_point():
+            loss_sum = F.mse_loss((first * second).sum(1), labels, reduction="sum")
+            return {"embedding": ObjectiveLoss(loss_sum, None, len(labels))}
+        with torch.autocast(first.device.type, enabled=False):
+            logits = SIMILARITY_SCALE * first @ second.T  # (N / 2, N / 2)
+        shared = (labels[:, None, :, None] == labels[None, :, None]).any(-1).any(-1)
+        logits = logits.masked_fill(shared.fill_diagonal_(False), float("-inf"))
+        own = torch.arange(len(labels), device=labels.device)
+        return {"embedding": _cross_entropy(logits, own, len(labels))}
+
+    @staticmethod
+    def count_targets(batch: PackedBatch) -> dict[str, int]:
+        """Count the pairs."""
+        return {"embedding": len(batch) // 2}
+
+
 # Every model that can be trained: all but EncoderModel, which has no loss.
 Model = (
     PreTrainingModel
@@ -386,4 +436,5 @@ Model = (
     | MultipleChoiceModel
     | TokenClassificationModel
     | QuestionAnsweringModel
+    | EmbeddingModel
 )

@@ -8,11 +8,14 @@ import numpy as np
 
 from bertie.base.errors import ModelError, SettingsError
 from bertie.model.config import BertConfig
+from bertie.model.engines.embeddings import embed
 from bertie.model.engines.engine import Engine, Float32s
 from bertie.model.engines.loading import Precision, load_engine
 from bertie.model.formats.directory import SEQUENCE_CLASSIFIER
+from bertie.model.formats.sentence_transformers import EmbeddingConfig
 from bertie.model.sequences import Sequences, token_indices
 from bertie.tasks.calibration import Calibration
+from bertie.tasks.pairs import for_embeddings
 from bertie.tasks.task import Head, Inputs, Scores, Task
 from bertie.text.tokenizer import Tokenizer
 
@@ -21,6 +24,7 @@ ARCHITECTURES: dict[Head, str] = {
     "tagging": "BertForTokenClassification",
     "spans": "BertForQuestionAnswering",
     "choices": "BertForMultipleChoice",
+    "embedding": "BertModel",
 }
 PER_TOKEN = (ARCHITECTURES["tagging"], ARCHITECTURES["spans"])  # have logits for each token
 DEFAULT_MAX_SEQ_LENGTH = 128  # run_classifier.py:60
@@ -50,14 +54,22 @@ class Evaluation(NamedTuple):
     calibration: dict[str, Calibration]
 
 
-def evaluate(task: Task[Any, Any], engine: Engine, parts: Mapping[str, EncodedExamples]) -> Evaluation:
-    """Score a model on dev parts, and tune the task's thresholds on the first one."""
+def evaluate(
+    task: Task[Any, Any],
+    engine: Engine,
+    parts: Mapping[str, EncodedExamples],
+    embedding: EmbeddingConfig | None = None,
+) -> Evaluation:
+    """Score a model on dev parts, and tune the task's thresholds on the first one.
+
+    `embedding` is as in `compute_logits`.
+    """
     predictions: dict[str, Any] = {}
     scores: dict[str, Scores] = {}
     confidence: dict[str, Any] = {}
     calibration: dict[str, Calibration] = {}
     for name, (examples, inputs) in parts.items():
-        logits = compute_logits(engine, inputs)
+        logits = compute_logits(engine, inputs, embedding)
         if not predictions:
             task = task.tuned(examples, inputs, logits)
         predictions[name] = task.decode(examples, inputs, logits)
@@ -105,15 +117,22 @@ def find_constant_answers(
     return warnings
 
 
-def compute_logits(engine: Engine, inputs: Inputs) -> Float32s:
+def compute_logits(engine: Engine, inputs: Inputs, embedding: EmbeddingConfig | None = None) -> Float32s:
     """Compute the model's logits in batches of similar length.
+
+    Args:
+        engine: the model.
+        inputs: N sequences with T tokens in all.
+        embedding: compute a vector for each sequence in this way, instead of logits.
 
     Returns:
         float32, in the order of the inputs: (T, labels) for heads with logits for each token,
-        otherwise (N, labels).
+        otherwise (N, labels); vectors (N, H).
     """
-    per_token = engine.architecture in PER_TOKEN
     sequences = Sequences(inputs.input_ids, inputs.token_type_ids, inputs.bounds)
+    if embedding is not None:
+        return embed(engine, sequences, embedding)
+    per_token = engine.architecture in PER_TOKEN
     logits = np.empty((0, 0), dtype=np.float32)
     for indices, batch in sequences.batches(engine.max_batch_tokens, inputs.group):
         batch_logits = engine.logits(batch)
@@ -131,17 +150,19 @@ class FineTunedModel(NamedTuple):
     engine          runs the model
     tokenizer       the model's tokenizer
     max_seq_length  longer inputs are truncated or split into windows
+    embedding       how the model embeds texts; None for a model with a head
     """
 
     task: Task[Any, Any]
     engine: Engine
     tokenizer: Tokenizer
     max_seq_length: int
+    embedding: EmbeddingConfig | None = None
 
     def predict(self, examples: Any) -> Any:
         """Return predictions for the task's examples, labelled or not."""
         inputs = self.task.encode(examples, self.tokenizer, self.max_seq_length)
-        return self.task.decode(examples, inputs, compute_logits(self.engine, inputs))
+        return self.task.decode(examples, inputs, compute_logits(self.engine, inputs, self.embedding))
 
 
 def load_for_task(
@@ -154,7 +175,8 @@ def load_for_task(
     """Load a fine-tuned model for a task.
 
     Args:
-        task: the task; its labels are replaced by the model's.
+        task: the task; its labels are replaced by the model's. For an encoder without a head,
+            STS-B becomes the comparison of its vectors (`for_embeddings`).
         path: the model directory.
         device: where to compute.
         precision: precision of the computation.
@@ -168,6 +190,8 @@ def load_for_task(
             `max_seq_length`.
     """
     engine, metadata = load_engine(path, device, precision)
+    if engine.architecture == ARCHITECTURES["embedding"]:
+        task = for_embeddings(task)
     architecture = ARCHITECTURES[task.head]
     if engine.architecture != architecture:
         raise ModelError(
@@ -180,9 +204,11 @@ def load_for_task(
         raise ModelError(f"{path}: {error}") from None
     default_length = task.defaults.get("max_seq_length", DEFAULT_MAX_SEQ_LENGTH)
     default_length = min(default_length, metadata.config.max_position_embeddings)
-    length = max_seq_length or metadata.max_seq_length or default_length
+    embedding = (metadata.embedding or EmbeddingConfig()) if task.head == "embedding" else None
+    recorded_length = embedding.max_seq_length if embedding else metadata.max_seq_length
+    length = max_seq_length or recorded_length or default_length
     check_length(length, metadata.config)
-    return FineTunedModel(task, engine, metadata.tokenizer, length)
+    return FineTunedModel(task, engine, metadata.tokenizer, length, embedding)
 
 
 def check_length(max_seq_length: int, config: BertConfig) -> None:

@@ -7,11 +7,14 @@ from typing import Any
 from bertie.base.errors import SettingsError
 from bertie.tasks import glue
 from bertie.tasks.ner import NER
+from bertie.tasks.pairs import STS_B_EMBEDDINGS
 from bertie.tasks.squad.task import SQUAD_TASKS
 from bertie.tasks.swag import SWAG
 from bertie.tasks.task import Task
 
-TASKS: dict[str, Task[Any, Any]] = {task.name: task for task in (*glue.TASKS, *SQUAD_TASKS, NER, SWAG)}
+TASKS: dict[str, Task[Any, Any]] = {
+    task.name: task for task in (*glue.TASKS, *SQUAD_TASKS, NER, SWAG, STS_B_EMBEDDINGS)
+}
 
 
 # The names of tasks by their letters and digits, and other usual names.

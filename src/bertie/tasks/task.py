@@ -47,7 +47,8 @@ Examples = TypeVar("Examples")
 Predictions = TypeVar("Predictions")
 Float64s = npt.NDArray[np.float64]
 Scores = dict[str, float]  # by the official scorer's names, in percent, unrounded
-Head = Literal["classification", "tagging", "spans", "choices"]  # Figure 4 (a, b), (d), (c); Section 4.4
+# Figure 4 (a, b), (d), (c); Section 4.4; the vectors of two texts, compared by their cosine
+Head = Literal["classification", "tagging", "spans", "choices", "embedding"]
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,10 @@ class Inputs:
                     tagging         int64 (T,) label indices; IGNORE_INDEX for tokens without one
                     spans           int64 (N, 2), first and last token of the answer in its sequence
                     choices         int64 (N / group,), index of the right choice
+                    embedding       float32 (N / 2,) cosines; int64 (N / 2, 2) indices of the texts,
+                                    for in-batch negatives
     group           number of consecutive sequences that are one example: the number of choices for
-                    multiple choice, otherwise 1
+                    multiple choice, 2 for embedding, otherwise 1
     """
 
     input_ids: npt.NDArray[np.int32]
@@ -276,7 +279,7 @@ class Task(ABC, Generic[Examples, Predictions]):
             examples: the examples that were encoded.
             inputs: the result of `encode`.
             logits: by head: classification (N, labels), tagging (T, labels), spans (T, 2) with the
-                start and the end logits, choices (N, 1).
+                start and the end logits, choices (N, 1), embedding (N, H), the vectors.
         """
 
     def tuned(self, examples: Examples, inputs: Inputs, logits: npt.NDArray[np.float32]) -> Self:

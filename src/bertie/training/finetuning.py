@@ -22,10 +22,11 @@ from bertie.model.config import BertConfig
 from bertie.model.engines.torch_engine import TorchEngine
 from bertie.model.formats.directory import ModelMetadata, read_metadata
 from bertie.model.formats.huggingface import find_weight_files
-from bertie.model.formats.sentence_transformers import find_transformer_folder
+from bertie.model.formats.sentence_transformers import EmbeddingConfig, find_transformer_folder
 from bertie.model.formats.weights import load_weights
 from bertie.model.heads import (
     ClassificationModel,
+    EmbeddingModel,
     MultipleChoiceModel,
     QuestionAnsweringModel,
     TokenClassificationModel,
@@ -54,21 +55,31 @@ from bertie.training.loop import GlobalBatch, LoopSchedule, split_micro_batches,
 from bertie.training.model_selection import ModelSelection
 from bertie.training.optimizers import build_optimizer, layer_of
 
-TaskModel = ClassificationModel | TokenClassificationModel | QuestionAnsweringModel | MultipleChoiceModel
+TaskModel = (
+    ClassificationModel
+    | TokenClassificationModel
+    | QuestionAnsweringModel
+    | MultipleChoiceModel
+    | EmbeddingModel
+)
 
 
 class InitialModel(NamedTuple):
-    """The encoder to fine-tune; its weights are random if `weights` is None."""
+    """The encoder to fine-tune; its weights are random if `weights` is None.
+
+    `embedding` is how its directory embeds texts, None unless it has sentence-transformers' layout.
+    """
 
     config: BertConfig
     tokenizer: Tokenizer
     weights: Path | None
+    embedding: EmbeddingConfig | None = None
 
     @classmethod
     def load(cls, path: Path) -> "InitialModel":
         """Read a model directory; raise ModelError if it is missing or not one."""
         metadata = read_metadata(path)
-        return cls(metadata.config, metadata.tokenizer, path)
+        return cls(metadata.config, metadata.tokenizer, path, metadata.embedding)
 
 
 def finetune(
@@ -143,6 +154,7 @@ def _finetune(
         initial_model.tokenizer,
         task.problem_type,
         max_seq_length=settings.max_seq_length,
+        embedding=_embedding_config(task, initial_model, settings),
         bilstm=settings.bilstm,
         input_columns=task.input_columns,
     )
@@ -158,7 +170,23 @@ def _finetune(
         return selection.kept
     # An earlier process saved the model.
     load_weights(run.model_directory, model)
-    return evaluate(task, TorchEngine(model, settings.in_float32()), parts)
+    return evaluate(task, TorchEngine(model, settings.in_float32()), parts, metadata.embedding)
+
+
+def _embedding_config(
+    task: Task[Any, Any], initial_model: InitialModel, settings: FinetuningSettings
+) -> EmbeddingConfig | None:
+    """Return how the fine-tuned model embeds texts; None if the task has another head.
+
+    Raises:
+        SettingsError: there is a BiLSTM, which the vectors do not include.
+    """
+    if task.head != "embedding":
+        return None
+    if settings.bilstm:
+        raise SettingsError("bilstm: embeddings are computed from the encoder; omit the BiLSTM")
+    embedding = initial_model.embedding or EmbeddingConfig()
+    return embedding._replace(max_seq_length=settings.max_seq_length)
 
 
 def apply_settings(
@@ -234,7 +262,7 @@ def _build_model(
 ) -> TaskModel:
     """Build the encoder with a new head for the task, on the run's device."""
     torch.manual_seed(int(stream_key(settings.seed)))
-    model = _new_model(task, initial_model.config)
+    model = _new_model(task, initial_model)
     if settings.bilstm:
         add_bilstm(model.bert, initial_model.config)
     if initial_model.weights is not None:
@@ -263,8 +291,9 @@ def _freeze_layers(model: TaskModel, frozen_layers: int) -> None:
         parameter.requires_grad = not frozen_layers or layer is None or layer > frozen_layers
 
 
-def _new_model(task: Task[Any, Any], config: BertConfig) -> TaskModel:
+def _new_model(task: Task[Any, Any], initial_model: InitialModel) -> TaskModel:
     """Build an encoder with the task's head, with random weights."""
+    config = initial_model.config
     match task.head:
         case "classification":
             return ClassificationModel(config, max(len(task.labels), 1), task.problem_type)
@@ -274,6 +303,8 @@ def _new_model(task: Task[Any, Any], config: BertConfig) -> TaskModel:
             return QuestionAnsweringModel(config)
         case "choices":
             return MultipleChoiceModel(config)
+        case "embedding":
+            return EmbeddingModel(config, (initial_model.embedding or EmbeddingConfig()).pooling)
 
 
 def _global_batches(
@@ -284,22 +315,26 @@ def _global_batches(
     steps = step_bounds(inputs, settings)
     example_lengths = np.diff(inputs.bounds[:: inputs.group])
     per_token = isinstance(model, TokenClassificationModel)
+    # Texts compete only within a micro-batch, so that the whole batch has to be one.
+    labels = inputs.labels
+    compete = isinstance(model, EmbeddingModel) and labels is not None and labels.ndim == 2
     while True:
         epoch, step_in_epoch = divmod(step, len(steps) - 1)
         order = indices[permutation(len(indices), settings.seed, epoch)]
         chosen = order[steps[step_in_epoch] : steps[step_in_epoch + 1]]
         bounds = np.concatenate([[0], np.cumsum(example_lengths[chosen])])
+        micro_batch_tokens = int(bounds[-1]) if compete else settings.micro_batch_tokens
         micro_batches = [
             pack_selected(
                 inputs.input_ids,
                 inputs.token_type_ids,
                 inputs.bounds,
                 chosen[start:stop],
-                None if per_token else inputs.labels,
-                token_labels=inputs.labels if per_token else None,
+                None if per_token else labels,
+                token_labels=labels if per_token else None,
                 group_size=inputs.group,
             )
-            for start, stop in split_micro_batches(bounds, settings.micro_batch_tokens)
+            for start, stop in split_micro_batches(bounds, micro_batch_tokens)
         ]
         yield GlobalBatch(micro_batches, {}, phase=0)
         step += 1

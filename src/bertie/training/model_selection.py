@@ -51,7 +51,8 @@ class ModelSelection:
         If there has been no better main score for `patience` epochs, set `state.is_done`.
         """
         step = state.step
-        evaluation = evaluate(self.task, TorchEngine(self.model, self.settings.in_float32()), self.parts)
+        engine = TorchEngine(self.model, self.settings.in_float32())
+        evaluation = evaluate(self.task, engine, self.parts, self.metadata.embedding)
         metric = self.task.main_metric
         for part, scores in evaluation.scores.items():
             baseline = self.baselines.get(part)
@@ -151,7 +152,7 @@ def _model_card(
     return "\n".join(
         [
             "---",
-            "library_name: transformers",
+            f"library_name: {'sentence-transformers' if task.head == 'embedding' else 'transformers'}",
             f"tags: [bert, {task.head}]",
             "---",
             f"# A BERT fine-tuned with bertie: {task.name}",

@@ -34,7 +34,8 @@ class OnnxEngine:
             ) from None
         self.architecture = metadata.architecture
         self._path = path
-        self._num_hidden_layers = metadata.config.num_hidden_layers
+        self.num_hidden_layers = metadata.config.num_hidden_layers
+        self.hidden_size = metadata.config.hidden_size
         file = path / ONNX_FILE
         options = onnxruntime.SessionOptions()
         # Next to other processes, a batch took half as long again with spinning (docs/onnx.md).
@@ -70,7 +71,7 @@ class OnnxEngine:
 
     def hidden_states(self, batch: Sequences, layers: Sequence[int]) -> list[Float32s]:
         """See `Engine`."""
-        if "last_hidden_state" not in self.outputs or {*layers} != {self._num_hidden_layers}:
+        if "last_hidden_state" not in self.outputs or {*layers} != {self.num_hidden_layers}:
             raise ModelError(
                 f"{self._path}: an exported {self.architecture} outputs only {', '.join(self.outputs)}; "
                 f"use the model directory that it was exported from"

@@ -26,6 +26,8 @@ class TorchEngine:
     def __init__(self, model: Model | EncoderModel, hardware: Hardware) -> None:
         self.model = model.eval()
         self.architecture = model.architecture
+        self.num_hidden_layers = len(model.bert.layers)
+        self.hidden_size = model.bert.embeddings.word_embeddings.embedding_dim
         self.max_batch_tokens = hardware.inference_batch_tokens
         self._hardware = hardware
         self._device = next(model.parameters()).device

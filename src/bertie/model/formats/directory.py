@@ -131,11 +131,12 @@ def write_metadata(path: Path, metadata: ModelMetadata, card: str) -> None:
         "tie_word_embeddings": True,
     }
     # `transformers` takes the number of outputs from the number of labels: a regression has one.
-    labels = metadata.labels or ("LABEL_0",) * (metadata.problem_type == "regression")
+    is_classifier = metadata.architecture == SEQUENCE_CLASSIFIER
+    labels = metadata.labels or ("LABEL_0",) * (is_classifier and metadata.problem_type == "regression")
     if labels:
         values["id2label"] = {str(i): label for i, label in enumerate(labels)}
         values["label2id"] = {label: i for i, label in enumerate(labels)}
-    if metadata.architecture == SEQUENCE_CLASSIFIER:
+    if is_classifier:
         values["problem_type"] = metadata.problem_type
     for key in BERTIE_KEYS:
         if (value := getattr(metadata, key)) is not None:

@@ -242,7 +242,7 @@ def _build_model(metadata: ModelMetadata, path: Path, pooler: bool) -> Model | E
         case QuestionAnsweringModel.architecture:
             return QuestionAnsweringModel(config)
         case architecture:
-            supported = ", ".join(model.architecture for model in get_args(Model | EncoderModel))
+            supported = ", ".join(dict.fromkeys(m.architecture for m in get_args(Model | EncoderModel)))
             raise ModelError(
                 f"{path / 'config.json'}: unsupported architecture {architecture!r}; bertie supports "
                 f"{supported}"

@@ -2,19 +2,16 @@
 
 import numpy as np
 
-from bertie.model.config import BertConfig
 from bertie.model.engines.engine import Engine, Float32s
 from bertie.model.formats.sentence_transformers import EmbeddingConfig, Pooling
 from bertie.model.sequences import Int64s, Sequences
-from bertie.text.encoding import Encoding
 
 
-def embed(engine: Engine, encoding: Encoding, embedding: EmbeddingConfig, config: BertConfig) -> Float32s:
-    """Compute one vector for each of n encoded texts: float32 (n, H)."""
-    vectors = np.empty((len(encoding), config.hidden_size), dtype=np.float32)
-    sequences = Sequences(encoding.input_ids, encoding.token_type_ids, encoding.bounds)
+def embed(engine: Engine, sequences: Sequences, embedding: EmbeddingConfig) -> Float32s:
+    """Compute one vector for each of N sequences: float32 (N, H)."""
+    vectors = np.empty((len(sequences.bounds) - 1, engine.hidden_size), dtype=np.float32)
     for indices, batch in sequences.batches(engine.max_batch_tokens):
-        (hidden,) = engine.hidden_states(batch, [config.num_hidden_layers])
+        (hidden,) = engine.hidden_states(batch, [engine.num_hidden_layers])
         vectors[indices] = pool(hidden, batch.bounds, embedding.pooling)
     if embedding.normalize:
         # As torch.nn.functional.normalize does: a vector of zeros stays as it is.
