@@ -11,9 +11,11 @@ from bertie.base.errors import DataError, SettingsError
 from bertie.base.memory import as_source
 from bertie.model.batch import pack
 from bertie.model.formats.sentence_transformers import EmbeddingConfig
+from bertie.model.formats.weights import load_weights
 from bertie.model.heads import EmbeddingModel
 from bertie.tasks.evaluation import load_for_task
 from bertie.tasks.pairs import CustomPairs, CustomScoredPairs
+from bertie.tasks.registry import find_task
 
 PAIRS = [{"text": f"the {a} sat", "pair": f"on {a} mat"} for a in "abcdefgh"]
 FAST = {"epochs": 1, "max_seq_length": 32, "batch_size": 4, "device": "cpu"}
@@ -79,8 +81,6 @@ def test_pairs_that_share_a_text_do_not_compete():
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
 def test_training_and_inference_pool_equally(encoder, pooling):
-    from bertie.model.formats.weights import load_weights
-
     model = EmbeddingModel(CONFIG, pooling).eval()
     load_weights(encoder, model)
     texts = ["the cat", "sat on a long mat .", "paris"]
@@ -136,7 +136,7 @@ def test_sts_b_scores_the_cosines_of_an_encoder(encoder, shared_data):
 
 def test_sts_b_still_needs_a_regression_of_another_head(tmp_path):
     classifier = save_small(tmp_path, "regression")
-    assert load_for_task(bertie.tasks.registry.find_task("sts-b"), classifier).task.name == "sts-b"
+    assert load_for_task(find_task("sts-b"), classifier).task.name == "sts-b"
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,8 @@ def evaluate(
     """Score a model or predictions as the official scorers do, like `bertie evaluate`.
 
     Args:
-        model: a fine-tuned model directory, or several, whose predictions are averaged.
+        model: a fine-tuned model directory, or several, whose predictions are averaged. For STS-B and pairs,
+            also an encoder, whose vectors are compared.
         data: examples with gold labels: a file or a table in memory, as in `finetune`; or the folder of a
             task's official files.
         task: a task of the paper, such as "mrpc" or "squad-v1"; custom data if not given.

@@ -123,6 +123,7 @@ class CustomPairs(_Pairs, CustomClassification):
     name: str = "pairs"
     labels: tuple[str, ...] = ()
     main_metric: str = "mrr"
+    metrics: tuple[str, ...] = ("mrr", "accuracy")
     defaults: dict[str, Any] = field(default_factory=dict)
     pair: str | None = "pair"
     infer_type: bool = False
