@@ -7,7 +7,7 @@ from scipy.stats import spearmanr
 from tests.inference.small_models import CONFIG, TOKENIZER, save_small
 
 import bertie
-from bertie.base.errors import DataError, SettingsError
+from bertie.base.errors import DataError, ModelError, SettingsError
 from bertie.base.memory import as_source
 from bertie.model.batch import pack
 from bertie.model.formats.sentence_transformers import EmbeddingConfig
@@ -19,8 +19,6 @@ from bertie.tasks.registry import find_task
 
 PAIRS = [{"text": f"the {a} sat", "pair": f"on {a} mat"} for a in "abcdefgh"]
 FAST = {"epochs": 1, "max_seq_length": 32, "batch_size": 4, "device": "cpu"}
-
-pytestmark = pytest.mark.usefixtures("no_reports")
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +130,11 @@ def test_sts_b_scores_the_cosines_of_an_encoder(encoder, shared_data):
         100 * spearmanr(cosines, [float(score) for score in gold])[0], abs=1e-3
     )
     assert result.scores == bertie.evaluate(encoder, data, task="sts-b-embeddings").scores
+
+
+def test_encoders_are_not_averaged(encoder):
+    with pytest.raises(ModelError, match="encoder: vectors of several encoders are not averaged"):
+        bertie.evaluate([encoder, encoder], PAIRS, kind="pairs")
 
 
 def test_sts_b_still_needs_a_regression_of_another_head(tmp_path):

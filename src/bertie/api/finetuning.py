@@ -58,12 +58,10 @@ def finetune(
             number such as 0.1 draws this fraction of each label's training examples (see dev_rows.json).
         task, data: instead of `train`: a task of the paper, such as "mrpc", and the folder of its files.
         out: the run's directory; by default the first free one of `finetuned`, `finetuned-2`, ….
-        kind: the kind of custom data: "texts", "tags", "questions" or "choices"; or, to train embeddings,
-            "pairs" of texts that belong together or "scored-pairs" with their similarity.
+        kind: "texts", "tags", "questions" or "choices"; for embeddings "pairs" or "scored-pairs".
         text, pair: texts and pairs: the columns of the text, and of a second text if there is one.
-        label: texts and choices: the column of the label; scored pairs: of the score. In texts,
-            lists mean several labels for each text, fractional numbers mean regression, and everything
-            else means classes.
+        label: texts, choices, scored pairs: the column of the label. In texts, lists mean several labels,
+            fractional numbers mean regression, and everything else means classes.
         separator: texts: the separator, if a text has several labels in one string.
         columns: the other kinds: the column of each role, such as `{"words": "tokens"}`.
         on_error: "stop" at a malformed row of a table or one without text or label, or "skip" and count it.

@@ -30,11 +30,13 @@ def load_ensemble(
     The arguments and errors are those of `load_for_task`.
 
     Raises:
-        ModelError: the models have different labels.
+        ModelError: the models have different labels, or one of several is an encoder without a head.
     """
     models = [load_for_task(task, path, device, precision, max_seq_length) for path in paths]
     first = models[0].task
     for path, model in zip(paths, models, strict=True):
+        if model.task.head == "embedding" and len(models) > 1:
+            raise ModelError(f"{path}: vectors of several encoders are not averaged; give one model")
         if set(model.task.labels) != set(first.labels) or model.task.problem_type != first.problem_type:
             raise ModelError(
                 f"{path}: its labels are {_describe(model.task)}, but those of {paths[0]} are "
