@@ -7,16 +7,20 @@ from bertie.base.settings import resolve
 from bertie.corpus.examples import ExampleSettings
 from bertie.model.config import BertConfig
 from bertie.recipes import list_recipes, read_recipe
+from bertie.reproduction.checkpoint_tables import is_checkpoint_table, read_checkpoint_table
 from bertie.reproduction.tables import Table, read_scale, read_table
 from bertie.tasks.registry import TASKS
 from bertie.training.finetuning_settings import FinetuningSettings
 from bertie.training.pretraining_settings import PretrainingSettings
+from bertie.training.search import SearchSettings
 
-TABLES = [recipe.name for recipe in list_recipes("table")]
+CHECKPOINT_TABLES = [recipe.name for recipe in list_recipes("table") if is_checkpoint_table(recipe.name)]
+TABLES = [recipe.name for recipe in list_recipes("table") if recipe.name not in CHECKPOINT_TABLES]
 SCALES = ("laptop", "paper")
 
 
 def test_all_tables_are_shipped():
+    assert CHECKPOINT_TABLES == ["table1", "table2", "table3", "table4"]
     assert TABLES == [
         "activation",
         "figure5",
@@ -230,3 +234,32 @@ def test_tables_and_scales_with_former_names_load(tmp_path):
     assert table.merge_pretraining(row, scale) == {
         "examples": {"mask_probability": 0.7, "keep_probability": 0.2}
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "batch_size", "epochs", "rates"),
+    [
+        ("table1", 32, 3, (5e-5, 4e-5, 3e-5, 2e-5)),
+        ("table2", 32, 3, (5e-5,)),
+        ("table3", 48, 2, (5e-5,)),
+        ("table4", 16, 3, (2e-5,)),
+    ],
+)
+def test_tables_from_a_model_have_the_papers_settings(name, batch_size, epochs, rates):
+    table = read_checkpoint_table(name)
+    settings = resolve(SearchSettings, table.search)
+    assert (settings.batch_sizes, settings.epochs) == ((batch_size,), (epochs,))
+    assert settings.learning_rates == rates
+    for row in table.rows:
+        part, metric = row.outcome.split("/")[1:]
+        task = TASKS[row.task]
+        assert part in task.dev_parts
+        assert metric in getattr(task, "metrics", ("exact_match", "exact", "f1", "accuracy"))
+
+
+def test_table_1_has_the_papers_average():
+    """79.6 and 82.1, over all rows but WNLI."""
+    papers = [row.paper for row in read_checkpoint_table("table1").rows if row.paper]
+    assert len(papers) == 9
+    for model, average in (("BERT-Base, test", 79.6), ("BERT-Large, test", 82.1)):
+        assert round(sum(numbers[model] for numbers in papers) / 9, 1) == average
