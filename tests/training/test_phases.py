@@ -153,7 +153,9 @@ def test_plan_counts_the_batches_of_each_phase(corpus_path, tmp_path, tiny_setti
     assert plan.tokens == pytest.approx(sum(batch.num_tokens for batch in batches), rel=0.1)
 
 
-def test_report_and_tensorboard_of_a_run_that_ends_without_pairs(corpus_path, tmp_path, tiny_settings):
+def test_report_and_tensorboard_of_a_run_that_ends_without_pairs(
+    drawing, corpus_path, tmp_path, tiny_settings
+):
     pytest.importorskip("tensorboard")
     run = tmp_path / "run"
     pretrain(tiny_settings(phases=PHASES[::-1], tensorboard=True), corpus_path, run)
