@@ -66,6 +66,19 @@ def test_every_kind_of_table_gives_the_same_model(model):
         assert run.load().labels == ("bad", "good")
 
 
+def test_truncated_texts_are_counted(model, capsys):
+    rows = {"text": ["good film"] * 5 + ["the good film was good " * 20] * 3, "label": [0, 1] * 4}
+    run = bertie.finetune(model, train=rows, dev=rows, settings={"epochs": 1, "max_seq_length": 32})
+    err = capsys.readouterr().err
+    for part in ("train", "dev"):
+        assert f"{part}: texts longer than 32 tokens, whose ends are ignored: 3 of 8\n" in err
+    bertie.evaluate(run.model_directory, rows)
+    assert "longer than 32 tokens, whose ends are ignored: 3 of 8" in capsys.readouterr().err
+    classifier = run.load("cpu")
+    classifier.classify(rows["text"])
+    assert classifier.num_truncated == 3
+
+
 def test_lists_of_labels_are_multilabel(model):
     labels = [["good"], ["bad", "sad"], []] * 5 + [["sad"]]
     run = texts(model, labels)

@@ -347,3 +347,10 @@ def test_tagger_reads_the_words_of_fine_tuning(capsys, tmp_path):
     status, _, err = run(capsys, kind, "--input", tmp_path / "texts.jsonl", "--column", "words=text")
     assert status == 2
     assert "'in Paris' in column 'text' is not a list of words" in err
+
+
+def test_truncated_texts_are_counted(models, capsys):
+    long = "word " * 1000
+    code, _, err = run(capsys, models / "classifier", "--text", long, "--text", "word")
+    assert code == 0
+    assert err.endswith("tokens, whose ends are ignored: 1\n")

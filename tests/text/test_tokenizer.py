@@ -129,6 +129,16 @@ def test_pair_is_truncated_as_in_the_original(a: int, b: int, room: int) -> None
     assert tokens_of(encoding) == ["[CLS]", *first, "[SEP]", *second, "[SEP]"]
 
 
+def test_truncated_texts_and_pairs_are_counted() -> None:
+    texts = ["a", "a a", "a a a", "a a a a"]
+    assert TOKENIZER.encode_batch(texts, max_length=4).num_truncated == 2
+    assert TOKENIZER.encode_batch(texts, texts[::-1], max_length=8).num_truncated == 0
+    assert TOKENIZER.encode_batch(texts, texts[::-1], max_length=7).num_truncated == 4
+    assert TOKENIZER.encode_batch(texts, texts, max_length=7).num_truncated == 2
+    assert TOKENIZER.encode_batch(texts).num_truncated == 0
+    assert TOKENIZER.encode_batch([], max_length=4).num_truncated == 0
+
+
 def test_text_is_truncated_at_its_end() -> None:
     encoding = TOKENIZER.encode_batch(["a b c", "d"], max_length=4)
     assert tokens_of(encoding, 0) == ["[CLS]", "a", "b", "[SEP]"]

@@ -19,6 +19,7 @@ from bertie.commands.options import (
     SkippedRows,
     TextColumn,
     parse_columns,
+    print_truncated,
 )
 
 if TYPE_CHECKING:
@@ -139,6 +140,7 @@ def _embed(
             blank_count += len(chunk.texts) - len(filled)
             yield chunk, vectors
             progress.advance(len(chunk.texts))
+    print_truncated(model.num_truncated, model.embedding.max_seq_length or model.max_seq_length)
     if blank_count:
         print(f"embedding: blank texts, which have no vector: {blank_count:,}", file=sys.stderr)
 

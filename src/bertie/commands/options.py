@@ -149,6 +149,14 @@ class SkippedRows:
             print(f"rows that were skipped and have no {lacking}: {self.count:,}", file=sys.stderr)
 
 
+def print_truncated(number: int, max_seq_length: int) -> None:
+    """Print how many texts a model has truncated, if there are any."""
+    if number:
+        print(
+            f"texts longer than {max_seq_length} tokens, whose ends are ignored: {number:,}", file=sys.stderr
+        )
+
+
 def parse_columns(
     assignments: Iterable[str],
     roles: Iterable[str],

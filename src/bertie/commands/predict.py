@@ -20,6 +20,7 @@ from bertie.commands.options import (
     RowOnError,
     SkippedRows,
     parse_columns,
+    print_truncated,
 )
 
 if TYPE_CHECKING:
@@ -196,6 +197,7 @@ def _answer(
         yield from zip(chunk, answer_records(model, chunk, top_k, words, skipped), strict=True)
     if skipped:
         skipped.report("answer")
+    print_truncated(model.num_truncated, model.max_seq_length)
 
 
 def _tag_file(model: "Predictor", file: Path) -> "Answered":

@@ -110,6 +110,7 @@ class Predictor:
         tokenizer: the tokenizer of the model.
         max_seq_length: maximum number of tokens that the model reads at once. Longer texts are
             truncated, or cut into windows of this length.
+        num_truncated: number of texts, or pairs of texts, that were truncated since the model was loaded.
     """
 
     def __init__(self, path: Path, device: str, precision: Precision) -> None:
@@ -119,6 +120,7 @@ class Predictor:
         self.labels = self._metadata.labels
         self.tokenizer = self._metadata.tokenizer
         self.max_seq_length = self._metadata.max_seq_length or self.config.max_position_embeddings
+        self.num_truncated = 0
 
     def __repr__(self) -> str:
         return f"Predictor({str(self.path)!r}, {self.engine.architecture})"
@@ -240,6 +242,7 @@ class Predictor:
             self._require("next_sentence")
         first, second = list_pairs(texts, pairs)
         encoding = self.tokenizer.encode_batch(first, second, max_length=self.max_seq_length)
+        self.num_truncated += encoding.num_truncated
         logits = self._logits(Inputs(encoding.input_ids, encoding.token_type_ids, encoding.bounds, None))
         probabilities: list[float] = softmax(logits)[:, 0].tolist()
         return probabilities[0] if isinstance(texts, str) else probabilities
@@ -277,6 +280,7 @@ class Predictor:
         """
         embedding = self.embedding.override(pooling, normalize)
         encoding = self.tokenizer.encode_batch(list_texts(texts), max_length=embedding.max_seq_length)
+        self.num_truncated += encoding.num_truncated
         sequences = Sequences(encoding.input_ids, encoding.token_type_ids, encoding.bounds)
         vectors = embed(self.engine, sequences, embedding)
         return vectors[0] if isinstance(texts, str) else vectors
@@ -525,6 +529,7 @@ class Predictor:
                 [listed[i] for i in chosen], [""] * len(chosen), [endings_of[i] for i in chosen], None, []
             )
             inputs = CustomMultipleChoice().encode(examples, self.tokenizer, self.max_seq_length)
+            self.num_truncated += inputs.num_truncated
             probabilities = softmax(self._logits(inputs).reshape(len(chosen), count))
             for i, row in zip(chosen, probabilities, strict=True):
                 results[i] = Results(
@@ -608,7 +613,9 @@ class Predictor:
             examples = LabelledTexts(list_texts(texts))
         else:
             examples = LabelledTexts(*list_pairs(texts, pairs))
-        return self._logits(CustomClassification().encode(examples, self.tokenizer, self.max_seq_length))
+        inputs = CustomClassification().encode(examples, self.tokenizer, self.max_seq_length)
+        self.num_truncated += inputs.num_truncated
+        return self._logits(inputs)
 
     def _tag(
         self, sentences: list[list[str]], document_bounds: Sequence[int] | None = None

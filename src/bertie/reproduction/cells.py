@@ -52,6 +52,7 @@ LATER_SETTINGS = (
     ',"main_metric":null',
     ',"tune_threshold":false',
     ',"calibrate":false',
+    ',"language_smoothing":1.0',
 )
 
 Outcomes = dict[str, float]  # by outcome name, as in `Column.outcome`

@@ -211,7 +211,13 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
         labels = None if examples.labels is None else self.gold(examples)
         if labels is not None and self.problem_type != "single_label_classification":
             labels = labels.astype(np.float32)
-        return Inputs(encoding.input_ids, encoding.token_type_ids, encoding.bounds, labels)
+        return Inputs(
+            encoding.input_ids,
+            encoding.token_type_ids,
+            encoding.bounds,
+            labels,
+            num_truncated=encoding.num_truncated,
+        )
 
     def decode(self, examples: LabelledTexts, inputs: Inputs, logits: npt.NDArray[np.float32]) -> LabelArray:
         """Return the likeliest class, the labels above their thresholds (0.5), or the number."""

@@ -1,5 +1,6 @@
 """Evaluation of a model on labelled examples."""
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -162,6 +163,7 @@ class FineTunedModel(NamedTuple):
     def predict(self, examples: Any) -> Any:
         """Return predictions for the task's examples, labelled or not."""
         inputs = self.task.encode(examples, self.tokenizer, self.max_seq_length)
+        report_truncated("data", inputs, self.max_seq_length)
         return self.task.decode(examples, inputs, compute_logits(self.engine, inputs, self.embedding))
 
 
@@ -209,6 +211,16 @@ def load_for_task(
     length = max_seq_length or recorded_length or default_length
     check_length(length, metadata.config)
     return FineTunedModel(task, engine, metadata.tokenizer, length, embedding)
+
+
+def report_truncated(name: str, inputs: Inputs, max_seq_length: int) -> None:
+    """Print how many texts, or pairs of texts, are truncated, if there are any."""
+    if inputs.num_truncated:
+        print(
+            f"{name}: texts longer than {max_seq_length} tokens, whose ends are ignored: "
+            f"{inputs.num_truncated:,} of {len(inputs):,}",
+            file=sys.stderr,
+        )
 
 
 def check_length(max_seq_length: int, config: BertConfig) -> None:

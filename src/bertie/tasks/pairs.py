@@ -54,7 +54,14 @@ class _Pairs(TextClassification):
         texts = [text for pair in zip(examples.texts, examples.pairs, strict=True) for text in pair]
         encoding = tokenizer.encode_batch(texts, max_length=max_seq_length)
         labels = self._training_labels(examples)
-        return Inputs(encoding.input_ids, encoding.token_type_ids, encoding.bounds, labels, group=2)
+        return Inputs(
+            encoding.input_ids,
+            encoding.token_type_ids,
+            encoding.bounds,
+            labels,
+            group=2,
+            num_truncated=encoding.num_truncated,
+        )
 
     def _training_labels(self, examples: LabelledTexts) -> npt.NDArray[Any] | None:
         """Return `Inputs.labels`."""

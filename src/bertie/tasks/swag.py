@@ -123,6 +123,7 @@ class MultipleChoice(Task[Choices, Int64s]):
             encoding.bounds,
             examples.labels,
             group=examples.num_choices,
+            num_truncated=encoding.num_truncated,
         )
 
     def decode(self, examples: Choices, inputs: Inputs, logits: npt.NDArray[np.float32]) -> Int64s:

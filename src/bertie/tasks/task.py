@@ -68,6 +68,7 @@ class Inputs:
                                     for in-batch negatives
     group           number of consecutive sequences that are one example: the number of choices for
                     multiple choice, 2 for embedding, otherwise 1
+    num_truncated   number of sequences that were truncated; 0 where long texts have windows
     """
 
     input_ids: npt.NDArray[np.int32]
@@ -75,6 +76,7 @@ class Inputs:
     bounds: npt.NDArray[np.int64]
     labels: npt.NDArray[Any] | None
     group: int = 1
+    num_truncated: int = 0
 
     def __len__(self) -> int:
         """Return the number of sequences, N."""

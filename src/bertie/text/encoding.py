@@ -24,6 +24,7 @@ class Encoding:
             special tokens.
         word_ids: int32 (T,), the index of the token's word in its text; -1 for special tokens.
         bounds: int64 (n + 1,), where the tokens of each text begin and end.
+        num_truncated: how many texts, or pairs, were truncated to the maximum length.
 
     Example:
         >>> from bertie.text.tokenizer import Tokenizer
@@ -48,6 +49,7 @@ class Encoding:
     offsets: Int32s
     word_ids: Int32s
     bounds: Int64s
+    num_truncated: int = 0
 
     def __len__(self) -> int:
         return len(self.bounds) - 1

@@ -284,10 +284,9 @@ class Tokenizer:
             texts: a list of texts, or of the first texts of pairs; a string is one text.
             pairs: the second texts, in the same form and as many as `texts`.
             add_special_tokens: encode as [CLS] text [SEP], or as [CLS] text [SEP] pair [SEP].
-            max_length: the maximum number of tokens of a text or pair, special tokens included. A
-                text that is too long loses tokens at its end. A pair loses tokens one by one at the
-                end of the longer text, or of the second if both are equally long
-                (google-research/bert, run_classifier.py, _truncate_seq_pair).
+            max_length: the maximum number of tokens, special tokens included. A longer text loses
+                tokens at its end. A pair loses tokens one by one at the end of the longer text, or of
+                the second if both are equally long (run_classifier.py, _truncate_seq_pair).
 
         Returns:
             The encoding of all texts or pairs.
@@ -321,16 +320,17 @@ class Tokenizer:
         cls_id, sep_id = (self.vocabulary.cls_id, self.vocabulary.sep_id) if add_special_tokens else (-1, -1)
         columns = [np.empty((0, *shape), dtype=np.int32) for shape in ((), (), (2,), ())]
         bounds = np.zeros(len(texts) + 1, dtype=np.int64)
-        cuts = _chunk_bounds(texts)
+        cuts, num_truncated = _chunk_bounds(texts), 0
         for chunk, (first, last) in enumerate(pairwise(cuts), start=1):
             second_texts = pairs[first:last] if pairs is not None else ()
             rows, row_bounds = self._encode_rows([*texts[first:last], *second_texts])
             used, added = int(bounds[first]), len(rows) + special * (last - first)
             if used + added > len(columns[0]):  # expect that the remaining chunks are as long
                 columns = _enlarge(columns, used, used + added + added * (len(cuts) - 1 - chunk) * 9 // 8)
+            num_truncated += _count_longer(row_bounds, last - first, room)
             assemble(rows, row_bounds, room, cls_id, sep_id, bounds[first : last + 1], *columns)
         input_ids, token_type_ids, offsets, word_ids = (column[: bounds[-1]] for column in columns)
-        return Encoding(input_ids, token_type_ids, offsets, word_ids, bounds)
+        return Encoding(input_ids, token_type_ids, offsets, word_ids, bounds, num_truncated)
 
     def _encode_rows(self, texts: Sequence[str]) -> tuple[Int32s, Int64s]:
         """Return token rows and bounds, as `encode_texts` does, recognising added tokens."""
@@ -446,6 +446,13 @@ class Tokenizer:
         if options != {"strip_accents": self.lowercase, "tokenize_chinese_chars": True, "never_split": ()}:
             parts.append(options)  # not always, because fingerprints are older than these options
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _count_longer(row_bounds: Int64s, n: int, room: int) -> int:
+    """Count the texts, or pairs, of n that have more than `room` tokens; for the bounds, see `assemble`."""
+    lengths = np.diff(row_bounds)
+    totals = lengths if len(lengths) == n else lengths[:n] + lengths[n:]
+    return int((totals > room).sum())
 
 
 def _chunk_bounds(texts: Sequence[str]) -> list[int]:

@@ -37,6 +37,7 @@ from bertie.tasks.evaluation import (
     check_length,
     evaluate,
     majority_baselines,
+    report_truncated,
 )
 from bertie.tasks.task import Inputs, Scores, Task
 from bertie.text.tokenizer import Tokenizer
@@ -123,6 +124,11 @@ def finetune(
     with lock_directory(output):
         task = apply_settings(task, settings, dev_examples)
         data = encode_examples(task, initial_model, training_examples, dev_examples, settings)
+        if not silent:
+            inputs, parts, _ = data
+            report_truncated("train", inputs, settings.max_seq_length)
+            for name, part in parts.items():
+                report_truncated(name, part.inputs, settings.max_seq_length)
         baselines = majority_baselines(task, training_examples, dev_examples)
         run = RunDirectory(output, arguments=arguments)
         return _finetune(task, initial_model, *data, baselines, sources or {}, run, resume, silent)

@@ -24,7 +24,14 @@ from bertie.model.formats.tensorflow import (
     load_model,
     save_model,
 )
-from bertie.model.heads import ClassificationModel, EncoderModel, LanguageModel, Model, QuestionAnsweringModel
+from bertie.model.heads import (
+    ClassificationModel,
+    EmbeddingModel,
+    EncoderModel,
+    LanguageModel,
+    Model,
+    QuestionAnsweringModel,
+)
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
@@ -38,7 +45,7 @@ GOOGLE_FILES = (BERT_CONFIG_FILE, "vocab.txt", f"{CHECKPOINT_NAME}.index", DATA_
 
 ALL_MODELS = pytest.mark.parametrize(
     "model_class",
-    [model_class for model_class in get_args(Model | EncoderModel) if model_class is not LanguageModel],
+    [m for m in get_args(Model | EncoderModel) if m not in (LanguageModel, EmbeddingModel)],
     ids=lambda model_class: model_class.architecture,
 )
 
