@@ -161,6 +161,26 @@ CASES = {
         "prepare in.csv --tokenizer {encoder} --out corpus --workers 1 --column review",
         {"in.csv": b"review\nthe cat sat\n"},
     ),
+    "name of a setting": Case(
+        "finetune --model {encoder} --train in.csv --dev in.csv --out out --set learning_rate=1e-3",
+        "unknown setting 'learning_rate'; did you mean 'optimizer.learning_rate'?",
+        "finetune --model {encoder} --train in.csv --dev in.csv --out out --set optimizer.learning_rate=1e-3",
+        {"in.csv": b"text,label\nthe cat,a\nthe mat,b\nthe dog,a\nmat,b\n"},
+    ),
+    "tags in a csv file": Case(
+        "finetune --model {encoder} --kind tags --train in.csv --dev in.csv --out out",
+        "write a .conll file with a word, a tab and its tag in each line",
+        "finetune --model {encoder} --kind tags --train in.conll --dev in.conll --out out",
+        {"in.csv": b"words,tags\nthe cat,O O\n", "in.conll": b"the\tO\ncat\tB-PET\n\n"},
+    ),
+    "special tokens of a foreign vocabulary": Case(
+        "prepare in.txt --tokenizer vocab.txt --out corpus --workers 1",
+        "BERT needs [PAD], [UNK], [CLS], [SEP], [MASK]: write each in place of an unused token such as "
+        "[unused1], or as a new line at the end",
+        "",
+        {"in.txt": b"The cat sat.\n", "vocab.txt": b"the\ncat\n"},
+        {"vocab.txt": b"the\ncat\n[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"},
+    ),
     "existing model": Case(
         "convert {encoder} out --to bertie",
         "choose another name",
