@@ -6,7 +6,7 @@ sequence of blocks side by side, so that a batch mixes examples of many blocks. 
 from its cursor at the cost of one block per lane.
 
 In a corpus of several languages, `language_smoothing` repeats blocks of the smaller ones. Each
-language goes through its blocks in epochs of its own, so that it repeats none before the others.
+language has separate epochs, and repeats a block only after all its other blocks.
 
 For a given corpus, vocabulary and settings, an example depends only on the seed, the phase, the
 epoch, the block and the position in the block.
