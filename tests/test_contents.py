@@ -92,9 +92,10 @@ tasks.calibration
 tasks.error_analysis
 tasks.task
 tasks.dev_split
+tasks.windows
+tasks.long_texts
 tasks.classification
 tasks.glue
-tasks.windows
 tasks.squad.questions
 tasks.squad.windows
 tasks.squad.decoding

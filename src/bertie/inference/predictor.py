@@ -40,7 +40,7 @@ from bertie.inference.results import (
 from bertie.inference.words import Span, entities_of, snap_to_words, split_words, word_spans
 from bertie.model.engines.embeddings import embed
 from bertie.model.engines.loading import Precision, load_engine
-from bertie.model.formats.directory import SEQUENCE_CLASSIFIER
+from bertie.model.formats.directory import SEQUENCE_CLASSIFIER, LongTexts
 from bertie.model.formats.sentence_transformers import EmbeddingConfig, Pooling
 from bertie.model.sequences import Sequences
 from bertie.tasks.classification import LabelledTexts
@@ -159,6 +159,11 @@ class Predictor:
     def input_columns(self) -> Mapping[str, str]:
         """The columns of the texts in fine-tuning by their role; `bertie predict` reads these."""
         return self._metadata.input_columns
+
+    @property
+    def long_texts(self) -> LongTexts:
+        """How a classifier reads texts that are longer than `max_seq_length`, as in its fine-tuning."""
+        return self._metadata.long_texts
 
     @property
     def embedding(self) -> EmbeddingConfig:
@@ -613,7 +618,9 @@ class Predictor:
             examples = LabelledTexts(list_texts(texts))
         else:
             examples = LabelledTexts(*list_pairs(texts, pairs))
-        inputs = CustomClassification().encode(examples, self.tokenizer, self.max_seq_length)
+        inputs = CustomClassification(long_texts=self.long_texts).encode(
+            examples, self.tokenizer, self.max_seq_length
+        )
         self.num_truncated += inputs.num_truncated
         return self._logits(inputs)
 

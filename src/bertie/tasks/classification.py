@@ -15,7 +15,7 @@ from bertie.base.errors import DataError, ModelError, SettingsError
 from bertie.base.files import write_text
 from bertie.base.rows import Rows, read_header, read_unquoted
 from bertie.model.config import ProblemType
-from bertie.model.formats.directory import ModelMetadata
+from bertie.model.formats.directory import TRUNCATE, LongTexts, ModelMetadata
 from bertie.tasks import metrics
 from bertie.tasks.calibration import Calibration, fit_temperature, measure_calibration, softmax
 from bertie.tasks.error_analysis import (
@@ -30,6 +30,7 @@ from bertie.tasks.error_analysis import (
     scores_by_label,
     shorten,
 )
+from bertie.tasks.long_texts import encode_long_texts
 from bertie.tasks.metrics import LabelArray
 from bertie.tasks.task import Float64s, Head, Inputs, Scores, Task
 from bertie.tasks.thresholds import DEFAULT_THRESHOLD, tune_thresholds
@@ -94,6 +95,7 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
     decision_thresholds  as in `ModelMetadata`; `tuned` chooses them. None for 0.5, which stays
     temperature          the number that `tuned` fits, as in `ModelMetadata`
     is_calibrated        whether the logits are divided by it
+    long_texts           how texts are read that are longer than a sequence
     """
 
     problem_type: ProblemType = "single_label_classification"
@@ -101,6 +103,7 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
     decision_thresholds: tuple[float, ...] | None = None
     temperature: float = 1.0
     is_calibrated: bool = False
+    long_texts: LongTexts = TRUNCATE
 
     @property
     def head(self) -> Head:
@@ -134,13 +137,20 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
             return super().with_calibration()
         return replace(self, is_calibrated=True)
 
+    def with_long_texts(self, long_texts: LongTexts) -> Self:
+        """Return this task with another way to read long texts."""
+        if self.head != "classification":
+            return super().with_long_texts(long_texts)
+        return replace(self, long_texts=long_texts)
+
     def fitted_to_model(self, metadata: ModelMetadata) -> Self:
-        """Return this task with the labels, the thresholds and the temperature of a fine-tuned model."""
+        """Return this task with what a fine-tuned model has learnt, such as the labels and thresholds."""
         return replace(
             super().fitted_to_model(metadata),
             decision_thresholds=metadata.decision_thresholds,
             temperature=metadata.temperature or 1.0,
             is_calibrated=metadata.temperature is not None,
+            long_texts=metadata.long_texts,
         )
 
     def tuned(self, examples: LabelledTexts, inputs: Inputs, logits: npt.NDArray[np.float32]) -> Self:
@@ -205,12 +215,23 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
     def encode(self, examples: LabelledTexts, tokenizer: Tokenizer, max_seq_length: int) -> Inputs:
         """Encode as [CLS] text [SEP], or [CLS] text [SEP] second text [SEP].
 
-        A text that is too long is truncated at its end; of a pair, the longer text.
+        A text that is too long is read as `long_texts` says. Of a pair, the longer text is truncated.
+
+        Raises:
+            SettingsError: there are pairs, but `long_texts` is not to truncate them.
         """
-        encoding = tokenizer.encode_batch(examples.texts, examples.pairs, max_length=max_seq_length)
         labels = None if examples.labels is None else self.gold(examples)
         if labels is not None and self.problem_type != "single_label_classification":
             labels = labels.astype(np.float32)
+        method = self.long_texts.method
+        if method != "truncate":
+            if examples.pairs is not None:
+                raise SettingsError(
+                    f"long_texts={method} reads single texts, not pairs; leave it out in fine-tuning, or "
+                    f"give no second texts"
+                )
+            return encode_long_texts(examples.texts, labels, tokenizer, max_seq_length, self.long_texts)
+        encoding = tokenizer.encode_batch(examples.texts, examples.pairs, max_length=max_seq_length)
         return Inputs(
             encoding.input_ids,
             encoding.token_type_ids,

@@ -16,6 +16,7 @@ from bertie.model.formats.directory import SEQUENCE_CLASSIFIER
 from bertie.model.formats.sentence_transformers import EmbeddingConfig
 from bertie.model.sequences import Sequences, token_indices
 from bertie.tasks.calibration import Calibration
+from bertie.tasks.long_texts import TextWindows
 from bertie.tasks.pairs import for_embeddings
 from bertie.tasks.task import Head, Inputs, Scores, Task
 from bertie.text.tokenizer import Tokenizer
@@ -128,7 +129,7 @@ def compute_logits(engine: Engine, inputs: Inputs, embedding: EmbeddingConfig | 
 
     Returns:
         float32, in the order of the inputs: (T, labels) for heads with logits for each token,
-        otherwise (N, labels); vectors (N, H).
+        otherwise (N, labels), pooled for each text of `TextWindows`; vectors (N, H).
     """
     sequences = Sequences(inputs.input_ids, inputs.token_type_ids, inputs.bounds)
     if embedding is not None:
@@ -141,7 +142,7 @@ def compute_logits(engine: Engine, inputs: Inputs, embedding: EmbeddingConfig | 
             size = inputs.bounds[-1] if per_token else len(inputs)
             logits = np.empty((size, batch_logits.shape[1]), np.float32)
         logits[token_indices(inputs.bounds, indices) if per_token else indices] = batch_logits
-    return logits
+    return inputs.pool(logits) if isinstance(inputs, TextWindows) else logits
 
 
 class FineTunedModel(NamedTuple):

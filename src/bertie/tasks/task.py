@@ -38,7 +38,7 @@ import numpy.typing as npt
 
 from bertie.base.errors import ModelError, SettingsError
 from bertie.model.config import ProblemType
-from bertie.model.formats.directory import ModelMetadata
+from bertie.model.formats.directory import TRUNCATE, LongTexts, ModelMetadata
 from bertie.tasks.calibration import Calibration
 from bertie.tasks.error_analysis import ErrorAnalysis
 from bertie.text.tokenizer import Tokenizer
@@ -54,6 +54,8 @@ Head = Literal["classification", "tagging", "spans", "choices", "embedding"]
 @dataclass(frozen=True)
 class Inputs:
     """Encoded examples: N sequences with T tokens in all, one after the other.
+
+    In `TextWindows` a text has several sequences, and one label.
 
     input_ids       int32 (T,)
     token_type_ids  int32 (T,)    0 in segment A, 1 in segment B
@@ -160,6 +162,11 @@ class Task(ABC, Generic[Examples, Predictions]):
         """The number that logits are divided by; None for 1."""
         return None
 
+    @property
+    def long_texts(self) -> LongTexts:
+        """How texts are read that are longer than a sequence."""
+        return TRUNCATE
+
     # Settings of fine-tuning
 
     def with_main_metric(self, metric: str) -> Self:
@@ -194,6 +201,14 @@ class Task(ABC, Generic[Examples, Predictions]):
             SettingsError: the task does not classify texts.
         """
         raise SettingsError(f"calibrate: {self.name} does not classify texts; leave it out")
+
+    def with_long_texts(self, long_texts: LongTexts) -> Self:
+        """Return this task with another way to read long texts.
+
+        Raises:
+            SettingsError: the task does not classify texts.
+        """
+        raise SettingsError(f"long_texts: {self.name} does not classify texts; leave it out")
 
     # Files and examples
 

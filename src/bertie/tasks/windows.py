@@ -57,6 +57,22 @@ def split_into_windows(
         max_seq_length: at least 3, since [CLS] and [SEP] count.
     """
     start, end, best_start = place_windows(document_bounds, max_seq_length - 2)
+    input_ids, bounds = cut_windows(token_ids, start, end, vocabulary)
+    tokens = np.arange(len(token_ids))
+    window = np.searchsorted(best_start, tokens, side="right") - 1
+    return DocumentWindows(input_ids, bounds, bounds[window] + 1 + tokens - start[window])
+
+
+def cut_windows(
+    token_ids: Int32s, start: Int64s, end: Int64s, vocabulary: Vocabulary
+) -> tuple[Int32s, Int64s]:
+    """Return the `input_ids` and `bounds` of windows as sequences with [CLS] and [SEP].
+
+    Args:
+        token_ids: the tokens of all documents, int32 (P,).
+        start, end: int64 (N,); window i has token_ids[start[i] : end[i]].
+        vocabulary: has the ids of [CLS] and [SEP].
+    """
     bounds = cumulative_bounds(end - start + 2)
     input_ids = np.empty(bounds[-1], dtype=np.int32)
     is_special = np.zeros(bounds[-1], dtype=np.bool_)
@@ -64,10 +80,7 @@ def split_into_windows(
         input_ids[positions], is_special[positions] = token_id, True
     shifts = np.repeat(start - bounds[:-1] - 1, end - start + 2)  # from input_ids to token_ids
     input_ids[~is_special] = token_ids[(np.arange(bounds[-1]) + shifts)[~is_special]]
-
-    tokens = np.arange(len(token_ids))
-    window = np.searchsorted(best_start, tokens, side="right") - 1
-    return DocumentWindows(input_ids, bounds, bounds[window] + 1 + tokens - start[window])
+    return input_ids, bounds
 
 
 def place_windows(document_bounds: Int64s, window_size: int) -> WindowSpans:

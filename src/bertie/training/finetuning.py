@@ -20,7 +20,7 @@ from bertie.model.batch import pack_selected
 from bertie.model.bert import add_bilstm
 from bertie.model.config import BertConfig
 from bertie.model.engines.torch_engine import TorchEngine
-from bertie.model.formats.directory import ModelMetadata, read_metadata
+from bertie.model.formats.directory import LongTexts, ModelMetadata, read_metadata
 from bertie.model.formats.huggingface import find_weight_files
 from bertie.model.formats.sentence_transformers import EmbeddingConfig, find_transformer_folder
 from bertie.model.formats.weights import load_weights
@@ -31,6 +31,7 @@ from bertie.model.heads import (
     QuestionAnsweringModel,
     TokenClassificationModel,
 )
+from bertie.model.sequences import token_indices
 from bertie.tasks.evaluation import (
     EncodedExamples,
     Evaluation,
@@ -39,6 +40,7 @@ from bertie.tasks.evaluation import (
     majority_baselines,
     report_truncated,
 )
+from bertie.tasks.long_texts import TextWindows
 from bertie.tasks.task import Inputs, Scores, Task
 from bertie.text.tokenizer import Tokenizer
 from bertie.training.checkpoints import RunDirectory, TrainState, check_run
@@ -163,6 +165,7 @@ def _finetune(
         embedding=_embedding_config(task, initial_model, settings),
         bilstm=settings.bilstm,
         input_columns=task.input_columns,
+        long_texts=task.long_texts,
     )
     selection = ModelSelection(
         task, model, metadata, parts, baselines, settings, run.path, sources, class_weights
@@ -198,7 +201,7 @@ def _embedding_config(
 def apply_settings(
     task: Task[Any, Any], settings: FinetuningSettings, dev_examples: Mapping[str, Any]
 ) -> Task[Any, Any]:
-    """Return a task with the settings that concern its scores and decisions.
+    """Return a task with the settings that concern its inputs, scores and decisions.
 
     Raises:
         SettingsError: a setting does not fit the task, or needs dev examples and there are none.
@@ -210,6 +213,15 @@ def apply_settings(
         task = task.with_main_metric(settings.main_metric)
     if settings.tune_threshold:
         task = task.with_thresholds()
+    long_texts = LongTexts(
+        method=settings.long_texts, stride=settings.window_stride, pooling=settings.window_pooling
+    )
+    if settings.long_texts != "truncate":
+        task = task.with_long_texts(long_texts)
+    if settings.long_texts != "windows" and (settings.window_stride or settings.window_pooling != "mean"):
+        raise SettingsError(
+            "window_stride and window_pooling need long_texts=windows; add it, or leave them out"
+        )
     return task.with_calibration() if settings.calibrate else task
 
 
@@ -323,11 +335,15 @@ def _global_batches(
     per_token = isinstance(model, TokenClassificationModel)
     # Texts compete only within a micro-batch, so that the whole batch has to be one.
     labels = inputs.labels
+    if isinstance(inputs, TextWindows) and labels is not None:
+        labels = np.repeat(labels, np.diff(inputs.text_bounds), axis=0)  # a window has its text's label
     compete = isinstance(model, EmbeddingModel) and labels is not None and labels.ndim == 2
     while True:
         epoch, step_in_epoch = divmod(step, len(steps) - 1)
         order = indices[permutation(len(indices), settings.seed, epoch)]
         chosen = order[steps[step_in_epoch] : steps[step_in_epoch + 1]]
+        if isinstance(inputs, TextWindows):
+            chosen = token_indices(inputs.text_bounds, chosen)  # the windows of the chosen texts
         bounds = np.concatenate([[0], np.cumsum(example_lengths[chosen])])
         micro_batch_tokens = int(bounds[-1]) if compete else settings.micro_batch_tokens
         micro_batches = [

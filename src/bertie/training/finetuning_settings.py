@@ -75,6 +75,10 @@ class FinetuningSettings(Hardware):
     main_metric: str | None = None  # the score that selects the epoch; None is the task's own
     # Tune the decision thresholds of two classes or of several labels on the first dev part.
     tune_threshold: bool = False
+    # Classification of single texts: how to read those that are longer than `max_seq_length` (`LongTexts`).
+    long_texts: Literal["truncate", "head-tail", "windows"] = "truncate"
+    window_stride: int = pydantic.Field(0, ge=0)  # tokens; 0 is a whole window
+    window_pooling: Literal["mean", "max"] = "mean"  # of the logits of a text's windows
     calibrate: bool = False  # divide logits by a temperature that is fitted on the first dev part
     # Hashes of the data and of the initial weights, filled in when the run starts, checked on resume.
     training_fingerprint: str = ""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pydantic
 
@@ -50,8 +50,27 @@ TRAINING_ONLY_KEYS = {
 BERTIE_KEYS = ("null_threshold", "max_seq_length", "decision_thresholds", "temperature")
 
 
+class LongTexts(Settings):
+    """How a classifier reads texts that are longer than `max_seq_length`.
+
+    method   truncate   the first tokens
+             head-tail  the first and the last tokens (Sun et al., arXiv:1905.05583, Section 5.3.1)
+             windows    all tokens, in several sequences whose logits are pooled
+    stride   tokens from the start of a window to the start of the next one; 0 is a whole window, so that
+             windows do not overlap
+    pooling  how the logits of a text's windows become those of the text
+    """
+
+    method: Literal["truncate", "head-tail", "windows"] = "truncate"
+    stride: int = pydantic.Field(0, ge=0)
+    pooling: Literal["mean", "max"] = "mean"
+
+
+TRUNCATE = LongTexts()
+
+
 class HeadConfig(Settings):
-    """The keys of config.json that describe the head; the last six are bertie's own."""
+    """The keys of config.json that describe the head; the last seven are bertie's own."""
 
     architectures: tuple[str, ...] | None = None
     model_type: str = "bert"
@@ -64,6 +83,7 @@ class HeadConfig(Settings):
     input_columns: dict[str, str] = pydantic.Field(default_factory=dict)
     decision_thresholds: tuple[float, ...] | None = None
     temperature: float | None = pydantic.Field(None, gt=0)
+    long_texts: LongTexts = TRUNCATE
 
 
 @dataclass(frozen=True)
@@ -93,6 +113,7 @@ class ModelMetadata:
                     number, the second of two classes; None for 0.5
     temperature     a classifier's number that logits are divided by before the softmax or sigmoid; None
                     for 1
+    long_texts      how a classifier reads texts that are longer than `max_seq_length`
     """
 
     config: BertConfig
@@ -108,6 +129,7 @@ class ModelMetadata:
     input_columns: Mapping[str, str] = field(default_factory=dict)
     decision_thresholds: tuple[float, ...] | None = None
     temperature: float | None = None
+    long_texts: LongTexts = TRUNCATE
 
     @property
     def model_type(self) -> str:
@@ -141,6 +163,8 @@ def write_metadata(path: Path, metadata: ModelMetadata, card: str) -> None:
     for key in BERTIE_KEYS:
         if (value := getattr(metadata, key)) is not None:
             values[key] = value
+    if metadata.long_texts.method != "truncate":
+        values["long_texts"] = metadata.long_texts.model_dump(exclude_defaults=True)
     if metadata.bilstm:
         values["bilstm"] = True
     if metadata.input_columns:
@@ -197,6 +221,7 @@ def read_metadata(
         head.input_columns,
         head.decision_thresholds,
         head.temperature,
+        head.long_texts,
     )
     if head.model_type != metadata.model_type:
         raise ModelError(
