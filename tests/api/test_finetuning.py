@@ -17,6 +17,7 @@ import transformers
 import bertie
 from bertie.api.results import FinetuningResult
 from bertie.api.search import search
+from bertie.base.errors import SettingsError
 from bertie.model.formats.conversion import convert
 from bertie.training import loop
 from bertie.training.schedules import warmup_then_linear_decay
@@ -70,13 +71,66 @@ def test_truncated_texts_are_counted(model, capsys):
     rows = {"text": ["good film"] * 5 + ["the good film was good " * 20] * 3, "label": [0, 1] * 4}
     run = bertie.finetune(model, train=rows, dev=rows, settings={"epochs": 1, "max_seq_length": 32})
     err = capsys.readouterr().err
+    note = "texts longer than 32 tokens, whose ends are ignored: 3 of 8"
+    remedy = "; to read them whole, fine-tune with --set long_texts=windows"
     for part in ("train", "dev"):
-        assert f"{part}: texts longer than 32 tokens, whose ends are ignored: 3 of 8\n" in err
+        assert f"{part}: {note}{remedy}\n" in err
     bertie.evaluate(run.model_directory, rows)
-    assert "longer than 32 tokens, whose ends are ignored: 3 of 8" in capsys.readouterr().err
+    assert f"data: {note}{remedy}\n" in capsys.readouterr().err
     classifier = run.load("cpu")
     classifier.classify(rows["text"])
     assert classifier.num_truncated == 3
+
+
+LONG = [" ".join(["the film was"] * 20 + [label] * (i % 5)) for i, label in enumerate(LABELS)]
+TYPES = {"classes": LABELS, "several": [[label, "film"] for label in LABELS], "numbers": [0.5, 3.25] * 8}
+
+
+@pytest.mark.parametrize("labels", TYPES.values(), ids=TYPES)
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"long_texts": "head-tail"},
+        {"long_texts": "windows"},
+        {"long_texts": "windows", "window_stride": 9, "window_pooling": "max"},
+    ],
+)
+def test_long_texts_are_read_the_same_everywhere(model, capsys, labels, how):
+    rows = {"text": LONG, "label": labels}
+    run = bertie.finetune(model, train=rows, dev=rows, **FAST, **how)
+    method = how["long_texts"]
+    assert ("texts longer" in capsys.readouterr().err) == (method != "windows")
+    result = bertie.evaluate(run.model_directory, rows)
+    assert result.scores == run.scores
+    predictor = run.load("cpu")
+    assert predictor.long_texts.method == method
+    if labels is TYPES["numbers"]:
+        assert predictor.regress(LONG) == pytest.approx(run.predictions["dev"].tolist(), abs=1e-6)
+    elif labels is LABELS:
+        best = [row[0].label for row in predictor.classify(LONG)]
+        assert best == [predictor.labels[i] for i in run.predictions["dev"]]
+    config = json.loads((run.model_directory / "config.json").read_text())
+    stride, pooling = how.get("window_stride"), how.get("window_pooling")
+    others = {"stride": stride, "pooling": pooling} if stride else {}
+    assert config["long_texts"] == {"method": method, **others}
+    assert "long texts: " in (run.model_directory / "README.md").read_text()
+
+
+def test_long_texts_of_pairs_are_refused_and_truncated_without_the_setting(model, capsys):
+    rows = {"text": LONG, "pair": TEXTS, "label": LABELS}
+    with pytest.raises(SettingsError, match="long_texts=windows reads single texts, not pairs; leave it out"):
+        bertie.finetune(model, train=rows, pair="pair", long_texts="windows", **FAST)
+    bertie.finetune(model, train=rows, pair="pair", **FAST)
+    assert "train: texts longer than 32 tokens, whose ends are ignored: 16 of 16\n" in capsys.readouterr().err
+
+
+def test_settings_of_windows_need_windows(model):
+    rows = {"text": LONG, "label": LABELS}
+    with pytest.raises(SettingsError, match="window_pooling need long_texts=windows; add it"):
+        bertie.finetune(model, train=rows, window_stride=9, **FAST)
+    with pytest.raises(SettingsError, match=r"window_stride 31 exceeds the 30 tokens .*; use 30 or less"):
+        bertie.finetune(model, train=rows, window_stride=31, long_texts="windows", **FAST)
+    bertie.finetune(model, train=rows, window_stride=30, long_texts="windows", **FAST)
 
 
 def test_lists_of_labels_are_multilabel(model):

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Timer
 
+import numpy as np
 import pytest
 from tests.inference.small_models import MODELS, save_small
 
@@ -15,6 +16,10 @@ import bertie
 from bertie.commands import predict as command
 from bertie.commands.main import main
 from bertie.inference.writers import as_json
+from bertie.model.formats.directory import LongTexts
+from bertie.tasks.classification import LabelledTexts
+from bertie.tasks.custom import CustomClassification
+from bertie.tasks.evaluation import compute_logits
 from bertie.tasks.ner import NER, read_conll
 
 
@@ -351,6 +356,26 @@ def test_tagger_reads_the_words_of_fine_tuning(capsys, tmp_path):
 
 def test_truncated_texts_are_counted(models, capsys):
     long = "word " * 1000
-    code, _, err = run(capsys, models / "classifier", "--text", long, "--text", "word")
+    texts = ("--text", long, "--text", "word")
+    note = "texts longer than 128 tokens, whose ends are ignored: 1"
+    code, _, err = run(capsys, models / "classifier", *texts)
     assert code == 0
-    assert err.endswith("tokens, whose ends are ignored: 1\n")
+    assert err.endswith(f"{note}; to read them whole, fine-tune with --set long_texts=windows\n")
+    for kind, *options in (("classifier", "--pair", "a"), ("next sentence", "--pair", "a")):
+        assert run(capsys, models / kind, *texts, *options)[2].endswith(f"{note}\n")
+
+
+def test_a_model_of_windows_truncates_nothing(capsys, tmp_path):
+    how = LongTexts(method="windows", stride=60)
+    path = save_small(tmp_path, "classifier", long_texts=how)
+    words = ["cat", "sat", "mat"] * 60
+    code, out, err = run(capsys, path, "--text", " ".join(words), "--json")
+    assert (code, err) == (0, "")
+    windows = [" ".join(words[start : start + 126]) for start in (0, 54)]
+    model = bertie.load(save_small(tmp_path / "truncating", "classifier"))
+    inputs = CustomClassification().encode(LabelledTexts(windows), model.tokenizer, 128)
+    logits = compute_logits(model.engine, inputs).mean(axis=0)
+    probabilities = np.exp(logits) / np.exp(logits).sum()
+    scores = {label["label"]: label["score"] for label in json.loads(out)["prediction"]}
+    assert scores == pytest.approx(dict(zip(model.labels, probabilities.tolist(), strict=True)), abs=1e-5)
+    assert run(capsys, path, "--text", "cat", "--pair", "mat")[2].endswith("or give no second texts\n")

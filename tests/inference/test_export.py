@@ -13,6 +13,7 @@ import bertie
 from bertie.base.environment import install_command
 from bertie.base.errors import DataError, ModelError, SettingsError
 from bertie.inference.export import export, percent_equal
+from bertie.model.formats.directory import LongTexts
 from bertie.model.formats.onnx import Quantization
 from bertie.tasks.custom import CustomClassification
 
@@ -34,6 +35,21 @@ def test_an_exported_model_predicts_the_same(tmp_path, kind):
     model, exported = bertie.load(source), bertie.load(tmp_path / "out")
     assert (exported.method, exported.labels) == (model.method, model.labels)
     assert_same_results(predict(exported, kind), predict(model, kind))
+
+
+@pytest.mark.parametrize("kind", ["classifier", "multi-label", "regression"])
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+def test_an_exported_model_reads_the_same_windows(tmp_path, kind, pooling):
+    how = LongTexts(method="windows", stride=5, pooling=pooling)
+    source = save_small(tmp_path, kind, max_seq_length=12, long_texts=how)
+    export(source, tmp_path / "out", Quantization())
+    model, exported = bertie.load(source), bertie.load(tmp_path / "out")
+    assert exported.long_texts == how
+    assert_same_results(predict(exported, kind), predict(model, kind))
+    truncating = bertie.load(save_small(tmp_path / "truncating", kind, max_seq_length=12))
+    with pytest.raises(AssertionError):
+        assert_same_results(predict(exported, kind), predict(truncating, kind))
+    assert (exported.num_truncated, truncating.num_truncated) == (0, 2)
 
 
 # Predicts with, serves and evaluates the exported models in the folder of its first argument.

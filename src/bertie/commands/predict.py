@@ -193,11 +193,14 @@ def _answer(
     """Yield each record with its results; with `words`, with the tag of each word."""
     from bertie.inference.dispatch import answer_records
 
+    texts_of_record = 0
     while chunk := list(islice(records, CHUNK)):
+        texts_of_record = len(chunk[0].texts)
         yield from zip(chunk, answer_records(model, chunk, top_k, words, skipped), strict=True)
     if skipped:
         skipped.report("answer")
-    print_truncated(model.num_truncated, model.max_seq_length)
+    is_single = model.method in ("classify", "regress") and texts_of_record == 1
+    print_truncated(model, model.max_seq_length, is_single)
 
 
 def _tag_file(model: "Predictor", file: Path) -> "Answered":

@@ -60,7 +60,7 @@ def predict_ensemble(models: Sequence[FineTunedModel], examples: Any) -> Any:
     inputs = [model.task.encode(examples, model.tokenizer, model.max_seq_length) for model in models]
     logits = []
     for model, encoded in zip(models, inputs, strict=True):
-        report_truncated("data", encoded, model.max_seq_length)
+        report_truncated("data", model.task, encoded, model.max_seq_length)
         columns = [model.task.labels.index(label) for label in task.labels] or slice(None)
         own = compute_logits(model.engine, encoded)[:, columns]
         if isinstance(model.task, TextClassification):

@@ -16,7 +16,7 @@ from bertie.model.formats.directory import SEQUENCE_CLASSIFIER
 from bertie.model.formats.sentence_transformers import EmbeddingConfig
 from bertie.model.sequences import Sequences, token_indices
 from bertie.tasks.calibration import Calibration
-from bertie.tasks.long_texts import TextWindows
+from bertie.tasks.long_texts import TextWindows, describe_truncated
 from bertie.tasks.pairs import for_embeddings
 from bertie.tasks.task import Head, Inputs, Scores, Task
 from bertie.text.tokenizer import Tokenizer
@@ -164,7 +164,7 @@ class FineTunedModel(NamedTuple):
     def predict(self, examples: Any) -> Any:
         """Return predictions for the task's examples, labelled or not."""
         inputs = self.task.encode(examples, self.tokenizer, self.max_seq_length)
-        report_truncated("data", inputs, self.max_seq_length)
+        report_truncated("data", self.task, inputs, self.max_seq_length)
         return self.task.decode(examples, inputs, compute_logits(self.engine, inputs, self.embedding))
 
 
@@ -214,14 +214,13 @@ def load_for_task(
     return FineTunedModel(task, engine, metadata.tokenizer, length, embedding)
 
 
-def report_truncated(name: str, inputs: Inputs, max_seq_length: int) -> None:
+def report_truncated(name: str, task: Task[Any, Any], inputs: Inputs, max_seq_length: int) -> None:
     """Print how many texts, or pairs of texts, are truncated, if there are any."""
     if inputs.num_truncated:
-        print(
-            f"{name}: texts longer than {max_seq_length} tokens, whose ends are ignored: "
-            f"{inputs.num_truncated:,} of {len(inputs):,}",
-            file=sys.stderr,
-        )
+        number = f"{inputs.num_truncated:,} of {len(inputs):,}"
+        is_single = task.head == "classification" and not inputs.token_type_ids.any()
+        note = describe_truncated(number, max_seq_length, task.long_texts, is_single)
+        print(f"{name}: {note}", file=sys.stderr)
 
 
 def check_length(max_seq_length: int, config: BertConfig) -> None:

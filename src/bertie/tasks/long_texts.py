@@ -41,6 +41,13 @@ class TextWindows(Inputs):
         return pool(logits, self.text_bounds, self.long_texts.pooling)
 
 
+def describe_truncated(number: str, max_seq_length: int, how: LongTexts, is_single: bool) -> str:
+    """Say how many texts are truncated, and, for a classifier of single texts, how to read them whole."""
+    part = "middles" if how.method == "head-tail" else "ends"
+    remedy = "; to read them whole, fine-tune with --set long_texts=windows" if is_single else ""
+    return f"texts longer than {max_seq_length} tokens, whose {part} are ignored: {number}{remedy}"
+
+
 def encode_long_texts(
     texts: Any, labels: npt.NDArray[Any] | None, tokenizer: Tokenizer, max_seq_length: int, how: LongTexts
 ) -> Inputs:

@@ -128,9 +128,9 @@ def finetune(
         data = encode_examples(task, initial_model, training_examples, dev_examples, settings)
         if not silent:
             inputs, parts, _ = data
-            report_truncated("train", inputs, settings.max_seq_length)
+            report_truncated("train", task, inputs, settings.max_seq_length)
             for name, part in parts.items():
-                report_truncated(name, part.inputs, settings.max_seq_length)
+                report_truncated(name, task, part.inputs, settings.max_seq_length)
         baselines = majority_baselines(task, training_examples, dev_examples)
         run = RunDirectory(output, arguments=arguments)
         return _finetune(task, initial_model, *data, baselines, sources or {}, run, resume, silent)

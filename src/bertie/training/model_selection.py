@@ -114,7 +114,7 @@ class ModelSelection:
 
 
 def describe_decisions(task: Task[Any, Any], class_weights: Mapping[str, float]) -> dict[str, str]:
-    """Return what a report and a model card say of the weights of labels and of decisions.
+    """Return what a report and a model card say of long texts, weights of labels and decisions.
 
     Args:
         task: the task, tuned on the first dev part.
@@ -124,6 +124,10 @@ def describe_decisions(task: Task[Any, Any], class_weights: Mapping[str, float])
     if class_weights:
         weights = (f"{label} {weight:.4g}" for label, weight in class_weights.items())
         facts["class weights"] = ", ".join(weights)
+    if task.long_texts.method == "head-tail":
+        facts["long texts"] = "the first and the last tokens"
+    if task.long_texts.method == "windows":
+        facts["long texts"] = f"windows, {task.long_texts.pooling} of their logits"
     if task.decision_thresholds is not None:
         labels = task.labels[-len(task.decision_thresholds) :]  # of two classes, the second
         pairs = zip(labels, task.decision_thresholds, strict=True)

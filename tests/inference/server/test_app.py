@@ -233,6 +233,8 @@ def test_info_and_health_describe_the_server(models, classifier):
         "labels": list(LABELS),
         "decision_thresholds": {},
         "max_seq_length": 128,
+        "long_texts": "truncate",
+        "num_truncated": 0,
         "embedding": {"pooling": "mean", "normalize": False, "max_seq_length": 128},
         "engine": "TorchEngine",
         "limits": LIMITS._asdict(),
@@ -250,6 +252,12 @@ def test_info_and_health_describe_the_server(models, classifier):
         503,
         {"error": "the server is shutting down", "error_type": "Unhealthy"},
     )
+
+
+def test_info_counts_truncated_texts(models):
+    with serving(models["regression"]) as served:
+        served.post("/predict", {"inputs": ["the cat", "cat " * 200, "sat " * 200]})
+        assert served.send("GET", "/info")[1]["num_truncated"] == 2
 
 
 def test_info_reports_the_method_of_a_regression_as_rate(models):

@@ -114,6 +114,8 @@ class Service:
                 "labels": self._model.labels,
                 "decision_thresholds": self._model.decision_thresholds,
                 "max_seq_length": self._model.max_seq_length,
+                "long_texts": self._model.long_texts.method,
+                "num_truncated": self._model.num_truncated,
                 "embedding": self._model.embedding._asdict(),
                 "engine": type(self._model.engine).__name__,
                 "limits": self._limits._asdict(),
