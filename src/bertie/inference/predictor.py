@@ -309,7 +309,8 @@ class Predictor:
         `decision_thresholds`.
 
         Args:
-            texts: a text, or a list of texts. A long text is truncated.
+            texts: a text, or a list of texts. Long texts are truncated or read in windows, as
+                `long_texts` says.
             pairs: the second text of each pair, in the same form, for a classifier of pairs.
             top_k: number of labels to return. Default: all.
 
@@ -320,6 +321,7 @@ class Predictor:
         Raises:
             DataError: `texts` and `pairs` are not two strings or two lists of equal length.
             ModelError: the model has no classifier, or is a regression model.
+            SettingsError: there are pairs, but the model reads single texts (see `long_texts`).
 
         Example:
             >>> labels = model.classify("A film to remember.")
@@ -351,7 +353,7 @@ class Predictor:
         """Predict a number for a text, or a pair of texts, such as a similarity.
 
         Args:
-            texts: a text, or a list of texts. A long text is truncated.
+            texts: a text, or a list of texts. Long texts are read as in `classify`.
             pairs: the second text of each pair, in the same form, for a regression model of pairs.
 
         Returns:

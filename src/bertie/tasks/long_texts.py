@@ -67,7 +67,7 @@ def encode_long_texts(
     if how.stride > size:
         raise SettingsError(
             f"window_stride {how.stride} exceeds the {size} tokens of a window (max_seq_length without [CLS] "
-            f"and [SEP]); use {size} or less"
+            f"and [SEP]); use {size} or less, or a larger max_seq_length"
         )
     encoding = tokenizer.encode_batch(texts, add_special_tokens=False)
     token_ids, bounds = encoding.input_ids, encoding.bounds
