@@ -13,6 +13,7 @@ from tests.inference.small_models import save_small
 import bertie
 from bertie.commands.main import main
 from bertie.inference import embedding_files
+from bertie.model.formats.directory import LongTexts
 
 TEXTS = ["the cat sat on mats", "", "Paris, rings!", "a cat. " * 60, " ", "mat"]
 FILLED = [0, 2, 3, 5]
@@ -51,6 +52,12 @@ def read_vectors(file: Path) -> list[list[float] | None]:
     if file.suffix == ".jsonl":
         return [json.loads(line)["embedding"] for line in file.read_text().splitlines()]
     return pyarrow.parquet.read_table(file)["embedding"].to_pylist()
+
+
+@pytest.mark.parametrize("method", ["head-tail", "windows"])
+def test_embed_truncates_the_ends_whatever_the_classifier_reads(capsys, tmp_path, method):
+    path = save_small(tmp_path, "classifier", long_texts=LongTexts(method=method))
+    assert run(capsys, path, "--text", "a cat. " * 60)[2].endswith("whose ends are ignored: 1\n")
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".parquet", ".jsonl"])

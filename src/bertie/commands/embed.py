@@ -140,7 +140,7 @@ def _embed(
             blank_count += len(chunk.texts) - len(filled)
             yield chunk, vectors
             progress.advance(len(chunk.texts))
-    print_truncated(model, model.embedding.max_seq_length or model.max_seq_length)
+    print_truncated(model.num_truncated, model.embedding.max_seq_length or model.max_seq_length)
     if blank_count:
         print(f"embedding: blank texts, which have no vector: {blank_count:,}", file=sys.stderr)
 

@@ -17,7 +17,7 @@ from bertie.corpus.formats import Format as FormatChoice
 
 if TYPE_CHECKING:
     from bertie.corpus.input_languages import Language
-    from bertie.inference.predictor import Predictor
+    from bertie.model.formats.directory import LongTexts
     from bertie.recipes import RecipeKind
 
 
@@ -150,19 +150,12 @@ class SkippedRows:
             print(f"rows that were skipped and have no {lacking}: {self.count:,}", file=sys.stderr)
 
 
-def print_truncated(model: "Predictor", max_seq_length: int, has_windows: bool = False) -> None:
-    """Print how many texts a model has truncated, if there are any.
-
-    Args:
-        model: the model.
-        max_seq_length: the length at which it truncates.
-        has_windows: whether fine-tuning can make it read such texts in windows.
-    """
+def print_truncated(number: int, max_seq_length: int, long_texts: "LongTexts | None" = None) -> None:
+    """Print how many texts a model has truncated, if there are any; see `describe_truncated`."""
     from bertie.tasks.long_texts import describe_truncated
 
-    if model.num_truncated:
-        number = f"{model.num_truncated:,}"
-        print(describe_truncated(number, max_seq_length, model.long_texts, has_windows), file=sys.stderr)
+    if number:
+        print(describe_truncated(f"{number:,}", max_seq_length, long_texts), file=sys.stderr)
 
 
 def parse_columns(

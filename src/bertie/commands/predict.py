@@ -200,7 +200,7 @@ def _answer(
     if skipped:
         skipped.report("answer")
     is_single = model.method in ("classify", "regress") and texts_of_record == 1
-    print_truncated(model, model.max_seq_length, is_single)
+    print_truncated(model.num_truncated, model.max_seq_length, model.long_texts if is_single else None)
 
 
 def _tag_file(model: "Predictor", file: Path) -> "Answered":

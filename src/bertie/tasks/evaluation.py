@@ -219,7 +219,7 @@ def report_truncated(name: str, task: Task[Any, Any], inputs: Inputs, max_seq_le
     if inputs.num_truncated:
         number = f"{inputs.num_truncated:,} of {len(inputs):,}"
         is_single = task.head == "classification" and not inputs.token_type_ids.any()
-        note = describe_truncated(number, max_seq_length, task.long_texts, is_single)
+        note = describe_truncated(number, max_seq_length, task.long_texts if is_single else None)
         print(f"{name}: {note}", file=sys.stderr)
 
 

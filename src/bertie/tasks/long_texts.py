@@ -41,10 +41,16 @@ class TextWindows(Inputs):
         return pool(logits, self.text_bounds, self.long_texts.pooling)
 
 
-def describe_truncated(number: str, max_seq_length: int, how: LongTexts, is_single: bool) -> str:
-    """Say how many texts are truncated, and, for a classifier of single texts, how to read them whole."""
-    part = "middles" if how.method == "head-tail" else "ends"
-    remedy = "; to read them whole, fine-tune with --set long_texts=windows" if is_single else ""
+def describe_truncated(number: str, max_seq_length: int, how: LongTexts | None) -> str:
+    """Say how many texts are truncated, and how to read them whole.
+
+    Args:
+        number: their number, for a person to read.
+        max_seq_length: the length at which they are truncated.
+        how: how a classifier of single texts reads them; None for other models, which have no choice.
+    """
+    part = "middles" if how and how.method == "head-tail" else "ends"
+    remedy = "; to read them whole, fine-tune with --set long_texts=windows" if how else ""
     return f"texts longer than {max_seq_length} tokens, whose {part} are ignored: {number}{remedy}"
 
 
