@@ -333,10 +333,10 @@ def _global_batches(
     steps = step_bounds(inputs, settings)
     example_lengths = np.diff(inputs.bounds[:: inputs.group])
     per_token = isinstance(model, TokenClassificationModel)
-    # Texts compete only within a micro-batch, so that the whole batch has to be one.
     labels = inputs.labels
     if isinstance(inputs, TextWindows) and labels is not None:
         labels = np.repeat(labels, np.diff(inputs.text_bounds), axis=0)  # a window has its text's label
+    # Texts compete only within a micro-batch, so that the whole batch has to be one.
     compete = isinstance(model, EmbeddingModel) and labels is not None and labels.ndim == 2
     while True:
         epoch, step_in_epoch = divmod(step, len(steps) - 1)

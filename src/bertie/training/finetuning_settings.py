@@ -51,6 +51,10 @@ class FinetuningSettings(Hardware):
     epochs: int = pydantic.Field(3, gt=0)
     warmup_ratio: float = pydantic.Field(0.1, ge=0, le=1)  # run_classifier.py:843-845
     max_seq_length: int = pydantic.Field(DEFAULT_MAX_SEQ_LENGTH, gt=2)
+    # Classification of single texts: how to read those that are longer than `max_seq_length` (`LongTexts`).
+    long_texts: Literal["truncate", "head-tail", "windows"] = "truncate"
+    window_stride: int = pydantic.Field(0, ge=0)  # tokens; 0 is a whole window
+    window_pooling: Literal["mean", "max"] = "mean"  # of the logits of a text's windows
     # Train on this many examples (windows, in question answering and tagging), the same for every seed;
     # 0 means all.
     max_training_examples: int = pydantic.Field(0, ge=0)
@@ -75,10 +79,6 @@ class FinetuningSettings(Hardware):
     main_metric: str | None = None  # the score that selects the epoch; None is the task's own
     # Tune the decision thresholds of two classes or of several labels on the first dev part.
     tune_threshold: bool = False
-    # Classification of single texts: how to read those that are longer than `max_seq_length` (`LongTexts`).
-    long_texts: Literal["truncate", "head-tail", "windows"] = "truncate"
-    window_stride: int = pydantic.Field(0, ge=0)  # tokens; 0 is a whole window
-    window_pooling: Literal["mean", "max"] = "mean"  # of the logits of a text's windows
     calibrate: bool = False  # divide logits by a temperature that is fitted on the first dev part
     # Hashes of the data and of the initial weights, filled in when the run starts, checked on resume.
     training_fingerprint: str = ""
