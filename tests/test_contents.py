@@ -169,6 +169,7 @@ api.blimp
 reproduction.split_pairs
 reproduction.feature_tagger
 reproduction.tables
+reproduction.example_scores
 reproduction.cells
 reproduction.runner
 reproduction.verdicts

@@ -5,7 +5,8 @@ A cell is a row of a table with one seed. The output directory OUT contains
     pretraining/DIGEST/            a run of `bertie pretrain`
     finetuning/TASK-RATE-DIGEST/   a run of `bertie finetune`; result.json when it is done
     cells/TABLE/ROW/settings.toml  the settings and data of a row's cells
-    cells/TABLE/ROW/seed-0/        a cell; result.json when it is done, error.txt if it failed
+    cells/TABLE/ROW/seed-0/        a cell; result.json when it is done, error.txt if it failed;
+                                   examples.npz with the scores of its dev examples
 
 A digest is a hash of a run's settings and data, so rows and tables with the same OUT share the runs
 that they have in common.
@@ -21,6 +22,7 @@ from typing import NamedTuple
 from bertie.base.files import read_json
 from bertie.base.settings import Settings
 from bertie.corpus.examples import ExampleSettings
+from bertie.reproduction.example_scores import ExampleScores
 from bertie.reproduction.split_pairs import SPLIT_PAIRS
 from bertie.reproduction.tables import Row, Scale, SourceName, with_current_source
 from bertie.tasks.task import Scores
@@ -75,6 +77,7 @@ class Cell(NamedTuple):
     """A row with one seed.
 
     A cell is done if it has outcomes, failed if it has a failure message, and otherwise pending.
+    `examples` has the scores of the dev examples for the outcomes that have them.
     """
 
     row: Row
@@ -82,6 +85,7 @@ class Cell(NamedTuple):
     directory: Path
     outcomes: Outcomes | None = None
     failure: str = ""
+    examples: Mapping[str, ExampleScores] = {}
 
     @property
     def is_pending(self) -> bool:

@@ -1,0 +1,72 @@
+"""The score of every dev example, which intervals over examples are computed from.
+
+A cell keeps the scores of its examples in `examples.npz`, with an array of shape (examples, k) for
+each outcome:
+
+    k = 1   the score of an example. The outcome is their mean: in percent, except for outcomes of
+            the held-out text, such as losses, which are plain means
+    k = 3   the numbers of matched, predicted and gold items of an example, such as entities. The
+            outcome is F1 in percent, from their sums
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bertie.base.files import atomic_file
+
+EXAMPLES_FILE = "examples.npz"
+
+ExampleScores = npt.NDArray[Any]  # float32 or int32, (examples, 1 or 3)
+
+
+def write_example_scores(directory: Path, scores: Mapping[str, ExampleScores]) -> None:
+    """Write the scores of a cell's examples.
+
+    Args:
+        directory: the cell's directory, or a fine-tuning run.
+        scores: by outcome name, float32 or int32 (examples, 1 or 3).
+    """
+    with atomic_file(directory / EXAMPLES_FILE) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **scores)
+
+
+def read_example_scores(directory: Path) -> dict[str, ExampleScores]:
+    """Read the scores of a cell's examples by outcome name; empty if there is no file."""
+    path = directory / EXAMPLES_FILE
+    if not path.exists():
+        return {}
+    with np.load(path, allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
+
+
+def score_of(outcome: str, scores: ExampleScores) -> float:
+    """Return the outcome that the scores of its examples give.
+
+    Args:
+        outcome: the outcome's name, such as `sst-2/dev/accuracy`.
+        scores: (examples, 1 or 3).
+    """
+    return float(scores_of_sums(outcome, scores.sum(axis=0, dtype=np.float64), len(scores)))
+
+
+def scores_of_sums(outcome: str, sums: npt.NDArray[np.float64], num_examples: int) -> npt.NDArray[np.float64]:
+    """Return the outcomes that sums over examples give.
+
+    Args:
+        outcome: the outcome's name.
+        sums: float64 (..., 1 or 3), sums over the same number of examples.
+        num_examples: the number of examples.
+
+    Returns:
+        float64 (...).
+    """
+    if sums.shape[-1] == 3:
+        matched, predicted, gold = np.moveaxis(sums, -1, 0)
+        scores: npt.NDArray[np.float64] = 200.0 * matched / np.maximum(predicted + gold, 1.0)
+        return scores
+    scores = sums[..., 0] / num_examples
+    return scores if outcome.startswith("held_out/") else 100.0 * scores
