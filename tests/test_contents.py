@@ -172,6 +172,7 @@ reproduction.tables
 reproduction.example_scores
 reproduction.cells
 reproduction.runner
+reproduction.intervals
 reproduction.verdicts
 reproduction.report
 reproduction.checkpoint_tables

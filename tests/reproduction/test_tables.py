@@ -135,16 +135,28 @@ def test_model_sizes_of_table_6_match_its_row_names():
             assert model.intermediate_size == 4 * model.hidden_size
 
 
-def test_rows_with_different_paper_numbers_are_ordered():
+def test_neighbours_in_the_papers_order_and_claims_are_ordered():
     values = {
         "title": "toy",
-        "columns": [{"name": "score", "outcome": "a/dev/b"}],
+        "columns": [
+            {"name": "score", "outcome": "a/dev/b"},
+            {"name": "loss", "outcome": "c/dev/d", "lower_is_better": True},
+        ],
         "rows": [
-            {"name": name, "paper": {"score": score}} for name, score in zip("abc", (1, 2, 2), strict=True)
+            {"name": name, "paper": {"score": score, "loss": 2.0 * score}}
+            for name, score in zip("abcd", (1, 2, 2, 3), strict=True)
+        ],
+        "claims": [
+            {"better": "d", "worse": "a", "columns": ["score"]},
+            {"better": "d", "worse": "b", "columns": ["score"]},  # neighbours, which are tested anyway
         ],
     }
-    orderings = resolve(Table, values).orderings()
-    assert [(better.name, worse.name) for better, worse, _ in orderings] == [("b", "a"), ("c", "a")]
+    orderings = [
+        (better.name, worse.name, column.name) for better, worse, column in resolve(Table, values).orderings()
+    ]
+    by_score = [("d", "b"), ("d", "c"), ("b", "a"), ("c", "a"), ("d", "a")]
+    by_loss = [("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")]
+    assert orderings == [(*pair, "score") for pair in by_score] + [(*pair, "loss") for pair in by_loss]
 
 
 def test_table_rejects_rows_that_share_a_directory():

@@ -50,23 +50,29 @@ def score_of(outcome: str, scores: ExampleScores) -> float:
         outcome: the outcome's name, such as `sst-2/dev/accuracy`.
         scores: (examples, 1 or 3).
     """
-    return float(scores_of_sums(outcome, scores.sum(axis=0, dtype=np.float64), len(scores)))
+    if scores.shape[1] == 3:
+        matched, predicted, gold = scores.sum(axis=0, dtype=np.float64)
+        return float(200.0 * matched / max(predicted + gold, 1.0))
+    return float(scores.mean(dtype=np.float64)) * (1.0 if outcome.startswith("held_out/") else 100.0)
 
 
-def scores_of_sums(outcome: str, sums: npt.NDArray[np.float64], num_examples: int) -> npt.NDArray[np.float64]:
-    """Return the outcomes that sums over examples give.
+def deviations(outcome: str, scores: ExampleScores) -> npt.NDArray[np.float64]:
+    """Return how far each example moves the outcome from its value.
+
+    The deviations are linear: an outcome of other examples is the present one plus the mean of
+    their deviations. This is exact for means. For F1 it holds to first order (the delta method),
+    and so well for the thousands of sentences of a dev set.
 
     Args:
         outcome: the outcome's name.
-        sums: float64 (..., 1 or 3), sums over the same number of examples.
-        num_examples: the number of examples.
+        scores: (examples, 1 or 3).
 
     Returns:
-        float64 (...).
+        float64 (examples,), with mean 0.
     """
-    if sums.shape[-1] == 3:
-        matched, predicted, gold = np.moveaxis(sums, -1, 0)
-        scores: npt.NDArray[np.float64] = 200.0 * matched / np.maximum(predicted + gold, 1.0)
-        return scores
-    scores = sums[..., 0] / num_examples
-    return scores if outcome.startswith("held_out/") else 100.0 * scores
+    score, scores = score_of(outcome, scores), scores.astype(np.float64)
+    if scores.shape[1] == 3:
+        items = scores[:, 1] + scores[:, 2]  # predicted and gold
+        moved: npt.NDArray[np.float64] = (200.0 * scores[:, 0] - score * items) / max(items.mean(), 1e-12)
+        return moved
+    return scores[:, 0] * (1.0 if outcome.startswith("held_out/") else 100.0) - score

@@ -1,23 +1,36 @@
 """Write the results of a table next to the paper's, as Markdown with a picture."""
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 from matplotlib.figure import Figure
 
 from bertie.base.files import write_text
 from bertie.reports.drawing import BLUE, INK, ORANGE, PANEL, style, to_svg
 from bertie.reproduction.cells import Cell, Outcomes
-from bertie.reproduction.tables import Scale, Table
+from bertie.reproduction.intervals import ConfidenceInterval
+from bertie.reproduction.tables import Column, Row, Scale, Table
 from bertie.reproduction.verdicts import (
-    ConfidenceInterval,
+    Decision,
     Verdict,
-    confidence_interval,
+    column_baseline,
+    is_perplexity,
     judge_orderings,
+    row_interval,
     values_by_seed,
 )
+
+MEANINGS: dict[Decision, str] = {
+    "held": "it is so here too, and by more than chance explains.",
+    "reversed": "here the other row is better, by more than chance explains.",
+    "unresolved": "these runs cannot tell; the difference may be 0, or go either way.",
+    "at chance": "the better row here is not above the baseline, so the models have not learned the task, "
+    "and their order means nothing.",
+}
 
 
 def write_report(
@@ -35,7 +48,7 @@ def write_report(
     Returns:
         The verdicts on all orderings.
     """
-    verdicts = judge_orderings(table, cells)
+    verdicts = judge_orderings(table, cells, majority_baseline)
     picture = path.with_suffix(".svg")
     write_text(picture, draw_results(table, cells, majority_baseline))
     restarts = "each with its own" if scale.pretrain_each_seed else "which share one"
@@ -50,8 +63,8 @@ def write_report(
         "",
         *_result_lines(table, scale, cells, majority_baseline),
         "",
-        "![Each dot is a seed; each diamond is the mean over the seeds with its 95 % confidence interval]"
-        f"({picture.name})",
+        "![Each dot is a seed; each diamond is the mean with its 95 % confidence interval; the dotted line "
+        f"is the baseline]({picture.name})",
         "",
     ]
     if verdicts:
@@ -79,26 +92,35 @@ def _result_lines(
                 ours += f" ({len(values)} of {scale.seeds} seeds)"
             fields.append(f"{row.paper[column.name]} / {ours}" if column.name in row.paper else ours)
         lines.append(_table_line(row.name, *fields))
-    outcomes = [column.outcome for column in table.included_columns]
-    if majority_baseline.keys() & outcomes:
-        fields = [f"{majority_baseline[name]:.2f}" if name in majority_baseline else "" for name in outcomes]
-        lines.append(_table_line("*majority baseline* (dotted line)", *fields))
+    baselines = [
+        column_baseline(table, cells, column, majority_baseline) for column in table.included_columns
+    ]
+    if any(baseline is not None for baseline in baselines):
+        fields = ["" if baseline is None else f"{baseline:.2f}" for baseline in baselines]
+        lines.append(_table_line("*baseline* (dotted line)", *fields))
     return lines
 
 
 def _verdict_lines(verdicts: Sequence[Verdict]) -> list[str]:
     """Return the section with the number of verdicts of each kind, and all verdicts."""
     counts = Counter(verdict.decision for verdict in verdicts)
-    summary = ", ".join(f"{counts[decision]} {decision}" for decision in ("held", "reversed", "unresolved"))
+    summary = ", ".join(f"{counts[decision]} {decision}" for decision in get_args(Decision))
     lines = [
-        "## Orderings",
+        "## What the table says",
         "",
-        f"{len(verdicts)} orderings: {summary}.",
-        "An ordering is held or reversed if the 95 % confidence interval of the mean difference between",
-        "cells of the same seed (Student's t) excludes 0. Without any real difference, this would be so for",
-        "one ordering in twenty. The interval covers the variation between seeds, not between dev examples:",
-        "all seeds are evaluated on the same dev examples. Only the held-out examples of pre-training differ",
-        "between seeds.",
+        f"{len(verdicts)} statements of the form *this row is better than that one in this column*: "
+        f"{summary}.",
+        "They are the paper's rows that are next to each other when ordered by a column, and what the paper",
+        "or this table claims in words.",
+        "",
+        *(f"- **{decision}**: {meaning}" for decision, meaning in MEANINGS.items()),
+        "",
+        "The baseline is the score of always giving the most frequent answer; for losses and perplexities,",
+        "it is the loss of token frequencies. The interval covers both other seeds and other dev examples.",
+        "Of outcomes without scores of single examples, such as losses, it covers seeds only. The p-value is",
+        "the probability of so large a difference if there were none. It is adjusted for the number of",
+        "statements (Holm), so an interval that excludes 0 is not always enough.",
+        *_logarithm_lines(verdicts),
         "",
         _table_line(
             "better",
@@ -106,15 +128,23 @@ def _verdict_lines(verdicts: Sequence[Verdict]) -> list[str]:
             "column",
             "difference in the paper",
             "difference here (95 % interval)",
+            "p (Holm)",
             "verdict",
         ),
-        "|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|",
     ]
-    for better, worse, column, paper_difference, difference, decision in verdicts:
+    for better, worse, column, paper_difference, difference, p_value, decision in verdicts:
         paper = f"{paper_difference:.2f}" if paper_difference is not None else "–"
         ours = _format_interval(difference) if difference is not None else "–"
-        lines.append(_table_line(better.name, worse.name, column.name, paper, ours, decision))
+        p = f"{p_value:.3f}" if difference is not None and difference.n > 1 else "–"
+        lines.append(_table_line(better.name, worse.name, column.name, paper, ours, p, decision))
     return [*lines, ""]
+
+
+def _logarithm_lines(verdicts: Sequence[Verdict]) -> list[str]:
+    if any(is_perplexity(verdict.better.outcome(verdict.column)) for verdict in verdicts):
+        return ["Differences of perplexities are differences of their natural logarithms, which are losses."]
+    return []
 
 
 def _format_values(values: Sequence[float]) -> str:
@@ -143,13 +173,24 @@ def draw_results(table: Table, cells: Sequence[Cell], majority_baseline: Outcome
                 if not values:
                     continue
                 axes.plot(values, [i] * len(values), "o", color=BLUE, alpha=0.55, markersize=4)
-                mean, half_width, n = confidence_interval(values)
-                error = half_width if n > 1 else None
+                mean, low, high = _bounds(cells, row, column)
+                error = [[mean - low], [high - mean]] if len(values) > 1 else None
                 axes.errorbar(mean, i + 0.25, xerr=error, fmt="D", color=ORANGE, markersize=4, capsize=2)
-            if column.outcome in majority_baseline:
-                axes.axvline(majority_baseline[column.outcome], color=INK, linewidth=0.8, linestyle=":")
+            baseline = column_baseline(table, cells, column, majority_baseline)
+            if baseline is not None:
+                axes.axvline(baseline, color=INK, linewidth=0.8, linestyle=":")
             axes.set_title(column.name)
             axes.grid(axis="x", color=INK, alpha=0.12, linewidth=0.6)
         panels[0].set_yticks(range(len(table.rows)), [row.name for row in table.rows])
         panels[0].set_ylim(len(table.rows) - 0.4, -0.6)
         return to_svg(figure)
+
+
+def _bounds(cells: Sequence[Cell], row: Row, column: Column) -> tuple[float, float, float]:
+    """Return the mean of a row with values, and the ends of its interval."""
+    interval = row_interval(cells, row, column)
+    assert interval is not None
+    bounds = (interval.mean, interval.mean - interval.half_width, interval.mean + interval.half_width)
+    if is_perplexity(row.outcome(column)):
+        return math.exp(bounds[0]), math.exp(bounds[1]), math.exp(min(bounds[2], 100.0))
+    return bounds

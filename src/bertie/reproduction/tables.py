@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from functools import partial
+from itertools import pairwise
 from typing import Annotated, ClassVar, NamedTuple, Self
 
 import pydantic
@@ -162,20 +163,29 @@ class Table(Settings):
         return merge(scale.pretraining, row.pretraining, *at_scale)
 
     def orderings(self) -> list[Ordering]:
-        """Return all orderings that the paper's numbers imply or that are claimed."""
+        """Return the orderings to test, each once.
+
+        These are the rows that are next to each other in the paper's order of a column, and the
+        claims. Rows with equal numbers are not ordered; each of them is next to the rows before and
+        after them.
+        """
         by_name = {row.name: row for row in self.rows}
-        orderings = []
+        names = []
         for column in self.included_columns:
-            ranked = [row for row in self.rows if column.name in row.paper]
-            ranked.sort(key=lambda row: row.paper[column.name], reverse=not column.lower_is_better)
-            for i, better in enumerate(ranked):
-                for worse in ranked[i + 1 :]:
-                    if better.paper[column.name] != worse.paper[column.name]:
-                        orderings.append(Ordering(better, worse, column))
-            for claim in self.claims:
-                if column.name in claim.columns:
-                    orderings.append(Ordering(by_name[claim.better], by_name[claim.worse], column))
-        return orderings
+            numbers = {row.name: row.paper[column.name] for row in self.rows if column.name in row.paper}
+            levels = sorted(set(numbers.values()), reverse=not column.lower_is_better)
+            names += [
+                (better, worse, column)
+                for level, next_level in pairwise(levels)
+                for better in numbers
+                for worse in numbers
+                if (numbers[better], numbers[worse]) == (level, next_level)
+            ]
+            names += [
+                (claim.better, claim.worse, column) for claim in self.claims if column.name in claim.columns
+            ]
+        unique = {(better, worse, column.name): column for better, worse, column in names}
+        return [Ordering(by_name[key[0]], by_name[key[1]], column) for key, column in unique.items()]
 
 
 class SplitPairCounts(Settings):

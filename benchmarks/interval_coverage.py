@@ -1,0 +1,128 @@
+"""Measure how often a 95 % interval over seeds and examples contains the true difference.
+
+    python benchmarks/interval_coverage.py [--tables N]
+
+Simulates two rows of a table that are scored on the same dev examples, with a known difference.
+Whether a row is right about an example depends on the difficulty of the example, which all seeds
+and rows share, on how well the row suits this example, on luck that all examples of a seed share,
+and on noise. The methods:
+
+    seeds       Student's t over the seeds, examples ignored
+    bootstrap   percentiles over resampled seeds and examples, both at once
+    rescaled    the same draws, the seed part wider by √(n / (n - 1)), as mean ± 1.96 standard errors
+    bertie      `reproduction.intervals`
+
+For each it prints the coverage in percent, and the median width relative to bertie's.
+"""
+
+import argparse
+import math
+import time
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertie.reproduction.example_scores import deviations
+from bertie.reproduction.intervals import confidence_interval
+
+DRAWS = 400  # of the bootstrap; all tables of a case share them
+OUTCOME = "task/dev/accuracy"
+# (name, standard deviation of a seed's luck, of how a row suits an example, of the noise)
+CASES = (
+    ("examples vary most", 0.02, 1.0, 0.3),
+    ("both vary", 0.1, 0.5, 0.7),
+    ("seeds vary most", 0.3, 0.3, 0.7),
+    ("noise varies most", 0.02, 0.0, 1.0),
+)
+Float64s = NDArray[np.float64]
+
+
+def draw_scores(
+    rng: np.random.Generator, seeds: int, examples: int, advantage: float, case: tuple[float, float, float]
+) -> tuple[Float64s, float]:
+    """Draw whether rows A and B are right: 0 or 1 (2, seeds, examples); and the true difference.
+
+    `advantage` is A's, on the scale of a standard normal variable.
+    """
+    seed_sd, row_sd, noise_sd = case
+    difficulty = rng.normal(0, 1, (1, 1, examples))
+    suits = rng.normal(0, row_sd, (2, 1, examples))
+    luck = rng.normal(0, seed_sd, (2, seeds, 1))
+    noise = rng.normal(0, noise_sd, (2, seeds, examples))
+    base = np.array([0.7 + advantage, 0.7])
+    right = (base[:, None, None] + difficulty + suits + luck + noise > 0).astype(np.float64)
+    spread = math.sqrt(1 + seed_sd**2 + row_sd**2 + noise_sd**2)
+    accuracy = [0.5 * (1 + math.erf(x / spread / math.sqrt(2))) for x in base]
+    return right, 100 * (accuracy[0] - accuracy[1])
+
+
+def draw_weights(rng: np.random.Generator, n: int) -> Float64s:
+    """Draw the weights of n items in resamples with replacement: (DRAWS, n)."""
+    return rng.multinomial(n, np.full(n, 1 / n), DRAWS) / n
+
+
+def bootstrap(
+    differences: Float64s, seed_weights: Float64s, example_weights: Float64s
+) -> tuple[tuple[float, float], ...]:
+    """Return the intervals `bootstrap` and `rescaled` of the mean of differences (seeds, examples)."""
+    n = len(differences)
+    by_seed = example_weights @ differences.T  # (draws, seeds)
+    low, high = np.quantile((by_seed * seed_weights).sum(axis=1), (0.025, 0.975))
+    seed_variance = (seed_weights @ differences.mean(axis=1)).var() * n / (n - 1)
+    half_width = 1.96 * math.sqrt(seed_variance + by_seed.mean(axis=1).var())
+    mean = differences.mean()
+    return (float(low), float(high)), (mean - half_width, mean + half_width)
+
+
+def measure(
+    case: tuple[float, float, float], seeds: int, examples: int, tables: int
+) -> dict[str, list[float]]:
+    """Return by method whether each interval covers the truth, and half of its width."""
+    rng = np.random.default_rng(0)
+    weights = draw_weights(rng, seeds), draw_weights(rng, examples)
+    results: dict[str, list[float]] = {}
+    for _ in range(tables):
+        right, truth = draw_scores(rng, seeds, examples, 0.1, case)
+        values = 100 * (right[0] - right[1]).mean(axis=1)
+        moved = np.array(
+            [
+                deviations(OUTCOME, a[:, None]) - deviations(OUTCOME, b[:, None])
+                for a, b in zip(*right, strict=True)
+            ]
+        )
+        plain, full = confidence_interval(values.tolist()), confidence_interval(values.tolist(), moved)
+        percentiles, rescaled = bootstrap(100 * (right[0] - right[1]), *weights)
+        intervals = {
+            "seeds": (plain.mean - plain.half_width, plain.mean + plain.half_width),
+            "bootstrap": percentiles,
+            "rescaled": rescaled,
+            "bertie": (full.mean - full.half_width, full.mean + full.half_width),
+        }
+        for name, (low, high) in intervals.items():
+            results.setdefault(name, []).append(float(low <= truth <= high))
+            results.setdefault(f"{name} width", []).append((high - low) / 2)
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure the coverage of intervals by simulation.")
+    parser.add_argument(
+        "--tables", type=int, default=400, help="simulations of each case; default: %(default)s"
+    )
+    tables = parser.parse_args().tables
+    methods = ("seeds", "bootstrap", "rescaled", "bertie")
+    print("| case | seeds | examples |", " | ".join(methods), "| relative widths |")
+    print("|---|---|---|---|---|---|---|---|")
+    begin = time.perf_counter()
+    for name, *case in CASES:
+        for seeds, examples in ((3, 872), (5, 872), (3, 5000), (5, 5000)):
+            results = measure((case[0], case[1], case[2]), seeds, examples, tables)
+            coverage = " | ".join(f"{100 * np.mean(results[method]):.1f}" for method in methods)
+            width = np.median(results["bertie width"])
+            widths = ", ".join(f"{np.median(results[f'{method} width']) / width:.2f}" for method in methods)
+            print(f"| {name} | {seeds} | {examples:,} | {coverage} | {widths} |", flush=True)
+    print(f"{tables} simulations of each case; {time.perf_counter() - begin:.0f} seconds")
+
+
+if __name__ == "__main__":
+    main()

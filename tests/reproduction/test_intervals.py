@@ -1,0 +1,92 @@
+"""Confidence intervals over seeds and examples, and p-values."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from bertie.reproduction.example_scores import deviations, score_of
+from bertie.reproduction.intervals import (
+    adjust_p_values,
+    confidence_interval,
+    shared_error,
+    student_t_cdf,
+)
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 9, 14])
+def test_student_t_equals_scipy(degrees):
+    t = np.linspace(-40, 40, 999)
+    assert student_t_cdf(t, degrees) == pytest.approx(stats.t.cdf(t, degrees), abs=1e-12)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=9).filter(lambda values: np.std(values) > 1))
+def test_interval_over_seeds_equals_scipy(values):
+    interval = confidence_interval(values)
+    low, high = stats.t.interval(0.95, len(values) - 1, np.mean(values), stats.sem(values))
+    assert (interval.mean, interval.half_width) == pytest.approx(
+        ((low + high) / 2, (high - low) / 2), rel=1e-5
+    )
+    assert interval.p_value == pytest.approx(stats.ttest_1samp(values, 0).pvalue, abs=1e-9)
+
+
+def test_interval_over_examples_is_normal_where_seeds_agree():
+    """The errors of seeds are tiny, so only the examples matter."""
+    rng = np.random.default_rng(0)
+    of_examples = rng.normal(0, 10, 2000)
+    of_examples -= of_examples.mean()
+    interval = confidence_interval([1.0, 1.001, 1.002], np.tile(of_examples, (3, 1)))
+    assert interval.half_width == pytest.approx(1.96 * 10 / np.sqrt(2000), rel=0.03)
+    assert interval.p_value == pytest.approx(2 * stats.norm.sf(1.001 / stats.sem(of_examples)), rel=0.15)
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+@pytest.mark.parametrize(("seed_sd", "example_sd"), [(1.0, 0.0), (0.5, 15.0), (0.05, 30.0)])
+def test_interval_covers_the_truth_in_95_percent(seeds, seed_sd, example_sd):
+    """The noise of an example, 20, comes on top of what seeds and examples share."""
+    rng = np.random.default_rng(seeds)
+    covered = []
+    for _ in range(200):
+        scores = rng.normal(0, seed_sd, (seeds, 1)) + rng.normal(0, example_sd, 400)
+        scores = scores + rng.normal(0, 20, (seeds, 400))
+        values = scores.mean(axis=1)
+        mean, half_width, _, _ = confidence_interval(values.tolist(), scores - values[:, None])
+        covered.append(abs(mean) <= half_width)
+    assert np.mean(covered) >= 0.91
+
+
+def test_shared_error_of_independent_seeds_is_small():
+    """Noise that differs between seeds is in the seeds' own part."""
+    rng = np.random.default_rng(0)
+    noise, shared = rng.normal(0, 10, (5, 4000)), rng.normal(0, 3, 4000)
+    assert shared_error(noise) < 0.03
+    assert shared_error(noise + shared) == pytest.approx(3 / np.sqrt(4000), rel=0.15)
+
+
+@pytest.mark.parametrize("outcome", ["task/dev/accuracy", "ner/dev/f1"])
+def test_deviations_give_the_error_of_a_bootstrap(outcome):
+    rng = np.random.default_rng(0)
+    gold = rng.poisson(1.5, 3000)
+    matched = rng.binomial(gold, 0.6)
+    scores = np.stack([matched, matched + rng.poisson(0.4, 3000), gold], axis=1)
+    if outcome.endswith("accuracy"):
+        scores = scores[:, :1] > 0
+    resampled = [score_of(outcome, scores[rng.integers(0, 3000, 3000)]) for _ in range(400)]
+    moved = deviations(outcome, scores)
+    assert moved.mean() == pytest.approx(0, abs=1e-9)
+    assert moved.std() / np.sqrt(3000) == pytest.approx(np.std(resampled), rel=0.1)
+
+
+def test_holm_equals_a_hand_computed_example():
+    # 4 · 0.005; 3 · 0.01; 2 · 0.03; then 0.04, which may not be below the one before it
+    assert adjust_p_values([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert adjust_p_values([0.6, 0.7]) == [1.0, 1.0]
+    assert adjust_p_values([]) == []
+
+
+def test_holm_rejects_falsely_in_5_percent_of_tables():
+    rng = np.random.default_rng(0)
+    rejected = [min(adjust_p_values(rng.random(20).tolist())) <= 0.05 for _ in range(2000)]
+    assert np.mean(rejected) == pytest.approx(0.05, abs=0.015)
