@@ -148,6 +148,7 @@ inference.export
 inference.server.schemas
 inference.server.batching
 inference.server.pipelines
+inference.server.page
 inference.server.app
 inference.server.running
 reports.page
