@@ -29,7 +29,9 @@ function setProperties(element, properties) {
 // 0.0312 → "3.1 %", with a no-break space.
 export const percent = (share) => `${(100 * share).toFixed(1)}\u00a0%`;
 
-export const fixed = (number, digits = 3) => number.toFixed(digits).replace("-", "−");
+// −0.0001 → "0.000", −0.25 → "−0.250"
+export const fixed = (number, digits = 3) =>
+  number.toFixed(digits).replace(/^-(?=[0.]+$)/, "").replace("-", "−");
 
 // "1 token", "2 tokens"
 export const count = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
