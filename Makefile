@@ -2,13 +2,18 @@
 PYTHON ?= python3
 PIP = .venv/bin/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test check build docs install clean
+.PHONY: demo test test-browser check build docs install clean
 
 demo: .venv/train ## the whole way on the documentation on this machine, in about five minutes
 	.venv/bin/bertie demo $(DEMO)
 
 test: .venv/dev ## the test suite
 	.venv/bin/python -m pytest --numprocesses 2 $(PYTEST)
+
+test-browser: .venv/dev ## the server's page in headless Chromium, which is installed if missing; screenshots in build/page
+	@command -v chromium > /dev/null || { apt-get update && apt-get install --yes chromium; } > /dev/null 2>&1 || \
+		echo "test-browser: chromium cannot be installed here, so its tests are skipped"
+	.venv/bin/python -m pytest -m browser -rs tests/browser $(PYTEST)
 
 check: .venv/dev ## what every change must pass: ruff, mypy, the tests
 	.venv/bin/ruff check
