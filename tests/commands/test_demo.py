@@ -242,6 +242,7 @@ def commands(tmp_path_factory):
     """The proposed commands, for a demo with a model of random weights."""
     out = tmp_path_factory.mktemp("a folder") / "demo"
     save_small(out / "pretraining", "pre-training").rename(out / "pretraining" / "model")
+    save_small(out, "classifier")
     labelled = [("the cat sat", 0), ("on the mat", 1)]
     demo._write_documents(out, demo.Collected(["a"], ["b"], ("numpy", "torch"), labelled * 8, labelled))
     return demo.next_commands(out)

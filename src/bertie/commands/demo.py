@@ -147,7 +147,10 @@ def _run(out: Path, seconds: int) -> None:
     _say(f"done in {(time.monotonic() - started) / 60:.1f} minutes")
     print(f"model   {out / 'pretraining' / 'model'}\nreport  {out / 'report.html'}")
     check(outcome, _say)
-    _say("go on with these commands; the last one also reads your own csv with the columns text and label:")
+    _say(
+        "go on with these commands; open the address that serve prints in a browser; the last command also "
+        "reads your own csv with the columns text and label:"
+    )
     print("\n".join(next_commands(out)))
 
 
@@ -293,6 +296,7 @@ def _finetune(out: Path, collected: Collected) -> "Outcome":
                 scores.append(accuracy(gold, predicted))
                 confusions.append(confusion_matrix(gold, predicted, len(task.labels)))
                 progress.advance(1, accuracy=scores[-1])
+    shutil.copytree(out / "classifiers" / "pre-trained-0" / "model", out / "classifier")
     for name, scores in accuracies.items():
         mean = sum(scores) / len(scores)
         _say(f"     {name}: {mean:.1%} right ({', '.join(f'{score:.1%}' for score in scores)})")
@@ -358,11 +362,11 @@ def next_commands(out: Path) -> list[str]:
     bertie = "bertie"
     if shutil.which("bertie") != str(beside):  # the environment is not activated
         bertie = shlex.quote(os.path.relpath(beside)) if beside.exists() else f"{sys.executable} -m bertie"
-    model = shlex.quote(str(out / "pretraining" / "model"))
+    model, classifier = (shlex.quote(str(out / name)) for name in ("pretraining/model", "classifier"))
     train, dev, new = (shlex.quote(str(out / name)) for name in ("train.csv", "unseen.csv", "my-classifier"))
     return [
         f'{bertie} predict {model} --text "Return the absolute [MASK] of the file."',
-        f"{bertie} serve {model}",
+        f"{bertie} serve {model} {classifier}",
         f"{bertie} finetune --model {model} --train {train} --dev {dev} --out {new} --set max_seq_length=64 "
         f"--set batch_size=16 --set optimizer.learning_rate=1e-3",
     ]
