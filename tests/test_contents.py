@@ -146,6 +146,8 @@ inference.embedding_files
 inference.dispatch
 inference.export
 inference.server.schemas
+inference.server.metrics
+inference.server.middleware
 inference.server.batching
 inference.server.pipelines
 inference.server.page

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 from starlette.applications import Starlette
 
 from bertie.inference.predictor import Predictor
-from bertie.inference.server.app import Limits, create_app
+from bertie.inference.server.app import create_app
+from bertie.inference.server.middleware import OPEN, Access, Limits
 from bertie.inference.server.running import Server, listen
 
-LIMITS = Limits(max_texts=32, max_body=2_000_000, max_waiting=1_000_000)
+LIMITS = Limits()
 
 
 class Served(NamedTuple):
@@ -47,11 +48,11 @@ class Served(NamedTuple):
 
 
 @contextmanager
-def serving(model: Predictor, limits: Limits = LIMITS) -> Iterator[Served]:
+def serving(model: Predictor, limits: Limits = LIMITS, access: Access = OPEN) -> Iterator[Served]:
     """Serve a model in a thread."""
     with listen("127.0.0.1", 0) as listening:
-        app = create_app(model, limits)
-        server = Server(app)
+        app = create_app(model, limits, access)
+        server = Server(app, limits)
         thread = Thread(target=server.run, args=([listening],))
         thread.start()
         try:

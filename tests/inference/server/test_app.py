@@ -317,7 +317,7 @@ def test_a_long_body_is_rejected(models, chunked):
             found, content = served.post("/predict", parts if chunked else body, encode_chunked=chunked)
             assert found == status
         assert content == {
-            "error": "body larger than 1,000 bytes; send fewer texts in a request",
+            "error": "body larger than 1,000 bytes; send fewer texts",
             "error_type": "Validation",
         }
 
@@ -340,8 +340,8 @@ def paused(models, monkeypatch):
 
 def test_a_full_queue_returns_429(paused, monkeypatch):
     model, _, begun, may_begin = paused
-    monkeypatch.setattr(batching, "MAX_BATCH_CHARACTERS", 1)  # so that the second text waits
-    with serving(model, LIMITS._replace(max_waiting=5)) as served, ThreadPoolExecutor(1) as client:
+    monkeypatch.setattr(batching, "MAX_BATCH_TOKENS", 1)  # so that the second text waits
+    with serving(model, LIMITS._replace(max_waiting=4)) as served, ThreadPoolExecutor(1) as client:
         first = client.submit(served.post, "/predict", {"inputs": ["a cat", "a mat"]})
         assert begun.wait(60)
         response, content = served.send("POST", "/predict", {"inputs": "a"})

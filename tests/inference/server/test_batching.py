@@ -1,15 +1,28 @@
 """Waiting records form batches; failures and cancellations affect no others."""
 
 import asyncio
-from threading import Event
+from threading import Event, Thread
+from time import sleep
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.inference.small_models import TOKENIZER, save_small
 
+import bertie
 from bertie.inference.records import Record
 from bertie.inference.server import batching
-from bertie.inference.server.batching import Batcher
+from bertie.inference.server.batching import (
+    LONG_REQUEST_TOKENS,
+    Batcher,
+    TakingTurns,
+    Turns,
+    count_tokens,
+)
+from bertie.inference.server.metrics import Metrics
+from bertie.inference.server.middleware import Limits
+
+LIMITS = Limits(max_waiting=100_000)
 
 
 def record(*texts):
@@ -35,12 +48,17 @@ class Model:
         return [text.upper() for text in texts]
 
 
-def run(scenario, max_waiting=1000):
+def count_characters(records):
+    """Stand in for the tokenizer: a character is a token."""
+    return [sum(map(len, (item for text in record.texts for item in text))) for record in records]
+
+
+def run(scenario, limits=LIMITS):
     """Run `scenario(batcher, model)` while the batcher runs."""
 
     async def both():
         model = Model()
-        batcher = Batcher(model.compute, max_waiting)
+        batcher = Batcher(model.compute, count_characters, limits, Metrics(), "model")
         running = asyncio.create_task(batcher.run())
         try:
             return await asyncio.wait_for(scenario(batcher, model), 60)
@@ -51,14 +69,22 @@ def run(scenario, max_waiting=1000):
     return asyncio.run(both())
 
 
+def count_requests(batcher):
+    """Return the number of requests that are or were in the queue."""
+    name = "te_request_tokenization_duration_count"
+    return batcher.metrics.registry.get_sample_value(name, {"model": "model"}) or 0
+
+
 async def submit_all(batcher, model, requests):
     """Submit requests as tasks: the first is being computed while the others wait."""
     tasks = []
     for operation, *records in requests:
+        before = count_requests(batcher)
         tasks.append(asyncio.create_task(batcher.submit(operation, records)))
-        await asyncio.sleep(0)
         if len(tasks) == 1:
             await asyncio.to_thread(model.begun.wait, 60)
+        while count_requests(batcher) == before:  # their tokens are counted in a thread
+            await asyncio.sleep(0.001)
     return tasks
 
 
@@ -90,7 +116,7 @@ def test_waiting_records_of_one_operation_form_a_batch():
 
 
 def test_the_size_of_a_batch_is_limited(monkeypatch):
-    monkeypatch.setattr(batching, "MAX_BATCH_CHARACTERS", 10)
+    monkeypatch.setattr(batching, "MAX_BATCH_TOKENS", 10)
 
     async def scenario(batcher, model):
         tasks = await submit_all(
@@ -149,12 +175,122 @@ def test_a_full_queue_rejects_requests_until_it_is_computed():
     async def scenario(batcher, model):
         requests = [("a", record("one")), ("a", record("b", ["12345678"]))]
         first, second = await submit_all(batcher, model, requests)
-        third = asyncio.create_task(batcher.submit("a", [record("c")]))
-        await asyncio.sleep(0)
+        (third,) = await submit_all(batcher, model, [("a", record("c"))])
         with pytest.raises(asyncio.QueueFull):
             await batcher.submit("a", [record("d")])
         model.may_begin.set()
         assert [await first, await second, await third] == [["ONE"], ["B"], ["C"]]
         assert await batcher.submit("a", [record("d")]) == ["D"]
 
-    run(scenario, max_waiting=10)
+    run(scenario, LIMITS._replace(max_waiting=10))
+
+
+def test_a_request_that_takes_too_long_fails_and_is_not_computed():
+    async def scenario(batcher, model):
+        tasks = await submit_all(batcher, model, [("a", record("one")), ("a", record("two"))])
+        with pytest.raises(TimeoutError):
+            await tasks[1]
+        model.may_begin.set()
+        await asyncio.wait(tasks)
+        assert await batcher.submit("a", [record("three")]) == ["THREE"]
+        assert [texts for _, texts in model.batches] == [["one"], ["three"]]
+
+    run(scenario, LIMITS._replace(request_seconds=0.2))
+
+
+def test_a_short_request_passes_a_long_one():
+    """The long one is being computed, and another one waits."""
+
+    async def scenario(batcher, model):
+        compute = batcher.compute
+        long = record("x" * (LONG_REQUEST_TOKENS + 1))
+
+        def only_long_ones_wait(operation, records):
+            return compute(operation, records) if records[0] is long else ["short"]
+
+        batcher.compute = only_long_ones_wait
+        tasks = await submit_all(batcher, model, [("a", long), ("a", long)])
+        assert await batcher.submit("a", [record("y")]) == ["short"]
+        assert not any(task.done() for task in tasks)
+        model.may_begin.set()
+        assert await tasks[1] == [long.texts[0].upper()]
+
+    run(scenario)
+
+
+def test_threads_take_turns_at_the_engine(tmp_path):
+    """Batches of a long text alternate with those of other requests, and the results are the same."""
+    model = bertie.load(save_small(tmp_path, "tagger"))
+    text, batches, begun = "cats sat in Paris, on a mat. " * 2000, [], Event()
+    expected = model.tag(text)
+    engine, logits = model.engine, model.engine.logits
+
+    def note(batch):
+        batches.append(len(batch.input_ids))
+        begun.set()
+        sleep(0.02)  # so that the short texts begin before the long one is done
+        return logits(batch)
+
+    engine.logits = note
+    model.engine = TakingTurns(engine, Turns())
+    found = []
+    long = Thread(target=lambda: found.append(model.tag(text)))
+    long.start()
+    assert begun.wait(60)
+    for _ in range(3):
+        assert model.tag("Paris")
+    long.join()
+    assert found == [expected]
+    short = [i for i, tokens in enumerate(batches) if tokens < 10]
+    assert len(short) == 3
+    assert short[-1] < len(batches) - 1, "the short texts waited for the end of the long one"
+
+
+@given(st.lists(st.integers(0, 3), max_size=20))
+def test_turns_are_given_one_at_a_time(pauses):
+    turns, inside, most = Turns(), 0, 0
+
+    def take(pause):
+        nonlocal inside, most
+        for _ in range(pause):
+            with turns:
+                inside += 1
+                most = max(most, inside)
+                inside -= 1
+
+    threads = [Thread(target=take, args=(pause,)) for pause in pauses]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert most <= 1
+
+
+def test_tokens_are_counted_over_all_texts_of_a_record():
+    records = [
+        record("the cat"),
+        record("the cat", "sat"),
+        record("the", ["cat", "sat on"]),
+        record([7, 8, 9]),
+    ]
+    assert count_tokens(TOKENIZER, records) == [4, 7, 10, 3]
+    assert count_tokens(TOKENIZER, []) == []
+
+
+def test_metrics_describe_the_batches():
+    async def scenario(batcher, model):
+        tasks = await submit_all(
+            batcher, model, [("a", record("one")), ("a", record("three"), record("four"))]
+        )
+        value = batcher.metrics.registry.get_sample_value
+        assert value("te_queue_size", {"model": "model"}) == 2
+        model.may_begin.set()
+        await asyncio.gather(*tasks)
+        assert value("te_queue_size", {"model": "model"}) == 0
+        assert value("te_batch_next_size_sum", {"model": "model"}) == 3
+        assert value("te_batch_next_size_count", {"model": "model"}) == 2
+        assert value("te_batch_next_tokens_sum", {"model": "model"}) == len("onethreefour")
+        assert value("te_request_queue_duration_count", {"model": "model"}) == 2
+        assert value("te_request_inference_duration_count", {"model": "model"}) == 2
+
+    run(scenario)

@@ -5,8 +5,9 @@ import logging
 import traceback
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import ValidationError
 from starlette.applications import Starlette
@@ -21,7 +22,9 @@ from bertie.inference.dispatch import answer_records
 from bertie.inference.predictor import Predictor
 from bertie.inference.records import Record
 from bertie.inference.results import Method
-from bertie.inference.server.batching import Batcher
+from bertie.inference.server.batching import Batcher, TakingTurns, Turns, count_tokens
+from bertie.inference.server.metrics import Metrics
+from bertie.inference.server.middleware import OPEN, Access, Limits, middlewares
 from bertie.inference.server.pipelines import as_pipeline
 from bertie.inference.server.schemas import (
     PIPELINE_REQUESTS,
@@ -43,29 +46,17 @@ ERROR_TYPES = {429: "Overloaded", 500: "Backend", 503: "Unhealthy"}
 METHOD_NAMES: dict[Method | None, str] = {"regress": "rate"}
 
 
-class Limits(NamedTuple):
-    """Limits above which a request is rejected.
-
-    Attributes:
-        max_texts: texts in a request; each [MASK] and each ending of a context counts as one.
-        max_body: bytes of a request's body.
-        max_waiting: characters already in the queue when a request arrives.
-    """
-
-    max_texts: int
-    max_body: int
-    max_waiting: int
-
-
-def create_app(model: Predictor, limits: Limits) -> Starlette:
+def create_app(model: Predictor, limits: Limits, access: Access = OPEN) -> Starlette:
     """Create the application that serves a model.
 
     Set `state.stopping` of the application before shutting it down: /health then returns 503.
     """
-    service = Service(model, limits)
+    metrics = Metrics()
+    service = Service(model, limits, metrics)
     app = Starlette(
         routes=[
             Route("/health", service.health),
+            Route("/metrics", metrics.endpoint),
             Route("/info", service.info),
             Route("/predict", service.predict, methods=["POST"]),
             Route("/embed", service.embed, methods=["POST"]),
@@ -73,6 +64,7 @@ def create_app(model: Predictor, limits: Limits) -> Starlette:
             Route("/", service.page, methods=["GET"]),
         ],
         exception_handlers={HTTPException: _http_error},
+        middleware=middlewares(access, limits, metrics),
         lifespan=service.lifespan,
     )
     app.state.stopping = False
@@ -82,10 +74,13 @@ def create_app(model: Predictor, limits: Limits) -> Starlette:
 class Service:
     """The endpoints of the application, for one model."""
 
-    def __init__(self, model: Predictor, limits: Limits) -> None:
+    def __init__(self, model: Predictor, limits: Limits, metrics: Metrics) -> None:
         self._model = model
+        self._engine = type(model.engine).__name__
         self._limits = limits
-        self._batcher = Batcher(self._compute, limits.max_waiting)
+        model.engine = TakingTurns(model.engine, Turns())
+        counting = partial(count_tokens, model.tokenizer)
+        self._batcher = Batcher(self._compute, counting, limits, metrics, model.path.name)
 
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
@@ -117,7 +112,7 @@ class Service:
                 "long_texts": self._model.long_texts.method,
                 "num_truncated": self._model.num_truncated,
                 "embedding": self._model.embedding._asdict(),
-                "engine": type(self._model.engine).__name__,
+                "engine": self._engine,
                 "limits": self._limits._asdict(),
                 "version": bertie.__version__,
             }
@@ -153,8 +148,9 @@ class Service:
         self, request: Request, schema: type[AnyRequest], format: Callable[[Any, list[Any]], Any]
     ) -> Response:
         """Parse a request, compute its rows, and format the results."""
+        request.state.model = self._model.path.name
         try:
-            parsed = schema.model_validate_json(await self._read_body(request))
+            parsed = schema.model_validate_json(await request.body())
             count = sum(row.text_count for row in parsed.rows)
             if count > self._limits.max_texts:
                 most = self._limits.max_texts
@@ -167,16 +163,6 @@ class Service:
             return _stopping()
         except Exception as error:
             return self._failure(request, error)
-
-    async def _read_body(self, request: Request) -> bytes:
-        body = bytearray()
-        async for part in request.stream():  # a chunked request does not announce its length
-            body += part
-            if len(body) > self._limits.max_body:
-                raise HTTPException(
-                    413, f"body larger than {self._limits.max_body:,} bytes; send fewer texts in a request"
-                )
-        return bytes(body)
 
     def _compute(self, operation: Predict | Embed, records: Sequence[Record]) -> list[Any]:
         match operation:
@@ -201,6 +187,10 @@ class Service:
                 return _error(error.status_code, error.detail)
             case asyncio.QueueFull():
                 return _error(429, "queue full; retry later", {"Retry-After": "1"})
+            case TimeoutError():
+                seconds = self._limits.request_seconds
+                message = f"not computed within {seconds:g} seconds; retry later"
+                return _error(503, message, {"Retry-After": "1"})
             case ClientDisconnect():
                 return Response(status_code=499)  # nobody reads it; nginx uses this status
         # Without the exception's message, which may quote a text.

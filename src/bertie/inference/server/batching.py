@@ -1,22 +1,112 @@
-"""Batch the records of concurrent requests: one queue, one computing thread.
+"""Batch the records of concurrent requests, and let short requests pass long ones.
 
-The records that arrive while a batch is computed form the next batch. An idle server therefore
-answers at once, a busy server answers in batches, and there is no waiting time to configure.
+Each model has a queue with two lanes: one for short requests, and one for requests that fill more
+than one batch of the engine, such as a long text for a tagger. Each lane computes in its own thread.
+The records that arrive while a lane computes form its next batch. An idle server therefore answers
+at once, a busy server answers in batches, and there is no waiting time to configure.
+
+The threads take turns at the engine, batch by batch of `Engine.max_batch_tokens`. A short request
+waits for at most one such batch of a long request, however long that request is.
 """
 
 import asyncio
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from threading import Lock
+from time import perf_counter
 from typing import Any, NamedTuple
 
 from bertie.inference.records import Record
+from bertie.inference.server.metrics import Metrics
+from bertie.inference.server.middleware import Limits
+from bertie.model.engines.engine import Engine, Float32s
+from bertie.model.sequences import Int64s, Sequences
+from bertie.text.tokenizer import Tokenizer
 
-# Characters taken from the queue at a time: about the 16,384 tokens that Text Embeddings Inference
-# takes (max-batch-tokens).
-MAX_BATCH_CHARACTERS = 65_536
+MAX_BATCH_TOKENS = 16_384  # max-batch-tokens of Text Embeddings Inference
+LONG_REQUEST_TOKENS = 2_048  # one batch of an engine on a CPU: Hardware.inference_batch_tokens
 
 Compute = Callable[[Any, Sequence[Record]], list[Any]]
+CountTokens = Callable[[Sequence[Record]], list[int]]
+
+
+def count_tokens(tokenizer: Tokenizer, records: Sequence[Record]) -> list[int]:
+    """Return the number of tokens of each record, before truncation.
+
+    A text may also be a list of texts, or a list of token ids.
+    """
+    texts: list[str] = []
+    bounds, ids = [0], []  # of the texts of each record; the number of its token ids
+    for record in records:
+        items = [item for text in record.texts for item in ([text] if isinstance(text, str) else text)]
+        texts += [item for item in items if isinstance(item, str)]
+        ids.append(sum(not isinstance(item, str) for item in items))
+        bounds.append(len(texts))
+    tokens = tokenizer.encode_batch(texts).bounds[bounds].tolist()
+    return [end - start + count for (start, end), count in zip(pairwise(tokens), ids, strict=True)]
+
+
+class Turns:
+    """A lock that threads get in the order in which they ask for it.
+
+    A thread that releases a `threading.Lock` and wants it again at once nearly always wins, so that
+    a long request would keep it.
+    """
+
+    def __init__(self) -> None:
+        self._mutex = Lock()
+        self._is_taken = False
+        self._waiting: deque[Lock] = deque()
+
+    def __enter__(self) -> None:
+        with self._mutex:
+            if not self._is_taken:
+                self._is_taken = True
+                return
+            turn = Lock()
+            turn.acquire()
+            self._waiting.append(turn)
+        turn.acquire()  # until `__exit__` of the thread before
+
+    def __exit__(self, *_: object) -> None:
+        with self._mutex:
+            if self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._is_taken = False
+
+
+class TakingTurns:
+    """An `Engine` that several threads use in turn.
+
+    Attributes:
+        engine: computes the batches.
+    """
+
+    def __init__(self, engine: Engine, turns: Turns) -> None:
+        self.engine = engine
+        self.architecture = engine.architecture
+        self.max_batch_tokens = engine.max_batch_tokens
+        self.num_hidden_layers = engine.num_hidden_layers
+        self.hidden_size = engine.hidden_size
+        self._turns = turns
+
+    def logits(self, batch: Sequences) -> Float32s:
+        """See `Engine`."""
+        with self._turns:
+            return self.engine.logits(batch)
+
+    def masked_lm_logits(self, batch: Sequences, masked_positions: Int64s) -> Float32s:
+        """See `Engine`."""
+        with self._turns:
+            return self.engine.masked_lm_logits(batch, masked_positions)
+
+    def hidden_states(self, batch: Sequences, layers: Sequence[int]) -> list[Float32s]:
+        """See `Engine`."""
+        with self._turns:
+            return self.engine.hidden_states(batch, layers)
 
 
 class QueuedRecord(NamedTuple):
@@ -25,17 +115,16 @@ class QueuedRecord(NamedTuple):
     Attributes:
         operation: what to compute; records of equal operations can be computed together.
         record: the record.
+        tokens: number of the record's tokens.
         result: receives the result, or the exception.
+        queued_at: time in seconds, of `perf_counter`.
     """
 
     operation: Hashable
     record: Record
+    tokens: int
     result: asyncio.Future[Any]
-
-    @property
-    def size(self) -> int:
-        """The number of characters in the record's texts."""
-        return sum(len(text) if isinstance(text, str) else sum(map(len, text)) for text in self.record.texts)
+    queued_at: float
 
     @property
     def group(self) -> tuple[Hashable, int]:
@@ -44,58 +133,101 @@ class QueuedRecord(NamedTuple):
 
 
 class Batcher:
-    """A queue that computes the records of several requests together.
+    """A queue that computes the records of several requests of one model together.
 
     Args:
         compute: takes an operation and records, returns a result for each record.
-        max_waiting: number of waiting characters at which new requests are rejected.
+        count_tokens: returns the number of tokens of each record.
+        limits: `max_waiting` and `request_seconds` apply here.
+        metrics: of the server.
+        model: the name of the model, for the metrics.
+
+    `compute` and `metrics` are attributes.
     """
 
-    def __init__(self, compute: Compute, max_waiting: int) -> None:
-        self._compute = compute
-        self._max_waiting = max_waiting
-        self._queue: asyncio.Queue[QueuedRecord] = asyncio.Queue()
-        self._waiting = 0  # characters
+    def __init__(
+        self,
+        compute: Compute,
+        count_tokens: CountTokens,
+        limits: Limits,
+        metrics: Metrics,
+        model: str,
+    ) -> None:
+        self.compute = compute
+        self._count_tokens = count_tokens
+        self._limits = limits
+        self.metrics = metrics
+        self._model = model
+        self._short: asyncio.Queue[QueuedRecord] = asyncio.Queue()
+        self._long: asyncio.Queue[QueuedRecord] = asyncio.Queue()
+        self._waiting = 0  # tokens
 
     async def submit(self, operation: Hashable, records: Sequence[Record]) -> list[Any]:
         """Return the results for the records of one request.
 
-        If the caller is cancelled, records still in the queue are not computed.
+        If the caller is cancelled or the time is over, records still in the queue are not computed.
 
         Raises:
-            asyncio.QueueFull: too many characters are waiting.
+            asyncio.QueueFull: too many tokens are waiting.
+            TimeoutError: the time for a request is over.
             Exception: the exception that `compute` raises for one of the records.
         """
-        if self._waiting >= self._max_waiting:
+        if self._waiting >= self._limits.max_waiting:
             raise asyncio.QueueFull
-        loop = asyncio.get_running_loop()
-        queued = [QueuedRecord(operation, record, loop.create_future()) for record in records]
-        for item in queued:
-            self._waiting += item.size
-            self._queue.put_nowait(item)
-        return await asyncio.gather(*(item.result for item in queued))
+        async with asyncio.timeout(self._limits.request_seconds):
+            begin = perf_counter()
+            counts = await asyncio.to_thread(self._count_tokens, records)
+            queued_at = perf_counter()
+            self.metrics.tokenization.labels(self._model).observe(queued_at - begin)
+            lane = self._short if sum(counts) <= LONG_REQUEST_TOKENS else self._long
+            loop = asyncio.get_running_loop()
+            results = []
+            for record, tokens in zip(records, counts, strict=True):
+                results.append(loop.create_future())
+                self._waiting += tokens
+                lane.put_nowait(QueuedRecord(operation, record, tokens, results[-1], queued_at))
+            self.metrics.queue_size.labels(self._model).inc(len(records))
+            return await asyncio.gather(*results)
 
     async def run(self) -> None:
         """Compute queued records until cancelled."""
+        async with asyncio.TaskGroup() as lanes:
+            lanes.create_task(self._run_lane(self._short))
+            lanes.create_task(self._run_lane(self._long))
+
+    async def _run_lane(self, lane: asyncio.Queue[QueuedRecord]) -> None:
         loop = asyncio.get_running_loop()
         with ThreadPoolExecutor(max_workers=1) as thread:
             while True:
                 groups = defaultdict(list)
-                for item in await self._next_batch():
+                for item in await self._next_batch(lane):
                     groups[item.group].append(item)
                 for (operation, _), group in groups.items():
                     records = [item.record for item in group]
+                    begin = perf_counter()
                     results = await loop.run_in_executor(thread, self._compute_each, operation, records)
+                    self._observe(group, begin)
                     for item, result in zip(group, results, strict=True):
                         _deliver(item.result, result)
 
-    async def _next_batch(self) -> list[QueuedRecord]:
+    async def _next_batch(self, lane: asyncio.Queue[QueuedRecord]) -> list[QueuedRecord]:
         """Wait for a record; return a batch of queued records without the cancelled ones."""
-        batch, size = [await self._queue.get()], 0
-        while (size := size + batch[-1].size) < MAX_BATCH_CHARACTERS and not self._queue.empty():
-            batch.append(self._queue.get_nowait())
+        batch = [await lane.get()]
+        size = batch[0].tokens
+        while size < MAX_BATCH_TOKENS and not lane.empty():
+            batch.append(lane.get_nowait())
+            size += batch[-1].tokens
         self._waiting -= size
+        self.metrics.queue_size.labels(self._model).dec(len(batch))
         return [item for item in batch if not item.result.cancelled()]
+
+    def _observe(self, group: Sequence[QueuedRecord], begin: float) -> None:
+        seconds = perf_counter() - begin
+        for queued_at in {item.queued_at for item in group}:  # one for each request
+            self.metrics.queue.labels(self._model).observe(begin - queued_at)
+            self.metrics.inference.labels(self._model).observe(seconds)
+        self.metrics.batch_size.labels(self._model).observe(len(group))
+        self.metrics.batch_tokens.labels(self._model).observe(sum(item.tokens for item in group))
 
     def _compute_each(self, operation: Hashable, records: Sequence[Record]) -> list[Any]:
         """Return the result, or the exception, of each record.
@@ -104,7 +236,7 @@ class Batcher:
         computed in few batches.
         """
         try:
-            return self._compute(operation, records)
+            return self.compute(operation, records)
         except Exception as error:
             if len(records) == 1:
                 return [error]

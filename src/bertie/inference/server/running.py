@@ -1,15 +1,76 @@
 """Run an application on a socket until a signal stops it."""
 
+import asyncio
 import socket
+from ipaddress import ip_address
 from types import FrameType
+from typing import Any
 
+import h11
 import uvicorn
 from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bertie.base.errors import SettingsError
+from bertie.inference.server.middleware import Access, Limits
 
 DRAIN_SECONDS = 30  # time for running requests to finish after the signal to stop
-HEADERS = [("X-Content-Type-Options", "nosniff"), ("Cache-Control", "no-store")]
+HEAD_SECONDS = 10  # time for a client to send the line and the headers of a request
+HEADERS = [
+    ("X-Content-Type-Options", "nosniff"),
+    ("Cache-Control", "no-store"),
+    ("Referrer-Policy", "no-referrer"),
+    # The pages consist of files of this server, without inline scripts and styles.
+    (
+        "Content-Security-Policy",
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+]
+
+too_many_connections = JSONResponse(
+    {"error": "too many connections; retry later", "error_type": "Overloaded"},
+    503,
+    {"Retry-After": "1", "Connection": "close"},
+)
+
+
+class Protocol(H11Protocol):
+    """A connection that is closed if the head of a request does not arrive in time.
+
+    uvicorn limits only the time between two requests. A client that sends its headers one by one
+    would otherwise keep a connection for ever.
+    """
+
+    max_connections: int  # set by `Server` in a subclass
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.max_connections:
+            self.app = too_many_connections
+        self._watch_head()
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        self._watch_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_watching()
+        super().connection_lost(exc)
+
+    def _watch_head(self) -> None:
+        """Start the timer while a head is awaited, and stop it when it is complete."""
+        if self.conn.their_state is not h11.IDLE:
+            self._stop_watching()
+        elif self._head_timer is None and not self.transport.is_closing():
+            self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+
+    def _stop_watching(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
 
 
 class Server(uvicorn.Server):
@@ -19,10 +80,12 @@ class Server(uvicorn.Server):
     again afterwards, which would change the exit status.
     """
 
-    def __init__(self, app: Starlette) -> None:
+    def __init__(self, app: Starlette, limits: Limits) -> None:
+        protocol: Any = type("LimitedProtocol", (Protocol,), {"max_connections": limits.max_connections})
         super().__init__(
             uvicorn.Config(
                 app,
+                http=protocol,
                 lifespan="on",
                 ws="none",
                 log_config=None,
@@ -40,6 +103,33 @@ class Server(uvicorn.Server):
             for request in self.server_state.tasks:
                 request.cancel()
         self._state.stopping = self.should_exit = True
+
+
+def check_access(host: str, access: Access, no_auth: bool) -> None:
+    """Check that other machines can use the server only with a key, unless `no_auth`.
+
+    Raises:
+        SettingsError: the server has no key, and `host` is not an address of this machine only; or
+            an option has a value that can never work.
+    """
+    if access.api_key == "":
+        raise SettingsError("--api-key is empty; give a key, or omit the option")
+    if access.root_path and not access.root_path.startswith("/"):
+        raise SettingsError(f"--root-path {access.root_path}: no leading slash; use /{access.root_path}")
+    if access.api_key or no_auth or _is_loopback(host):
+        return
+    raise SettingsError(
+        f"--host {host}: other machines could use the server without a key; set BERTIE_API_KEY or --api-key, "
+        f"or allow everybody with --no-auth"
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        found = socket.getaddrinfo(host, None)
+    except (OSError, UnicodeError):
+        return True  # unknown: `listen` reports it
+    return all(ip_address(address[0]).is_loopback for *_, address in found)
 
 
 def listen(host: str, port: int) -> socket.socket:

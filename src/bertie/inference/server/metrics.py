@@ -1,0 +1,90 @@
+"""Prometheus metrics, with the names that Text Embeddings Inference gives them.
+
+Dashboards for Text Embeddings Inference work here. Every metric has a label `model` in addition.
+"""
+
+from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector, generate_latest
+from starlette.requests import Request
+from starlette.responses import Response
+
+# Buckets of Text Embeddings Inference (router/src/prometheus.rs); durations in seconds up to 165.
+DURATIONS = [0.00001 * 1.5**i for i in range(1, 42)]
+SIZES = [2.0**i for i in range(13)]
+TOKENS = [2.0**i for i in range(21)]
+
+OPERATIONS = ("embed", "predict", "rerank")  # also counted under names of their own
+ERRORS = {429: "overloaded", 500: "backend", 503: "unhealthy"}  # the label `err` by status
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metrics:
+    """The metrics of one server; the route /metrics is `endpoint`.
+
+    Attributes:
+        registry: of prometheus-client; holds all metrics.
+        tokenization: seconds to count the tokens of a request.
+        queue: seconds that a request waits for its computation to begin.
+        inference: seconds that the batch of a request is computed.
+        queue_size: number of inputs in the queue.
+        batch_size: number of inputs in a batch.
+        batch_tokens: number of tokens in a batch.
+    """
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)  # resident memory, processor time, open files
+        self._count = self._counter("te_request_count", "Requests", "method")
+        self._success = self._counter("te_request_success", "Requests answered with a result", "method")
+        self._failure = self._counter("te_request_failure", "Requests answered with an error", "err")
+        self._duration = self._histogram("te_request_duration", "Seconds from request to response")
+        self.tokenization = self._histogram(
+            "te_request_tokenization_duration", "Seconds to count the tokens of a request"
+        )
+        self.queue = self._histogram("te_request_queue_duration", "Seconds that a request waits")
+        self.inference = self._histogram(
+            "te_request_inference_duration", "Seconds that the batch of a request is computed"
+        )
+        self.queue_size = Gauge("te_queue_size", "Inputs in the queue", ["model"], registry=self.registry)
+        self.batch_size = self._histogram("te_batch_next_size", "Inputs in a batch", SIZES)
+        self.batch_tokens = self._histogram("te_batch_next_tokens", "Tokens in a batch", TOKENS)
+        self._operations = {
+            name: (
+                self._counter(f"te_{name}_count", f"Requests to {name}"),
+                self._counter(f"te_{name}_success", f"Requests to {name} answered with a result"),
+                self._histogram(f"te_{name}_duration", f"Seconds from request to response, to {name}"),
+            )
+            for name in OPERATIONS
+        }
+
+    def _histogram(self, name: str, text: str, buckets: list[float] = DURATIONS) -> Histogram:
+        return Histogram(name, text, ["model"], buckets=buckets, registry=self.registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Gauge:
+        # A `Counter` of prometheus-client adds _total to its name, which no dashboard for TEI asks for.
+        return Gauge(name, text, ["model", *labels], registry=self.registry)
+
+    def observe(self, operation: str, model: str, status: int, seconds: float) -> None:
+        """Count a request.
+
+        Args:
+            operation: the name of the endpoint, such as `embed`.
+            model: the name of the model; empty if the request chose none.
+            status: the HTTP status of the response.
+            seconds: the time from the request to the response.
+        """
+        self._count.labels(model, operation).inc()
+        self._duration.labels(model).observe(seconds)
+        if status < 400:
+            self._success.labels(model, operation).inc()
+        else:
+            self._failure.labels(model, ERRORS.get(status, "validation")).inc()
+        if operation in self._operations:
+            count, success, duration = self._operations[operation]
+            count.labels(model).inc()
+            success.labels(model).inc(status < 400)
+            duration.labels(model).observe(seconds)
+
+    async def endpoint(self, request: Request) -> Response:
+        """Return all metrics in the text format of Prometheus."""
+        return Response(generate_latest(self.registry), media_type=CONTENT_TYPE)

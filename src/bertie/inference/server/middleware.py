@@ -1,0 +1,174 @@
+"""Layers around the application: address, log and metrics, origins, key, and limits of bodies."""
+
+import asyncio
+import hmac
+import logging
+from time import perf_counter
+from typing import NamedTuple
+
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from bertie.inference.server.metrics import Metrics
+
+logger = logging.getLogger("bertie.requests")
+
+# Readable without the key: /health for load balancers, and pages for people, whose requests for
+# results then send the key.
+OPEN_PATHS = ("/", "/health", "/docs", "/openapi.json")
+OPEN_FOLDERS = ("/page/", "/docs/")
+
+
+class Limits(NamedTuple):
+    """Limits above which a request is rejected.
+
+    Attributes:
+        max_texts: texts in a request; each [MASK] and each ending of a context counts as one.
+        max_body: bytes of a request's body.
+        max_waiting: tokens already in the queue when a request arrives.
+        max_connections: open connections.
+        body_seconds: time for a client to send the body.
+        request_seconds: time to compute the results, with the time in the queue.
+    """
+
+    max_texts: int = 32  # this and max_body as Text Embeddings Inference
+    max_body: int = 2_000_000
+    max_waiting: int = 250_000
+    max_connections: int = 1024
+    body_seconds: float = 30
+    request_seconds: float = 60
+
+
+class Access(NamedTuple):
+    """Who may use the server, and at which address.
+
+    Attributes:
+        api_key: the key that requests must send; None if they need none.
+        cors: origins whose pages may call the server from a browser; `*` means any.
+        root_path: the path under which a proxy publishes the server, such as `/bert`.
+    """
+
+    api_key: str | None = None
+    cors: tuple[str, ...] = ()
+    root_path: str = ""
+
+
+OPEN = Access()  # everybody on this machine, as `bertie serve` without options
+
+
+def middlewares(access: Access, limits: Limits, metrics: Metrics) -> list[Middleware]:
+    """Return the layers of an application, outermost first."""
+    layers = [Middleware(RootPath, access.root_path), Middleware(Observer, metrics)]
+    if access.cors:
+        headers = ["Authorization", "Content-Type"]
+        methods = ["GET", "POST"]
+        layers.append(Middleware(CORSMiddleware, access.cors, allow_methods=methods, allow_headers=headers))
+    if access.api_key is not None:
+        layers.append(Middleware(RequireKey, access.api_key))
+    return [*layers, Middleware(LimitBody, limits)]
+
+
+class RootPath:
+    """Accept requests with the root path, and those from which a proxy has removed it."""
+
+    def __init__(self, app: ASGIApp, root_path: str) -> None:
+        self._app, self._root_path = app, root_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and self._root_path:
+            path = scope["path"]
+            if not path.startswith(f"{self._root_path}/"):
+                path = self._root_path + path
+            scope = {**scope, "path": path, "root_path": self._root_path}
+        await self._app(scope, receive, send)
+
+
+class Observer:
+    """Count, time and log requests; the log has no texts and no query strings."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app, self._metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begin, status = perf_counter(), 500
+
+        async def observe(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, observe)
+        finally:
+            seconds = perf_counter() - begin
+            model = scope["state"].get("model", "")
+            if scope["method"] == "POST":
+                operation = getattr(scope.get("endpoint"), "__name__", "")
+                self._metrics.observe(operation, model, status, seconds)
+            # repr, because a path may contain line breaks
+            logger.info("%s %r %d %.1f ms %s", scope["method"], scope["path"], status, 1000 * seconds, model)
+
+
+class RequireKey:
+    """Reject requests without `Authorization: Bearer KEY`, but for `OPEN_PATHS`."""
+
+    def __init__(self, app: ASGIApp, api_key: str) -> None:
+        self._app, self._api_key = app, api_key.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not _is_open(scope) and not self._has_key(scope):
+            headers = {"WWW-Authenticate": "Bearer"}
+            message = "missing or wrong API key; send the header Authorization: Bearer KEY"
+            response = JSONResponse({"error": message, "error_type": "Unauthorized"}, 401, headers)
+            await response(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _has_key(self, scope: Scope) -> bool:
+        scheme, _, key = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
+        # compare_digest takes the same time wherever the keys differ
+        return scheme.lower() == b"bearer" and hmac.compare_digest(key.strip(), self._api_key)
+
+
+def _is_open(scope: Scope) -> bool:
+    path = scope["path"].removeprefix(scope.get("root_path", ""))
+    return scope["method"] in ("GET", "HEAD") and (path in OPEN_PATHS or path.startswith(OPEN_FOLDERS))
+
+
+class LimitBody:
+    """Limit the size of a request's body, chunked or not, and the time to send it."""
+
+    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+        self._app, self._limits = app, limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        max_body, seconds = self._limits.max_body, self._limits.body_seconds
+        deadline = asyncio.get_running_loop().time() + seconds
+        size, is_complete = 0, False
+
+        async def limited() -> Message:
+            nonlocal size, is_complete
+            if is_complete:  # a disconnect follows, however late
+                return await receive()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(408, f"the body did not arrive within {seconds:g} seconds") from None
+            size += len(message.get("body", b""))
+            is_complete = not message.get("more_body", False)
+            if size > max_body:
+                raise HTTPException(413, f"body larger than {max_body:,} bytes; send fewer texts")
+            return message
+
+        await self._app(scope, limited, send)
