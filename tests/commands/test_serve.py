@@ -9,7 +9,8 @@ import sys
 from contextlib import contextmanager
 from threading import Timer
 from time import sleep
-from urllib.request import urlopen
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 from tests.inference.server.serving import half_a_request, read_response
@@ -68,10 +69,12 @@ def test_shutdown_answers_pending_requests(model):
 def test_second_signal_aborts_pending_requests(model, monkeypatch):
     monkeypatch.chdir(model)
     options = ["--device", "cpu", "--max-texts", 2, "--max-body", 500, "--max-waiting", 9]
+    options += ["--max-connections", 99, "--timeout", 5]
     with serving(".", *options) as (process, port), half_a_request(port, b"{}") as connection:
         with urlopen(f"http://127.0.0.1:{port}/info") as response:
             info = json.load(response)
-        assert info["limits"] == {"max_texts": 2, "max_body": 500, "max_waiting": 9}
+        limits = {"max_texts": 2, "max_body": 500, "max_waiting": 9, "max_connections": 99}
+        assert info["limits"] == limits | {"body_seconds": 30, "request_seconds": 5}
         assert info["model"] == model.name
         process.send_signal(signal.SIGINT)
         wait_until_closed(port)
@@ -105,7 +108,27 @@ def test_startup_errors_are_one_line_with_status_2(model, tmp_path, capsys):
     assert err.startswith(f"bertie: --host 127.0.0.1 --port {port}: cannot listen: Address already in use")
 
 
-@pytest.mark.parametrize("package", ["starlette", "uvicorn"])
+def test_a_server_of_other_machines_needs_a_key(model, capsys):
+    status, err = run(capsys, model, "--host", "0.0.0.0")
+    assert (status, err.count("\n")) == (2, 1)
+    assert err.startswith("bertie: --host 0.0.0.0: other machines could use the server without a key; ")
+
+
+def test_the_key_comes_from_the_environment_and_requests_are_logged(model, monkeypatch):
+    monkeypatch.setenv("BERTIE_API_KEY", "secret")
+    with serving(model, "--log-requests", "--root-path", "/bert/") as (process, port):
+        with pytest.raises(HTTPError, match="401"):
+            urlopen(f"http://127.0.0.1:{port}/bert/info")
+        request = Request(f"http://127.0.0.1:{port}/bert/info", headers={"Authorization": "Bearer secret"})
+        with urlopen(request) as response:
+            assert json.load(response)["model"] == model.name
+        process.send_signal(signal.SIGTERM)
+        log = process.stderr.read()
+    assert re.search(r"GET '/bert/info' 401 .*\n.*GET '/bert/info' 200 ", log)
+    assert "secret" not in log
+
+
+@pytest.mark.parametrize("package", ["prometheus_client", "starlette", "uvicorn"])
 def test_missing_package_names_the_extra_to_install(model, package):
     script = f"""
 import sys

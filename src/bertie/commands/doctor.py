@@ -16,6 +16,7 @@ EXTRAS = {
     "zstandard": "data",
     "onnx": "onnx",
     "onnxruntime": "onnx",
+    "prometheus_client": "serve",
     "starlette": "serve",
     "uvicorn": "serve",
 }

@@ -9,6 +9,34 @@ import typer
 
 from bertie.commands.options import Device, Precision
 
+# The limits with their defaults in Text Embeddings Inference: max-client-batch-size, payload-limit.
+MaxTexts = Annotated[int, typer.Option(min=1, help="The largest number of texts in a request.")]
+MaxBody = Annotated[int, typer.Option(min=1, help="The largest number of bytes in a request.")]
+MaxWaiting = Annotated[
+    int, typer.Option(min=1, help="Queued tokens from which on clients are asked to retry later.")
+]
+MaxConnections = Annotated[int, typer.Option(min=1, help="The largest number of connections.")]
+Timeout = Annotated[
+    float, typer.Option(min=0.001, help="Seconds after which an unanswered request fails with 503.")
+]
+ApiKey = Annotated[
+    str | None,
+    typer.Option(envvar="BERTIE_API_KEY", help="The key that requests must send as a bearer token."),
+]
+NoAuth = Annotated[
+    bool, typer.Option("--no-auth", help="Serve other machines without a key.", show_default=False)
+]
+Cors = Annotated[
+    list[str] | None,
+    typer.Option(metavar="ORIGIN", help="An origin whose pages may call the server; * means any."),
+]
+RootPath = Annotated[
+    str, typer.Option(metavar="PATH", help="The path under which a proxy publishes the server: /bert.")
+]
+LogRequests = Annotated[
+    bool, typer.Option("--log-requests", help="Log each request, without its texts.", show_default=False)
+]
+
 
 def serve(
     directory: Annotated[Path, typer.Argument(help="A model directory.")],
@@ -18,38 +46,16 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 chooses a free one.")] = 8000,
     device: Device = "auto",
     precision: Precision = "float32",
-    # The defaults of Text Embeddings Inference: max-client-batch-size, payload-limit.
-    max_texts: Annotated[int, typer.Option(min=1, help="The largest number of texts in a request.")] = 32,
-    max_body: Annotated[
-        int, typer.Option(min=1, help="The largest number of bytes in a request.")
-    ] = 2_000_000,
-    max_waiting: Annotated[
-        int,
-        typer.Option(min=1, help="Queued tokens from which on clients are asked to retry later."),
-    ] = 250_000,
-    max_connections: Annotated[int, typer.Option(min=1, help="The largest number of connections.")] = 1024,
-    timeout: Annotated[
-        float,
-        typer.Option(min=0.001, help="Seconds after which an unanswered request fails with 503."),
-    ] = 60,
-    api_key: Annotated[
-        str | None,
-        typer.Option(envvar="BERTIE_API_KEY", help="The key that requests must send as a bearer token."),
-    ] = None,
-    no_auth: Annotated[
-        bool, typer.Option("--no-auth", help="Serve other machines without a key.", show_default=False)
-    ] = False,
-    cors: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ORIGIN", help="An origin whose pages may call the server; * means any."),
-    ] = None,
-    root_path: Annotated[
-        str, typer.Option(metavar="PATH", help="The path under which a proxy publishes the server: /bert.")
-    ] = "",
-    log_requests: Annotated[
-        bool,
-        typer.Option("--log-requests", help="Log each request, without its texts.", show_default=False),
-    ] = False,
+    max_texts: MaxTexts = 32,
+    max_body: MaxBody = 2_000_000,
+    max_waiting: MaxWaiting = 250_000,
+    max_connections: MaxConnections = 1024,
+    timeout: Timeout = 60,
+    api_key: ApiKey = None,
+    no_auth: NoAuth = False,
+    cors: Cors = None,
+    root_path: RootPath = "",
+    log_requests: LogRequests = False,
 ) -> None:
     """Serve a model over HTTP, with a page to try it.
 

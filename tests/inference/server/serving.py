@@ -31,13 +31,18 @@ class Served(NamedTuple):
 
     def send(self, method: str, path: str, body: Any = None, **options: Any) -> tuple[HTTPResponse, Any]:
         """Send a request, bytes as they are; return the response and its parsed JSON."""
+        response, text = self.send_text(method, path, body, **options)
+        return response, json.loads(text)
+
+    def send_text(self, method: str, path: str, body: Any = None, **options: Any) -> tuple[HTTPResponse, str]:
+        """Send a request, bytes as they are; return the response and its text."""
         if isinstance(body, str | dict | list):
             body = json.dumps(body)
         connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.request(method, path, body, **options)
             response = connection.getresponse()
-            return response, json.loads(response.read())
+            return response, response.read().decode()
         finally:
             connection.close()
 

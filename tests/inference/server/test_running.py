@@ -1,13 +1,22 @@
 """Sockets and shutdown; tests/commands/test_serve.py sends signals to processes."""
 
+import socket
+from time import sleep
+
 import pytest
-from tests.inference.server.serving import half_a_request, read_response, serving
+from tests.inference.server.serving import LIMITS, half_a_request, read_response, serving
 from tests.inference.small_models import save_small
 
 import bertie
 from bertie.base.errors import SettingsError
 from bertie.inference.server import running
-from bertie.inference.server.running import listen
+from bertie.inference.server.middleware import OPEN, Access
+from bertie.inference.server.running import check_access, listen
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return bertie.load(save_small(tmp_path_factory.mktemp("models"), "classifier"))
 
 
 def test_listen_takes_a_free_port_and_rejects_a_used_one():
@@ -26,9 +35,65 @@ def test_listen_rejects_an_address_of_another_machine(host):
         listen(host, 0)
 
 
-def test_a_slow_request_does_not_delay_shutdown_forever(tmp_path, monkeypatch):
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.1.2.3", "no such host"])
+def test_a_server_of_this_machine_needs_no_key(host):
+    check_access(host, OPEN, no_auth=False)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "203.0.113.7"])
+def test_a_server_of_other_machines_needs_a_key(host):
+    with pytest.raises(SettingsError, match=f"--host {host}: .*; set BERTIE_API_KEY or --api-key, or allow"):
+        check_access(host, OPEN, no_auth=False)
+    check_access(host, OPEN, no_auth=True)
+    check_access(host, Access("key"), no_auth=False)
+
+
+@pytest.mark.parametrize(
+    ("access", "message"), [(Access(""), "--api-key is empty; "), (Access(root_path="b"), ".*; use /b$")]
+)
+def test_useless_options_are_rejected(access, message):
+    with pytest.raises(SettingsError, match=message):
+        check_access("127.0.0.1", access, no_auth=True)
+
+
+def read_until_closed(connection):
+    return b"".join(iter(lambda: connection.recv(1000), b""))
+
+
+def test_connections_without_a_whole_head_are_closed(model, monkeypatch):
+    """Silent clients, and those that send one header after the other, also after a request."""
+    monkeypatch.setattr(running, "HEAD_SECONDS", 0.5)
+    request = b"GET /health HTTP/1.1\r\nHost: a\r\n"
+    with serving(model) as served:
+        for sent, answers in [(b"", 0), (request, 0), (request + b"\r\n" + request, 1)]:
+            with socket.create_connection(("127.0.0.1", served.port), timeout=60) as connection:
+                connection.sendall(sent)
+                assert read_until_closed(connection).count(b"HTTP/1.1 200") == answers
+
+
+def test_a_slow_computation_is_not_a_slow_head(model, monkeypatch):
+    monkeypatch.setattr(running, "HEAD_SECONDS", 0.2)
+    with serving(model) as served, half_a_request(served.port, b'{"inputs": "a"}') as connection:
+        sleep(0.5)
+        connection.sendall(b'{"inputs": "a"}')
+        assert read_response(connection)[0] == 200
+
+
+def test_too_many_connections_are_turned_away(model):
+    with serving(model, LIMITS._replace(max_connections=2)) as served:
+        with (
+            socket.create_connection(("127.0.0.1", served.port)),
+            socket.create_connection(("127.0.0.1", served.port)),
+        ):
+            response, content = served.send("GET", "/health")
+            assert (response.status, response.headers["Retry-After"]) == (503, "1")
+            assert content == {"error": "too many connections; retry later", "error_type": "Overloaded"}
+        while served.send("GET", "/health")[0].status != 200:
+            sleep(0.01)
+
+
+def test_a_slow_request_does_not_delay_shutdown_forever(model, monkeypatch):
     monkeypatch.setattr(running, "DRAIN_SECONDS", 0)
-    model = bertie.load(save_small(tmp_path, "classifier"))
     with serving(model) as served, half_a_request(served.port, b"{}") as connection:
         served.server.should_exit = True
         status, content = read_response(connection)

@@ -87,11 +87,10 @@ class TakingTurns:
 
     def __init__(self, engine: Engine, turns: Turns) -> None:
         self.engine = engine
-        self.architecture = engine.architecture
-        self.max_batch_tokens = engine.max_batch_tokens
-        self.num_hidden_layers = engine.num_hidden_layers
-        self.hidden_size = engine.hidden_size
         self._turns = turns
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
 
     def logits(self, batch: Sequences) -> Float32s:
         """See `Engine`."""

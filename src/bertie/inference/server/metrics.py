@@ -68,7 +68,7 @@ class Metrics:
         """Count a request.
 
         Args:
-            operation: the name of the endpoint, such as `embed`.
+            operation: the name of the route, such as `embed`.
             model: the name of the model; empty if the request chose none.
             status: the HTTP status of the response.
             seconds: the time from the request to the response.

@@ -110,10 +110,16 @@ class Observer:
             seconds = perf_counter() - begin
             model = scope["state"].get("model", "")
             if scope["method"] == "POST":
-                operation = getattr(scope.get("endpoint"), "__name__", "")
+                operation = _operation(scope)
                 self._metrics.observe(operation, model, status, seconds)
             # repr, because a path may contain line breaks
             logger.info("%s %r %d %.1f ms %s", scope["method"], scope["path"], status, 1000 * seconds, model)
+
+
+def _operation(scope: Scope) -> str:
+    """Return the name of a route, such as `embed`; empty if there is no such route."""
+    path: str = getattr(scope.get("route"), "path", "")
+    return path.removeprefix("/models/{name}").strip("/") or path
 
 
 class RequireKey:

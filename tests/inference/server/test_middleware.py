@@ -1,0 +1,162 @@
+"""Key, origins, root path, limits of bodies, metrics and the log, over a real port."""
+
+import logging
+import socket
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tests.inference.server.serving import LIMITS, half_a_request, read_response, serving
+from tests.inference.small_models import save_small
+
+import bertie
+from bertie.inference.server.middleware import Access
+
+KEY = "a key with ünicode"
+BODY = {"inputs": "the cat"}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return bertie.load(save_small(tmp_path_factory.mktemp("models"), "classifier"))
+
+
+@pytest.fixture(scope="module")
+def closed(model):
+    access = Access(KEY, ("https://a.example", "https://b.example"), "/bert")
+    with serving(model, LIMITS, access) as served:
+        yield served
+
+
+def bearer(key, scheme="Bearer"):
+    return {"Authorization": f"{scheme} {key}".encode()}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        bearer(""),
+        bearer("x"),
+        bearer(KEY[:-1]),
+        bearer(KEY + "x"),
+        bearer(KEY, "Basic"),
+        bearer("\u00e9"),
+    ],
+)
+def test_requests_without_the_key_are_rejected(closed, headers):
+    for method, path in [("POST", "/predict"), ("POST", "/"), ("GET", "/info"), ("GET", "/metrics")]:
+        response, content = closed.send(method, path, BODY, headers=headers)
+        assert (response.status, content["error_type"]) == (401, "Unauthorized")
+        assert content["error"].endswith("send the header Authorization: Bearer KEY")
+        assert response.headers["WWW-Authenticate"] == "Bearer"
+    assert closed.send("GET", "/nowhere", headers=headers)[0].status == 401
+
+
+def test_requests_with_the_key_are_answered(closed):
+    for headers in (bearer(KEY), bearer(KEY, "bearer"), bearer(f" {KEY} ")):
+        assert closed.post("/predict", BODY, headers=headers)[0] == 200
+    assert closed.send("GET", "/health")[0].status == 200
+    assert closed.send("POST", "/health")[0].status == 401
+
+
+def test_an_open_server_needs_no_key(model):
+    with serving(model) as served:
+        assert served.post("/predict", BODY)[0] == 200
+        assert served.post("/predict", BODY, headers=bearer("any"))[0] == 200
+        response, _ = served.send("POST", "/predict", BODY, headers={"Origin": "https://a.example"})
+        assert "Access-Control-Allow-Origin" not in response.headers
+
+
+def test_pages_of_the_listed_origins_may_call_the_server(closed):
+    for origin, allowed in [("https://a.example", "https://a.example"), ("https://c.example", None)]:
+        headers = {"Origin": origin, **bearer(KEY)}
+        response, _ = closed.send("POST", "/predict", BODY, headers=headers)
+        assert response.headers["Access-Control-Allow-Origin"] == allowed
+        asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+        with socket.create_connection(("127.0.0.1", closed.port), timeout=60) as connection:
+            head = ["OPTIONS /predict HTTP/1.1", "Host: a", f"Origin: {origin}"]
+            head += [f"{name}: {value}" for name, value in asked.items()]
+            connection.sendall("\r\n".join([*head, "", ""]).encode())
+            assert connection.recv(1000).startswith(b"HTTP/1.1 200" if allowed else b"HTTP/1.1 400")
+    response, _ = closed.send("POST", "/predict", BODY, headers={"Origin": "https://a.example"})
+    assert response.status == 401
+    assert response.headers["Access-Control-Allow-Origin"] == "https://a.example"
+
+
+def test_the_root_path_may_be_removed_by_the_proxy_or_not(closed):
+    for path in ("/bert/predict", "/predict"):
+        assert closed.post(path, BODY, headers=bearer(KEY))[0] == 200
+    assert closed.send("GET", "/bert/health")[0].status == 200
+    assert closed.post("/bert/bert/predict", BODY, headers=bearer(KEY))[0] == 404
+    assert closed.post("/bertpredict", BODY, headers=bearer(KEY))[0] == 404
+
+
+def test_responses_forbid_foreign_content(closed):
+    for path in ("/health", "/info"):
+        headers = closed.send("GET", path)[0].headers
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        policy = headers["Content-Security-Policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+        assert "unsafe" not in policy
+
+
+def test_a_slow_body_is_given_up(model):
+    limits = LIMITS._replace(body_seconds=0.3)
+    with serving(model, limits) as served, half_a_request(served.port, b"{}" * 9) as connection:
+        connection.sendall(b"{")
+        status, content = read_response(connection)
+    assert (status, content["error_type"]) == (408, "Validation")
+    assert content["error"] == "the body did not arrive within 0.3 seconds"
+
+
+def test_metrics_have_the_names_of_text_embeddings_inference(model):
+    with serving(model) as served:
+        for path, body in [("/predict", BODY), ("/embed", BODY), ("/embed", {"inputs": 7}), ("/nowhere", {})]:
+            served.post(path, body)
+        response, text = served.send_text("GET", "/metrics")
+    assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    found = {
+        (
+            sample.name,
+            *(sample.labels[key] for key in ("model", "method", "err") if key in sample.labels),
+        ): sample
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+    def value(*key):
+        return found[key].value
+
+    assert value("te_request_count", "classifier", "embed") == 2
+    assert value("te_request_count", "classifier", "predict") == 1
+    assert value("te_request_count", "", "") == 1  # no label has a path that a client made up
+    assert value("te_request_success", "classifier", "embed") == 1
+    assert value("te_request_failure", "classifier", "validation") == 1
+    assert value("te_request_duration_count", "classifier") == 3
+    assert value("te_embed_count", "classifier") == 2
+    assert value("te_embed_success", "classifier") == 1
+    assert value("te_predict_duration_count", "classifier") == 1
+    assert value("te_batch_next_tokens_count", "classifier") == 2
+    assert value("te_queue_size", "classifier") == 0
+    assert value("process_resident_memory_bytes") > 1e7
+
+
+def test_the_log_of_requests_has_no_texts(model, caplog):
+    with caplog.at_level(logging.INFO, "bertie.requests"), serving(model) as served:
+        served.post("/predict?secret=1", {"inputs": "secret"})
+        served.post("/no%0Awhere", BODY)
+    predicted, missing = (
+        record.getMessage() for record in caplog.records if record.name == "bertie.requests"
+    )
+    assert predicted.startswith("POST '/predict' 200 ")
+    assert predicted.endswith(" ms classifier")
+    assert missing.startswith(r"POST '/no\nwhere' 404 ")
+    assert "secret" not in caplog.text
+
+
+def test_a_request_that_takes_too_long_fails_with_503(model):
+    with serving(model, LIMITS._replace(request_seconds=0.0001)) as served:
+        response, content = served.send("POST", "/predict", BODY)
+    assert response.status == 503
+    assert response.headers["Retry-After"] == "1"
+    assert content == {"error": "not computed within 0.0001 seconds; retry later", "error_type": "Unhealthy"}
