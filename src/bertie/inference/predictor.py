@@ -29,6 +29,7 @@ from bertie.inference.masks import encode_masks, replace_mask
 from bertie.inference.probabilities import rank, sigmoid, softmax, top_softmax
 from bertie.inference.results import (
     Answer,
+    Attention,
     Choice,
     Entity,
     Label,
@@ -40,7 +41,7 @@ from bertie.inference.results import (
 from bertie.inference.words import Span, entities_of, snap_to_words, split_words, word_spans
 from bertie.model.engines.embeddings import embed
 from bertie.model.engines.loading import Precision, load_engine
-from bertie.model.formats.directory import SEQUENCE_CLASSIFIER, LongTexts
+from bertie.model.formats.directory import SEQUENCE_CLASSIFIER, LongTexts, ModelMetadata
 from bertie.model.formats.sentence_transformers import EmbeddingConfig, Pooling
 from bertie.model.sequences import Sequences
 from bertie.tasks.classification import LabelledTexts
@@ -83,6 +84,34 @@ REQUIRED_HEADS: dict[Method, str] = {
 }
 
 
+def main_method(architecture: str, metadata: ModelMetadata) -> Method | None:
+    """Return the main method of a model's head; None for an encoder without a head."""
+    if architecture == SEQUENCE_CLASSIFIER and metadata.problem_type == "regression":
+        return "regress"
+    return METHODS.get(architecture)
+
+
+def decision_thresholds(method: Method | None, metadata: ModelMetadata) -> dict[str, float]:
+    """Return the thresholds of a model with this main method; see `Predictor.decision_thresholds`."""
+    several = metadata.problem_type == "multi_label_classification"
+    if method != "classify" or not (several or len(metadata.labels) == 2):
+        return {}
+    labels = metadata.labels if several else metadata.labels[1:]
+    return dict(zip(labels, metadata.decision_thresholds or [DEFAULT_THRESHOLD] * len(labels), strict=True))
+
+
+def resolve_max_seq_length(metadata: ModelMetadata) -> int:
+    """Return the maximum number of tokens that a model reads at once."""
+    return metadata.max_seq_length or metadata.config.max_position_embeddings
+
+
+def resolve_embedding(metadata: ModelMetadata) -> EmbeddingConfig:
+    """Return how a model embeds texts by default."""
+    default = metadata.embedding or EmbeddingConfig()
+    length = default.max_seq_length or resolve_max_seq_length(metadata)
+    return default._replace(max_seq_length=min(length, metadata.config.max_position_embeddings))
+
+
 class Predictor:
     """A loaded model, and methods to predict with it. Create one with `bertie.load`.
 
@@ -96,6 +125,7 @@ class Predictor:
     - `answer`: BertForQuestionAnswering
     - `choose`: BertForMultipleChoice
     - `embed`, `features`: every PyTorch model, and exported encoders
+    - `attention`: every PyTorch model
 
     Every method takes one text (a string) and returns one result, or takes a list of texts and
     returns a list of results in the same order. Texts that come in pairs are two strings, or two
@@ -119,7 +149,7 @@ class Predictor:
         self.config = self._metadata.config
         self.labels = self._metadata.labels
         self.tokenizer = self._metadata.tokenizer
-        self.max_seq_length = self._metadata.max_seq_length or self.config.max_position_embeddings
+        self.max_seq_length = resolve_max_seq_length(self._metadata)
         self.num_truncated = 0
 
     def __repr__(self) -> str:
@@ -128,9 +158,7 @@ class Predictor:
     @property
     def method(self) -> Method | None:
         """The main method of the model's head; None for an encoder without a head."""
-        if self.engine.architecture == SEQUENCE_CLASSIFIER and self._metadata.problem_type == "regression":
-            return "regress"
-        return METHODS.get(self.engine.architecture)
+        return main_method(self.engine.architecture, self._metadata)
 
     @property
     def is_multilabel(self) -> bool:
@@ -144,11 +172,7 @@ class Predictor:
         They are 0.5, unless fine-tuning tuned them (`tune_threshold`). Of two classes only the second one has
         a threshold; more classes have none, because the likeliest one is predicted.
         """
-        if self.method != "classify" or not (self.is_multilabel or len(self.labels) == 2):
-            return {}
-        labels = self.labels if self.is_multilabel else self.labels[1:]
-        tuned = self._metadata.decision_thresholds
-        return dict(zip(labels, tuned or [DEFAULT_THRESHOLD] * len(labels), strict=True))
+        return decision_thresholds(self.method, self._metadata)
 
     @property
     def has_plain_tags(self) -> bool:
@@ -168,9 +192,7 @@ class Predictor:
     @property
     def embedding(self) -> EmbeddingConfig:
         """Pooling, normalization and truncation that `embed` uses by default."""
-        default = self._metadata.embedding or EmbeddingConfig()
-        length = min(default.max_seq_length or self.max_seq_length, self.config.max_position_embeddings)
-        return default._replace(max_seq_length=length)
+        return resolve_embedding(self._metadata)
 
     @overload
     def fill_mask(self, texts: str, top_k: int = 5) -> Results[Results[MaskPrediction]]: ...
@@ -605,6 +627,32 @@ class Predictor:
         selection = LayerSelection(layers, combine, weights)
         features = compute_features(self.engine, encoded, selection, self.config)
         return features[0] if isinstance(texts, str) else features
+
+    def attention(self, text: str, pair: str | None = None) -> Attention:
+        """Compute the attention probabilities of every layer and head for a text or a pair.
+
+        Args:
+            text: a text. A long one is truncated at `max_seq_length`.
+            pair: the second text of a pair.
+
+        Returns:
+            The tokens, their segments, and the probabilities.
+
+        Raises:
+            ModelError: the model is exported.
+
+        Example:
+            >>> attention = model.attention("The cat sat.")
+            >>> attention.tokens[0], attention.probabilities.shape[2] == len(attention.tokens)
+            ('[CLS]', True)
+        """
+        encoding = self.tokenizer.encode(text, pair, max_length=self.max_seq_length)
+        sequence = Sequences(encoding.input_ids, encoding.token_type_ids, encoding.bounds)
+        return Attention(
+            self.tokenizer.convert_ids_to_tokens(encoding.input_ids),
+            encoding.token_type_ids.tolist(),
+            self.engine.attention_probabilities(sequence),
+        )
 
     def _require(self, method: Method) -> None:
         """Raise ModelError if the model has no head for a method."""

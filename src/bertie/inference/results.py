@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 from rich.console import Group, RenderableType
 from rich.jupyter import JupyterMixin
 from rich.table import Table
@@ -128,6 +130,21 @@ class Choice(Result):
     number: int
     ending: str
     score: float
+
+
+class Attention(NamedTuple):
+    """The attention probabilities for a text or a pair of T tokens.
+
+    Attributes:
+        tokens: the tokens, with [CLS] and [SEP].
+        token_type_ids: 0 for the tokens of the first segment, 1 for the second.
+        probabilities: float32 (L, A, T, T) for L layers of A heads. A row has the probabilities with
+            which one token attends to each token; it adds up to 1.
+    """
+
+    tokens: list[str]
+    token_type_ids: list[int]
+    probabilities: npt.NDArray[np.float32]
 
 
 def _table(results: Sequence[Any]) -> Table:

@@ -3,6 +3,7 @@
 The projections before and after it are in `Layer` in bert.py, which also explains the shapes.
 """
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -35,3 +36,21 @@ def packed_attention(
         attended = attend(q, k, v, key_mask, dropout, causal)  # (n, A, S, D)
         attended_buckets.append(attended.transpose(1, 2).reshape(n * S, -1).to(qkv.dtype))  # (n·S, H)
     return batch.buckets.unpad(attended_buckets, rows=len(qkv))  # (T, H)
+
+
+def attention_probabilities(qkv: Tensor, num_heads: int, causal: bool = False) -> Tensor:
+    """Compute the attention probabilities of one sequence, (A, T, T).
+
+    They are for people to look at: `packed_attention` never computes them as a whole.
+
+    Args:
+        qkv: as in `packed_attention`, for the T tokens of one sequence.
+        num_heads: attention heads, A.
+        causal: whether a token attends only to itself and the tokens before it.
+    """
+    q, k, _ = qkv.view(len(qkv), 3, num_heads, -1).permute(1, 2, 0, 3)  # (A, T, D) each
+    scores = q @ k.mT / q.shape[-1] ** 0.5
+    if causal:
+        scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf)
+    probabilities: Tensor = scores.softmax(-1)
+    return probabilities

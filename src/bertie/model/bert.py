@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from bertie.base.errors import ModelError, SettingsError
-from bertie.model.attention import packed_attention
+from bertie.model.attention import attention_probabilities, packed_attention
 from bertie.model.batch import PackedBatch
 from bertie.model.bilstm import BiLSTM
 from bertie.model.config import Activation, BertConfig
@@ -112,6 +112,15 @@ class BertModel(nn.Module):
         for layer in self.layers:
             hidden = layer(hidden, batch)
             yield hidden
+
+    def attention_probabilities(self, batch: PackedBatch) -> Tensor:
+        """Compute the attention probabilities of every layer for one sequence, (L, A, T, T)."""
+        probabilities = []
+        for layer, hidden in zip(self.layers, self.hidden_states(batch), strict=False):
+            assert isinstance(layer, Layer)
+            qkv = layer.qkv(hidden)
+            probabilities.append(attention_probabilities(qkv, layer.num_heads, layer.is_decoder))
+        return torch.stack(probabilities)
 
     def _run(
         self, layer: nn.Module, hidden: Tensor, batch: PackedBatch, positions: Tensor | None = None

@@ -13,10 +13,16 @@ def embed(engine: Engine, sequences: Sequences, embedding: EmbeddingConfig) -> F
     for indices, batch in sequences.batches(engine.max_batch_tokens):
         (hidden,) = engine.hidden_states(batch, [engine.num_hidden_layers])
         vectors[indices] = pool(hidden, batch.bounds, embedding.pooling)
-    if embedding.normalize:
-        # As torch.nn.functional.normalize does: a vector of zeros stays as it is.
-        vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    return vectors
+    return normalize(vectors) if embedding.normalize else vectors
+
+
+def normalize(vectors: Float32s) -> Float32s:
+    """Scale vectors (N, H) to length 1.
+
+    A vector of zeros stays as it is, as with torch.nn.functional.normalize.
+    """
+    scaled: Float32s = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    return scaled
 
 
 def pool(hidden: Float32s, bounds: Int64s, pooling: Pooling) -> Float32s:

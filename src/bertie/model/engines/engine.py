@@ -45,3 +45,10 @@ class Engine(Protocol):
             ModelError: the model is exported, and it has a head or `layers` contains a layer other
                 than the last.
         """
+
+    def attention_probabilities(self, sequence: Sequences) -> Float32s:
+        """Return the attention probabilities of one sequence, (L, A, T, T).
+
+        Raises:
+            ModelError: the model is exported.
+        """

@@ -82,6 +82,13 @@ class OnnxEngine:
         (hidden,), mask = self._run(batch, "last_hidden_state")
         return [hidden[mask]] * len(layers)
 
+    def attention_probabilities(self, sequence: Sequences) -> Float32s:
+        """See `Engine`."""
+        raise ModelError(
+            f"{self._path}: an exported model outputs no attention probabilities; use the model directory "
+            f"that it was exported from"
+        )
+
     def _run(self, batch: Sequences, *outputs: str) -> tuple[list[Float32s], npt.NDArray[np.bool_]]:
         """Run the graph on a batch.
 

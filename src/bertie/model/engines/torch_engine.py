@@ -54,6 +54,12 @@ class TorchEngine:
             outputs = list(islice(self.model.bert.hidden_states(self._pack(batch)), max(layers) + 1))
         return [_to_numpy(outputs[layer]) for layer in layers]
 
+    @torch.inference_mode()
+    def attention_probabilities(self, sequence: Sequences) -> Float32s:
+        """See `Engine`."""
+        with self._hardware.autocast():
+            return _to_numpy(self.model.bert.attention_probabilities(self._pack(sequence)))
+
     def _pack(self, batch: Sequences, masked_positions: Int64s | None = None) -> PackedBatch:
         return pack(*batch, masked_positions=masked_positions).to(self._device)
 
