@@ -53,7 +53,7 @@ def wait_until_closed(port):
 
 
 def test_shutdown_answers_pending_requests(model):
-    body = b'{"inputs": "the cat"}'
+    body = b'{"inputs": {"text": "the cat"}}'
     with serving(model) as (process, port), half_a_request(port, body) as connection:
         process.send_signal(signal.SIGTERM)
         wait_until_closed(port)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from bertie.base.errors import SettingsError
 from bertie.commands.options import Device, Precision
 
 # The limits with their defaults in Text Embeddings Inference: max-client-batch-size, payload-limit.
@@ -14,6 +15,12 @@ MaxTexts = Annotated[int, typer.Option(min=1, help="The largest number of texts 
 MaxBody = Annotated[int, typer.Option(min=1, help="The largest number of bytes in a request.")]
 MaxWaiting = Annotated[
     int, typer.Option(min=1, help="Queued tokens from which on clients are asked to retry later.")
+]
+MemoryBudget = Annotated[
+    float,
+    typer.Option(
+        min=0, help="Gigabytes of weights in memory; models used least recently are unloaded. 0: no limit."
+    ),
 ]
 MaxConnections = Annotated[int, typer.Option(min=1, help="The largest number of connections.")]
 Timeout = Annotated[
@@ -39,7 +46,9 @@ LogRequests = Annotated[
 
 
 def serve(
-    directory: Annotated[Path, typer.Argument(help="A model directory.")],
+    directories: Annotated[
+        list[str], typer.Argument(metavar="DIR...", help="Model directories; NAME=DIR names a model.")
+    ],
     host: Annotated[
         str, typer.Option(help="The address to listen on; 0.0.0.0 means all addresses.")
     ] = "127.0.0.1",
@@ -49,6 +58,7 @@ def serve(
     max_texts: MaxTexts = 32,
     max_body: MaxBody = 2_000_000,
     max_waiting: MaxWaiting = 250_000,
+    memory_budget: MemoryBudget = 0,
     max_connections: MaxConnections = 1024,
     timeout: Timeout = 60,
     api_key: ApiKey = None,
@@ -57,13 +67,15 @@ def serve(
     root_path: RootPath = "",
     log_requests: LogRequests = False,
 ) -> None:
-    """Serve a model over HTTP, with a page to try it.
+    """Serve models over HTTP, with a page to try them.
 
-    The routes are /predict, /embed, and / for huggingface_hub's clients.
+    The first model is loaded at once, the others on first use. The routes are those of Text Embeddings
+    Inference, OpenAI's embeddings, / for huggingface_hub's clients, and /predict; /docs lists them all.
     """
     import bertie
     from bertie.inference.server.app import create_app
     from bertie.inference.server.middleware import Access, Limits
+    from bertie.inference.server.models import GIGABYTE, Models
     from bertie.inference.server.running import Server, check_access, listen
 
     access = Access(api_key, tuple(cors or ()), root_path.rstrip("/"))
@@ -72,14 +84,40 @@ def serve(
     if log_requests:
         logging.basicConfig(format="%(asctime)s %(message)s")
         logging.getLogger("bertie.requests").setLevel(logging.INFO)
-    model = bertie.load(
-        directory.absolute(), device, precision
-    )  # absolute, because the name "." says nothing
-    model.tokenizer.encode("")  # compile the kernels before the first request, which takes ten seconds once
+    models = Models(
+        name_models(directories),
+        lambda path: bertie.load(path, device, precision),
+        limits,
+        int(memory_budget * GIGABYTE),
+    )
+    models.load_default()
     with listen(host, port) as listening:
-        server = Server(create_app(model, limits, access), limits)
+        server = Server(create_app(models, access), limits)
         address, bound = listening.getsockname()[:2]
         url = f"http://[{address}]:{bound}" if ":" in address else f"http://{address}:{bound}"
-        does = (model.method or "embed").replace("_", " ")
-        print(f"bertie: {url} serves {directory} (to {does}); Ctrl-C stops it", file=sys.stderr, flush=True)
+        does = ", ".join(f"{model.name} ({(model.method or 'embed').replace('_', ' ')})" for model in models)
+        print(f"bertie: {url} serves {does}; Ctrl-C stops it", file=sys.stderr, flush=True)
         server.run([listening])
+
+
+def name_models(arguments: list[str]) -> dict[str, Path]:
+    """Return the absolute paths of model directories by the name of the model.
+
+    Raises:
+        SettingsError: two models have the same name, or a name cannot be part of a URL.
+    """
+    paths: dict[str, Path] = {}
+    for argument in arguments:
+        name, separator, rest = argument.partition("=")
+        named = separator and "/" not in name and not Path(argument).exists()
+        path = Path(rest if named else argument).absolute()  # absolute, because the name "." says nothing
+        name = name if named else path.name
+        if not name or set(name) & set("/?#%"):
+            raise SettingsError(
+                f"{argument}: the name {name!r} cannot be part of a URL; name the model: NAME={argument}"
+            )
+        if name in paths:
+            advice = f"NAME={rest if named else argument}"
+            raise SettingsError(f"{argument}: another model is named {name!r} too; name this one: {advice}")
+        paths[name] = path
+    return paths

@@ -1,4 +1,4 @@
-"""Answer records with the main method of a model's head."""
+"""Answer records with a method of a model's head."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,6 +27,7 @@ def answer_records(
     top_k: int,
     words: bool = False,
     skipped: Callable[[DataError], None] | None = None,
+    method: Method | None = None,
 ) -> list[Any]:
     """Return the model's results for each record.
 
@@ -38,6 +39,7 @@ def answer_records(
             with lists of words.
         skipped: receives the error of each record that cannot be answered, which then counts as
             blank. None raises the error.
+        method: another method of the head than the main one.
 
     Returns:
         For each record, the `Results` or the number that the method returns for one text; for a
@@ -46,7 +48,7 @@ def answer_records(
     Raises:
         DataError: a record cannot be answered; the message begins with its location.
     """
-    method = model.method
+    method = method or model.method
     assert method is not None
     blank: Any = None if method in ("next_sentence", "regress") else Results()
     answers = [blank] * len(records)

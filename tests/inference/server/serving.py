@@ -13,6 +13,7 @@ from starlette.applications import Starlette
 from bertie.inference.predictor import Predictor
 from bertie.inference.server.app import create_app
 from bertie.inference.server.middleware import OPEN, Access, Limits
+from bertie.inference.server.models import Models
 from bertie.inference.server.running import Server, listen
 
 LIMITS = Limits()
@@ -53,10 +54,15 @@ class Served(NamedTuple):
 
 
 @contextmanager
-def serving(model: Predictor, limits: Limits = LIMITS, access: Access = OPEN) -> Iterator[Served]:
-    """Serve a model in a thread."""
+def serving(
+    *predictors: Predictor, limits: Limits = LIMITS, access: Access = OPEN, memory_budget: int = 0
+) -> Iterator[Served]:
+    """Serve models in a thread, by the names of their directories."""
+    loaded = {predictor.path: predictor for predictor in predictors}
+    paths = {path.name: path for path in loaded}
+    models = Models(paths, loaded.__getitem__, limits, memory_budget)
     with listen("127.0.0.1", 0) as listening:
-        app = create_app(model, limits, access)
+        app = create_app(models, access)
         server = Server(app, limits)
         thread = Thread(target=server.run, args=([listening],))
         thread.start()

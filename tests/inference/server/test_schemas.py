@@ -4,7 +4,9 @@ import pytest
 from pydantic import ValidationError
 
 from bertie.inference.dispatch import REQUIRED_FIELDS
-from bertie.inference.server.schemas import PIPELINE_REQUESTS, PREDICT_REQUESTS, EmbedRequest
+from bertie.inference.server.pipelines import PIPELINE_REQUESTS
+from bertie.inference.server.schemas import PREDICT_REQUESTS
+from bertie.inference.server.tei import EmbedRequest
 
 
 @pytest.mark.parametrize("method", REQUIRED_FIELDS)
@@ -13,18 +15,18 @@ def test_rows_have_the_fields_of_the_method(method):
     values = {"endings": ["an", "ending"], "text": "a [MASK] in a [MASK]"}
     row = {name: values.get(name, f"a {name}") for name in REQUIRED_FIELDS[method]}
     request = PREDICT_REQUESTS[method].model_validate({"inputs": [row | optional, row], "top_k": 3})
-    assert [row.texts for row in request.rows] == [(*row.values(), *optional.values()), (*row.values(),)]
-    assert [row.text_count for row in request.rows] == [2 if method in ("choose", "fill_mask") else 1] * 2
-    assert request.operation.top_k == 3
+    assert [row.texts for row in request.inputs] == [(*row.values(), *optional.values()), (*row.values(),)]
+    assert [row.text_count for row in request.inputs] == [2 if method in ("choose", "fill_mask") else 1] * 2
+    assert request.top_k == 3
     if method in PIPELINE_REQUESTS:
-        (only,) = PIPELINE_REQUESTS[method].model_validate({"inputs": row}).rows
-        assert only.texts == (*row.values(),)
+        only = PIPELINE_REQUESTS[method].model_validate({"inputs": row})
+        assert only.inputs.texts == (*row.values(),)
 
 
 def test_one_row_is_a_list_and_a_string_is_a_text():
     for inputs in ("a cat", ["a cat"], {"text": "a cat"}, [{"text": "a cat"}]):
-        for schema in (PREDICT_REQUESTS["classify"], PREDICT_REQUESTS["tag"], EmbedRequest):
-            assert [row.texts for row in schema.model_validate({"inputs": inputs}).rows] == [("a cat",)]
+        for schema in (PREDICT_REQUESTS["classify"], PREDICT_REQUESTS["tag"]):
+            assert [row.texts for row in schema.model_validate({"inputs": inputs}).inputs] == [("a cat",)]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +48,11 @@ def test_one_row_is_a_list_and_a_string_is_a_text():
         (PIPELINE_REQUESTS["classify"], {"inputs": "a", "parameters": {"function_to_apply": "none"}}),
         (PIPELINE_REQUESTS["tag"], {"inputs": "a", "parameters": {"aggregation_strategy": "simple"}}),
         (EmbedRequest, {"inputs": "a", "pooling": "median"}),
-        (EmbedRequest, {"inputs": "a", "truncate": False}),
+        (EmbedRequest, {"inputs": {"text": "a"}}),
+        (EmbedRequest, {"inputs": [["a"]]}),
+        (EmbedRequest, {"inputs": [-1]}),
+        (EmbedRequest, {"inputs": "a", "dimensions": 0}),
+        (EmbedRequest, {"inputs": "a", "truncation_direction": "up"}),
         (EmbedRequest, {"inputs": "a", "normalize": 1}),
     ],
 )

@@ -1,70 +1,110 @@
-"""The HTTP application that serves a model, in PyTorch or ONNX Runtime."""
+"""The HTTP application that serves models, in PyTorch or ONNX Runtime."""
 
 import asyncio
 import logging
 import traceback
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from functools import partial
-from pathlib import Path
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple, get_type_hints
 
 from pydantic import ValidationError
+from pydantic_core import from_json, to_json
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, JSONResponse, Response
-from starlette.routing import Route
+from starlette.requests import ClientDisconnect
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
 
-import bertie
 from bertie.base.errors import BertieError
-from bertie.inference.dispatch import answer_records
-from bertie.inference.predictor import Predictor
-from bertie.inference.records import Record
-from bertie.inference.results import Method
-from bertie.inference.server.batching import Batcher, TakingTurns, Turns, count_tokens
-from bertie.inference.server.metrics import Metrics
-from bertie.inference.server.middleware import OPEN, Access, Limits, middlewares
-from bertie.inference.server.pipelines import as_pipeline
-from bertie.inference.server.schemas import (
-    PIPELINE_REQUESTS,
-    PREDICT_REQUESTS,
-    AnyRequest,
-    Embed,
-    EmbedRequest,
-    Predict,
-)
-from bertie.inference.writers import as_json
+from bertie.inference.server import openai, own, pipelines, tei
+from bertie.inference.server.errors import EmptyRequestError, ErrorFormat, error_response, validation_message
+from bertie.inference.server.info import describe_server
+from bertie.inference.server.middleware import OPEN, Access, middlewares
+from bertie.inference.server.models import Models, ServedModel
+from bertie.inference.server.page import page_routes
+from bertie.inference.server.schemas import Request
 
 logger = logging.getLogger(__name__)
 
-PAGE = Path(__file__).parent / "page.html"
-
-# The names that Text Embeddings Inference uses; every other error is "Validation".
-ERROR_TYPES = {429: "Overloaded", 500: "Backend", 503: "Unhealthy"}
-# Methods that /info reports under another name than the `Predictor`'s, which clients rely on.
-METHOD_NAMES: dict[Method | None, str] = {"regress": "rate"}
+Handler = Callable[[ServedModel, Any], Awaitable[Any]]
 
 
-def create_app(model: Predictor, limits: Limits, access: Access = OPEN) -> Starlette:
-    """Create the application that serves a model.
+class Endpoint(NamedTuple):
+    """A route that answers requests with a model.
+
+    Attributes:
+        path: the path; the same path after /models/NAME chooses a model.
+        method: the method that the model must have, as in `ServedModel.methods`; "predict" stands for any
+            method of a head, None for any model.
+        handle: computes the response. Its annotations are the schemas of the request and the response.
+        choose_schema: returns the request's schema, where it depends on the model.
+        loads: whether the weights are needed.
+        errors: whose format errors have.
+        unable: status for models that lack the method.
+    """
+
+    path: str
+    method: str | None
+    handle: Handler
+    choose_schema: Callable[[ServedModel, Any], type[Request]] | None = None
+    loads: bool = True
+    errors: ErrorFormat = "tei"
+    unable: int = 424  # as Text Embeddings Inference
+
+    def schema(self, model: ServedModel, body: Any) -> type[Request]:
+        """Return the schema of a request."""
+        if self.choose_schema:
+            return self.choose_schema(model, body)
+        return _request_schema(self.handle)
+
+    def suits(self, model: ServedModel) -> bool:
+        """Return whether a model has the method."""
+        if self.method == "predict":
+            return model.method is not None
+        return self.method is None or self.method in model.methods
+
+
+ENDPOINTS = (
+    Endpoint("/embed", "embed", tei.embed),
+    Endpoint("/embed_all", "embed", tei.embed_all),
+    Endpoint("/embed_sparse", None, tei.embed_sparse, loads=False),
+    Endpoint("/rerank", "rerank", tei.rerank),
+    Endpoint("/similarity", "embed", tei.similarity),
+    Endpoint("/tokenize", None, tei.tokenize, loads=False),
+    Endpoint("/decode", None, tei.decode, loads=False),
+    Endpoint("/v1/embeddings", "embed", openai.create_embeddings, errors="openai"),
+    Endpoint("/predict", "predict", own.predict, own.choose_predict_request, unable=422),
+    Endpoint("/next-sentence", "next_sentence", own.next_sentence, unable=422),
+    Endpoint("/attention", "attention", own.attention, unable=422),
+    Endpoint("/", None, pipelines.run_pipeline, pipelines.choose_pipeline_request),
+)
+
+
+def create_app(models: Models, access: Access = OPEN) -> Starlette:
+    """Create the application that serves models.
 
     Set `state.stopping` of the application before shutting it down: /health then returns 503.
     """
-    metrics = Metrics()
-    service = Service(model, limits, metrics)
+    service = Service(models)
+    routes: list[BaseRoute] = [
+        Route("/health", service.health),
+        Route("/metrics", models.metrics.endpoint),
+        Route("/info", service.info),
+        Route("/models/{name}/info", service.info),
+        Route("/v1/models", service.list_models),
+        Route("/v1/models/{name}", service.describe_model),
+    ]
+    for endpoint in ENDPOINTS:
+        answer = service.endpoint(endpoint)
+        path = endpoint.path.rstrip("/")
+        routes.append(Route(endpoint.path, answer, methods=["POST"]))
+        routes.append(Route(f"/models/{{name}}{path}", answer, methods=["POST"]))
     app = Starlette(
-        routes=[
-            Route("/health", service.health),
-            Route("/metrics", metrics.endpoint),
-            Route("/info", service.info),
-            Route("/predict", service.predict, methods=["POST"]),
-            Route("/embed", service.embed, methods=["POST"]),
-            Route("/", service.pipeline, methods=["POST"]),
-            Route("/", service.page, methods=["GET"]),
-        ],
+        routes=[*routes, *page_routes()],
         exception_handlers={HTTPException: _http_error},
-        middleware=middlewares(access, limits, metrics),
+        middleware=middlewares(access, models.limits, models.metrics),
         lifespan=service.lifespan,
     )
     app.state.stopping = False
@@ -72,134 +112,141 @@ def create_app(model: Predictor, limits: Limits, access: Access = OPEN) -> Starl
 
 
 class Service:
-    """The endpoints of the application, for one model."""
+    """The endpoints of the application."""
 
-    def __init__(self, model: Predictor, limits: Limits, metrics: Metrics) -> None:
-        self._model = model
-        self._engine = type(model.engine).__name__
-        self._limits = limits
-        model.engine = TakingTurns(model.engine, Turns())
-        counting = partial(count_tokens, model.tokenizer)
-        self._batcher = Batcher(self._compute, counting, limits, metrics, model.path.name)
+    def __init__(self, models: Models) -> None:
+        self._models = models
 
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        """Run the batcher while the application runs."""
-        running = asyncio.create_task(self._batcher.run())
+        """Unload the models when the application stops."""
         yield
-        running.cancel()
+        self._models.stop()
 
-    async def health(self, request: Request) -> Response:
+    async def health(self, request: HttpRequest) -> Response:
         """Return 200 while the server accepts requests."""
         if request.app.state.stopping:
-            return _stopping()
+            return _stopping("tei")
         return JSONResponse({"status": "ok"})
 
-    async def page(self, request: Request) -> Response:
-        """Return the page on which people try the model; it calls the other routes."""
-        return FileResponse(PAGE, media_type="text/html")
+    async def info(self, request: HttpRequest) -> Response:
+        """Describe the default model or the one of the path, the limits, and all models."""
+        name = request.path_params.get("name")
+        model = self._models.find(name) if name else self._models.default
+        return _json(describe_server(self._models, model))
 
-    async def info(self, request: Request) -> Response:
-        """Describe the model and the limits."""
-        return JSONResponse(
-            {
-                "model": self._model.path.name,
-                "architecture": self._model.engine.architecture,
-                "method": METHOD_NAMES.get(self._model.method, self._model.method),
-                "labels": self._model.labels,
-                "decision_thresholds": self._model.decision_thresholds,
-                "max_seq_length": self._model.max_seq_length,
-                "long_texts": self._model.long_texts.method,
-                "num_truncated": self._model.num_truncated,
-                "embedding": self._model.embedding._asdict(),
-                "engine": self._engine,
-                "limits": self._limits._asdict(),
-                "version": bertie.__version__,
-            }
+    async def list_models(self, request: HttpRequest) -> Response:
+        """List the models as OpenAI does."""
+        return _json(openai.list_models(self._models))
+
+    async def describe_model(self, request: HttpRequest) -> Response:
+        """Describe a model as OpenAI does."""
+        return _json(openai.describe(self._models.find(request.path_params["name"])))
+
+    def endpoint(self, endpoint: Endpoint) -> Callable[[HttpRequest], Awaitable[Response]]:
+        """Return the function that answers the requests to an endpoint."""
+
+        async def answer(request: HttpRequest) -> Response:
+            try:
+                body = _parse_json(await request.body())
+                model = self._choose(request.path_params.get("name"), body, endpoint)
+                request.state.model = model.name  # for metrics and logs
+                parsed = self._parse(endpoint.schema(model, body), body)
+                result = await _cancel_on_disconnect(request, self._handle(endpoint, model, parsed))
+                return _json(result)
+            except asyncio.CancelledError:  # shutting down, and the time to finish requests is over
+                return _stopping(endpoint.errors)
+            except Exception as error:
+                return self._failure(request, error, endpoint.errors)
+
+        answer.__name__ = endpoint.handle.__name__  # the operation in metrics
+        return answer
+
+    async def _handle(self, endpoint: Endpoint, model: ServedModel, parsed: Request) -> Any:
+        if not endpoint.loads:
+            return await endpoint.handle(model, parsed)
+        async with self._models.use(model):
+            return await endpoint.handle(model, parsed)
+
+    def _choose(self, name: str | None, body: Any, endpoint: Endpoint) -> ServedModel:
+        """Return the model of the path or of the body, by default the first that has the method."""
+        name = name or (body.get("model") if isinstance(body, dict) else None)
+        if isinstance(name, str):
+            model = self._models.find(name)
+        else:
+            model = next(filter(endpoint.suits, self._models), self._models.default)
+        if endpoint.suits(model):
+            return model
+        if endpoint.method == "predict":
+            raise HTTPException(
+                422, f"{model.name}: this model is an encoder without a head; send texts to POST /embed"
+            )
+        able = ", ".join(filter(None, model.methods))
+        raise HTTPException(
+            endpoint.unable,
+            f"{model.name}: this {model.architecture} cannot {endpoint.method}; it can: {able}",
         )
 
-    async def predict(self, request: Request) -> Response:
-        """Return for each row what `bertie predict --json` prints under `prediction`."""
-        method = self._model.method
-        if method is None:
-            return _error(422, "this model is an encoder without a head; send texts to POST /embed")
-        return await self._respond(
-            request, PREDICT_REQUESTS[method], lambda _, results: {"predictions": as_json(results)}
-        )
+    def _parse(self, schema: type[Request], body: Any) -> Request:
+        parsed = schema.model_validate(body)
+        most = self._models.limits.max_texts
+        if parsed.text_count > most:
+            raise HTTPException(413, f"inputs: {parsed.text_count} texts; send at most {most} in a request")
+        return parsed
 
-    async def embed(self, request: Request) -> Response:
-        """Return a vector for each text."""
-        return await self._respond(request, EmbedRequest, lambda _, vectors: vectors)
-
-    async def pipeline(self, request: Request) -> Response:
-        """Answer as `transformers`' pipeline for the head; an encoder extracts features."""
-        method, labels = self._model.method, self._model.labels
-        if method is None:
-            return await self.embed(request)
-        if method not in PIPELINE_REQUESTS:
-            return _error(422, f"there is no pipeline for the method {method}; send rows to POST /predict")
-        return await self._respond(
-            request,
-            PIPELINE_REQUESTS[method],
-            lambda parsed, results: as_pipeline(method, results[0], labels, parsed.parameters.top_k),
-        )
-
-    async def _respond(
-        self, request: Request, schema: type[AnyRequest], format: Callable[[Any, list[Any]], Any]
-    ) -> Response:
-        """Parse a request, compute its rows, and format the results."""
-        request.state.model = self._model.path.name
-        try:
-            parsed = schema.model_validate_json(await request.body())
-            count = sum(row.text_count for row in parsed.rows)
-            if count > self._limits.max_texts:
-                most = self._limits.max_texts
-                raise HTTPException(413, f"inputs: {count} texts; send at most {most} in a request")
-            records = [Record(f"inputs.{i}", {}, row.texts) for i, row in enumerate(parsed.rows)]
-            submitted = self._batcher.submit(parsed.operation, records)
-            results = await _cancel_on_disconnect(request, submitted)
-            return JSONResponse(format(parsed, results))
-        except asyncio.CancelledError:  # shutting down, and the time to finish requests is over
-            return _stopping()
-        except Exception as error:
-            return self._failure(request, error)
-
-    def _compute(self, operation: Predict | Embed, records: Sequence[Record]) -> list[Any]:
-        match operation:
-            case Predict(top_k):
-                return answer_records(self._model, records, top_k)
-            case Embed(pooling, normalize):
-                texts = [record.texts[0] for record in records]
-                vectors: list[list[float]] = self._model.embed(texts, pooling, normalize).tolist()
-                return vectors
-
-    def _failure(self, request: Request, error: Exception) -> Response:
+    def _failure(self, request: HttpRequest, error: Exception, format: ErrorFormat) -> Response:
         """Return the response for an error. Texts of the request are never logged."""
         match error:
             case ValidationError():
-                first = error.errors()[0]
-                key = ".".join(map(str, first["loc"]))
-                message = f"{key}: {first['msg']}" if key else first["msg"]
-                return _error(400 if first["type"] == "json_invalid" else 422, message)
-            case BertieError():  # clients see the name of the model directory, not its path
-                return _error(422, str(error).replace(str(self._model.path), self._model.path.name))
+                return error_response(422, validation_message(error), format=format)
+            case BertieError():  # clients see the names of the model directories, not their paths
+                message = str(error)
+                for model in self._models:
+                    message = message.replace(str(model.path), model.name)
+                return error_response(422, message, format=format)
             case HTTPException():
-                return _error(error.status_code, error.detail)
+                error_type = "Empty" if isinstance(error, EmptyRequestError) else None
+                return error_response(
+                    error.status_code,
+                    error.detail,
+                    format=format,
+                    error_type=error_type,
+                    headers=error.headers,
+                )
             case asyncio.QueueFull():
-                return _error(429, "queue full; retry later", {"Retry-After": "1"})
+                return error_response(
+                    429, "queue full; retry later", format=format, headers={"Retry-After": "1"}
+                )
             case TimeoutError():
-                seconds = self._limits.request_seconds
+                seconds = self._models.limits.request_seconds
                 message = f"not computed within {seconds:g} seconds; retry later"
-                return _error(503, message, {"Retry-After": "1"})
+                return error_response(503, message, format=format, headers={"Retry-After": "1"})
             case ClientDisconnect():
                 return Response(status_code=499)  # nobody reads it; nginx uses this status
         # Without the exception's message, which may quote a text.
         frames = "".join(traceback.format_tb(error.__traceback__))
         logger.error("%s: %s at\n%s", request.url.path, type(error).__name__, frames)
-        return _error(500, "the model failed on this request; see the server's log")
+        return error_response(500, "the model failed on this request; see the server's log", format=format)
 
 
-async def _cancel_on_disconnect(request: Request, computing: Coroutine[Any, Any, list[Any]]) -> list[Any]:
+@cache
+def _request_schema(handle: Handler) -> type[Request]:
+    schema: type[Request] = get_type_hints(handle)["request"]
+    return schema
+
+
+def _parse_json(body: bytes) -> Any:
+    try:
+        return from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise HTTPException(400, f"Invalid JSON: {error}") from None
+
+
+def _json(content: Any) -> Response:
+    return Response(to_json(content), media_type="application/json")
+
+
+async def _cancel_on_disconnect(request: HttpRequest, computing: Coroutine[Any, Any, Any]) -> Any:
     """Await the results; raise ClientDisconnect if the client goes away first."""
     results = asyncio.ensure_future(computing)
     disconnected = asyncio.ensure_future(request.receive())  # only a disconnect follows the body
@@ -213,17 +260,13 @@ async def _cancel_on_disconnect(request: Request, computing: Coroutine[Any, Any,
         disconnected.cancel()
 
 
-def _error(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
-    """Return an error in the format of Text Embeddings Inference."""
-    content = {"error": message, "error_type": ERROR_TYPES.get(status, "Validation")}
-    return JSONResponse(content, status, headers)
+def _stopping(format: ErrorFormat) -> Response:
+    return error_response(503, "the server is shutting down", format=format)
 
 
-def _stopping() -> Response:
-    return _error(503, "the server is shutting down")
-
-
-def _http_error(request: Request, error: Exception) -> Response:
-    """Return the response for an unknown path or method."""
+def _http_error(request: HttpRequest, error: Exception) -> Response:
+    """Return the response for an unknown path, method or model."""
     assert isinstance(error, HTTPException)
-    return _error(error.status_code, f"{request.method} {request.url.path}: {error.detail}", error.headers)
+    format: ErrorFormat = "openai" if request.url.path.startswith("/v1/") else "tei"
+    message = f"{request.method} {request.url.path}: {error.detail}"
+    return error_response(error.status_code, message, format=format, headers=error.headers)

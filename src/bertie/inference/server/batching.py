@@ -107,6 +107,11 @@ class TakingTurns:
         with self._turns:
             return self.engine.hidden_states(batch, layers)
 
+    def attention_probabilities(self, sequence: Sequences) -> Float32s:
+        """See `Engine`."""
+        with self._turns:
+            return self.engine.attention_probabilities(sequence)
+
 
 class QueuedRecord(NamedTuple):
     """A record in the queue, and the future of its result.

@@ -1,10 +1,93 @@
-"""Format results as `transformers`' pipelines do, for `InferenceClient`."""
+"""Answer as `transformers`' pipelines do, for huggingface_hub's `InferenceClient`."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Generic, Literal
 
+from starlette.exceptions import HTTPException
+
+from bertie.inference.records import Record
 from bertie.inference.results import Answer, Entity, Method, TaggedWord
+from bertie.inference.server.models import ServedModel
+from bertie.inference.server.operations import Predict
+from bertie.inference.server.schemas import (
+    DEFAULT_TOP_K,
+    MaskedText,
+    Question,
+    R,
+    Request,
+    Schema,
+    Text,
+    TextOrPair,
+    TopK,
+)
+from bertie.inference.server.tei import EmbedRequest, embed
 from bertie.inference.writers import as_json
+
+
+class Parameters(Schema):
+    """Parameters of a `transformers` pipeline."""
+
+    top_k: TopK | None = None
+
+
+class TagParameters(Parameters):
+    """Parameters of the token-classification pipeline."""
+
+    # `transformers`' name for bertie's method: the first token of a word determines its tag.
+    aggregation_strategy: Literal["first"] = "first"
+
+
+class PipelineRequest(Request, Generic[R]):
+    """Body of POST /, with one row, as huggingface_hub's InferenceClient sends it."""
+
+    inputs: R
+    parameters: Parameters = Parameters()
+
+    @property
+    def text_count(self) -> int:
+        return self.inputs.text_count
+
+
+class TagRequest(PipelineRequest[Text]):
+    """Body of POST / for a tagger."""
+
+    parameters: TagParameters = TagParameters()
+
+
+PIPELINE_REQUESTS: dict[Method, type[PipelineRequest[Any]]] = {
+    "fill_mask": PipelineRequest[MaskedText],
+    "classify": PipelineRequest[TextOrPair],
+    "regress": PipelineRequest[TextOrPair],
+    "tag": TagRequest,
+    "answer": PipelineRequest[Question],
+}
+
+
+async def run_pipeline(model: ServedModel, request: PipelineRequest[Any] | EmbedRequest) -> Any:
+    """Answer as `transformers`' pipeline for the model's head; an encoder extracts features."""
+    if isinstance(request, EmbedRequest):
+        return await embed(model, request)
+    assert model.method is not None
+    top_k = request.parameters.top_k
+    (results,) = await model.submit(
+        Predict(top_k or DEFAULT_TOP_K), [Record("inputs", {}, request.inputs.texts)]
+    )
+    return as_pipeline(model.method, results, model.metadata.labels, top_k)
+
+
+def choose_pipeline_request(model: ServedModel, body: Any) -> type[Request]:
+    """Return the schema of a body for POST /.
+
+    Raises:
+        HTTPException: no pipeline has the model's head.
+    """
+    if model.method is None:
+        return EmbedRequest
+    if model.method not in PIPELINE_REQUESTS:
+        raise HTTPException(
+            422, f"there is no pipeline for the method {model.method}; send rows to POST /predict"
+        )
+    return PIPELINE_REQUESTS[model.method]
 
 
 def as_pipeline(method: Method, results: Any, labels: Sequence[str], top_k: int | None) -> Any:

@@ -1,32 +1,17 @@
-"""Schemas of requests; the model's head determines the rows of a request.
+"""Schemas of the requests that all APIs share, and of bertie's own.
+
+The model's head determines the rows of a request to /predict.
 
 Unknown keys and values of another type are errors.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, TypedDict, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from bertie.inference.records import Record
 from bertie.inference.results import Method
-from bertie.model.formats.sentence_transformers import Pooling
 from bertie.text.vocabulary import MASK
-
-
-@dataclass(frozen=True)
-class Predict:
-    """The operation of predicting with the model's head."""
-
-    top_k: int
-
-
-@dataclass(frozen=True)
-class Embed:
-    """The operation of embedding texts; None means the model directory's default."""
-
-    pooling: Pooling | None
-    normalize: bool | None
 
 
 class Schema(BaseModel):
@@ -111,76 +96,71 @@ TopK = Annotated[int, Field(ge=1, le=100)]
 DEFAULT_TOP_K = 5  # as `bertie predict`
 
 
-class PredictRequest(Schema, Generic[R]):
-    """Body of POST /predict."""
+class Request(Schema):
+    """Body of a request."""
+
+    @property
+    def text_count(self) -> int:
+        """The number of texts that count towards the limit of a request."""
+        return 1
+
+
+# In the body of OpenAI's and bertie's own requests.
+ModelName = Annotated[str | None, Field(description="The name of a served model.")]
+
+
+class RowsRequest(Request, Generic[R]):
+    """Body with rows."""
 
     inputs: Annotated[list[R], AsList]
+    model: ModelName = None
+
+    @property
+    def text_count(self) -> int:
+        return sum(row.text_count for row in self.inputs)
+
+    @property
+    def records(self) -> list[Record]:
+        """The rows as records."""
+        return [Record(f"inputs.{i}", {}, row.texts) for i, row in enumerate(self.inputs)]
+
+
+class PredictRequest(RowsRequest[R], Generic[R]):
+    """Body of POST /predict with rows for the model's head."""
+
     top_k: TopK = DEFAULT_TOP_K
 
-    @property
-    def rows(self) -> Sequence[R]:
-        return self.inputs
 
-    @property
-    def operation(self) -> Predict:
-        return Predict(self.top_k)
+class NextSentenceRequest(RowsRequest[Pair]):
+    """Body of POST /next-sentence."""
 
 
-class EmbedRequest(Schema):
-    """Body of POST /embed, as in Text Embeddings Inference.
+class AttentionRequest(Request):
+    """Body of POST /attention."""
 
-    Clients of Text Embeddings Inference send `truncate`; long texts are always truncated.
-    """
-
-    inputs: Annotated[list[Text], AsList]
-    pooling: Pooling | None = None
-    normalize: bool | None = None
-    truncate: Literal[True] = True
-
-    @property
-    def rows(self) -> Sequence[Text]:
-        return self.inputs
-
-    @property
-    def operation(self) -> Embed:
-        return Embed(self.pooling, self.normalize)
+    inputs: TextOrPair
+    model: ModelName = None
 
 
-class Parameters(Schema):
-    """Parameters of a `transformers` pipeline."""
+class Predictions(TypedDict):
+    """The prediction for each row, as `bertie predict --json` prints it."""
 
-    top_k: TopK | None = None
-
-
-class TagParameters(Parameters):
-    """Parameters of the token-classification pipeline."""
-
-    # `transformers`' name for bertie's method: the first token of a word determines its tag.
-    aggregation_strategy: Literal["first"] = "first"
+    predictions: list[Any]
 
 
-class PipelineRequest(Schema, Generic[R]):
-    """Body of POST /, with one row, as huggingface_hub's InferenceClient sends it."""
+class Probabilities(TypedDict):
+    """For each pair, the probability that its second text follows; null for a blank first text."""
 
-    inputs: R
-    parameters: Parameters = Parameters()
-
-    @property
-    def rows(self) -> Sequence[R]:
-        return [self.inputs]
-
-    @property
-    def operation(self) -> Predict:
-        return Predict(self.parameters.top_k or DEFAULT_TOP_K)
+    predictions: list[float | None]
 
 
-class TagRequest(PipelineRequest[Text]):
-    """Body of POST / for a tagger."""
+class AttentionMaps(TypedDict):
+    """Tokens, their segments, and probabilities by layer, head, attending and attended token."""
 
-    parameters: TagParameters = TagParameters()
+    tokens: list[str]
+    token_type_ids: list[int]
+    attentions: list[list[list[list[float]]]]
 
-
-AnyRequest = PredictRequest[Any] | EmbedRequest | PipelineRequest[Any]
 
 PREDICT_REQUESTS: dict[Method, type[PredictRequest[Any]]] = {
     "fill_mask": PredictRequest[MaskedText],
@@ -190,11 +170,4 @@ PREDICT_REQUESTS: dict[Method, type[PredictRequest[Any]]] = {
     "tag": PredictRequest[Text],
     "answer": PredictRequest[Question],
     "choose": PredictRequest[Endings],
-}
-PIPELINE_REQUESTS: dict[Method, type[PipelineRequest[Any]]] = {
-    "fill_mask": PipelineRequest[MaskedText],
-    "classify": PipelineRequest[TextOrPair],
-    "regress": PipelineRequest[TextOrPair],
-    "tag": TagRequest,
-    "answer": PipelineRequest[Question],
 }

@@ -1,0 +1,268 @@
+"""The models of a server: described at once, loaded on first use, unloaded to fit a memory budget."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from starlette.exceptions import HTTPException
+
+from bertie.base.errors import SettingsError
+from bertie.inference.predictor import (
+    Predictor,
+    decision_thresholds,
+    main_method,
+    resolve_embedding,
+    resolve_max_seq_length,
+)
+from bertie.inference.records import Record
+from bertie.inference.results import Method
+from bertie.inference.server.batching import Batcher, TakingTurns, Turns, count_tokens
+from bertie.inference.server.metrics import Metrics
+from bertie.inference.server.middleware import Limits
+from bertie.inference.server.operations import EncodedText, Operation, compute
+from bertie.model.engines.onnx_engine import ONNX_FILE
+from bertie.model.formats.directory import SEQUENCE_CLASSIFIER, read_metadata
+from bertie.model.formats.sentence_transformers import find_transformer_folder
+
+GIGABYTE = 1_000_000_000
+
+
+class ServedModel:
+    """A model of the server; its weights are in memory only while `predictor` is not None.
+
+    Attributes:
+        name: the name by which requests choose it.
+        path: the model directory.
+        metadata: everything in the directory except the weights.
+        is_exported: whether it runs in ONNX Runtime.
+        size: bytes of its weights.
+        predictor: the loaded model.
+        users: number of requests that use it.
+    """
+
+    def __init__(self, name: str, path: Path) -> None:
+        self.name = name
+        self.path = path
+        self.metadata = read_metadata(path)
+        self.is_exported = (path / ONNX_FILE).exists()
+        self.size = _weight_bytes(path, self.is_exported)
+        self.predictor: Predictor | None = None
+        self.users = 0
+        self.loading: asyncio.Task[None] | None = None
+        self._batcher: Batcher | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    @property
+    def architecture(self) -> str:
+        """The class of `transformers` with the same weights.
+
+        Directories of 2018 do not name it; the weights of a loaded model show it.
+        """
+        return self.predictor.engine.architecture if self.predictor else self.metadata.architecture
+
+    @property
+    def method(self) -> Method | None:
+        """The main method of the head; None for an encoder without a head."""
+        return main_method(self.architecture, self.metadata)
+
+    @property
+    def can_rerank(self) -> bool:
+        """Whether the model is a sequence classifier with one score: a regression, or two classes."""
+        several = self.metadata.problem_type == "multi_label_classification"
+        return self.architecture == SEQUENCE_CLASSIFIER and len(self.metadata.labels) <= 2 - several
+
+    @property
+    def methods(self) -> list[str]:
+        """Everything that requests can ask of the model."""
+        able = {
+            self.method or "": self.method is not None,
+            "next_sentence": self.architecture == "BertForPreTraining" or self.method == "next_sentence",
+            "embed": not self.is_exported or self.method is None,
+            "rerank": self.can_rerank,
+            "attention": not self.is_exported,
+        }
+        return [name for name, is_able in able.items() if is_able]
+
+    @property
+    def max_seq_length(self) -> int:
+        """The largest number of tokens that the head reads at once."""
+        return resolve_max_seq_length(self.metadata)
+
+    @property
+    def embedding(self) -> Any:
+        """Pooling, normalization and truncation of the directory."""
+        return resolve_embedding(self.metadata)
+
+    @property
+    def decision_thresholds(self) -> dict[str, float]:
+        """See `Predictor.decision_thresholds`."""
+        return decision_thresholds(self.method, self.metadata)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the model is loaded and computes."""
+        return self._running is not None
+
+    async def submit(self, operation: Operation, records: Sequence[Record]) -> list[Any]:
+        """Compute the records of a request together with those of others."""
+        assert self._batcher is not None
+        return await self._batcher.submit(operation, records)
+
+    def start(self, predictor: Predictor, turns: Turns, limits: Limits, metrics: Metrics) -> None:
+        """Begin to compute with a loaded model."""
+        self.predictor = predictor
+        predictor.engine = TakingTurns(predictor.engine, turns)
+        counting = partial(_count_tokens, predictor)
+        self._batcher = Batcher(partial(compute, predictor), counting, limits, metrics, self.name)
+        self._running = asyncio.create_task(self._batcher.run())
+
+    def stop(self) -> None:
+        """Stop computing, and release the weights."""
+        if self._running is not None:
+            self._running.cancel()
+        self.predictor = self._batcher = self._running = self.loading = None
+
+
+class Models:
+    """All models of a server.
+
+    Args:
+        paths: the model directories by name, the default model first.
+        load: loads a model directory.
+        limits: limits of requests.
+        memory_budget: bytes of weights in memory at once; 0 for no limit. Before a model is loaded,
+            the least recently used ones without running requests are unloaded.
+
+    `limits` is an attribute, and so are the `metrics` of the server.
+
+    Raises:
+        BertieError: a directory is not a model directory.
+        SettingsError: a model is larger than the budget.
+    """
+
+    def __init__(
+        self,
+        paths: Mapping[str, Path],
+        load: Callable[[Path], Predictor],
+        limits: Limits,
+        memory_budget: int = 0,
+    ) -> None:
+        self._models = {name: ServedModel(name, path) for name, path in paths.items()}
+        self.limits = limits
+        self.metrics = Metrics()
+        self._load = load
+        self._budget = memory_budget
+        self._turns = Turns()
+        self._used: dict[str, None] = {}  # names of loaded models, the most recently used one last
+        for model in self:
+            if 0 < memory_budget < model.size:
+                raise SettingsError(
+                    f"--memory-budget {memory_budget / GIGABYTE:g}: the weights of {model.name} take "
+                    f"{model.size / GIGABYTE:.2g} GB; raise the budget or serve other models"
+                )
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        return iter(self._models.values())
+
+    def load_default(self) -> None:
+        """Load the first model, and compile the kernels, before the server listens.
+
+        Raises:
+            BertieError: the directory is damaged.
+        """
+        self.default.predictor = self._load(self.default.path)
+        self.default.metadata.tokenizer.encode("")  # compiling takes ten seconds once
+        self._used[self.default.name] = None
+
+    @property
+    def default(self) -> ServedModel:
+        """The first model."""
+        return next(iter(self))
+
+    def find(self, name: str) -> ServedModel:
+        """Return the model of a name.
+
+        Raises:
+            HTTPException: there is no such model (404).
+        """
+        if name not in self._models:
+            raise HTTPException(404, f"model {name[:80]!r}: no such model; served: {', '.join(self._models)}")
+        return self._models[name]
+
+    @asynccontextmanager
+    async def use(self, model: ServedModel) -> AsyncIterator[ServedModel]:
+        """Load a model if necessary, and keep it in memory inside the `with` statement.
+
+        Raises:
+            HTTPException: the budget is taken by models with running requests (429).
+            BertieError: the directory is damaged.
+        """
+        model.users += 1
+        try:
+            if not model.is_running:
+                if model.loading is None:
+                    self._make_room(model)
+                    model.loading = asyncio.create_task(self._start(model))
+                await asyncio.shield(model.loading)  # a client that goes away does not stop it
+            self._used[model.name] = self._used.pop(model.name)  # to the end
+            yield model
+        finally:
+            model.users -= 1
+
+    def stop(self) -> None:
+        """Unload every model."""
+        for model in self:
+            model.stop()
+
+    async def _start(self, model: ServedModel) -> None:
+        try:
+            predictor = model.predictor
+            if predictor is None:
+                predictor = await asyncio.to_thread(self._load, model.path)
+            model.start(predictor, self._turns, self.limits, self.metrics)
+            self._used[model.name] = None
+        finally:
+            model.loading = None
+
+    def _make_room(self, model: ServedModel) -> None:
+        """Unload models until another one fits."""
+        if not self._budget or model.predictor:
+            return
+        held = [other for other in self if other.predictor or other.loading]
+        excess = sum(other.size for other in held) + model.size - self._budget
+        by_age = (self._models[name] for name in self._used)
+        evicted = []
+        for other in by_age:
+            if excess <= 0:
+                break
+            if not other.users:
+                evicted.append(other)
+                excess -= other.size
+        if excess > 0:
+            raise HTTPException(
+                429, f"no memory for {model.name} while other models work; retry later", {"Retry-After": "1"}
+            )
+        for other in evicted:
+            del self._used[other.name]
+            other.stop()
+
+
+def _count_tokens(model: Predictor, records: Sequence[Record]) -> list[int]:
+    """Return the number of tokens of the records of one request; see `Batcher`."""
+    if records and isinstance(records[0].texts[0], EncodedText):
+        return [len(record.texts[0].input_ids) for record in records]
+    return count_tokens(model.tokenizer, records)
+
+
+def _weight_bytes(path: Path, is_exported: bool) -> int:
+    """Return the size of the files of weights that the engine reads."""
+    if is_exported:
+        return sum(file.stat().st_size for file in path.glob(f"{ONNX_FILE}*"))
+    folder = find_transformer_folder(path)
+    for pattern in ("*.safetensors", "*.bin", "*.ckpt*"):  # in the order in which they are preferred
+        if sizes := [file.stat().st_size for file in folder.glob(pattern)]:
+            return sum(sizes)
+    return 0  # loading reports what is missing

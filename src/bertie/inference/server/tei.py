@@ -1,0 +1,420 @@
+"""The API of Text Embeddings Inference 1.9: its requests, its defaults and its responses."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
+
+import numpy as np
+from pydantic import BeforeValidator, Field, WrapValidator
+from pydantic_core import PydanticCustomError
+from starlette.exceptions import HTTPException
+
+from bertie.inference.probabilities import Float64s, rank, sigmoid, softmax
+from bertie.inference.records import Record
+from bertie.inference.server.encoding import Truncation, encode_pairs, encode_singles
+from bertie.inference.server.errors import EmptyRequestError
+from bertie.inference.server.models import ServedModel
+from bertie.inference.server.operations import ComputeLogits, Embed, EmbedTokens, EncodedText
+from bertie.inference.server.schemas import Request, Schema
+from bertie.model.engines.embeddings import normalize
+from bertie.model.engines.engine import Float32s
+from bertie.model.formats.sentence_transformers import Pooling
+from bertie.text.vocabulary import SPECIAL_TOKENS
+
+
+def one_message(expected: str) -> WrapValidator:
+    """Report a value that fits no member of a union in one sentence."""
+
+    def validate(value: Any, handler: Any) -> Any:
+        try:
+            return handler(value)
+        except ValueError:
+            raise PydanticCustomError("input", "Input should be {expected}", {"expected": expected}) from None
+
+    return WrapValidator(validate)
+
+
+def require_inputs(values: Sequence[Any], key: str) -> None:
+    """Raise EmptyRequestError if a list is empty."""
+    if not values:
+        raise EmptyRequestError(key)
+
+
+TokenIds = list[Annotated[int, Field(ge=0)]]
+Input = Annotated[
+    str | TokenIds | list[str | TokenIds],
+    one_message("a text, a list of texts, a list of token ids, or a list of such lists"),
+]
+Texts = Annotated[str | list[str], one_message("a text or a list of texts")]
+Ids = Annotated[TokenIds | list[TokenIds], one_message("a list of token ids, or a list of such lists")]
+Sentence = Annotated[list[str], Field(min_length=1, max_length=2)]
+Sentences = Annotated[
+    str | Sentence | list[Sentence],
+    one_message("a text, a pair [text, text], or a list of [text] and [text, text]"),
+]
+Direction = Annotated[
+    Literal["Left", "Right"],
+    BeforeValidator(lambda value: value.title() if value in ("left", "right") else value),
+]
+
+
+class TruncatingRequest(Request):
+    """Body with texts that may be too long."""
+
+    truncate: bool | None = None  # Text Embeddings Inference truncates by default since 1.9
+    truncation_direction: Direction = "Right"
+
+
+class PromptRequest(TruncatingRequest):
+    """Body with texts that a prompt may precede."""
+
+    inputs: Input
+    prompt_name: str | None = None
+
+    @property
+    def items(self) -> list[str | list[int]]:
+        """The texts and lists of token ids, always as a list."""
+        inputs: Any = self.inputs
+        single = isinstance(inputs, str) or (inputs and isinstance(inputs[0], int))
+        return [inputs] if single else inputs
+
+    @property
+    def text_count(self) -> int:
+        return len(self.items)
+
+
+class EmbedRequest(PromptRequest):
+    """Body of POST /embed; `pooling` is bertie's own."""
+
+    normalize: bool = True
+    dimensions: Annotated[int | None, Field(ge=1)] = None
+    pooling: Pooling | None = None
+
+
+class EmbedAllRequest(PromptRequest):
+    """Body of POST /embed_all."""
+
+
+class EmbedSparseRequest(PromptRequest):
+    """Body of POST /embed_sparse."""
+
+
+class ClassifyRequest(TruncatingRequest):
+    """Body of POST /predict with texts and pairs for a sequence classifier."""
+
+    inputs: Sentences
+    raw_scores: bool = False
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether the inputs are a list of lists."""
+        return isinstance(self.inputs, list) and (not self.inputs or isinstance(self.inputs[0], list))
+
+    @property
+    def items(self) -> list[list[str]]:
+        """The texts and pairs, always as a list of lists."""
+        inputs: Any = self.inputs
+        if self.is_batch:
+            return inputs  # type: ignore[no-any-return]
+        return [[inputs]] if isinstance(inputs, str) else [inputs]
+
+    @property
+    def text_count(self) -> int:
+        return len(self.items)
+
+
+class RerankRequest(TruncatingRequest):
+    """Body of POST /rerank."""
+
+    query: str
+    texts: list[str]
+    raw_scores: bool = False
+    return_text: bool = False
+
+    @property
+    def text_count(self) -> int:
+        return len(self.texts)
+
+
+class SimilarityInput(Schema):
+    """A sentence, and the sentences to compare it with."""
+
+    source_sentence: str
+    sentences: list[str]
+
+
+class SimilarityParameters(TruncatingRequest):
+    """Parameters of POST /similarity."""
+
+    prompt_name: str | None = None
+
+
+class SimilarityRequest(Request):
+    """Body of POST /similarity."""
+
+    inputs: SimilarityInput
+    parameters: SimilarityParameters | None = None
+
+    @property
+    def text_count(self) -> int:
+        return len(self.inputs.sentences) + 1
+
+
+class TokenizeRequest(Request):
+    """Body of POST /tokenize."""
+
+    inputs: Texts
+    add_special_tokens: bool = True
+    prompt_name: str | None = None
+
+    @property
+    def items(self) -> list[str]:
+        """The texts, always as a list."""
+        return [self.inputs] if isinstance(self.inputs, str) else self.inputs
+
+    @property
+    def text_count(self) -> int:
+        return len(self.items)
+
+
+class DecodeRequest(Request):
+    """Body of POST /decode."""
+
+    ids: Ids
+    skip_special_tokens: bool = True
+
+    @property
+    def items(self) -> list[list[int]]:
+        """The lists of token ids, always as a list."""
+        ids: Any = self.ids
+        return [ids] if ids and isinstance(ids[0], int) else ids
+
+    @property
+    def text_count(self) -> int:
+        return len(self.items)
+
+
+class Prediction(TypedDict):
+    """A label and its score."""
+
+    score: float
+    label: str
+
+
+class Rank(TypedDict):
+    """A text of a request, by its index, and its score."""
+
+    index: int
+    text: NotRequired[str]
+    score: float
+
+
+class SparseValue(TypedDict):
+    """An entry of a sparse vector."""
+
+    index: int
+    value: float
+
+
+class SimpleToken(TypedDict):
+    """A token, and the characters of the text that it stands for; `token` is bertie's own."""
+
+    id: int
+    text: str
+    token: str
+    special: bool
+    start: int | None
+    stop: int | None
+
+
+async def embed(model: ServedModel, request: EmbedRequest) -> list[list[float]]:
+    """Return a vector for each text, scaled to length 1 unless `normalize` is false."""
+    vectors, _ = await compute_vectors(model, request, request.pooling, request.normalize, request.dimensions)
+    return vectors.tolist()  # type: ignore[no-any-return]
+
+
+async def compute_vectors(
+    model: ServedModel,
+    request: PromptRequest,
+    pooling: Pooling | None = None,
+    normalized: bool = True,
+    dimensions: int | None = None,
+) -> tuple[Float32s, int]:
+    """Embed the texts of a request.
+
+    Returns:
+        float32 (n, H), or (n, dimensions), and the number of tokens.
+
+    Raises:
+        HTTPException: the model has fewer dimensions.
+    """
+    require_inputs(request.items, "inputs")
+    size = model.metadata.config.hidden_size
+    if dimensions is not None and dimensions > size:
+        raise HTTPException(
+            422, f"dimensions: {dimensions} is more than the model's {size}; use at most {size}"
+        )
+    encoded = await _encode(model, request)
+    found = await model.submit(Embed(pooling or model.embedding.pooling), records_of(encoded))
+    vectors = np.stack(found)[:, :dimensions]
+    tokens = sum(len(text.input_ids) for text in encoded)
+    return normalize(vectors) if normalized else vectors, tokens
+
+
+async def embed_all(model: ServedModel, request: EmbedAllRequest) -> list[list[list[float]]]:
+    """Return the vector of each token of each text, with [CLS] and [SEP], without pooling."""
+    require_inputs(request.items, "inputs")
+    found = await model.submit(EmbedTokens(), records_of(await _encode(model, request)))
+    return [vectors.tolist() for vectors in found]
+
+
+async def embed_sparse(model: ServedModel, request: EmbedSparseRequest) -> list[list[SparseValue]]:
+    """Refuse: sparse vectors need SPLADE pooling, which bertie does not have."""
+    raise HTTPException(424, f"{model.name}: no SPLADE model, so it has no sparse vectors; use /embed")
+
+
+async def classify(model: ServedModel, request: ClassifyRequest) -> list[Prediction] | list[list[Prediction]]:
+    """Return the labels of texts or pairs with their probabilities, most likely first.
+
+    A batch is a list of lists. The score of a regression is the sigmoid of its number.
+    """
+    require_inputs(request.items, "inputs")
+    texts = await asyncio.to_thread(
+        encode_pairs, model.metadata.tokenizer, request.items, _truncation(request, model.max_seq_length)
+    )
+    logits = np.stack(await model.submit(ComputeLogits(), records_of(texts)))
+    labels = model.metadata.labels
+    predictions = [
+        [Prediction(score=score, label=labels[i]) for i, score in rank(row)]
+        for row in (logits if request.raw_scores else _probabilities(model, logits))
+    ]
+    return predictions if request.is_batch else predictions[0]
+
+
+async def rerank(model: ServedModel, request: RerankRequest) -> list[Rank]:
+    """Return the texts by their score for the query, best first.
+
+    The score is the sigmoid of a regression's number, or the probability of the second of two classes.
+    """
+    require_inputs(request.texts, "texts")
+    encoded = await asyncio.to_thread(
+        encode_pairs,
+        model.metadata.tokenizer,
+        [[request.query, text] for text in request.texts],
+        _truncation(request, model.max_seq_length),
+    )
+    logits = np.stack(await model.submit(ComputeLogits(), records_of(encoded)))
+    scores: Any = logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
+    if not request.raw_scores:
+        scores = _probabilities(model, scores[:, None])[:, 0]
+    ranks = [Rank(index=i, score=score) for i, score in enumerate(scores.tolist())]
+    if request.return_text:
+        ranks = [Rank(**entry, text=text) for entry, text in zip(ranks, request.texts, strict=True)]
+    return sorted(ranks, key=lambda entry: -entry["score"])
+
+
+async def similarity(model: ServedModel, request: SimilarityRequest) -> list[float]:
+    """Return the cosine of the source sentence with each of the sentences."""
+    require_inputs(request.inputs.sentences, "inputs.sentences")
+    parameters = request.parameters or SimilarityParameters()
+    texts: list[str | list[int]] = [request.inputs.source_sentence, *request.inputs.sentences]
+    vectors, _ = await compute_vectors(model, PromptRequest(inputs=texts, **dict(parameters)))
+    return (vectors[1:] @ vectors[0]).tolist()  # type: ignore[no-any-return]
+
+
+async def tokenize(model: ServedModel, request: TokenizeRequest) -> list[list[SimpleToken]]:
+    """Return the tokens of each text, with the characters that they stand for."""
+    require_inputs(request.items, "inputs")
+    prompt = _find_prompt(model, request.prompt_name)
+    return await asyncio.to_thread(
+        _tokenize, model, [prompt + text for text in request.items], request.add_special_tokens
+    )
+
+
+async def decode(model: ServedModel, request: DecodeRequest) -> list[str]:
+    """Return the text of each list of token ids."""
+    require_inputs(request.items, "ids")
+    for ids in request.items:
+        check_ids(model, ids)
+    tokenizer = model.metadata.tokenizer
+    return [tokenizer.decode(ids, request.skip_special_tokens) for ids in request.items]
+
+
+def records_of(texts: Sequence[EncodedText]) -> list[Record]:
+    """Return a record for each encoded text."""
+    return [Record(f"inputs.{i}", {}, (text,)) for i, text in enumerate(texts)]
+
+
+def check_ids(model: ServedModel, ids: Sequence[int]) -> None:
+    """Raise HTTPException unless all token ids are in the model's vocabulary."""
+    size = len(model.metadata.tokenizer.vocabulary)
+    if ids and max(ids) >= size:
+        raise HTTPException(422, f"token id {max(ids)}: the vocabulary of {model.name} has {size:,} entries")
+
+
+async def _encode(model: ServedModel, request: PromptRequest) -> list[EncodedText]:
+    """Tokenize the inputs of a request in a thread; token ids are used as they are."""
+    prompt = _find_prompt(model, request.prompt_name)
+    tokenizer = model.metadata.tokenizer
+    items: list[str | list[int]] = []
+    for item in request.items:
+        if isinstance(item, str):
+            items.append(prompt + item)
+        else:
+            require_inputs(item, "inputs")
+            check_ids(model, item)
+            items.append(prompt + tokenizer.decode(item) if prompt else item)
+    length = model.embedding.max_seq_length
+    return await asyncio.to_thread(encode_singles, tokenizer, items, _truncation(request, length))
+
+
+def _truncation(request: TruncatingRequest, max_length: int) -> Truncation:
+    return Truncation(max_length, request.truncate is not False, request.truncation_direction == "Left")
+
+
+def _find_prompt(model: ServedModel, name: str | None) -> str:
+    """Return a prompt of the model's sentence-transformers settings; "" for None."""
+    if name is None:
+        return ""
+    prompts: Mapping[str, str] = model.metadata.sentence_transformers_config.get("prompts") or {}
+    if name not in prompts:
+        listed = ", ".join(prompts) or "none"
+        raise HTTPException(
+            422, f"prompt_name: no prompt {name[:80]!r}; the prompts of {model.name}: {listed}"
+        )
+    return prompts[name]
+
+
+def _probabilities(model: ServedModel, logits: Float32s) -> Float64s:
+    scaled = logits / np.float32(model.metadata.temperature or 1)
+    several = model.metadata.problem_type == "multi_label_classification"
+    return sigmoid(scaled) if several or logits.shape[1] == 1 else softmax(scaled)
+
+
+def _tokenize(model: ServedModel, texts: list[str], add_special_tokens: bool) -> list[list[SimpleToken]]:
+    tokenizer = model.metadata.tokenizer
+    encoding = tokenizer.encode_batch(texts, add_special_tokens=add_special_tokens)
+    ids = encoding.input_ids.tolist()
+    tokens = tokenizer.convert_ids_to_tokens(ids)
+    offsets = encoding.offsets.tolist()
+    specials = {*SPECIAL_TOKENS, *tokenizer.added_tokens}
+    bounds = encoding.bounds.tolist()
+    results = []
+    for text, begin, end in zip(texts, bounds[:-1], bounds[1:], strict=True):
+        rows = []
+        for token_id, token, (start, stop) in zip(
+            ids[begin:end], tokens[begin:end], offsets[begin:end], strict=True
+        ):
+            special = start == stop and token in specials
+            rows.append(
+                SimpleToken(
+                    id=token_id,
+                    text=token if special else text[start:stop],
+                    token=token,
+                    special=special,
+                    start=None if special else start,
+                    stop=None if special else stop,
+                )
+            )
+        results.append(rows)
+    return results
