@@ -178,10 +178,14 @@ api.search
 api.evaluation
 api.blimp
 reproduction.split_pairs
+reproduction.same_article
 reproduction.feature_tagger
 reproduction.tables
 reproduction.example_scores
 reproduction.cells
+reproduction.sources
+reproduction.pretrained_models
+reproduction.scoring
 reproduction.runner
 reproduction.intervals
 reproduction.verdicts

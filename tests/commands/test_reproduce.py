@@ -16,11 +16,13 @@ import numpy as np
 import pytest
 import tomli_w
 import torch
+from safetensors.torch import load_file
 
 from bertie.base.locks import lock_file
 from bertie.base.settings import read_toml
 from bertie.commands.main import main
-from bertie.reproduction import runner
+from bertie.reproduction import pretrained_models, runner
+from bertie.reproduction.example_scores import read_example_scores, score_of
 from bertie.training.checkpoints import RunDirectory
 
 SCALE = """
@@ -31,6 +33,14 @@ vocabulary_size = 200
 held_out = 0.2
 learning_rates = [1e-3, 1e-2]
 excluded = ["squad-v1"]
+blimp_pairs = 3
+
+[training_held_out]
+sst-2 = 0.25
+
+[same_article]
+training = 32
+dev = 16
 
 [split_pairs]
 training = 64
@@ -48,6 +58,14 @@ precision = "float32"
 [[pretraining.phases]]
 steps = 8
 max_seq_length = 32
+
+[trunk]
+batch_size = 16
+
+[[trunk.phases]]
+steps = 4
+max_seq_length = 16
+pairs = "none"
 
 [pretraining.model]
 num_hidden_layers = 1
@@ -80,6 +98,14 @@ name = "split_pairs"
 outcome = "split_pairs/dev/accuracy"
 
 [[columns]]
+name = "SST-2 held out"
+outcome = "sst-2/held_out/accuracy"
+
+[[columns]]
+name = "BLiMP"
+outcome = "blimp/accuracy"
+
+[[columns]]
 name = "SQuAD"
 outcome = "squad-v1/dev/f1"
 
@@ -97,6 +123,10 @@ name = "LTR + BiLSTM"
 pretraining = { model.is_decoder = true, examples.pairs = "none", examples.mask_probability = 0.8 }
 finetuning = { bilstm = true }
 paper = { "SST-2" = 80.0, SQuAD = 70.0 }
+
+[[rows]]
+name = "no pre-training"
+pretraining_fraction = 0.0
 
 [[claims]]
 better = "both ways"
@@ -144,6 +174,13 @@ def folder(tmp_path_factory) -> Path:
         labels = [rng.randrange(2) for _ in range(count)]
         lines = [f"the {nouns[label]} is near\t{label}" for label in labels]
         (folder / "glue" / "SST-2" / f"{part}.tsv").write_text("\n".join(["sentence\tlabel", *lines]) + "\n")
+    (folder / "blimp").mkdir()
+    for name in ("agreement", "order"):
+        pairs = [
+            {"sentence_good": f"the {noun} is near", "sentence_bad": f"{noun} the near is"} for noun in nouns
+        ]
+        rows = [json.dumps(pair | {"linguistics_term": name}) for pair in pairs]
+        (folder / "blimp" / f"{name}.jsonl").write_text("\n".join(rows))
     (folder / "scale.toml").write_text(SCALE)
     (folder / "toy.toml").write_text(TABLE)
     assert reproduce(folder) == 0
@@ -164,13 +201,16 @@ def corpus_of(folder: Path) -> Path:
 
 def test_report_has_the_outcomes_of_every_cell(folder):
     cells = read_cells(folder / "out")
-    rows = ("both-ways", "both-ways-half", "ltr-bilstm")
+    rows = ("both-ways", "both-ways-half", "ltr-bilstm", "no-pre-training")
     assert cells.keys() == {f"{row}/seed-{seed}" for row in rows for seed in (0, 1)}
-    for outcomes in cells.values():
+    for name, outcomes in cells.items():
         scores = {
-            f"{task}/dev/accuracy@{rate}" for task in ("sst-2", "split_pairs") for rate in (0.001, 0.01)
+            f"{task}/accuracy@{rate}"
+            for task in ("sst-2/dev", "sst-2/held_out", "split_pairs/dev")
+            for rate in (0.001, 0.01)
         }
-        assert {"held_out/perplexity", *scores} < outcomes.keys()
+        assert {"blimp/accuracy", *scores} < outcomes.keys()
+        assert ("held_out/loss" in outcomes) == (not name.startswith("no-pre-training"))
     whole, half = (cells[f"{row}/seed-0"] for row in rows[:2])
     assert (whole["held_out/step"], half["held_out/step"]) == (8, 4)
     assert whole["held_out/perplexity"] < half["held_out/perplexity"]
@@ -207,9 +247,9 @@ def test_too_many_split_pairs_fail_before_anything_is_written(folder, capsys):
 def test_rows_share_pretraining_runs(folder):
     """Two rows fine-tune from two checkpoints of one run; fine-tuned models are not kept."""
     runs = [path for path in (folder / "out" / "pretraining").iterdir() if path.is_dir()]
-    assert len(runs) == 4
+    assert len(runs) == 4 + 4 + 2  # and trunks of two networks, and random weights
     assert all((run / "model" / "model.safetensors").exists() for run in runs)
-    assert len(list((folder / "out" / "finetuning").glob("*/result.json"))) == 3 * 2 * 2 * 2
+    assert len(list((folder / "out" / "finetuning").glob("*/result.json"))) == 4 * 2 * 2 * 2
     assert not list((folder / "out" / "finetuning").rglob("*.safetensors"))
     assert not list((folder / "out").rglob("optimizer.safetensors"))
 
@@ -252,7 +292,7 @@ def test_cells_with_the_best_rate_of_each_seed_are_collected_again(folder, monke
         outcomes = json.loads(file.read_text())
         former = {name.partition("@")[0]: 12.34 for name in outcomes}
         file.write_text(json.dumps(former))
-    monkeypatch.setattr(runner, "pretrain", fail)
+    monkeypatch.setattr(pretrained_models, "pretrain", fail)
     monkeypatch.setattr(runner, "finetune", fail)
     assert reproduce(folder, out="earlier") == 0
     assert read_cells(folder / "earlier") == read_cells(folder / "out")
@@ -263,7 +303,7 @@ def test_tables_share_pretraining_and_finetuning_runs(folder, monkeypatch):
         raise AssertionError
 
     (folder / "twin.toml").write_text(TABLE.replace('"A toy"', '"Another"'))
-    monkeypatch.setattr(runner, "pretrain", fail)
+    monkeypatch.setattr(pretrained_models, "pretrain", fail)
     monkeypatch.setattr(runner, "finetune", fail)
     assert reproduce(folder, table="twin") == 0
     one, other = ((folder / "out" / f"{name}.md").read_text().split("\n")[1:] for name in ("toy", "twin"))
@@ -275,7 +315,7 @@ def test_the_same_command_repeats_nothing(folder, monkeypatch):
         raise AssertionError
 
     before = (folder / "out" / "toy.md").read_text()
-    monkeypatch.setattr(runner, "pretrain", fail)
+    monkeypatch.setattr(pretrained_models, "pretrain", fail)
     monkeypatch.setattr(runner, "finetune", fail)
     assert reproduce(folder) == 0
     assert (folder / "out" / "toy.md").read_text() == before
@@ -305,7 +345,7 @@ def test_an_out_with_former_names_is_continued(folder, monkeypatch):
         with_former_names(path)
     assert "halves/dev/accuracy@0.01" in read_cells(former / "out")["both-ways/seed-0"]
     assert 'name = "halves"' in (former / "toy.toml").read_text()
-    monkeypatch.setattr(runner, "pretrain", None)
+    monkeypatch.setattr(pretrained_models, "pretrain", None)
     monkeypatch.setattr(runner, "finetune", None)
     assert reproduce(former) == 0
     # The column keeps the name that the user gave it.
@@ -328,11 +368,11 @@ def test_a_failing_cell_is_reported_and_stops_no_other(folder, monkeypatch, caps
 
     monkeypatch.setattr(runner, "finetune", fail_with_seed_0)
     assert reproduce(folder, out="failing") == 1
-    assert "1 of 6 cells failed; see toy.md" in capsys.readouterr().err
+    assert "1 of 8 cells failed; see toy.md" in capsys.readouterr().err
     text = (folder / "failing" / "toy.md").read_text()
     error = folder / "failing" / "cells" / "toy" / "both-ways" / "seed-0" / "error.txt"
     assert "\n- both ways, seed 0: no memory for this one\n" in text
-    assert "; 5 of 6 cells done." in text
+    assert "; 7 of 8 cells done." in text
     assert "(1 of 2 seeds)" in text
     assert "no memory for this one" in error.read_text()
     assert "both-ways/seed-1" in read_cells(folder / "failing")
@@ -373,9 +413,9 @@ def test_a_stopped_table_resumes_to_the_same_outcomes(folder, monkeypatch, capsy
     assert reproduce(folder, out="stopped", corpus=corpus) == 130
     assert read_cells(folder / "stopped").keys() == {"both-ways/seed-0", "both-ways-half/seed-0"}
     progress = capsys.readouterr().err
-    assert "toy: 6 of 6 cells to run\n" in progress
-    assert re.search(r"toy: 4 of 6 cells to run, about \d+:\d\d left\n", progress)
-    assert "; 2 of 6 cells done." in (folder / "stopped" / "toy.md").read_text()
+    assert "toy: 8 of 8 cells to run\n" in progress
+    assert re.search(r"toy: 6 of 8 cells to run, about \d+:\d\d left\n", progress)
+    assert "; 2 of 8 cells done." in (folder / "stopped" / "toy.md").read_text()
     assert reproduce(folder, out="stopped", corpus=corpus) == 0
     assert read_cells(folder / "stopped") == read_cells(folder / "out")
 
@@ -529,7 +569,7 @@ def test_claims_rows_and_seeds_may_change(folder, monkeypatch):
         (folder / "scale.toml").write_text(SCALE)
     text = (folder / "claims" / "toy.md").read_text()
     assert "| both ways | 2.5 / " in text
-    assert "; 2 of 2 cells done." in text
+    assert "; 3 of 3 cells done." in text
 
 
 def test_an_unknown_score_fails_before_anything_is_trained(folder, capsys):
@@ -552,3 +592,40 @@ def test_a_missing_evaluation_fails_its_cell(folder):
     assert reproduce(folder, "third") == 1
     error = folder / "out" / "cells" / "third" / "both-ways-half" / "seed-0" / "error.txt"
     assert "not evaluated at step 2; set evaluate_every to a divisor of it" in error.read_text()
+
+
+def test_rows_continue_the_trunk_of_their_network_and_seed(folder):
+    """Two rows share a trunk; the left-to-right row has its own, and the row without pre-training none."""
+    runs = {path.parent: read_toml(path) for path in (folder / "out").glob("pretraining/*/settings.toml")}
+    trunks = {run: settings for run, settings in runs.items() if settings["batch_size"] == 16}
+    assert sorted((s["seed"], s["model"].get("is_decoder", False)) for s in trunks.values()) == [
+        (0, False),
+        (0, True),
+        (1, False),
+        (1, True),
+    ]
+    for run in runs.keys() - trunks.keys():
+        (trunk,) = (
+            trunk
+            for trunk, settings in trunks.items()
+            if settings["seed"] == runs[run]["seed"]
+            and settings["model"].get("is_decoder") == runs[run]["model"].get("is_decoder")
+        )
+        first = load_file(run / "checkpoints" / "step-00000000" / "model.safetensors")
+        last = load_file(trunk / "model" / "model.safetensors")
+        name = "bert.embeddings.word_embeddings.weight"
+        assert torch.equal(first[name], last[name])
+
+
+def test_cells_keep_the_scores_of_their_examples(folder):
+    (folder / "out" / "cells" / "toy").glob("*/seed-*/result.json")
+    for cell in (folder / "out" / "cells" / "toy").glob("*/seed-*"):
+        outcomes = json.loads((cell / "result.json").read_text())
+        examples = read_example_scores(cell)
+        assert examples.keys() == {name for name in outcomes if not name.startswith("held_out/")} - {
+            name for name in outcomes if "f1_macro" in name
+        }
+        for name, scores in examples.items():
+            assert score_of(name.partition("@")[0], scores) == pytest.approx(outcomes[name])
+        assert len(examples["blimp/accuracy"]) == 2 * 3
+        assert len(examples["sst-2/held_out/accuracy@0.001"]) == 16

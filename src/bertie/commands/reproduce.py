@@ -8,7 +8,7 @@ import typer
 from bertie.commands.options import CPUS, Device, Workers, exit_when_stopped
 
 if TYPE_CHECKING:
-    from bertie.reproduction.runner import TaskExamples
+    from bertie.reproduction.sources import TaskExamples
     from bertie.reproduction.tables import Scale
 
 
@@ -110,19 +110,21 @@ def _run(
     from bertie.base.files import check_creatable
     from bertie.reproduction.report import write_report
     from bertie.reproduction.runner import Runner
-    from bertie.reproduction.tables import read_scale, read_table
+    from bertie.reproduction.sources import Sources
+    from bertie.reproduction.tables import BLIMP, read_scale, read_table
 
     check_creatable(out / "cells", out)
     sizes = read_scale(scale)
     rows = read_table(table, sizes)
     tasks = {name: _read_task(name, data, sizes) for name in rows.task_names()}
     name = Path(table).stem
-    ner = data / sizes.folders.get("ner", "ner")
+    folders = {source: data / sizes.folders.get(source, source) for source in ("ner", BLIMP)}
     prepared = corpus if corpus is not None else _prepare(text, out, sizes, rows.cased, workers)
-    runner = Runner(name, rows, sizes, prepared, tasks, ner, out, device)
+    sources = Sources(sizes, prepared, tasks, folders)
+    runner = Runner(name, rows, sizes, prepared, sources, out, device)
     with exit_when_stopped(f"stopped and saved in {out}; the same command resumes"):
         for cells in runner.run():
-            verdicts = write_report(out / f"{name}.md", rows, sizes, cells, runner.majority_baseline)
+            verdicts = write_report(out / f"{name}.md", rows, sizes, cells, runner.chance_levels(cells))
     for verdict in verdicts:
         print(f"{verdict.decision:<10}  {verdict.column.name}: {verdict.better.name} > {verdict.worse.name}")
     print(out / f"{name}.md")
@@ -135,12 +137,20 @@ def _read_task(name: str, data: Path, scale: "Scale") -> "TaskExamples":
     from bertie.api.task_data import custom_task, read_task_data
     from bertie.base.files import sha256
     from bertie.reproduction.cells import digest
-    from bertie.reproduction.runner import TaskExamples
+    from bertie.reproduction.sources import HELD_OUT_PART, TaskExamples
+    from bertie.tasks.dev_split import draw_dev_examples
 
     folder = data / scale.folders.get(name, "glue")
-    examples = read_task_data(name, folder, None, None, custom_task())
-    files = [examples.task.file(folder, part) for part in ("train", *examples.dev)]
-    return TaskExamples(examples.task, examples.training, examples.dev, digest(*map(sha256, files)))
+    task, training, dev, *_ = read_task_data(name, folder, None, None, custom_task())
+    files = [task.file(folder, part) for part in ("train", *dev)]
+    hashes = [*map(sha256, files)]
+    if fraction := scale.training_held_out.get(name):
+        held_out = draw_dev_examples(task, training, fraction, files[0])
+        kept = sorted({*range(len(training))} - {*held_out})
+        dev = {**dev, HELD_OUT_PART: task.select(training, held_out)}
+        training = task.select(training, kept)
+        hashes.append(str(fraction))
+    return TaskExamples(task, training, dev, digest(*hashes))
 
 
 def _prepare(text: list[Path], out: Path, scale: "Scale", cased: bool, workers: int) -> Path:

@@ -2,8 +2,9 @@
 
 A cell is a row of a table with one seed. The output directory OUT contains
 
-    pretraining/DIGEST/            a run of `bertie pretrain`
-    finetuning/TASK-RATE-DIGEST/   a run of `bertie finetune`; result.json when it is done
+    pretraining/DIGEST/            a run of `bertie pretrain`; the model with random weights of a
+                                   row without pre-training
+    finetuning/TASK-RATE-DIGEST/   a run of `bertie finetune`; result.json when it is done, examples.npz
     cells/TABLE/ROW/settings.toml  the settings and data of a row's cells
     cells/TABLE/ROW/seed-0/        a cell; result.json when it is done, error.txt if it failed;
                                    examples.npz with the scores of its dev examples
@@ -17,7 +18,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from bertie.base.files import read_json
 from bertie.base.settings import Settings
@@ -58,6 +59,7 @@ LATER_SETTINGS = (
 )
 
 Outcomes = dict[str, float]  # by outcome name, as in `Column.outcome`
+Value = TypeVar("Value")  # of an outcome: its score, or the scores of its examples
 AT_RATE = "@"  # at a scale with several learning rates, result.json has TASK/PART/METRIC@RATE
 
 
@@ -98,9 +100,19 @@ def digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:DIGEST_CHARACTERS]
 
 
-def pretraining_directory(out: Path, settings: PretrainingSettings, corpus_fingerprint: str) -> Path:
-    """Return the directory of a pre-training run. It does not depend on the device."""
-    return out / "pretraining" / digest(_serialize(settings), corpus_fingerprint)
+def pretraining_directory(
+    out: Path, settings: PretrainingSettings, corpus_fingerprint: str, initial_model: str = ""
+) -> Path:
+    """Return the directory of a pre-training run. It does not depend on the device.
+
+    Args:
+        out: the output directory OUT.
+        settings: the run's settings.
+        corpus_fingerprint: the fingerprint of the corpus.
+        initial_model: identifies the initial model among all models in `out`; "" for random weights.
+    """
+    initial_models = [initial_model] if initial_model else []  # runs of earlier versions had none
+    return out / "pretraining" / digest(_serialize(settings), corpus_fingerprint, *initial_models)
 
 
 def finetuning_directory(
@@ -136,13 +148,13 @@ def read_outcomes(path: Path) -> Outcomes:
     return {with_current_source(name): value for name, value in read_json(path).items()}
 
 
-def add_rate(outcomes: Outcomes, rate: float) -> Outcomes:
+def add_rate(outcomes: Mapping[str, Value], rate: float) -> dict[str, Value]:
     """Add the learning rate of fine-tuning to the names of outcomes."""
     return {f"{name}{AT_RATE}{rate:g}": value for name, value in outcomes.items()}
 
 
-def select_rate(results: Sequence[Outcomes], outcome: str, rates: Sequence[float]) -> list[Outcomes]:
-    """Keep a task's outcomes at the best learning rate, under their names without the rate.
+def best_rate(results: Sequence[Outcomes], outcome: str, rates: Sequence[float]) -> float:
+    """Return the learning rate with which a row does best on a task.
 
     Args:
         results: the outcomes of a row's cells, one element for each seed.
@@ -151,19 +163,22 @@ def select_rate(results: Sequence[Outcomes], outcome: str, rates: Sequence[float
             noise would select them too.
         rates: the learning rates.
     """
-    task = outcome.partition("/")[0]
-    best = max(rates, key=lambda rate: fmean(result[f"{outcome}{AT_RATE}{rate:g}"] for result in results))
-    selected = []
-    for result in results:
-        kept = {}
-        for name, value in result.items():
-            plain, _, rate = name.partition(AT_RATE)
-            if not name.startswith(f"{task}/"):
-                kept[name] = value
-            elif rate == f"{best:g}":
-                kept[plain] = value
-        selected.append(kept)
-    return selected
+    return max(rates, key=lambda rate: fmean(result[f"{outcome}{AT_RATE}{rate:g}"] for result in results))
+
+
+def at_rate(outcomes: Mapping[str, Value], task: str, rate: float) -> dict[str, Value]:
+    """Keep a task's outcomes at one learning rate, under their names without the rate.
+
+    Outcomes of other sources are unchanged.
+    """
+    kept = {}
+    for name, value in outcomes.items():
+        plain, _, own_rate = name.partition(AT_RATE)
+        if not name.startswith(f"{task}/"):
+            kept[name] = value
+        elif own_rate == f"{rate:g}":
+            kept[plain] = value
+    return kept
 
 
 def name_outcomes(task: str, scores: Mapping[str, Scores]) -> Outcomes:

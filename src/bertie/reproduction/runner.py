@@ -9,63 +9,61 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from statistics import fmean
+from typing import NamedTuple
 
 from bertie.base.errors import BertieError, SettingsError
-from bertie.base.files import sha256, write_json, write_text
+from bertie.base.files import write_json, write_text
 from bertie.base.locks import LockedError, lock_file
 from bertie.base.progress import format_duration
-from bertie.base.settings import Tree, merge, read_toml, resolve, write_toml
-from bertie.corpus.shards import Corpus
+from bertie.base.settings import SETTINGS_FILE, Tree, merge, read_toml, resolve, write_toml
 from bertie.reproduction.cells import (
     AT_RATE,
     ERROR_FILE,
     RESULT_FILE,
-    SETTINGS_FILE,
     Cell,
     Outcomes,
     RowSettings,
     add_rate,
-    digest,
+    at_rate,
+    best_rate,
     finetuning_directory,
     name_outcomes,
-    pretraining_directory,
     read_outcomes,
-    select_rate,
 )
+from bertie.reproduction.example_scores import ExampleScores, read_example_scores, write_example_scores
 from bertie.reproduction.feature_tagger import FeatureTaggerSettings, train_feature_tagger
-from bertie.reproduction.split_pairs import SPLIT_PAIRS, SPLIT_PAIRS_TASK, draw_split_pairs
-from bertie.reproduction.tables import FEATURES, HELD_OUT, Row, Scale, Table, source_of
-from bertie.tasks.ner import NER
-from bertie.tasks.task import Task
-from bertie.text.tokenizer import Tokenizer
-from bertie.training.finetuning import InitialModel, finetune
+from bertie.reproduction.pretrained_models import PretrainedModel, Pretraining
+from bertie.reproduction.scoring import score_examples, score_minimal_pairs
+from bertie.reproduction.sources import Sources
+from bertie.reproduction.tables import (
+    BLIMP,
+    FEATURES,
+    HELD_OUT,
+    WITHOUT_FINETUNING,
+    Row,
+    Scale,
+    Table,
+    source_of,
+)
+from bertie.training.finetuning import finetune
 from bertie.training.finetuning_settings import FinetuningSettings
-from bertie.training.metrics_file import read_metrics
-from bertie.training.pretraining import pretrain
 from bertie.training.pretraining_settings import PretrainingSettings
 
+NEXT_SENTENCE_ACCURACY = f"{HELD_OUT}/next_sentence_accuracy"
+MAJORITY_ACCURACY = f"{HELD_OUT}/majority_accuracy"  # of the same held-out pairs
 WAIT_SECONDS = 5.0  # between attempts to lock a cell of other processes; cells take minutes
 
 
-class TaskExamples(NamedTuple):
-    """A task, with its labels known, and its examples.
+class CellResult(NamedTuple):
+    """The outcomes of a cell or of its fine-tuning on a task, and the scores of the dev examples."""
 
-    Attributes:
-        task: the task.
-        training: the training examples.
-        dev: the examples of each dev part.
-        digest: a hash of all examples.
-    """
-
-    task: Task[Any, Any]
-    training: Any
-    dev: Mapping[str, Any]
-    digest: str
+    outcomes: Outcomes
+    examples: dict[str, ExampleScores]
 
 
 class Runner:
@@ -76,8 +74,7 @@ class Runner:
         table: the table to run.
         scale: the scale to run it at.
         corpus: a prepared corpus to pre-train on.
-        tasks: the tasks to fine-tune on, by name.
-        ner: folder of the official NER files, for the tagger over features.
+        sources: the data to fine-tune and score on.
         out: the directory to write.
         device: the device to compute on.
 
@@ -91,18 +88,17 @@ class Runner:
         table: Table,
         scale: Scale,
         corpus: Path,
-        tasks: Mapping[str, TaskExamples],
-        ner: Path,
+        sources: Sources,
         out: Path,
         device: str,
     ) -> None:
         self.name, self.table, self.scale, self.device = name, table, scale, device
-        self.corpus, self.tasks, self.ner, self.out = corpus, tasks, ner, out
-        self.corpus_fingerprint = Corpus.open(corpus).fingerprint
+        self.corpus, self.sources, self.out = corpus, sources, out
+        self.corpus_fingerprint = sources.corpus.fingerprint
         self.failures: dict[Path, str] = {}  # messages by cell directory; only cells of this process
         for row in table.rows:  # find invalid settings before anything is trained
-            self._pretraining_settings(row, 0)
-            for task in (*self.tasks, SPLIT_PAIRS):
+            self._pretraining(row, 0)
+            for task in self._finetuned_tasks(row):
                 self._finetuning_settings(row, 0, task, {}, scale.learning_rates[0])
         self._feature_tagger_settings(0)
 
@@ -115,7 +111,7 @@ class Runner:
         Raises:
             SettingsError: existing cells were made from another corpus, row or scale or from other
                 examples, or a column has an unknown outcome.
-            DataError: the corpus is too small for the split pairs.
+            DataError: data are missing, or the corpus is too small to draw pairs from it.
             Stopped: a signal stopped the run; the same call resumes it.
         """
         for row in self.table.rows:  # find missing data and unknown outcomes before anything is trained
@@ -141,25 +137,21 @@ class Runner:
 
     @cached_property
     def majority_baseline(self) -> Outcomes:
-        """Scores of always predicting the majority class, for tasks that have one."""
-        tasks = dict(self.tasks)
-        if any(SPLIT_PAIRS in self.table.sources_of(row) for row in self.table.rows):
-            tasks[SPLIT_PAIRS] = self._split_pairs
+        """Scores of always predicting the majority class, for sources that have one."""
+        names = {source for row in self.table.rows for source in self.table.sources_of(row)}
         outcomes: Outcomes = {}
-        for name, (task, training, dev, _) in tasks.items():
-            baselines = {part: task.majority_baseline(training, examples) for part, examples in dev.items()}
-            outcomes |= name_outcomes(name, {part: scores for part, scores in baselines.items() if scores})
+        for name in sorted(names):
+            outcomes |= self.sources.majority_baseline(name)
         return outcomes
 
-    @cached_property
-    def _split_pairs(self) -> TaskExamples:
-        """The split pairs of the corpus, which are the same for all models."""
-        corpus = Corpus.open(self.corpus)
-        vocabulary = Tokenizer.load(corpus.tokenizer_directory).vocabulary
-        counts = self.scale.split_pairs
-        training, dev = draw_split_pairs(corpus, vocabulary, counts.training, counts.dev)
-        examples_digest = digest(self.corpus_fingerprint, counts.model_dump_json())
-        return TaskExamples(SPLIT_PAIRS_TASK, training, {"dev": dev}, examples_digest)
+    def chance_levels(self, cells: Sequence[Cell]) -> Outcomes:
+        """Return the majority baselines, with the one of next-sentence accuracy in these cells.
+
+        The held-out pairs depend on the seed, so it is a mean.
+        """
+        found = (cell.outcomes.get(MAJORITY_ACCURACY) for cell in cells if cell.outcomes)
+        values = [value for value in found if value is not None]
+        return self.majority_baseline | ({NEXT_SENTENCE_ACCURACY: fmean(values)} if values else {})
 
     def _check_outcomes(self, row: Row, outcomes: Outcomes) -> None:
         """Reject columns with an outcome that its source does not produce.
@@ -172,7 +164,7 @@ class Runner:
         sources = {source_of(name) for name in outcomes}
         for column in self.table.included_columns:
             outcome = row.outcome(column)
-            if source_of(outcome) in sources and outcome not in outcomes:
+            if outcome and source_of(outcome) in sources and outcome not in outcomes:
                 raise SettingsError(
                     f"{self.name}, column {column.name!r}: unknown outcome {outcome!r}; choose from "
                     f"{', '.join(outcomes)}"
@@ -198,30 +190,19 @@ class Runner:
 
     def _row_settings(self, row: Row) -> RowSettings:
         pretraining = self.table.merge_pretraining(row, self.scale)
-        settings = self._pretraining_settings(row, 0)
+        settings = self._pretraining(row, 0).settings
         if any(settings.examples_of(phase).pairs == "near" for phase in range(len(settings.phases))):
             # Also if it is the default: cells of earlier versions have another distance, and lack it.
             pretraining = merge({"examples": {"near_distance": settings.examples.near_distance}}, pretraining)
         return RowSettings(
             corpus=self.corpus_fingerprint,
-            sources={source: self._examples_digest(source) for source in self.table.sources_of(row)},
+            sources={source: self.sources.digest(source) for source in self.table.sources_of(row)},
             row=row.model_copy(update={"pretraining": pretraining, "pretraining_at": {}, "paper": {}}),
             scale=self.scale.model_copy(update={"seeds": 1}),
         )
 
     def _row_directory(self, row: Row) -> Path:
         return self.out / "cells" / self.name / row.folder
-
-    def _examples_digest(self, source: str) -> str:
-        """Return a hash of the training and dev examples of a source."""
-        if source == HELD_OUT:
-            return ""  # the corpus has a fingerprint
-        if source == FEATURES:
-            return digest(*(sha256(NER.file(self.ner, part)) for part in ("train", "dev")))
-        return self._task_examples(source).digest
-
-    def _task_examples(self, task: str) -> TaskExamples:
-        return self._split_pairs if task == SPLIT_PAIRS else self.tasks[task]
 
     def _read_cells(self) -> list[Cell]:
         """Return the current state of every cell, whichever process has run it."""
@@ -230,28 +211,36 @@ class Runner:
         for seed in range(self.scale.seeds):
             for row in self.table.rows:
                 directory = self._row_directory(row) / f"seed-{seed}"
-                outcomes = results[row.name].get(seed)
-                if outcomes is None:
+                if seed not in results[row.name]:
                     cells.append(Cell(row, seed, directory, failure=self.failures.get(directory, "")))
                     continue
+                outcomes, examples = results[row.name][seed]
                 self._check_outcomes(row, outcomes)
                 if seed > 0 and not self.scale.pretrain_each_seed:  # count the only pre-training once
                     outcomes = {name: x for name, x in outcomes.items() if source_of(name) != HELD_OUT}
-                cells.append(Cell(row, seed, directory, outcomes))
+                cells.append(Cell(row, seed, directory, outcomes, examples=examples))
         return cells
 
-    def _read_results(self, row: Row) -> dict[int, Outcomes]:
-        """Return the outcomes of a row's finished cells by seed, at each task's best learning rate."""
-        read = {
-            seed: self._read_result(self._row_directory(row) / f"seed-{seed}")
-            for seed in range(self.scale.seeds)
-        }
-        done = {seed: outcomes for seed, outcomes in read.items() if outcomes is not None}
-        results = list(done.values())
+    def _read_results(self, row: Row) -> dict[int, CellResult]:
+        """Return the results of a row's finished cells by seed, at each task's best learning rate."""
+        results = {}
+        for seed in range(self.scale.seeds):
+            directory = self._row_directory(row) / f"seed-{seed}"
+            outcomes = self._read_result(directory)
+            if outcomes is not None:
+                results[seed] = CellResult(outcomes, read_example_scores(directory))
         if results and len(self.scale.learning_rates) > 1:
             for task in self._finetuned_tasks(row):
-                results = select_rate(results, self._main_outcome(task), self.scale.learning_rates)
-        return dict(zip(done, results, strict=True))
+                rate = best_rate(
+                    [result.outcomes for result in results.values()],
+                    self._main_outcome(task),
+                    self.scale.learning_rates,
+                )
+                results = {
+                    seed: CellResult(at_rate(outcomes, task, rate), at_rate(examples, task, rate))
+                    for seed, (outcomes, examples) in results.items()
+                }
+        return results
 
     def _read_result(self, directory: Path) -> Outcomes | None:
         """Return the outcomes in a cell's result.json; None if the cell has to be run.
@@ -264,16 +253,16 @@ class Runner:
         outcomes = read_outcomes(directory / RESULT_FILE)
         if len(self.scale.learning_rates) > 1:
             for name in outcomes:
-                if source_of(name) not in (HELD_OUT, FEATURES) and AT_RATE not in name:
+                if source_of(name) not in WITHOUT_FINETUNING and AT_RATE not in name:
                     return None
         return outcomes
 
     def _finetuned_tasks(self, row: Row) -> list[str]:
-        return [source for source in self.table.sources_of(row) if source not in (HELD_OUT, FEATURES)]
+        return [source for source in self.table.sources_of(row) if source not in WITHOUT_FINETUNING]
 
     def _main_outcome(self, task_name: str) -> str:
         """Return the outcome that selects the learning rate: the main score on the first dev part."""
-        task, _, dev, _ = self._task_examples(task_name)
+        task, _, dev, _ = self.sources.task_examples(task_name)
         return f"{task_name}/{next(iter(dev))}/{task.main_metric}"
 
     def _print(self, line: str) -> None:
@@ -289,7 +278,9 @@ class Runner:
         try:
             with lock_file(directory):
                 if self._read_result(directory) is None:
-                    write_json(directory / RESULT_FILE, self._run_cell(row, seed))
+                    outcomes, examples = self._run_cell(row, seed)
+                    write_example_scores(directory, examples)
+                    write_json(directory / RESULT_FILE, outcomes)
                     (directory / ERROR_FILE).unlink(missing_ok=True)
         except LockedError:
             return False
@@ -301,66 +292,69 @@ class Runner:
                 write_text(directory / ERROR_FILE, traceback.format_exc())
         return True
 
-    def _run_cell(self, row: Row, seed: int) -> Outcomes:
-        settings = self._pretraining_settings(row, seed)
-        run = pretraining_directory(self.out, settings, self.corpus_fingerprint)
-        with lock_file(run):
-            self._print(f"{row.name}, seed {seed}")
-            self._pretrain(settings, run)
-        step = round(row.pretraining_fraction * settings.total_steps)
-        outcomes = _read_held_out(run, step)
-        initial_model = InitialModel.load(run / "model")
-        if step < settings.total_steps:
-            initial_model = initial_model._replace(weights=_find_checkpoint(run, step))
+    def _run_cell(self, row: Row, seed: int) -> CellResult:
+        title = f"{self.name}: {row.name}, seed {seed}"
+        model = self._pretraining(row, seed).run(self.corpus, self.corpus_fingerprint, self.out, title)
+        outcomes, examples = model.read_held_out(), dict[str, ExampleScores]()
         for task in self._finetuned_tasks(row):
-            outcomes |= self._finetune(row, seed, task, initial_model, f"{run.name} {step}")
-        # Last, because the tagger is not kept: if another process has locked a fine-tuning run, this cell is
-        # tried again from its start.
+            scores, task_examples = self._finetune(row, seed, task, model)
+            outcomes |= scores
+            examples |= task_examples
+        # Last, because their results are not kept: if another process has locked a fine-tuning run, this cell
+        # is tried again from its start.
+        if BLIMP in self.table.sources_of(row):
+            is_right = score_minimal_pairs(model, self.sources.minimal_pairs, self.device, f"{title}, BLiMP")
+            outcomes[f"{BLIMP}/accuracy"] = 100 * float(is_right.mean())
+            examples[f"{BLIMP}/accuracy"] = is_right
         if FEATURES in self.table.sources_of(row):
-            outcomes |= self._train_feature_tagger(row, seed, run / "model")
+            outcomes |= self._train_feature_tagger(row, seed, model.directory)
         self._check_outcomes(row, {name.partition(AT_RATE)[0]: x for name, x in outcomes.items()})
-        return outcomes
+        return CellResult(outcomes, examples)
 
-    def _pretrain(self, settings: PretrainingSettings, run: Path) -> None:
-        """Start or resume a pre-training run, unless it is done."""
-        if not (run / "model").exists():
-            pretrain(settings, self.corpus, run, resume=(run / SETTINGS_FILE).exists())
-        for moments in run.glob("checkpoints/*/optimizer.safetensors"):
-            moments.unlink()  # the run is complete; rows that start from a checkpoint need only its weights
-
-    def _finetune(
-        self, row: Row, seed: int, task_name: str, initial_model: InitialModel, initial_model_name: str
-    ) -> Outcomes:
+    def _finetune(self, row: Row, seed: int, task_name: str, model: PretrainedModel) -> CellResult:
         """Fine-tune with each learning rate; return the scores on dev.
 
-        With several learning rates, the names of the scores have the rate. `initial_model_name`
-        identifies the initial model among all models in `out`.
+        With several learning rates, the names of the scores have the rate.
         """
-        task, training, dev, examples_digest = self._task_examples(task_name)
+        task, training, dev, examples_digest = self.sources.task_examples(task_name)
         outcomes: Outcomes = {}
+        examples: dict[str, ExampleScores] = {}
         for learning_rate in self.scale.learning_rates:
             settings = self._finetuning_settings(row, seed, task_name, task.defaults, learning_rate)
-            run = finetuning_directory(self.out, task_name, settings, initial_model_name, examples_digest)
+            run = finetuning_directory(self.out, task_name, settings, model.name, examples_digest)
             with lock_file(run):
                 if not (run / RESULT_FILE).exists():
                     resume = (run / SETTINGS_FILE).exists()
-                    evaluation = finetune(task, initial_model, training, dev, settings, run, resume=resume)
+                    evaluation = finetune(task, model.load(), training, dev, settings, run, resume=resume)
+                    scored = score_examples(task, dev, evaluation.predictions)
+                    write_example_scores(run, {f"{task_name}/{name}": x for name, x in scored.items()})
                     write_json(run / RESULT_FILE, name_outcomes(task_name, evaluation.scores))
                     shutil.rmtree(run / "model")
-            scores = read_outcomes(run / RESULT_FILE)
-            outcomes |= add_rate(scores, learning_rate) if len(self.scale.learning_rates) > 1 else scores
-        return outcomes
+            scores, own = read_outcomes(run / RESULT_FILE), read_example_scores(run)
+            if len(self.scale.learning_rates) > 1:
+                scores, own = add_rate(scores, learning_rate), add_rate(own, learning_rate)
+            outcomes |= scores
+            examples |= own
+        return CellResult(outcomes, examples)
 
     def _train_feature_tagger(self, row: Row, seed: int, model: Path) -> Outcomes:
         """Train Section 5.3's tagger over the model's frozen vectors; return its scores."""
         assert row.features is not None
-        scores = train_feature_tagger(model, self.ner, row.features, self._feature_tagger_settings(seed))
+        settings = self._feature_tagger_settings(seed)
+        scores = train_feature_tagger(model, self.sources.folders["ner"], row.features, settings)
         return {f"{FEATURES}/{name}": value for name, value in scores.items()}
 
-    def _pretraining_settings(self, row: Row, seed: int) -> PretrainingSettings:
+    def _pretraining(self, row: Row, seed: int) -> Pretraining:
+        trunk = self.table.merge_trunk(row, self.scale)
+        return Pretraining(
+            self._pretraining_settings(row, seed, self.table.merge_pretraining(row, self.scale)),
+            None if trunk is None else self._pretraining_settings(row, seed, trunk),
+            row.pretraining_fraction,
+        )
+
+    def _pretraining_settings(self, row: Row, seed: int, tree: Tree) -> PretrainingSettings:
         seed = seed if self.scale.pretrain_each_seed else 0
         changes = {"seed": seed, "device": self.device}
-        tree = self.table.merge_pretraining(row, self.scale)
         return resolve(PretrainingSettings, tree, changes, source=f"{self.name}, row {row.name!r}")
 
     def _finetuning_settings(
@@ -377,30 +371,3 @@ class Runner:
         return resolve(
             FeatureTaggerSettings, tree, changes, source=f"scale {self.scale.name!r}, tasks.{FEATURES}"
         )
-
-
-def _read_held_out(run: Path, step: int) -> Outcomes:
-    """Return the held-out metrics of a pre-training run at a step.
-
-    Raises:
-        SettingsError: the run was not evaluated at that step.
-    """
-    rows = read_metrics(run / "metrics.jsonl")
-    row = next((row for row in rows if row["kind"] == "evaluation" and row["step"] == step), None)
-    if row is None:
-        raise SettingsError(f"{run}: not evaluated at step {step:,}; set evaluate_every to a divisor of it")
-    return {f"{HELD_OUT}/{name}": value for name, value in row.items() if name not in ("kind", "phase")}
-
-
-def _find_checkpoint(run: Path, step: int) -> Path:
-    """Return the checkpoint of a run at a step.
-
-    Raises:
-        SettingsError: the checkpoint was not written, or not kept.
-    """
-    path = run / "checkpoints" / f"step-{step:08d}"
-    if not path.exists():
-        raise SettingsError(
-            f"{path}: no such checkpoint; set save_every to a divisor of the step, and raise keep_checkpoints"
-        )
-    return path

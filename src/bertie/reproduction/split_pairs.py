@@ -26,11 +26,11 @@ HALF_LENGTH = 6
 SEEDS = {"train": 0, "held_out": 1}  # all models get the same pairs, whatever their seed
 
 
-class SplitPairsTask(CustomClassification):
-    """The task of split pairs; its examples are already encoded."""
+class DrawnPairsTask(CustomClassification):
+    """A task on pairs that are drawn from a corpus; its examples are already encoded."""
 
     def gold(self, examples: Inputs) -> LabelArray:  # type: ignore[override]
-        """Return the labels, int64 (n,): 0 for halves of one text, 1 for halves of two."""
+        """Return the labels, int64 (n,): 0 for parts of one text, 1 for parts of two."""
         assert examples.labels is not None
         return examples.labels
 
@@ -41,7 +41,7 @@ class SplitPairsTask(CustomClassification):
         return examples
 
 
-SPLIT_PAIRS_TASK = SplitPairsTask(SPLIT_PAIRS, ("together", "apart")).with_problem_type(
+SPLIT_PAIRS_TASK = DrawnPairsTask(SPLIT_PAIRS, ("together", "apart")).with_problem_type(
     "single_label_classification"
 )
 

@@ -5,7 +5,7 @@ The tables are recipes/table5.toml to table8.toml and figure5.toml; `runner.py` 
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from itertools import pairwise
 from typing import Annotated, ClassVar, NamedTuple, Self
@@ -16,6 +16,7 @@ from bertie.base.errors import SettingsError
 from bertie.base.settings import Settings, Tree, merge, resolve, with_current_names
 from bertie.recipes import read_recipe
 from bertie.reproduction.feature_tagger import FeatureKind, FeatureTaggerSettings
+from bertie.reproduction.same_article import SAME_ARTICLE
 from bertie.reproduction.split_pairs import SPLIT_PAIRS
 from bertie.tasks.registry import find_task
 from bertie.training.finetuning_settings import FinetuningSettings
@@ -25,12 +26,15 @@ from bertie.training.pretraining_settings import PretrainingSettings
 # The sources are the tasks and these:
 HELD_OUT = "held_out"  # evaluation of the pre-training run
 FEATURES = "features"  # Section 5.3's tagger over frozen vectors
+BLIMP = "blimp"  # minimal pairs of sentences, without fine-tuning
+DRAWN_TASKS = (SPLIT_PAIRS, SAME_ARTICLE)  # their examples are drawn from the corpus
+WITHOUT_FINETUNING = (HELD_OUT, FEATURES, BLIMP)
 
 FORMER_SOURCES = {"halves": SPLIT_PAIRS}
 
 
 def source_of(outcome: str) -> str:
-    """Return the source of an outcome: HELD_OUT, SPLIT_PAIRS, FEATURES or a task."""
+    """Return the source of an outcome: HELD_OUT, FEATURES, BLIMP or a task."""
     return outcome.partition("/")[0]
 
 
@@ -49,7 +53,7 @@ FinetuningTree = Annotated[Tree, pydantic.AfterValidator(partial(with_current_na
 class Column(Settings):
     """A column of a table.
 
-    Its outcome is `held_out/METRIC`, `features/METRIC` or `TASK/PART/METRIC`.
+    Its outcome is `held_out/METRIC`, `features/METRIC`, `blimp/accuracy` or `TASK/PART/METRIC`.
     """
 
     name: str
@@ -66,9 +70,11 @@ class Row(Settings):
     pretraining_at: dict[str, PretrainingTree] = pydantic.Field({})  # further changes, by scale
     finetuning: FinetuningTree = pydantic.Field({})
     features: FeatureKind | None = None  # the vectors that Section 5.3's tagger reads
-    outcomes: dict[str, OutcomeName] = pydantic.Field({})  # by column, if not the column's own outcome
-    # Fine-tune from the checkpoint after this fraction of the pre-training steps.
-    pretraining_fraction: float = pydantic.Field(1.0, gt=0, le=1)
+    # By column, if not the column's own outcome; "" if the row has none, such as next-sentence accuracy.
+    outcomes: dict[str, OutcomeName] = pydantic.Field({})
+    # Fine-tune from the checkpoint after this fraction of the pre-training steps; 0 is a model with random
+    # weights, which has not even seen the scale's trunk.
+    pretraining_fraction: float = pydantic.Field(1.0, ge=0, le=1)
 
     renamed: ClassVar[Mapping[str, str]] = {"after": "pretraining_fraction"}
 
@@ -77,9 +83,15 @@ class Row(Settings):
         """The row's name in the form of a directory name."""
         return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
 
+    @property
+    def is_pretrained(self) -> bool:
+        """Whether the row's model has been pre-trained at all."""
+        return self.pretraining_fraction > 0
+
     def outcome(self, column: Column) -> str:
-        """Return the name of the outcome that the row has in a column."""
-        return self.outcomes.get(column.name, column.outcome)
+        """Return the name of the outcome that the row has in a column; "" if it has none."""
+        outcome = self.outcomes.get(column.name, column.outcome)
+        return "" if source_of(outcome) == HELD_OUT and not self.is_pretrained else outcome
 
 
 class Claim(Settings):
@@ -107,7 +119,9 @@ class Table(Settings):
     claims: tuple[Claim, ...] = ()
     pretraining_at: dict[str, PretrainingTree] = pydantic.Field({})  # changes to all rows, by scale
     excluded_at: dict[str, tuple[SourceName, ...]] = pydantic.Field({})  # sources to leave out, by scale
-    excluded: tuple[SourceName, ...] = ()  # sources to leave out; `read_table` adds the scale's
+    # Sources to leave out, or parts as TASK/PART; `read_table` adds the scale's.
+    excluded: tuple[SourceName, ...] = ()
+    excluded_rows_at: dict[str, tuple[str, ...]] = pydantic.Field({})  # rows to leave out, by scale
     cased: bool = False  # whether the vocabulary is cased, as the paper's is for named entities
     search: Tree = pydantic.Field({})  # how `checkpoint_tables` fine-tunes a given model
 
@@ -117,6 +131,7 @@ class Table(Settings):
     def _names_are_known(self) -> Self:
         rows, columns = [row.name for row in self.rows], [column.name for column in self.columns]
         used_rows = [name for claim in self.claims for name in (claim.better, claim.worse)]
+        used_rows += [name for excluded in self.excluded_rows_at.values() for name in excluded]
         used_columns = [name for row in self.rows for name in (*row.paper, *row.outcomes)]
         used_columns += [name for claim in self.claims for name in claim.columns]
         for kind, known, used in (("row", rows, used_rows), ("column", columns, used_columns)):
@@ -137,7 +152,7 @@ class Table(Settings):
         for row in self.rows:
             if FEATURES in self.sources_of(row) and row.features is None:
                 raise ValueError(f"row {row.name!r}: set 'features' to the vectors that the tagger reads")
-            if row.features is not None and row.pretraining_fraction < 1:
+            if row.features is not None and 0 < row.pretraining_fraction < 1:
                 raise ValueError(
                     f"row {row.name!r}: 'features' come from the last step; remove 'pretraining_fraction'"
                 )
@@ -145,22 +160,47 @@ class Table(Settings):
 
     @property
     def included_columns(self) -> tuple[Column, ...]:
-        """The columns whose source is not excluded."""
-        return tuple(column for column in self.columns if source_of(column.outcome) not in self.excluded)
+        """The columns of which neither the source nor TASK/PART is excluded."""
+        return tuple(
+            column
+            for column in self.columns
+            if not {source_of(column.outcome), column.outcome.rpartition("/")[0]} & {*self.excluded}
+        )
 
     def sources_of(self, row: Row) -> list[str]:
         """Return the sources of the row's outcomes, each once."""
-        return list(dict.fromkeys(source_of(row.outcome(column)) for column in self.included_columns))
+        outcomes = (row.outcome(column) for column in self.included_columns)
+        return list(dict.fromkeys(source_of(outcome) for outcome in outcomes if outcome))
 
     def task_names(self) -> list[str]:
         """Return the names of the tasks whose official files are needed."""
         sources = dict.fromkeys(source for row in self.rows for source in self.sources_of(row))
-        return [source for source in sources if source not in (HELD_OUT, SPLIT_PAIRS, FEATURES)]
+        return [source for source in sources if source not in (*WITHOUT_FINETUNING, *DRAWN_TASKS)]
 
     def merge_pretraining(self, row: Row, scale: "Scale") -> Tree:
         """Return the settings of a row's pre-training at a scale, without the seed."""
         at_scale = (changes.get(scale.name, {}) for changes in (self.pretraining_at, row.pretraining_at))
         return merge(scale.pretraining, row.pretraining, *at_scale)
+
+    def merge_trunk(self, row: Row, scale: "Scale") -> Tree | None:
+        """Return the settings of the run that a row's pre-training continues, without the seed.
+
+        Rows with the same network and optimizer share their trunk.
+
+        Returns:
+            None if the scale has no trunk, or the row is not pre-trained.
+        """
+        if not scale.trunk or not row.is_pretrained:
+            return None
+        merged = self.merge_pretraining(row, scale)
+        own: Tree = {key: merged[key] for key in ("model", "optimizer") if key in merged}
+        return merge(scale.pretraining, own, scale.trunk)
+
+    def without_rows(self, names: Collection[str]) -> Self:
+        """Return this table without some rows and the claims about them."""
+        rows = tuple(row for row in self.rows if row.name not in names)
+        claims = tuple(claim for claim in self.claims if not {claim.better, claim.worse} & {*names})
+        return self.model_copy(update={"rows": rows, "claims": claims})
 
     def orderings(self) -> list[Ordering]:
         """Return the orderings to test, each once.
@@ -188,8 +228,8 @@ class Table(Settings):
         return [Ordering(by_name[key[0]], by_name[key[1]], column) for key, column in unique.items()]
 
 
-class SplitPairCounts(Settings):
-    """Numbers of split pairs to draw for training and for evaluation."""
+class PairCounts(Settings):
+    """Numbers of pairs to draw from the corpus for training and for evaluation."""
 
     training: int = pydantic.Field(60_000, ge=4)
     dev: int = pydantic.Field(10_000, ge=4)
@@ -204,13 +244,19 @@ class Scale(Settings):
     vocabulary_size: int = pydantic.Field(30_522, gt=0)
     held_out: float = 0.005  # fraction of the documents
     pretraining: PretrainingTree = pydantic.Field({})
+    # Changes to `pretraining` for a run that the pre-training of all rows continues; {} for none.
+    trunk: PretrainingTree = pydantic.Field({})
     finetuning: FinetuningTree = pydantic.Field({})
     learning_rates: tuple[float, ...] = pydantic.Field(min_length=1)  # of fine-tuning; the best on dev wins
     tasks: dict[SourceName, Tree] = pydantic.Field({})  # changes to fine-tuning, by task
     # Folders under --data with the official files of tasks; "glue" for a task that is not listed.
     folders: dict[str, str] = pydantic.Field({})
-    split_pairs: SplitPairCounts = SplitPairCounts()
-    excluded: tuple[SourceName, ...] = ()  # tasks that are out of reach at this scale
+    # Fractions of tasks' training examples that are not trained on, but evaluated as the part "held_out".
+    training_held_out: dict[str, float] = pydantic.Field({})
+    split_pairs: PairCounts = PairCounts()
+    same_article: PairCounts = PairCounts(training=40_000, dev=5_000)
+    blimp_pairs: int = pydantic.Field(100, gt=0)  # of each paradigm, the first ones
+    excluded: tuple[SourceName, ...] = ()  # tasks that are out of reach at this scale, or TASK/PART
 
     renamed: ClassVar[Mapping[str, str]] = {"halves": SPLIT_PAIRS, "without": "excluded"}
 
@@ -238,6 +284,7 @@ def read_table(name: str, scale: Scale) -> Table:
     table = resolve(Table, recipe, source=name)
     excluded = (*scale.excluded, *table.excluded_at.get(scale.name, ()))
     table = table.model_copy(update={"excluded": excluded})
+    table = table.without_rows(table.excluded_rows_at.get(scale.name, ()))
     for row in table.rows:
         if row.pretraining_at and scale.name not in row.pretraining_at:
             raise SettingsError(
@@ -254,7 +301,7 @@ def read_scale(name: str) -> Scale:
         SettingsError: there is no such scale, or it has an unknown key or task.
     """
     scale = resolve(Scale, read_recipe(name, "scale"), source=name)
-    for task in (*scale.tasks, *scale.folders, *scale.excluded):
-        if task not in (SPLIT_PAIRS, FEATURES):
-            find_task(task)
+    for task in (*scale.tasks, *scale.folders, *scale.excluded, *scale.training_held_out):
+        if source_of(task) not in (*WITHOUT_FINETUNING, *DRAWN_TASKS):
+            find_task(source_of(task))
     return scale

@@ -35,8 +35,10 @@ def draw_dev_examples(task: Task[Any, Any], examples: Any, fraction: float, sour
         raise SettingsError(
             f"dev={fraction:g}: a fraction of the training examples is above 0 and at most {MAX_FRACTION}"
         )
-    groups, first = np.unique(task.groups(examples), return_index=True)
-    strata = [task.strata(examples)[i] for i in first]
+    every_group = task.groups(examples)
+    groups, first = np.unique(every_group, return_index=True)
+    every_stratum = task.strata(examples)
+    strata = [every_stratum[i] for i in first]
     rank = {value: number for number, value in enumerate(sorted(set(strata)))}
     order = np.lexsort((permutation(len(groups), _SEED), np.array([rank[value] for value in strata])))
     # Every n-th group in the order of the strata, where n is 1 / fraction.
@@ -47,5 +49,5 @@ def draw_dev_examples(task: Task[Any, Any], examples: Any, fraction: float, sour
             f"{source}: {len(groups)} examples are too few for a dev set of {fraction:g}; give a larger "
             f"fraction or a dev file"
         )
-    indices: list[int] = np.flatnonzero(np.isin(task.groups(examples), drawn)).tolist()
+    indices: list[int] = np.flatnonzero(np.isin(every_group, drawn)).tolist()
     return indices

@@ -1,0 +1,154 @@
+"""The models that a table's rows are fine-tuned from, and the pre-training runs that make them."""
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+from bertie.base.errors import SettingsError
+from bertie.base.locks import lock_file
+from bertie.base.settings import SETTINGS_FILE
+from bertie.model.formats.directory import ModelMetadata
+from bertie.model.formats.weights import save_model
+from bertie.model.objectives import token_objective
+from bertie.reproduction.cells import Outcomes, pretraining_directory
+from bertie.reproduction.tables import HELD_OUT
+from bertie.training.distributed import Ranks
+from bertie.training.finetuning import InitialModel
+from bertie.training.metrics_file import read_metrics
+from bertie.training.pretraining import pretrain
+from bertie.training.pretraining_settings import PretrainingSettings
+from bertie.training.pretraining_setup import PretrainingSetup
+
+RANDOM_MODEL_CARD = "# A BERT with random weights\n\nThe row without pre-training of a table of bertie.\n"
+
+
+class PretrainedModel(NamedTuple):
+    """A model to fine-tune.
+
+    Attributes:
+        run: the directory of the pre-training run.
+        step: the step of the run that the weights are from; 0 if they are random.
+        weights: the directory with the weights: the run's model, or a checkpoint.
+    """
+
+    run: Path
+    step: int
+    weights: Path
+
+    @property
+    def name(self) -> str:
+        """A name that identifies the model among all models in OUT."""
+        return f"{self.run.name} {self.step}"
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the run's last model, with the tokenizer."""
+        return self.run / "model"
+
+    def load(self) -> InitialModel:
+        """Return the model to fine-tune."""
+        return InitialModel.load(self.directory)._replace(weights=self.weights)
+
+    def read_held_out(self) -> Outcomes:
+        """Return the held-out metrics at the model's step; accuracies are in percent.
+
+        `loss` is the loss of the predicted tokens, whether they are masked or next ones.
+
+        Raises:
+            SettingsError: the run was not evaluated at that step.
+        """
+        if self.step == 0:
+            return {}
+        rows = read_metrics(self.run / "metrics.jsonl")
+        row = next((row for row in rows if row["kind"] == "evaluation" and row["step"] == self.step), None)
+        if row is None:
+            raise SettingsError(
+                f"{self.run}: not evaluated at step {self.step:,}; set evaluate_every to a divisor of it"
+            )
+        metrics = {name: value for name, value in row.items() if name not in ("kind", "phase")}
+        metrics["loss"] = metrics[f"{token_objective(metrics)}_loss"]
+        return {
+            f"{HELD_OUT}/{name}": 100 * value if name.endswith("_accuracy") else value
+            for name, value in metrics.items()
+        }
+
+
+class Pretraining(NamedTuple):
+    """A row's pre-training with one seed.
+
+    Attributes:
+        settings: the settings of the row's own run.
+        trunk: the settings of the run that it continues; None if it starts from random weights.
+        fraction: the fraction of the row's own steps after which the model is used; 0 for random
+            weights.
+    """
+
+    settings: PretrainingSettings
+    trunk: PretrainingSettings | None
+    fraction: float
+
+    def run(self, corpus: Path, corpus_fingerprint: str, out: Path, title: str) -> PretrainedModel:
+        """Return the model; make it first, unless it exists.
+
+        Args:
+            corpus: the corpus to pre-train on.
+            corpus_fingerprint: its fingerprint.
+            out: the directory OUT (see `cells`).
+            title: what to print on stderr before a run.
+
+        Raises:
+            LockedError: another process makes the model, or the trunk.
+            SettingsError: the run keeps no checkpoint of the step.
+        """
+        step = round(self.fraction * self.settings.total_steps)
+        with ExitStack() as locks:
+            trunk = None
+            if self.trunk is not None:
+                trunk = pretraining_directory(out, self.trunk, corpus_fingerprint)
+                locks.enter_context(lock_file(trunk))
+            name = trunk.name if trunk else "" if step else "random weights"
+            run = pretraining_directory(out, self.settings, corpus_fingerprint, name)
+            locks.enter_context(lock_file(run))
+            if not (run / "model").exists():
+                print(title, file=sys.stderr, flush=True)
+                if trunk and self.trunk and not (trunk / "model").exists():
+                    _pretrain(self.trunk, corpus, trunk, None)
+                if step:
+                    _pretrain(self.settings, corpus, run, trunk / "model" if trunk else None)
+                else:
+                    _write_random_model(self.settings, corpus, run / "model")
+        if 0 < step < self.settings.total_steps:
+            return PretrainedModel(run, step, _find_checkpoint(run, step))
+        return PretrainedModel(run, step, run / "model")
+
+
+def _pretrain(settings: PretrainingSettings, corpus: Path, run: Path, init: Path | None) -> None:
+    """Start or resume a run, and remove what only a resume would need."""
+    resume = (run / SETTINGS_FILE).exists()
+    pretrain(settings, corpus, run, init=None if resume else init, resume=resume)
+    for moments in run.glob("checkpoints/*/optimizer.safetensors"):
+        moments.unlink()  # the run is complete; rows that start from a checkpoint need only its weights
+
+
+def _write_random_model(settings: PretrainingSettings, corpus: Path, path: Path) -> None:
+    """Write the model that a run with these settings would start from, without a trunk."""
+    setup = PretrainingSetup.load(settings, corpus)
+    model = setup.build_model(None, Ranks())
+    metadata = ModelMetadata(setup.settings.model, model.architecture, (), setup.tokenizer)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_model(path, model, metadata, RANDOM_MODEL_CARD)
+
+
+def _find_checkpoint(run: Path, step: int) -> Path:
+    """Return the checkpoint of a run at a step.
+
+    Raises:
+        SettingsError: the checkpoint was not written, or not kept.
+    """
+    path = run / "checkpoints" / f"step-{step:08d}"
+    if not path.exists():
+        raise SettingsError(
+            f"{path}: no such checkpoint; set save_every to a divisor of the step, and raise keep_checkpoints"
+        )
+    return path
