@@ -397,15 +397,15 @@ def test_a_system_error_stops_no_other_cell(folder, capsys):
 
 
 def test_a_stopped_table_resumes_to_the_same_outcomes(folder, monkeypatch, capsys):
-    """Stop in the second pre-training run, at its fourth step."""
+    """Stop in the second row's own run, at its fourth step; both rows have a trunk."""
     calls = []
     log = RunDirectory.log
 
     def log_and_stop(run, row):
         log(run, row)
-        if row["kind"] == "evaluation" and row["step"] == 4 and len(calls) < 2:
+        if row["kind"] == "evaluation" and row["step"] == 4 and len(calls) < 4:
             calls.append(row)
-            if len(calls) == 2:
+            if len(calls) == 4:
                 signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(RunDirectory, "log", log_and_stop)
@@ -426,10 +426,11 @@ def test_cells_of_other_processes_are_waited_for(folder, monkeypatch, capsys):
     cells = shared / "cells" / "toy"
     for part in ("corpus", "tokenizer", "pretraining"):
         shutil.copytree(out / part, shared / part)
+    runs = {path.parent: read_toml(path) for path in shared.glob("pretraining/*/settings.toml")}
     (pretraining,) = {
-        path.parent
-        for path in shared.glob("pretraining/*/settings.toml")
-        if read_toml(path)["model"].get("is_decoder") and read_toml(path)["seed"] == 1
+        run
+        for run, settings in runs.items()
+        if settings["model"].get("is_decoder") and settings["seed"] == 1 and settings["batch_size"] == 8
     }
     with ExitStack() as other_locks:
         other_locks.enter_context(lock_file(cells / "both-ways" / "seed-0"))
@@ -618,7 +619,6 @@ def test_rows_continue_the_trunk_of_their_network_and_seed(folder):
 
 
 def test_cells_keep_the_scores_of_their_examples(folder):
-    (folder / "out" / "cells" / "toy").glob("*/seed-*/result.json")
     for cell in (folder / "out" / "cells" / "toy").glob("*/seed-*"):
         outcomes = json.loads((cell / "result.json").read_text())
         examples = read_example_scores(cell)

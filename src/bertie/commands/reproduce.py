@@ -124,7 +124,7 @@ def _run(
     runner = Runner(name, rows, sizes, prepared, sources, out, device)
     with exit_when_stopped(f"stopped and saved in {out}; the same command resumes"):
         for cells in runner.run():
-            verdicts = write_report(out / f"{name}.md", rows, sizes, cells, runner.chance_levels(cells))
+            verdicts = write_report(out / f"{name}.md", rows, sizes, cells, runner.majority_baseline)
     for verdict in verdicts:
         print(f"{verdict.decision:<10}  {verdict.column.name}: {verdict.better.name} > {verdict.worse.name}")
     print(out / f"{name}.md")

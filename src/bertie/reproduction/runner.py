@@ -9,11 +9,10 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
 from typing import NamedTuple
 
 from bertie.base.errors import BertieError, SettingsError
@@ -54,8 +53,6 @@ from bertie.training.finetuning import finetune
 from bertie.training.finetuning_settings import FinetuningSettings
 from bertie.training.pretraining_settings import PretrainingSettings
 
-NEXT_SENTENCE_ACCURACY = f"{HELD_OUT}/next_sentence_accuracy"
-MAJORITY_ACCURACY = f"{HELD_OUT}/majority_accuracy"  # of the same held-out pairs
 WAIT_SECONDS = 5.0  # between attempts to lock a cell of other processes; cells take minutes
 
 
@@ -143,15 +140,6 @@ class Runner:
         for name in sorted(names):
             outcomes |= self.sources.majority_baseline(name)
         return outcomes
-
-    def chance_levels(self, cells: Sequence[Cell]) -> Outcomes:
-        """Return the majority baselines, with the one of next-sentence accuracy in these cells.
-
-        The held-out pairs depend on the seed, so it is a mean.
-        """
-        found = (cell.outcomes.get(MAJORITY_ACCURACY) for cell in cells if cell.outcomes)
-        values = [value for value in found if value is not None]
-        return self.majority_baseline | ({NEXT_SENTENCE_ACCURACY: fmean(values)} if values else {})
 
     def _check_outcomes(self, row: Row, outcomes: Outcomes) -> None:
         """Reject columns with an outcome that its source does not produce.
