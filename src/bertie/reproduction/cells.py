@@ -56,6 +56,9 @@ LATER_SETTINGS = (
     ',"tune_threshold":false',
     ',"calibrate":false',
     ',"language_smoothing":1.0',
+    ',"long_texts":"truncate"',
+    ',"window_stride":0',
+    ',"window_pooling":"mean"',
 )
 
 Outcomes = dict[str, float]  # by outcome name, as in `Column.outcome`
