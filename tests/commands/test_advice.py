@@ -9,14 +9,16 @@ import pytest
 from tests.commands.test_main import run
 from tests.inference.small_models import save_small
 
-KINDS = ("classifier", "encoder", "masked LM", "next sentence", "squad-v2", "tagger")
+from bertie import prepare
+
+KINDS = ("classifier", "encoder", "masked LM", "multi-label", "next sentence", "squad-v2", "tagger")
 NO_FILES: Mapping[str, bytes] = MappingProxyType({})
 
 
 class Case(NamedTuple):
     """A command that fails, and the same after its advice has been followed.
 
-    command  the arguments; {KIND} is the directory of a model
+    command  the arguments; {KIND} is the directory of a model, {text} that of 20 texts, {corpus} theirs
     advice   the end of the error
     fixed    the arguments that follow the advice; the same command if empty
     files    the files that the command reads
@@ -187,13 +189,144 @@ CASES = {
         "convert {encoder} other --to bertie",
         {"out": b""},
     ),
+    "recipe": Case(
+        "pretrain xx --corpus {corpus} --out out --dry-run",
+        "choose one of base, continue, demo, large, medium, mini, mini-laptop, small, tiny, tiny-laptop, or "
+        "the path of a .toml file",
+        "pretrain tiny-laptop --corpus {corpus} --out out --dry-run",
+    ),
+    "spelling of a recipe": Case(
+        "pretrain tiny-laptp --corpus {corpus} --out out --dry-run",
+        "did you mean 'tiny-laptop'?",
+        "pretrain tiny-laptop --corpus {corpus} --out out --dry-run",
+    ),
+    "held-out documents": Case(
+        "prepare {text} --tokenizer {encoder} --out corpus --workers 1 --held-out 2",
+        "expected a fraction of the documents, from 0 to below 1",
+        "prepare {text} --tokenizer {encoder} --out corpus --workers 1 --held-out 0.1",
+    ),
+    "other files in the output": Case(
+        "prepare {text} --tokenizer {encoder} --out .",
+        "contains other files (notes.md); choose a new directory",
+        "prepare {text} --tokenizer {encoder} --out corpus --workers 1",
+        {"notes.md": b"mine\n"},
+    ),
+    "existing corpus": Case(
+        "prepare in.txt --tokenizer {encoder} --out {corpus} --workers 1",
+        "choose another directory, or replace it with --force",
+        "prepare in.txt --tokenizer {encoder} --out corpus --workers 1",
+        {"in.txt": b"The cat sat.\n"},
+    ),
+    "binary file": Case(
+        "prepare in.txt noise.txt --tokenizer {encoder} --out corpus --workers 1",
+        "remove it from the inputs, or convert it to UTF-8; then run again with --force (force=True), or "
+        "skip such inputs with --on-error skip",
+        "prepare in.txt --tokenizer {encoder} --out corpus --workers 1 --force",
+        {"in.txt": b"The cat sat.\n", "noise.txt": b"\0\1\2"},
+    ),
+    "binary file, skipped": Case(
+        "prepare in.txt noise.txt --tokenizer {encoder} --out corpus --workers 1",
+        "or skip such inputs with --on-error skip",
+        "prepare in.txt noise.txt --tokenizer {encoder} --out corpus --workers 1 --on-error skip",
+        {"in.txt": b"The cat sat.\n", "noise.txt": b"\0\1\2"},
+    ),
+    "tokenizer": Case(
+        "prepare in.txt --tokenizer nowhere --out corpus --workers 1",
+        "choose a tokenizer directory or a vocab.txt file",
+        "prepare in.txt --tokenizer {encoder} --out corpus --workers 1",
+        {"in.txt": b"The cat sat.\n"},
+    ),
+    "size of an extension": Case(
+        "vocab in.txt --extend {encoder} --out out",
+        "how many entries to learn? Pass --add N",
+        "vocab in.txt --extend {encoder} --out out --add 1",
+        {"in.txt": b"oak oak oak\n"},
+    ),
+    "which tokenizer to extend": Case(
+        "vocab in.txt --add 1 --out out",
+        "which tokenizer to extend? Pass --extend DIR",
+        "vocab in.txt --extend {encoder} --out out --add 1",
+        {"in.txt": b"oak oak oak\n"},
+    ),
+    "languages": Case(
+        "vocab in.txt de.txt --size 100 --smoothing 0.7 --out out",
+        "pass --language CODE=PATH for each, or omit it",
+        "vocab in.txt de.txt --size 100 --smoothing 0.7 --out out --language en=in.txt --language de=de.txt",
+        {"in.txt": b"The cat sat.\n", "de.txt": b"Die Katze.\n"},
+    ),
+    "label of a row": Case(
+        "evaluate --model {classifier} --data in.csv",
+        "in.csv, line 3: no label in the column 'label'; add it or delete the row",
+        "",
+        {"in.csv": b"text,label\ncat,bad\nmat,\n"},
+        {"in.csv": b"text,label\ncat,bad\n"},
+    ),
+    "several labels": Case(
+        "evaluate --model {multi-label} --data in.jsonl",
+        "in.jsonl, line 2: 'good' is not a list of labels, as other rows have; write a list",
+        "",
+        {"in.jsonl": b'{"text": "a", "label": ["bad"]}\n{"text": "b", "label": "good"}\n'},
+        {"in.jsonl": b'{"text": "a", "label": ["bad"]}\n{"text": "b", "label": ["good"]}\n'},
+    ),
+    "labels of an ensemble": Case(
+        "evaluate --model {classifier} --model {multi-label} --data in.csv",
+        "give models that were fine-tuned on the same task",
+        "evaluate --model {classifier} --data in.csv",
+        {"in.csv": b"text,label\ncat,bad\n"},
+    ),
+    "folder of BLiMP": Case(
+        "evaluate --task blimp --model {masked LM} --data blimp.jsonl",
+        "no such folder; give the folder data of github.com/alexwarstadt/blimp",
+        "evaluate --task blimp --model {masked LM} --data .",
+        {
+            "agreement.jsonl": b'{"sentence_good": "the cat sat", "sentence_bad": "the cat mat", "UID": "x", '
+            b'"linguistics_term": "y"}\n'
+        },
+    ),
+    "length of the texts": Case(
+        "finetune --model {encoder} --train in.csv --dev in.csv --out out --set max_seq_length=500",
+        "exceeds the model's 128 positions; use 128 or less",
+        "finetune --model {encoder} --train in.csv --dev in.csv --out out --set max_seq_length=128",
+        {"in.csv": b"text,label\nthe cat,a\nthe mat,b\nthe dog,a\nmat,b\n"},
+    ),
+    "size of a dev set": Case(
+        "finetune --model {encoder} --train in.csv --dev 0.01 --out out",
+        "give a larger fraction or a dev file",
+        "finetune --model {encoder} --train in.csv --dev 0.5 --out out",
+        {"in.csv": b"text,label\nthe cat,a\nthe mat,b\nthe dog,a\nmat,b\n"},
+    ),
+    "a label that occurs once": Case(
+        "finetune --model {encoder} --train in.csv --dev 0.5 --out out",
+        "no other example has the label 'c'; add some or delete it",
+        "",
+        {"in.csv": b"text,label\nthe cat,a\nthe mat,b\nthe dog,a\nmat,b\nsat,c\n"},
+        {"in.csv": b"text,label\nthe cat,a\nthe mat,b\nthe dog,a\nmat,b\n"},
+    ),
+    "task": Case(
+        "finetune --model {encoder} --task mrpcc --data . --out out",
+        "no task 'mrpcc'; did you mean 'mrpc'?",
+        "finetune --model {encoder} --train in.csv --dev in.csv --out out",
+        {"in.csv": b"text,label\nthe cat,a\nthe mat,b\nthe dog,a\nmat,b\n"},
+    ),
+    "a run that is not there": Case(
+        "finetune --resume --model {encoder} --train in.csv --dev in.csv --out out",
+        "no run to resume here; start one without --resume (resume=True)",
+        "finetune --model {encoder} --train in.csv --dev in.csv --out out",
+        {"in.csv": b"text,label\nthe cat,a\nthe mat,b\nthe dog,a\nmat,b\n"},
+    ),
 }
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("models")
-    return {kind: save_small(folder, kind) for kind in KINDS}
+    paths = {kind: save_small(folder, kind) for kind in KINDS}
+    paths["text"], paths["corpus"] = folder / "text", folder / "corpus"
+    paths["text"].mkdir()
+    for number in range(20):
+        (paths["text"] / f"{number}.txt").write_text("The cat sat.\nThe mat, too.\n" + f"Cat {number}.\n" * 3)
+    prepare([paths["text"]], tokenizer=paths["encoder"], out=paths["corpus"], held_out=0.2, workers=1)
+    return paths
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -211,9 +344,9 @@ def test_following_the_advice_succeeds(
 
     def bertie(command: str) -> tuple[int, str]:
         # Formatted after the split, since the names of some models have a space.
-        words = command.replace("{next sentence}", "{next_sentence}").split()
+        words = command.replace("{next sentence}", "{next_sentence}").replace("{masked LM}", "{masked_LM}")
         named = {kind.replace(" ", "_"): path for kind, path in models.items()}
-        status, _, err = run(capsys, *(word.format(**named) for word in words))
+        status, _, err = run(capsys, *(word.format(**named) for word in words.split()))
         return status, err
 
     status, err = bertie(case.command)

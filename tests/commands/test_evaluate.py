@@ -85,6 +85,11 @@ def test_entity_scores_have_the_names_of_conlleval(evaluate, tmp_path):
         (["--data", ".", "--task", "squad", "--model", "m"], "did you mean 'squad-v2' or 'squad-v1'? there"),
         (["--data", ".", "--task", "race", "--model", "m"], "no task 'race'; there are: cola, sst-2,"),
         (["--data", ".", "--task", "SST-3", "--model", "m"], "did you mean 'sst-2'? there are: cola,"),
+        (
+            ["--task", "blimp", "--model", "m", "--data", "d", "--text", "review"],
+            "--text: blimp has no use for it",
+        ),
+        (["--task", "blimp", "--model", "m", "--data", "d", "--column", "a=b"], "--column: blimp has no use"),
     ],
 )
 def test_wrong_arguments_are_one_line_with_status_2(evaluate, arguments, message):

@@ -170,7 +170,7 @@ def training_csv(lines):
         (
             CustomClassification().with_problem_type("multi_label_classification"),
             training_csv(["a,x|y", "b,x"]),
-            r"line 2: 'x\|y' is not a list of labels; name the separator",
+            r"line 2: 'x\|y' is not a list of labels, as other rows have; write a list, or name the",
         ),
         (CustomClassification(), "text,label\n", "empty"),
         (CustomClassification(), "", "empty"),
@@ -242,7 +242,7 @@ def test_missing_column_is_reported_with_the_nearest(tmp_path):
 
 def test_single_labels_and_lists_cannot_be_mixed(tmp_path):
     path = write(tmp_path / "a.jsonl", texts_and_labels([["x"], "y", ["x"]]))
-    with pytest.raises(DataError, match=r"line 1: \('x',\) is not a single label, as other rows have"):
+    with pytest.raises(DataError, match=r"line 1: \['x'\] is not a single label, as other rows have"):
         fit(path)
     for value in (None, [None], 7):
         bad = {"text": ["a", "b"], "label": [["x"], value]}

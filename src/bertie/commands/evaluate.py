@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bertie.commands.options import Device, Json, Precision, PrecisionChoice
+from bertie.commands.options import Device, Json, Precision, PrecisionChoice, given_options
 from bertie.commands.task_options import (
     Columns,
     Kind,
@@ -20,6 +20,8 @@ from bertie.commands.task_options import (
     print_scores,
     read_columns,
 )
+
+BLIMP_OPTIONS = {"--task", "--model", "--data", "--add-to-report", "--device", "--precision", "--json"}
 
 Models = Annotated[
     list[Path] | None,
@@ -42,6 +44,7 @@ AddToReport = Annotated[
 
 
 def evaluate(
+    context: typer.Context,
     data: Annotated[Path, typer.Option(help="A file with gold labels, or the folder of a task's files.")],
     task: TaskName = None,
     models: Models = None,
@@ -73,7 +76,7 @@ def evaluate(
     import bertie
 
     if task and task.lower() == "blimp":
-        _evaluate_blimp(models or [], data, add_to_report, device, precision, as_json)
+        _evaluate_blimp(given_options(context), models or [], data, add_to_report, device, precision, as_json)
         return
     if add_to_report:
         raise bertie.SettingsError("--add-to-report is for --task blimp; omit it")
@@ -103,6 +106,7 @@ def evaluate(
 
 
 def _evaluate_blimp(
+    given: set[str],
     models: list[Path],
     data: Path,
     add_to_report: bool,
@@ -114,6 +118,8 @@ def _evaluate_blimp(
     import bertie
     from bertie.tasks.blimp import NUM_PARADIGMS
 
+    if unfit := sorted(given - BLIMP_OPTIONS):
+        raise bertie.SettingsError(f"{unfit[0]}: blimp has no use for it; leave it out")
     if len(models) != 1:
         raise bertie.SettingsError("blimp: give the directory of one pre-trained model (--model)")
     scores = bertie.evaluate_blimp(

@@ -188,6 +188,16 @@ def parse_columns(
     return columns
 
 
+def given_options(context: typer.Context) -> set[str]:
+    """Return the options of the command line that were given, such as {"--size"}."""
+    given = set()
+    for parameter in context.command.params:
+        source = parameter.name and context.get_parameter_source(parameter.name)
+        if source and source.name == "COMMANDLINE" and parameter.opts[0].startswith("--"):
+            given.add(parameter.opts[0])
+    return given
+
+
 def parse_languages(options: Iterable[str] | None) -> "Language":
     """Return the code of --language CODE, or the paths by code of --language CODE=PATH.
 

@@ -16,8 +16,19 @@ from bertie.commands.options import (
     OnError,
     Workers,
     exit_on_interrupt,
+    given_options,
     parse_languages,
 )
+
+NEW_VOCABULARY_OPTIONS = {
+    "--size",
+    "--cased",
+    "--uncased",
+    "--merges",
+    "--alphabet",
+    "--language",
+    "--smoothing",
+}
 
 Cased = Annotated[
     bool | None,
@@ -122,12 +133,11 @@ def _check_options(context: typer.Context) -> None:
     Raises:
         SettingsError: an option would have no effect, or --extend lacks --add.
     """
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    given = {name for name, source in sources.items() if source and source.name == "COMMANDLINE"}
-    if "extend" in given:
-        if useless := sorted(given & {"size", "cased", "merges", "alphabet", "language", "smoothing"}):
-            raise SettingsError(f"--{useless[0]}: for a new vocabulary only; leave it out with --extend")
-        if "add" not in given:
+    given = given_options(context)
+    if "--extend" in given:
+        if useless := sorted(given & NEW_VOCABULARY_OPTIONS):
+            raise SettingsError(f"{useless[0]}: for a new vocabulary only; leave it out with --extend")
+        if "--add" not in given:
             raise SettingsError("--extend: how many entries to learn? Pass --add N")
-    elif given & {"add", "fill_unused"}:
+    elif given & {"--add", "--fill-unused"}:
         raise SettingsError("--add and --fill-unused: which tokenizer to extend? Pass --extend DIR")

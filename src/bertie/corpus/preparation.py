@@ -44,7 +44,7 @@ from bertie.corpus.assembly import (
     part_directory,
     write_hashes,
 )
-from bertie.corpus.documents import Document, InputErrors, OnError
+from bertie.corpus.documents import Document, InputError, InputErrors, OnError
 from bertie.corpus.formats import Format
 from bertie.corpus.input_languages import Language, group_by_language
 from bertie.corpus.input_splits import InputSplit, read_splits, split_inputs
@@ -264,9 +264,13 @@ def _write_parts(tasks: list[Task], output: Path, context: _TaskContext, workers
     total = round(sum(sizes) / 1e6)
     with Progress("preparing documents", total, unit="MB", done=round(done / 1e6)) as progress:
         arguments = [(parts[index], tasks[index]) for index in missing]
-        for position, _ in run_tasks(partial(_write_part, context), arguments, workers):
-            done += sizes[missing[position]]
-            progress.update(round(done / 1e6))
+        try:
+            for position, _ in run_tasks(partial(_write_part, context), arguments, workers):
+                done += sizes[missing[position]]
+                progress.update(round(done / 1e6))
+        except InputError as error:  # other inputs are another plan, which only `force` may put in its place
+            again = "run again with --force (force=True), or skip such inputs with --on-error skip"
+            raise DataError(f"{error}; then {again}") from None
     return [_PartCounts(**read_json(part / "counts.json")) for part in parts]
 
 

@@ -38,9 +38,11 @@ def read_blimp(path: Path) -> list[Paradigm]:
     """Read the .jsonl files of a folder, or one file; they may be compressed.
 
     Raises:
-        DataError: there are no such files, two files have the same name, or a line is malformed.
+        DataError: there is no such folder or file, two files have the same name, or a line is malformed.
         SettingsError: a line lacks one of the keys that BLiMP has.
     """
+    if not path.exists():
+        raise DataError(f"{path}: no such folder; give the folder data of github.com/alexwarstadt/blimp")
     files = sorted(file for file in path.iterdir() if _is_jsonl(file)) if path.is_dir() else [path]
     if not files:
         raise DataError(f"{path}: no .jsonl files; give the folder data of github.com/alexwarstadt/blimp")

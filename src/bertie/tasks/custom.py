@@ -240,8 +240,12 @@ class CustomClassification(_CustomFiles, TextClassification):
         is_multilabel = self.problem_type == "multi_label_classification"
         for i, label in enumerate(examples.labels or ()):
             if isinstance(label, tuple) != is_multilabel:
-                expected = "a list of labels; name the separator" if is_multilabel else "a single label"
-                raise DataError(f"{examples.location(i)}: {label!r} is not {expected}, as other rows have")
+                if is_multilabel:
+                    advice = "a list of labels, as other rows have; write a list, or name the separator"
+                else:
+                    advice = "a single label, as other rows have; write the labels of all rows in one way"
+                shown = list(label) if isinstance(label, tuple) else label
+                raise DataError(f"{examples.location(i)}: {shown!r} is not {advice}")
 
 
 @dataclass(frozen=True)

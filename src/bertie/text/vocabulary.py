@@ -132,7 +132,9 @@ class Vocabulary:
             data = path.read_bytes()
             text = data.decode("utf-8-sig")  # some editors put a byte order mark before the first token
         except OSError as error:
-            raise ModelError(f"{path}: cannot be read ({error.strerror}); choose a vocab.txt file") from None
+            raise ModelError(
+                f"{path}: cannot be read ({error.strerror}); choose a tokenizer directory or a vocab.txt file"
+            ) from None
         except UnicodeDecodeError as error:
             line = error.object.count(b"\n", 0, error.start) + 1
             raise ModelError(f"{path}, line {line}: not UTF-8; save the file as UTF-8") from None
