@@ -252,6 +252,10 @@ def test_wrong_data_are_an_error_at_the_row(model, options, error, message):
             "columns: tags have no 'word'; use words",
         ),
         ({"train": ROWS, "separator": ""}, "the separator is empty; give the text between two labels"),
+        (
+            {"train": ROWS, "separator": "|", "kind": "pairs"},
+            "the separator is for the labels of texts; leave it out with pairs",
+        ),
         ({"train": ROWS, "epoch": 3}, "settings: unknown setting 'epoch'; did you mean 'epochs'?"),
         ({"train": ROWS, "settings": {"optimizer.rate": 1}}, "settings: unknown setting 'optimizer.rate'; "),
         ({"train": ROWS, "epochs": 0}, "settings: epochs = 0: input should be greater than 0"),

@@ -96,12 +96,14 @@ def custom_task(
     """Return the task for custom data of a kind, with the names of its columns.
 
     Raises:
-        SettingsError: the kind has no such column, or the separator is empty.
+        SettingsError: the kind has no such column, or no use for the separator, or this is empty.
     """
     if on_error not in get_args(OnError):
         raise SettingsError(f"unknown on_error {on_error!r}; use stop or skip")
     if separator == "":
         raise SettingsError("the separator is empty; give the text between two labels")
+    if separator and kind != "texts":
+        raise SettingsError(f"the separator is for the labels of texts; leave it out with {kind}")
     if columns and kind in ("texts", *_PAIRS):
         raise SettingsError(f"columns are for tags, questions and choices; {kind} have text, pair and label")
     if kind in _PAIRS:
