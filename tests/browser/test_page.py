@@ -290,6 +290,21 @@ def test_a_slow_answer_shows_that_it_is_computed(open_page, url):
     assert status.inner_text() == "1 masked word"
 
 
+def test_an_answer_in_a_hidden_tab_leaves_the_address_alone(open_page, url):
+    page = open_page(url)
+    waiting = []
+    page.route("**/attention", lambda route: waiting.append(route))
+    page.click("#tab-attention")
+    with page.expect_request("**/attention"):
+        page.click("#panel-attention .run")
+    page.click("#tab-tokens")
+    waiting[0].continue_()
+    page.locator("#panel-attention .flow").wait_for(state="attached")
+    assert "tab=tokens" in page.url
+    page.click("#tab-attention")
+    assert re.search(r"tab=attention&.*&layer=\d&head=\d$", page.url)
+
+
 def test_the_page_asks_for_the_key(open_page, models):
     with serving(models["encoder"], "--api-key", "sesame") as url:
         page = open_page(link(url, "tokens", text="the cat"), expected="401")
