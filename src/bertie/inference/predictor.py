@@ -354,7 +354,7 @@ class Predictor:
         """
         self._require("classify")
         check_top_k(top_k, default=None)
-        logits = self._classifier_logits(texts, pairs) / np.float32(self._metadata.temperature or 1)
+        logits = self.classifier_logits(texts, pairs) / np.float32(self._metadata.temperature or 1)
         probabilities = sigmoid(logits) if self.is_multilabel else softmax(logits)
         limits = np.zeros(len(self.labels))
         if not self.is_multilabel and (tuned := self._metadata.decision_thresholds):
@@ -390,8 +390,30 @@ class Predictor:
             True
         """
         self._require("regress")
-        values: list[float] = self._classifier_logits(texts, pairs)[:, 0].astype(np.float64).tolist()
+        values: list[float] = self.classifier_logits(texts, pairs)[:, 0].astype(np.float64).tolist()
         return values[0] if isinstance(texts, str) else values
+
+    def classifier_logits(
+        self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None
+    ) -> Float32s:
+        """Return the logits of a classifier, or the numbers of a regression, before any temperature.
+
+        The arguments and errors are those of `classify` and `regress`.
+
+        Returns:
+            float32 (n, labels) for n texts.
+        """
+        if self.method != "regress":
+            self._require("classify")
+        if pairs is None:
+            examples = LabelledTexts(list_texts(texts))
+        else:
+            examples = LabelledTexts(*list_pairs(texts, pairs))
+        inputs = CustomClassification(long_texts=self.long_texts).encode(
+            examples, self.tokenizer, self.max_seq_length
+        )
+        self.num_truncated += inputs.num_truncated
+        return self._logits(inputs)
 
     @overload
     def tag(self, texts: str) -> Results[Entity]: ...
@@ -662,17 +684,6 @@ class Predictor:
                 f"{self.path}: {method} needs {REQUIRED_HEADS[method]}; this model is a "
                 f"{self.engine.architecture}{instead}"
             )
-
-    def _classifier_logits(self, texts: str | Sequence[str], pairs: str | Sequence[str] | None) -> Float32s:
-        if pairs is None:
-            examples = LabelledTexts(list_texts(texts))
-        else:
-            examples = LabelledTexts(*list_pairs(texts, pairs))
-        inputs = CustomClassification(long_texts=self.long_texts).encode(
-            examples, self.tokenizer, self.max_seq_length
-        )
-        self.num_truncated += inputs.num_truncated
-        return self._logits(inputs)
 
     def _tag(
         self, sentences: list[list[str]], document_bounds: Sequence[int] | None = None

@@ -18,6 +18,7 @@ from bertie.inference.dispatch import answer_records
 from bertie.inference.records import Record
 from bertie.inference.server import batching
 from bertie.inference.writers import as_json
+from bertie.model.formats.directory import LongTexts
 
 ROWS = {
     "fill_mask": [{"text": "the [MASK] sat on a [MASK] ."}, {"text": "[MASK]"}, {"text": ""}],
@@ -251,8 +252,28 @@ def test_info_and_health_describe_the_server(models, classifier):
 
 def test_info_counts_truncated_texts(models):
     with serving(models["regression"]) as served:
-        served.post("/predict", {"inputs": ["the cat", "cat " * 200, "sat " * 200]})
+        rows = [{"text": text} for text in ("the cat", "cat " * 200, "sat " * 200)]
+        served.post("/predict", {"inputs": rows})
         assert served.send("GET", "/info")[1]["num_truncated"] == 2
+        served.post("/predict", {"inputs": "cat " * 200})  # as Text Embeddings Inference
+        assert served.send("GET", "/info")[1]["num_truncated"] == 3
+
+
+def test_long_texts_are_read_as_by_the_predictor(tmp_path):
+    model = bertie.load(save_small(tmp_path, "classifier", long_texts=LongTexts(method="windows")))
+    text = "cat sat the " * 100
+    expected = {label.label: label.score for label in model.classify(text)}
+    with serving(model) as served:
+        for inputs in ([{"text": text}], text):
+            status, content = served.post("/predict", {"inputs": inputs})
+            assert status == 200
+            answer = content["predictions"][0] if isinstance(inputs, list) else content
+            assert {row["label"]: row["score"] for row in answer} == pytest.approx(expected)
+        status, content = served.post("/predict", {"inputs": [text, "a mat"]})  # a pair
+        assert status == 422
+        assert "long_texts=windows reads single texts, not pairs" in content["error"]
+        info = served.send("GET", "/info")[1]
+    assert (info["long_texts"], info["num_truncated"]) == ("windows", 0)
 
 
 def test_info_reports_the_method_of_a_regression_as_rate(models):

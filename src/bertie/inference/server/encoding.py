@@ -85,7 +85,7 @@ def _truncate(
         )
     if not has_special_tokens:
         kept = slice(-limit, None) if truncation.left else slice(limit)
-        return EncodedText(row.input_ids[kept], row.token_type_ids[kept])
+        return EncodedText(row.input_ids[kept], row.token_type_ids[kept], is_truncated=True)
     return _truncate_segments(tokenizer, row, truncation)
 
 
@@ -106,4 +106,4 @@ def _truncate_segments(tokenizer: Tokenizer, row: EncodedText, truncation: Trunc
             np.array([sep_id], np.int32),
         ]
         types.append(np.full(size + 1, i, np.int32))
-    return EncodedText(np.concatenate(ids), np.concatenate(types))
+    return EncodedText(np.concatenate(ids), np.concatenate(types), is_truncated=True)

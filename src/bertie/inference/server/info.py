@@ -22,6 +22,8 @@ class ModelInfo(TypedDict):
     labels: list[str]
     decision_thresholds: dict[str, float]
     max_seq_length: int
+    long_texts: str
+    num_truncated: int
     embedding: dict[str, Any]
     engine: str
     loaded: bool
@@ -79,6 +81,8 @@ def describe(model: ServedModel) -> ModelInfo:
         labels=[*model.metadata.labels],
         decision_thresholds=model.decision_thresholds,
         max_seq_length=model.max_seq_length,
+        long_texts=model.metadata.long_texts.method,
+        num_truncated=model.predictor.num_truncated if model.predictor else 0,
         embedding=model.embedding._asdict(),
         engine="OnnxEngine" if model.is_exported else "TorchEngine",
         loaded=model.predictor is not None,

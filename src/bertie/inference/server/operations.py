@@ -27,6 +27,7 @@ class EncodedText(NamedTuple):
 
     input_ids: Int32s
     token_type_ids: Int32s
+    is_truncated: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,9 @@ def compute(model: Predictor, operation: Operation, records: Sequence[Record]) -
             return answer_records(model, records, top_k, method=method)
         case Attend():
             return [model.attention(*record.texts) for record in records]
+        case ComputeLogits() if isinstance(records[0].texts[0], str):
+            return [*model.classifier_logits(*map(list, zip(*(r.texts for r in records), strict=True)))]
+    model.num_truncated += sum(record.texts[0].is_truncated for record in records)
     sequences = _join([record.texts[0] for record in records])
     match operation:
         case Embed(pooling):

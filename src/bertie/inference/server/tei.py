@@ -279,10 +279,18 @@ async def classify(model: ServedModel, request: ClassifyRequest) -> list[Predict
     A batch is a list of lists. The score of a regression is the sigmoid of its number.
     """
     require_inputs(request.items, "inputs")
-    texts = await asyncio.to_thread(
-        encode_pairs, model.metadata.tokenizer, request.items, _truncation(request, model.max_seq_length)
-    )
-    logits = np.stack(await model.submit(ComputeLogits(), records_of(texts)))
+    if model.metadata.long_texts.method == "truncate":
+        records = records_of(
+            await asyncio.to_thread(
+                encode_pairs,
+                model.metadata.tokenizer,
+                request.items,
+                _truncation(request, model.max_seq_length),
+            )
+        )
+    else:  # the model was fine-tuned to read more of a long text
+        records = [Record(f"inputs.{i}", {}, tuple(item)) for i, item in enumerate(request.items)]
+    logits = np.stack(await model.submit(ComputeLogits(), records))
     labels = model.metadata.labels
     predictions = [
         [Prediction(score=score, label=labels[i]) for i, score in rank(row)]
