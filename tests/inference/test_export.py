@@ -69,14 +69,17 @@ sys.meta_path.insert(0, NoTorch())
 import bertie
 from bertie.commands.main import main
 from bertie.inference.dispatch import REQUIRED_FIELDS
-from bertie.inference.server.app import Limits, create_app
+from bertie.inference.server.app import create_app
+from bertie.inference.server.middleware import Limits
+from bertie.inference.server.models import Models
 from bertie.inference.server.running import Server, listen
 
 ROW = {"text": "the [MASK] sat", "pair": "a", "question": "who?", "context": "a cat", "endings": ["b", "c"]}
 
 def serve(model):
     listening = listen("127.0.0.1", 0)
-    server = Server(create_app(model, Limits(32, 1000, 1000)))
+    limits = Limits()
+    server = Server(create_app(Models({"model": model.path}, bertie.load, limits, 0)), limits)
     thread = Thread(target=server.run, args=([listening],))
     thread.start()
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
