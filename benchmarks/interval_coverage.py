@@ -173,8 +173,8 @@ def main() -> None:
             width = np.median(results["bertie width"])
             widths = ", ".join(f"{np.median(results[f'{method} width']) / width:.2f}" for method in methods)
             print(f"| {name} | {seeds} | {examples:,} | {coverage} | {widths} |", flush=True)
-    print_verdicts(tables)
-    print(f"{tables} simulations of each case; {time.perf_counter() - begin:.0f} seconds")
+    print_verdicts(1000)  # cheap, because there are no examples
+    print(f"{tables} simulations of each interval; {time.perf_counter() - begin:.0f} seconds")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 A cell keeps the scores of its examples in `examples.npz`, with an array of shape (examples, k) for
 each outcome:
 
-    k = 1   the score of an example. The outcome is their mean: in percent, except for outcomes of
-            the held-out text, such as losses, which are plain means
+    k = 1   the score of an example. The outcome is the mean of the scores, in percent unless it is
+            a loss
     k = 3   the numbers of matched, predicted and gold items of an example, such as entities. The
             outcome is F1 in percent, from their sums
 """
@@ -53,7 +53,7 @@ def score_of(outcome: str, scores: ExampleScores) -> float:
     if scores.shape[1] == 3:
         matched, predicted, gold = scores.sum(axis=0, dtype=np.float64)
         return float(200.0 * matched / max(predicted + gold, 1.0))
-    return float(scores.mean(dtype=np.float64)) * (1.0 if outcome.startswith("held_out/") else 100.0)
+    return float(scores.mean(dtype=np.float64)) * _unit(outcome)
 
 
 def deviations(outcome: str, scores: ExampleScores) -> npt.NDArray[np.float64]:
@@ -75,4 +75,8 @@ def deviations(outcome: str, scores: ExampleScores) -> npt.NDArray[np.float64]:
         items = scores[:, 1] + scores[:, 2]  # predicted and gold
         moved: npt.NDArray[np.float64] = (200.0 * scores[:, 0] - score * items) / max(items.mean(), 1e-12)
         return moved
-    return scores[:, 0] * (1.0 if outcome.startswith("held_out/") else 100.0) - score
+    return scores[:, 0] * _unit(outcome) - score
+
+
+def _unit(outcome: str) -> float:
+    return 1.0 if outcome.endswith("loss") else 100.0  # percent
