@@ -29,12 +29,12 @@ class PretrainedModel(NamedTuple):
     Attributes:
         run: the directory of the pre-training run.
         step: the step of the run that the weights are from; 0 if they are random.
-        weights: the directory with the weights: the run's model, or a checkpoint.
+        is_last: whether this is the run's last step, or its only one.
     """
 
     run: Path
     step: int
-    weights: Path
+    is_last: bool
 
     @property
     def name(self) -> str:
@@ -46,8 +46,23 @@ class PretrainedModel(NamedTuple):
         """The directory of the run's last model, with the tokenizer."""
         return self.run / "model"
 
+    @property
+    def weights(self) -> Path:
+        """The directory with the weights: the run's last model, or a checkpoint.
+
+        Raises:
+            SettingsError: the checkpoint was not written, or not kept.
+        """
+        path = self.directory if self.is_last else self.run / "checkpoints" / f"step-{self.step:08d}"
+        if not path.exists():
+            raise SettingsError(
+                f"{path}: no such checkpoint; set save_every to a divisor of the step, and raise "
+                f"keep_checkpoints"
+            )
+        return path
+
     def load(self) -> InitialModel:
-        """Return the model to fine-tune."""
+        """Return the model to fine-tune; raise as `weights`."""
         return InitialModel.load(self.directory)._replace(weights=self.weights)
 
     def read_held_out(self) -> Outcomes:
@@ -99,7 +114,6 @@ class Pretraining(NamedTuple):
 
         Raises:
             LockedError: another process makes the model, or the trunk.
-            SettingsError: the run keeps no checkpoint of the step.
         """
         step = round(self.fraction * self.settings.total_steps)
         with ExitStack() as locks:
@@ -118,9 +132,7 @@ class Pretraining(NamedTuple):
                     _pretrain(self.settings, corpus, run, trunk / "model" if trunk else None)
                 else:
                     _write_random_model(self.settings, corpus, run / "model")
-        if 0 < step < self.settings.total_steps:
-            return PretrainedModel(run, step, _find_checkpoint(run, step))
-        return PretrainedModel(run, step, run / "model")
+        return PretrainedModel(run, step, step in (0, self.settings.total_steps))
 
 
 def _pretrain(settings: PretrainingSettings, corpus: Path, run: Path, init: Path | None) -> None:
@@ -138,17 +150,3 @@ def _write_random_model(settings: PretrainingSettings, corpus: Path, path: Path)
     metadata = ModelMetadata(setup.settings.model, model.architecture, (), setup.tokenizer)
     path.parent.mkdir(parents=True, exist_ok=True)
     save_model(path, model, metadata, RANDOM_MODEL_CARD)
-
-
-def _find_checkpoint(run: Path, step: int) -> Path:
-    """Return the checkpoint of a run at a step.
-
-    Raises:
-        SettingsError: the checkpoint was not written, or not kept.
-    """
-    path = run / "checkpoints" / f"step-{step:08d}"
-    if not path.exists():
-        raise SettingsError(
-            f"{path}: no such checkpoint; set save_every to a divisor of the step, and raise keep_checkpoints"
-        )
-    return path
