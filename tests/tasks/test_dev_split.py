@@ -78,3 +78,16 @@ def test_choices_are_selected():
     examples = Choices(ids, ids, [["a", "b"]] * 20, np.arange(20) % 2, ids)
     drawn = draw_dev_examples(SWAG, examples, 0.25, "train.csv")
     assert SWAG.select(examples, drawn).labels.tolist() == [i % 2 for i in drawn]
+
+
+def test_labels_of_a_large_file_are_compared_once(monkeypatch):
+    """Once for each example takes minutes for SST-2's 67,349."""
+    calls, strata = [], CustomClassification.strata
+
+    def count_calls(task, examples):
+        calls.append(examples)
+        return strata(task, examples)
+
+    monkeypatch.setattr(CustomClassification, "strata", count_calls)
+    draw_dev_examples(*labelled(list("ab" * 50)), 0.1, "train.csv")
+    assert len(calls) == 1
