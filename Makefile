@@ -15,10 +15,11 @@ test-browser: .venv/dev ## the server's page in headless Chromium, which is inst
 		echo "test-browser: chromium cannot be installed here, so its tests are skipped"
 	.venv/bin/python -m pytest -m browser -rs tests/browser $(PYTEST)
 
-check: .venv/dev ## what every change must pass: ruff, mypy, the tests
+check: .venv/dev ## what every change must pass: ruff, mypy, hadolint, the tests
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
+	.venv/bin/hadolint Dockerfile
 	$(MAKE) test
 
 build: .venv/dev ## wheel and sdist in dist/; the wheel is tried in an environment without the checkout

@@ -23,7 +23,7 @@ def model(tmp_path_factory):
 @pytest.fixture(scope="module")
 def closed(model):
     access = Access(KEY, ("https://a.example", "https://b.example"), "/bert")
-    with serving(model, LIMITS, access) as served:
+    with serving(model, limits=LIMITS, access=access) as served:
         yield served
 
 
@@ -102,7 +102,7 @@ def test_responses_forbid_foreign_content(closed):
 
 def test_a_slow_body_is_given_up(model):
     limits = LIMITS._replace(body_seconds=0.3)
-    with serving(model, limits) as served, half_a_request(served.port, b"{}" * 9) as connection:
+    with serving(model, limits=limits) as served, half_a_request(served.port, b"{}" * 9) as connection:
         connection.sendall(b"{")
         status, content = read_response(connection)
     assert (status, content["error_type"]) == (408, "Validation")
@@ -155,7 +155,7 @@ def test_the_log_of_requests_has_no_texts(model, caplog):
 
 
 def test_a_request_that_takes_too_long_fails_with_503(model):
-    with serving(model, LIMITS._replace(request_seconds=0.0001)) as served:
+    with serving(model, limits=LIMITS._replace(request_seconds=0.0001)) as served:
         response, content = served.send("POST", "/predict", BODY)
     assert response.status == 503
     assert response.headers["Retry-After"] == "1"

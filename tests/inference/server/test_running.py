@@ -80,7 +80,7 @@ def test_a_slow_computation_is_not_a_slow_head(model, monkeypatch):
 
 
 def test_too_many_connections_are_turned_away(model):
-    with serving(model, LIMITS._replace(max_connections=2)) as served:
+    with serving(model, limits=LIMITS._replace(max_connections=2)) as served:
         with (
             socket.create_connection(("127.0.0.1", served.port)),
             socket.create_connection(("127.0.0.1", served.port)),
