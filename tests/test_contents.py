@@ -157,7 +157,10 @@ inference.server.tei
 inference.server.openai
 inference.server.own
 inference.server.pipelines
+inference.server.endpoints
 inference.server.info
+inference.server.openapi
+inference.server.docs
 inference.server.page
 inference.server.app
 inference.server.running

@@ -5,8 +5,7 @@ import logging
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from functools import cache
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
@@ -18,7 +17,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from bertie.base.errors import BertieError
-from bertie.inference.server import openai, own, pipelines, tei
+from bertie.inference.server import openai
+from bertie.inference.server.docs import docs_routes
+from bertie.inference.server.endpoints import ENDPOINTS, Endpoint
 from bertie.inference.server.errors import EmptyRequestError, ErrorFormat, error_response, validation_message
 from bertie.inference.server.info import describe_server
 from bertie.inference.server.middleware import OPEN, Access, middlewares
@@ -27,59 +28,6 @@ from bertie.inference.server.page import page_routes
 from bertie.inference.server.schemas import Request
 
 logger = logging.getLogger(__name__)
-
-Handler = Callable[[ServedModel, Any], Awaitable[Any]]
-
-
-class Endpoint(NamedTuple):
-    """A route that answers requests with a model.
-
-    Attributes:
-        path: the path; the same path after /models/NAME chooses a model.
-        method: the method that the model must have, as in `ServedModel.methods`; "predict" stands for any
-            method of a head, None for any model.
-        handle: computes the response. Its annotations are the schemas of the request and the response.
-        choose_schema: returns the request's schema, where it depends on the model.
-        loads: whether the weights are needed.
-        errors: whose format errors have.
-        unable: status for models that lack the method.
-    """
-
-    path: str
-    method: str | None
-    handle: Handler
-    choose_schema: Callable[[ServedModel, Any], type[Request]] | None = None
-    loads: bool = True
-    errors: ErrorFormat = "tei"
-    unable: int = 424  # as Text Embeddings Inference
-
-    def schema(self, model: ServedModel, body: Any) -> type[Request]:
-        """Return the schema of a request."""
-        if self.choose_schema:
-            return self.choose_schema(model, body)
-        return _request_schema(self.handle)
-
-    def suits(self, model: ServedModel) -> bool:
-        """Return whether a model has the method."""
-        if self.method == "predict":
-            return model.method is not None
-        return self.method is None or self.method in model.methods
-
-
-ENDPOINTS = (
-    Endpoint("/embed", "embed", tei.embed),
-    Endpoint("/embed_all", "embed", tei.embed_all),
-    Endpoint("/embed_sparse", None, tei.embed_sparse, loads=False),
-    Endpoint("/rerank", "rerank", tei.rerank),
-    Endpoint("/similarity", "embed", tei.similarity),
-    Endpoint("/tokenize", None, tei.tokenize, loads=False),
-    Endpoint("/decode", None, tei.decode, loads=False),
-    Endpoint("/v1/embeddings", "embed", openai.create_embeddings, errors="openai"),
-    Endpoint("/predict", "predict", own.predict, own.choose_predict_request, unable=422),
-    Endpoint("/next-sentence", "next_sentence", own.next_sentence, unable=422),
-    Endpoint("/attention", "attention", own.attention, unable=422),
-    Endpoint("/", None, pipelines.run_pipeline, pipelines.choose_pipeline_request),
-)
 
 
 def create_app(models: Models, access: Access = OPEN) -> Starlette:
@@ -102,7 +50,7 @@ def create_app(models: Models, access: Access = OPEN) -> Starlette:
         routes.append(Route(endpoint.path, answer, methods=["POST"]))
         routes.append(Route(f"/models/{{name}}{path}", answer, methods=["POST"]))
     app = Starlette(
-        routes=[*routes, *page_routes()],
+        routes=[*routes, *docs_routes(), *page_routes()],
         exception_handlers={HTTPException: _http_error},
         middleware=middlewares(access, models.limits, models.metrics),
         lifespan=service.lifespan,
@@ -227,12 +175,6 @@ class Service:
         frames = "".join(traceback.format_tb(error.__traceback__))
         logger.error("%s: %s at\n%s", request.url.path, type(error).__name__, frames)
         return error_response(500, "the model failed on this request; see the server's log", format=format)
-
-
-@cache
-def _request_schema(handle: Handler) -> type[Request]:
-    schema: type[Request] = get_type_hints(handle)["request"]
-    return schema
 
 
 def _parse_json(body: bytes) -> Any:

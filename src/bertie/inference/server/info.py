@@ -1,6 +1,8 @@
 """What GET /info reports: Text Embeddings Inference's fields, bertie's own, and all models."""
 
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NotRequired
+
+from typing_extensions import TypedDict
 
 import bertie
 from bertie.inference.results import Method

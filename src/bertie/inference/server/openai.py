@@ -2,9 +2,10 @@
 
 import base64
 from collections.abc import Iterable
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal
 
 from pydantic import Field
+from typing_extensions import TypedDict
 
 from bertie.inference.server.models import ServedModel
 from bertie.inference.server.schemas import ModelName, Request

@@ -11,11 +11,11 @@ from bertie.inference.server.models import ServedModel
 from bertie.inference.server.operations import Attend, Predict
 from bertie.inference.server.schemas import (
     PREDICT_REQUESTS,
+    AnyPredictRequest,
     AttentionMaps,
     AttentionRequest,
     NextSentenceRequest,
     Predictions,
-    PredictRequest,
     Probabilities,
     Request,
 )
@@ -28,7 +28,7 @@ DECIMALS = 4
 
 
 async def predict(
-    model: ServedModel, request: PredictRequest[Any] | ClassifyRequest
+    model: ServedModel, request: AnyPredictRequest | ClassifyRequest
 ) -> Predictions | list[Prediction] | list[list[Prediction]]:
     """Return for each row what `bertie predict --json` prints under `prediction`.
 

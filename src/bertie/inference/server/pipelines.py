@@ -63,7 +63,12 @@ PIPELINE_REQUESTS: dict[Method, type[PipelineRequest[Any]]] = {
 }
 
 
-async def run_pipeline(model: ServedModel, request: PipelineRequest[Any] | EmbedRequest) -> Any:
+AnyPipelineRequest = (
+    PipelineRequest[MaskedText] | PipelineRequest[TextOrPair] | TagRequest | PipelineRequest[Question]
+)
+
+
+async def run_pipeline(model: ServedModel, request: AnyPipelineRequest | EmbedRequest) -> Any:
     """Answer as `transformers`' pipeline for the model's head; an encoder extracts features."""
     if isinstance(request, EmbedRequest):
         return await embed(model, request)

@@ -5,9 +5,12 @@ The model's head determines the rows of a request to /predict.
 Unknown keys and values of another type are errors.
 """
 
-from typing import Annotated, Any, Generic, TypedDict, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+from typing_extensions import TypedDict
 
 from bertie.inference.records import Record
 from bertie.inference.results import Method
@@ -38,6 +41,13 @@ class Text(Row):
     """A text; also accepted as a plain string."""
 
     text: str
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        described = handler.resolve_ref_schema(handler(schema))
+        return {"anyOf": [{"type": "string"}, described]}
 
     @model_validator(mode="before")
     @classmethod
@@ -89,8 +99,16 @@ class Endings(Row):
 
 R = TypeVar("R", bound=Row)
 
+
+def _describe_item_or_list(schema: dict[str, Any]) -> None:
+    """Say in a list's JSON schema that one item is accepted in its place."""
+    items = schema.pop("items")
+    schema["anyOf"] = [items, {"type": schema.pop("type"), "items": items}]
+
+
 # Accept a single row in place of a list.
 AsList = BeforeValidator(lambda value: value if isinstance(value, list) else [value])
+ItemOrList = Field(json_schema_extra=_describe_item_or_list)
 # Limited, since each prediction for a [MASK] repeats the text.
 TopK = Annotated[int, Field(ge=1, le=100)]
 DEFAULT_TOP_K = 5  # as `bertie predict`
@@ -112,7 +130,7 @@ ModelName = Annotated[str | None, Field(description="The name of a served model.
 class RowsRequest(Request, Generic[R]):
     """Body with rows."""
 
-    inputs: Annotated[list[R], AsList]
+    inputs: Annotated[list[R], AsList, ItemOrList]
     model: ModelName = None
 
     @property
@@ -162,6 +180,14 @@ class AttentionMaps(TypedDict):
     attentions: list[list[list[list[float]]]]
 
 
+AnyPredictRequest = (
+    PredictRequest[MaskedText]
+    | PredictRequest[Pair]
+    | PredictRequest[TextOrPair]
+    | PredictRequest[Text]
+    | PredictRequest[Question]
+    | PredictRequest[Endings]
+)
 PREDICT_REQUESTS: dict[Method, type[PredictRequest[Any]]] = {
     "fill_mask": PredictRequest[MaskedText],
     "next_sentence": PredictRequest[Pair],

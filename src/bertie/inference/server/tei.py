@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NotRequired
 
 import numpy as np
 from pydantic import BeforeValidator, Field, WrapValidator
 from pydantic_core import PydanticCustomError
 from starlette.exceptions import HTTPException
+from typing_extensions import TypedDict
 
 from bertie.inference.probabilities import Float64s, rank, sigmoid, softmax
 from bertie.inference.records import Record

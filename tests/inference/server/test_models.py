@@ -1,0 +1,154 @@
+"""Several models: chosen by name, loaded once on first use, unloaded to fit the memory budget."""
+
+import asyncio
+from threading import Event
+
+import pytest
+from starlette.exceptions import HTTPException
+from tests.inference.small_models import save_small
+
+import bertie
+from bertie.base.errors import SettingsError
+from bertie.commands.serve import name_models
+from bertie.inference.server.middleware import Limits
+from bertie.inference.server.models import Models
+
+KINDS = ("encoder", "classifier", "masked LM")
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("models")
+    return {kind: save_small(directory, kind) for kind in KINDS}
+
+
+class Loader:
+    """Loads models, and records their names; the first load waits for `may_begin` if it is cleared."""
+
+    def __init__(self):
+        self.names, self.may_begin = [], Event()
+        self.may_begin.set()
+
+    def __call__(self, path):
+        self.names.append(path.name)
+        assert self.may_begin.wait(60)
+        return bertie.load(path)
+
+
+def run(paths, scenario, memory_budget=0):
+    """Run `scenario(models, loader)`."""
+
+    async def both():
+        loader = Loader()
+        models = Models(paths, loader, Limits(), memory_budget)
+        try:
+            await asyncio.wait_for(scenario(models, loader), 60)
+        finally:
+            models.stop()
+
+    asyncio.run(both())
+
+
+async def use(models, name):
+    async with models.use(models.find(name)):
+        pass
+
+
+def test_concurrent_first_requests_load_a_model_once(paths):
+    async def scenario(models, loader):
+        loader.may_begin.clear()
+        tasks = [asyncio.create_task(use(models, "encoder")) for _ in range(5)]
+        await asyncio.sleep(0.05)  # the event loop is free meanwhile
+        tasks[0].cancel()
+        loader.may_begin.set()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(results[0], asyncio.CancelledError)
+        assert results[1:] == [None] * 4
+        assert loader.names == ["encoder"]
+        assert [model.predictor is not None for model in models] == [True, False, False]
+
+    run(paths, scenario)
+
+
+def test_the_least_recently_used_idle_model_is_unloaded(paths):
+    async def scenario(models, loader):
+        await use(models, "encoder")
+        await use(models, "classifier")
+        await use(models, "encoder")
+        await use(models, "masked LM")
+        assert [model.predictor is not None for model in models] == [True, False, True]
+        async with models.use(models.find("encoder")), models.use(models.find("masked LM")):
+            with pytest.raises(HTTPException, match="no memory for classifier while other models work"):
+                await use(models, "classifier")
+        await use(models, "classifier")
+        assert loader.names == ["encoder", "classifier", "masked LM", "classifier"]
+
+    sizes = [path.joinpath("model.safetensors").stat().st_size for path in paths.values()]
+    run(paths, scenario, memory_budget=sum(sizes) - min(sizes) // 2)
+
+
+def test_a_failed_load_is_tried_again(paths, monkeypatch):
+    async def scenario(models, loader):
+        original = bertie.load
+        monkeypatch.setattr(bertie, "load", lambda path: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            await use(models, "encoder")
+        monkeypatch.setattr(bertie, "load", original)
+        await use(models, "encoder")
+
+    run(paths, scenario)
+
+
+def test_a_model_larger_than_the_budget_is_rejected(paths):
+    with pytest.raises(SettingsError, match=r"--memory-budget 1e-06: the weights of encoder take .*; raise"):
+        Models(paths, bertie.load, Limits(), 1000)
+
+
+def test_models_are_named_after_their_directories(tmp_path):
+    (tmp_path / "a" / "model").mkdir(parents=True)
+    (tmp_path / "b" / "model").mkdir(parents=True)
+    a, b = tmp_path / "a" / "model", tmp_path / "b" / "model"
+    with pytest.raises(SettingsError, match="another model is named 'model' too; name this one: ") as raised:
+        name_models([str(a), str(b)])
+    advice = str(raised.value).split(": ")[-1].replace("NAME", "other")
+    assert name_models([str(a), advice]) == {"model": a, "other": b}
+    with pytest.raises(SettingsError, match="cannot be part of a URL; name the model: NAME="):
+        name_models([str(tmp_path / "50%")])
+
+
+def test_requests_choose_a_model(several, predictors):
+    row = {"text": "the cat", "pair": "sat"}
+    for path, body in (
+        ("/models/regression/predict", {"inputs": [row]}),
+        ("/predict", {"inputs": [row], "model": "regression"}),
+    ):
+        status, content = several.post(path, body)
+        expected = predictors["regression"].regress("the cat", "sat")
+        assert (status, content["predictions"]) == (200, [pytest.approx(expected, abs=1e-5)])
+    for path, body in (("/models/x/embed", {"inputs": "a"}), ("/predict", {"inputs": "a", "model": "x"})):
+        status, content = several.post(path, body)
+        assert (status, content["error"].split(";")[0]) == (404, "model 'x': no such model")
+
+
+def test_without_a_name_the_first_able_model_answers(several, predictors):
+    status, content = several.post("/next-sentence", {"inputs": [{"text": "a cat", "pair": "sat"}]})
+    expected = predictors["pre-training"].next_sentence("a cat", "sat")
+    assert (status, content["predictions"]) == (200, [pytest.approx(expected, abs=1e-5)])
+    status, content = several.post("/next-sentence", {"inputs": {"text": " ", "pair": "sat"}})
+    assert content == {"predictions": [None]}
+    status, content = several.post("/models/tagger/next-sentence", {"inputs": [{"text": "a", "pair": "b"}]})
+    assert (status, content["error"]) == (
+        422,
+        "tagger: this BertForTokenClassification cannot next_sentence; it can: tag, embed, attention",
+    )
+
+
+def test_attention_returns_every_layer_and_head(several, predictors):
+    status, content = several.post("/models/encoder/attention", {"inputs": {"text": "a cat", "pair": "sat"}})
+    expected = predictors["encoder"].attention("a cat", "sat")
+    assert (status, content["tokens"]) == (200, expected.tokens)
+    assert content["token_type_ids"] == expected.token_type_ids
+    for layer, probabilities in zip(content["attentions"], expected.probabilities, strict=True):
+        assert layer == [[pytest.approx(row, abs=1e-4) for row in head] for head in probabilities.tolist()]
+    status, content = several.post("/attention", {"inputs": "a " * 200})
+    assert (status, content["error"]) == (413, "inputs: 202 tokens; send at most 128")

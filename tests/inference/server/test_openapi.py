@@ -1,0 +1,65 @@
+"""The OpenAPI document: true for random requests, and for the examples in it."""
+
+import json
+from urllib.request import urlopen
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    negative_data_rejection,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from bertie.inference.server.endpoints import ENDPOINTS
+from bertie.inference.server.openapi import describe_api
+
+FAST = settings(
+    max_examples=5,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=[*HealthCheck],
+    derandomize=True,
+)
+schema = schemathesis.openapi.from_dict(describe_api())
+
+
+@schema.exclude(path_regex="^/models/|metrics").parametrize()
+@FAST
+def test_random_requests_are_answered_as_described(several, case):
+    response = case.call(base_url=several.url)
+    case.validate_response(
+        response,
+        checks=[
+            not_a_server_error,
+            status_code_conformance,
+            response_schema_conformance,
+            negative_data_rejection,
+        ],
+    )
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: endpoint.path)
+def test_examples_are_accepted(several, endpoint):
+    path = "/models/classifier/predict" if endpoint.path == "/predict" else endpoint.path
+    status, content = several.post(path, endpoint.example)
+    assert status == (424 if endpoint.path == "/embed_sparse" else 200), content
+
+
+def test_every_route_is_described(several):
+    with urlopen(f"{several.url}/openapi.json") as response:
+        document = json.load(response)
+    paths = {route.path for route in several.app.routes if hasattr(route, "methods")}
+    assert {path.rstrip("/") for path in paths} - {"/docs", "/openapi.json"} == {
+        path.rstrip("/") for path in document["paths"]
+    }
+
+
+def test_the_reference_page_loads_nothing_from_elsewhere(several):
+    for path in ("/docs", "/docs/reference.js", "/docs/reference.css"):
+        with urlopen(several.url + path) as response:
+            text = response.read().decode()
+        assert "http:" not in text
+        assert "https:" not in text

@@ -1,0 +1,207 @@
+"""Text Embeddings Inference's API: its OpenAPI document, and what its own router tests expect."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+import transformers
+from tests.inference.small_models import LABELS
+
+from bertie.inference.server.encoding import Truncation, encode_pairs
+
+DOCUMENT = Path(__file__).parents[4] / "shared" / "suites" / "tei" / "docs_openapi.json"
+# A body for each of its routes.
+BODIES = {
+    "/embed": {"inputs": ["the cat", [5, 6]], "normalize": False, "truncate": None},
+    "/embed_all": {"inputs": "the cat"},
+    "/predict": {"inputs": [["the cat"], ["the cat", "sat"]], "raw_scores": True},
+    "/models/classifier/predict": {"inputs": "the cat"},
+    "/rerank": {"query": "the cat", "texts": ["sat", "on"], "return_text": True},
+    "/similarity": {"inputs": {"source_sentence": "the cat", "sentences": ["cat", "mat"]}},
+    "/tokenize": {"inputs": ["the cat", "mat"]},
+    "/decode": {"ids": [[5, 6], [7]]},
+    "/v1/embeddings": {"input": "the cat"},
+}
+
+
+def check(document, name, value):
+    """Check a value against a schema of the document, which is in OpenAPI 3.0."""
+    schema = {"$ref": f"#/components/schemas/{name}", "components": document["components"]}
+    jsonschema.validate(value, schema)
+
+
+@pytest.fixture(scope="module")
+def document():
+    if not DOCUMENT.exists():
+        pytest.skip("needs the OpenAPI document of Text Embeddings Inference")
+    document = json.loads(DOCUMENT.read_text(), object_hook=_with_null)
+    # An empty list and a list of lists fit both members of some of its oneOf.
+    return json.loads(json.dumps(document).replace('"oneOf"', '"anyOf"'))
+
+
+def _with_null(value):
+    """Turn OpenAPI 3.0's `nullable` into a type of JSON Schema."""
+    if value.pop("nullable", False) and "type" in value:
+        value["type"] = [value["type"], "null"]
+    return value
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_responses_have_the_schema_of_the_document(document, several, path):
+    operation = document["paths"][path.removeprefix("/models/classifier")]["post"]
+    request = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+    check(document, request.split("/")[-1], {k: v for k, v in BODIES[path].items() if v is not None})
+    status, content = several.post(path, BODIES[path])
+    assert status == 200, content
+    reference = operation["responses"]["200"]["content"]["application/json"]["schema"]["$ref"]
+    check(document, reference.split("/")[-1], content)
+
+
+def test_info_and_errors_have_the_schema_of_the_document(document, several):
+    for name in ("encoder", "classifier", "regression", "tagger"):
+        check(document, "Info", several.send("GET", f"/models/{name}/info")[1])
+    for path in document["paths"].keys() - {"/health", "/info", "/metrics", "/v1/embeddings"}:
+        for body in (b"{", {}, {"inputs": 7}):
+            status, content = several.post(path, body)
+            assert status in (400, 422), path
+            check(document, "ErrorResponse", content)
+
+
+def test_dimensions_shorten_the_vectors(several):
+    """As router/tests/test_http_embed.rs."""
+    status, single = several.post("/embed", {"inputs": "the cat", "dimensions": 8})
+    assert (status, len(single), len(single[0])) == (200, 1, 8)
+    assert np.linalg.norm(single) == pytest.approx(1, abs=1e-5)
+    _, batch = several.post("/embed", {"inputs": ["the cat"] * 3, "dimensions": 8})
+    np.testing.assert_allclose(batch, single * 3, atol=1e-5)
+    status, content = several.post("/embed", {"inputs": "the cat", "dimensions": 17})
+    assert (status, content["error"]) == (422, "dimensions: 17 is more than the model's 16; use at most 16")
+
+
+def test_predict_returns_the_labels_of_each_input(several, predictors):
+    """As router/tests/test_http_predict.rs."""
+    _, single = several.post("/models/classifier/predict", {"inputs": "the cat"})
+    expected = predictors["classifier"].classify("the cat")
+    assert [row["label"] for row in single] == [label.label for label in expected]
+    assert [row["score"] for row in single] == pytest.approx([label.score for label in expected], abs=1e-5)
+    _, batch = several.post("/models/classifier/predict", {"inputs": [["the cat"]] * 5})
+    assert len(batch) == 5
+    for predictions in batch:
+        assert [row["label"] for row in predictions] == [row["label"] for row in single]
+    _, pair = several.post("/models/classifier/predict", {"inputs": ["the cat", "sat"]})
+    assert {row["label"] for row in pair} == {*LABELS}
+    assert pair[0]["score"] == pytest.approx(
+        predictors["classifier"].classify("the cat", "sat")[0].score, abs=1e-5
+    )
+
+
+def test_predict_keeps_the_format_of_rows(several):
+    rows = [{"text": "the cat"}, {"text": "the cat", "pair": "sat"}]
+    status, content = several.post("/models/classifier/predict", {"inputs": rows, "top_k": 1})
+    assert (status, [len(labels) for labels in content["predictions"]]) == (200, [1, 1])
+
+
+def test_rerank_sorts_the_texts_by_score(several, predictors):
+    """As router/tests/test_http_rerank.rs."""
+    texts = ["the cat", "mat", "the cat"]
+    _, ranks = several.post("/rerank", {"query": "the cat", "texts": texts, "return_text": True})
+    scores = [rank["score"] for rank in ranks]
+    assert scores == sorted(scores, reverse=True)
+    by_index = {rank["index"]: rank for rank in ranks}
+    assert by_index[0]["score"] == pytest.approx(by_index[2]["score"], abs=1e-6)
+    assert [by_index[i]["text"] for i in range(3)] == texts
+    _, raw = several.post("/rerank", {"query": "the cat", "texts": texts, "raw_scores": True})
+    number = predictors["regression"].regress("the cat", "mat")
+    assert {rank["index"]: rank["score"] for rank in raw}[1] == pytest.approx(number, abs=1e-5)
+    assert by_index[1]["score"] == pytest.approx(1 / (1 + np.exp(-number)), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/models/classifier/rerank", {"query": "a", "texts": ["b"]}),
+        ("/embed_sparse", {"inputs": "a"}),
+    ],
+)
+def test_models_that_cannot_are_reported_as_a_failed_dependency(several, path, body):
+    status, content = several.post(path, body)
+    assert (status, content["error_type"]) == (424, "Backend")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/embed", {"inputs": []}),
+        ("/embed", {"inputs": [[]]}),
+        ("/rerank", {"query": "a", "texts": []}),
+        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": []}}),
+        ("/tokenize", {"inputs": []}),
+        ("/decode", {"ids": []}),
+        ("/models/classifier/predict", {"inputs": []}),
+    ],
+)
+def test_an_empty_batch_is_reported_as_empty(several, path, body):
+    status, content = several.post(path, body)
+    assert (status, content["error_type"]) == (400, "Empty")
+    assert content["error"].endswith(" cannot be empty")
+
+
+@pytest.mark.parametrize("direction", ["Left", "right"])
+@pytest.mark.parametrize("pair", [None, "on " * 100])
+def test_truncation_equals_that_of_transformers(several, predictors, direction, pair):
+    model = predictors["classifier"]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(
+        model.path, truncation_side=direction.lower(), model_max_length=128
+    )
+    text = " ".join(["the", "cat", "sat"] * 60)
+    inputs = tokenizer(text, pair, truncation="longest_first", max_length=128)
+    item = [text, pair] if pair else [text]
+    (encoded,) = encode_pairs(model.tokenizer, [item], Truncation(128, True, direction == "Left"))
+    assert encoded.input_ids.tolist() == inputs["input_ids"]
+    assert encoded.token_type_ids.tolist() == inputs["token_type_ids"]
+    body = {"inputs": text, "truncation_direction": direction}
+    assert several.post("/embed", body)[0] == 200
+    status, content = several.post("/embed", {"inputs": text, "truncate": False})
+    assert (status, content["error_type"]) == (422, "Validation")
+    assert content["error"].startswith("`inputs` must have at most 128 tokens. Given: 182")
+
+
+def test_token_ids_and_prompts_are_inputs(several, predictors):
+    tokenizer = predictors["encoder"].tokenizer
+    ids = tokenizer.encode("the cat sat").input_ids.tolist()
+    _, expected = several.post("/embed", {"inputs": "the cat sat"})
+    for body in ({"inputs": ids}, {"inputs": [ids]}, {"inputs": "cat sat", "prompt_name": "query"}):
+        np.testing.assert_allclose(several.post("/embed", body)[1], expected, atol=1e-5)
+    status, content = several.post("/embed", {"inputs": [10**6]})
+    assert (status, content["error"].split(":")[0]) == (422, "token id 1000000")
+    status, content = several.post("/embed", {"inputs": "a", "prompt_name": "passage"})
+    assert content["error"] == "prompt_name: no prompt 'passage'; the prompts of encoder: query"
+    assert status == 422
+
+
+def test_tokens_have_the_characters_of_the_text(several):
+    _, (tokens,) = several.post("/tokenize", {"inputs": "The sitting"})
+    assert [(token["special"], token["start"], token["stop"]) for token in (tokens[0], tokens[-1])] == [
+        (True, None, None)
+    ] * 2
+    assert tokens[1] | {"id": 0} == {
+        "id": 0, "text": "The", "token": "the", "special": False, "start": 0, "stop": 3
+    }  # fmt: skip
+    assert "".join(token["text"] for token in tokens[2:-1]) == "sitting"
+    ids = [token["id"] for token in tokens]
+    assert several.post("/decode", {"ids": ids})[1] == ["the sitting"]
+
+
+def test_similarity_is_the_cosine(several, predictors):
+    body = {"inputs": {"source_sentence": "the cat", "sentences": ["the cat", "paris"]}}
+    _, found = several.post("/similarity", body)
+    vectors = predictors["encoder"].embed(["the cat", "paris"], normalize=True)
+    assert found == pytest.approx((vectors @ vectors[0]).tolist(), abs=1e-5)
+
+
+def test_embed_all_returns_the_vectors_of_the_tokens(several, predictors):
+    _, found = several.post("/embed_all", {"inputs": ["the cat sat", "a"]})
+    for vectors, features in zip(found, predictors["encoder"].features(["the cat sat", "a"]), strict=True):
+        np.testing.assert_allclose(vectors[1:-1], features.vectors[0], atol=1e-5)
