@@ -195,7 +195,7 @@ class Batcher:
 
     async def _count(self, records: Sequence[Record]) -> list[int]:
         """Count tokens, in a thread if that takes longer than to wake up a thread."""
-        characters = sum(len(item) for record in records for text in record.texts for item in text)
+        characters = sum(_count_characters(text) for record in records for text in record.texts)
         if characters <= FEW_CHARACTERS:
             return self._count_tokens(records)
         return await asyncio.to_thread(self._count_tokens, records)
@@ -253,6 +253,13 @@ class Batcher:
                 return [error]
         half = len(records) // 2
         return self._compute_each(operation, records[:half]) + self._compute_each(operation, records[half:])
+
+
+def _count_characters(text: Any) -> int:
+    """Return the characters of a text or of several, which have to be tokenized; 0 of token ids."""
+    if isinstance(text, str):
+        return len(text)
+    return sum(len(item) for item in text if isinstance(item, str))
 
 
 def _deliver(future: asyncio.Future[Any], result: Any) -> None:
