@@ -21,5 +21,5 @@ def predictors(tmp_path_factory):
 @pytest.fixture(scope="session")
 def several(predictors):
     """Serve all of them; the encoder comes first."""
-    with serving([*predictors.values()]) as served:
+    with serving(*predictors.values()) as served:
         yield served
