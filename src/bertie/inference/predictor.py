@@ -402,6 +402,10 @@ class Predictor:
 
         Returns:
             float32 (n, labels) for n texts.
+
+        Example:
+            >>> model.classifier_logits(["A film to remember."]).shape == (1, len(model.labels))
+            True
         """
         if self.method != "regress":
             self._require("classify")
