@@ -14,7 +14,7 @@ import bertie
 CLIENTS = 512
 GARBAGE = [
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(256)),  # TLS
-    b"GET / HTTP/9.9\r\n\r\n",
+    b"GET /\r\n\r\n",
     b"POST /embed HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
     b"POST /embed HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
     b"POST /embed HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n\xff\xfe{}",
