@@ -47,3 +47,26 @@ def test_the_install_command_names_the_packages_of_an_extra() -> None:
         requirements = {Requirement(line) for line in project["optional-dependencies"][extra]}
         named = {Requirement(word) for word in shlex.split(install_command(extra))[2:]}
         assert named == requirements
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_memory_of_freed_arrays_returns_to_the_system() -> None:
+    """Arrays that remain between them pin the heap, as ragged batches do."""
+    script = """
+import numpy as np, sys
+from bertie.base.environment import return_free_memory
+if sys.argv[1] == "return": return_free_memory()
+def resident():
+    lines = open("/proc/self/status")
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) // 1024
+np.ones(2**21); before = resident()  # glibc then keeps blocks of this size in the heap
+pairs = [(np.ones(2**18), np.ones(2**10)) for _ in range(100)]
+pinned = [small for _, small in pairs]; del pairs
+print(resident() - before)
+"""
+    kept, returned = (
+        int(subprocess.run([sys.executable, "-c", script, mode], capture_output=True, check=True).stdout)
+        for mode in ("keep", "return")
+    )
+    assert kept > 100, "MiB"
+    assert returned < 20, "MiB"

@@ -1,5 +1,6 @@
 """The environment: variables that torch reads when it is loaded, and packages to install."""
 
+import ctypes
 import os
 import sys
 
@@ -32,3 +33,15 @@ def set_torch_environment() -> None:
     if "torch" not in sys.modules:
         for name, value in VARIABLES.items():
             os.environ.setdefault(name, value)
+
+
+def return_free_memory() -> None:
+    """Make the C library return the memory of freed tensors to the system, where it is glibc.
+
+    By default it keeps them in ever more fragmented heaps: while 30,000 ragged texts were embedded, the
+    resident memory grew by 112 MiB instead of 49 (docs/serving.md).
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(-3, 2**20)  # M_MMAP_THRESHOLD, in bytes
+        libc.mallopt(-8, 1)  # M_ARENA_MAX
