@@ -348,6 +348,13 @@ def test_a_link_to_an_unknown_model_says_so(open_page, url):
     page.get_by_text(re.compile("None of the served models")).wait_for()
 
 
+def test_the_list_of_routes_opens(open_page, url):
+    page = open_page(url)
+    page.get_by_role("link", name="All routes of this server").click()
+    page.wait_for_url("**/docs")
+    page.get_by_text("/next-sentence").first.wait_for()
+
+
 def test_the_policy_of_the_server_allows_the_page(url):
     """The tests above find violations only if there is a policy."""
     with urlopen(url) as response:
