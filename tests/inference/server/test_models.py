@@ -3,6 +3,7 @@
 import asyncio
 from threading import Event
 
+import huggingface_hub
 import pytest
 from starlette.exceptions import HTTPException
 from tests.inference.small_models import save_small
@@ -141,6 +142,13 @@ def test_without_a_name_the_first_able_model_answers(several, predictors):
         422,
         "tagger: this BertForTokenClassification cannot next_sentence; it can: tag, embed, attention",
     )
+
+
+def test_inference_client_calls_a_model_by_its_address(several, predictors):
+    client = huggingface_hub.InferenceClient(model=f"{several.url}/models/tagger", timeout=60)
+    text = "cats sat in Paris, on a mat"
+    found = client.token_classification(text, aggregation_strategy="first")
+    assert [item.word for item in found] == [entity.text for entity in predictors["tagger"].tag(text)]
 
 
 def test_attention_returns_every_layer_and_head(several, predictors):
