@@ -44,6 +44,8 @@ text.sentences
 corpus.documents
 corpus.formats
 corpus.wikipedia
+corpus.sources
+corpus.row_readers
 corpus.readers
 corpus.input_languages
 corpus.input_splits

@@ -5,19 +5,15 @@ Large files are streamed, and read in ranges if their format allows it.
 
 import codecs
 import glob
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 from xml.etree import ElementTree
 
 from bertie.base.compression import open_binary
 from bertie.base.errors import DataError
-from bertie.base.rows import decode_lines, format_suffix, parse_csv
-from bertie.base.tables import CHOOSE_COLUMN, missing_column, read_arrow_column, read_parquet_column
+from bertie.base.rows import format_suffix
 from bertie.corpus.documents import (
     PIECE_CHARACTERS,
     Document,
@@ -28,6 +24,8 @@ from bertie.corpus.documents import (
     split_long_text,
 )
 from bertie.corpus.formats import TABLES, Format, resolve_format
+from bertie.corpus.row_readers import ROW_READERS
+from bertie.corpus.sources import Source, not_utf8
 from bertie.corpus.wikipedia import extract_text, parse_page, read_hidden_namespaces
 
 
@@ -147,7 +145,7 @@ def read_documents(
     try:
         if not (start and format):  # the first range of a file is enough to check it
             format = resolve_format(path, format)
-        yield from _READERS[format](_Source(path, start, stop, column, errors))
+        yield from _READERS[format](Source(path, start, stop, column, errors))
     except DataError as error:
         errors.handle(error)
 
@@ -165,76 +163,11 @@ def check_column(paths: Iterable[Path], format: Format | None, column: str) -> N
             return
 
 
-@dataclass(frozen=True)
-class _Source:
-    """The range of a file to read; `read_documents` explains the attributes."""
-
-    path: Path
-    start: int
-    stop: int | None
-    column: str
-    errors: InputErrors
-
-    def lines(self, file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
-        """Yield the lines that begin at `start` or later, including those beyond `stop`.
-
-        Yields:
-            The index of the line in the range, its byte offset in the file, and the line.
-        """
-        offset = self.start
-        if self.start:
-            file.seek(self.start - 1)
-            offset += len(file.readline()) - 1
-        for index, line in enumerate(file):
-            yield index, offset, line if offset else line.removeprefix(codecs.BOM_UTF8)
-            offset += len(line)
-
-    def is_past_end(self, offset: int) -> bool:
-        """Return whether a byte offset lies beyond the range."""
-        return self.stop is not None and offset >= self.stop
-
-    def malformed(self, line_index: int, problem: str) -> InputError:
-        """Make the error about a malformed document that begins on a line."""
-        return InputError(f"{self._location(line_index)}: {problem}", "malformed_documents")
-
-    def decode(self, data: bytes, line_index: int) -> str:
-        """Decode `data`, which begins with the line `line_index`."""
-        try:
-            return data.decode("utf-8")
-        except UnicodeDecodeError as error:
-            location = self._location(line_index + data.count(b"\n", 0, error.start))
-            raise _not_utf8(location, error) from None
-
-    def _location(self, line_index: int) -> str:
-        return f"{self.path}, line {_count_lines_before(self.path, self.start) + line_index + 1}"
-
-
-@lru_cache(1)  # needed for error messages only, but a range may have many of them
-def _count_lines_before(path: Path, offset: int) -> int:
-    """Count the lines that begin before `offset`, which is 0 for compressed files."""
-    if not offset:
-        return 0
-    with open_binary(path) as file:
-        # The line that holds the byte before `offset` belongs to the range before.
-        count = 0
-        for line in file:
-            offset -= len(line)
-            count += 1
-            if offset <= 0:
-                break
-    return count
-
-
-def _not_utf8(location: str, error: UnicodeDecodeError) -> InputError:
-    message = f"{location}: not UTF-8 ({error.reason}); convert the file to UTF-8"
-    return InputError(message, "misencoded_documents")
-
-
-def _read_plain(source: _Source) -> Iterator[Document]:
+def _read_plain(source: Source) -> Iterator[Document]:
     yield from make_documents(_read_pieces(source.path))
 
 
-def _read_wrapped(source: _Source) -> Iterator[Document]:
+def _read_wrapped(source: Source) -> Iterator[Document]:
     yield from make_documents(_unwrap(_read_pieces(source.path)))
 
 
@@ -264,7 +197,7 @@ def _decode_blocks(path: Path, file: BinaryIO) -> Iterator[str]:
             block = decoder.decode(data, final=not data)
         except UnicodeDecodeError as error:
             lines += error.object.count(b"\n", 0, error.start)
-            raise _not_utf8(f"{path}, line {lines + 1}", error) from None
+            raise not_utf8(f"{path}, line {lines + 1}", error) from None
         if not data:
             return
         lines += data.count(b"\n")
@@ -288,7 +221,7 @@ def _unwrap(pieces: Iterable[str]) -> Iterator[str]:
     yield "".join([*finished, " ".join(paragraph)])
 
 
-def _read_sentences(source: _Source) -> Iterator[Document]:
+def _read_sentences(source: Source) -> Iterator[Document]:
     # A document belongs to the range that holds the blank line before it.
     with open_binary(source.path) as file:
         in_range = source.start == 0
@@ -309,7 +242,7 @@ def _read_sentences(source: _Source) -> Iterator[Document]:
             yield from _make_sentence_document(source, lines, first_index)
 
 
-def _make_sentence_document(source: _Source, lines: list[bytes], first_index: int) -> Iterator[Document]:
+def _make_sentence_document(source: Source, lines: list[bytes], first_index: int) -> Iterator[Document]:
     try:
         text = source.decode(b"".join(lines), first_index)
     except InputError as error:
@@ -320,7 +253,7 @@ def _make_sentence_document(source: _Source, lines: list[bytes], first_index: in
         yield from make_documents(split_long_text(text), lines_are_sentences=True)
 
 
-def _read_wikiextractor(source: _Source) -> Iterator[Document]:
+def _read_wikiextractor(source: Source) -> Iterator[Document]:
     for first_index, lines in _read_elements(source, b"<doc ", b"</doc>"):
         opening_line, *body = lines
         title = opening_line.partition(b' title="')[2].rpartition(b'">')[0]
@@ -336,7 +269,7 @@ def _read_wikiextractor(source: _Source) -> Iterator[Document]:
         yield from make_documents(split_long_text(text))
 
 
-def _read_wikipedia(source: _Source) -> Iterator[Document]:
+def _read_wikipedia(source: Source) -> Iterator[Document]:
     hidden_namespaces = read_hidden_namespaces(source.path)
     for first_index, lines in _read_elements(source, b"<page>", b"</page>"):
         try:
@@ -349,7 +282,7 @@ def _read_wikipedia(source: _Source) -> Iterator[Document]:
             yield from make_documents(split_long_text(extract_text(wikitext, hidden_namespaces)))
 
 
-def _read_elements(source: _Source, opening: bytes, closing: bytes) -> Iterator[tuple[int, list[bytes]]]:
+def _read_elements(source: Source, opening: bytes, closing: bytes) -> Iterator[tuple[int, list[bytes]]]:
     """Yield the index of each element's first line, and all its lines except the last.
 
     An element belongs to the range that contains its first line. Its last line is the closing tag.
@@ -376,106 +309,11 @@ def _read_elements(source: _Source, opening: bytes, closing: bytes) -> Iterator[
         source.errors.handle(source.malformed(first_index, problem))
 
 
-def _read_jsonl(source: _Source) -> Iterator[Document]:
-    # A document belongs to the range in which its line begins.
-    with open_binary(source.path) as file:
-        for index, offset, line in source.lines(file):
-            if source.is_past_end(offset):
-                return
-            if line.isspace():
-                continue
-            try:
-                text = _parse_json_line(source, line, index)
-            except InputError as error:
-                source.errors.handle(error)
-            else:
-                yield from make_documents(split_long_text(text))
-
-
-def _parse_json_line(source: _Source, line: bytes, index: int) -> str:
-    try:
-        text = json.loads(source.decode(line, index))[source.column]
-        text.encode()
-    except UnicodeEncodeError:
-        # Half of a surrogate pair becomes U+FFFD, as with JavaScript's toWellFormed.
-        return str(text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))
-    except ValueError as error:
-        problem = f"not valid JSON ({getattr(error, 'msg', error)}); fix or remove the line"
-        raise source.malformed(index, problem) from None
-    except (KeyError, TypeError, AttributeError, RecursionError):
-        expected = f'expected a JSON object with a string under "{source.column}"'
-        problem = f"{expected}; fix the line, or choose another key with --column KEY"
-        raise source.malformed(index, problem) from None
-    return str(text)
-
-
-def _read_csv(source: _Source) -> Iterator[Document]:
-    yield from _read_delimited(source, ",")
-
-
-def _read_tsv(source: _Source) -> Iterator[Document]:
-    yield from _read_delimited(source, "\t")
-
-
-def _read_delimited(source: _Source, delimiter: str) -> Iterator[Document]:
-    is_empty = True
-
-    def skip(error: DataError) -> None:
-        nonlocal is_empty
-        is_empty = False
-        source.errors.handle(InputError(str(error), "malformed_documents"))
-
-    with open_binary(source.path) as file:
-        # Bytes that are not UTF-8 become surrogates, so that only their row is skipped.
-        lines = decode_lines(file, str(source.path), errors="surrogateescape")
-        for number, row in parse_csv(lines, str(source.path), delimiter, skip):
-            if source.column not in row:
-                raise missing_column(str(source.path), source.column, list(row), CHOOSE_COLUMN)
-            is_empty = False
-            text = row[source.column]
-            try:
-                text.encode()
-            except UnicodeEncodeError:
-                message = f"{source.path}, line {number}: not UTF-8; convert the file to UTF-8"
-                source.errors.handle(InputError(message, "misencoded_documents"))
-            else:
-                yield from make_documents(split_long_text(text))
-    if is_empty:
-        raise InputError(f"{source.path}: a table without rows; remove it from the inputs", "empty_files")
-
-
-def _read_parquet(source: _Source) -> Iterator[Document]:
-    yield from _read_rows(source, read_parquet_column(source.path, source.column, source.start, source.stop))
-
-
-def _read_arrow(source: _Source) -> Iterator[Document]:
-    yield from _read_rows(source, read_arrow_column(source.path, source.column))
-
-
-def _read_rows(source: _Source, rows: Iterator[tuple[int, bytes | None]]) -> Iterator[Document]:
-    for number, value in rows:
-        location = f"{source.path}, row {number}"
-        if value is None:
-            message = f"{location}: no text in column {source.column!r}; fill it in or remove the row"
-            source.errors.handle(InputError(message, "malformed_documents"))
-            continue
-        try:
-            text = value.decode()
-        except UnicodeDecodeError as error:
-            source.errors.handle(_not_utf8(location, error))
-            continue
-        yield from make_documents(split_long_text(text))
-
-
-_READERS: dict[Format, Callable[[_Source], Iterator[Document]]] = {
+_READERS: dict[Format, Callable[[Source], Iterator[Document]]] = {
     "plain": _read_plain,
     "wrapped": _read_wrapped,
     "sentences": _read_sentences,
     "wikiextractor": _read_wikiextractor,
     "wikipedia": _read_wikipedia,
-    "jsonl": _read_jsonl,
-    "csv": _read_csv,
-    "tsv": _read_tsv,
-    "parquet": _read_parquet,
-    "arrow": _read_arrow,
+    **ROW_READERS,
 }
