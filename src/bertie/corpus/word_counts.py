@@ -18,7 +18,7 @@ from bertie.base.executor import run_tasks
 from bertie.base.kernels import kernel
 from bertie.base.progress import Progress
 from bertie.base.random import mix
-from bertie.corpus.documents import Document, InputErrors, OnError
+from bertie.corpus.documents import Document, InputError, InputErrors, OnError
 from bertie.corpus.formats import Format
 from bertie.corpus.input_languages import oversampling_factors
 from bertie.corpus.input_splits import InputSplit, read_splits, split_inputs
@@ -111,11 +111,14 @@ def _count(
     count = partial(_count_task, split, column, errors.on_error)
     with Progress("counting words", total=round(sum(sizes) / 1e6), unit="MB") as progress:
         done = 0
-        for index, (task_counts, task_errors) in run_tasks(count, tasks, workers):
-            table.add(*task_counts)
-            errors.merge(task_errors)
-            done += sizes[index]
-            progress.update(round(done / 1e6), {"unique words": len(table)})
+        try:
+            for index, (task_counts, task_errors) in run_tasks(count, tasks, workers):
+                table.add(*task_counts)
+                errors.merge(task_errors)
+                done += sizes[index]
+                progress.update(round(done / 1e6), {"unique words": len(table)})
+        except InputError as error:
+            raise DataError(f"{error}; or skip such inputs with --on-error skip") from None
     if not len(table):
         cause = f" ({errors.messages[0]})" if errors.messages else ""
         raise DataError(f"the inputs contain no words{cause}; add files that hold text")
