@@ -8,7 +8,7 @@ import pyarrow.parquet
 import pytest
 
 from bertie.base.errors import BertieError, DataError, SettingsError
-from bertie.base.tables import read_arrow_column, read_parquet_column, row_group_sizes
+from bertie.base.tables import read_arrow_columns, read_parquet_columns, row_group_sizes
 
 TEXTS = [*(f"Text {number}, é." for number in range(1000)), None]
 
@@ -23,17 +23,17 @@ def test_text_columns_of_every_type_are_read(tmp_path: Path, dtype: pyarrow.Data
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet", row_group_size=300)
     with pyarrow.ipc.new_stream(tmp_path / "a.arrow", table.schema) as writer:
         writer.write_table(table)
-    expected = [(number, text and text.encode()) for number, text in enumerate(TEXTS, 1)]
-    assert list(read_parquet_column(tmp_path / "a.parquet", "text")) == expected
-    assert list(read_arrow_column(tmp_path / "a.arrow", "text")) == expected
+    expected = [(number, {"text": text and text.encode()}) for number, text in enumerate(TEXTS, 1)]
+    assert list(read_parquet_columns(tmp_path / "a.parquet", {"text": "--column"})) == expected
+    assert list(read_arrow_columns(tmp_path / "a.arrow", {"text": "--column"})) == expected
     with pyarrow.ipc.new_file(tmp_path / "a.arrow", table.schema) as writer:
         writer.write_table(table, max_chunksize=300)
-    assert list(read_arrow_column(tmp_path / "a.arrow", "text")) == expected
+    assert list(read_arrow_columns(tmp_path / "a.arrow", {"text": "--column"})) == expected
     assert len(row_group_sizes(tmp_path / "a.parquet")) == 4
     parts = [
         row
         for start, stop in ((0, 1), (1, 3), (3, 4))
-        for row in read_parquet_column(tmp_path / "a.parquet", "text", start, stop)
+        for row in read_parquet_columns(tmp_path / "a.parquet", {"text": "--column"}, start, stop)
     ]
     assert parts == expected
 
@@ -45,7 +45,7 @@ def test_column_without_text_is_rejected(tmp_path: Path) -> None:
         ("x", "no column 'x'; the columns are n, words; choose one with --column NAME"),
     ):
         with pytest.raises(SettingsError, match=f"a.parquet: .*{message}"):
-            list(read_parquet_column(tmp_path / "a.parquet", column))
+            list(read_parquet_columns(tmp_path / "a.parquet", {column: "--column"}))
 
 
 def test_damaged_and_missing_files_are_named(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_damaged_and_missing_files_are_named(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
     (tmp_path / "a.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-100])
     with pytest.raises(DataError, match=r"a\.parquet: damaged or truncated"):
-        list(read_parquet_column(tmp_path / "a.parquet", "text"))
+        list(read_parquet_columns(tmp_path / "a.parquet", {"text": "--column"}))
     with pytest.raises(DataError, match=r"b\.parquet: no such file"):
         row_group_sizes(tmp_path / "b.parquet")
 

@@ -254,6 +254,24 @@ CASES = {
         "vocab in.txt de.txt --size 100 --smoothing 0.7 --out out --language en=in.txt --language de=de.txt",
         {"in.txt": b"The cat sat.\n", "de.txt": b"Die Katze.\n"},
     ),
+    "languages without a place": Case(
+        "vocab in.jsonl --size 100 --out out --language en --language de",
+        "Pass --language CODE=PATH with the file or folder of each, or --language-column NAME",
+        "vocab in.jsonl --size 100 --out out --language en --language de --language-column lang",
+        {"in.jsonl": b'{"lang": "en", "text": "The cat sat."}\n{"lang": "de", "text": "Die Katze."}\n'},
+    ),
+    "a language more": Case(
+        "vocab in.csv --size 100 --out out --language en --language de --language-column lang",
+        "lang is 'fr', which is none of de, en; add --language fr; or skip such inputs with --on-error skip",
+        "vocab in.csv --size 100 --out out --language en --language de --language-column lang --language fr",
+        {"in.csv": b"lang,text\nen,The cat sat.\nde,Die Katze.\nfr,Le chat.\n"},
+    ),
+    "column of languages": Case(
+        "prepare in.csv --tokenizer {encoder} --out out --language en --language de --language-column long",
+        "the columns are lang, text; choose one with --language-column NAME",
+        "prepare in.csv --tokenizer {encoder} --out out --language en --language de --language-column lang",
+        {"in.csv": b"lang,text\nen,The cat sat.\nde,Die Katze.\n"},
+    ),
     "label of a row": Case(
         "evaluate --model {classifier} --data in.csv",
         "in.csv, line 3: no label in the column 'label'; add it or delete the row",

@@ -2,20 +2,28 @@
 
 import collections
 import json
+import lzma
 import re
 from pathlib import Path
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 from tests.corpus.shards_for_tests import FIRST_WORD, make_vocabulary, numbered_shard, original_tokens
 
 import bertie
 from bertie.base.errors import DataError, SettingsError
 from bertie.commands.options import parse_languages
+from bertie.corpus import input_splits, preparation
+from bertie.corpus.documents import InputErrors
 from bertie.corpus.examples import ExampleSettings
+from bertie.corpus.formats import ROW_FORMATS, Format
 from bertie.corpus.input_languages import group_by_language
+from bertie.corpus.readers import read_documents
 from bertie.corpus.sampling import BLOCK_TOKENS, ExampleStream, draw_held_out_examples
 from bertie.corpus.shards import Corpus
+from bertie.corpus.sources import LanguageColumn
 from bertie.corpus.word_counts import smooth_counts
 
 ENGLISH = ["the cat sat on the mat", "a dog saw the old house", "no bird flew over the sea"]
@@ -66,6 +74,7 @@ def test_corpus_of_one_language_has_the_names_it_had(texts):
     corpus = bertie.prepare(texts / "de", tokenizer="tokenizer", out="corpus", language="de", workers=1)
     assert corpus.train_languages == [""]
     assert corpus.manifest.settings["language"] == "de"
+    assert "language_column" not in corpus.manifest.settings
     assert Path("corpus/train-00000").is_dir()
 
 
@@ -77,6 +86,185 @@ def test_a_single_held_out_document_of_a_language_stays_in_training(texts):
     for held_out in (0.1, 0.2, 0.3):  # so that one, two or none of the five are below it
         corpus = bertie.prepare(texts, out=f"corpus-{held_out}", held_out=held_out, **options)
         assert all(len(shard.document_ends) >= 2 for shard in corpus.held_out)
+
+
+BY_COLUMN = {"language": ["en", "de"], "language_column": "lang"}
+
+
+@pytest.fixture
+def mixed(texts) -> Path:
+    """A file of the documents of `texts`, every fifth of them German."""
+    documents = {code: (texts / code / "a.jsonl").read_text().splitlines() for code in ("de", "en")}
+    rows = [json.loads(documents["de" if i % 5 == 2 else "en"].pop(0)) for i in range(500)]
+    for i, row in enumerate(rows):
+        row["lang"] = "de" if i % 5 == 2 else "en"
+    Path("mixed.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return Path("mixed.jsonl")
+
+
+def read_shards(corpus: str) -> dict[str, bytes]:
+    return {str(file.relative_to(corpus)): file.read_bytes() for file in Path(corpus).glob("*-*/*")}
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_languages_by_column_equal_languages_by_folder(texts, mixed, workers, monkeypatch):
+    monkeypatch.setattr(input_splits, "TASK_BYTES", 20_000)
+    options = {"size": 150, "smoothing": 0.7, "workers": 1}
+    by_folder = bertie.learn_vocabulary(texts, "tokenizer", language=LANGUAGE, **options)
+    assert bertie.learn_vocabulary(mixed, **BY_COLUMN, **options).fingerprint == by_folder.fingerprint
+    options = {"tokenizer": "tokenizer", "held_out": 0.1}
+    by_folder = bertie.prepare(texts, out="by-folder", language=LANGUAGE, workers=1, **options)
+    by_column = bertie.prepare(mixed, out="by-column", **BY_COLUMN, workers=workers, **options)
+    assert len(read_shards("by-column")) == 12
+    assert read_shards("by-column") == read_shards("by-folder")
+    column = {"language_column": "lang"}
+    assert by_column.manifest.settings == by_folder.manifest.settings | column
+    assert (
+        by_column.manifest.model_copy(update={"settings": by_folder.manifest.settings}) == by_folder.manifest
+    )
+
+
+def test_articles_and_poems_by_column_equal_those_by_folder(shared_data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = (shared_data / "text/wikipedia-small/wiki_00").read_text(encoding="utf-8")[:200_000]
+    articles = [part.partition(">")[2] for part in text.split("<doc ")[1:-1]]
+    (book,) = (shared_data / "text/gutenberg").glob("Hugo-Victor-La-L-gende-des-Si-cles.txt.xz")
+    parts = lzma.decompress(book.read_bytes()).decode().split("\n\n\n")
+    poems = [part for part in parts if part.count(" les ") > 3 * part.count(" the ")][:50]
+    assert len(articles) > 30
+    assert len(poems) == 50
+    rows = [{"lang": code, "text": t} for code, ts in (("fr", poems), ("en", articles)) for t in ts]
+    rows.sort(key=lambda row: len(row["text"]))
+    for name, chosen in (("mixed", ("en", "fr")), ("en", ("en",)), ("fr", ("fr",))):
+        lines = (json.dumps(row) for row in rows if row["lang"] in chosen)
+        Path(f"{name}.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    options = {"tokenizer": next((shared_data / "vocab").glob("*uncased*")), "workers": 1, "held_out": 0.1}
+    paths = {"en": "en.jsonl", "fr": "fr.jsonl"}
+    bertie.prepare(list(paths.values()), out="by-file", language=paths, **options)
+    bertie.prepare("mixed.jsonl", out="by-column", language=list(paths), language_column="lang", **options)
+    assert {name.split("/")[0] for name in read_shards("by-column")} == {
+        *("train-en-00000", "train-fr-00000", "held_out-en-00000", "held_out-fr-00000")
+    }
+    assert read_shards("by-column") == read_shards("by-file")
+
+
+ROWS = [("en", "One."), ("de", "Zwei."), ("fr", "Trois."), ("de", "Vier."), (None, "Five."), ("En", "Six.")]
+
+
+def write_rows(format: Format) -> Path:
+    """Write `ROWS` as a file of a format."""
+    path = Path(f"rows.{format}")
+    columns = {"lang": [code for code, _ in ROWS], "text": [text for _, text in ROWS]}
+    table = pyarrow.table(columns)
+    if format == "jsonl":
+        path.write_text("".join(json.dumps({"lang": code, "text": text}) + "\n" for code, text in ROWS))
+    elif format == "parquet":
+        codes = table["lang"].dictionary_encode()
+        pyarrow.parquet.write_table(table.set_column(0, "lang", codes), path)
+    elif format == "arrow":
+        with pyarrow.ipc.new_stream(path, table.schema) as writer:
+            writer.write_table(table)
+    else:
+        separator = "," if format == "csv" else "\t"
+        lines = [("lang", "text"), *((code or "", text) for code, text in ROWS)]
+        path.write_text("".join(f"{separator.join(line)}\n" for line in lines))
+    return path
+
+
+@pytest.mark.parametrize("format", sorted(ROW_FORMATS))
+def test_rows_are_read_by_language_and_errors_once(format, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path, errors = write_rows(format), InputErrors("skip")
+    texts = {
+        code: [
+            d.text for d in read_documents(path, errors=errors, language=LanguageColumn("lang", code, codes))
+        ]
+        for codes in [("de", "en")]
+        for code in codes
+    }
+    assert texts == {"de": ["Zwei.", "Vier."], "en": ["One."]}
+    unit, first = ("row", 1) if format in ("parquet", "arrow") else ("line", 1 if format == "jsonl" else 2)
+    missing = "no language under 'lang'; fill in one of de, en, or choose another key or column with"
+    assert errors.messages == [
+        f"{path}, {unit} {first + 2}: lang is 'fr', which is none of de, en; add --language fr",
+        f"{path}, {unit} {first + 4}: {missing} --language-column NAME",
+        f"{path}, {unit} {first + 5}: lang is 'En', which is none of de, en; correct it",
+    ]
+    assert errors.counts == {"malformed_documents": 3}
+    if format != "jsonl":
+        wrong = LanguageColumn("long", "de", ("de", "en"))
+        advice = "no column 'long'; did you mean 'lang'.*; choose one with --language-column NAME"
+        with pytest.raises(SettingsError, match=advice):
+            list(read_documents(path, language=wrong))
+
+
+def test_inputs_without_columns_are_reported_once(mixed, monkeypatch):
+    monkeypatch.setattr(input_splits, "TASK_BYTES", 10_000)
+    folder = Path("inputs")
+    folder.mkdir()
+    (folder / "mixed.jsonl").write_bytes(mixed.read_bytes() + b"no JSON\n")
+    (folder / "large.txt").write_text("The cat sat.\nThe dog saw.\n\n" * 500)
+    (folder / "small.txt").write_text("The cat sat.")
+    (folder / "empty.txt").touch()
+    Path("tokenizer").mkdir()
+    Path("tokenizer/vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the"]))
+    options = {"tokenizer": "tokenizer", "workers": 1, **BY_COLUMN}
+    message = r"inputs/large\.txt: sentences text, without a column 'lang'; remove it from the inputs"
+    with pytest.raises(DataError, match=message):
+        bertie.prepare(folder, out="corpus", **options)
+    corpus = bertie.prepare(folder, out="corpus", on_error="skip", **options)
+    counts = {"empty_files": 1, "malformed_documents": 1, "unreadable_files": 2}
+    assert corpus.manifest.skipped == counts
+    assert len(list(preparation.read_skipped(Path("corpus")))) == 4
+    with pytest.raises(
+        DataError, match=r"mixed\.jsonl, line 501: not valid JSON .*; or skip such inputs with"
+    ):
+        bertie.learn_vocabulary(folder / "mixed.jsonl", size=100, workers=1, **BY_COLUMN)
+    assert corpus.train_languages == ["de", "en"]
+
+
+def test_every_language_of_a_column_needs_a_document(mixed, capsys):
+    options = {"language": ["de", "en", "nl"], "language_column": "lang", "workers": 1}
+    message = "no document of language nl has text; add such documents, or leave this language out"
+    with pytest.raises(DataError, match=message):
+        bertie.learn_vocabulary(mixed, size=150, **options)
+    bertie.learn_vocabulary(mixed, "tokenizer", size=150, **BY_COLUMN, workers=1)
+    with pytest.raises(DataError, match=message):
+        bertie.prepare(mixed, tokenizer="tokenizer", out="corpus", **options)
+    assert not Path("corpus").exists()
+    assert bertie.prepare(mixed, tokenizer="tokenizer", out="corpus", **options | BY_COLUMN)
+
+
+def test_run_with_another_language_column_does_not_resume(mixed, monkeypatch):
+    rows = [json.loads(line) for line in mixed.read_text().splitlines()]
+    mixed.write_text("".join(json.dumps(row | {"l": row["lang"]}) + "\n" for row in rows))
+    bertie.learn_vocabulary(mixed, "tokenizer", size=150, **BY_COLUMN, workers=1)
+    options = {"tokenizer": "tokenizer", "out": "corpus", "workers": 1}
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, "assign_documents", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            bertie.prepare(mixed, **options, **BY_COLUMN)
+    with pytest.raises(DataError, match="an unfinished corpus of other inputs or settings"):
+        bertie.prepare(mixed, **options, **BY_COLUMN | {"language_column": "l"})
+    assert bertie.prepare(mixed, **options, **BY_COLUMN).train_languages == ["de", "en"]
+
+
+@pytest.mark.parametrize("language", ["en", ["de"], ["de", "de"], LANGUAGE])
+def test_column_of_languages_needs_their_codes(language):
+    with pytest.raises(SettingsError, match="language_column = lang: pass the code of each of its languages"):
+        group_by_language([Path("a")], language, "lang")
+
+
+def test_codes_need_a_column_or_paths():
+    advice = "Pass --language CODE=PATH with the file or folder of each, or --language-column NAME"
+    with pytest.raises(SettingsError, match=rf"language = de, en: which documents have which\? {advice}"):
+        group_by_language([Path("a")], ["en", "de"])
+    files = [Path("a"), Path("b")]
+    assert group_by_language(files, ["en", "de"], "lang") == {"de": files, "en": files}
 
 
 def test_innermost_path_decides(tmp_path):
@@ -100,8 +288,9 @@ def test_innermost_path_decides(tmp_path):
 def test_options_of_the_command_line():
     assert parse_languages(None) == "en"
     assert parse_languages(["de"]) == "de"
+    assert parse_languages(["de", "en"]) == ["de", "en"]
     assert parse_languages(["de=a", "en=b=c"]) == {"de": "a", "en": "b=c"}
-    for wrong in (["de", "en"], ["de=a", "de=b"], ["de="]):
+    for wrong in (["de", "en=a"], ["de=a", "de=b"], ["de="]):
         with pytest.raises(SettingsError, match="expected CODE=PATH once for each language"):
             parse_languages(wrong)
 

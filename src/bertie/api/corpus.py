@@ -10,7 +10,7 @@ from bertie.corpus.assembly import MIN_DOCUMENTS_TO_HOLD_OUT
 from bertie.corpus.documents import OnError
 from bertie.corpus.formats import Format
 from bertie.corpus.input_languages import Language
-from bertie.corpus.readers import check_column, list_inputs
+from bertie.corpus.readers import check_columns, list_inputs
 from bertie.corpus.shards import Corpus, Manifest
 
 
@@ -23,6 +23,7 @@ def prepare(
     format: Format | None = None,
     column: str = "text",
     language: Language = "en",
+    language_column: str | None = None,
     on_error: OnError = "stop",
     workers: int | None = None,
     force: bool = False,
@@ -39,7 +40,9 @@ def prepare(
         held_out: the fraction of documents kept for evaluation, from 0 to below 1.
         format: the format of every input; detected file by file if not given.
         column: the key or column of the text in JSON lines, csv, tsv, Parquet and Arrow files.
-        language: the ISO 639-1 code of the language, or the path of each: {"de": "texts/german", "en": …}.
+        language: the ISO 639-1 code of the language, or the path of each: {"de": "texts/german", "en": …},
+            or the codes in `language_column`: ["de", "en"].
+        language_column: the key or column that gives the language of each document, as one of the codes.
         on_error: "stop" at an unreadable input, or "skip" and count it.
         workers: processes to use; all available processors if not given.
         force: replace a corpus that is in `out` already.
@@ -59,19 +62,9 @@ def prepare(
     """
     output, tokenizer_directory = Path(out), Path(tokenizer)
     files = list_inputs(as_paths(inputs), [output, tokenizer_directory])
-    check_column(files, format, column)
-    manifest = preparation.prepare(
-        files,
-        tokenizer_directory,
-        output,
-        workers or available_cpus(),
-        held_out,
-        language,
-        format,
-        column,
-        on_error,
-        force,
-    )
+    check_columns(files, format, column, language_column)
+    options = (held_out, language, format, column, on_error, force, language_column)
+    manifest = preparation.prepare(files, tokenizer_directory, output, workers or available_cpus(), *options)
     _print_summary(manifest, output)
     return Corpus.open(output)
 

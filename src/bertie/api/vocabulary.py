@@ -17,6 +17,7 @@ from bertie.corpus.documents import InputErrors, OnError
 from bertie.corpus.formats import Format
 from bertie.corpus.input_languages import Language, group_by_language
 from bertie.corpus.readers import list_inputs
+from bertie.corpus.sources import LanguageColumn
 from bertie.corpus.word_counts import (
     count_tokenized_words,
     count_words,
@@ -47,6 +48,7 @@ def learn_vocabulary(
     format: Format | None = None,
     column: str = "text",
     language: Language = "en",
+    language_column: str | None = None,
     smoothing: float = 1.0,
     on_error: OnError = "stop",
     workers: int | None = None,
@@ -67,7 +69,7 @@ def learn_vocabulary(
         alphabet: the largest number of characters, the most frequent ones. Chinese and Japanese need more.
         format: the format of every input; detected file by file if not given.
         column: the key or column of the text in JSON lines, csv, tsv, Parquet and Arrow files.
-        language: for inputs of several languages, the file or folder of each, as in `prepare`.
+        language, language_column: for inputs of several languages, as in `prepare`.
         smoothing: S, for several languages; a fraction p of the words counts as one proportional to p^S.
         on_error: "stop" at an unreadable input, or "skip" and count it.
         workers: processes to use; all available processors if not given.
@@ -87,13 +89,12 @@ def learn_vocabulary(
     """
     output = None if out is None else Path(out)
     with _lock(output, inputs, force):
-        groups = group_by_language(list_inputs(as_paths(inputs), [output] if output else []), language)
-        words, counts = _count_words(groups, smoothing, workers, format, column, on_error)
-        cased, words, counts = _resolve_casing(cased, words, counts)
+        files = list_inputs(as_paths(inputs), [output] if output else [])
+        reading = (language, language_column, smoothing, workers, format, column, on_error)
+        cased, words, counts = _resolve_casing(cased, *_count_words(files, *reading))
         tokens = wordpiece_trainer.learn_vocabulary(words, counts, size, merges, alphabet)
         tokenizer = Tokenizer(Vocabulary(tokens), lowercase=not cased)
-        if output is not None:
-            _save(tokenizer, output)
+        _save(tokenizer, output)
         _print_summary(words, counts, tokens, size)
         return tokenizer
 
@@ -153,9 +154,7 @@ def extend_tokenizer(
         print_skipped(problems.counts, problems.messages)
         entries = _learn_entries(old, words, counts, add)
         extended = old.replace(vocabulary=extend_vocabulary(old.vocabulary, entries, slots))
-        if output is not None:
-            limit = read_json_object(source / CONFIG_FILE).get("model_max_length", 512)
-            _save(extended, output, limit)
+        _save(extended, output, read_json_object(source / CONFIG_FILE).get("model_max_length", 512))
         return extended
 
 
@@ -171,7 +170,10 @@ def _choose_slots(source: Path, tokenizer: Tokenizer, number: int) -> list[int]:
     return slots[:number]
 
 
-def _save(tokenizer: Tokenizer, output: Path, max_length: int = 512) -> None:
+def _save(tokenizer: Tokenizer, output: Path | None, max_length: int = 512) -> None:
+    """Write a tokenizer, if there is a directory to write."""
+    if output is None:
+        return
     with atomic_directory(output) as temporary:
         tokenizer.save(temporary, max_length)
 
@@ -194,7 +196,9 @@ def _lock(
 
 
 def _count_words(
-    groups: Mapping[str, Sequence[Path]],
+    files: Sequence[Path],
+    language: Language,
+    language_column: str | None,
     smoothing: float,
     workers: int | None,
     format: Format | None,
@@ -202,12 +206,12 @@ def _count_words(
     on_error: OnError,
 ) -> tuple[list[str], npt.NDArray[np.int64]]:
     """Count the words of all languages, and print what was skipped."""
+    groups = group_by_language(files, language, language_column)
     _check_smoothing(smoothing, groups)
-    problems = InputErrors(on_error)
-    counted = {
-        code: count_words(files, False, workers or available_cpus(), format, column, problems)
-        for code, files in groups.items()
-    }
+    problems, cpus, counted = InputErrors(on_error), workers or available_cpus(), {}
+    for code, group in groups.items():
+        selected = LanguageColumn(language_column, code, tuple(groups)) if language_column else None
+        counted[code] = count_words(group, False, cpus, format, column, problems, selected)
     print_skipped(problems.counts, problems.messages)
     return smooth_counts(counted, smoothing)
 

@@ -1,7 +1,7 @@
-"""Read one text column of a Parquet or Arrow file in small batches."""
+"""Read text columns of a Parquet or Arrow file in small batches."""
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 from bertie.base.environment import install_command
 from bertie.base.errors import BertieError, DataError, SettingsError
 
-CHOOSE_COLUMN = "; choose one with --column NAME"
+Values = dict[str, bytes | None]  # of a row, by column
 
 _BATCH_ROWS = 256  # small, because a row may hold a book
 
@@ -39,41 +39,41 @@ def row_group_sizes(path: Path) -> list[int]:
         return [file.metadata.row_group(group).total_byte_size for group in groups]
 
 
-def read_parquet_column(
-    path: Path, column: str, start: int = 0, stop: int | None = None
-) -> Iterator[tuple[int, bytes | None]]:
-    """Iterate over a text column in a range of row groups.
+def read_parquet_columns(
+    path: Path, columns: Mapping[str, str], start: int = 0, stop: int | None = None
+) -> Iterator[tuple[int, Values]]:
+    """Iterate over text columns in a range of row groups.
 
     At most one row group is in memory.
 
     Args:
         path: a Parquet file.
-        column: the name of a column of strings.
+        columns: the names of columns of strings, with the options that choose them.
         start: the first row group to read.
         stop: the row group before which to stop; None reads to the end.
 
     Yields:
-        The number of the row in the file, from 1, and its value: None, or bytes that should be
+        The number of the row in the file, from 1, and its values: None, or bytes that should be
         UTF-8 but are not checked.
 
     Raises:
-        SettingsError: the column does not exist or does not hold text.
+        SettingsError: a column does not exist or does not hold text.
         DataError: the file is missing or damaged.
         BertieError: pyarrow is not installed.
     """
     with open_parquet(path) as file:
         groups = range(file.metadata.num_row_groups)
         first = sum(file.metadata.row_group(group).num_rows for group in groups[:start])
-        _check_text_column(path, column, file.schema_arrow)
-        batches = file.iter_batches(_BATCH_ROWS, row_groups=list(groups[start:stop]), columns=[column])
-        yield from enumerate(_values(column, batches), first + 1)
+        _check_text_columns(path, columns, file.schema_arrow)
+        batches = file.iter_batches(_BATCH_ROWS, row_groups=list(groups[start:stop]), columns=list(columns))
+        yield from enumerate(_values(columns, batches), first + 1)
 
 
-def read_arrow_column(path: Path, column: str) -> Iterator[tuple[int, bytes | None]]:
-    """Iterate over a text column of an Arrow IPC file or stream.
+def read_arrow_columns(path: Path, columns: Mapping[str, str]) -> Iterator[tuple[int, Values]]:
+    """Iterate over text columns of an Arrow IPC file or stream.
 
     Hugging Face's `datasets` saves data sets as Arrow streams. Yields and raises as
-    `read_parquet_column` does.
+    `read_parquet_columns` does.
     """
     pyarrow = import_pyarrow(path)
     with _data_errors(path, pyarrow), pyarrow.OSFile(str(path)) as file:
@@ -81,28 +81,31 @@ def read_arrow_column(path: Path, column: str) -> Iterator[tuple[int, bytes | No
         file.seek(0)
         reader = (pyarrow.ipc.open_file if is_file else pyarrow.ipc.open_stream)(file)
         batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
-        _check_text_column(path, column, reader.schema)
-        yield from enumerate(_values(column, batches), 1)
+        _check_text_columns(path, columns, reader.schema)
+        yield from enumerate(_values(columns, batches), 1)
 
 
-def _values(column: str, batches: Iterable[Any]) -> Iterator[bytes | None]:
+def _values(columns: Collection[str], batches: Iterable[Any]) -> Iterator[Values]:
     import pyarrow
 
     for batch in batches:
         # As bytes, so that one value that is not UTF-8 does not make the whole batch unreadable.
-        yield from batch.column(column).cast(pyarrow.large_string()).cast(pyarrow.large_binary()).to_pylist()
+        strings = [batch.column(column).cast(pyarrow.large_string()) for column in columns]
+        values = [column.cast(pyarrow.large_binary()).to_pylist() for column in strings]
+        yield from (dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True))
 
 
-def _check_text_column(path: Path, column: str, schema: Any) -> None:
+def _check_text_columns(path: Path, columns: Mapping[str, str], schema: Any) -> None:
     import pyarrow
 
-    if column not in schema.names:
-        raise missing_column(str(path), column, schema.names, CHOOSE_COLUMN)
-    dtype = schema.field(column).type
-    if pyarrow.types.is_dictionary(dtype):
-        dtype = dtype.value_type
-    if dtype not in (pyarrow.string(), pyarrow.large_string()):
-        raise SettingsError(f"{path}: column {column!r} holds {dtype}, not text; choose another column")
+    for column, option in columns.items():
+        if column not in schema.names:
+            raise missing_column(str(path), column, schema.names, f"; choose one with {option} NAME")
+        dtype = schema.field(column).type
+        if pyarrow.types.is_dictionary(dtype):
+            dtype = dtype.value_type
+        if dtype not in (pyarrow.string(), pyarrow.large_string()):
+            raise SettingsError(f"{path}: column {column!r} holds {dtype}, not text; choose another column")
 
 
 @contextmanager

@@ -52,7 +52,15 @@ Languages = Annotated[
         "--language",
         metavar="CODE|CODE=PATH",
         help="The ISO 639-1 code of the language, such as de, for splitting sentences; en by default. For "
-        "inputs of several languages, CODE=PATH with the file or folder of each; repeat the option.",
+        "inputs of several languages, CODE=PATH with the file or folder of each, or every CODE in "
+        "--language-column; repeat the option.",
+    ),
+]
+LanguageColumn = Annotated[
+    str | None,
+    typer.Option(
+        help="For inputs of several languages: the key or column that gives the language of each document "
+        "in jsonl, csv, tsv, parquet and arrow files, as one of the codes in --language."
     ),
 ]
 Workers = Annotated[int, typer.Option(min=1, help="The number of worker processes.")]
@@ -199,16 +207,16 @@ def given_options(context: typer.Context) -> set[str]:
 
 
 def parse_languages(options: Iterable[str] | None) -> "Language":
-    """Return the code of --language CODE, or the paths by code of --language CODE=PATH.
+    """Return the code of --language CODE, several codes, or the paths by code of --language CODE=PATH.
 
     Raises:
-        SettingsError: several options, one of which has no path; or a code that is given twice.
+        SettingsError: only some of the options have a path, or two paths have the same code.
     """
     from bertie.base.errors import SettingsError
 
     options = list(options or ["en"])
-    if len(options) == 1 and "=" not in options[0]:
-        return options[0]
+    if not any("=" in option for option in options):
+        return options[0] if len(options) == 1 else options
     paths: dict[str, str | Path] = {}
     for option in options:
         code, _, path = option.partition("=")

@@ -12,6 +12,7 @@ from bertie.commands.options import (
     Force,
     Format,
     Inputs,
+    LanguageColumn,
     Languages,
     OnError,
     Workers,
@@ -27,6 +28,7 @@ NEW_VOCABULARY_OPTIONS = {
     "--merges",
     "--alphabet",
     "--language",
+    "--language-column",
     "--smoothing",
 }
 
@@ -93,6 +95,7 @@ def vocab(
     format: Format = None,
     column: Column = "text",
     language: Languages = None,
+    language_column: LanguageColumn = None,
     smoothing: Smoothing = 1.0,
     on_error: OnError = "stop",
     workers: Workers = CPUS,
@@ -121,6 +124,7 @@ def vocab(
                 merges=merges,
                 alphabet=alphabet,
                 language=parse_languages(language),
+                language_column=language_column,
                 smoothing=smoothing,
                 **reading,
             )

@@ -38,6 +38,7 @@ TABLE_FORMATS: dict[str, Format] = {".parquet": "parquet", ".arrow": "arrow"}
 DELIMITED_FORMATS: dict[str, Format] = {".csv": "csv", ".tsv": "tsv"}
 TABLES = TABLE_FORMATS | DELIMITED_FORMATS
 TEXT_FORMATS = DELIMITED_FORMATS | {".jsonl": "jsonl", ".ndjson": "jsonl"}
+ROW_FORMATS = {*TABLE_FORMATS.values(), *TEXT_FORMATS.values()}
 
 _HEAD_BYTES = 1 << 16
 _SENTENCE_FINAL = tuple(".!?;:…。！？।\"'”’»)")
@@ -69,17 +70,24 @@ def detect_format(path: Path) -> Format:
     return _detect_line_layout(head.decode("utf-8", errors="ignore"))
 
 
-def resolve_format(path: Path, format: Format | None) -> Format:
+def resolve_format(path: Path, format: Format | None, column: str | None = None) -> Format:
     """Return `format`, or the detected format if it is None.
 
+    Args:
+        path: the file.
+        format: its format; None to detect it.
+        column: a key or column that the file needs besides its text.
+
     Raises:
-        DataError: the format cannot be detected (see `detect_format`), or a file of text is
-            missing, empty, binary or damaged.
+        DataError: the format cannot be detected (see `detect_format`), it has no columns, or a file
+            of text is missing, empty, binary or damaged.
     """
     if format is None:
-        return detect_format(path)
-    if format not in TABLE_FORMATS.values():
+        format = detect_format(path)
+    elif format not in TABLE_FORMATS.values():
         _read_head(path)
+    if column and format not in ROW_FORMATS:
+        raise InputError(f"{path}: {format} text, without a column {column!r}; remove it from the inputs")
     return format
 
 

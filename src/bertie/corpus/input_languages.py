@@ -1,4 +1,4 @@
-"""The language of each input file."""
+"""The languages of the inputs: of each file, or of each document."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,8 +6,9 @@ from pathlib import Path
 from bertie.base.errors import DataError, SettingsError
 from bertie.text.languages import check_language
 
-# The ISO 639-1 code of all inputs; or, for several languages, the file or folder of each by its code.
-Language = str | Mapping[str, str | Path]
+# The ISO 639-1 code of all inputs. For several languages: the file or folder of each by its code, or
+# the codes in a column that gives the language of each document.
+Language = str | Mapping[str, str | Path] | Sequence[str]
 
 
 def oversampling_factors(sizes: Mapping[str, int], smoothing: float) -> dict[str, float]:
@@ -23,23 +24,39 @@ def oversampling_factors(sizes: Mapping[str, int], smoothing: float) -> dict[str
     return {language: (largest / size) ** (1 - smoothing) for language, size in sizes.items()}
 
 
-def group_by_language(inputs: Sequence[Path], language: Language) -> dict[str, list[Path]]:
+def group_by_language(
+    inputs: Sequence[Path], language: Language, column: str | None = None
+) -> dict[str, list[Path]]:
     """Return the input files of each language, by its code, in alphabetical order of the codes.
 
     Args:
         inputs: the files.
-        language: one code, or the path of each language's files by its code. A file below several
-            paths has the language of the innermost.
+        language: one code, the path of each language's files by its code, or the codes in `column`. A
+            file below several paths has the language of the innermost.
+        column: the key or column that gives the language of each document. All files are then files
+            of each language.
 
     Raises:
-        SettingsError: a code is unknown.
+        SettingsError: a code is unknown, or `language` and `column` do not fit together.
         DataError: a file is below none of the paths, or a path has no input file.
     """
     codes = [language] if isinstance(language, str) else sorted(language)
     for code in codes:
         check_language(code)
+    if column:
+        if isinstance(language, str | Mapping) or len(set(codes)) < max(2, len(codes)):
+            raise SettingsError(
+                f"language_column = {column}: pass the code of each of its languages once, such as "
+                f"--language de --language en (language=['de', 'en']); for one language, omit it"
+            )
+        return {code: list(inputs) for code in codes}
     if isinstance(language, str):
         return {language: list(inputs)}
+    if not isinstance(language, Mapping):
+        raise SettingsError(
+            f"language = {', '.join(codes)}: which documents have which? Pass --language CODE=PATH with the "
+            f"file or folder of each, or --language-column NAME"
+        )
     groups: dict[str, list[Path]] = {code: [] for code in codes}
     paths = {Path(path).resolve(): code for code, path in language.items()}
     if len(paths) < len(language):

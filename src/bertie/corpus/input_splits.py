@@ -5,7 +5,7 @@ give the same corpus.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from bertie.base.tables import row_group_sizes
 from bertie.corpus.documents import Document, InputErrors
 from bertie.corpus.formats import Format, resolve_format
 from bertie.corpus.readers import read_documents
+from bertie.corpus.sources import LanguageColumn, choose_errors
 
 # Formats with many documents per file, of which a range of bytes can be read.
 SPLITTABLE_FORMATS: tuple[Format, ...] = ("sentences", "wikiextractor", "wikipedia", "jsonl")
@@ -35,6 +36,7 @@ class InputSplit:
         size: the approximate size of its text in bytes.
         start: the beginning of the range, as in `read_documents`.
         stop: the end of the range, exclusive; None for the end of the file.
+        language: the column of languages and the one to read; None to read all documents.
     """
 
     path: Path
@@ -42,6 +44,7 @@ class InputSplit:
     size: int
     start: int = 0
     stop: int | None = None
+    language: LanguageColumn | None = None
 
 
 def read_splits(splits: Iterable[InputSplit], column: str, errors: InputErrors) -> Iterator[Document]:
@@ -50,11 +53,16 @@ def read_splits(splits: Iterable[InputSplit], column: str, errors: InputErrors) 
     Raises as `read_documents` does.
     """
     for split in splits:
-        yield from read_documents(split.path, split.format, split.start, split.stop, column, errors)
+        yield from read_documents(
+            split.path, split.format, split.start, split.stop, column, errors, split.language
+        )
 
 
 def split_inputs(
-    inputs: Iterable[Path], format: Format | None = None, errors: InputErrors | None = None
+    inputs: Iterable[Path],
+    format: Format | None = None,
+    errors: InputErrors | None = None,
+    language: LanguageColumn | None = None,
 ) -> list[list[InputSplit]]:
     """Split the inputs, in order, into tasks of at most about `TASK_BYTES` of text.
 
@@ -65,16 +73,17 @@ def split_inputs(
         inputs: the files.
         format: the format of all files; None to detect the format of each.
         errors: raises or collects the errors about large files; by default it raises the first one.
+        language: the column of languages and the one to read, as in `read_documents`.
 
     Raises:
         DataError: a large file cannot be read.
     """
     tasks: list[list[InputSplit]] = []
     remaining = 0  # bytes that the last task can still take
-    errors = errors or InputErrors()
+    errors = choose_errors(errors, language)
     for path in inputs:
         try:
-            splits = _split_file(path, format)
+            splits = _split_file(path, format, language)
         except DataError as error:
             errors.handle(error)
             continue
@@ -82,18 +91,18 @@ def split_inputs(
             if not tasks or split.size > remaining:
                 tasks.append([])
                 remaining = TASK_BYTES
-            tasks[-1].append(split)
+            tasks[-1].append(replace(split, language=language))
             remaining -= split.size + FILE_OVERHEAD_BYTES
     return tasks
 
 
-def _split_file(path: Path, format: Format | None) -> list[InputSplit]:
+def _split_file(path: Path, format: Format | None, language: LanguageColumn | None) -> list[InputSplit]:
     size = path.stat().st_size
     if is_compressed(path):
         return [InputSplit(path, format, size * COMPRESSION_RATIO)]
     if size <= TASK_BYTES:
         return [InputSplit(path, format, size)]
-    format = resolve_format(path, format)
+    format = resolve_format(path, format, language.name if language else None)
     if format == "parquet":
         return _split_row_groups(path)
     if format not in SPLITTABLE_FORMATS:

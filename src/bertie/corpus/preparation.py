@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -57,6 +57,7 @@ from bertie.corpus.shards import (
     write_manifest,
     write_shard,
 )
+from bertie.corpus.sources import LanguageColumn
 from bertie.corpus.word_counts import batch_documents
 from bertie.text.tokenizer import Tokenizer
 
@@ -82,6 +83,7 @@ def prepare(
     column: str = "text",
     on_error: OnError = "stop",
     force: bool = False,
+    language_column: str | None = None,
 ) -> Manifest:
     """Prepare the corpus `output` for pre-training from the documents of `inputs`.
 
@@ -97,25 +99,24 @@ def prepare(
         output: the directory to write.
         workers: the number of processes.
         held_out: the expected fraction of the documents to hold out for evaluation, in [0, 1).
-        language: the code of the language, or the paths of several (see `group_by_language`).
+        language: the code of the language, or the paths or the codes of several (see `group_by_language`).
         format: the format of all files; None to detect the format of each.
         column: the key or column that holds the text, in JSON lines and tables.
         on_error: "stop" raises at the first unreadable input; "skip" counts such inputs in the
             manifest and lists them in `skipped.txt`. Empty files are always skipped.
         force: replace a corpus, or an unfinished one of another call, in `output`.
+        language_column: the key or column that gives the language of each document, for several codes.
 
     Raises:
-        DataError: an input cannot be read, no document has text, or `output` has other contents, such
-            as a corpus without `force`.
+        DataError: an input cannot be read, no document of a language has text, or `output` has other
+            contents, such as a corpus without `force`.
         ModelError: the tokenizer cannot be read.
         SettingsError: `held_out` is out of range, the language is unknown, `output` cannot be created,
             or a table has no such column.
         BertieError: another process writes to `output`, workers die, or a package is missing.
     """
-    if not 0 <= held_out < 1:
-        raise SettingsError(f"held_out = {held_out}: expected a fraction of the documents, from 0 to below 1")
-    groups = group_by_language(inputs, language)
-    settings = ManifestSettings(held_out=held_out, language=",".join(groups), format=format, column=column)
+    groups = group_by_language(inputs, language, language_column)
+    settings = _make_settings(held_out, groups, format, column, language_column)
     tokenizer = Tokenizer.load(tokenizer_directory)
     tokenizer.encode("")  # compiles the kernels once, if need be, and not in every worker
     with lock_directory(output):
@@ -123,14 +124,36 @@ def prepare(
         if _is_prepared(output, plan, force):
             return Corpus.open(output).manifest
         errors = InputErrors(on_error)
-        tasks = [(code, task) for code in groups for task in split_inputs(groups[code], format, errors)]
+        tasks = _list_tasks(groups, format, errors, language_column)
         _start_or_resume(output, plan, tokenizer)
         context = _TaskContext(output / "tokenizer", tokenizer.fingerprint, column, on_error)
         part_counts = _write_parts(tasks, output, context, workers)
         _write_skipped(output, len(tasks), errors)
-        if not any(counts.documents for counts in part_counts):
-            raise _discard_without_text(output, inputs)
+        _check_text(output, inputs, tasks, part_counts)
         return _assemble_corpus(output, tokenizer, settings, held_out, tasks, part_counts, errors, workers)
+
+
+def _make_settings(
+    held_out: float, languages: Iterable[str], format: Format | None, column: str, language_column: str | None
+) -> ManifestSettings:
+    if not 0 <= held_out < 1:
+        raise SettingsError(f"held_out = {held_out}: expected a fraction of the documents, from 0 to below 1")
+    settings = ManifestSettings(held_out=held_out, language=",".join(languages), format=format, column=column)
+    return settings | ({"language_column": language_column} if language_column else {})
+
+
+def _list_tasks(
+    groups: Mapping[str, Sequence[Path]],
+    format: Format | None,
+    errors: InputErrors,
+    language_column: str | None,
+) -> list[Task]:
+    """Split the inputs into tasks; those of each language are consecutive."""
+    tasks: list[Task] = []
+    for code, files in groups.items():
+        column = LanguageColumn(language_column, code, tuple(groups)) if language_column else None
+        tasks += [(code, task) for task in split_inputs(files, format, errors, column)]
+    return tasks
 
 
 def read_skipped(corpus: Path) -> Iterator[str]:
@@ -224,12 +247,27 @@ def _discard(output: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _discard_without_text(output: Path, inputs: Sequence[Path]) -> DataError:
-    """Remove the output of a run without any text, and return the error to raise."""
+def _check_text(
+    output: Path, inputs: Sequence[Path], tasks: Sequence[Task], part_counts: Sequence["_PartCounts"]
+) -> None:
+    """Check that each language has a document with text; otherwise remove the output.
+
+    Raises:
+        DataError: a language has none.
+    """
+    languages = {code for code, _ in tasks}
+    found = {code for (code, _), counts in zip(tasks, part_counts, strict=True) if counts.documents}
+    if found and found == languages:
+        return
     first_error = next(read_skipped(output), None)
     _discard(output)
-    message = f"{inputs[0]}: no text in any document of this file or the other inputs"
-    return DataError(f"{message}; {first_error}" if first_error else f"{message}; add files that hold text")
+    if not found:
+        message = f"{inputs[0]}: no text in any document of this file or the other inputs"
+        raise DataError(f"{message}; {first_error or 'add files that hold text'}")
+    raise DataError(
+        f"no document of language {min(languages - found)} has text; add such documents, or leave this "
+        f"language out"
+    )
 
 
 @dataclass(frozen=True)

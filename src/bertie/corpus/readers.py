@@ -7,6 +7,7 @@ import codecs
 import glob
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 from xml.etree import ElementTree
@@ -25,7 +26,7 @@ from bertie.corpus.documents import (
 )
 from bertie.corpus.formats import TABLES, Format, resolve_format
 from bertie.corpus.row_readers import ROW_READERS
-from bertie.corpus.sources import Source, not_utf8
+from bertie.corpus.sources import LanguageColumn, Source, choose_errors, not_utf8
 from bertie.corpus.wikipedia import extract_text, parse_page, read_hidden_namespaces
 
 
@@ -121,6 +122,7 @@ def read_documents(
     stop: int | None = None,
     column: str = "text",
     errors: InputErrors | None = None,
+    language: LanguageColumn | None = None,
 ) -> Iterator[Document]:
     """Read the documents of a file in order; long documents come in pieces.
 
@@ -134,6 +136,8 @@ def read_documents(
         column: the key or column that holds the text.
         errors: raises or collects the errors about a file or a document that cannot be read; by
             default it raises the first one.
+        language: the column of languages and the one to read; by default all documents are read. Only
+            one of the readings for several languages reports errors.
 
     Raises:
         DataError: the file is missing, damaged, cut off, binary, not UTF-8 or not of its format.
@@ -141,25 +145,29 @@ def read_documents(
         SettingsError: a table has no such column.
         BertieError: the package that reads such files is not installed.
     """
-    errors = errors or InputErrors()
+    errors = choose_errors(errors, language)
     try:
         if not (start and format):  # the first range of a file is enough to check it
-            format = resolve_format(path, format)
-        yield from _READERS[format](Source(path, start, stop, column, errors))
+            format = resolve_format(path, format, language.name if language else None)
+        yield from _READERS[format](Source(path, start, stop, column, errors, language))
     except DataError as error:
         errors.handle(error)
 
 
-def check_column(paths: Iterable[Path], format: Format | None, column: str) -> None:
-    """Check that the first table among some files has a column, before a long run begins.
+def check_columns(
+    paths: Iterable[Path], format: Format | None, column: str, language_column: str | None = None
+) -> None:
+    """Check that the first table among some files has the columns, before a long run begins.
 
     Raises:
         SettingsError: it has no such column.
         BertieError: the package that reads such files is not installed.
     """
+    language = LanguageColumn(language_column, "", ("",)) if language_column else None
     for path in paths:
         if (format or TABLES.get(format_suffix(path))) in TABLES.values():
-            next(read_documents(path, format, column=column, errors=InputErrors("skip")), None)
+            with suppress(DataError):  # the first row is enough, and need not be valid
+                next(read_documents(path, format, column=column, language=language), None)
             return
 
 

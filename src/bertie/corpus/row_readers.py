@@ -1,4 +1,8 @@
-"""Read documents from JSON lines and tables, one document per row."""
+"""Read documents from JSON lines and tables, one document per row.
+
+A row is checked whole before its language is compared, so that each reading of a file in several
+languages finds the same errors.
+"""
 
 import json
 from collections.abc import Callable, Iterator
@@ -6,7 +10,7 @@ from collections.abc import Callable, Iterator
 from bertie.base.compression import open_binary
 from bertie.base.errors import DataError
 from bertie.base.rows import decode_lines, parse_csv
-from bertie.base.tables import CHOOSE_COLUMN, missing_column, read_arrow_column, read_parquet_column
+from bertie.base.tables import Values, missing_column, read_arrow_columns, read_parquet_columns
 from bertie.corpus.documents import Document, InputError, make_documents, split_long_text
 from bertie.corpus.formats import Format
 from bertie.corpus.sources import Source, not_utf8
@@ -25,16 +29,19 @@ def _read_jsonl(source: Source) -> Iterator[Document]:
             except InputError as error:
                 source.errors.handle(error)
             else:
-                yield from make_documents(split_long_text(text))
+                if text is not None:
+                    yield from make_documents(split_long_text(text))
 
 
-def _parse_json_line(source: Source, line: bytes, index: int) -> str:
+def _parse_json_line(source: Source, line: bytes, index: int) -> str | None:
+    """Return the text of a line, or None if its language is not the one to read."""
     try:
-        text = json.loads(source.decode(line, index))[source.column]
+        row = json.loads(source.decode(line, index))
+        text = row[source.column]
         text.encode()
     except UnicodeEncodeError:
         # Half of a surrogate pair becomes U+FFFD, as with JavaScript's toWellFormed.
-        return str(text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))
+        text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     except ValueError as error:
         problem = f"not valid JSON ({getattr(error, 'msg', error)}); fix or remove the line"
         raise source.malformed(index, problem) from None
@@ -42,7 +49,7 @@ def _parse_json_line(source: Source, line: bytes, index: int) -> str:
         expected = f'expected a JSON object with a string under "{source.column}"'
         problem = f"{expected}; fix the line, or choose another key with --column KEY"
         raise source.malformed(index, problem) from None
-    return str(text)
+    return str(text) if source.selects(row, index) else None
 
 
 def _read_csv(source: Source) -> Iterator[Document]:
@@ -65,42 +72,54 @@ def _read_delimited(source: Source, delimiter: str) -> Iterator[Document]:
         # Bytes that are not UTF-8 become surrogates, so that only their row is skipped.
         lines = decode_lines(file, str(source.path), errors="surrogateescape")
         for number, row in parse_csv(lines, str(source.path), delimiter, skip):
-            if source.column not in row:
-                raise missing_column(str(source.path), source.column, list(row), CHOOSE_COLUMN)
+            for column, option in source.columns.items():
+                if column not in row:
+                    advice = f"; choose one with {option} NAME"
+                    raise missing_column(str(source.path), column, list(row), advice)
             is_empty = False
             text = row[source.column]
             try:
                 text.encode()
+                is_selected = source.selects(row, number - 1)
+            except InputError as error:
+                source.errors.handle(error)
             except UnicodeEncodeError:
                 message = f"{source.path}, line {number}: not UTF-8; convert the file to UTF-8"
                 source.errors.handle(InputError(message, "misencoded_documents"))
             else:
-                yield from make_documents(split_long_text(text))
+                if is_selected:
+                    yield from make_documents(split_long_text(text))
     if is_empty:
         raise InputError(f"{source.path}: a table without rows; remove it from the inputs", "empty_files")
 
 
 def _read_parquet(source: Source) -> Iterator[Document]:
-    yield from _read_rows(source, read_parquet_column(source.path, source.column, source.start, source.stop))
+    yield from _read_rows(
+        source, read_parquet_columns(source.path, source.columns, source.start, source.stop)
+    )
 
 
 def _read_arrow(source: Source) -> Iterator[Document]:
-    yield from _read_rows(source, read_arrow_column(source.path, source.column))
+    yield from _read_rows(source, read_arrow_columns(source.path, source.columns))
 
 
-def _read_rows(source: Source, rows: Iterator[tuple[int, bytes | None]]) -> Iterator[Document]:
-    for number, value in rows:
+def _read_rows(source: Source, rows: Iterator[tuple[int, Values]]) -> Iterator[Document]:
+    for number, values in rows:
         location = f"{source.path}, row {number}"
-        if value is None:
-            message = f"{location}: no text in column {source.column!r}; fill it in or remove the row"
-            source.errors.handle(InputError(message, "malformed_documents"))
-            continue
         try:
-            text = value.decode()
+            row = {column: None if value is None else value.decode() for column, value in values.items()}
+            text = row[source.column]
+            if text is None:
+                problem = f"no text in column {source.column!r}; fill it in or remove the row"
+                raise InputError(f"{location}: {problem}", "malformed_documents")
+            is_selected = source.selects(row, number - 1, "row")
         except UnicodeDecodeError as error:
             source.errors.handle(not_utf8(location, error))
-            continue
-        yield from make_documents(split_long_text(text))
+        except InputError as error:
+            source.errors.handle(error)
+        else:
+            if is_selected:
+                yield from make_documents(split_long_text(text))
 
 
 ROW_READERS: dict[Format, Callable[[Source], Iterator[Document]]] = {

@@ -1,7 +1,8 @@
 """The range of a file to read, and the locations of errors in it."""
 
 import codecs
-from collections.abc import Iterator
+import reprlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -9,6 +10,48 @@ from typing import BinaryIO
 
 from bertie.base.compression import open_binary
 from bertie.corpus.documents import InputError, InputErrors
+from bertie.text.languages import is_language
+
+
+@dataclass(frozen=True)
+class LanguageColumn:
+    """The key or column that gives the language of each document, and the language to read.
+
+    Inputs are read once for each language.
+
+    Attributes:
+        name: the name of the key or column.
+        code: the language to read; documents of the other languages are left out.
+        codes: all languages. A document of another one is malformed.
+    """
+
+    name: str
+    code: str
+    codes: tuple[str, ...]
+
+    @property
+    def reports_errors(self) -> bool:
+        """Whether this reading reports the errors in the inputs; every reading finds the same ones."""
+        return self.code == self.codes[0]
+
+    def describe_problem(self, value: object) -> str:
+        """Describe the problem with a value that is none of the codes, and its remedy."""
+        codes = ", ".join(self.codes)
+        if value is None or value == "":
+            problem = f"no language under {self.name!r}; fill in one of {codes}"
+            return f"{problem}, or choose another key or column with --language-column NAME"
+        remedy = f"add --language {value}" if isinstance(value, str) and is_language(value) else "correct it"
+        return f"{self.name} is {reprlib.repr(value)}, which is none of {codes}; {remedy}"
+
+
+def choose_errors(errors: InputErrors | None, language: LanguageColumn | None) -> InputErrors:
+    """Return the handler of the errors that one reading of the inputs finds.
+
+    It is `errors`, by default a new one, unless another reading reports the errors.
+    """
+    if language and not language.reports_errors:
+        return InputErrors("skip")
+    return errors or InputErrors()
 
 
 @dataclass(frozen=True)
@@ -20,6 +63,13 @@ class Source:
     stop: int | None
     column: str
     errors: InputErrors
+    language: LanguageColumn | None = None
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The columns to read, with the options that name them."""
+        columns = {self.column: "--column"}
+        return columns | {self.language.name: "--language-column"} if self.language else columns
 
     def lines(self, file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
         """Yield the lines that begin at `start` or later, including those beyond `stop`.
@@ -42,6 +92,25 @@ class Source:
     def malformed(self, line_index: int, problem: str) -> InputError:
         """Make the error about a malformed document that begins on a line."""
         return InputError(f"{self._location(line_index)}: {problem}", "malformed_documents")
+
+    def selects(self, row: Mapping[str, object], index: int, unit: str = "line") -> bool:
+        """Return whether a row has the language to read.
+
+        Args:
+            row: the values of the row, by column.
+            index: the index of the row, or of the line on which it begins in the range.
+            unit: "line" if `index` counts lines, "row" if it counts rows.
+
+        Raises:
+            InputError: the row has no language, or another one than the column should have.
+        """
+        if not self.language:
+            return True
+        code = row.get(self.language.name)
+        if code in self.language.codes:
+            return code == self.language.code
+        location = self._location(index) if unit == "line" else f"{self.path}, {unit} {index + 1}"
+        raise InputError(f"{location}: {self.language.describe_problem(code)}", "malformed_documents")
 
     def decode(self, data: bytes, line_index: int) -> str:
         """Decode `data`, which begins with the line `line_index`."""

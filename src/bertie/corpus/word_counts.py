@@ -22,6 +22,7 @@ from bertie.corpus.documents import Document, InputError, InputErrors, OnError
 from bertie.corpus.formats import Format
 from bertie.corpus.input_languages import oversampling_factors
 from bertie.corpus.input_splits import InputSplit, read_splits, split_inputs
+from bertie.corpus.sources import LanguageColumn
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.unicode import unicode_tables
 from bertie.text.wordpiece import split_words
@@ -46,6 +47,7 @@ def count_words(
     format: Format | None = None,
     column: str = "text",
     errors: InputErrors | None = None,
+    language: LanguageColumn | None = None,
 ) -> tuple[list[str], Int64s]:
     """Count how often each word occurs in the documents of all inputs.
 
@@ -60,6 +62,7 @@ def count_words(
         column: the key or column that holds the text, in JSON lines and tables.
         errors: raises or collects the errors about inputs that cannot be read; by default it raises
             the first one.
+        language: the column of languages and the one to read, as in `read_documents`.
 
     Returns:
         The words, sorted by code points, and their counts, int64 (W,).
@@ -70,7 +73,7 @@ def count_words(
         BertieError: the package that reads such files is not installed.
     """
     split = partial(_split_normalized, lowercase)
-    return _count(inputs, split, workers, format, column, errors or InputErrors()).sorted_words()
+    return _count(inputs, split, workers, format, column, errors or InputErrors(), language).sorted_words()
 
 
 def count_tokenized_words(
@@ -103,9 +106,10 @@ def _count(
     format: Format | None,
     column: str,
     errors: InputErrors,
+    language: LanguageColumn | None = None,
 ) -> "WordTable":
     """Count the words into which `split` splits the documents."""
-    tasks = split_inputs(inputs, format, errors)
+    tasks = split_inputs(inputs, format, errors, language)
     sizes = [sum(part.size for part in task) for task in tasks]
     table = WordTable()
     count = partial(_count_task, split, column, errors.on_error)
@@ -119,6 +123,9 @@ def _count(
                 progress.update(round(done / 1e6), {"unique words": len(table)})
         except InputError as error:
             raise DataError(f"{error}; or skip such inputs with --on-error skip") from None
+    if not len(table) and language:
+        problem = f"no document of language {language.code} has text"
+        raise DataError(f"{problem}; add such documents, or leave this language out")
     if not len(table):
         cause = f" ({errors.messages[0]})" if errors.messages else ""
         raise DataError(f"the inputs contain no words{cause}; add files that hold text")

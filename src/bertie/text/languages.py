@@ -58,6 +58,11 @@ WITH_RULES = (
 )
 
 
+def is_language(code: str) -> bool:
+    """Return whether a string is the code of a language."""
+    return code in LANGUAGES or code in OTHER_CODES
+
+
 def check_language(code: str) -> None:
     """Check that a string is the code of a language.
 
@@ -71,7 +76,7 @@ def check_language(code: str) -> None:
         ...
         bertie.base.errors.SettingsError: language german: not an ISO 639-1 code; did you mean de? ...
     """
-    if code in LANGUAGES or code in OTHER_CODES:
+    if is_language(code):
         return
     near = _nearest_code(code)
     hint = f"did you mean {near}? " if near else ""
