@@ -98,3 +98,10 @@ def test_a_slow_request_does_not_delay_shutdown_forever(model, monkeypatch):
         served.server.should_exit = True
         status, content = read_response(connection)
     assert (status, content["error_type"]) == (503, "Unhealthy")
+
+
+def test_responses_do_not_wait_for_acknowledgements():
+    with listen("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+        connection, _ = listening.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -140,8 +140,13 @@ def listen(host: str, port: int) -> socket.socket:
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family)
+        listening = socket.create_server((host, port), family=family)
     except OSError as error:
         raise SettingsError(
             f"--host {host} --port {port}: cannot listen: {error.strerror}; choose another address or port"
         ) from None
+    # Its connections inherit the option. Otherwise the head and the body of a response are two packets, and
+    # the second one waits some 40 ms until the client acknowledges the first. asyncio sets it only for
+    # sockets whose protocol is given, which `create_server` does not.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
