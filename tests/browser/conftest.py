@@ -2,16 +2,13 @@
 
 import re
 import shutil
-import subprocess
-import sys
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Timer
 
 import pytest
+from tests.commands.serving import serving as start_server
 from tests.inference.small_models import MODELS, save_small
 
-SERVE = [sys.executable, "-m", "bertie.commands.main", "serve"]
 AXE = Path(__file__).parent / "axe" / "axe.min.js"
 SCREENSHOTS = Path(__file__).parents[2] / "build" / "page"
 
@@ -34,23 +31,9 @@ def chromium():
 
 @contextmanager
 def serving(*arguments):
-    """Run `bertie serve`; yield the address that it prints."""
-    command = [*SERVE, *map(str, arguments), "--port", "0"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        alarm = Timer(120, process.kill)  # if the first line never comes
-        alarm.start()
-        try:
-            printed = []
-            for line in process.stderr:
-                printed.append(line)
-                if address := re.search(r"http://127\.0\.0\.1:\d+", line):
-                    break
-            alarm.cancel()
-            assert address, "".join(printed)
-            yield f"{address[0]}/"
-        finally:
-            alarm.cancel()
-            process.kill()
+    """Run `bertie serve`; yield the address of its page."""
+    with start_server(*arguments) as (_, port):
+        yield f"http://127.0.0.1:{port}/"
 
 
 @pytest.fixture(scope="session")

@@ -343,9 +343,13 @@ def test_a_link_restores_tab_model_and_texts(open_page, url):
 
 def test_a_link_to_an_unknown_model_says_so(open_page, url):
     page = open_page(link(url, "tokens", model="gone"))
-    page.get_by_text("This link names the model gone, which this server does not have.").wait_for()
+    message = page.get_by_text("This link names the model gone, which this server does not have.")
+    message.wait_for()
+    assert message.is_visible()
     page = open_page(link(url, "translation"))
-    page.get_by_text(re.compile("None of the served models")).wait_for()
+    message = page.get_by_text(re.compile("None of the served models"))
+    message.wait_for()
+    assert message.is_visible()
 
 
 def test_the_list_of_routes_opens(open_page, url):
@@ -353,6 +357,8 @@ def test_the_list_of_routes_opens(open_page, url):
     page.get_by_role("link", name="All routes of this server").click()
     page.wait_for_url("**/docs")
     page.get_by_text("/next-sentence").first.wait_for()
+    listed = page.locator("body").inner_text()
+    assert all(route in listed for route in ("/embed", "/predict", "/rerank", "/v1/embeddings", "/attention"))
 
 
 def test_the_policy_of_the_server_allows_the_page(url):

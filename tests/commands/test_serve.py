@@ -6,13 +6,12 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import contextmanager
-from threading import Timer
 from time import sleep
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+from tests.commands.serving import serving
 from tests.inference.server.serving import half_a_request, read_response
 from tests.inference.small_models import save_small
 
@@ -20,27 +19,10 @@ import bertie
 from bertie.base.environment import install_command
 from bertie.commands.main import main
 
-SERVE = [sys.executable, "-m", "bertie.commands.main", "serve"]
-
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     return save_small(tmp_path_factory.mktemp("models"), "classifier")
-
-
-@contextmanager
-def serving(*arguments):
-    """Start a server; yield its process, and the port from its first line."""
-    command = [*SERVE, *map(str, arguments), "--port", "0"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        alarm = Timer(60, process.kill)  # if the first line never comes
-        alarm.start()
-        try:
-            line = process.stderr.readline()
-            yield process, int(re.search(r"http://127\.0\.0\.1:(\d+) serves", line)[1])
-        finally:
-            process.kill()
-            alarm.cancel()
 
 
 def wait_until_closed(port):

@@ -49,7 +49,7 @@ class Model:
 
 
 def count_characters(records):
-    """Stand in for the tokenizer: a character is a token."""
+    """Count each character as a token."""
     return [sum(map(len, (item for text in record.texts for item in text))) for record in records]
 
 

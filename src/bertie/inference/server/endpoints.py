@@ -17,8 +17,8 @@ class Endpoint(NamedTuple):
 
     Attributes:
         path: the path; the same path after /models/NAME chooses a model.
-        method: the method that the model must have, as in `ServedModel.methods`; "predict" stands for any
-            method of a head, None for any model.
+        method: one of `ServedModel.methods`, which the model must have; "predict" if any method of a head
+            will do, None if any model will do.
         handle: computes the response. Its annotations are the schemas of the request and the response.
         example: a body.
         choose_schema: returns the request's schema, where it depends on the model.

@@ -218,7 +218,7 @@ class SparseValue(TypedDict):
 
 
 class SimpleToken(TypedDict):
-    """A token, and the characters of the text that it stands for; `token` is bertie's own."""
+    """A token, and where its characters are in the text. Only bertie has the key `token`."""
 
     id: int
     text: str
@@ -332,7 +332,7 @@ async def similarity(model: ServedModel, request: SimilarityRequest) -> list[flo
 
 
 async def tokenize(model: ServedModel, request: TokenizeRequest) -> list[list[SimpleToken]]:
-    """Return the tokens of each text, with the characters that they stand for."""
+    """Return the tokens of each text, and where their characters are in it."""
     require_inputs(request.items, "inputs")
     prompt = _find_prompt(model, request.prompt_name)
     return await asyncio.to_thread(
