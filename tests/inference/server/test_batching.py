@@ -293,3 +293,19 @@ def test_metrics_describe_the_batches():
         assert value("te_request_inference_duration_count", {"model": "model"}) == 2
 
     run(scenario)
+
+
+def test_stopping_does_not_wait_for_a_running_computation():
+    async def stop():
+        model = Model()
+        batcher = Batcher(model.compute, count_characters, LIMITS, Metrics(), "model")
+        running = asyncio.create_task(batcher.run())
+        (task,) = await submit_all(batcher, model, [("a", record("one"))])
+        task.cancel()
+        running.cancel()
+        await asyncio.wait([task, running])
+        is_computing = not model.may_begin.is_set()
+        model.may_begin.set()
+        return is_computing
+
+    assert asyncio.run(asyncio.wait_for(stop(), 60))

@@ -208,7 +208,8 @@ class Batcher:
 
     async def _run_lane(self, lane: asyncio.Queue[QueuedRecord]) -> None:
         loop = asyncio.get_running_loop()
-        with ThreadPoolExecutor(max_workers=1) as thread:
+        thread = ThreadPoolExecutor(max_workers=1)
+        try:
             while True:
                 groups = defaultdict(list)
                 for item in await self._next_batch(lane):
@@ -220,6 +221,8 @@ class Batcher:
                     self._observe(group, begin)
                     for item, result in zip(group, results, strict=True):
                         _deliver(item.result, result)
+        finally:  # without waiting for the thread, which would hold up the event loop
+            thread.shutdown(wait=False)
 
     async def _next_batch(self, lane: asyncio.Queue[QueuedRecord]) -> list[QueuedRecord]:
         """Wait for a record; return a batch of queued records without the cancelled ones."""
