@@ -2,7 +2,7 @@
 PYTHON ?= python3
 PIP = .venv/bin/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test test-browser check build docs install clean
+.PHONY: demo test test-browser test-clients check build docs install clean
 
 demo: .venv/train ## the whole way on the documentation on this machine, in about five minutes
 	.venv/bin/bertie demo $(DEMO)
@@ -14,6 +14,9 @@ test-browser: .venv/dev ## the server's page in headless Chromium, which is inst
 	@command -v chromium > /dev/null || { apt-get update && apt-get install --yes chromium; } > /dev/null 2>&1 || \
 		echo "test-browser: chromium cannot be installed here, so its tests are skipped"
 	.venv/bin/python -m pytest -m browser -rs tests/browser $(PYTEST)
+
+test-clients: .venv/dev .venv-clients/installed ## LangChain and LlamaIndex against a server, from an environment of their own
+	.venv/bin/python -m pytest -m slow -rs tests/inference/server/test_clients.py
 
 check: .venv/dev ## what every change must pass: ruff, mypy, hadolint, the tests
 	.venv/bin/ruff check
@@ -34,7 +37,7 @@ docs: .venv/dev .venv/docs ## the documentation as a site in site/; rewrites doc
 install: .venv/dev ## everything a developer needs, in .venv
 
 clean:
-	rm -rf .venv demo dist site
+	rm -rf .venv .venv-clients demo dist site
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -49,4 +52,9 @@ clean:
 
 .venv/docs: .venv/bin/python pyproject.toml constraints.txt
 	$(PIP) --editable '.[docs]'
+	@touch $@
+
+.venv-clients/installed: tests/clients/requirements.txt
+	$(PYTHON) -m venv .venv-clients
+	.venv-clients/bin/python -m pip install --quiet --requirement tests/clients/requirements.txt
 	@touch $@
