@@ -20,7 +20,7 @@ from bertie.base.errors import BertieError, DataError, SettingsError
 from bertie.corpus import assembly, input_splits, preparation, readers, word_counts
 from bertie.corpus.preparation import prepare, read_skipped
 from bertie.corpus.readers import list_inputs
-from bertie.corpus.shards import Corpus, Shard
+from bertie.corpus.shards import Corpus, Shard, cut_blocks
 from bertie.text.sentences import split_sentences
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import Vocabulary
@@ -216,6 +216,7 @@ def test_batch_and_bucket_sizes_do_not_change_the_bytes(
 ) -> None:
     monkeypatch.setattr(word_counts, "BATCH_CHARACTERS", 500)
     monkeypatch.setattr(assembly, "BUCKET_DOCUMENTS", 16)
+    monkeypatch.setattr(assembly, "RUN_PARTS", 2)
     monkeypatch.setattr(assembly, "COPY_TOKENS", 40)
     prepare(inputs, tokenizer, tmp_path / "corpus", workers=1, held_out=0.1)
     assert read_tree(tmp_path / "corpus") == expected
@@ -232,8 +233,14 @@ def test_shards_are_even_and_hold_enough_documents(
     assert len(corpus.train) == 7
     assert list_documents(corpus.train) == list_documents(Corpus.open(tmp_path / "whole").train)
     assert min(len(shard.document_ends) for shard in corpus.train) >= 20
+    for shard in corpus.train:
+        assert shard.block_ends.tolist() == cut_blocks(shard).tolist()
     sizes = sorted(len(shard.tokens) for shard in corpus.train)
     assert sizes[0] > 0.5 * sizes[-2]  # one shard is longer because of the longest document
+
+    monkeypatch.setattr(assembly, "MAX_SHARDS", 3)
+    prepare(inputs, tokenizer, tmp_path / "three", workers=1)
+    assert len(Corpus.open(tmp_path / "three").train) == 3
 
     monkeypatch.setattr(assembly, "MIN_SHARD_DOCUMENTS", 140)
     prepare(inputs, tokenizer, tmp_path / "few", workers=1)

@@ -20,10 +20,10 @@ from tests.corpus.shards_for_tests import (
 )
 
 from bertie.base.errors import DataError
-from bertie.corpus import sampling
+from bertie.corpus import shards
 from bertie.corpus.examples import Examples, ExampleSettings
-from bertie.corpus.sampling import LANES, ExampleStream, cut_blocks, draw_held_out_examples
-from bertie.corpus.shards import Shard
+from bertie.corpus.sampling import LANES, ExampleStream, draw_held_out_examples
+from bertie.corpus.shards import Shard, cut_blocks
 from bertie.text.vocabulary import Vocabulary
 
 
@@ -145,7 +145,7 @@ def test_block_ends_where_a_document_reaches_a_multiple(lengths):
             expected.append(index + 1)
         multiple = tokens // 64
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sampling, "BLOCK_TOKENS", 64)
+        patch.setattr(shards, "BLOCK_TOKENS", 64)
         assert cut_blocks(numbered_shard(lengths)).tolist() == expected
 
 

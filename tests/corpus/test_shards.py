@@ -145,6 +145,13 @@ def test_damaged_files_are_named(corpus: Path) -> None:
     file.write_bytes(data)
     with pytest.raises(DataError, match=r"train-00001/tokens.bin: damaged"):
         Corpus.open(corpus).verify()
+    found = []
+    for share in range(4):
+        try:
+            Corpus.open(corpus).verify(share, 4)
+        except DataError:
+            found.append(share)
+    assert len(found) == 1
     file.write_bytes(data[:-2])
     with pytest.raises(DataError, match=r"train-00001/tokens.bin: 4 bytes, but the manifest says 6"):
         Corpus.open(corpus)

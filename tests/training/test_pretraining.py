@@ -440,6 +440,13 @@ def test_unigram_counts_include_every_token(corpus_path):
     assert counts.sum() == corpus.manifest.train.tokens
 
 
+def test_unigram_counts_of_a_large_corpus_are_of_a_part_of_each_shard(corpus_path, monkeypatch):
+    corpus = Corpus.open(corpus_path)
+    monkeypatch.setattr("bertie.training.held_out.MAX_COUNTED_TOKENS", corpus.manifest.train.tokens // 2)
+    counts = unigram_counts([*corpus.train, *corpus.train], 200)
+    assert counts.sum() == pytest.approx(corpus.manifest.train.tokens / 2, abs=2 * len(corpus.train))
+
+
 def test_corpus_without_held_out_documents_is_refused(tmp_path, tiny_settings, corpus_path):
     (tmp_path / "text.txt").write_text("The cat is near the house.\n" * 9)
     tokenizer = Corpus.open(corpus_path).tokenizer_directory

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertie.base.executor import run_tasks
-from bertie.base.files import add_path_to_errors, atomic_directory
+from bertie.base.files import add_path_to_errors, atomic_directory, atomic_file
 from bertie.base.progress import Progress
 from bertie.corpus.shards import (
     FileRecord,
@@ -31,6 +31,7 @@ from bertie.corpus.shards import (
     record_file,
     select_documents,
     shard_name,
+    write_block_ends,
     write_shard,
 )
 
@@ -41,8 +42,12 @@ SHARD_TOKENS = 1 << 25  # 64 MB: few files, and still many shards in a large cor
 # A random next sentence is drawn from the same shard; with so many documents it rarely comes from
 # the same document.
 MIN_SHARD_DOCUMENTS = 1000
+# More than this, and shards get larger instead: a process maps four files of each, and Linux allows it
+# 65,530 mappings (vm.max_map_count).
+MAX_SHARDS = 4096
 MIN_DOCUMENTS_TO_HOLD_OUT = 20  # a corpus of at least so many documents has a held-out split
 MIN_HELD_OUT_DOCUMENTS = 2  # a random next sentence needs another document
+RUN_PARTS = 256  # parts whose hashes are sorted at a time, in about 100 MB
 BUCKET_DOCUMENTS = 1 << 20  # documents whose hashes are compared at a time, in about 100 MB
 COPY_TOKENS = 1 << 22  # copied from a part to a shard at a time; a longer document is copied whole
 
@@ -125,13 +130,14 @@ def assign_documents(parts: Parts, held_out: float) -> None:
     MIN_HELD_OUT_DOCUMENTS, unless `held_out` is 0.
     """
     assignments = _create_assignments(parts)
+    runs = _sort_hashes(parts)
     bucket_count = -(-parts.document_count // BUCKET_DOCUMENTS)
     edges = [(bucket << 64) // bucket_count for bucket in range(bucket_count + 1)]
     unique_count = held_out_count = 0
     lowest: list[int] = []  # the documents with the lowest hashes
     highest = -1  # the document with the highest hash
     for start, stop in pairwise(edges):
-        high, low, documents = _read_bucket(parts, start, stop)
+        high, low, documents = _read_bucket(runs, start, stop)
         order = np.lexsort((documents, low, high))
         high, low, documents = high[order], low[order], documents[order]
         is_duplicate = np.zeros(len(order), dtype=np.bool_)
@@ -172,17 +178,39 @@ def _create_assignments(parts: Parts) -> "np.memmap[tuple[int], np.dtype[np.uint
     return np.memmap(path, np.uint8, "r+", shape=(parts.document_count,))
 
 
-def _read_bucket(parts: Parts, start: int, stop: int) -> UInt64s:
-    """Return the hashes whose high half is in [start, stop): uint64 (3, n).
+def _sort_hashes(parts: Parts) -> list[UInt64s]:
+    """Sort the hashes of every RUN_PARTS parts, in files beside the parts.
 
-    The rows are the high half, the low half, and the index of the document.
+    Every bucket reads all runs. Reading all parts for it would take hours in a corpus of 10 TB, which
+    has over 600,000 parts.
+
+    Returns:
+        The runs, mapped into memory, uint64 (3, n) each. The rows are the high half, the low half, and
+        the index of the document; the columns are sorted by the high half.
     """
+    runs = []
+    for first in range(0, len(parts.offsets) - 1, RUN_PARTS):
+        path = parts.directory / f"hashes-{first:06d}.bin"
+        if not path.exists():
+            offsets = parts.offsets[:-1][first : first + RUN_PARTS].tolist()
+            hashes = [
+                parts.read_hashes(first + index) + np.array([[0], [0], [offset]], dtype=np.uint64)
+                for index, offset in enumerate(offsets)
+            ]
+            rows = np.concatenate(hashes, axis=1)
+            with atomic_file(path) as temporary:
+                temporary.write_bytes(rows[:, np.argsort(rows[0], kind="stable")].astype("<u8").tobytes())
+        runs.append(map_array(path, np.uint64).reshape(3, -1))
+    return runs
+
+
+def _read_bucket(runs: list[UInt64s], start: int, stop: int) -> UInt64s:
+    """Return the hashes whose high half is in [start, stop): uint64 (3, n), with the rows of a run."""
     buckets = []
-    for index, offset in enumerate(parts.offsets[:-1]):
-        hashes = parts.read_hashes(index)
-        begin = np.searchsorted(hashes[0], np.uint64(start), "left")
-        end = np.searchsorted(hashes[0], np.uint64(stop - 1), "right")  # 2**64 does not fit in uint64
-        buckets.append(hashes[:, begin:end] + np.array([[0], [0], [offset]], dtype=np.uint64))
+    for run in runs:
+        begin = np.searchsorted(run[0], np.uint64(start), "left")
+        end = np.searchsorted(run[0], np.uint64(stop - 1), "right")  # 2**64 does not fit in uint64
+        buckets.append(run[:, begin:end])
     return np.concatenate(buckets, axis=1)
 
 
@@ -235,7 +263,8 @@ def _cut_into_shards(parts: Parts, assignment: int, indices: range) -> list[tupl
         total_tokens += int(lengths.sum())
     if not total_documents:
         return []
-    shard_count = max(1, min(total_tokens // SHARD_TOKENS, total_documents // MIN_SHARD_DOCUMENTS))
+    most = MAX_SHARDS // len(parts.groups())
+    shard_count = max(1, min(total_tokens // SHARD_TOKENS, total_documents // MIN_SHARD_DOCUMENTS, most))
     cuts = [int(parts.offsets[indices.start])]
     seen_documents = seen_tokens = cut_documents = cut_tokens = 0
     for documents, lengths in _document_lengths(parts, assignment, indices):
@@ -276,16 +305,20 @@ def _assemble_shard(parts: Parts, plan: _ShardPlan) -> dict[str, FileRecord]:
     if not directory.exists():
         with atomic_directory(directory) as temporary:
             write_shard(temporary, _select_pieces(parts, plan), parts.vocabulary_size)
+            write_block_ends(temporary, parts.vocabulary_size)
     return {f"{directory.name}/{file.name}": record_file(file) for file in directory.iterdir()}
 
 
 def _select_pieces(parts: Parts, plan: _ShardPlan) -> Iterator[Shard]:
     """Yield the documents of a shard, about COPY_TOKENS at a time."""
     assignments = parts.read_assignments()
-    for index, (offset, next_offset) in enumerate(pairwise(parts.offsets)):
+    first_part = int(np.searchsorted(parts.offsets, plan.start, "right")) - 1
+    stop_part = int(np.searchsorted(parts.offsets, plan.stop, "left"))
+    for index in range(first_part, stop_part):
+        offset, next_offset = parts.offsets[index : index + 2]
         begin, end = max(plan.start, offset), min(plan.stop, next_offset)
-        if begin >= end:
-            continue
+        if begin == end:
+            continue  # a part without documents
         part = parts.read(index)
         token_ends = part.sentence_ends[part.document_ends - 1]
         first, stop = int(begin - offset), int(end - offset)  # indices in the part

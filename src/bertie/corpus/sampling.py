@@ -27,12 +27,10 @@ from bertie.corpus.examples import Examples, ExampleSettings, close_gaps, measur
 from bertie.corpus.input_languages import oversampling_factors
 from bertie.corpus.masking import Int64s, continuation_mask
 from bertie.corpus.sentence_pairs import NO_LIMIT, PAIR, Pairs, cut_documents, pair_sentences, start_of
-from bertie.corpus.shards import Shard
+from bertie.corpus.shards import Shard, cut_blocks
 from bertie.text.vocabulary import Vocabulary
 
-# Both determine the order of examples: if they change, every seed gives another stream.
-BLOCK_TOKENS = 16_384  # about 200 examples of length 128, so that the cost of a call hardly matters
-LANES = 16
+LANES = 16  # it determines the order of examples, as BLOCK_TOKENS does
 
 # The independent streams of random numbers of a block.
 PAIRING, ORDER, MASKING = range(3)
@@ -89,20 +87,7 @@ def as_read_only(shard: Shard) -> Shard:
     document_ends = shard.document_ends.view(np.ndarray)
     for view in (tokens, sentence_ends, document_ends):
         view.flags.writeable = False
-    return Shard(tokens, sentence_ends, document_ends)
-
-
-def cut_blocks(shard: Shard) -> Int64s:
-    """Return where blocks end in `shard.document_ends`, exclusive: int64 (blocks,).
-
-    The last document of a block is the one that reaches the next multiple of BLOCK_TOKENS, counted
-    from the start of the shard. A document longer than BLOCK_TOKENS is therefore the last one of
-    its block.
-    """
-    multiples = np.arange(BLOCK_TOKENS, len(shard.tokens), BLOCK_TOKENS)
-    sentences = np.searchsorted(shard.sentence_ends, multiples)
-    documents = np.searchsorted(shard.document_ends, sentences, side="right")
-    return np.unique(np.append(documents + 1, len(shard.document_ends)))
+    return Shard(tokens, sentence_ends, document_ends, shard.block_ends)
 
 
 @lru_cache(maxsize=4)  # lanes cross from one epoch to the next at different times
@@ -160,7 +145,9 @@ class ExampleStream:
         self.phase = phase
         check_documents(self.shards, settings)
         self._is_continuation = continuation_mask(vocabulary) if settings.whole_word_masking else None
-        self._block_ends = [cut_blocks(shard) for shard in self.shards]
+        self._block_ends = [
+            cut_blocks(shard) if shard.block_ends is None else shard.block_ends for shard in self.shards
+        ]
         self._first_blocks = np.cumsum([0, *map(len, self._block_ends)]).tolist()  # of each shard
         self._languages = self._divide_epoch(languages or [""] * len(self.shards))
         self.block_count: int = sum(language.slots for language in self._languages)

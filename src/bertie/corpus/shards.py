@@ -10,6 +10,7 @@ Documents are stored as token ids, in files that are mapped into memory:
         tokens.bin                  uint16; uint32 if the vocabulary has more than 65,536 entries
         sentence_ends.bin           int64
         document_ends.bin           int64
+        block_ends.bin              int64; missing in corpora of before bertie stored it
       held_out-00000/ …             the shards of the held-out split
 
 In a corpus of several languages, each shard has one language: train-de-00000/, train-en-00000/ …
@@ -33,6 +34,9 @@ from bertie.text.tokenizer import Tokenizer
 
 FORMAT_VERSION = 1
 
+# It determines the order of examples: if it changes, every seed gives another stream.
+BLOCK_TOKENS = 16_384  # about 200 examples of length 128, so that the cost of a call hardly matters
+
 Split = Literal["train", "held_out"]
 
 
@@ -47,11 +51,14 @@ class Shard:
         tokens: ids without special tokens, uint16 or uint32 (T,).
         sentence_ends: the end of each sentence in `tokens`, exclusive, int64 (S,).
         document_ends: the end of each document in `sentence_ends`, exclusive, int64 (D,).
+        block_ends: what `cut_blocks` returns, stored because computing it reads a page of
+            `sentence_ends` for each block; None if it is not stored.
     """
 
     tokens: npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
     sentence_ends: npt.NDArray[np.int64]
     document_ends: npt.NDArray[np.int64]
+    block_ends: npt.NDArray[np.int64] | None = None
 
 
 class SplitCounts(pydantic.BaseModel, frozen=True):
@@ -163,17 +170,23 @@ class Corpus:
         """
         return hashlib.sha256(self.manifest.model_dump_json().encode()).hexdigest()[:16]
 
-    def verify(self) -> None:
+    def verify(self, part: int = 0, parts: int = 1) -> None:
         """Read every file of the shards and compare its SHA-256 with the manifest.
 
         The files of the tokenizer are not compared. `open` has checked its fingerprint, and the
         same tokenizer may be saved in different files.
 
+        Args:
+            part: which of `parts` equal shares of the files to read, from 0 on, so that several
+                processes can divide the work.
+            parts: the number of shares.
+
         Raises:
             DataError: a file has changed.
         """
-        for name, record in self.manifest.files.items():
-            if not name.startswith("tokenizer/") and sha256(self.path / name) != record.sha256:
+        files = [name for name in self.manifest.files if not name.startswith("tokenizer/")]
+        for name in files[part::parts]:
+            if sha256(self.path / name) != self.manifest.files[name].sha256:
                 raise DataError(
                     f"{self.path / name}: damaged (its SHA-256 differs from the manifest); "
                     f"copy the corpus again or prepare it again"
@@ -221,12 +234,36 @@ def write_shard(directory: Path, pieces: Iterable[Shard], vocabulary_size: int) 
             sentences += len(piece.sentence_ends)
 
 
+def cut_blocks(shard: Shard) -> npt.NDArray[np.int64]:
+    """Return where blocks, the units of the order of examples, end in `shard.document_ends`.
+
+    The last document of a block is the one that reaches the next multiple of BLOCK_TOKENS, counted
+    from the start of the shard. A document longer than BLOCK_TOKENS is therefore the last one of
+    its block.
+
+    Returns:
+        The ends, exclusive: int64 (blocks,).
+    """
+    multiples = np.arange(BLOCK_TOKENS, len(shard.tokens), BLOCK_TOKENS)
+    sentences = np.searchsorted(shard.sentence_ends, multiples)
+    documents = np.searchsorted(shard.document_ends, sentences, side="right")
+    return np.unique(np.append(documents + 1, len(shard.document_ends)))
+
+
+def write_block_ends(directory: Path, vocabulary_size: int) -> None:
+    """Store the ends of the blocks of the shard in `directory`."""
+    block_ends = cut_blocks(read_shard(directory, vocabulary_size))
+    (directory / "block_ends.bin").write_bytes(block_ends.astype("<i8").tobytes())
+
+
 def read_shard(directory: Path, vocabulary_size: int) -> Shard:
     """Return the shard in `directory`, its arrays mapped into memory, read-only."""
+    block_ends = directory / "block_ends.bin"
     return Shard(
         map_array(directory / "tokens.bin", _token_dtype(vocabulary_size)),
         map_array(directory / "sentence_ends.bin", np.dtype("<i8")),
         map_array(directory / "document_ends.bin", np.dtype("<i8")),
+        map_array(block_ends, np.dtype("<i8")) if block_ends.exists() else None,
     )
 
 

@@ -85,6 +85,11 @@ class Ranks:
             _sum_bucket(bucket)
 
 
+def share_of_node() -> tuple[int, int]:
+    """Return the number of this process among those of its machine, and how many they are."""
+    return int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+
+
 def _sum_bucket(gradients: list[Tensor]) -> None:
     flat = torch.cat([gradient.flatten() for gradient in gradients])
     dist.all_reduce(flat)

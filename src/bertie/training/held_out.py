@@ -17,6 +17,8 @@ from bertie.model.objectives import TOKEN_OBJECTIVES, token_objective
 from bertie.text.vocabulary import Vocabulary
 from bertie.training.pretraining_setup import PretrainedModel, PretrainingSetup, pack_examples
 
+MAX_COUNTED_TOKENS = 1 << 28  # a second's work; enough for the frequency of the rarest tokens that matter
+
 
 class HeldOut:
     """The fixed held-out examples of each phase, and the baselines on them.
@@ -82,10 +84,14 @@ def _with_separators(
 
 
 def unigram_counts(shards: Sequence[Shard], vocab_size: int) -> npt.NDArray[np.int64]:
-    """Count the occurrences of each token id: int64 (V,)."""
+    """Count the occurrences of each token id, in at most MAX_COUNTED_TOKENS tokens: int64 (V,).
+
+    Of more tokens than that, each shard gives its first ones, in proportion to its size.
+    """
+    fraction = min(1.0, MAX_COUNTED_TOKENS / max(1, sum(len(shard.tokens) for shard in shards)))
     counts = np.zeros(vocab_size, dtype=np.int64)
     for shard in shards:
-        counts += np.bincount(shard.tokens, minlength=vocab_size)
+        counts += np.bincount(shard.tokens[: int(fraction * len(shard.tokens))], minlength=vocab_size)
     return counts
 
 

@@ -18,7 +18,7 @@ from bertie.model.formats.weights import load_initial_weights
 from bertie.model.heads import LanguageModel, MaskedLMModel, PreTrainingModel
 from bertie.text.tokenizer import Tokenizer
 from bertie.training.checkpoints import TrainState
-from bertie.training.distributed import Ranks
+from bertie.training.distributed import Ranks, share_of_node
 from bertie.training.loop import GlobalBatch, split_micro_batches
 from bertie.training.pretraining_settings import PretrainingSettings
 
@@ -53,7 +53,7 @@ class PretrainingSetup:
     ) -> "PretrainingSetup":
         """Open a corpus for a run that starts from the model in `init`, if it is given.
 
-        `verify` checks the hashes of the corpus's files first.
+        `verify` checks the hashes of the corpus's files first; the processes of a machine share the work.
 
         Raises:
             DataError: the corpus is missing or damaged.
@@ -63,7 +63,7 @@ class PretrainingSetup:
         """
         corpus = Corpus.open(corpus_path)
         if verify:
-            corpus.verify()
+            corpus.verify(*share_of_node())
         tokenizer = Tokenizer.load(corpus.tokenizer_directory)
         new_entries = {} if init is None else find_new_entries(init, tokenizer)
         if "vocab_size" in settings.model.model_fields_set:
