@@ -3,7 +3,7 @@
     python benchmarks/scaling.py corpus | assembly | checkpoint | network [--folder DIR]
 
 corpus      opens corpora of 5 · 10^8 to 10^11 tokens and draws examples from them, each in a new process
-assembly    finds the duplicates among the documents of 256 to 16,384 parts of a corpus in preparation
+assembly    finds the duplicates among the documents of 64 to 4,096 parts of a corpus in preparation
 checkpoint  writes and reads the checkpoints of models from 2 × 128 to 12 × 768
 network     computes the bytes that a rank sends in a step; nothing is measured
 
@@ -47,7 +47,7 @@ from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 VOCABULARY_SIZE = 30_522
 SENTENCE_TOKENS, DOCUMENT_SENTENCES = 25, 20  # averages, about those of Wikipedia
 SHARD_COUNTS = (15, 60, 240, 960, 2981)
-PART_COUNTS = (256, 1024, 4096, 16_384)
+PART_COUNTS = (64, 256, 1024, 4096)
 PART_DOCUMENTS = 500
 CONFIGS = {"2 × 128": (2, 128), "4 × 256": (4, 256), "6 × 384": (6, 384), "12 × 768": (12, 768)}
 MOST_LINKS = 60_000  # of a file on ext4
