@@ -4,7 +4,9 @@ import random
 from pathlib import Path
 
 import pytest
-from tests.faults.runs import RECIPE, finish, start_bertie, start_pretraining
+from tests.faults.runs import RECIPE, template
+
+from bertie.tasks.glue import SUBMISSION_FILES
 
 ROWS = "".join(f"{'good' if n % 2 else 'bad'} word{n},{n % 2}\n" for n in range(16))
 SHORT_RECIPE = """
@@ -26,6 +28,44 @@ num_attention_heads = 2
 intermediate_size = 8
 max_position_embeddings = 16
 """
+TABLE = """
+title = "A table"
+[[columns]]
+name = "SST-2"
+outcome = "sst-2/dev/accuracy"
+[[rows]]
+name = "one"
+paper = { "SST-2" = 90.0 }
+"""
+SCALE = """
+name = "small"
+seeds = 1
+vocabulary_size = 200
+held_out = 0.2
+learning_rates = [1e-3]
+excluded = []
+blimp_pairs = 3
+[pretraining]
+batch_size = 4
+warmup_steps = 1
+log_every = 2
+evaluate_every = 2
+save_every = 1
+keep_checkpoints = 2
+held_out_examples = 4
+[[pretraining.phases]]
+steps = 2
+max_seq_length = 16
+[pretraining.model]
+hidden_size = 8
+num_hidden_layers = 1
+num_attention_heads = 2
+intermediate_size = 8
+max_position_embeddings = 16
+[finetuning]
+epochs = 1
+max_seq_length = 16
+"""
 
 
 @pytest.fixture(scope="session")
@@ -37,19 +77,29 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = [" ".join(rng.sample(words, 9)) + "." if n % 10 else "" for n in range(800)]
     (folder / "text.txt").write_text("\n".join(lines) + "\n")
     (folder / "recipe.toml").write_text(RECIPE)
-    for arguments in (
-        ["vocab", "text.txt", "--size", "150", "--out", "tokenizer", "--workers", "1"],
-        ["prepare", "text.txt", "--tokenizer", "tokenizer", "--out", "corpus", "--held-out", "0.1"],
-    ):
-        finish(start_bertie(folder, *arguments))
-    finish(start_pretraining(folder, "undisturbed"))
+    vocab = ["vocab", folder / "text.txt", "--size", "150", "--out", folder / "tokenizer"]
+    prepare = ["prepare", folder / "text.txt", "--tokenizer", folder / "tokenizer", "--held-out", "0.1"]
+    pretrain = ["pretrain", folder / "recipe.toml", "--corpus", folder / "corpus"]
+    template().warm(*vocab, "--workers", 1)
+    template().warm(*prepare, "--out", folder / "corpus", "--workers", 1)
+    template().warm(*pretrain, "--out", folder / "undisturbed")
     return folder
 
 
 @pytest.fixture(scope="session")
 def inputs(folder: Path) -> Path:
-    """The folder, with labelled rows, two texts with a mask, and a recipe of four steps."""
+    """The folder, with what every command of `commands.py` reads."""
     (folder / "rows.csv").write_text("text,label\n" + ROWS)
     (folder / "few.txt").write_text("word1 [MASK]\nword2 [MASK]\n")
+    (folder / "more.txt").write_text("word3 word4 word5 word6.\n" * 20)
     (folder / "short.toml").write_text(SHORT_RECIPE)
+    (folder / "table.toml").write_text(TABLE)
+    (folder / "scale.toml").write_text(SCALE)
+    (folder / "data/glue/SST-2").mkdir(parents=True)
+    for part in ("train", "dev"):
+        rows = "".join(f"{'good' if n % 2 else 'bad'} word{n}\t{n % 2}\n" for n in range(16))
+        (folder / f"data/glue/SST-2/{part}.tsv").write_text(f"sentence\tlabel\n{rows}")
+    (folder / "glue-run/submission").mkdir(parents=True)
+    for name in SUBMISSION_FILES:
+        (folder / "glue-run/submission" / name).write_text("index\tprediction\n0\t1\n")
     return folder

@@ -1,15 +1,17 @@
 """Start commands, wait for moments of a pre-training run, and compare two runs."""
 
-import multiprocessing
+import atexit
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from multiprocessing.process import BaseProcess
+from functools import cache
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
+from tests.faults.template import Forked, Job, Template
 from tests.training.runs import read_rows
 
 from bertie.commands.main import main
@@ -51,26 +53,28 @@ def start_pretraining(folder: Path, run: str, *options: str) -> subprocess.Popen
     return start_bertie(folder, "pretrain", "recipe.toml", "--corpus", "corpus", "--out", run, *options)
 
 
-# The fork server has imported torch already, so its processes start in one second instead of four.
-FORKSERVER = multiprocessing.get_context("forkserver")
-FORKSERVER.set_forkserver_preload(
-    [
-        "bertie.commands.main",
-        "bertie.training.pretraining",
-        "bertie.api.finetuning",
-        "bertie.reports.pictures",
-        "torch._dynamo",
-    ]
-)
+@cache
+def template() -> Template:
+    """Return the process from which tests fork commands; it runs until the tests end."""
+    template = Template()
+    atexit.register(template.close)
+    return template
 
 
-def fork_pretraining(folder: Path, run: str, *options: str) -> BaseProcess:
-    """Start `bertie pretrain` faster, without capturing its output."""
-    files = [str(folder / "recipe.toml"), "--corpus", str(folder / "corpus"), "--out", str(folder / run)]
-    with patch.object(sys, "argv", ["bertie", "pretrain", *files, *options]):
-        process = FORKSERVER.Process(target=main)
-        process.start()
-    return process
+def fork_bertie(folder: Path, *arguments: object, **options: Any) -> Forked:
+    """Start `bertie ARGUMENTS` in a folder, much faster than a new process; its log is beside the folder.
+
+    Args:
+        folder: the current folder of the command.
+        options: faults and limits, as in `Job`.
+    """
+    log = folder.with_name(f"{folder.name}-{time.monotonic_ns()}.log")
+    return template().start(Job([*map(str, arguments)], str(folder), str(log), **options))
+
+
+def fork_pretraining(folder: Path, run: str, *options: str) -> Forked:
+    """Start `bertie pretrain` with the recipe and the corpus of a folder."""
+    return fork_bertie(folder, "pretrain", "recipe.toml", "--corpus", "corpus", "--out", run, *options)
 
 
 def finish(process: subprocess.Popen[str]) -> None:

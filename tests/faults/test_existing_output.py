@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 from tests.faults.runs import error_line
-from tests.faults.test_file_operations import COMMANDS
+from tests.faults.commands import COMMANDS
 
 from bertie.commands.main import main
 from bertie.text.tokenizer import Tokenizer

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.faults.runs import error_line, finish, start_bertie
-from tests.faults.test_file_operations import COMMANDS
+from tests.faults.commands import COMMANDS
 
 LOCKED = "another bertie process is writing here; wait for it or choose another path"
 
