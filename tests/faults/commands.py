@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,9 @@ COMMANDS = {
 }
 RESUMABLE = ("prepare", "prepare-workers", "pretrain", "finetune", "finetune-2", "search", "reproduce")
 RESUMED_WITH_OPTION = ("pretrain", "finetune", "finetune-2")  # --resume; the others by the same command
+
+# Returns the number of operations on files and the result of a command that nothing disturbs.
+Undisturbed = Callable[[str], tuple[int, dict[str, Any]]]
 
 
 def arguments_of(verb: str, inputs: Path) -> list[str]:

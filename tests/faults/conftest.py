@@ -2,8 +2,10 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.faults.commands import COMMANDS, Undisturbed, arguments_of, read_result, run
 from tests.faults.runs import RECIPE, template
 
 from bertie.tasks.glue import SUBMISSION_FILES
@@ -40,6 +42,7 @@ paper = { "SST-2" = 90.0 }
 SCALE = """
 name = "small"
 seeds = 1
+pretrain_each_seed = false
 vocabulary_size = 200
 held_out = 0.2
 learning_rates = [1e-3]
@@ -103,3 +106,21 @@ def inputs(folder: Path) -> Path:
     for name in SUBMISSION_FILES:
         (folder / "glue-run/submission" / name).write_text("index\tprediction\n0\t1\n")
     return folder
+
+
+@pytest.fixture(scope="session")
+def undisturbed(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    """Return a function that returns the operations and the result of a command that nothing disturbs."""
+    results: dict[str, tuple[int, dict[str, Any]]] = {}
+
+    def get(verb: str) -> tuple[int, dict[str, Any]]:
+        if verb not in results:
+            folder = tmp_path_factory.mktemp("undisturbed")
+            template().warm(*arguments_of(verb, inputs), folder / COMMANDS[verb][1])
+            folder /= verb
+            status, operations, output = run(verb, inputs, folder)
+            assert status == 0, output
+            results[verb] = operations, read_result(folder)
+        return results[verb]
+
+    return get

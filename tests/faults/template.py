@@ -72,7 +72,8 @@ class Template:
         self._process.communicate()
 
     def _ask(self, question: str, value: Any) -> int:
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({question: value}) + "\n")
         self._process.stdin.flush()
         return int(self._process.stdout.readline())

@@ -6,14 +6,15 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from tests.faults.runs import error_line
 from tests.faults.commands import COMMANDS
+from tests.faults.runs import error_line
 
 from bertie.commands.main import main
 from bertie.text.tokenizer import Tokenizer
 
 Capsys = pytest.CaptureFixture[str]
 REASONS = {
+    "prepare-workers": "contains other files (model); choose a new directory",
     "prepare": "contains other files (model); choose a new directory",
     "pretrain": "exists already; choose another directory",
     "finetune": "exists already; choose another directory",
@@ -29,7 +30,7 @@ def run_bertie(*arguments: object) -> None:
     assert not info.value.code
 
 
-@pytest.mark.parametrize("verb", [verb for verb in COMMANDS if verb != "finetune-2"])
+@pytest.mark.parametrize("verb", [verb for verb in COMMANDS if verb not in ("finetune-2", "reproduce")])
 def test_existing_output_is_not_overwritten(
     verb: str,
     inputs: Path,

@@ -4,13 +4,11 @@ The same command, or with --resume, writes the same result as an undisturbed run
 predecessor left.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults.commands import COMMANDS, arguments_of, read_result, run
-from tests.faults.runs import template
+from tests.faults.commands import COMMANDS, Undisturbed, read_result, run
 
 # What disturbs a command, with the exit statuses that it may have then. It ends with 0 if a worker was
 # killed, whose task another one repeats, and if a signal or a full disk came when all work was done.
@@ -26,25 +24,6 @@ FAULTS = {
 QUICK = [
     ("kill", verb) for verb in ("vocab-workers", "prepare-workers", "pretrain", "finetune", "search")
 ] + [("full", "predict"), ("full", "finetune"), ("SIGINT", "convert"), ("SIGTERM-twice", "pretrain")]
-Undisturbed = Callable[[str], tuple[int, dict[str, Any]]]
-
-
-@pytest.fixture(scope="session")
-def undisturbed(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
-    """Return a function that returns the operations and the result of a command that nothing disturbs."""
-    results: dict[str, tuple[int, dict[str, Any]]] = {}
-
-    def get(verb: str) -> tuple[int, dict[str, Any]]:
-        if verb not in results:
-            folder = tmp_path_factory.mktemp("undisturbed")
-            template().warm(*arguments_of(verb, inputs), folder / COMMANDS[verb][1])
-            folder /= verb
-            status, operations, output = run(verb, inputs, folder)
-            assert status == 0, output
-            results[verb] = operations, read_result(folder)
-        return results[verb]
-
-    return get
 
 
 def check_fault(verb: str, fault: str, at: int, inputs: Path, folder: Path, expected: dict[str, Any]) -> None:

@@ -1,55 +1,104 @@
-"""Of two processes with one output, one writes it and the other reports one line."""
+"""Of several processes with one output, one writes it and the others report one line."""
 
 import fcntl
 from pathlib import Path
 
 import pytest
-from tests.faults.runs import error_line, finish, start_bertie
-from tests.faults.commands import COMMANDS
+from tests.faults.commands import (
+    COMMANDS,
+    RESUMABLE,
+    RESUMED_WITH_OPTION,
+    Undisturbed,
+    arguments_of,
+    read_result,
+    run,
+)
+from tests.faults.runs import error_line, fork_bertie
 
 LOCKED = "another bertie process is writing here; wait for it or choose another path"
+# What the others may report: the output is locked, or has been written in the meantime.
+REFUSALS = (
+    LOCKED,
+    "exists already; choose another",
+    "already holds a run",
+    "already contains a prepared corpus",
+)
+# `reproduce` is not here: its processes share the work.
+ALONE = [verb for verb in COMMANDS if verb != "reproduce"]
 
 
-@pytest.mark.parametrize("verb", COMMANDS)
+@pytest.mark.parametrize("verb", ALONE)
 def test_locked_output_is_reported(
-    verb: str,
-    inputs: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    verb: str, inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments, name = COMMANDS[verb]
-    out = tmp_path / name
-    fills_a_directory = verb in ("prepare", "pretrain", "finetune", "finetune-2", "search")
-    lock = out / ".lock" if fills_a_directory else tmp_path / f".{name}.lock"
+    out = tmp_path / COMMANDS[verb][1]
+    lock = out / ".lock" if verb in RESUMABLE else tmp_path / f".{out.name}.lock"
     lock.parent.mkdir(exist_ok=True)
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        line = error_line(capsys, *(argument.format(inputs) for argument in arguments), out)
+        line = error_line(capsys, *arguments_of(verb, inputs), out)
     assert line == f"bertie: {out}: {LOCKED}"
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [lock]
 
 
-@pytest.mark.parametrize("verb", ["convert", "vocab"])
-def test_two_commands_at_once_write_one_output(verb: str, inputs: Path, tmp_path: Path) -> None:
-    arguments, name = COMMANDS[verb]
-    command = [*(argument.format(inputs) for argument in arguments), str(tmp_path / name)]
-    processes = [start_bertie(tmp_path, *command) for _ in range(2)]
-    errors = [process.communicate()[1] for process in processes]
-    assert sorted(process.returncode for process in processes) == [0, 2], errors
-    (loser,) = [err for err, process in zip(errors, processes, strict=True) if process.returncode]
-    assert loser.splitlines()[-1].startswith(f"bertie: {tmp_path / name}: ")
-    assert "Traceback" not in loser
-    assert [path.name for path in tmp_path.iterdir()] == [name]
+def check_at_once(verb: str, processes: int, inputs: Path, folder: Path, *options: str) -> None:
+    """Start a command several times at once; one must write the output, the others report one line."""
+    command = [*arguments_of(verb, inputs), folder / COMMANDS[verb][1], *options]
+    forked = [fork_bertie(folder, *command) for _ in range(processes)]
+    statuses = [process.join() for process in forked]
+    outputs = [process.output for process in forked]
+    assert 0 in statuses, outputs
+    assert {*statuses} <= {0, 2}, outputs
+    if not options and verb != "reproduce" and not verb.startswith("prepare"):
+        assert statuses.count(0) == 1, outputs
+    for status, process in zip(statuses, forked, strict=True):
+        assert "Traceback" not in process.output
+        if status == 2:
+            assert any(refusal in process.last_line for refusal in REFUSALS), process.output
 
 
-def test_two_processes_resume_one_fine_tuning(inputs: Path, tmp_path: Path) -> None:
-    arguments, name = COMMANDS["finetune"]
-    command = [*(argument.format(inputs) for argument in arguments), str(tmp_path / name)]
-    finish(start_bertie(tmp_path, *command))
-    before = {path: path.read_bytes() for path in (tmp_path / name).rglob("*.json*")}
-    processes = [start_bertie(tmp_path, *command, "--resume") for _ in range(2)]
-    errors = [process.communicate()[1] for process in processes]
-    for process, err in zip(processes, errors, strict=True):
-        # Both succeed if one ends before the other starts.
-        assert process.returncode == 0 or err.splitlines()[-1].endswith(LOCKED), err
-    assert {path: path.read_bytes() for path in (tmp_path / name).rglob("*.json*")} == before
+@pytest.mark.parametrize(
+    ("verb", "processes", "rounds"),
+    [
+        ("vocab", 2, 1),
+        ("prepare", 2, 1),
+        ("convert", 4, 2),
+        *(
+            pytest.param(verb, processes, 40, marks=pytest.mark.slow)
+            for verb in COMMANDS
+            for processes in (2, 4)
+        ),
+    ],
+)
+def test_processes_at_once_write_one_output(
+    verb: str, processes: int, rounds: int, inputs: Path, tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    _, expected = undisturbed(verb)
+    for number in range(rounds):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        check_at_once(verb, processes, inputs, folder)
+        assert read_result(folder) == expected, number
+
+
+@pytest.mark.parametrize(
+    ("verb", "processes", "rounds"),
+    [
+        ("finetune", 2, 1),
+        *(
+            pytest.param(verb, processes, 40, marks=pytest.mark.slow)
+            for verb in RESUMED_WITH_OPTION
+            for processes in (2, 4)
+        ),
+    ],
+)
+def test_processes_at_once_resume_one_run(
+    verb: str, processes: int, rounds: int, inputs: Path, tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    operations, expected = undisturbed(verb)
+    for number in range(rounds):
+        folder = tmp_path / str(number)
+        at = operations // 2 + number % (operations // 2)
+        assert run(verb, inputs, folder, fault="kill", at=at)[0] == -9
+        check_at_once(verb, processes, inputs, folder, "--resume")
+        assert read_result(folder) == expected, number

@@ -36,7 +36,10 @@ def convert(
     ] = None,
     force: Force = False,
 ) -> None:
-    """Write a model in another layout."""
+    """Write a model in another layout.
+
+    The output appears whole or not at all, even if the command is killed.
+    """
     from bertie.model.formats.conversion import convert
 
     lowercase = None if cased is None else not cased

@@ -103,7 +103,10 @@ def demo(
     out: Annotated[Path, typer.Option(help="The directory to write.")] = Path("demo"),
     seconds: Annotated[int, typer.Option(min=10, help="The approximate duration of pre-training.")] = 220,
 ) -> None:
-    """Pre-train a small BERT on this machine's documentation."""
+    """Pre-train a small BERT on this machine's documentation.
+
+    A demo that was killed cannot be resumed; remove its folder and run it again.
+    """
     from bertie.base.errors import BertieError
 
     if out.exists():

@@ -61,6 +61,8 @@ def embed(
     The vector is the model's own embedding: pooled over all tokens with [CLS] and [SEP],
     truncated at the model's length and normalized if the model says so. For the vectors of
     tokens, words or inner layers see `bertie features`.
+
+    The output appears whole or not at all, even if the command is killed.
     """
     import bertie
     from bertie.base.errors import SettingsError

@@ -43,7 +43,10 @@ def export(
     columns: Columns = None,
     force: Force = False,
 ) -> None:
-    """Write an ONNX model, which runs without torch."""
+    """Write an ONNX model, which runs without torch.
+
+    The output appears whole or not at all, even if the command is killed.
+    """
     from bertie.api.task_data import custom_task, resolve_task
     from bertie.inference.export import export
     from bertie.model.formats.onnx import Quantization

@@ -75,7 +75,10 @@ def features(
     precision: Precision = "float32",
     force: Force = False,
 ) -> None:
-    """Write the contextual vectors of texts (Section 5.3)."""
+    """Write the contextual vectors of texts (Section 5.3).
+
+    The output appears whole or not at all, even if the command is killed.
+    """
     import numpy as np
 
     from bertie.base.outputs import lock_output

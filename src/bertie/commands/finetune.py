@@ -50,6 +50,7 @@ def finetune(
     """Fine-tune a model on a task of the paper or your own files.
 
     Ctrl-C saves the run; `bertie finetune --resume --out OUT` continues it.
+    --resume resumes a run that was stopped or killed.
     """
     import bertie
     from bertie.base.settings import parse_assignments

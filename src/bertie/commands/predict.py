@@ -82,7 +82,10 @@ def predict(
     as_json: Json = False,
     force: Force = False,
 ) -> None:
-    """Fill [MASK], classify, tag, answer or choose with a model."""
+    """Fill [MASK], classify, tag, answer or choose with a model.
+
+    The output appears whole or not at all, even if the command is killed.
+    """
     import bertie
     from bertie.base.errors import SettingsError
     from bertie.base.outputs import lock_output

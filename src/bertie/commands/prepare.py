@@ -37,7 +37,7 @@ def prepare(
 ) -> None:
     """Turn text into a corpus of WordPiece tokens for pre-training.
 
-    The same command resumes a stopped run.
+    The same command resumes a run that was stopped or killed.
     """
     with exit_on_interrupt(lambda: _describe_progress(out)):
         import bertie

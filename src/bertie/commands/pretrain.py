@@ -36,6 +36,7 @@ def pretrain(
     """Pre-train a BERT on masked tokens and next sentences.
 
     Ctrl-C saves the run; `bertie pretrain --resume --out OUT` continues it.
+    --resume resumes a run that was stopped or killed.
     """
     from bertie.api.pretraining import plan_pretraining, pretrain
     from bertie.base.settings import parse_assignments

@@ -47,8 +47,8 @@ def reproduce(
     """Run a table of the paper and compare the numbers.
 
     With --model, fine-tune this model on every task of the table that the data hold.
-    The same command resumes a stopped run and retries failed cells. Two processes with the same --out share
-    the work; two tables share their pre-training runs.
+    The same command resumes a run that was stopped or killed, and retries failed cells.
+    Two processes with the same --out share the work; two tables share their pre-training runs.
     """
     from bertie.base.errors import SettingsError
     from bertie.reproduction.checkpoint_tables import is_checkpoint_table

@@ -58,7 +58,8 @@ def search(
 
     The default grid is that of Appendix A.3, and the best model is chosen on dev.
 
-    The same command, or `bertie search --resume --out OUT`, resumes a search that was stopped or killed.
+    The same command resumes a run that was stopped or killed, and so does
+    `bertie search --resume --out OUT`.
     """
     from bertie.api.search import search as run_search
     from bertie.base.settings import parse_assignments

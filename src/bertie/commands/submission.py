@@ -25,6 +25,8 @@ def submission(
     """Collect predictions in a zip file for the GLUE server.
 
     For WNLI, the paper submits the majority class (Appendix B.1), and so does this command.
+
+    The output appears whole or not at all, even if the command is killed.
     """
     from bertie.base.errors import DataError
     from bertie.base.outputs import lock_output

@@ -101,7 +101,10 @@ def vocab(
     workers: Workers = CPUS,
     force: Force = False,
 ) -> None:
-    """Learn a WordPiece vocabulary from text, or extend one."""
+    """Learn a WordPiece vocabulary from text, or extend one.
+
+    The output appears whole or not at all, even if the command is killed.
+    """
     _check_options(context)
     with exit_on_interrupt(lambda: f"nothing is in {out} yet; run the command again"):
         import bertie
