@@ -19,6 +19,7 @@ from bertie.api.task_data import (
 )
 from bertie.base.errors import SettingsError
 from bertie.base.files import read_json_object
+from bertie.base.outputs import check_not_input
 from bertie.base.settings import SETTINGS_FILE, Tree, read_toml, resolve
 from bertie.reports.finetuning import write_report
 from bertie.tasks.evaluation import find_constant_answers, majority_baselines
@@ -94,6 +95,7 @@ def finetune(
 
 def _finetune(arguments: Tree, changes: Tree, output: Path, resume: bool) -> FinetuningResult:
     """Train, predict the official test parts and write the report."""
+    check_not_input(output, [Path(arguments["model"])])
     recorded = read_toml(output / SETTINGS_FILE) if resume else {}
     # Report a wrong setting or model before reading the data.
     resolve(FinetuningSettings, recorded, changes, source="settings").resolved()

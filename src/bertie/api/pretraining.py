@@ -16,6 +16,7 @@ from bertie.api.arguments import (
 from bertie.api.results import Metrics, PretrainingResult
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import read_json_object
+from bertie.base.outputs import check_not_input
 from bertie.base.settings import ARGUMENTS_FILE, SETTINGS_FILE, Tree, read_toml, resolve
 from bertie.corpus.shards import Corpus
 from bertie.model.formats.directory import TRAINING_ONLY_KEYS, find_new_entries, read_metadata
@@ -156,6 +157,7 @@ def _prepare_start(
     """Resolve the settings and the arguments of a new run, or of one to resume in `output`."""
     arguments = recall_arguments(output, given, {}) if resume else dict(given)
     require_arguments(output, arguments, resume, corpus="the corpus directory")
+    check_not_input(output, [Path(arguments[name]) for name in ("corpus", "init") if arguments[name]])
     init = None if resume or arguments["init"] is None else Path(arguments["init"])
     if recipe is None and resume:
         file = output / SETTINGS_FILE

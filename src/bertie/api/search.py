@@ -19,6 +19,7 @@ from bertie.api.task_data import (
 )
 from bertie.base.errors import SettingsError
 from bertie.base.locks import lock_directory
+from bertie.base.outputs import check_not_input
 from bertie.base.settings import SETTINGS_FILE, Tree, merge, read_toml, resolve
 from bertie.recipes import read_recipe
 from bertie.reports.finetuning import write_search_report
@@ -94,6 +95,7 @@ def _search(
     arguments: Tree, recipe: PathLike | None, changes: Tree, output: Path, resume: bool
 ) -> tuple[TaskData, Search]:
     """Run the trials, predict the official test parts and write the report."""
+    check_not_input(output, [Path(arguments["model"])])
     recorded = read_toml(output / SETTINGS_FILE) if resume else {}
     grid = {} if resume and recipe is None else read_recipe(str(recipe or "search"), "grid")
     source = str(recipe or "settings")

@@ -7,6 +7,7 @@ removed when the lock is released, and so are directories that were made for it 
 
 import fcntl
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -14,7 +15,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TextIO
 
-from bertie.base.errors import BertieError
+from bertie.base.errors import BertieError, SettingsError
 from bertie.base.files import check_creatable, remove_temporary_files
 
 # The directories that the callers of the current function hold. Other threads do not see them.
@@ -73,6 +74,7 @@ def lock_file(path: Path, wait: bool = False) -> Iterator[None]:
 
     Raises:
         LockedError: another process holds the lock, and `wait` is False.
+        SettingsError: the name of the lock is that of something else, such as a link.
     """
     with _hold(path.with_name(f".{path.name}.lock"), path if wait else None):
         yield
@@ -100,7 +102,7 @@ def _open_locked(file: Path, waits_for: Path | None) -> TextIO:
     while True:
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
-            opened = file.open("w")
+            opened = _open_lock_file(file)
         except FileNotFoundError:  # the former holder removed the empty folder
             continue
         try:
@@ -117,6 +119,22 @@ def _open_locked(file: Path, waits_for: Path | None) -> TextIO:
             opened.close()
             raise
         opened.close()
+
+
+def _open_lock_file(file: Path) -> TextIO:
+    """Open a lock file, which is empty, or create it.
+
+    Raises:
+        SettingsError: a link, a folder or a file with a content has this name.
+        FileNotFoundError: the folder does not exist.
+    """
+    with suppress(FileNotFoundError):
+        status = file.lstat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size:
+            raise SettingsError(
+                f"{file}: not a lock of bertie, which is an empty file; remove it, or choose another output"
+            )
+    return os.fdopen(os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666), "r+")
 
 
 def _try_lock(file: TextIO) -> bool:

@@ -38,7 +38,20 @@ def lock_output(
         check_output(path, force=force, inputs=inputs, replaces=replaces)
         if not replaces and path.is_dir():
             raise SettingsError(f"{path}: is a folder; choose the name of a file")
+        if not replaces and path.is_symlink() and not path.exists():
+            raise SettingsError(f"{path}: is a broken link; remove it, or choose another name")
         yield
+
+
+def check_not_input(path: Path, inputs: Iterable[Path | None]) -> None:
+    """Check that a directory which a command fills step by step is none of its inputs.
+
+    Raises:
+        SettingsError: it is one.
+    """
+    for input in inputs:
+        if input is not None and path.exists() and input.exists() and path.samefile(input):
+            raise SettingsError(f"{path}: is the input {input}; choose another directory")
 
 
 def check_output(

@@ -108,12 +108,14 @@ def _run(
 ) -> None:
     """Run a table that pre-trains its models."""
     from bertie.base.files import check_creatable
+    from bertie.base.outputs import check_not_input
     from bertie.reproduction.report import write_report
     from bertie.reproduction.runner import Runner
     from bertie.reproduction.sources import Sources
     from bertie.reproduction.tables import BLIMP, read_scale, read_table
 
     check_creatable(out / "cells", out)
+    check_not_input(out, [corpus, *text])
     sizes = read_scale(scale)
     rows = read_table(table, sizes)
     tasks = {name: _read_task(name, data, sizes) for name in rows.task_names()}

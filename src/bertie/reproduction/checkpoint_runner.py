@@ -23,6 +23,7 @@ from bertie.api.task_data import describe_sources
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import check_creatable, read_json, sha256, write_json
 from bertie.base.locks import lock_directory
+from bertie.base.outputs import check_not_input
 from bertie.base.progress import format_duration
 from bertie.base.settings import Tree, merge, resolve
 from bertie.reproduction.budget import Cost, choose_cap, measure_search, measure_tagger
@@ -118,6 +119,7 @@ class CheckpointRunner:
         self.tagger = resolve(FeatureTaggerSettings, tree, {"device": device}, source=scale)
         self.start = InitialModel.load(model)
         check_creatable(self.folder, out)
+        check_not_input(out, [model])
         self.tasks, self.missing = read_found_tasks(self.table, data)
 
     def run(self, budget: float) -> dict[str, float]:
