@@ -1,0 +1,68 @@
+"""Commands on a machine with few open files, a read-only disk, a clock set back, or little memory."""
+
+import resource
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.faults.commands import COMMANDS, Undisturbed, arguments_of, read_result, run
+from tests.faults.runs import BERTIE, fork_bertie
+
+DAY = 86_400.0
+GIB = 1 << 30
+
+
+def with_all_slow(*quick: str) -> list[object]:
+    """Return all commands as parameters, the quick ones for the default tests."""
+    return [verb if verb in quick else pytest.param(verb, marks=pytest.mark.slow) for verb in COMMANDS]
+
+
+@pytest.mark.parametrize("verb", with_all_slow("prepare-workers", "pretrain"))
+def test_64_open_files_suffice(verb: str, inputs: Path, tmp_path: Path, undisturbed: Undisturbed) -> None:
+    status, _, output = run(verb, inputs, tmp_path / "out", files=64)
+    assert status == 0, output
+    assert read_result(tmp_path / "out") == undisturbed(verb)[1]
+
+
+@pytest.mark.parametrize("verb", with_all_slow("prepare", "finetune"))
+def test_clock_set_back_changes_nothing(
+    verb: str, inputs: Path, tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    """The clock goes back by 400 days while the command is killed and runs again."""
+    operations, expected = undisturbed(verb)
+    run(verb, inputs, tmp_path / "out", fault="kill", at=operations // 2)
+    status, _, output = run(verb, inputs, tmp_path / "out", resume=True, clock=-400 * DAY)
+    assert status == 0, output
+    assert read_result(tmp_path / "out") == expected
+
+
+@pytest.mark.parametrize("verb", with_all_slow("predict", "search", "reproduce"))
+def test_read_only_folder_is_reported(verb: str, inputs: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    if subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "true"]).returncode:
+        pytest.skip("this system does not let ordinary users mount")
+    out = folder / COMMANDS[verb][1]
+    process = fork_bertie(folder, *arguments_of(verb, inputs), out, read_only=str(folder))
+    assert process.join() == 2, process.output
+    assert "Traceback" not in process.output
+    assert process.last_line.endswith(": cannot be created (read-only file system); choose another path")
+    assert not any(folder.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gigabytes", [0.25, 0.5, 1, 2])
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_little_memory_is_reported(verb: str, gigabytes: float, inputs: Path, tmp_path: Path) -> None:
+    """With little address space a command succeeds, or reports one line and leaves nothing behind."""
+    limit = int(gigabytes * GIB)
+    done = subprocess.run(
+        [*BERTIE, *arguments_of(verb, inputs), tmp_path / "out" / COMMANDS[verb][1]],
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.returncode in (0, 2), (done.returncode, done.stderr)
+    if done.returncode:
+        assert done.stderr.splitlines()[-1].startswith("bertie: ")
