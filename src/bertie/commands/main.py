@@ -66,6 +66,10 @@ for command in (
 
 _FREE_SPACE = "free some space and run the command again"
 _NO_PERMISSION = "permission denied; choose another path or change the permissions"
+_FEW_FILES = "too many open files; allow more with `ulimit -n`, or use fewer workers"
+_OUT_OF_MEMORY = "out of memory; free some, or use fewer workers or smaller batches"
+# What torch and the loader of libraries say when the memory, or its limit (`ulimit -v`), does not suffice.
+_MEMORY_MESSAGES = ("can't allocate memory", "not enough memory", "failed to map segment", "out of memory")
 _NOT_A_FOLDER = "a file has the name of a folder that is needed; choose another path"
 # Errors of the operating system that a user can fix. Every other OSError keeps its traceback.
 SYSTEM_ERRORS = {
@@ -78,6 +82,9 @@ SYSTEM_ERRORS = {
     errno.EEXIST: _NOT_A_FOLDER,
     errno.ENOTDIR: _NOT_A_FOLDER,
     errno.ENAMETOOLONG: "the file name is too long; is a folder missing before it?",
+    errno.EMFILE: _FEW_FILES,
+    errno.ENFILE: _FEW_FILES,
+    errno.ENOMEM: _OUT_OF_MEMORY,
     errno.EIO: "the disk cannot read or write this file; check the disk or use another one",
 }
 
@@ -102,6 +109,11 @@ def main() -> None:
     except BrokenPipeError:  # the reader of the output is gone, as in `bertie … | head`
         sys.stderr.close()
         sys.exit(141)
+    except (MemoryError, RuntimeError, ImportError) as error:
+        if not isinstance(error, MemoryError) and not any(text in str(error) for text in _MEMORY_MESSAGES):
+            raise
+        print(f"bertie: {_OUT_OF_MEMORY}", file=sys.stderr)
+        sys.exit(2)
     except OSError as error:
         if error.errno not in SYSTEM_ERRORS:
             raise
