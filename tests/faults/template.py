@@ -126,7 +126,9 @@ def _serve() -> None:
     from tests.faults import faults
 
     from bertie.base import kernels
+    from bertie.corpus import input_splits
 
+    input_splits.TASK_BYTES = 1 << 15  # so that the small inputs of the tests are several tasks
     event.unregister("numba:compile", kernels.notice)  # type: ignore[no-untyped-call]
 
     def save_nothing(figure: Figure, file: Any, **options: Any) -> None:
