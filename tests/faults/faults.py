@@ -80,7 +80,7 @@ class Operations:
 
     def install(self) -> None:
         """Count the operations of this process and of those that it forks."""
-        from bertie.base import executor, files
+        from bertie.base import files
 
         operations, fsync, exchange = self, os.fsync, files._exchange
 
@@ -121,7 +121,6 @@ class Operations:
         builtins.open = io.open = counted_open  # type: ignore[assignment]
         os.fsync = counted_fsync  # type: ignore[assignment]
         files._exchange = counted_exchange
-        executor.SPAWN = FORK  # type: ignore[assignment]
         sys.addaudithook(self.audit)
 
 
