@@ -58,10 +58,8 @@ def embed(
 ) -> None:
     """Embed each text as one vector, like sentence-transformers.
 
-    The vector is the model's own embedding: pooled over all tokens with [CLS] and [SEP],
-    truncated at the model's length and normalized if the model says so. For the vectors of
-    tokens, words or inner layers see `bertie features`.
-
+    The vector is the model's own embedding: pooled over all tokens with [CLS] and [SEP], truncated at
+    the model's length and normalized if the model says so. `bertie features` writes other vectors.
     The output appears whole or not at all, even if the command is killed.
     """
     import bertie

@@ -87,15 +87,11 @@ def predict(
     The output appears whole or not at all, even if the command is killed.
     """
     import bertie
-    from bertie.base.errors import SettingsError
     from bertie.base.outputs import lock_output
     from bertie.inference.records import DELIMITERS, find_input, read_records
     from bertie.inference.writers import output_format
 
-    if (not text) == (input is None):
-        raise SettingsError("give either --text or --input")
-    if pair and not text:
-        raise SettingsError("--pair goes with --text; for a table give its column: --column pair=COLUMN")
+    _check_texts(text, pair, input)
     standard_output: OutputFormat = "jsonl" if as_json else "text"
     written = output_format(output) if output else standard_output
     file, read = find_input(input, format)
@@ -118,6 +114,16 @@ def predict(
             answered = _answer(model, records, top_k, written == "conll", skipped)
         thresholds = model.decision_thresholds if model.is_multilabel else None
         _write(answered, output, written, method, thresholds)
+
+
+def _check_texts(text: list[str] | None, pair: list[str] | None, input: str | None) -> None:
+    """Raise SettingsError unless there is one source of texts, and a pair only with texts."""
+    from bertie.base.errors import SettingsError
+
+    if (not text) == (input is None):
+        raise SettingsError("give either --text or --input")
+    if pair and not text:
+        raise SettingsError("--pair goes with --text; for a table give its column: --column pair=COLUMN")
 
 
 def _check_skips(read: str, on_error: str, file: Path | None) -> None:

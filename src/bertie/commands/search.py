@@ -57,7 +57,6 @@ def search(
     """Fine-tune over a grid of settings; keep the best model.
 
     The default grid is that of Appendix A.3, and the best model is chosen on dev.
-
     The same command resumes a run that was stopped or killed, and so does
     `bertie search --resume --out OUT`.
     """
