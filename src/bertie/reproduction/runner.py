@@ -317,7 +317,8 @@ class Runner:
                     scored = score_examples(task, dev, evaluation.predictions)
                     write_example_scores(run, {f"{task_name}/{name}": x for name, x in scored.items()})
                     write_json(run / RESULT_FILE, name_outcomes(task_name, evaluation.scores))
-                    shutil.rmtree(run / "model")
+                # Not needed from here on; a killed process may have left it, whole or in part.
+                shutil.rmtree(run / "model", ignore_errors=True)
             scores, own = read_outcomes(run / RESULT_FILE), read_example_scores(run)
             if len(self.scale.learning_rates) > 1:
                 scores, own = add_rate(scores, learning_rate), add_rate(own, learning_rate)
