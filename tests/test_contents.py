@@ -25,6 +25,7 @@ base.texts
 base.rows
 base.kernels
 base.random
+base.schemas
 base.settings
 base.progress
 base.executor
@@ -34,8 +35,8 @@ text.vocabulary
 text.trie
 text.wordpiece
 text.encoding
-text.added_tokens
 text.tokenizer_files
+text.added_tokens
 text.tokenizer
 text.vocabulary_extension
 text.wordpiece_trainer

@@ -154,7 +154,7 @@ def test_embedding_no_texts_returns_no_rows(tmp_path):
         (
             "1_Pooling/config.json",
             {"pooling_mode": "weightedmean"},
-            "unsupported pooling weightedmean; bertie supports mean",
+            "unsupported pooling 'weightedmean'; bertie supports mean",
         ),
         (
             "config_sentence_transformers.json",
@@ -183,17 +183,21 @@ POOLING, TRANSFORMER = "1_Pooling/config.json", "sentence_bert_config.json"
 @pytest.mark.parametrize(
     ("file", "values", "message"),
     [
-        ("modules.json", {}, "not a list of modules; download the model again"),
-        ("modules.json", ["0"], "not a list of modules"),
-        ("modules.json", None, "not a list of modules"),
-        ("modules.json", [{"type": "Transformer"}], "path of module 0 is not a string"),
-        ("modules.json", [{"type": "Transformer", "path": None}], "path of module 0 is not a string"),
-        ("modules.json", [{"type": 3, "path": ""}], "type of module 0 is not a string"),
+        ("modules.json", {}, r"the content is \{\}: input should be a valid tuple; download the file again"),
+        ("modules.json", ["0"], "0 is '0': input should be a valid dictionary"),
+        ("modules.json", None, "the content is None: input should be"),
+        ("modules.json", [{"type": "Transformer"}], "0.path is missing; download the file again"),
+        (
+            "modules.json",
+            [{"type": "Transformer", "path": None}],
+            "0.path is None: input should be a",
+        ),
+        ("modules.json", [{"type": 3, "path": ""}], "0.type is 3: input should be a valid string"),
         (POOLING, [], "not a JSON object"),
         (POOLING, None, "not a JSON object"),
         (POOLING, {}, "missing or empty; download the model again"),
         (TRANSFORMER, 3, "not a JSON object"),
-        (TRANSFORMER, {"max_seq_length": "many"}, "max_seq_length is 'many', not a number of tokens"),
+        (TRANSFORMER, {"max_seq_length": "many"}, "max_seq_length is 'many': input should be a valid number"),
         (TRANSFORMER, {"max_seq_length": -1}, "max_seq_length is -1, not a number of tokens"),
     ],
 )

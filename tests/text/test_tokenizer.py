@@ -300,10 +300,14 @@ def test_load_names_the_unusable_file(tmp_path: Path) -> None:
         (
             "tokenizer.json",
             {"model": {"type": "Unigram"}},
-            "model is 'Unigram', not 'WordPiece'; only BERT's tokenizer",
+            "model.type is 'Unigram', not 'WordPiece'; only BERT's tokenizer",
         ),
-        ("tokenizer.json", {"pre_tokenizer": {"type": "Metaspace"}}, "pre_tokenizer is 'Metaspace', not"),
-        ("tokenizer.json", {"normalizer": {"type": "NFC"}}, "normalizer is 'NFC', not"),
+        (
+            "tokenizer.json",
+            {"pre_tokenizer": {"type": "Metaspace"}},
+            "pre_tokenizer.type is 'Metaspace'",
+        ),
+        ("tokenizer.json", {"normalizer": {"type": "NFC"}}, "normalizer.type is 'NFC', not"),
         ("tokenizer.json", {"normalizer": {"clean_text": False}}, "clean_text is False, not True"),
         (
             "tokenizer.json",

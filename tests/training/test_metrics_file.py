@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,12 @@ from bertie.base.errors import DataError
 from bertie.training.metrics_file import MetricsFile, read_metrics
 
 ROWS = [{"kind": "train", "step": step, "masked_lm_loss": 5.0 - step, "note": "é}"} for step in range(3)]
+ROW = b'{"kind": "train", "step": 1}\n'
 CONTENT = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS).encode()
+
+
+def row(step: int) -> dict[str, Any]:
+    return {"kind": "train", "step": step}
 
 
 @given(st.integers(0, len(CONTENT)))
@@ -25,19 +31,30 @@ def test_complete_rows_survive_a_cut_at_any_byte(
     assert len(rows) - CONTENT[:length].count(b"\n") in (0, 1)  # 1 where only the final newline is missing
 
 
-@pytest.mark.parametrize("line", [b'{"kind": "tr', b"[1]", b"7", b"", b'{"a": "\xff"}'])
+@pytest.mark.parametrize(
+    "line",
+    [b'{"kind": "tr', b"[1]", b"7", b"", b'{"a": "\xff"}', b'{"step": 1}', ROW[:-1] * 2, b"[" * 100_000],
+    ids=range(8),
+)
 def test_broken_line_before_the_last_is_an_error(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "metrics.jsonl"
-    path.write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 3}\n')
-    with pytest.raises(DataError, match=r"metrics\.jsonl, line 2: not a JSON object"):
+    path.write_bytes(ROW + line + b"\n" + ROW)
+    with pytest.raises(DataError, match=r"metrics\.jsonl, line 2: not a row of metrics"):
         read_metrics(path)
 
 
 def test_losses_that_are_not_finite_are_read(tmp_path: Path) -> None:
-    (tmp_path / "m").write_text('{"loss": NaN}\n{"loss": Infinity}\n')
+    (tmp_path / "m").write_text(
+        '{"kind": "train", "step": 1, "loss": NaN}\n{"kind": "train", "step": 2, "loss": Infinity}\n'
+    )
     nan, infinite = read_metrics(tmp_path / "m")
     assert nan["loss"] != nan["loss"]
     assert infinite["loss"] == float("inf")
+
+
+def test_directory_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="not a file; restore the file"):
+        read_metrics(tmp_path)
 
 
 def test_missing_file_is_an_error(tmp_path: Path) -> None:
@@ -49,19 +66,19 @@ def test_missing_file_is_an_error(tmp_path: Path) -> None:
 def test_truncate_keeps_the_rows_before_a_size(tmp_path: Path, torn: str) -> None:
     path = tmp_path / "metrics.jsonl"
     with MetricsFile(path) as metrics:
-        metrics.append({"step": 1})
+        metrics.append(row(1))
         size = metrics.sync()
-        metrics.append({"step": 2})
+        metrics.append(row(2))
     with path.open("a") as file:
         file.write(torn)
     with MetricsFile(path) as metrics:
         metrics.truncate(size)
-        metrics.append({"step": 3})
-    assert read_metrics(path) == [{"step": 1}, {"step": 3}]
+        metrics.append(row(3))
+    assert read_metrics(path) == [row(1), row(3)]
 
 
 def test_truncate_accepts_a_size_beyond_the_end(tmp_path: Path) -> None:
     with MetricsFile(tmp_path / "metrics.jsonl") as metrics:
-        metrics.append({"step": 1})
+        metrics.append(row(1))
         metrics.truncate(1000)
-    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1}\n'
+    assert (tmp_path / "metrics.jsonl").read_text() == json.dumps(row(1)) + "\n"

@@ -255,7 +255,11 @@ def read_json(path: Path) -> Any:
         raise DataError(f"{path}: no such file") from None
     except IsADirectoryError:
         raise DataError(f"{path}: is a directory; expected a file") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except NotADirectoryError:
+        raise DataError(f"{path}: cannot be read (a file stands in the place of its folder)") from None
+    except RecursionError:
+        raise DataError(f"{path}: not usable JSON (nested too deeply)") from None
+    except ValueError as error:  # not JSON, not UTF-8, or a number of thousands of digits
         raise DataError(f"{path}: not valid JSON ({error})") from None
 
 

@@ -12,6 +12,10 @@ ProblemType = Literal["single_label_classification", "multi_label_classification
 # The names are those of `transformers`.
 Activation = Literal["gelu", "gelu_new", "relu", "tanh", "linear"]
 
+# Far beyond every Transformer so far. A damaged or hostile config.json is refused before anything of its size
+# is allocated.
+MAX_LAYERS, MAX_SIZE, MAX_VOCABULARY = 1024, 2**20, 2**26
+
 
 class BertConfig(Settings):
     """The shape of a BERT network (Section 3), with the keys of `bert_config.json`.
@@ -49,16 +53,16 @@ class BertConfig(Settings):
         512
     """
 
-    vocab_size: int = pydantic.Field(30522, gt=0)
-    hidden_size: int = pydantic.Field(768, gt=0)
-    num_hidden_layers: int = pydantic.Field(12, gt=0)
-    num_attention_heads: int = pydantic.Field(12, gt=0)
-    intermediate_size: int = pydantic.Field(3072, gt=0)
+    vocab_size: int = pydantic.Field(30522, gt=0, le=MAX_VOCABULARY)
+    hidden_size: int = pydantic.Field(768, gt=0, le=MAX_SIZE)
+    num_hidden_layers: int = pydantic.Field(12, gt=0, le=MAX_LAYERS)
+    num_attention_heads: int = pydantic.Field(12, gt=0, le=MAX_SIZE)
+    intermediate_size: int = pydantic.Field(3072, gt=0, le=MAX_SIZE)
     hidden_act: Activation = "gelu"
     hidden_dropout_prob: float = pydantic.Field(0.1, ge=0, lt=1)
     attention_probs_dropout_prob: float = pydantic.Field(0.1, ge=0, lt=1)
-    max_position_embeddings: int = pydantic.Field(512, gt=0)
-    type_vocab_size: int = pydantic.Field(2, gt=0)
+    max_position_embeddings: int = pydantic.Field(512, gt=0, le=MAX_SIZE)
+    type_vocab_size: int = pydantic.Field(2, gt=0, le=MAX_SIZE)
     initializer_range: float = pydantic.Field(0.02, gt=0)
     position_initializer_range: float | None = pydantic.Field(None, gt=0)
     layer_norm_eps: float = pydantic.Field(1e-12, gt=0)

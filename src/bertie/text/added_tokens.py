@@ -8,13 +8,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pydantic
 
 from bertie.base.errors import ModelError
-from bertie.base.files import read_json_object
+from bertie.base.schemas import read_foreign
+from bertie.text.tokenizer_files import AddedToken, FastTokenizer, SpecialTokensMap, TokenizerConfig
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
 Int32s = npt.NDArray[np.int32]
@@ -34,7 +36,7 @@ class AddedTokens(NamedTuple):
     special: tuple[str, ...]
 
 
-def read_added_tokens(directory: Path, config: Mapping[str, Any], fast: Mapping[str, Any]) -> AddedTokens:
+def read_added_tokens(directory: Path, config: TokenizerConfig, fast: FastTokenizer) -> AddedTokens:
     """Collect the added tokens of a tokenizer directory.
 
     Different versions of `transformers` have kept them in different files; all are read.
@@ -46,18 +48,18 @@ def read_added_tokens(directory: Path, config: Mapping[str, Any], fast: Mapping[
 
     Raises:
         DataError: a file is not JSON.
+        ModelError: a value in a file is wrong.
     """
-    entries = [(entry["id"], entry) for entry in fast.get("added_tokens") or ()]
-    entries += [(int(token_id), entry) for token_id, entry in config.get("added_tokens_decoder", {}).items()]
-    ids = {entry["content"]: token_id for token_id, entry in entries}
-    special = [entry["content"] for _, entry in entries if entry.get("special")]
-    ids |= read_json_object(directory / "added_tokens.json")
-    for settings in (config, read_json_object(directory / "special_tokens_map.json")):
-        for key in ("additional_special_tokens", "extra_special_tokens"):  # the latter since transformers 5
-            names = settings.get(key) or []
-            names = names.values() if isinstance(names, dict) else names
-            special += [name["content"] if isinstance(name, dict) else name for name in names]
-    return AddedTokens(ids, tuple(token for token in dict.fromkeys(special) if token not in SPECIAL_TOKENS))
+    entries: list[tuple[int, AddedToken]] = [(entry.id, entry) for entry in fast.added_tokens or ()]
+    entries += (config.added_tokens_decoder or {}).items()
+    ids = {entry.content: token_id for token_id, entry in entries}
+    special = [entry.content for _, entry in entries if entry.special]
+    ids |= read_foreign(dict[str, Annotated[int, pydantic.Field(ge=0)]], directory / "added_tokens.json")
+    special += config.names
+    special += read_foreign(SpecialTokensMap, directory / "special_tokens_map.json").names
+    return AddedTokens(
+        ids, tuple(token for token in dict.fromkeys(special) if token and token not in SPECIAL_TOKENS)
+    )
 
 
 def extend_vocabulary(vocabulary: Vocabulary, added: AddedTokens, source: str) -> Vocabulary:

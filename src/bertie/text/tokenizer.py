@@ -18,7 +18,10 @@ from bertie.text.tokenizer_files import (
     CONFIG_FILE,
     TOKENIZER_FILE,
     VOCABULARY_FILE,
-    check_tokenizer_type,
+    FastModel,
+    Normalizer,
+    check_same_vocabulary,
+    read_tokenizer_files,
     tokenizer_config_json,
     tokenizer_json,
 )
@@ -154,27 +157,29 @@ class Tokenizer:
         if not path.is_dir():
             vocabulary = Vocabulary.load(path)
             return cls(vocabulary, not vocabulary.is_cased if lowercase is None else lowercase)
-        config = read_json_object(path / CONFIG_FILE)
-        fast = read_json_object(path / TOKENIZER_FILE)
-        check_tokenizer_type(path, config, fast)
-        model, normalizer = fast.get("model") or {}, fast.get("normalizer") or {}
+        config, fast = read_tokenizer_files(path)
+        model, normalizer = fast.model or FastModel(), fast.normalizer or Normalizer()
         added = read_added_tokens(path, config, fast)
-        if (path / VOCABULARY_FILE).exists() or not model:
+        if (path / VOCABULARY_FILE).exists() or not model.vocab:
             vocabulary = Vocabulary.load(path / VOCABULARY_FILE)
+            check_same_vocabulary(path, vocabulary, model.vocab, added.ids)
         else:
-            vocabulary = Vocabulary.from_ids(model["vocab"] | added.ids, str(path / TOKENIZER_FILE))
+            vocabulary = Vocabulary.from_ids(model.vocab | added.ids, str(path / TOKENIZER_FILE))
         vocabulary = extend_vocabulary(vocabulary, added, str(path))
         if lowercase is None:
-            setting = config.get("do_lower_case", normalizer.get("lowercase"))
-            lowercase = not vocabulary.is_cased if setting is None else bool(setting)
+            setting = normalizer.lowercase if config.do_lower_case is None else config.do_lower_case
+            lowercase = not vocabulary.is_cased if setting is None else setting
+        # Here null has a meaning: the same as lower-casing.
+        has_setting = "strip_accents" in config.model_fields_set
+        chinese = config.tokenize_chinese_chars
         return cls(
             vocabulary,
             lowercase,
-            model.get("max_input_chars_per_word", 100),
+            model.max_input_chars_per_word,
             added.special,
-            config.get("strip_accents", normalizer.get("strip_accents")),
-            config.get("tokenize_chinese_chars", normalizer.get("handle_chinese_chars")) is not False,
-            tuple(config.get("never_split") or ()),
+            config.strip_accents if has_setting else normalizer.strip_accents,
+            (normalizer.handle_chinese_chars if chinese is None else chinese) is not False,
+            config.never_split or (),
         )
 
     def save(self, directory: str | Path, model_max_length: int = 512) -> None:

@@ -18,18 +18,22 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     An incomplete last line, which a killed run may leave, is skipped.
 
     Raises:
-        DataError: the file is missing, or another line is not a JSON object.
+        DataError: the file is missing or a directory, or another line is not a row.
     """
     try:
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
+    except (IsADirectoryError, NotADirectoryError):
+        raise DataError(f"{path}: not a file; restore the file") from None
     last_row = _parse_row(lines.pop())  # no newline ends this line: it is empty, torn or just complete
     rows = []
     for number, line in enumerate(lines, start=1):
         row = _parse_row(line)
         if row is None:
-            raise DataError(f"{path}, line {number}: not a JSON object; remove the line or restore the file")
+            raise DataError(
+                f"{path}, line {number}: not a row of metrics; remove the line or restore the file"
+            )
         rows.append(row)
     return rows if last_row is None else [*rows, last_row]
 
@@ -37,9 +41,14 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 def _parse_row(line: bytes) -> dict[str, Any] | None:
     try:
         row = json.loads(line)
-    except ValueError:  # not JSON, or not even UTF-8
+    except (ValueError, RecursionError):  # not JSON, or not even UTF-8
         return None
-    return row if isinstance(row, dict) else None
+    return row if isinstance(row, dict) and _is_row(row) else None
+
+
+def _is_row(row: Mapping[str, Any]) -> bool:
+    """Return whether an object has the keys that every row has."""
+    return isinstance(row.get("kind"), str) and isinstance(row.get("step"), int)
 
 
 class MetricsFile:

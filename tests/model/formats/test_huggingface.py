@@ -141,11 +141,23 @@ def test_missing_shard_is_an_error(tmp_path):
         read_weights(tmp_path)
 
 
-@pytest.mark.parametrize("content", ["{}", '{"weight_map": null}', '{"weight_map": {"a": 1}}'])
-def test_malformed_index_of_shards_is_rejected(tmp_path, content):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{}", "weight_map is missing"),
+        ('{"weight_map": null}', "weight_map is None: input should be a valid dictionary"),
+        ('{"weight_map": {"a": 1}}', "weight_map.a is 1: input should be a valid string"),
+        ('{"weight_map": {"a": "../x.safetensors"}}', "'../x.safetensors' is not the name of a file in"),
+        (
+            '{"weight_map": {"a": "/etc/passwd"}}',
+            "'/etc/passwd' is not the name of a file in",
+        ),
+    ],
+)
+def test_malformed_index_of_shards_is_rejected(tmp_path, content, message):
     write_weights(tmp_path, WEIGHTS, "sharded safetensors")
     (tmp_path / "model.safetensors.index.json").write_text(content)
-    with pytest.raises(ModelError, match=r"index\.json: weight_map does not map weights to files"):
+    with pytest.raises(ModelError, match=rf"index\.json: .*{message}"):
         read_weights(tmp_path)
 
 

@@ -39,6 +39,7 @@ POOLED_ARCHITECTURES = (
     SEQUENCE_CLASSIFIER,
     "BertForMultipleChoice",
 )
+MAX_LABELS = 1_000_000  # far beyond every classifier; a damaged file must not fill the memory with labels
 # Keys of BertConfig that only training reads: two models that differ in them are the same network.
 TRAINING_ONLY_KEYS = {
     "hidden_dropout_prob",
@@ -74,8 +75,8 @@ class HeadConfig(Settings):
 
     architectures: tuple[str, ...] | None = None
     model_type: str = "bert"
-    num_labels: int = 2  # written until 2020
-    id2label: dict[int, Any] | None = None
+    num_labels: int = pydantic.Field(2, gt=0, le=MAX_LABELS)  # written until 2020
+    id2label: dict[int, str | int | float | bool | None] | None = None
     problem_type: ProblemType | None = None
     null_threshold: float | None = None
     max_seq_length: int | None = None

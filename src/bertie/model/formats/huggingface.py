@@ -10,12 +10,14 @@ import zipfile
 from collections.abc import Collection
 from pathlib import Path
 
+import pydantic
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from bertie.base.errors import ModelError
 from bertie.base.files import read_json_object
+from bertie.base.schemas import Foreign, read_foreign, shorten
 from bertie.model.formats.directory import SEQUENCE_CLASSIFIER, find_config_file
 
 WEIGHTS_FILE, PICKLE_FILE = "model.safetensors", "pytorch_model.bin"
@@ -43,6 +45,20 @@ TIED_WEIGHTS = {
 }
 # Values of `finetuning_task`, which run_glue.py wrote to config.json before it held architectures.
 GLUE_TASKS = ("cola", "mnli", "mnli-mm", "mrpc", "sst-2", "sts-b", "qqp", "qnli", "rte", "wnli")
+
+
+class WeightIndex(Foreign):
+    """The content of model.safetensors.index.json."""
+
+    weight_map: dict[str, str]
+
+    @pydantic.field_validator("weight_map")
+    @classmethod
+    def _name_files(cls, weight_map: dict[str, str]) -> dict[str, str]:
+        for file in {*weight_map.values()}:
+            if Path(file).name != file or "\0" in file:
+                raise ValueError(f"{shorten(file)} is not the name of a file in the same folder")
+        return weight_map
 
 
 def read_weights(path: Path, allow_pickle: bool = False) -> dict[str, Tensor]:
@@ -88,10 +104,8 @@ def find_weight_files(path: Path) -> list[Path]:
         if (path / name).is_file():
             return [path / name]
         if (index := path / f"{name}.index.json").exists():
-            weight_map = read_json_object(index).get("weight_map")
-            if not isinstance(weight_map, dict) or not all(isinstance(f, str) for f in weight_map.values()):
-                raise ModelError(f"{index}: weight_map does not map weights to files; download it again")
-            return [path / file for file in sorted({*weight_map.values()})]
+            files = sorted({*read_foreign(WeightIndex, index).weight_map.values()})
+            return [path / file for file in files]
     for pattern, advice in UNSUPPORTED_FILES.items():
         for file in path.glob(pattern):
             raise ModelError(f"{file}: unsupported weight format; {advice}")

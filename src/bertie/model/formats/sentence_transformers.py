@@ -6,10 +6,14 @@ and `config_sentence_transformers.json` hold settings.
 """
 
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
+
+import pydantic
 
 from bertie.base.errors import ModelError, SettingsError
 from bertie.base.files import read_json, read_json_object, write_json
+from bertie.base.schemas import Foreign, check_foreign, read_foreign, shorten
+from bertie.text.tokenizer_files import CONFIG_FILE, read_tokenizer_files
 
 Pooling = Literal["mean", "cls", "max"]
 POOLINGS = ", ".join(get_args(Pooling))
@@ -51,6 +55,33 @@ class EmbeddingConfig(NamedTuple):
         return self._replace(pooling=pooling or self.pooling, normalize=normalize)
 
 
+class Module(Foreign):
+    """An entry of modules.json."""
+
+    type: str
+    path: str
+
+    @pydantic.field_validator("path")
+    @classmethod
+    def _stay_inside(cls, path: str) -> str:
+        if Path(path).is_absolute() or ".." in Path(path).parts or "\0" in path:
+            raise ValueError("not a folder inside the model's directory")
+        return path
+
+
+class TransformerSettings(Foreign):
+    """The content of sentence_bert_config.json."""
+
+    do_lower_case: bool | None = None
+    max_seq_length: float | None = pydantic.Field(None, allow_inf_nan=False)
+
+
+class SentenceTransformersSettings(Foreign):
+    """The content of config_sentence_transformers.json."""
+
+    default_prompt_name: str | None = None
+
+
 def find_transformer_folder(directory: Path) -> Path:
     """Return the folder with the files of the transformer.
 
@@ -58,10 +89,10 @@ def find_transformer_folder(directory: Path) -> Path:
 
     Raises:
         DataError: `modules.json` is not JSON.
-        ModelError: `modules.json` is not a list of modules.
+        ModelError: `modules.json` is not a list of modules, or a path in it leaves the directory.
     """
     modules = _read_modules(directory)
-    return directory / modules[0]["path"] if modules else directory
+    return directory / modules[0].path if modules else directory
 
 
 def read_embedding_config(directory: Path, max_position_embeddings: int) -> EmbeddingConfig | None:
@@ -82,21 +113,22 @@ def read_embedding_config(directory: Path, max_position_embeddings: int) -> Embe
     if not modules:
         return None
     file = directory / MODULES_FILE
-    kinds = [module["type"].split(".")[-1] for module in modules]
+    kinds = [module.type.split(".")[-1] for module in modules]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise ModelError(
             f"{file}: unsupported modules {' → '.join(kinds)}; bertie supports Transformer → Pooling, "
             f"optionally followed by Normalize"
         )
     folder = find_transformer_folder(directory)
-    settings = read_json_object(folder / TRANSFORMER_CONFIG_FILE)
-    tokenizer = read_json_object(folder / "tokenizer_config.json")
-    if settings.get("do_lower_case") and tokenizer.get("do_lower_case") is False:
+    settings = read_foreign(TransformerSettings, folder / TRANSFORMER_CONFIG_FILE)
+    tokenizer, _ = read_tokenizer_files(folder)
+    if settings.do_lower_case and tokenizer.do_lower_case is False:
         raise ModelError(
             f"{folder / TRANSFORMER_CONFIG_FILE}: do_lower_case is true, but in tokenizer_config.json it is "
             f"false; make the two agree"
         )
-    prompt = read_json_object(directory / SENTENCE_TRANSFORMERS_CONFIG_FILE).get("default_prompt_name")
+    others = read_foreign(SentenceTransformersSettings, directory / SENTENCE_TRANSFORMERS_CONFIG_FILE)
+    prompt = others.default_prompt_name
     if prompt is not None:
         raise ModelError(
             f"{directory / SENTENCE_TRANSFORMERS_CONFIG_FILE}: default_prompt_name is {prompt!r}, but bertie "
@@ -104,16 +136,15 @@ def read_embedding_config(directory: Path, max_position_embeddings: int) -> Embe
         )
     # sentence-transformers 6 writes the limit only to the tokenizer's file, where "no limit" is 10^30.
     length = max_position_embeddings
-    for name, key, values in (
-        ("tokenizer_config.json", "model_max_length", tokenizer),
-        (TRANSFORMER_CONFIG_FILE, "max_seq_length", settings),
+    for name, key, limit in (
+        (CONFIG_FILE, "model_max_length", tokenizer.model_max_length),
+        (TRANSFORMER_CONFIG_FILE, "max_seq_length", settings.max_seq_length),
     ):
-        limit = values.get(key) or length
-        if not isinstance(limit, int | float) or limit < 2:  # [CLS] and [SEP]
-            raise ModelError(f"{folder / name}: {key} is {limit!r}, not a number of tokens of at least 2")
-        length = int(limit)
+        if limit and limit < 2:  # [CLS] and [SEP]
+            raise ModelError(f"{folder / name}: {key} is {limit:g}, not a number of tokens of at least 2")
+        length = int(limit or length)
     return EmbeddingConfig(
-        _read_pooling(directory / modules[1]["path"] / "config.json"),
+        _read_pooling(directory / modules[1].path / "config.json"),
         normalize=len(kinds) == 3,
         max_seq_length=min(length, max_position_embeddings),
     )
@@ -147,17 +178,13 @@ def _read_pooling(path: Path) -> Pooling:
     for pooling in get_args(Pooling):
         if modes in (pooling, [pooling], [LEGACY_POOLING_KEYS[pooling]]):
             return pooling  # type: ignore[no-any-return]
-    raise ModelError(f"{path}: unsupported pooling {modes}; bertie supports {POOLINGS}")
+    raise ModelError(f"{path}: unsupported pooling {shorten(modes)}; bertie supports {POOLINGS}")
 
 
-def _read_modules(directory: Path) -> list[dict[str, Any]]:
-    """Return the entries of `modules.json`, or an empty list if there is no such file."""
+def _read_modules(directory: Path) -> tuple[Module, ...]:
+    """Return the entries of `modules.json`, or none if there is no such file."""
     file = directory / MODULES_FILE
-    modules = read_json(file) if file.exists() else []
-    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
-        raise ModelError(f"{file}: not a list of modules; download the model again")
-    for i, module in enumerate(modules):
-        for key in ("path", "type"):
-            if not isinstance(module.get(key), str):
-                raise ModelError(f"{file}: {key} of module {i} is not a string; download the model again")
+    if not file.exists():
+        return ()
+    modules: tuple[Module, ...] = check_foreign(tuple[Module, ...], read_json(file), file)
     return modules

@@ -25,6 +25,7 @@ MAGIC = 0xDB4775248B80FB57
 FOOTER_BYTES = 48  # two handles of at most 20 bytes each, zeros, the magic number
 TRAILER_BYTES = 5  # after each block: its compression and its checksum
 UNCOMPRESSED, SNAPPY = 0, 1
+MAX_VARINT_BYTES = 10  # of a number of 64 bits
 # tensorflow/core/lib/io/table_options.h
 BLOCK_BYTES = 262_144
 RESTART_INTERVAL = 16  # every 16th key of a block is stored whole
@@ -53,10 +54,12 @@ def decode_varint(data: bytes, position: int) -> tuple[int, int]:
     """Return the varint at a position, and the position after it.
 
     Raises:
-        ValueError: the data end inside the number.
+        ValueError: the data end inside the number, or it has more than 64 bits.
     """
     value = 0
     for i in range(position, len(data)):
+        if i - position == MAX_VARINT_BYTES:
+            raise ValueError("a number has too many bytes")
         value |= (data[i] & 127) << 7 * (i - position)
         if data[i] < 128:
             return value, i + 1
@@ -205,6 +208,8 @@ def _decode_entries(contents: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield the keys and values of a block."""
     num_restarts = int.from_bytes(contents[-4:], "little")
     end = len(contents) - 4 * (num_restarts + 1)
+    if end < 0:
+        raise ValueError("it is shorter than the list of its keys")
     key, position = b"", 0
     while position < end:
         shared, position = decode_varint(contents, position)

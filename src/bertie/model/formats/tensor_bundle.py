@@ -6,6 +6,7 @@ BundleHeaderProto. These two protocol buffers are encoded and decoded here.
 (tensorflow/core/protobuf/tensor_bundle.proto, tensorflow/core/util/tensor_bundle)
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,6 +101,11 @@ class Bundle:
             raise ModelError(f"{path}: truncated in {name}; download the file again")
         if masked_crc32c(raw.data) != entry.crc32c:
             raise ModelError(f"{path}: {name} is damaged (its checksum differs); download the file again")
+        if entry.size != math.prod(entry.shape) * dtype.itemsize:
+            raise ModelError(
+                f"{index_path(self.prefix)}: {name} has {entry.size:,} bytes, which do not fit its shape "
+                f"{entry.shape}; download it again"
+            )
         values: Array = raw.view(dtype.newbyteorder(self._byteorder)).astype(dtype).reshape(entry.shape)
         if entry.dtype == BFLOAT16:
             return (values.astype(np.uint32) << 16).view(np.float32)
@@ -174,12 +180,10 @@ def _map_file(path: Path) -> npt.NDArray[np.uint8]:
 def _decode_entry(data: bytes) -> Entry:
     """Decode a BundleEntryProto."""
     fields = _decode_message(data)
-    (shape,) = fields.get(2, [b""])
+    shape = _decode_message(b"".join(_get_bytes(fields, 2)))
     return Entry(
         dtype=_get_int(fields, 1),
-        shape=tuple(
-            _get_int(_decode_message(dimension), 1) for dimension in _decode_message(shape).get(2, [])
-        ),
+        shape=tuple(_get_int(_decode_message(dimension), 1) for dimension in _get_bytes(shape, 2)),
         shard=_get_int(fields, 3),
         offset=_get_int(fields, 4),
         size=_get_int(fields, 5),
@@ -209,7 +213,7 @@ def _decode_message(data: bytes) -> dict[int, list[Any]]:
 
     Raises:
         ValueError: it has a wire type that the bundle's messages do not use, or ends inside a
-            number.
+            number or a field.
     """
     fields: dict[int, list[Any]] = {}
     position = 0
@@ -221,8 +225,12 @@ def _decode_message(data: bytes) -> dict[int, list[Any]]:
             value, position = decode_varint(data, position)
         elif wire_type == BYTES:
             size, position = decode_varint(data, position)
+            if position + size > len(data):
+                raise ValueError("it ends inside a field")
             value, position = data[position : position + size], position + size
         elif wire_type == FIXED32:
+            if position + 4 > len(data):
+                raise ValueError("it ends inside a field")
             value, position = int.from_bytes(data[position : position + 4], "little"), position + 4
         else:
             raise ValueError(f"unexpected wire type {wire_type}")
@@ -239,8 +247,18 @@ def _encode_field(number: int, value: int | bytes) -> bytes:
 
 def _get_int(fields: dict[int, list[Any]], number: int) -> int:
     """Return an integer field; its default is 0."""
-    value: int = fields.get(number, [0])[-1]
+    value = fields.get(number, [0])[-1]
+    if not isinstance(value, int):
+        raise ValueError(f"field {number} is not a number")
     return value
+
+
+def _get_bytes(fields: dict[int, list[Any]], number: int) -> list[bytes]:
+    """Return all values of a field of bytes."""
+    values = fields.get(number, [])
+    if not all(isinstance(value, bytes) for value in values):
+        raise ValueError(f"field {number} is a number")
+    return values
 
 
 HEADER = _encode_field(1, 1) + _encode_field(3, _encode_field(1, 1))  # one shard, little-endian, version 1

@@ -18,6 +18,7 @@ from bertie.base.errors import ModelError
 from bertie.base.files import atomic_directory, write_json
 from bertie.model.formats.config import read_config
 from bertie.model.formats.directory import (
+    MAX_LABELS,
     SEQUENCE_CLASSIFIER,
     ModelMetadata,
     check_vocabulary_size,
@@ -171,10 +172,18 @@ def _read_metadata(prefix: Path, bundle: Bundle) -> ModelMetadata:
     config = read_config(folder / BERT_CONFIG_FILE)
     tokenizer = Tokenizer.load(folder, lowercase)
     check_vocabulary_size(len(tokenizer.vocabulary), config, str(folder))
-    num_labels = entries["output_weights"].shape[0] if is_classifier else 0
+    num_labels = _count_labels(prefix, bundle) if is_classifier else 0
     labels = tuple(f"LABEL_{index}" for index in range(num_labels))
     metadata = ModelMetadata(config, architecture, labels, tokenizer)
     return replace(metadata, problem_type="regression") if num_labels == 1 else metadata
+
+
+def _count_labels(prefix: Path, bundle: Bundle) -> int:
+    """Return the number of labels of run_classifier.py's classifier."""
+    shape = bundle.entries["output_weights"].shape
+    if len(shape) != 2 or not 0 < shape[0] <= MAX_LABELS:
+        raise ModelError(f"{prefix}: output_weights has shape {shape}, which no classifier has")
+    return shape[0]
 
 
 def _infer_lowercase(folder: Path) -> bool | None:
