@@ -2,13 +2,16 @@
 PYTHON ?= python3
 PIP = .venv/bin/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test test-browser test-clients check build docs install clean
+.PHONY: demo test test-bounds test-browser test-clients check build docs install clean
 
 demo: .venv/train ## the whole way on the documentation on this machine, in about five minutes
 	.venv/bin/bertie demo $(DEMO)
 
 test: .venv/dev ## the test suite
 	.venv/bin/python -m pytest --numprocesses 2 $(PYTEST)
+
+test-bounds: .venv/dev ## the tests of text and corpus, with kernels that check every index
+	BERTIE_BOUNDS_CHECK=1 .venv/bin/python -m pytest tests/text tests/corpus $(PYTEST)
 
 test-browser: .venv/dev ## the server's page in headless Chromium, which is installed if missing; screenshots in build/page
 	@command -v chromium > /dev/null || { apt-get update && apt-get install --yes chromium; } > /dev/null 2>&1 || \

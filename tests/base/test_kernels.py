@@ -114,3 +114,21 @@ def test_compilation_is_announced_once_and_only_in_the_main_process(tmp_path: Pa
     assert run("main", tmp_path / "new") == ""
     (tmp_path / "file").touch()
     assert run("main", tmp_path / "file") == "compiling kernels, once (BERTIE_CACHE=FOLDER keeps them) …\n"
+
+
+OUT_OF_BOUNDS = """
+import numpy as np
+from bertie.corpus.sentence_pairs import start_of
+print(start_of(np.ones(3, np.int64), 1000) is not None)
+"""
+
+
+def test_bounds_check_raises_for_an_index_outside_its_array(tmp_path: Path) -> None:
+    """Both kinds of machine code are kept, each in its own directory."""
+    environment = {**os.environ, "BERTIE_CACHE": str(tmp_path), "BERTIE_BOUNDS_CHECK": "1"}
+    for _ in range(2):
+        process = subprocess.run(
+            [sys.executable, "-c", OUT_OF_BOUNDS], env=environment, capture_output=True, text=True
+        )
+        assert "IndexError: index is out of bounds" in process.stderr
+    assert all(directory.name.endswith("-checked") for directory in tmp_path.iterdir())

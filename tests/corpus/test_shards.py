@@ -1,6 +1,8 @@
 """Shards are read back as written, and damaged files are named."""
 
 import json
+import random
+import re
 from itertools import compress, pairwise
 from pathlib import Path
 
@@ -10,11 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bertie.base.errors import DataError
+from bertie.corpus import shards
 from bertie.corpus.shards import (
     Corpus,
     Manifest,
     Shard,
     SplitCounts,
+    check_shard,
     count_split,
     read_shard,
     record_file,
@@ -24,6 +28,7 @@ from bertie.corpus.shards import (
     write_shard,
 )
 
+FIVE = [[[5 + i, 6, 7], [8]] * 20 for i in range(5)]
 Documents = list[list[list[int]]]  # ids of sentences of documents
 SENTENCE = st.lists(st.integers(0, 65_535), min_size=1, max_size=4)
 DOCUMENTS = st.lists(st.lists(SENTENCE, min_size=1, max_size=4), max_size=6)
@@ -158,3 +163,59 @@ def test_damaged_files_are_named(corpus: Path) -> None:
     file.unlink()
     with pytest.raises(DataError, match=r"train-00001/tokens.bin: missing"):
         Corpus.open(corpus)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_damaged_shard_reaches_a_kernel(tmp_path: Path, seed: int) -> None:
+    """A shard with a flipped bit or a changed value is refused, or its structure is whole."""
+    rng = random.Random(seed)
+    write_shard(tmp_path, [make_shard(FIVE)], 90)
+    file = tmp_path / rng.choice(["tokens.bin", "sentence_ends.bin", "document_ends.bin"])
+    content = bytearray(file.read_bytes())
+    if seed % 3:
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    else:
+        start = 8 * rng.randrange(len(content) // 8)
+        content[start : start + 8] = rng.choice([bytes(8), b"\xff" * 8, bytes(7) + b"\x40"])
+    file.write_bytes(content)
+    try:
+        check_shard(tmp_path, 90)
+    except DataError as error:
+        assert re.fullmatch(rf"{re.escape(str(file))}: damaged.*; copy the corpus again.*", str(error))
+        return
+    shard = read_shard(tmp_path, 90)
+    assert shard.tokens.max() < 90
+    for ends, length in ((shard.sentence_ends, shard.tokens), (shard.document_ends, shard.sentence_ends)):
+        assert (np.diff(ends, prepend=0) > 0).all()
+        assert ends[-1] == len(length)
+
+
+def test_ends_are_checked_across_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "CHECKED_AT_ONCE", 4)
+    write_shard(tmp_path, [make_shard(FIVE)], 90)
+    ends = np.fromfile(tmp_path / "sentence_ends.bin", "<i8")
+    ends[4] = ends[3]
+    ends.tofile(tmp_path / "sentence_ends.bin")
+    with pytest.raises(DataError, match="its ends do not increase"):
+        check_shard(tmp_path, 90)
+
+
+@pytest.mark.parametrize(
+    "name", ["../../etc/passwd", "/etc/passwd", "train-00000/../x.bin", "train/tokens.bin"]
+)
+def test_manifest_names_only_files_of_a_corpus(tmp_path: Path, name: str) -> None:
+    manifest = {
+        "format_version": 1,
+        "tokenizer_fingerprint": "x",
+        "vocabulary_size": 90,
+        "settings": {},
+        "train": {},
+        "held_out": {},
+        "duplicates_dropped": 0,
+        "empty_documents_dropped": 0,
+        "empty_sentences_dropped": 0,
+        "files": {name: {"size": 1, "sha256": ""}},
+    }
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match=r"manifest\.json: files: .* is not a file of a corpus"):
+        Corpus.open(tmp_path)

@@ -76,17 +76,16 @@ def test_files_with_any_wrong_value_load_or_give_one_line(tmp_path: Path) -> Non
         for location in locations(content)
         for wrong in WRONG
     ]
-    refused = 0
+    messages = []
     for file, location, wrong in random.Random(1).sample(cases, 400):
         file.write_text(json.dumps(with_change(contents[file], location, wrong)))
         try:
             Tokenizer.load(tmp_path).encode("he plays [unused1]")
         except BertieError as error:
-            refused += 1
-            assert str(error).startswith(str(tmp_path))
-            assert str(error).isprintable()
+            messages.append(str(error))
         file.write_text(json.dumps(contents[file]))
-    assert refused > 100
+    assert len(messages) > 100
+    assert all(message.startswith(str(tmp_path)) and message.isprintable() for message in messages)
 
 
 @pytest.mark.parametrize("change", ["swapped", "shorter", "another"])
@@ -100,9 +99,7 @@ def test_vocabulary_files_that_disagree_are_refused(tmp_path: Path, change: str)
         "another": [*TOKENS[:-1], "?"],
     }[change]
     (tmp_path / "vocab.txt").write_text("\n".join(tokens) + "\n")
-    with pytest.raises(
-        ModelError, match=r"vocab\.txt: .* but in tokenizer\.json it .*; delete the wrong one"
-    ):
+    with pytest.raises(ModelError, match=r"vocab\.txt: .* but in tokenizer\.json it .*; delete"):
         Tokenizer.load(tmp_path)
     (tmp_path / "vocab.txt").unlink()
     assert Tokenizer.load(tmp_path).encode("he plays").input_ids.tolist() == expected

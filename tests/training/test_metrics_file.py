@@ -31,11 +31,10 @@ def test_complete_rows_survive_a_cut_at_any_byte(
     assert len(rows) - CONTENT[:length].count(b"\n") in (0, 1)  # 1 where only the final newline is missing
 
 
-@pytest.mark.parametrize(
-    "line",
-    [b'{"kind": "tr', b"[1]", b"7", b"", b'{"a": "\xff"}', b'{"step": 1}', ROW[:-1] * 2, b"[" * 100_000],
-    ids=range(8),
-)
+DAMAGED = [b'{"kind": "tr', b"[1]", b"7", b"", b'{"a": "\xff"}', b'{"step": 1}', ROW[:-1] * 2, b"[" * 100_000]
+
+
+@pytest.mark.parametrize("line", DAMAGED, ids=range(len(DAMAGED)))
 def test_broken_line_before_the_last_is_an_error(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(ROW + line + b"\n" + ROW)

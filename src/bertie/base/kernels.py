@@ -4,6 +4,10 @@ numba's own cache depends on the file of the function only, so it misses a chang
 another file. bertie names the cache directory by a hash of the function's file and of all modules
 that the file imports from bertie. If the cache is not writable (a read-only home directory), every
 process compiles its kernels.
+
+With BERTIE_BOUNDS_CHECK=1 in the environment, kernels are compiled with checks of every index, so that one
+outside its array raises IndexError. Their machine code is kept in another directory. (numba's own
+NUMBA_BOUNDSCHECK does not enter the key of its cache.)
 """
 
 import hashlib
@@ -23,6 +27,7 @@ from numba.core import event
 F = TypeVar("F", bound=Callable[..., Any])
 
 PACKAGE = Path(__file__).parent.parent
+BOUNDS_CHECK = os.environ.get("BERTIE_BOUNDS_CHECK") == "1"
 
 
 def cache_root() -> Path:
@@ -41,7 +46,8 @@ def cache_directory(source: Path) -> Path:
     digest = hashlib.sha256()
     for path in source_and_imports(source):
         digest.update(path.read_bytes())
-    return cache_root() / f"{source.stem}-{digest.hexdigest()[:16]}"
+    checked = "-checked" if BOUNDS_CHECK else ""
+    return cache_root() / f"{source.stem}-{digest.hexdigest()[:16]}{checked}"
 
 
 def source_and_imports(source: Path) -> list[Path]:
@@ -95,10 +101,10 @@ def kernel(function: F) -> F:
         directory = cache_directory(Path(inspect.getfile(function)))
         directory.mkdir(parents=True, exist_ok=True)
         config.CACHE_DIR = str(directory)
-        compiled = numba.njit(cache=True, nogil=True)(function)
+        compiled = numba.njit(cache=True, nogil=True, boundscheck=BOUNDS_CHECK)(function)
     except (OSError, RuntimeError):  # not writable; numba raises RuntimeError for that
         notice.is_cached = False
-        compiled = numba.njit(nogil=True)(function)
+        compiled = numba.njit(nogil=True, boundscheck=BOUNDS_CHECK)(function)
     finally:
         config.CACHE_DIR = previous
     return cast(F, compiled)

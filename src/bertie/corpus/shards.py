@@ -19,10 +19,11 @@ The arrays are raw and little-endian. Their lengths follow from the sizes of the
 """
 
 import hashlib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +39,13 @@ FORMAT_VERSION = 1
 BLOCK_TOKENS = 16_384  # about 200 examples of length 128, so that the cost of a call hardly matters
 
 Split = Literal["train", "held_out"]
+
+COPY_AGAIN = "copy the corpus again or prepare it again"
+CHECKED_AT_ONCE = 1 << 20  # ends, so that a large shard needs no memory
+# The files of a corpus; their names become paths.
+FILE_NAME = re.compile(
+    r"tokenizer/[^/\0]+|(train|held_out)(-[\w-]+)?-\d+/(tokens|sentence_ends|document_ends|block_ends)\.bin"
+)
 
 
 @dataclass(frozen=True)
@@ -95,7 +103,7 @@ class Manifest(pydantic.BaseModel, frozen=True):
 
     format_version: int = FORMAT_VERSION
     tokenizer_fingerprint: str
-    vocabulary_size: int
+    vocabulary_size: int = pydantic.Field(gt=0)
     settings: dict[str, float | str | None]
     train: SplitCounts
     held_out: SplitCounts
@@ -104,6 +112,18 @@ class Manifest(pydantic.BaseModel, frozen=True):
     empty_sentences_dropped: int
     skipped: dict[str, int] = {}
     files: dict[str, FileRecord]
+
+    @pydantic.field_validator("files")
+    @classmethod
+    def _names_are_known(cls, files: dict[str, FileRecord]) -> dict[str, FileRecord]:
+        for name in files:
+            if not FILE_NAME.fullmatch(name):
+                raise ValueError(f"{name!r} is not a file of a corpus")
+        for folder in {Path(name).parent.name for name in files} - {"tokenizer"}:
+            for name in ("tokens", "sentence_ends", "document_ends"):
+                if f"{folder}/{name}.bin" not in files:
+                    raise ValueError(f"{folder}/{name}.bin is missing")
+        return files
 
 
 @dataclass(frozen=True, repr=False)
@@ -188,9 +208,22 @@ class Corpus:
         for name in files[part::parts]:
             if sha256(self.path / name) != self.manifest.files[name].sha256:
                 raise DataError(
-                    f"{self.path / name}: damaged (its SHA-256 differs from the manifest); "
-                    f"copy the corpus again or prepare it again"
+                    f"{self.path / name}: damaged (its SHA-256 differs from the manifest); {COPY_AGAIN}"
                 )
+        self.check_structure(part, parts)
+
+    def check_structure(self, part: int = 0, parts: int = 1) -> None:
+        """Check the structure of the shards, in a fifth of the time of `verify`, which includes it.
+
+        Args:
+            part, parts: as in `verify`.
+
+        Raises:
+            DataError: a shard is damaged so that a compiled kernel would leave its arrays.
+        """
+        names = sorted({Path(name).parent.name for name in self.manifest.files} - {"tokenizer"})
+        for name in names[part::parts]:
+            check_shard(self.path / name, self.manifest.vocabulary_size)
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
@@ -267,6 +300,36 @@ def read_shard(directory: Path, vocabulary_size: int) -> Shard:
     )
 
 
+def check_shard(directory: Path, vocabulary_size: int) -> None:
+    """Check the structure of a shard, which the compiled kernels trust: they stay inside their arrays.
+
+    Raises:
+        DataError: ends do not increase or leave the array, or an id is not in the vocabulary.
+    """
+    shard = read_shard(directory, vocabulary_size)
+    if shard.block_ends is not None:
+        _check_ends(directory / "block_ends.bin", shard.block_ends, len(shard.document_ends))
+    _check_ends(directory / "document_ends.bin", shard.document_ends, len(shard.sentence_ends))
+    _check_ends(directory / "sentence_ends.bin", shard.sentence_ends, len(shard.tokens))
+    if len(shard.tokens) and (highest := int(shard.tokens.max())) >= vocabulary_size:
+        raise DataError(
+            f"{directory / 'tokens.bin'}: damaged, with the id {highest:,} in a vocabulary of "
+            f"{vocabulary_size:,}; {COPY_AGAIN}"
+        )
+
+
+def _check_ends(path: Path, ends: npt.NDArray[np.int64], length: int) -> None:
+    """Check that ends increase from above 0 to the length of the array that they divide."""
+    previous = 0
+    for start in range(0, len(ends), CHECKED_AT_ONCE):
+        chunk = ends[start : start + CHECKED_AT_ONCE]
+        if chunk[0] <= previous or (chunk[1:] <= chunk[:-1]).any():
+            raise DataError(f"{path}: damaged: its ends do not increase; {COPY_AGAIN}")
+        previous = int(chunk[-1])
+    if previous != length:
+        raise DataError(f"{path}: damaged: it ends at {previous:,}, not at {length:,}; {COPY_AGAIN}")
+
+
 def select_documents(shard: Shard, first: int, is_selected: npt.NDArray[np.bool_]) -> Shard:
     """Copy some of a shard's documents to a new shard in memory.
 
@@ -325,13 +388,10 @@ def _token_dtype(vocabulary_size: int) -> npt.DTypeLike:
 
 def _check_size(path: Path, record: FileRecord) -> None:
     if not path.is_file():
-        raise DataError(f"{path}: missing; copy the corpus again or prepare it again")
+        raise DataError(f"{path}: missing; {COPY_AGAIN}")
     size = path.stat().st_size
     if size != record.size:
-        raise DataError(
-            f"{path}: {size:,} bytes, but the manifest says {record.size:,}; "
-            f"copy the corpus again or prepare it again"
-        )
+        raise DataError(f"{path}: {size:,} bytes, but the manifest says {record.size:,}; {COPY_AGAIN}")
 
 
 def _check_tokenizer(path: Path, manifest: Manifest) -> None:
@@ -348,7 +408,7 @@ def _check_tokenizer(path: Path, manifest: Manifest) -> None:
     if {f"tokenizer/{file.name}": record_file(file) for file in files} == recorded:
         return
     if not files:
-        raise DataError(f"{path / 'tokenizer'}: missing; copy the corpus again or prepare it again")
+        raise DataError(f"{path / 'tokenizer'}: missing; {COPY_AGAIN}")
     fingerprint, expected = Tokenizer.load(path / "tokenizer").fingerprint, manifest.tokenizer_fingerprint
     if fingerprint != expected:
         raise DataError(
@@ -368,8 +428,14 @@ def _read_manifest(path: Path) -> Manifest:
             f"{file}: format version {version}, expected {FORMAT_VERSION}; prepare the corpus again"
         )
     try:
-        return Manifest.model_validate(content)
+        manifest = Manifest.model_validate(content)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
         raise DataError(f"{file}: {key}: {first['msg']}; prepare the corpus again") from None
+    for split in get_args(Split):
+        if getattr(manifest, split) != count_split(split, manifest.files, manifest.vocabulary_size):
+            raise DataError(
+                f"{file}: damaged: {split} does not agree with the sizes of the files; {COPY_AGAIN}"
+            )
+    return manifest

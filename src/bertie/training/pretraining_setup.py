@@ -53,7 +53,7 @@ class PretrainingSetup:
     ) -> "PretrainingSetup":
         """Open a corpus for a run that starts from the model in `init`, if it is given.
 
-        `verify` checks the hashes of the corpus's files first; the processes of a machine share the work.
+        `verify` checks the hashes of the corpus's files first, and not only their structure; the processes of a machine share the work.
 
         Raises:
             DataError: the corpus is missing or damaged.
@@ -64,6 +64,8 @@ class PretrainingSetup:
         corpus = Corpus.open(corpus_path)
         if verify:
             corpus.verify(*share_of_node())
+        else:
+            corpus.check_structure()
         tokenizer = Tokenizer.load(corpus.tokenizer_directory)
         new_entries = {} if init is None else find_new_entries(init, tokenizer)
         if "vocab_size" in settings.model.model_fields_set:
