@@ -16,6 +16,7 @@ CONTENTS = """
 base.errors
 base.environment
 base.files
+base.checksums
 base.locks
 base.outputs
 base.compression

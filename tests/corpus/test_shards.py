@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bertie.base.errors import DataError
-from bertie.corpus import shards
+from bertie.corpus import shards as shards_module
 from bertie.corpus.shards import (
     Corpus,
     Manifest,
@@ -50,7 +50,7 @@ def list_documents(shard: Shard) -> Documents:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(DOCUMENTS, max_size=3), st.sampled_from([30_522, 65_536, 65_537]))
+@given(st.lists(DOCUMENTS, max_size=3), st.sampled_from([65_536, 65_537]))
 def test_pieces_are_written_as_one_shard(
     tmp_path: Path, pieces: list[Documents], vocabulary_size: int
 ) -> None:
@@ -181,7 +181,11 @@ def test_no_damaged_shard_reaches_a_kernel(tmp_path: Path, seed: int) -> None:
     try:
         check_shard(tmp_path, 90)
     except DataError as error:
-        assert re.fullmatch(rf"{re.escape(str(file))}: damaged.*; copy the corpus again.*", str(error))
+        message = str(error)
+    else:
+        message = ""
+    if message:
+        assert re.fullmatch(rf"{re.escape(str(file))}: damaged.*; copy the corpus again.*", message)
         return
     shard = read_shard(tmp_path, 90)
     assert shard.tokens.max() < 90
@@ -191,7 +195,7 @@ def test_no_damaged_shard_reaches_a_kernel(tmp_path: Path, seed: int) -> None:
 
 
 def test_ends_are_checked_across_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "CHECKED_AT_ONCE", 4)
+    monkeypatch.setattr(shards_module, "CHECKED_AT_ONCE", 4)
     write_shard(tmp_path, [make_shard(FIVE)], 90)
     ends = np.fromfile(tmp_path / "sentence_ends.bin", "<i8")
     ends[4] = ends[3]

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bertie.api.arguments import PathLike, as_paths, available_cpus, print_skipped
+from bertie.base.checksums import write_sums
 from bertie.base.errors import DataError, SettingsError
-from bertie.base.files import atomic_directory, read_json_object
+from bertie.base.files import atomic_directory
 from bertie.base.outputs import lock_output
 from bertie.corpus.documents import InputErrors, OnError
 from bertie.corpus.formats import Format
@@ -27,7 +28,7 @@ from bertie.corpus.word_counts import (
 from bertie.text import wordpiece_trainer
 from bertie.text.casing import MAX_ACCENTED, Casing, measure_casing
 from bertie.text.tokenizer import Tokenizer
-from bertie.text.tokenizer_files import CONFIG_FILE, VOCABULARY_FILE
+from bertie.text.tokenizer_files import VOCABULARY_FILE, read_tokenizer_files
 from bertie.text.vocabulary import Vocabulary
 from bertie.text.vocabulary_extension import (
     MIN_OCCURRENCES,
@@ -154,7 +155,7 @@ def extend_tokenizer(
         print_skipped(problems.counts, problems.messages)
         entries = _learn_entries(old, words, counts, add)
         extended = old.replace(vocabulary=extend_vocabulary(old.vocabulary, entries, slots))
-        _save(extended, output, read_json_object(source / CONFIG_FILE).get("model_max_length", 512))
+        _save(extended, output, _max_length(source))
         return extended
 
 
@@ -170,12 +171,19 @@ def _choose_slots(source: Path, tokenizer: Tokenizer, number: int) -> list[int]:
     return slots[:number]
 
 
+def _max_length(source: Path) -> int:
+    """Return the number of positions that a tokenizer directory names."""
+    config, _ = read_tokenizer_files(source)
+    return int(config.model_max_length or 512)
+
+
 def _save(tokenizer: Tokenizer, output: Path | None, max_length: int = 512) -> None:
     """Write a tokenizer, if there is a directory to write."""
     if output is None:
         return
     with atomic_directory(output) as temporary:
         tokenizer.save(temporary, max_length)
+        write_sums(temporary)
 
 
 @contextmanager

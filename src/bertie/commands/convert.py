@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from bertie.commands.options import AllowPickle, Force
+from bertie.commands.options import AllowPickle, Force, NoVerify
 
 
 def convert(
@@ -35,6 +35,7 @@ def convert(
         ),
     ] = None,
     force: Force = False,
+    no_verify: NoVerify = False,
 ) -> None:
     """Write a model in another layout.
 

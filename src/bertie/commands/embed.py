@@ -14,6 +14,7 @@ from bertie.commands.options import (
     Force,
     InputFile,
     InputFormat,
+    NoVerify,
     Precision,
     RowOnError,
     SkippedRows,
@@ -55,11 +56,12 @@ def embed(
     device: Device = "auto",
     precision: Precision = "float32",
     force: Force = False,
+    no_verify: NoVerify = False,
 ) -> None:
     """Embed each text as one vector, like sentence-transformers.
 
-    The vector is the model's own embedding: pooled over all tokens with [CLS] and [SEP], truncated at
-    the model's length and normalized if the model says so. `bertie features` writes other vectors.
+    The vector is the model's own embedding: pooled over all tokens with [CLS] and [SEP], truncated and
+    normalized as the model says. `bertie features` writes other vectors.
     The output appears whole or not at all, even if the command is killed.
     """
     import bertie

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bertie.commands.options import Device, Json, Precision, PrecisionChoice, given_options
+from bertie.commands.options import Device, Json, NoVerify, Precision, PrecisionChoice, given_options
 from bertie.commands.task_options import (
     Columns,
     Kind,
@@ -56,9 +56,7 @@ def evaluate(
         Path | None,
         typer.Option(help="squad-v2: the null odds that belong to --predictions (null_odds.json)."),
     ] = None,
-    part: Annotated[
-        str | None, typer.Option(help="The part to score; by default the task's dev parts.")
-    ] = None,
+    part: Annotated[str | None, typer.Option(help="The part to score; by default all dev parts.")] = None,
     kind: Kind = "texts",
     text: Text = "text",
     pair: Pair = None,
@@ -71,6 +69,7 @@ def evaluate(
     device: Device = "auto",
     precision: Precision = "float32",
     as_json: Json = False,
+    no_verify: NoVerify = False,
 ) -> None:
     """Score a model or predictions as the official scorers do."""
     import bertie

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bertie.commands.options import Force
+from bertie.commands.options import Force, NoVerify
 from bertie.commands.task_options import (
     Columns,
     Kind,
@@ -42,6 +42,7 @@ def export(
     separator: Separator = None,
     columns: Columns = None,
     force: Force = False,
+    no_verify: NoVerify = False,
 ) -> None:
     """Write an ONNX model, which runs without torch.
 

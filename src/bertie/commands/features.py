@@ -11,6 +11,7 @@ from bertie.commands.options import (
     Force,
     InputFile,
     InputFormat,
+    NoVerify,
     Precision,
     TextColumn,
     parse_columns,
@@ -74,6 +75,7 @@ def features(
     device: Device = "auto",
     precision: Precision = "float32",
     force: Force = False,
+    no_verify: NoVerify = False,
 ) -> None:
     """Write the contextual vectors of texts (Section 5.3).
 

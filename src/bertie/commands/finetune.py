@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bertie.commands.options import Assignments, Device, Json, exit_when_stopped
+from bertie.commands.options import Assignments, Device, Json, NoVerify, exit_when_stopped
 from bertie.commands.task_options import (
     Columns,
     Data,
@@ -46,6 +46,7 @@ def finetune(
         bool, typer.Option("--resume", help="Resume the run in OUT; nothing else is needed.")
     ] = False,
     as_json: Json = False,
+    no_verify: NoVerify = False,
 ) -> None:
     """Fine-tune a model on a task of the paper or your own files.
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bertie.commands.options import AllowPickle, Json
+from bertie.commands.options import AllowPickle, Json, NoVerify
 
 
 def inspect(
@@ -15,6 +15,7 @@ def inspect(
     ],
     allow_pickle: AllowPickle = False,
     as_json: Json = False,
+    no_verify: NoVerify = False,
 ) -> None:
     """Describe a model, and check that its files fit together."""
     from bertie.model.formats.inspection import inspect_model

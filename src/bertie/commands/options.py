@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 import bertie
+from bertie.base.checksums import NO_VERIFY
 from bertie.corpus.documents import OnError as OnErrorChoice
 from bertie.corpus.formats import Format as FormatChoice
 
@@ -27,6 +28,19 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _skip_verification(wanted: bool) -> None:
+    if wanted:
+        os.environ[NO_VERIFY] = "1"  # for processes that the command starts, too
+
+
+NoVerify = Annotated[
+    bool,
+    typer.Option(
+        "--no-verify",
+        callback=_skip_verification,
+        help="Load models and tokenizers even if their files differ from their SHA256SUMS.",
+    ),
+]
 Inputs = Annotated[
     list[Path],
     typer.Argument(

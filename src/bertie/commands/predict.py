@@ -16,6 +16,7 @@ from bertie.commands.options import (
     InputFile,
     InputFormat,
     Json,
+    NoVerify,
     Precision,
     RowOnError,
     SkippedRows,
@@ -61,8 +62,7 @@ def predict(
     pair: Annotated[
         list[str] | None,
         typer.Option(
-            help="The second text, or the context of a question; one for each --text or one for all. For "
-            " multiple choice: one of the endings; give all of them."
+            help="The second text or a question's context, one for each --text or for all; or the endings."
         ),
     ] = None,
     input: InputFile = None,
@@ -81,6 +81,7 @@ def predict(
     precision: Precision = "float32",
     as_json: Json = False,
     force: Force = False,
+    no_verify: NoVerify = False,
 ) -> None:
     """Fill [MASK], classify, tag, answer or choose with a model.
 

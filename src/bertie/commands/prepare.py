@@ -13,6 +13,7 @@ from bertie.commands.options import (
     Inputs,
     LanguageColumn,
     Languages,
+    NoVerify,
     OnError,
     Workers,
     exit_on_interrupt,
@@ -34,6 +35,7 @@ def prepare(
     on_error: OnError = "stop",
     workers: Workers = CPUS,
     force: Force = False,
+    no_verify: NoVerify = False,
 ) -> None:
     """Turn text into a corpus of WordPiece tokens for pre-training.
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bertie.commands.options import Assignments, exit_when_stopped
+from bertie.commands.options import Assignments, NoVerify, exit_when_stopped
 
 
 def pretrain(
@@ -32,6 +32,7 @@ def pretrain(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only estimate time and memory; write nothing.")
     ] = False,
+    no_verify: NoVerify = False,
 ) -> None:
     """Pre-train a BERT on masked tokens and next sentences.
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertie.commands.options import CPUS, Device, Workers, exit_when_stopped
+from bertie.commands.options import CPUS, Device, NoVerify, Workers, exit_when_stopped
 
 if TYPE_CHECKING:
     from bertie.reproduction.sources import TaskExamples
@@ -43,6 +43,7 @@ def reproduce(
     ] = None,
     workers: Workers = CPUS,
     device: Device = "auto",
+    no_verify: NoVerify = False,
 ) -> None:
     """Run a table of the paper and compare the numbers.
 

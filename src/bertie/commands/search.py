@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertie.commands.options import Assignments, Device, Json, exit_when_stopped
+from bertie.commands.options import Assignments, Device, Json, NoVerify, exit_when_stopped
 from bertie.commands.task_options import (
     Columns,
     Data,
@@ -53,10 +53,10 @@ def search(
         bool, typer.Option("--resume", help="Resume the search in OUT; nothing else is needed.")
     ] = False,
     as_json: Json = False,
+    no_verify: NoVerify = False,
 ) -> None:
-    """Fine-tune over a grid of settings; keep the best model.
+    """Fine-tune over the grid of Appendix A.3, or another; keep the model that is best on dev.
 
-    The default grid is that of Appendix A.3, and the best model is chosen on dev.
     The same command resumes a run that was stopped or killed, and so does
     `bertie search --resume --out OUT`.
     """

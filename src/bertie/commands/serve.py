@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bertie.base.errors import SettingsError
-from bertie.commands.options import Device, Precision
+from bertie.commands.options import Device, NoVerify, Precision
 
 # The limits with their defaults in Text Embeddings Inference: max-client-batch-size, payload-limit.
 MaxTexts = Annotated[int, typer.Option(min=1, help="The largest number of texts in a request.")]
@@ -66,6 +66,7 @@ def serve(
     cors: Cors = None,
     root_path: RootPath = "",
     log_requests: LogRequests = False,
+    no_verify: NoVerify = False,
 ) -> None:
     """Serve models over HTTP, with a page to try them.
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bertie.commands.options import Json
+from bertie.commands.options import Json, NoVerify
 
 
 def tokenize(
@@ -23,6 +23,7 @@ def tokenize(
         bool | None, typer.Option("--cased/--uncased", help="Override the casing of the directory.")
     ] = None,
     as_json: Json = False,
+    no_verify: NoVerify = False,
 ) -> None:
     """Show the tokens of a text, their ids and positions."""
     from bertie.base.progress import announce_stdin

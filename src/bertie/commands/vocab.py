@@ -14,6 +14,7 @@ from bertie.commands.options import (
     Inputs,
     LanguageColumn,
     Languages,
+    NoVerify,
     OnError,
     Workers,
     exit_on_interrupt,
@@ -100,6 +101,7 @@ def vocab(
     on_error: OnError = "stop",
     workers: Workers = CPUS,
     force: Force = False,
+    no_verify: NoVerify = False,
 ) -> None:
     """Learn a WordPiece vocabulary from text, or extend one.
 

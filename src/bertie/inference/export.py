@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertie import __version__
+from bertie.base.checksums import write_sums
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import atomic_directory, write_text
 from bertie.base.outputs import lock_output
@@ -80,6 +81,7 @@ def export(
         save_onnx(temporary / ONNX_FILE, model, metadata.config, quantization)
         measurements = [row for file in dev for row in _measure(source, temporary, metadata, task, file)]
         write_text(temporary / "README.md", _card(output.name, source, metadata, quantization, measurements))
+        write_sums(temporary)
     return measurements
 
 

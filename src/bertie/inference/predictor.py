@@ -14,6 +14,7 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
+from bertie.base.checksums import verification
 from bertie.base.errors import ModelError, SettingsError
 from bertie.base.texts import list_pairs, list_texts
 from bertie.inference.features import (
@@ -757,16 +758,19 @@ def _rank_answers(
     return results
 
 
-def load(path: str | Path, device: str = "auto", precision: Precision = "float32") -> Predictor:
+def load(
+    path: str | Path, device: str = "auto", precision: Precision = "float32", *, verify: bool = True
+) -> Predictor:
     """Load a model directory, in PyTorch or exported to ONNX.
 
     Args:
         path: the directory. A directory from `bertie export` needs ONNX Runtime, but not PyTorch.
         device: `auto` (a CUDA device if there is one), `cpu`, `cuda`, `cuda:1` and so on.
         precision: precision of the matrix products, `float32` or `bfloat16`.
+        verify: compare the files with the directory's SHA256SUMS, if it has one.
 
     Raises:
-        ModelError: the directory is missing, damaged or not a model directory, or PyTorch or ONNX
+        ModelError: the directory is missing, damaged, changed or not a model directory, or PyTorch or ONNX
             Runtime is needed and not installed.
         SettingsError: `path` is not a path; the device does not exist; or the model is exported,
             and another device than the CPU, or a precision, is selected.
@@ -778,4 +782,5 @@ def load(path: str | Path, device: str = "auto", precision: Precision = "float32
     """
     if not isinstance(path, str | Path):
         raise SettingsError(f"expected the path of a model directory, got {type(path).__name__}")
-    return Predictor(Path(path), device, precision)
+    with verification(verify):
+        return Predictor(Path(path), device, precision)

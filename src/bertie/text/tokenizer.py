@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bertie.base.checksums import SUMS_FILE, verify
 from bertie.base.errors import SettingsError
 from bertie.base.files import read_json_object, write_json
 from bertie.base.texts import check_text, list_pairs, list_texts
@@ -141,7 +142,7 @@ class Tokenizer:
 
         Raises:
             ModelError: the path does not exist, has no vocabulary, or contains a tokenizer of
-                another kind than BERT's.
+                another kind than BERT's; or its files differ from SHA256SUMS or from one another.
             DataError: a file of the directory is not JSON.
 
         Example:
@@ -157,6 +158,7 @@ class Tokenizer:
         if not path.is_dir():
             vocabulary = Vocabulary.load(path)
             return cls(vocabulary, not vocabulary.is_cased if lowercase is None else lowercase)
+        verify(path)
         config, fast = read_tokenizer_files(path)
         model, normalizer = fast.model or FastModel(), fast.normalizer or Normalizer()
         added = read_added_tokens(path, config, fast)
@@ -241,7 +243,7 @@ class Tokenizer:
         names = {file.name for file in files}
         if TOKENIZER_FILE not in names:
             return not names
-        others = names - {VOCABULARY_FILE, TOKENIZER_FILE, CONFIG_FILE}
+        others = names - {VOCABULARY_FILE, TOKENIZER_FILE, CONFIG_FILE, SUMS_FILE}
         return not others and read_json_object(directory / TOKENIZER_FILE) == tokenizer_json(
             cls.load(directory)
         )

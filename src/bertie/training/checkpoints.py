@@ -5,7 +5,7 @@ Checkpoints are written atomically, as safetensors and JSON; nothing is pickled.
 RUN/settings.toml                     the resolved settings
 RUN/arguments.json                    the arguments that started the run
 RUN/metrics.jsonl                     the log, one row per line
-RUN/checkpoints/step-00001000/        model.safetensors, optimizer.safetensors, state.json
+RUN/checkpoints/step-00001000/        model.safetensors, optimizer.safetensors, state.json, SHA256SUMS
 RUN/model/                            the model directory, written when the run is complete
 RUN/finished.json                     fine-tuning: written last, after which no checkpoint is needed
 """
@@ -17,11 +17,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+import pydantic
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from bertie.base.checksums import verification, verify, write_sums
 from bertie.base.errors import DataError, ModelError, SettingsError
 from bertie.base.files import (
     add_path_to_errors,
@@ -174,6 +176,7 @@ class RunDirectory:
             save_weights(temporary / WEIGHTS_FILE, model)
             save_file(moments, temporary / OPTIMIZER_FILE)
             write_json(temporary / STATE_FILE, asdict(state))
+            write_sums(temporary)
         self.rotate(save_every, keep_checkpoints)
 
     def rotate(self, save_every: int, keep_checkpoints: int) -> None:
@@ -216,8 +219,12 @@ class RunDirectory:
             self._truncate_metrics(0)
             return TrainState()
         newest = self.checkpoints()[-1]
-        state = TrainState(**read_json(newest / STATE_FILE))
-        load_weights(newest, model)
+        earlier = f"remove {newest} to resume from the checkpoint before"
+        for weights in (False, True):
+            verify(newest, weights=weights, remedy=earlier)
+        state = _read_state(newest / STATE_FILE, earlier)
+        with verification(False):  # it is done
+            load_weights(newest, model)
         moments = _load_moments(newest / OPTIMIZER_FILE)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
@@ -304,6 +311,15 @@ def _flatten(section: Settings, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def _step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("step-"))
+
+
+def _read_state(path: Path, remedy: str) -> TrainState:
+    """Read state.json; raise ModelError if it is damaged."""
+    try:
+        return pydantic.TypeAdapter(TrainState).validate_python(read_json(path))
+    except pydantic.ValidationError as error:
+        key = ".".join(map(str, error.errors()[0]["loc"]))
+        raise ModelError(f"{path}: damaged ({key}); {remedy}") from None
 
 
 def _load_moments(path: Path) -> dict[str, Tensor]:

@@ -4,6 +4,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from bertie.base.checksums import weights_verified
 from bertie.base.environment import install_command
 from bertie.base.errors import ModelError, SettingsError
 from bertie.model.engines.engine import Engine
@@ -36,7 +37,8 @@ def load_engine(path: Path, device: str = "auto", precision: Precision = "float3
                 f"and precision"
             )
         metadata = read_metadata(path)
-        return LoadedEngine(OnnxEngine(path, metadata), metadata)
+        with weights_verified(path):
+            return LoadedEngine(OnnxEngine(path, metadata), metadata)
     if not find_spec("torch"):
         read_metadata(path)  # report an error in the directory before the missing library
         raise ModelError(f"{path}: this needs torch: {install_command('train')}")

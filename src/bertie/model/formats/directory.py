@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import pydantic
 
+from bertie.base.checksums import verify
 from bertie.base.errors import ModelError
 from bertie.base.files import read_json_object, write_json, write_text
 from bertie.base.settings import Settings
@@ -192,9 +193,11 @@ def read_metadata(
 
     Raises:
         DataError: a JSON file is damaged.
-        ModelError: the directory is missing or not a model directory, its model is not supported,
-            or its tokenizer does not fit the model.
+        ModelError: the directory is missing or not a model directory, a file differs from SHA256SUMS, its
+            model is not supported, or its tokenizer does not fit the model.
     """
+    if path.is_dir():
+        verify(path)
     folder = _require_model_folder(path)
     file = find_config_file(folder)
     config, head = read_config(file), read_section(HeadConfig, file)

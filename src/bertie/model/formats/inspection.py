@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from bertie.base.checksums import weights_verified
 from bertie.base.errors import ModelError
 from bertie.base.files import read_json_object
 from bertie.model.engines.onnx_engine import ONNX_FILE, OnnxEngine
@@ -101,7 +102,8 @@ def inspect_model(path: Path, allow_pickle: bool = False) -> Inspection:
     Raises:
         ModelError: the model cannot be read at all.
     """
-    contents = _read_contents(path, allow_pickle)
+    with weights_verified(path):
+        contents = _read_contents(path, allow_pickle)
     metadata, stored = contents.metadata, contents.stored
     sizes = {name: weight.numel() for name, weight in contents.expected.items()}
     embeddings = sum(size for name, size in sizes.items() if name.endswith(EMBEDDINGS_SUFFIX))

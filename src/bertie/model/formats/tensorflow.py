@@ -11,9 +11,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from bertie.base.checksums import verify, write_sums
 from bertie.base.errors import ModelError
 from bertie.base.files import atomic_directory, write_json
 from bertie.model.formats.config import read_config
@@ -93,6 +95,7 @@ def save_model(path: Path, model: Model | EncoderModel, metadata: ModelMetadata)
         write_metadata(temporary, metadata, card)
         write_json(temporary / BERT_CONFIG_FILE, config)
         write_bundle(temporary / CHECKPOINT_NAME, tensors)
+        write_sums(temporary)
 
 
 def load_model(path: Path) -> tuple[Model | EncoderModel, ModelMetadata]:
@@ -111,6 +114,7 @@ def load_model(path: Path) -> tuple[Model | EncoderModel, ModelMetadata]:
             The message names the tensor.
     """
     prefix = find_checkpoint(path)
+    verify(prefix.parent)  # the tensors have checksums of their own
     bundle = read_bundle(prefix)
     if OBJECT_GRAPH in bundle.entries:
         raise ModelError(
@@ -239,6 +243,11 @@ def _read_weight(bundle: Bundle, name: str, shape: torch.Size) -> Tensor:
                 f"{expected_shape}; check that {BERT_CONFIG_FILE} belongs to this checkpoint"
             )
         values = bundle.read(tensor_name)
+        if not np.isfinite(values).all():
+            raise ModelError(
+                f"{bundle.prefix}: {tensor_name} has NaN or infinite numbers; the training diverged, so use "
+                f"an earlier checkpoint"
+            )
         parts.append(torch.from_numpy(values.T if is_transposed else values).float())
     return torch.cat(parts)
 

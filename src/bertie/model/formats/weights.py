@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from bertie.base.checksums import weights_verified, write_sums
 from bertie.base.errors import ModelError
 from bertie.base.files import atomic_directory, atomic_file
 from bertie.model.bert import add_bilstm
@@ -63,6 +64,7 @@ def save_model(path: Path, model: Model | EncoderModel, metadata: ModelMetadata,
     with atomic_directory(path) as temporary:
         write_metadata(temporary, metadata, card)
         save_weights(temporary / WEIGHTS_FILE, model)
+        write_sums(temporary)
 
 
 def load_model(path: Path, allow_pickle: bool = False) -> tuple[Model | EncoderModel, ModelMetadata]:
@@ -79,8 +81,14 @@ def load_model(path: Path, allow_pickle: bool = False) -> tuple[Model | EncoderM
         DataError: a JSON file is damaged.
         ModelError: the directory is missing or damaged, or its model is not supported.
     """
+    with weights_verified(path):
+        return _load_model(path, allow_pickle)
+
+
+def _load_model(path: Path, allow_pickle: bool) -> tuple[Model | EncoderModel, ModelMetadata]:
     metadata, stored = read_metadata_and_weights(path, allow_pickle)
     model = build_meta_model(metadata, path, pooler=POOLER_WEIGHT in stored)
+    _check_shapes(named_weights(model), stored, path)  # before anything of these sizes is allocated
     # `to_empty` would make torch import its shape functions in Python, which takes seconds.
     uninitialized = {name: torch.empty(weight.shape) for name, weight in model.state_dict().items()}
     model.load_state_dict(uninitialized, assign=True)
@@ -111,14 +119,15 @@ def load_weights(path: Path, model: nn.Module, prefix: str = "") -> None:
         ModelError: the file is missing, damaged or a pickle, a weight is missing or has another
             shape, or the stored encoder has weights that the model lacks.
     """
-    stored = read_weights(find_transformer_folder(path))
-    weights = {
-        name: weight
-        for name, weight in named_weights(model).items()
-        if name.startswith(prefix)
-        and (not prefix or name in stored or not name.startswith(OPTIONAL_PREFIXES))
-    }
-    _copy_weights(weights, stored, path)
+    with weights_verified(path):
+        stored = read_weights(find_transformer_folder(path))
+        weights = {
+            name: weight
+            for name, weight in named_weights(model).items()
+            if name.startswith(prefix)
+            and (not prefix or name in stored or not name.startswith(OPTIONAL_PREFIXES))
+        }
+        _copy_weights(weights, stored, path)
 
 
 def load_initial_weights(
@@ -140,6 +149,13 @@ def load_initial_weights(
     Raises:
         ModelError: as `load_weights`; a head of which only some weights are stored is damaged.
     """
+    with weights_verified(path):
+        return _load_initial_weights(path, model, new_entries)
+
+
+def _load_initial_weights(
+    path: Path, model: nn.Module, new_entries: Mapping[int, Sequence[int]] | None
+) -> list[str]:
     stored = read_weights(find_transformer_folder(path))
     weights = named_weights(model)
     if new_entries:
@@ -267,6 +283,24 @@ def _copy_weights(weights: dict[str, Tensor], stored: dict[str, Tensor], path: P
     """Copy stored weights into a model's `weights`; both have Hugging Face's names.
 
     Raises:
+        ModelError: as `_check_shapes`, or a weight is NaN or infinite.
+    """
+    _check_shapes(weights, stored, path)
+    with torch.no_grad():
+        for name, weight in weights.items():
+            weight.copy_(stored[name])
+            # The sum is ten times as fast as a look at each number; NaN and infinity stay in it.
+            if not weight.sum().isfinite() and not weight.isfinite().all():
+                raise ModelError(
+                    f"{path}: {name} has NaN or infinite numbers; the training diverged or the file is "
+                    f"damaged, so use an earlier model or copy it again"
+                )
+
+
+def _check_shapes(weights: Mapping[str, Tensor], stored: dict[str, Tensor], path: Path) -> None:
+    """Check that stored weights fit a model's `weights`; both have Hugging Face's names.
+
+    Raises:
         ModelError: a weight is missing or has another shape, the stored encoder has more weights,
             or the stored decoder is not tied.
     """
@@ -275,13 +309,11 @@ def _copy_weights(weights: dict[str, Tensor], stored: dict[str, Tensor], path: P
     for name in stored:
         if name.startswith("bert.") and not name.startswith(OPTIONAL_PREFIXES) and name not in weights:
             raise ModelError(f"{path}: unexpected weight {name}; check that config.json is the right one")
-    with torch.no_grad():
-        for name, weight in weights.items():
-            if name not in stored:
-                raise ModelError(f"{path}: weight {name} is missing; check that config.json is the right one")
-            if stored[name].shape != weight.shape:
-                raise ModelError(
-                    f"{path}: {name} has shape {tuple(stored[name].shape)}, but config.json makes it "
-                    f"{tuple(weight.shape)}; check that config.json is the right one"
-                )
-            weight.copy_(stored[name])
+    for name, weight in weights.items():
+        if name not in stored:
+            raise ModelError(f"{path}: weight {name} is missing; check that config.json is the right one")
+        if stored[name].shape != weight.shape:
+            raise ModelError(
+                f"{path}: {name} has shape {tuple(stored[name].shape)}, but config.json makes it "
+                f"{tuple(weight.shape)}; check that config.json is the right one"
+            )

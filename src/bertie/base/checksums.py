@@ -1,0 +1,105 @@
+"""SHA-256 sums of the files of a directory that bertie writes, and their verification.
+
+`SHA256SUMS` is in the format of sha256sum, so that `sha256sum -c SHA256SUMS` checks a directory without
+bertie. It lists all files but README.md, which people edit. A directory without it loads unverified.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path, PurePath
+
+from bertie.base.errors import BertieError, ModelError
+from bertie.base.files import sha256, write_text
+
+SUMS_FILE = "SHA256SUMS"
+UNLISTED = (SUMS_FILE, "README.md")
+# Files of weights, which are large. They are verified in a thread while they are loaded.
+WEIGHTS = ("*.safetensors", "*.onnx", "*.index", "*.data-*")
+NO_VERIFY = "BERTIE_NO_VERIFY"  # in the environment: 1 skips verification in a process and its children
+
+_is_verifying = ContextVar("is_verifying", default=True)
+
+
+def write_sums(directory: Path) -> None:
+    """Write the sums of all files of a directory."""
+    files = sorted(str(file.relative_to(directory)) for file in directory.rglob("*") if file.is_file())
+    listed = [name for name in files if name not in UNLISTED]
+    write_text(directory / SUMS_FILE, "".join(f"{sha256(directory / name)}  {name}\n" for name in listed))
+
+
+@contextmanager
+def verification(is_enabled: bool) -> Iterator[None]:
+    """Verify directories in this block, or not."""
+    token = _is_verifying.set(is_enabled)
+    try:
+        yield
+    finally:
+        _is_verifying.reset(token)
+
+
+def verify(directory: Path, *, weights: bool = False, remedy: str = "") -> None:
+    """Compare the files of a directory with its sums.
+
+    Args:
+        directory: the directory; without SHA256SUMS, nothing is compared.
+        weights: compare the files of weights, instead of all others.
+        remedy: what to do about a file that differs.
+
+    Raises:
+        ModelError: a file has changed or is missing, or SHA256SUMS itself is damaged.
+    """
+    for name, expected in _listed(directory).items():
+        if any(PurePath(name).match(pattern) for pattern in WEIGHTS) != weights:
+            continue
+        file = directory / name
+        problem = "missing, but" if not file.is_file() else "differs from its sum"
+        if not file.is_file() or sha256(file) != expected:
+            default = (
+                f"copy the directory again, or accept the change: delete {directory / SUMS_FILE}, or pass "
+                f"--no-verify (verify=False)"
+            )
+            raise ModelError(f"{file}: {problem} in {SUMS_FILE}; {remedy or default}")
+
+
+@contextmanager
+def weights_verified(directory: Path) -> Iterator[None]:
+    """Verify the files of weights of a directory in a thread, while the block loads them.
+
+    Raises:
+        ModelError: as `verify`, at the end of the block, or in place of the block's own error, of which
+            the damage is the cause.
+    """
+    listed = _listed(directory)
+    if not listed:
+        yield
+        return
+    with ThreadPoolExecutor(1) as pool:
+        verified = pool.submit(verify, directory, weights=True)
+        try:
+            yield
+        except BertieError:
+            verified.result()
+            raise
+        verified.result()
+
+
+def _listed(directory: Path) -> dict[str, str]:
+    """Return the sum of each file in SHA256SUMS; none without this file or without verification."""
+    file = directory / SUMS_FILE
+    if not _is_verifying.get() or os.environ.get(NO_VERIFY) == "1" or not file.exists():
+        return {}
+    sums = {}
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (UnicodeDecodeError, IsADirectoryError):
+        lines = [""]
+    for number, line in enumerate(lines, start=1):
+        match = re.fullmatch(r"([0-9a-f]{64})  (.+)", line)
+        if match is None or PurePath(match[2]).is_absolute() or ".." in PurePath(match[2]).parts:
+            raise ModelError(f"{file}, line {number}: damaged; copy the directory again, or delete this file")
+        sums[match[2]] = match[1]
+    return sums
