@@ -18,6 +18,12 @@ settings.register_profile("bertie", deadline=None, derandomize="CI" in os.enviro
 settings.load_profile("bertie")
 
 
+@pytest.fixture
+def unverified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load directories although the test has changed their files."""
+    monkeypatch.setenv("BERTIE_NO_VERIFY", "1")
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The directory of real data sets: `BERTIE_DATA`, or ../shared/data."""

@@ -12,6 +12,8 @@ from bertie.model.formats.conversion import load_any
 from bertie.model.formats.weights import named_weights
 from bertie.model.heads import MaskedLMModel
 
+pytestmark = pytest.mark.usefixtures("unverified")  # directories are changed here
+
 KINDS = ["pre-training", "classifier", "squad-v1", "encoder"]
 
 

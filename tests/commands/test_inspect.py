@@ -15,6 +15,8 @@ from bertie.model.formats.conversion import convert
 from bertie.model.formats.onnx import Quantization
 from bertie.text.vocabulary import Vocabulary
 
+pytestmark = pytest.mark.usefixtures("unverified")  # directories are changed here
+
 
 def inspect(capsys, path, *options):
     status, out, err = run(capsys, "inspect", path, "--json", *options)

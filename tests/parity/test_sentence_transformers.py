@@ -26,6 +26,8 @@ from bertie.model.formats.sentence_transformers import EmbeddingConfig
 from bertie.model.formats.weights import load_weights, save_model
 from bertie.model.heads import EmbeddingModel, EncoderModel
 
+pytestmark = pytest.mark.usefixtures("unverified")  # directories are changed here
+
 TEXTS = ["the cat sat on a mat .", "", "Paris, 2019!", "a cat and " * 90, "mats"]
 
 

@@ -28,6 +28,8 @@ from bertie.model.heads import (
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
+pytestmark = pytest.mark.usefixtures("unverified")  # directories are changed here
+
 WORDS = [f"{letter}{end}" for letter in "abcdefghij" for end in ("", "an", "in", "on")]
 WORDS += [f"##{word}" for word in WORDS]
 VOCABULARY = Vocabulary([*SPECIAL_TOKENS, *WORDS])

@@ -25,9 +25,9 @@ def save(run: RunDirectory, state: TrainState, learner, save_every=1, keep_check
 def make_killed_run(path: Path, learner) -> None:
     """Write a checkpoint of step 1, followed by a row of metrics of step 2."""
     with RunDirectory(path) as run:
-        run.log({"step": 1})
+        run.log({"kind": "train", "step": 1})
         save(run, TrainState(step=1), learner)
-        run.log({"step": 2})
+        run.log({"kind": "train", "step": 2})
 
 
 @pytest.mark.parametrize("metrics", ["kept", "removed"])
@@ -40,7 +40,7 @@ def test_stop_right_after_resume_keeps_the_rows(tmp_path, learner, metrics):
         state.step = 2
         save(run, state, learner)
     rows = run.rows()
-    assert rows == ([{"step": 1}] if metrics == "kept" else [])
+    assert rows == ([{"kind": "train", "step": 1}] if metrics == "kept" else [])
     with RunDirectory(tmp_path) as run:
         run.restore(*learner)
         assert run.rows() == rows
@@ -49,12 +49,14 @@ def test_stop_right_after_resume_keeps_the_rows(tmp_path, learner, metrics):
 def test_resume_drops_a_torn_last_line(tmp_path, learner):
     make_killed_run(tmp_path, learner)
     with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 3, "lo')
+        file.write('{"kind": "train", "step": 3, "lo')
     with RunDirectory(tmp_path) as run:
-        assert run.rows() == [{"step": 1}, {"step": 2}]
+        assert run.rows() == [{"kind": "train", "step": 1}, {"kind": "train", "step": 2}]
         run.restore(*learner)
-        run.log({"step": 2})
-    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1}\n{"step": 2}\n'
+        run.log({"kind": "train", "step": 2})
+    assert (
+        tmp_path / "metrics.jsonl"
+    ).read_text() == '{"kind": "train", "step": 1}\n{"kind": "train", "step": 2}\n'
 
 
 def test_newest_checkpoint_is_kept_without_regular_ones(tmp_path, learner):

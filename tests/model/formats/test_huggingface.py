@@ -26,6 +26,8 @@ from bertie.model.heads import EncoderModel, PreTrainingModel
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
+pytestmark = pytest.mark.usefixtures("unverified")  # directories are changed here
+
 CONFIG = BertConfig(**SHAPE)
 WEIGHTS = named_weights(PreTrainingModel(CONFIG))
 

@@ -35,6 +35,8 @@ from bertie.model.heads import (
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
+pytestmark = pytest.mark.usefixtures("unverified")  # directories are changed here
+
 HIDDEN = 8
 SMALL = BertConfig(
     vocab_size=9, hidden_size=HIDDEN, num_hidden_layers=2, num_attention_heads=2, intermediate_size=12
