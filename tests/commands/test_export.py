@@ -17,6 +17,7 @@ def test_exported_model_is_measured_and_predicts(tmp_path, capsys):
     assert ["dev.tsv", "accuracy"] in [row[:2] for row in rows]
     assert sorted(file.name for file in out.iterdir()) == [
         "README.md",
+        "SHA256SUMS",
         "config.json",
         "model.onnx",
         "tokenizer.json",

@@ -109,4 +109,4 @@ def _read(template: Template, reader: Reader, directory: Path, folder: Path) -> 
     status = forked.join()
     timer.cancel()
     text = log.read_text(errors="replace")
-    return status, text, json.dumps(reader.result(directory, output)) if status == 0 else None
+    return status, text, json.dumps(reader.result(directory, output), sort_keys=True) if status == 0 else None

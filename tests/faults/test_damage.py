@@ -46,11 +46,11 @@ def test_missing_shard_is_reported(folder: Path, corpus: Path, capsys: Capsys) -
 
 
 def test_flipped_bit_fails_verification(corpus: Path) -> None:
-    path = corpus / "held_out-00000/sentence_ends.bin"
+    path = corpus / "held_out-00000/tokens.bin"
     content = bytearray(path.read_bytes())
-    content[5] ^= 1
+    content[0] ^= 1
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"held_out-00000/sentence_ends\.bin: damaged \(its SHA-256 differs"):
+    with pytest.raises(DataError, match=r"held_out-00000/tokens\.bin: damaged \(its SHA-256 differs"):
         Corpus.open(corpus).verify()
 
 

@@ -16,6 +16,8 @@ from bertie.base.errors import BertieError, DataError
 _BUFFER_BYTES = 1 << 16
 # A block of 4 bytes can hold 128 kB of zeros (RFC 8878, 3.1.1.2), so one read decompresses to at most 128 MB.
 _ZSTD_READ_BYTES = 1 << 12
+# A line is in memory as a whole. A file of a few kB can decompress to a line of any length.
+MAX_LINE_BYTES = 1 << 30
 _ZSTD_WINDOW_BYTES = 1 << 31  # `zstd --long=31`, the format's maximum
 
 
@@ -31,14 +33,16 @@ def open_binary(path: Path) -> Iterator[BinaryIO]:
     Read the file inside the block, because damage is found only while reading.
 
     Raises:
-        DataError: the file is missing, unreadable, damaged or truncated.
+        DataError: the file is missing, unreadable, damaged or truncated, or decompresses to a huge line.
         BertieError: it is a .zst file, and the package `zstandard` is not installed.
     """
     opener: Callable[..., Any] = _OPENERS.get(path.suffix, io.FileIO)
     try:
         # Without the buffer, every line of a gzip, bz2 or lzma file costs four calls in Python.
-        with opener(path, "rb") as raw, io.BufferedReader(raw, _BUFFER_BYTES) as file:
-            yield file
+        with opener(path, "rb") as raw:
+            limited = _LimitedLines(raw, path) if is_compressed(path) else raw
+            with io.BufferedReader(limited, _BUFFER_BYTES) as file:
+                yield file
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except IsADirectoryError:
@@ -47,6 +51,27 @@ def open_binary(path: Path) -> Iterator[BinaryIO]:
         raise DataError(f"{path}: damaged or truncated compressed file ({error})") from None
     except OSError as error:  # includes damaged .bz2 files: bz2 has no exception class
         raise DataError(f"{path}: cannot be read ({error})") from None
+
+
+class _LimitedLines(io.RawIOBase):
+    """The decompressed bytes of a file, in which no line is longer than `MAX_LINE_BYTES`."""
+
+    def __init__(self, raw: Any, path: Path) -> None:
+        self._raw, self._path, self._length = raw, path, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count: int = self._raw.readinto(buffer)
+        newline = bytes(buffer[:count]).rfind(b"\n")
+        self._length = self._length + count if newline < 0 else count - newline - 1
+        if self._length > MAX_LINE_BYTES:
+            raise DataError(
+                f"{self._path}: decompresses to a line of more than {MAX_LINE_BYTES:,} bytes; split the line, "
+                f"or decompress the file first if you trust it"
+            )
+        return count
 
 
 def _open_zstd(path: Path, mode: str) -> io.RawIOBase:
@@ -69,7 +94,8 @@ class _ZstdFile(io.RawIOBase):
         self._new_frame = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES).decompressobj
         self._error: type[Exception] = zstandard.ZstdError
         self._frame: Any = None
-        self._decompressed = b""  # not returned yet
+        # Not returned yet. A view, because copying the rest at each call takes minutes for a bomb.
+        self._decompressed = memoryview(b"")
 
     def readable(self) -> bool:
         return True
@@ -77,7 +103,7 @@ class _ZstdFile(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         while not self._decompressed and (data := self._next_input()):
             try:
-                self._decompressed = self._frame.decompress(data)
+                self._decompressed = memoryview(self._frame.decompress(data))
             except self._error as error:
                 raise OSError(error) from None
         count = min(len(buffer), len(self._decompressed))

@@ -1,5 +1,6 @@
 """Check the texts that a caller passes: one text, or a list of texts."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
@@ -87,3 +88,15 @@ def reject_unequal(first: Sequence[Any], second: Sequence[Any], names: tuple[str
 
 def _kind(value: Any) -> str:
     return {str: "a string", list: "a list", type(None): "None"}.get(type(value), type(value).__name__)
+
+
+def escape_markdown(text: str) -> str:
+    """Return a text so that a model card shows it as it is: on one line, without markup.
+
+    Underscores stay, because inside a word they are no markup.
+
+    Example:
+        >>> escape_markdown("<b>a|b</b> my_file.csv")
+        '\\<b\\>a\\|b\\</b\\> my_file.csv'
+    """
+    return re.sub(r"([\\`*\[\]<>|&])", r"\\\1", " ".join(text.split()))

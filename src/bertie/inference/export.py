@@ -12,6 +12,7 @@ from bertie.base.checksums import write_sums
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import atomic_directory, write_text
 from bertie.base.outputs import lock_output
+from bertie.base.texts import escape_markdown
 from bertie.inference.predictor import load
 from bertie.inference.records import input_format, read_records
 from bertie.model.engines.onnx_engine import ONNX_FILE
@@ -142,18 +143,21 @@ def _card(
     """Return the text of the directory's README.md."""
     quantized = [part for part, is_quantized in quantization._asdict().items() if is_quantized]
     precision = f"int8 in the {' and the '.join(quantized)}, float32 elsewhere" if quantized else "float32"
+    origin = escape_markdown("/".join(source.resolve().parts[-2:]))
     table = ["| file | | float32 | exported |", "|---|---|---|---|"] if measurements else []
     for file, metric, before, after in measurements:
-        table.append(f"| {file} | {metric} | {'' if before is None else f'{before:.2f}'} | {after:.4g} |")
+        table.append(
+            f"| {escape_markdown(file)} | {metric} | {'' if before is None else f'{before:.2f}'} | {after:.4g} |"
+        )
     return "\n".join(
         [
             "---",
             "library_name: onnx",
             "tags: [bert, onnx]",
             "---",
-            f"# {name}",
+            f"# {escape_markdown(name)}",
             "",
-            f"Exported from {'/'.join(source.resolve().parts[-2:])} by bertie {__version__} on "
+            f"Exported from {origin} by bertie {__version__} on "
             f"{datetime.now(UTC):%Y-%m-%d}: {metadata.architecture} in `{ONNX_FILE}`: {precision}.",
             "",
             *table,

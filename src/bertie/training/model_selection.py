@@ -9,6 +9,7 @@ from typing import Any
 from bertie import __version__
 from bertie.base.files import read_json, write_json
 from bertie.base.progress import Progress
+from bertie.base.texts import escape_markdown
 from bertie.model.engines.torch_engine import TorchEngine
 from bertie.model.formats.directory import ModelMetadata
 from bertie.model.formats.weights import save_model
@@ -146,26 +147,26 @@ def _model_card(
 ) -> str:
     """Return the README.md of the model directory."""
     rows = [
-        f"| {part} | {name} | {value:.2f} | {f'{baseline:.2f}' if baseline is not None else ''} |"
+        f"| {escape_markdown(part)} | {name} | {value:.2f} | {'' if baseline is None else f'{baseline:.2f}'} |"
         for part, part_scores in scores.items()
         for name, value in part_scores.items()
         for baseline in [baselines.get(part, {}).get(name)]
     ]
     table = ["| part | score | percent | majority baseline |", "|---|---|---|---|", *rows] if rows else []
-    facts = [f"- {name}: {value}" for name, value in sources.items()]
+    facts = [f"- {name}: {escape_markdown(value)}" for name, value in sources.items()]
     return "\n".join(
         [
             "---",
             f"library_name: {'sentence-transformers' if task.head == 'embedding' else 'transformers'}",
             f"tags: [bert, {task.head}]",
             "---",
-            f"# A BERT fine-tuned with bertie: {task.name}",
+            f"# A BERT fine-tuned with bertie: {escape_markdown(task.name)}",
             "",
             *facts,
             f"- date: {datetime.now(UTC):%Y-%m-%d}",
             f"- bertie: {__version__}",
             "",
-            *([f"Labels: {', '.join(task.labels)}.", ""] if task.labels else []),
+            *([f"Labels: {', '.join(map(escape_markdown, task.labels))}.", ""] if task.labels else []),
             *table,
             "",
         ]

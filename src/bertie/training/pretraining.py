@@ -15,6 +15,7 @@ import torch
 from bertie import __version__
 from bertie.base.locks import lock_directory
 from bertie.base.progress import Progress
+from bertie.base.texts import escape_markdown
 from bertie.model.formats.directory import ModelMetadata
 from bertie.model.formats.weights import save_model
 from bertie.training.checkpoints import RunDirectory, TrainState, check_run
@@ -158,14 +159,14 @@ def _model_card(run: Path, setup: PretrainingSetup, state: TrainState) -> str:
 library_name: transformers
 tags: [bert, {tag}]
 ---
-# {run.resolve().name}: a BERT pre-trained with bertie
+# {escape_markdown(run.resolve().name)}: a BERT pre-trained with bertie
 
 {model.num_hidden_layers} layers, hidden size {model.hidden_size}, {model.num_attention_heads} heads,
 {model.vocab_size:,} WordPiece tokens. Pre-trained with {objectives}
 (arXiv:1810.04805, Section 3.1) for {state.step:,} steps on {state.tokens:,} tokens.
 
 Trained on {datetime.now(UTC):%Y-%m-%d} with bertie {__version__}.
-The corpus `{corpus.path.resolve().name}` has {counts.documents:,} training documents with
+The corpus {escape_markdown(corpus.path.resolve().name)} has {counts.documents:,} training documents with
 {counts.tokens:,} tokens; its fingerprint is `{settings.corpus_fingerprint}`.
 The settings of the run are in the file `settings.toml` beside this folder.
 """

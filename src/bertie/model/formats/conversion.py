@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from bertie.base.outputs import lock_output
+from bertie.base.texts import escape_markdown
 from bertie.model.formats import tensorflow
 from bertie.model.formats.directory import ModelMetadata
 from bertie.model.formats.sentence_transformers import EmbeddingConfig
@@ -64,7 +65,7 @@ def _convert(
         return metadata
     if layout == "sentence-transformers":
         model, metadata = _remove_head(model, metadata)
-    card = f"# {output.name}\n\nConverted by bertie from {source.name}.\n"
+    card = f"# {escape_markdown(output.name)}\n\nConverted by bertie from {escape_markdown(source.name)}.\n"
     if (readme := source / "README.md").is_file():
         card = readme.read_text(encoding="utf-8", errors="replace")
     save_model(output, model, metadata, card)

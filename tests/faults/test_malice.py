@@ -1,0 +1,197 @@
+"""Hostile files are refused in one line before anything of the size that they name is allocated."""
+
+import bz2
+import gzip
+import json
+import lzma
+import resource
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import zstandard
+from onnx import TensorProto, helper
+from tests.inference.small_models import TOKENIZER, save_small
+
+import bertie
+from bertie.base import compression
+from bertie.base.compression import open_binary
+from bertie.base.errors import BertieError, DataError, ModelError
+from bertie.base.texts import escape_markdown
+from bertie.model.formats import tensor_bundle
+from bertie.model.formats.sorted_table import decompress_snappy, encode_varint
+from bertie.model.formats.tensor_bundle import Entry, index_path, read_bundle, write_bundle, write_table
+
+ROOM = 600 << 20  # bytes of address space that a test may allocate
+
+
+@pytest.fixture(autouse=True)
+def limited_memory() -> Iterator[None]:
+    """Let an allocation of more than `ROOM` bytes fail."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + ROOM, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A model directory as others write it, without sums."""
+    directory = save_small(tmp_path, "classifier")
+    (directory / "SHA256SUMS").unlink(missing_ok=True)
+    return directory
+
+
+def error_of(directory: Path) -> str:
+    with pytest.raises(BertieError) as error:
+        bertie.load(directory)
+    assert str(error.value).isprintable()
+    return str(error.value).removeprefix(f"{directory}/")
+
+
+def edit(file: Path, **changes: Any) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+        "vocab_size",
+        "max_position_embeddings",
+        "type_vocab_size",
+    ],
+)
+@pytest.mark.parametrize("value", [10**9, 10**30])
+def test_absurd_sizes_are_refused(model: Path, key: str, value: int) -> None:
+    edit(model / "config.json", **{key: value})
+    assert error_of(model).startswith("config.json: ")
+
+
+def test_sizes_that_contradict_the_weights_allocate_nothing(model: Path) -> None:
+    """1,000 layers of 4 TB each."""
+    edit(model / "config.json", hidden_size=2**20, num_hidden_layers=1000, num_attention_heads=1)
+    assert "has shape" in error_of(model)
+
+
+def test_a_billion_labels_are_refused(model: Path) -> None:
+    edit(model / "config.json", num_labels=10**9, id2label=None)
+    assert error_of(model).startswith("config.json: num_labels")
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "tokenizer_config.json", "modules.json"])
+def test_deep_json_is_refused(model: Path, file: str) -> None:
+    (model / file).write_text('{"a":' * 100_000)
+    assert error_of(model).startswith(f"{file}: not ")
+
+
+@pytest.mark.parametrize("path", ["../secret", "/etc", "0_Transformer/../../secret"])
+def test_modules_outside_the_directory_are_refused(model: Path, path: str) -> None:
+    modules = [{"type": "Transformer", "path": path}, {"type": "Pooling", "path": "1_Pooling"}]
+    (model / "modules.json").write_text(json.dumps(modules))
+    assert error_of(model).startswith(f"modules.json: 0.path is '{path}': not a folder inside the model's")
+
+
+HEADER = {"a": {"dtype": "F32", "shape": [10**12], "data_offsets": [0, 4 * 10**12]}}
+
+
+@pytest.mark.parametrize("length", [None, 2**40, 2**63])
+def test_safetensors_that_promise_terabytes_are_refused(model: Path, length: int | None) -> None:
+    header = json.dumps(HEADER).encode()
+    (model / "model.safetensors").write_bytes(struct.pack("<Q", length or len(header)) + header)
+    assert error_of(model).startswith("model.safetensors: damaged safetensors file (")
+
+
+def test_bundle_that_promises_terabytes_is_refused(tmp_path: Path) -> None:
+    prefix = tmp_path / "model.ckpt"
+    write_bundle(prefix, {"a": np.ones(2, np.float32)})
+    for shape, size in (((10**12,), 8), ((2,), 10**13), ((2**63,), 2**62)):
+        entry = Entry(1, shape, 0, 0, size, 0, is_sliced=False)
+        items = [(b"", tensor_bundle.HEADER), (b"a", tensor_bundle._encode_entry(entry))]
+        write_table(index_path(prefix), items)
+        with pytest.raises(ModelError, match=r"a is damaged|truncated in a|do not fit its shape"):
+            read_bundle(prefix).read("a")
+
+
+def test_snappy_block_that_promises_terabytes_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected"):
+        decompress_snappy(encode_varint(10**12) + b"\0a")
+
+
+COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": zstandard.compress,
+}
+
+
+@pytest.mark.parametrize("suffix", COMPRESSORS)
+def test_bomb_of_one_line_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
+    monkeypatch.setattr(compression, "MAX_LINE_BYTES", 4 << 20)
+    file = tmp_path / f"bomb.txt{suffix}"
+    file.write_bytes(COMPRESSORS[suffix](bytes(16 << 20)))
+    with pytest.raises(DataError, match=r"decompresses to a line of more than 4,194,304 bytes; split"):
+        list(_lines(file))
+    file.write_bytes(COMPRESSORS[suffix]((b"a" * (1 << 20) + b"\n") * 16))
+    assert len(list(_lines(file))) == 16
+
+
+def _lines(file: Path) -> Iterator[bytes]:
+    with open_binary(file) as lines:
+        yield from lines
+
+
+def test_bomb_of_many_lines_needs_little_memory(tmp_path: Path) -> None:
+    """1 GB, of which 600 MB would not fit."""
+    file = tmp_path / "bomb.txt.zst"
+    compressor = zstandard.ZstdCompressor().compressobj()
+    with file.open("wb") as output:
+        for _ in range(64):
+            output.write(compressor.compress(b"\n" * (1 << 24)))
+        output.write(compressor.flush())
+    with open_binary(file) as lines:
+        assert sum(len(chunk) for chunk in iter(lambda: lines.read(1 << 20), b"")) == 1 << 30
+
+
+@pytest.mark.parametrize("location", ["../secret.bin", "/etc/passwd", "link.bin"])
+def test_external_data_outside_the_directory_is_refused(tmp_path: Path, location: str) -> None:
+    directory = save_small(tmp_path, "encoder")
+    (tmp_path / "secret.bin").write_bytes(bytes(64))
+    (directory / "link.bin").symlink_to(tmp_path / "secret.bin")
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4])
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=location)
+    value = helper.make_tensor_value_info("last_hidden_state", TensorProto.FLOAT, [4])
+    node = helper.make_node("Identity", ["w"], ["last_hidden_state"])
+    graph = helper.make_graph([node], "g", [], [value], [tensor])
+    (directory / "model.onnx").write_bytes(onnx.helper.make_model(graph).SerializeToString())
+    assert error_of(directory).startswith("model.onnx: ")
+
+
+def test_added_tokens_are_no_regular_expressions(tmp_path: Path) -> None:
+    """This one would take longer than the universe exists."""
+    token = "(a+)+$"
+    directory = tmp_path / "tokenizer"
+    TOKENIZER.save(directory)
+    tokens = [{"id": len(TOKENIZER.vocabulary), "content": token, "special": True}]
+    edit(directory / "tokenizer.json", added_tokens=tokens)
+    tokenizer = bertie.Tokenizer.load(directory)
+    assert tokenizer.added_tokens == (token,)
+    assert tokenizer.encode("a" * 60 + "b").input_ids.tolist().count(len(TOKENIZER.vocabulary)) == 0
+
+
+@pytest.mark.parametrize("text", ["<script>a()</script>", '"><img onerror=a()>', "[a](javascript:b)"])
+def test_markup_in_a_model_card_is_text(text: str) -> None:
+    escaped = escape_markdown(f"{text}\n# title | **bold**")
+    assert "\n" not in escaped
+    for mark in "<>[]|*":
+        assert escaped.count(mark) == escaped.count(f"\\{mark}")
