@@ -68,8 +68,8 @@ class _LimitedLines(io.RawIOBase):
         self._length = self._length + count if newline < 0 else count - newline - 1
         if self._length > MAX_LINE_BYTES:
             raise DataError(
-                f"{self._path}: decompresses to a line of more than {MAX_LINE_BYTES:,} bytes; split the line, "
-                f"or decompress the file first if you trust it"
+                f"{self._path}: decompresses to a line of more than {MAX_LINE_BYTES:,} bytes; split the "
+                f"line, or decompress the file first if you trust it"
             )
         return count
 

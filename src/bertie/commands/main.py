@@ -81,6 +81,8 @@ SYSTEM_ERRORS = {
     errno.EPERM: _NO_PERMISSION,
     errno.EEXIST: _NOT_A_FOLDER,
     errno.ENOTDIR: _NOT_A_FOLDER,
+    errno.EISDIR: "a folder has the name of a file that is needed; remove it or choose another path",
+    errno.ELOOP: "a symbolic link leads to itself; fix or remove it",
     errno.ENAMETOOLONG: "the file name is too long; is a folder missing before it?",
     errno.EMFILE: _FEW_FILES,
     errno.ENFILE: _FEW_FILES,

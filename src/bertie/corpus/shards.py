@@ -376,8 +376,14 @@ def map_array(path: Path, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """Map a file into memory as a read-only array.
 
     An empty file cannot be mapped and gives an empty array.
+
+    Raises:
+        DataError: the file ends inside an item.
     """
-    if path.stat().st_size == 0:
+    size = path.stat().st_size
+    if size % np.dtype(dtype).itemsize:
+        raise DataError(f"{path}: damaged: {size:,} bytes are no whole number of items; {COPY_AGAIN}")
+    if size == 0:
         return np.empty(0, dtype)
     return np.asarray(np.memmap(path, dtype, mode="r"))
 

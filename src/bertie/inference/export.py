@@ -146,9 +146,8 @@ def _card(
     origin = escape_markdown("/".join(source.resolve().parts[-2:]))
     table = ["| file | | float32 | exported |", "|---|---|---|---|"] if measurements else []
     for file, metric, before, after in measurements:
-        table.append(
-            f"| {escape_markdown(file)} | {metric} | {'' if before is None else f'{before:.2f}'} | {after:.4g} |"
-        )
+        old = "" if before is None else f"{before:.2f}"
+        table.append(f"| {escape_markdown(file)} | {metric} | {old} | {after:.4g} |")
     return "\n".join(
         [
             "---",

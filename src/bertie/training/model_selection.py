@@ -147,8 +147,8 @@ def _model_card(
 ) -> str:
     """Return the README.md of the model directory."""
     rows = [
-        f"| {escape_markdown(part)} | {name} | {value:.2f} | {'' if baseline is None else f'{baseline:.2f}'} |"
-        for part, part_scores in scores.items()
+        f"| {part} | {name} | {value:.2f} | {'' if baseline is None else f'{baseline:.2f}'} |"
+        for part, part_scores in zip(map(escape_markdown, scores), scores.values(), strict=True)
         for name, value in part_scores.items()
         for baseline in [baselines.get(part, {}).get(name)]
     ]

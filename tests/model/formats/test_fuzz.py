@@ -1,0 +1,93 @@
+"""Any bytes in the place of a binary file give one error that the user can fix, or a result."""
+
+import struct
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from bertie.base.errors import BertieError
+from bertie.corpus.shards import read_shard
+from bertie.model.formats import sorted_table, tensor_bundle
+from bertie.model.formats.huggingface import read_weights
+from bertie.model.formats.sorted_table import write_table
+from bertie.model.formats.tensor_bundle import Entry, index_path, read_bundle, write_bundle
+
+BUDGET = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+BYTES = st.binary(max_size=120)
+# Fragments of protocol buffers and varints, which random bytes rarely are.
+FRAGMENTS = st.lists(
+    st.one_of(BYTES, st.sampled_from([b"\x08", b"\x12\x02\x08\x01", b"\x1a", b"\xff" * 11, b"\x35", b"\0"])),
+    max_size=6,
+).map(b"".join)
+
+
+@BUDGET
+@given(FRAGMENTS)
+@example(b"\x10\x05")  # a shape that is a number
+@example(b"\x0a\x01a")  # a type that is bytes
+@example(b"\x12\x7f")  # ends inside a field
+@example(b"\x35\x01")
+@example(b"\x80" * 30)
+def test_any_message_is_decoded_or_a_value_error(data: bytes) -> None:
+    for decode in (tensor_bundle._decode_entry, tensor_bundle._decode_message):
+        with suppress(ValueError):
+            decode(data)
+
+
+@BUDGET
+@given(FRAGMENTS)
+@example(b"\xff\xff\xff\xff")  # more restarts than the block has bytes
+@example(b"")
+def test_any_block_is_decoded_or_a_value_error(data: bytes) -> None:
+    with suppress(ValueError):
+        list(sorted_table._decode_entries(data))
+    with suppress(ValueError):
+        sorted_table.decompress_snappy(data)
+
+
+@settings(BUDGET, max_examples=20)
+@given(
+    st.integers(0, 20), st.lists(st.integers(0, 2**64 - 1), max_size=3), st.integers(0, 2**63), st.booleans()
+)
+def test_any_entry_is_read_or_refused(
+    tmp_path: Path, dtype: int, shape: list[int], offset: int, is_sliced: bool
+) -> None:
+    prefix = tmp_path / "model.ckpt"
+    write_bundle(prefix, {"a": np.ones(4, np.float32)})
+    whole = read_bundle(prefix).entries["a"]
+    entry = Entry(dtype, tuple(shape), 0, offset % 20, 16, whole.crc32c, is_sliced)
+    write_table(index_path(prefix), [(b"", tensor_bundle.HEADER), (b"a", tensor_bundle._encode_entry(entry))])
+    with suppress(BertieError):
+        assert read_bundle(prefix).read("a").nbytes == 16
+
+
+@BUDGET
+@given(BYTES, st.none() | st.integers(0, 2**64 - 1))
+def test_any_safetensors_header_is_read_or_refused(tmp_path: Path, header: bytes, length: int | None) -> None:
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(struct.pack("<Q", len(header) if length is None else length) + header)
+    with suppress(BertieError):
+        read_weights(file)
+
+
+@BUDGET
+@given(st.tuples(BYTES, BYTES, BYTES))
+@example((b"\x05", b"", b""))  # found by a fuzzer: half an id
+@example((b"\x05\0", b"\x01" + bytes(7), b"\x01" + bytes(6)))
+def test_any_shard_is_read_or_refused(tmp_path: Path, files: tuple[bytes, bytes, bytes]) -> None:
+    for name, content in zip(("tokens", "sentence_ends", "document_ends"), files, strict=True):
+        (tmp_path / f"{name}.bin").write_bytes(content)
+    with suppress(BertieError):
+        shard = read_shard(tmp_path, 90)
+        assert len(shard.tokens) == (shard.sentence_ends[-1] if len(shard.sentence_ends) else 0)
+
+
+@pytest.mark.parametrize("size", range(0, 40, 3))
+def test_any_truncated_index_is_refused(tmp_path: Path, size: int) -> None:
+    (tmp_path / "a.index").write_bytes(b"\xff" * size + sorted_table.MAGIC.to_bytes(8, "little"))
+    with pytest.raises(BertieError, match=r"a\.index: "):
+        read_bundle(tmp_path / "a")
