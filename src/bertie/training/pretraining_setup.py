@@ -53,7 +53,8 @@ class PretrainingSetup:
     ) -> "PretrainingSetup":
         """Open a corpus for a run that starts from the model in `init`, if it is given.
 
-        `verify` checks the hashes of the corpus's files first, and not only their structure; the processes of a machine share the work.
+        `verify` checks the hashes of the corpus's files first, and not only their structure; the
+        processes of a machine share the work.
 
         Raises:
             DataError: the corpus is missing or damaged.
