@@ -56,6 +56,7 @@ def test_pickle_needs_allow_pickle(tmp_path, capsys):
     assert status == 0
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [
         "README.md",
+        "SHA256SUMS",
         "config.json",
         "model.safetensors",
         "tokenizer.json",
