@@ -162,6 +162,7 @@ def test_missing_heads_are_new_and_reported(corpus, capsys, architecture, new):
         assert torch.equal(initial[name], weight), name
 
 
+@pytest.mark.usefixtures("unverified")
 def test_damaged_head_of_the_initial_model_is_an_error(corpus):
     first = bertie.pretrain(RECIPE, corpus=corpus, out="first")
     file = first.model_directory / "model.safetensors"

@@ -174,15 +174,18 @@ def test_bad_input_is_one_line_and_status_2(case, workspace, capsys, monkeypatch
     assert not (workspace / "new").exists()
 
 
+@pytest.mark.usefixtures("unverified")
 def test_tokenizer_larger_than_the_model_is_an_error(workspace, capsys, tmp_path):
     model = tmp_path / "model"
     shutil.copytree(workspace / "run" / "model", model)
     (model / "vocab.txt").write_text((model / "vocab.txt").read_text() + "extra\n")
+    (model / "tokenizer.json").unlink()
     status, _, err = run(capsys, "predict", model, "--text", "[MASK]")
     assert status == 2
     assert "the tokenizer has" in err
 
 
+@pytest.mark.usefixtures("unverified")
 def test_truncated_weights_are_reported_with_the_file(workspace, capsys, tmp_path):
     model = tmp_path / "model"
     shutil.copytree(workspace / "run" / "model", model)
@@ -274,5 +277,5 @@ def test_a_run_resumes_from_its_directory_only(workspace, capsys, tmp_path):
     assert (tmp_path / "run/model/model.safetensors").read_bytes() == before
     card = (tmp_path / "run/model/README.md").read_text()
     corpus = Corpus.open(workspace / "corpus")
-    assert "The corpus `corpus` has 27 training documents" in card
+    assert 'The corpus "corpus" has 27 training documents' in card
     assert f"{corpus.manifest.train.tokens:,} tokens; its fingerprint is `{corpus.fingerprint}`" in card

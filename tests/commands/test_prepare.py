@@ -21,7 +21,7 @@ def test_tokenizer_and_corpus_in_the_text_folder_are_not_read(tmp_path: Path) ->
     (tmp_path / "a.txt").write_text("All is well.")
     Tokenizer(Vocabulary([*SPECIAL_TOKENS, "all", "is", "well", "."])).save(tmp_path / "tokenizer")
     (tmp_path / "corpus").mkdir()
-    (tmp_path / "corpus/.lock").write_text("Left by a run that was killed.")
+    (tmp_path / "corpus/.lock").touch()  # left by a run that was killed
     arguments = ["prepare", tmp_path, "--tokenizer", tmp_path / "tokenizer", "--out", tmp_path / "corpus"]
     result = CliRunner().invoke(app, [*map(str, arguments), "--workers", "1"])
     assert result.exit_code == 0, result.output

@@ -77,12 +77,14 @@ def read_result(folder: Path) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
+        # The sums of a checkpoint are of its state.json, too, which has timings.
+        is_timed = path.name == "report.html" or path.match("checkpoints/*/SHA256SUMS")
         if path.name == "metrics.jsonl":
             result[name] = read_rows(path.parent)
         elif path.name == "state.json":
             state = json.loads(path.read_text())
             result[name] = {k: v for k, v in state.items() if k not in (*TIMINGS, "metrics_bytes")}
-        elif path.is_file() and path.name != "report.html":
+        elif path.is_file() and not is_timed:
             result[name] = path.read_bytes()
         else:
             result[name] = None

@@ -145,6 +145,7 @@ def test_transformers_rejects_models_that_it_would_misread(bilstm, tmp_path):
             loader.from_pretrained(tmp_path / "model")
 
 
+@pytest.mark.usefixtures("unverified")
 def test_causal_classifier_of_transformers_is_rejected(tmp_path):
     save_and_load(tmp_path / "model", ClassificationModel(CONFIG, 3))
     values = read_json(tmp_path / "model" / "config.json")

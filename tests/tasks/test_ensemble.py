@@ -66,6 +66,7 @@ def test_a_model_twice_predicts_the_same(kind, tmp_path):
         assert np.array_equal(task.flatten_predictions(two), task.flatten_predictions(one))
 
 
+@pytest.mark.usefixtures("unverified")
 def test_probabilities_are_averaged_by_the_names_of_labels(tmp_path):
     """The second model has the labels in another order."""
     paths = [
@@ -85,6 +86,7 @@ def test_probabilities_are_averaged_by_the_names_of_labels(tmp_path):
 
 
 @pytest.mark.parametrize(("kind", "label_count"), [("regression", 1), ("multi-label", 3)])
+@pytest.mark.usefixtures("unverified")
 def test_scores_and_labels_are_averaged(kind, label_count, tmp_path):
     task, examples = TASKS[kind]
     paths = [save_small(tmp_path / "one", kind), save_other(tmp_path / "two", kind)]
@@ -148,6 +150,7 @@ def test_answers_are_averaged_over_the_lists():
     assert averaged.null_threshold == 1.5
 
 
+@pytest.mark.usefixtures("unverified")
 def test_temperatures_and_thresholds_count(tmp_path):
     """Each model's probabilities are scaled by its temperature; thresholds are averaged by label."""
     task, examples = TASKS["multi-label"]

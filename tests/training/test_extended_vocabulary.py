@@ -62,6 +62,7 @@ def initial_weights(setup: PretrainingSetup, initial: Path) -> dict[str, Tensor]
 
 @pytest.mark.parametrize("fills", [False, True])
 @pytest.mark.parametrize("more", [2, 5])
+@pytest.mark.usefixtures("unverified")
 def test_old_rows_stay_and_new_ones_are_means(tmp_path, initial, tiny_settings, capsys, fills, more):
     words = ["ocean", "##ird", "the", "was", "bird"][:more]
     slots = [IDS["[unused0]"]] if fills else []
@@ -81,6 +82,7 @@ def test_old_rows_stay_and_new_ones_are_means(tmp_path, initial, tiny_settings, 
     assert expected in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("unverified")
 def test_equal_tokenizers_have_no_new_rows(tmp_path, initial, tiny_settings, capsys):
     setup = load_setup(make_corpus(tmp_path, OLD), initial, tiny_settings, len(OLD.vocabulary) + 3)
     before = load_file(initial / "model.safetensors")
@@ -105,6 +107,7 @@ def test_other_tokenizer_is_refused(tmp_path, initial, tiny_settings, other):
     )
 
 
+@pytest.mark.usefixtures("unverified")
 def test_entry_without_a_row_is_new(tmp_path, initial, tiny_settings):
     """The tokenizer of the model ends in an entry that its texts cannot contain and that has no row."""
     whole = OLD.replace(vocabulary=Vocabulary([*OLD.vocabulary.tokens, "x", "y", "z", "Ä"]))
@@ -115,6 +118,7 @@ def test_entry_without_a_row_is_new(tmp_path, initial, tiny_settings):
     assert setup.new_entries[len(whole.vocabulary)] == [IDS["w"], IDS["##a"], IDS["##s"]]
 
 
+@pytest.mark.usefixtures("unverified")
 def test_too_few_stored_rows_are_damage(tmp_path, initial, tiny_settings):
     tokenizer = OLD.replace(vocabulary=extend_vocabulary(OLD.vocabulary, ["was", "the", "ocean", "bird"]))
     weights = load_file(initial / "model.safetensors")

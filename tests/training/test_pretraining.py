@@ -268,6 +268,7 @@ def test_init_must_match_the_settings(finished, corpus_path, tmp_path, tiny_sett
     plan_pretraining(settings, corpus_path, tmp_path / "run", init=finished / "model")
 
 
+@pytest.mark.usefixtures("unverified")
 def test_init_may_lack_embeddings_of_impossible_tokens(finished, tmp_path, tiny_settings):
     """Some published lower-casing models have upper-case letters in the vocabulary."""
     model, tokenizer = tmp_path / "model", Tokenizer.load(finished / "model")
@@ -326,6 +327,7 @@ def test_impossible_settings_are_refused(tiny_settings, setting):
         tiny_settings(**setting)
 
 
+@pytest.mark.usefixtures("unverified")
 def test_init_with_another_tokenizer_is_refused(finished, corpus_path, tmp_path, tiny_settings):
     tokenizer = Tokenizer.load(finished / "model")
     tokens = [*tokenizer.vocabulary.tokens[:-1], "another"]

@@ -60,8 +60,7 @@ def embed(
 ) -> None:
     """Embed each text as one vector, like sentence-transformers.
 
-    The vector is the model's own embedding: pooled over all tokens with [CLS] and [SEP], truncated and
-    normalized as the model says. `bertie features` writes other vectors.
+    The vector is the model's own embedding, pooled, truncated and normalized as the model says.
     The output appears whole or not at all, even if the command is killed.
     """
     import bertie

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+from bertie.base.checksums import SUMS_FILE, write_sums
 from bertie.base.errors import SettingsError
 from bertie.base.locks import lock_file
 from bertie.base.settings import SETTINGS_FILE
@@ -139,8 +140,12 @@ def _pretrain(settings: PretrainingSettings, corpus: Path, run: Path, init: Path
     """Start or resume a run, and remove what only a resume would need."""
     resume = (run / SETTINGS_FILE).exists()
     pretrain(settings, corpus, run, init=None if resume else init, resume=resume)
+    # The run is complete; rows that start from a checkpoint need only its weights. Without sums in between,
+    # a checkpoint whose cleaning was killed loads.
     for moments in run.glob("checkpoints/*/optimizer.safetensors"):
-        moments.unlink()  # the run is complete; rows that start from a checkpoint need only its weights
+        (moments.parent / SUMS_FILE).unlink(missing_ok=True)
+        moments.unlink()
+        write_sums(moments.parent)
 
 
 def _write_random_model(settings: PretrainingSettings, corpus: Path, path: Path) -> None:

@@ -166,7 +166,7 @@ tags: [bert, {tag}]
 (arXiv:1810.04805, Section 3.1) for {state.step:,} steps on {state.tokens:,} tokens.
 
 Trained on {datetime.now(UTC):%Y-%m-%d} with bertie {__version__}.
-The corpus {escape_markdown(corpus.path.resolve().name)} has {counts.documents:,} training documents with
+The corpus "{escape_markdown(corpus.path.resolve().name)}" has {counts.documents:,} training documents with
 {counts.tokens:,} tokens; its fingerprint is `{settings.corpus_fingerprint}`.
 The settings of the run are in the file `settings.toml` beside this folder.
 """
