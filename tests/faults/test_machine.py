@@ -49,8 +49,9 @@ def test_read_only_folder_is_reported(verb: str, inputs: Path, tmp_path: Path) -
     assert not any(folder.iterdir())
 
 
-@pytest.mark.parametrize("gigabytes", [0.3, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("verb", with_all_slow("predict"))
+@pytest.mark.slow
+@pytest.mark.parametrize("gigabytes", [0.3, 1])
+@pytest.mark.parametrize("verb", COMMANDS)
 def test_little_memory_is_reported(verb: str, gigabytes: float, inputs: Path, tmp_path: Path) -> None:
     """With 1 GB of address space a command succeeds or reports one line; with 0.3 GB, it reports one."""
     limit = int(gigabytes * GIB)

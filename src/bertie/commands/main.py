@@ -117,6 +117,9 @@ def main() -> None:
         print(f"bertie: {_OUT_OF_MEMORY}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:
+        if any(text in str(error) for text in _MEMORY_MESSAGES):  # while a shared library is loaded
+            print(f"bertie: {_OUT_OF_MEMORY}", file=sys.stderr)
+            sys.exit(2)
         if error.errno not in SYSTEM_ERRORS:
             raise
         location = f"{error.filename}: " if error.filename else ""  # standard output has no file name
