@@ -54,6 +54,9 @@ def test_other_files_and_the_card_may_change(directory: Path) -> None:
     (directory / "README.md").write_text("Ours.")
     (directory / "notes.txt").write_text("Ours.")
     verify(directory)
+    (directory / "config.json").write_text("Ours.")
+    with pytest.raises(ModelError, match=r"config\.json: differs"):
+        verify(directory)
 
 
 def test_weights_are_verified_while_they_are_loaded(directory: Path) -> None:

@@ -63,5 +63,5 @@ def test_unusable_json_is_a_data_error(tmp_path: Path, content: str) -> None:
 
 def test_file_in_the_place_of_a_folder_is_a_data_error(tmp_path: Path) -> None:
     (tmp_path / "folder").write_text("")
-    with pytest.raises(DataError, match="a file stands in the place of its folder"):
+    with pytest.raises(DataError, match="its folder is a file"):
         read_json(tmp_path / "folder" / "a.json")

@@ -62,7 +62,9 @@ def hash_files(folder: Path, *patterns: str) -> dict[str, str]:
 def try_cases(
     template: Template, reader: Reader, directory: Path, other: Path, folder: Path, numbers: range
 ) -> dict[str, int]:
-    """Damage a copy of a directory in the ways that numbers stand for, and read it each time.
+    """Damage a copy of a directory once for each number, and read it.
+
+    A number gives the file, the kind of damage and the seed of its place.
 
     Returns:
         The number of cases of each outcome: `refused` in one line, or the `same` result.

@@ -71,7 +71,9 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_some_damage_is_one_line_or_harmless(directories: Path, tmp_path: Path, kind: str) -> None:
     (tmp_path / "r.toml").write_text(SHORT_RECIPE)
     first, second = directories / "first" / kind, directories / "second" / kind
-    try_cases(template(), READERS[kind], first, second, tmp_path, range(3, 500, 62))
+    outcomes = try_cases(template(), READERS[kind], first, second, tmp_path, range(3, 500, 62))
+    assert outcomes["refused"] > 0
+    assert sum(outcomes.values()) == 9
 
 
 @pytest.mark.slow
@@ -81,3 +83,4 @@ def test_damage_is_one_line_or_harmless(directories: Path, tmp_path: Path, kind:
     first, second = directories / "first" / kind, directories / "second" / kind
     outcomes = try_cases(template(), READERS[kind], first, second, tmp_path, range(500))
     print(kind, outcomes)
+    assert sum(outcomes.values()) == 500

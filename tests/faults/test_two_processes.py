@@ -24,10 +24,10 @@ REFUSALS = (
     "already contains a prepared corpus",
 )
 # `reproduce` is not here: its processes share the work.
-ALONE = [verb for verb in COMMANDS if verb != "reproduce"]
+EXCLUSIVE = [verb for verb in COMMANDS if verb != "reproduce"]
 
 
-@pytest.mark.parametrize("verb", ALONE)
+@pytest.mark.parametrize("verb", EXCLUSIVE)
 def test_locked_output_is_reported(
     verb: str, inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -256,7 +256,7 @@ def read_json(path: Path) -> Any:
     except IsADirectoryError:
         raise DataError(f"{path}: is a directory; expected a file") from None
     except NotADirectoryError:
-        raise DataError(f"{path}: cannot be read (a file stands in the place of its folder)") from None
+        raise DataError(f"{path}: cannot be read (its folder is a file)") from None
     except RecursionError:
         raise DataError(f"{path}: not usable JSON (nested too deeply)") from None
     except ValueError as error:  # not JSON, not UTF-8, or a number of thousands of digits
