@@ -30,6 +30,7 @@ base.schemas
 base.settings
 base.progress
 base.executor
+base.cluster
 text.unicode
 text.casing
 text.vocabulary

@@ -6,12 +6,15 @@ resumes from its directory only.
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
+from bertie.base.cluster import connect
 from bertie.base.errors import DataError, SettingsError
+from bertie.base.executor import Executor
 from bertie.base.files import read_json_object
 from bertie.base.settings import ARGUMENTS_FILE, SETTINGS_FILE, Tree, merge
 from bertie.base.texts import list_items
@@ -140,6 +143,34 @@ def free_directory(name: str) -> Path:
 def available_cpus() -> int:
     """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+@contextmanager
+def open_workers(
+    workers: int | None, scheduler: str | None, reads: Sequence[Path], writes: Path | None = None
+) -> Iterator[int | Executor]:
+    """Yield the number of local processes, or the workers of a Dask scheduler.
+
+    Args:
+        workers: the number of processes; all available processors if not given.
+        scheduler: the address of a Dask scheduler; None for local processes.
+        reads, writes: as in `connect`.
+
+    Raises:
+        SettingsError, BertieError: as in `connect`, or both `workers` and `scheduler` are given.
+    """
+    if scheduler is None:
+        yield workers or available_cpus()
+        return
+    if workers is not None:
+        raise SettingsError("workers: the scheduler has its own workers; omit workers, or scheduler")
+    with connect(scheduler, reads, writes) as cluster:
+        yield cluster
+
+
+def absolute_if(scheduler: str | None, files: list[Path]) -> list[Path]:
+    """Make paths absolute for the workers of a scheduler, which have another current directory."""
+    return [file.absolute() for file in files] if scheduler else files
 
 
 def print_skipped(counts: Mapping[str, int], messages: Iterable[str]) -> None:

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from bertie.api.arguments import PathLike, as_paths, available_cpus, print_skipped
+from bertie.api.arguments import PathLike, absolute_if, as_paths, open_workers, print_skipped
 from bertie.corpus import preparation
 from bertie.corpus.assembly import MIN_DOCUMENTS_TO_HOLD_OUT
 from bertie.corpus.documents import OnError
@@ -26,6 +26,7 @@ def prepare(
     language_column: str | None = None,
     on_error: OnError = "stop",
     workers: int | None = None,
+    scheduler: str | None = None,
     force: bool = False,
 ) -> Corpus:
     """Turn text into a corpus of tokens for pre-training, like `bertie prepare`.
@@ -45,6 +46,8 @@ def prepare(
         language_column: the key or column that gives the language of each document, as one of the codes.
         on_error: "stop" at an unreadable input, or "skip" and count it.
         workers: processes to use; all available processors if not given.
+        scheduler: the address of a Dask scheduler, as `tcp://HOST:PORT`, whose workers do the work instead
+            of local processes; they need the same file system, at the same paths.
         force: replace a corpus that is in `out` already.
 
     Returns: the corpus; `corpus.manifest` has its counts.
@@ -53,7 +56,9 @@ def prepare(
         DataError: an input cannot be read, there is no text, or `out` holds more than the parts of a
             stopped run. With `force`, it may hold a corpus.
         ModelError: the tokenizer cannot be read.
-        SettingsError: an argument is out of range or unknown, or a table has no such column.
+        SettingsError: an argument is out of range or unknown, a table has no such column, or no scheduler
+            is at the address.
+        BertieError: the scheduler has no workers, or a worker differs from this process.
 
     Example:
         >>> corpus = bertie.prepare("text/", tokenizer="tokenizer", out="corpus", held_out=0.2)
@@ -61,10 +66,12 @@ def prepare(
         True
     """
     output, tokenizer_directory = Path(out), Path(tokenizer)
-    files = list_inputs(as_paths(inputs), [output, tokenizer_directory])
+    files = absolute_if(scheduler, list_inputs(as_paths(inputs), [output, tokenizer_directory]))
     check_columns(files, format, column, language_column)
     options = (held_out, language, format, column, on_error, force, language_column)
-    manifest = preparation.prepare(files, tokenizer_directory, output, workers or available_cpus(), *options)
+    with open_workers(workers, scheduler, files[:1], writes=output) as pool:
+        written = output.absolute() if scheduler else output
+        manifest = preparation.prepare(files, tokenizer_directory, written, pool, *options)
     _print_summary(manifest, output)
     return Corpus.open(output)
 

@@ -9,9 +9,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from bertie.api.arguments import PathLike, as_paths, available_cpus, print_skipped
+from bertie.api.arguments import PathLike, absolute_if, as_paths, open_workers, print_skipped
 from bertie.base.checksums import write_sums
 from bertie.base.errors import DataError, SettingsError
+from bertie.base.executor import Executor
 from bertie.base.files import atomic_directory
 from bertie.base.outputs import lock_output
 from bertie.corpus.documents import InputErrors, OnError
@@ -53,6 +54,7 @@ def learn_vocabulary(
     smoothing: float = 1.0,
     on_error: OnError = "stop",
     workers: int | None = None,
+    scheduler: str | None = None,
     force: bool = False,
 ) -> Tokenizer:
     """Learn a WordPiece vocabulary from text, like `bertie vocab`.
@@ -74,6 +76,8 @@ def learn_vocabulary(
         smoothing: S, for several languages; a fraction p of the words counts as one proportional to p^S.
         on_error: "stop" at an unreadable input, or "skip" and count it.
         workers: processes to use; all available processors if not given.
+        scheduler: the address of a Dask scheduler, as `tcp://HOST:PORT`, whose workers do the work instead
+            of local processes; they need the same file system, at the same paths.
         force: replace a tokenizer that bertie wrote to `out` before.
 
     Returns:
@@ -90,9 +94,11 @@ def learn_vocabulary(
     """
     output = None if out is None else Path(out)
     with _lock(output, inputs, force):
-        files = list_inputs(as_paths(inputs), [output] if output else [])
-        reading = (language, language_column, smoothing, workers, format, column, on_error)
-        cased, words, counts = _resolve_casing(cased, *_count_words(files, *reading))
+        files = absolute_if(scheduler, list_inputs(as_paths(inputs), [output] if output else []))
+        with open_workers(workers, scheduler, files[:1]) as pool:
+            reading = (language, language_column, smoothing, pool, format, column, on_error)
+            counted = _count_words(files, *reading)
+        cased, words, counts = _resolve_casing(cased, *counted)
         tokens = wordpiece_trainer.learn_vocabulary(words, counts, size, merges, alphabet)
         tokenizer = Tokenizer(Vocabulary(tokens), lowercase=not cased)
         _save(tokenizer, output)
@@ -111,6 +117,7 @@ def extend_tokenizer(
     column: str = "text",
     on_error: OnError = "stop",
     workers: int | None = None,
+    scheduler: str | None = None,
     force: bool = False,
 ) -> Tokenizer:
     """Learn more entries for an existing tokenizer, like `bertie vocab --extend`.
@@ -128,6 +135,8 @@ def extend_tokenizer(
         column: the key or column of the text in JSON lines, csv, tsv, Parquet and Arrow files.
         on_error: "stop" at an unreadable input, or "skip" and count it.
         workers: processes to use; all available processors if not given.
+        scheduler: the address of a Dask scheduler, as `tcp://HOST:PORT`, whose workers do the work instead
+            of local processes; they need the same file system, at the same paths.
         force: replace a tokenizer that bertie wrote to `out` before.
 
     Returns:
@@ -149,9 +158,13 @@ def extend_tokenizer(
     old = Tokenizer.load(source)
     slots = _choose_slots(source, old, add) if fill_unused else []
     with _lock(output, inputs, force, source):
-        files = list_inputs(as_paths(inputs), [source, *([output] if output else [])])
-        problems, cpus = InputErrors(on_error), workers or available_cpus()
-        words, counts = count_tokenized_words(files, old, cpus, format, column, problems)
+        excluded = [source, *([output] if output else [])]
+        files, problems = (
+            absolute_if(scheduler, list_inputs(as_paths(inputs), excluded)),
+            InputErrors(on_error),
+        )
+        with open_workers(workers, scheduler, files[:1]) as pool:
+            words, counts = count_tokenized_words(files, old, pool, format, column, problems)
         print_skipped(problems.counts, problems.messages)
         entries = _learn_entries(old, words, counts, add)
         extended = old.replace(vocabulary=extend_vocabulary(old.vocabulary, entries, slots))
@@ -208,7 +221,7 @@ def _count_words(
     language: Language,
     language_column: str | None,
     smoothing: float,
-    workers: int | None,
+    workers: int | Executor,
     format: Format | None,
     column: str,
     on_error: OnError,
@@ -216,10 +229,10 @@ def _count_words(
     """Count the words of all languages, and print what was skipped."""
     groups = group_by_language(files, language, language_column)
     _check_smoothing(smoothing, groups)
-    problems, cpus, counted = InputErrors(on_error), workers or available_cpus(), {}
+    problems, counted = InputErrors(on_error), {}
     for code, group in groups.items():
         selected = LanguageColumn(language_column, code, tuple(groups)) if language_column else None
-        counted[code] = count_words(group, False, cpus, format, column, problems, selected)
+        counted[code] = count_words(group, False, workers, format, column, problems, selected)
     print_skipped(problems.counts, problems.messages)
     return smooth_counts(counted, smoothing)
 

@@ -1,4 +1,7 @@
-"""Run tasks in worker processes, and repeat the tasks of a worker that dies."""
+"""Run tasks in worker processes, and repeat the tasks of a worker that dies.
+
+The processes are on this machine, or those of a Dask cluster (`cluster.py`).
+"""
 
 import multiprocessing
 import os
@@ -11,7 +14,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from types import ModuleType
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from bertie.base.errors import BertieError
 
@@ -24,7 +27,17 @@ MAX_DEATHS = 3
 SPAWN = multiprocessing.get_context("spawn")
 
 
-def run_tasks(function: Callable[[A], R], arguments: Iterable[A], workers: int) -> Iterator[tuple[int, R]]:
+class Executor(Protocol):
+    """Runs tasks elsewhere than in processes of this machine."""
+
+    def run_tasks(self, function: Callable[[A], R], arguments: Iterable[A]) -> Iterator[tuple[int, R]]:
+        """Call a function on each argument, as `run_tasks` does."""
+        ...
+
+
+def run_tasks(
+    function: Callable[[A], R], arguments: Iterable[A], workers: int | Executor
+) -> Iterator[tuple[int, R]]:
     """Call a function on each argument in worker processes.
 
     With one worker, or one argument, the calls happen in this process. When a worker dies (killed,
@@ -35,7 +48,7 @@ def run_tasks(function: Callable[[A], R], arguments: Iterable[A], workers: int) 
     Args:
         function: importable by name, because workers are spawned; safe to repeat.
         arguments: one for each task.
-        workers: the number of processes.
+        workers: the number of processes, or what runs the tasks instead.
 
     Yields:
         The index of the argument, and the result, in the order in which the tasks finish.
@@ -43,6 +56,9 @@ def run_tasks(function: Callable[[A], R], arguments: Iterable[A], workers: int) 
     Raises:
         BertieError: more than `MAX_DEATHS` times, a worker died while the same task was unfinished.
     """
+    if not isinstance(workers, int):
+        yield from workers.run_tasks(function, arguments)
+        return
     waiting = deque(enumerate(arguments))
     if min(workers, len(waiting)) == 1:
         for index, argument in waiting:

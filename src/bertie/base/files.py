@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -128,7 +129,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def atomic_directory(path: Path) -> Iterator[Path]:
+def atomic_directory(path: Path, has_twins: bool = False) -> Iterator[Path]:
     """Write a directory atomically.
 
     Yields a temporary directory, which replaces `path` if the block succeeds. If `path` is a
@@ -136,12 +137,19 @@ def atomic_directory(path: Path) -> Iterator[Path]:
     writer removes the leftovers of a killed one. A directory must therefore have one writer at a
     time.
 
+    Args:
+        path: the directory.
+        has_twins: several processes may write the same contents at the same time, such as repeated
+            tasks of a cluster. Each has a temporary name of its own, and the first to finish wins.
+
     Raises:
         OSError: writing failed; the error names a file.
     """
     if path.is_symlink() or path.name in ("", ".."):
         path = path.resolve()
     temporary = _temporary_directory(path)
+    if has_twins:
+        temporary = temporary.with_name(f".{path.name}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
     path.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(temporary, ignore_errors=True)
     try:
@@ -151,7 +159,10 @@ def atomic_directory(path: Path) -> Iterator[Path]:
             for file in temporary.rglob("*"):
                 fsync(file)
             fsync(temporary)
-            _replace_directory(temporary, path)
+            if has_twins:
+                _rename_if_missing(temporary, path)
+            else:
+                _replace_directory(temporary, path)
             fsync(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -172,6 +183,15 @@ def _temporary_directory(path: Path) -> Path:
 
 def _replaced_directory(path: Path) -> Path:
     return path.with_name(f".{path.name}.old{TEMPORARY_SUFFIX}")
+
+
+def _rename_if_missing(new: Path, path: Path) -> None:
+    """Rename `new` to `path`, unless there is a directory already, which is not empty."""
+    try:
+        new.rename(path)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
 
 
 def _replace_directory(new: Path, path: Path) -> None:

@@ -77,7 +77,18 @@ LanguageColumn = Annotated[
         "in jsonl, csv, tsv, parquet and arrow files, as one of the codes in --language."
     ),
 ]
-Workers = Annotated[int, typer.Option(min=1, help="The number of worker processes.")]
+Workers = Annotated[
+    int | None,
+    typer.Option(min=1, help="The number of worker processes; by default one for each processor."),
+]
+Scheduler = Annotated[
+    str | None,
+    typer.Option(
+        metavar="tcp://HOST:PORT",
+        help="The address of a Dask scheduler, whose workers do the work instead of local processes. They "
+        "need the same file system, at the same paths.",
+    ),
+]
 Device = Annotated[str, typer.Option(help="Where to compute: auto, cpu, cuda, cuda:1, …")]
 PrecisionChoice = Literal["float32", "bfloat16"]
 Precision = Annotated[

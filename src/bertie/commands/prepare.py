@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from bertie.commands.options import (
-    CPUS,
     Column,
     Force,
     Format,
@@ -15,6 +14,7 @@ from bertie.commands.options import (
     Languages,
     NoVerify,
     OnError,
+    Scheduler,
     Workers,
     exit_on_interrupt,
     parse_languages,
@@ -33,7 +33,8 @@ def prepare(
     language: Languages = None,
     language_column: LanguageColumn = None,
     on_error: OnError = "stop",
-    workers: Workers = CPUS,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
     force: Force = False,
     no_verify: NoVerify = False,
 ) -> None:
@@ -55,6 +56,7 @@ def prepare(
             language_column=language_column,
             on_error=on_error,
             workers=workers,
+            scheduler=scheduler,
             force=force,
         )
     print(out)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertie.commands.options import CPUS, Device, NoVerify, Workers, exit_when_stopped
+from bertie.commands.options import Device, NoVerify, Workers, exit_when_stopped
 
 if TYPE_CHECKING:
     from bertie.reproduction.sources import TaskExamples
@@ -41,7 +41,7 @@ def reproduce(
     corpus: Annotated[
         Path | None, typer.Option(help="Instead of --text: a corpus that `bertie prepare` wrote.")
     ] = None,
-    workers: Workers = CPUS,
+    workers: Workers = None,
     device: Device = "auto",
     no_verify: NoVerify = False,
 ) -> None:
@@ -104,7 +104,7 @@ def _run(
     scale: str,
     text: list[Path],
     corpus: Path | None,
-    workers: int,
+    workers: int | None,
     device: str,
 ) -> None:
     """Run a table that pre-trains its models."""
@@ -156,7 +156,7 @@ def _read_task(name: str, data: Path, scale: "Scale") -> "TaskExamples":
     return TaskExamples(task, training, dev, digest(*hashes))
 
 
-def _prepare(text: list[Path], out: Path, scale: "Scale", cased: bool, workers: int) -> Path:
+def _prepare(text: list[Path], out: Path, scale: "Scale", cased: bool, workers: int | None) -> Path:
     """Return the corpus of these texts in `out`; prepare it if it does not exist."""
     import bertie
     from bertie.base.files import sha256

@@ -7,7 +7,6 @@ import typer
 
 from bertie.base.errors import SettingsError
 from bertie.commands.options import (
-    CPUS,
     Column,
     Force,
     Format,
@@ -16,6 +15,7 @@ from bertie.commands.options import (
     Languages,
     NoVerify,
     OnError,
+    Scheduler,
     Workers,
     exit_on_interrupt,
     given_options,
@@ -99,7 +99,8 @@ def vocab(
     language_column: LanguageColumn = None,
     smoothing: Smoothing = 1.0,
     on_error: OnError = "stop",
-    workers: Workers = CPUS,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
     force: Force = False,
     no_verify: NoVerify = False,
 ) -> None:
@@ -116,6 +117,7 @@ def vocab(
             "column": column,
             "on_error": on_error,
             "workers": workers,
+            "scheduler": scheduler,
             "force": force,
         }
         if extend is not None and add is not None:

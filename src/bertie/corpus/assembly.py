@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from bertie.base.executor import run_tasks
+from bertie.base.executor import Executor, run_tasks
 from bertie.base.files import add_path_to_errors, atomic_directory, atomic_file
 from bertie.base.progress import Progress
 from bertie.corpus.shards import (
@@ -231,7 +231,7 @@ class _ShardPlan:
     stop: int
 
 
-def assemble_shards(parts: Parts, output: Path, workers: int) -> dict[str, FileRecord]:
+def assemble_shards(parts: Parts, output: Path, workers: int | Executor) -> dict[str, FileRecord]:
     """Write the shards that do not exist yet.
 
     Returns:
@@ -303,7 +303,7 @@ def _assemble_shard(parts: Parts, plan: _ShardPlan) -> dict[str, FileRecord]:
     """Write one shard unless it exists, and return the records of its files."""
     directory = plan.directory
     if not directory.exists():
-        with atomic_directory(directory) as temporary:
+        with atomic_directory(directory, has_twins=True) as temporary:
             write_shard(temporary, _select_pieces(parts, plan), parts.vocabulary_size)
             write_block_ends(temporary, parts.vocabulary_size)
     return {f"{directory.name}/{file.name}": record_file(file) for file in directory.iterdir()}

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from bertie import __version__
 from bertie.base.errors import DataError, SettingsError
-from bertie.base.executor import run_tasks
+from bertie.base.executor import Executor, run_tasks
 from bertie.base.files import (
     atomic_directory,
     atomic_file,
@@ -76,7 +76,7 @@ def prepare(
     inputs: Sequence[Path],
     tokenizer_directory: Path,
     output: Path,
-    workers: int,
+    workers: int | Executor,
     held_out: float = 0.005,
     language: Language = "en",
     format: Format | None = None,
@@ -97,7 +97,7 @@ def prepare(
         inputs: the files, as `bertie.corpus.readers.list_inputs` returns them.
         tokenizer_directory: the tokenizer, which is copied to the corpus.
         output: the directory to write.
-        workers: the number of processes.
+        workers: the number of processes, or a cluster.
         held_out: the expected fraction of the documents to hold out for evaluation, in [0, 1).
         language: the code of the language, or the paths or the codes of several (see `group_by_language`).
         format: the format of all files; None to detect the format of each.
@@ -293,7 +293,9 @@ class _PartCounts:
     skipped: Mapping[str, int]
 
 
-def _write_parts(tasks: list[Task], output: Path, context: _TaskContext, workers: int) -> list[_PartCounts]:
+def _write_parts(
+    tasks: list[Task], output: Path, context: _TaskContext, workers: int | Executor
+) -> list[_PartCounts]:
     """Write the parts that do not exist yet, and return the counts of all parts."""
     parts = [part_directory(output / "parts", index) for index in range(len(tasks))]
     sizes = [sum(split.size for split in splits) for _, splits in tasks]
@@ -317,7 +319,7 @@ def _write_part(context: _TaskContext, argument: tuple[Path, Task]) -> None:
     tokenizer = _load_tokenizer(context.tokenizer_directory, context.fingerprint)
     encoder, errors = _Encoder(tokenizer, language), InputErrors(context.on_error)
     batches = batch_documents(read_splits(splits, context.column, errors))
-    with atomic_directory(part) as temporary:
+    with atomic_directory(part, has_twins=True) as temporary:
         write_shard(temporary, map(encoder.encode, batches), len(tokenizer.vocabulary))
         write_hashes(temporary, np.concatenate([np.empty((0, 2), np.uint64), *encoder.hashes]))
         (temporary / SKIPPED_FILE).write_bytes(_encode_messages(errors))
@@ -413,7 +415,7 @@ def _assemble_corpus(
     tasks: list[Task],
     part_counts: list[_PartCounts],
     errors: InputErrors,
-    workers: int,
+    workers: int | Executor,
 ) -> Manifest:
     """Assemble all parts into shards, write the manifest, and remove the parts."""
     offsets = np.cumsum([0, *(counts.documents for counts in part_counts)])

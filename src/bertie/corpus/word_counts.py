@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertie.base.errors import DataError
-from bertie.base.executor import run_tasks
+from bertie.base.executor import Executor, run_tasks
 from bertie.base.kernels import kernel
 from bertie.base.progress import Progress
 from bertie.base.random import mix
@@ -43,7 +43,7 @@ _FNV_PRIME = np.uint64(0x100000001B3)  # FNV-1a (draft-eastlake-fnv)
 def count_words(
     inputs: Iterable[Path],
     lowercase: bool,
-    workers: int,
+    workers: int | Executor,
     format: Format | None = None,
     column: str = "text",
     errors: InputErrors | None = None,
@@ -57,7 +57,7 @@ def count_words(
     Args:
         inputs: the files, as `list_inputs` returns them.
         lowercase: whether words are lower-cased and stripped of accents.
-        workers: the number of worker processes; the result does not depend on it.
+        workers: the number of worker processes, or a cluster; the result does not depend on it.
         format: the format of all files; None to detect the format of each.
         column: the key or column that holds the text, in JSON lines and tables.
         errors: raises or collects the errors about inputs that cannot be read; by default it raises
@@ -79,7 +79,7 @@ def count_words(
 def count_tokenized_words(
     inputs: Iterable[Path],
     tokenizer: Tokenizer,
-    workers: int,
+    workers: int | Executor,
     format: Format | None = None,
     column: str = "text",
     errors: InputErrors | None = None,
@@ -102,7 +102,7 @@ def count_tokenized_words(
 def _count(
     inputs: Iterable[Path],
     split: Splitter,
-    workers: int,
+    workers: int | Executor,
     format: Format | None,
     column: str,
     errors: InputErrors,
