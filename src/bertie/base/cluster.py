@@ -134,7 +134,8 @@ class DaskCluster:
         from distributed import TimeoutError, wait
 
         try:
-            return list(wait(list(futures), timeout=NOTICE_INTERVAL, return_when="FIRST_COMPLETED").done)
+            with self._client.as_current():
+                return list(wait(list(futures), timeout=NOTICE_INTERVAL, return_when="FIRST_COMPLETED").done)
         except TimeoutError:
             if not self._client.nthreads():
                 print(f"{self._address}: no workers left; waiting for one", file=sys.stderr, flush=True)
@@ -217,9 +218,9 @@ def _open_client(address: str) -> Iterator["Client"]:
     """Connect to a scheduler, and wait until it has a worker."""
     import dask
 
-    quiet = {f"logging.{name}": "critical" for name in _LOGGERS}
+    dask.config.set({"logging": dict.fromkeys(_LOGGERS, "critical")})
     # A task holds the texts of a block, and Dask warns at 10 MB.
-    dask.config.set(quiet | {"distributed.admin.large-graph-warning-threshold": "1 GB"})
+    dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 GB"})
     from distributed import Client, TimeoutError
 
     try:
