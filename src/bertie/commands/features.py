@@ -1,6 +1,8 @@
 """`bertie features`: write contextual vectors of texts."""
 
 from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
@@ -13,8 +15,11 @@ from bertie.commands.options import (
     InputFormat,
     NoVerify,
     Precision,
+    Scheduler,
     TextColumn,
+    connect_to_workers,
     parse_columns,
+    reject_conll_on_workers,
 )
 
 if TYPE_CHECKING:
@@ -74,6 +79,7 @@ def features(
     ] = False,
     device: Device = "auto",
     precision: Precision = "float32",
+    scheduler: Scheduler = None,
     force: Force = False,
     no_verify: NoVerify = False,
 ) -> None:
@@ -84,6 +90,7 @@ def features(
     import numpy as np
 
     from bertie.base.outputs import lock_output
+    from bertie.inference.dispatch import compute_features_remotely
     from bertie.inference.feature_files import Unit, check_suffix, write_features
     from bertie.inference.features import LayerSelection
     from bertie.inference.records import find_input, read_records
@@ -96,7 +103,9 @@ def features(
         _parse_numbers("--weights", weights, float) if weights else None,
     )
     file, read = find_input(input, format)
-    with lock_output(output, force=force, inputs=[file] if file else []):
+    reject_conll_on_workers(read, scheduler)
+    with ExitStack() as stack:
+        stack.enter_context(lock_output(output, force=force, inputs=[file] if file else []))
         loaded = load_engine(directory, device, precision)
         selection = selection.resolve(loaded.metadata.config.num_hidden_layers)
         if read == "conll":
@@ -104,7 +113,17 @@ def features(
             features = _word_features(loaded, selection, file)
         else:
             records = read_records(file, read, parse_columns(columns or [], ["text"]), whole_rows=False)
-            features = _text_features(loaded, selection, (record.texts[0] for record in records), words)
+            # A token has at least one character, except in scripts whose characters BERT decomposes: a
+            # syllable of Hangul has up to three tokens.
+            chunks = _chunks((record.texts[0] for record in records), _chunk_size(loaded, selection))
+            if scheduler:
+                cluster, remote = stack.enter_context(
+                    connect_to_workers(scheduler, directory, device, precision)
+                )
+                function = partial(compute_features_remotely, remote, selection, words)
+                features = cluster.map(function, chunks)
+            else:
+                features = _text_features(loaded, selection, chunks, words)
         unit: Unit = "words" if words or read == "conll" else "tokens"
         dtype = np.float16 if float16 else np.float32
         write_features(_with_progress(features), output, unit, dtype, pool)
@@ -125,14 +144,12 @@ def _word_features(loaded: "LoadedEngine", selection: "LayerSelection", file: Pa
 
 
 def _text_features(
-    loaded: "LoadedEngine", selection: "LayerSelection", texts: Iterable[str], words: bool
+    loaded: "LoadedEngine", selection: "LayerSelection", chunks: Iterable[list[str]], words: bool
 ) -> "Iterator[Features]":
     """Yield the vectors of the tokens of texts, or of their words."""
     from bertie.inference.features import compute_features, encode_texts
 
-    # A token has at least one character, except in scripts whose characters BERT decomposes: a syllable of
-    # Hangul has up to three tokens.
-    for chunk in _chunks(texts, _chunk_size(loaded, selection)):
+    for chunk in chunks:
         encoded = encode_texts(chunk, loaded.metadata.tokenizer, _max_seq_length(loaded), words)
         yield compute_features(loaded.engine, encoded, selection, loaded.metadata.config)
 

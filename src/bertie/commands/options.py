@@ -17,7 +17,9 @@ from bertie.corpus.documents import OnError as OnErrorChoice
 from bertie.corpus.formats import Format as FormatChoice
 
 if TYPE_CHECKING:
+    from bertie.base.cluster import DaskCluster
     from bertie.corpus.input_languages import Language
+    from bertie.inference.dispatch import RemoteModel
     from bertie.model.formats.directory import LongTexts
     from bertie.recipes import RecipeKind
 
@@ -251,6 +253,27 @@ def parse_languages(options: Iterable[str] | None) -> "Language":
             )
         paths[code] = path
     return paths
+
+
+@contextmanager
+def connect_to_workers(
+    scheduler: str, directory: Path, device: str, precision: PrecisionChoice
+) -> "Iterator[tuple[DaskCluster, RemoteModel]]":
+    """Connect to workers that see a model directory, and describe the model for them."""
+    from bertie.base.cluster import connect
+    from bertie.inference.dispatch import RemoteModel
+
+    files = sorted(path for path in directory.iterdir() if path.is_file())
+    with connect(scheduler, reads=files) as cluster:
+        yield cluster, RemoteModel.of(directory, device, precision)
+
+
+def reject_conll_on_workers(format: str, scheduler: str | None) -> None:
+    """Raise SettingsError for a CoNLL file and a scheduler: its sentences are read in their documents."""
+    from bertie.base.errors import SettingsError
+
+    if format == "conll" and scheduler:
+        raise SettingsError("--scheduler: the sentences of a .conll file are read together; leave it out")
 
 
 @contextmanager

@@ -2,9 +2,10 @@
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from io import TextIOWrapper
-from itertools import islice
+from functools import partial
+from itertools import islice, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -19,13 +20,18 @@ from bertie.commands.options import (
     NoVerify,
     Precision,
     RowOnError,
+    Scheduler,
     SkippedRows,
+    connect_to_workers,
     parse_columns,
     print_truncated,
+    reject_conll_on_workers,
 )
 
 if TYPE_CHECKING:
+    from bertie.base.cluster import DaskCluster
     from bertie.base.progress import Progress
+    from bertie.inference.dispatch import RemoteModel
     from bertie.inference.predictor import Predictor
     from bertie.inference.records import Record
     from bertie.inference.results import Method
@@ -79,6 +85,7 @@ def predict(
     on_error: RowOnError = "stop",
     device: Device = "auto",
     precision: Precision = "float32",
+    scheduler: Scheduler = None,
     as_json: Json = False,
     force: Force = False,
     no_verify: NoVerify = False,
@@ -97,7 +104,10 @@ def predict(
     written = output_format(output) if output else standard_output
     file, read = find_input(input, format)
     _check_skips(read, on_error, file)
-    with lock_output(output, force=force, inputs=[file] if file else []) if output else nullcontext():
+    reject_conll_on_workers(read, scheduler)
+    with ExitStack() as stack:
+        if output:
+            stack.enter_context(lock_output(output, force=force, inputs=[file] if file else []))
         model = bertie.load(directory, device, precision)
         method = _check_method(model, directory, [read, written])
         if file and read == "conll":
@@ -112,7 +122,14 @@ def predict(
                 else read_records(file, read, names, skipped=skipped)
             )
             top_k = len(model.labels) if written in DELIMITERS and model.is_multilabel else top_k
-            answered = _answer(model, records, top_k, written == "conll", skipped)
+            with_words = written == "conll"
+            if scheduler:
+                cluster, remote = stack.enter_context(
+                    connect_to_workers(scheduler, directory, device, precision)
+                )
+                answered = _answer_on_workers(cluster, remote, model, records, top_k, with_words, skipped)
+            else:
+                answered = _answer(model, records, top_k, with_words, skipped)
         thresholds = model.decision_thresholds if model.is_multilabel else None
         _write(answered, output, written, method, thresholds)
 
@@ -207,6 +224,36 @@ def _answer(
     while chunk := list(islice(records, CHUNK)):
         texts_of_record = len(chunk[0].texts)
         yield from zip(chunk, answer_records(model, chunk, top_k, words, skipped), strict=True)
+    _report(model, skipped, texts_of_record)
+
+
+def _answer_on_workers(
+    cluster: "DaskCluster",
+    remote: "RemoteModel",
+    model: "Predictor",
+    records: "Iterator[Record]",
+    top_k: int,
+    words: bool,
+    skipped: SkippedRows | None,
+) -> "Answered":
+    """Yield what `_answer` yields, with chunks answered by the workers of a cluster."""
+    from bertie.inference.dispatch import answer_remotely
+
+    texts_of_record = 0
+    chunks, sent = tee(iter(lambda: list(islice(records, CHUNK)), []))
+    function = partial(answer_remotely, remote, top_k, words, skipped is not None)
+    for chunk, answers in zip(chunks, cluster.map(function, sent), strict=True):
+        texts_of_record = len(chunk[0].texts)
+        model.num_truncated += answers.num_truncated
+        for error in answers.skipped:
+            assert skipped is not None
+            skipped(error)
+        yield from zip(chunk, answers.results, strict=True)
+    _report(model, skipped, texts_of_record)
+
+
+def _report(model: "Predictor", skipped: SkippedRows | None, texts_of_record: int) -> None:
+    """Print how many rows were skipped and how many texts truncated."""
     if skipped:
         skipped.report("answer")
     is_single = model.method in ("classify", "regress") and texts_of_record == 1

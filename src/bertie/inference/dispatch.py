@@ -1,13 +1,19 @@
-"""Answer records with a method of a model's head."""
+"""Answer records with a method of a model's head, here or on a worker of a cluster."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple
 
 from bertie.base.errors import DataError
+from bertie.inference.features import Features, LayerSelection, compute_features, encode_texts
 from bertie.inference.inputs import TextError
-from bertie.inference.predictor import Predictor
+from bertie.inference.predictor import Predictor, load
 from bertie.inference.records import Record
 from bertie.inference.results import Method, Results
+from bertie.model.engines.loading import Precision
 
 # The texts of a record, in order. `classify` and `regress` accept a `pair` after the text.
 REQUIRED_FIELDS: dict[Method, tuple[str, ...]] = {
@@ -91,3 +97,66 @@ def _predict(
             return model.answer(first, second, top_k)
         case "choose":
             return model.choose(first, second, top_k)
+
+
+# A worker process may have several threads; a model computes in one of them at a time.
+_computing = Lock()
+
+
+@dataclass(frozen=True)
+class RemoteModel:
+    """A model that each worker process of a cluster loads once.
+
+    Attributes:
+        directory: the absolute path of the model directory.
+        files: the names, sizes and times of its files, so that a worker notices another model there.
+        device, precision: as in `bertie.load`.
+    """
+
+    directory: Path
+    files: tuple[tuple[str, int, int], ...]
+    device: str
+    precision: Precision
+
+    @classmethod
+    def of(cls, directory: Path, device: str, precision: Precision) -> "RemoteModel":
+        """Describe a model directory as it is now."""
+        directory = directory.absolute()
+        states = [(path.name, path.stat()) for path in sorted(directory.iterdir())]
+        files = tuple((name, state.st_size, state.st_mtime_ns) for name, state in states)
+        return cls(directory, files, device, precision)
+
+
+class RemoteAnswers(NamedTuple):
+    """The results of a block of records, the errors of skipped ones, and the number of truncated texts."""
+
+    results: list[Any]
+    skipped: list[DataError]
+    num_truncated: int
+
+
+@lru_cache(maxsize=1)
+def _load_once(model: RemoteModel) -> Predictor:
+    return load(model.directory, model.device, model.precision)
+
+
+def answer_remotely(
+    model: RemoteModel, top_k: int, words: bool, skips: bool, records: Sequence[Record]
+) -> RemoteAnswers:
+    """Answer a block of records on a worker; the arguments are those of `answer_records`."""
+    skipped: list[DataError] = []
+    with _computing:
+        predictor = _load_once(model)
+        before = predictor.num_truncated
+        results = answer_records(predictor, records, top_k, words, skipped.append if skips else None)
+        return RemoteAnswers(results, skipped, predictor.num_truncated - before)
+
+
+def compute_features_remotely(
+    model: RemoteModel, selection: LayerSelection, words: bool, texts: Sequence[str]
+) -> Features:
+    """Compute the vectors of a block of texts on a worker; see `encode_texts` and `compute_features`."""
+    with _computing:
+        predictor = _load_once(model)
+        encoded = encode_texts(texts, predictor.tokenizer, predictor.max_seq_length, words)
+        return compute_features(predictor.engine, encoded, selection, predictor.config)
