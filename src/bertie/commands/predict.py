@@ -3,8 +3,8 @@
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from io import TextIOWrapper
 from functools import partial
+from io import TextIOWrapper
 from itertools import islice, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO

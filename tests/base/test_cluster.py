@@ -1,0 +1,116 @@
+"""Tasks on a Dask cluster: the same results as in local processes, and errors of one line."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.inference.small_models import save_small
+
+import bertie
+from bertie.base import cluster
+from bertie.base.errors import BertieError, SettingsError
+from bertie.base.executor import run_tasks
+
+pytest.importorskip("distributed")
+
+SOURCE = str(Path(bertie.__file__).parents[1])
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    """Start `dask ARGUMENTS`, without a dashboard, with its log in `folder`."""
+    with (folder / f"{arguments[0]}.log").open("ab") as log:
+        command = [sys.executable, "-m", "dask", *arguments]
+        return subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
+
+
+@pytest.fixture(scope="module")
+def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a scheduler with one worker of two threads, in processes of their own."""
+    folder = tmp_path_factory.mktemp("dask")
+    file = folder / "scheduler.json"
+    options = ["--scheduler-file", str(file)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{SOURCE}:{Path(__file__).parents[2]}")
+        processes = [
+            start(folder, "scheduler", *options, "--host", "127.0.0.1", "--port", "0", "--no-dashboard"),
+            start(folder, "worker", *options, "--no-nanny", "--nthreads", "2", "--no-dashboard"),
+        ]
+    while not file.exists() or not file.read_text():
+        time.sleep(0.05)
+    import json
+
+    yield json.loads(file.read_text())["address"]
+    for process in processes[::-1]:
+        process.terminate()
+        process.wait()
+
+
+def fail(number: int) -> None:
+    raise OSError(28, "No space left on device", f"/corpus/{number}")
+
+
+def test_cluster_gives_the_results_of_local_tasks(scheduler, tmp_path, capsys):
+    with cluster.connect(scheduler, writes=tmp_path / "out") as workers:
+        assert sorted(run_tasks(str, range(40), workers)) == [(n, str(n)) for n in range(40)]
+        assert list(workers.map(str, range(40))) == [str(n) for n in range(40)]
+        with pytest.raises(OSError, match=r"No space left .*'/corpus/1 on worker tcp://127.0.0.1:"):
+            list(run_tasks(fail, [1], workers))
+    assert capsys.readouterr().err.count("dashboard") <= 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_prepare_writes_the_bytes_of_a_local_run(scheduler, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in "abc":
+        Path(f"{name}.txt").write_text("".join(f"The {name} {n} sat. A dog ran.\n\n" for n in range(50)))
+    for out, options in (("local", {"workers": 1}), ("dask", {"scheduler": scheduler})):
+        bertie.learn_vocabulary(["a.txt", "b.txt"], f"{out}-words", size=120, **options)
+        bertie.prepare(
+            ["a.txt", "b.txt", "c.txt"], tokenizer=f"{out}-words", out=out, held_out=0.1, **options
+        )
+    files = sorted(path.relative_to("local") for path in Path("local").rglob("*") if path.is_file())
+    assert files == sorted(path.relative_to("dask") for path in Path("dask").rglob("*") if path.is_file())
+    assert all((Path("local") / file).read_bytes() == (Path("dask") / file).read_bytes() for file in files)
+
+
+@pytest.mark.parametrize("command", ["predict", "features"])
+def test_models_give_the_bytes_of_a_local_run(scheduler, tmp_path, monkeypatch, command):
+    from bertie.commands import main, predict
+
+    monkeypatch.setattr(predict, "CHUNK", 3)
+    model = save_small(tmp_path, "classifier")
+    (tmp_path / "in.txt").write_text("".join(f"the cat {n} sat\n" for n in range(20)))
+    suffix = {"predict": "jsonl", "features": "parquet"}[command]
+    for name, options in (("local", []), ("dask", ["--scheduler", scheduler])):
+        output = ["--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / f"{name}.{suffix}")]
+        monkeypatch.setattr(sys, "argv", ["bertie", command, str(model), *output, *options])
+        with pytest.raises(SystemExit) as status:
+            main.main()
+        assert not status.value.code
+    assert (tmp_path / f"local.{suffix}").read_bytes() == (tmp_path / f"dask.{suffix}").read_bytes()
+
+
+def test_a_worker_that_lacks_the_files_is_named(scheduler, tmp_path, monkeypatch):
+    (tmp_path / "text").write_text("a")
+    monkeypatch.setattr(cluster, "_size", lambda path: 7)
+    with pytest.raises(
+        BertieError, match=r"worker tcp://\S+: does not see .*/text as this machine does; mount"
+    ):
+        cluster.connect(scheduler, [tmp_path / "text"]).__enter__()
+
+
+def test_a_worker_with_other_versions_is_named(scheduler, monkeypatch):
+    versions = cluster._versions()
+    monkeypatch.setattr(cluster, "_versions", lambda: versions | {"bertie": "9.9"})
+    with pytest.raises(BertieError, match=r"worker tcp://\S+: has bertie \S+, and this process has 9.9"):
+        cluster.connect(scheduler).__enter__()
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "nonsense://1"])
+def test_missing_scheduler_is_one_line(monkeypatch, address):
+    monkeypatch.setattr(cluster, "CONNECT_TIMEOUT", 0.5)
+    with pytest.raises(SettingsError, match=r"no Dask scheduler answers .* start one"):
+        cluster.connect(address).__enter__()
