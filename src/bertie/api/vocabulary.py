@@ -12,7 +12,6 @@ import numpy.typing as npt
 from bertie.api.arguments import PathLike, absolute_if, as_paths, open_workers, print_skipped
 from bertie.base.checksums import write_sums
 from bertie.base.errors import DataError, SettingsError
-from bertie.base.executor import Executor
 from bertie.base.files import atomic_directory
 from bertie.base.outputs import lock_output
 from bertie.corpus.documents import InputErrors, OnError
@@ -75,9 +74,7 @@ def learn_vocabulary(
         language, language_column: for inputs of several languages, as in `prepare`.
         smoothing: S, for several languages; a fraction p of the words counts as one proportional to p^S.
         on_error: "stop" at an unreadable input, or "skip" and count it.
-        workers: processes to use; all available processors if not given.
-        scheduler: the address of a Dask scheduler, as `tcp://HOST:PORT`, whose workers do the work instead
-            of local processes; they need the same file system, at the same paths.
+        workers, scheduler: where to count words, as in `prepare`.
         force: replace a tokenizer that bertie wrote to `out` before.
 
     Returns:
@@ -95,10 +92,8 @@ def learn_vocabulary(
     output = None if out is None else Path(out)
     with _lock(output, inputs, force):
         files = absolute_if(scheduler, list_inputs(as_paths(inputs), [output] if output else []))
-        with open_workers(workers, scheduler, files[:1]) as pool:
-            reading = (language, language_column, smoothing, pool, format, column, on_error)
-            counted = _count_words(files, *reading)
-        cased, words, counts = _resolve_casing(cased, *counted)
+        reading = (language, language_column, smoothing, workers, scheduler, format, column, on_error)
+        cased, words, counts = _resolve_casing(cased, *_count_words(files, *reading))
         tokens = wordpiece_trainer.learn_vocabulary(words, counts, size, merges, alphabet)
         tokenizer = Tokenizer(Vocabulary(tokens), lowercase=not cased)
         _save(tokenizer, output)
@@ -134,9 +129,7 @@ def extend_tokenizer(
         format: the format of every input; detected file by file if not given.
         column: the key or column of the text in JSON lines, csv, tsv, Parquet and Arrow files.
         on_error: "stop" at an unreadable input, or "skip" and count it.
-        workers: processes to use; all available processors if not given.
-        scheduler: the address of a Dask scheduler, as `tcp://HOST:PORT`, whose workers do the work instead
-            of local processes; they need the same file system, at the same paths.
+        workers, scheduler: where to count words, as in `prepare`.
         force: replace a tokenizer that bertie wrote to `out` before.
 
     Returns:
@@ -158,18 +151,29 @@ def extend_tokenizer(
     old = Tokenizer.load(source)
     slots = _choose_slots(source, old, add) if fill_unused else []
     with _lock(output, inputs, force, source):
-        excluded = [source, *([output] if output else [])]
-        files, problems = (
-            absolute_if(scheduler, list_inputs(as_paths(inputs), excluded)),
-            InputErrors(on_error),
-        )
-        with open_workers(workers, scheduler, files[:1]) as pool:
-            words, counts = count_tokenized_words(files, old, pool, format, column, problems)
-        print_skipped(problems.counts, problems.messages)
+        files = list_inputs(as_paths(inputs), [source, *([output] if output else [])])
+        words, counts = _count_tokenized(files, old, workers, scheduler, format, column, on_error)
         entries = _learn_entries(old, words, counts, add)
         extended = old.replace(vocabulary=extend_vocabulary(old.vocabulary, entries, slots))
         _save(extended, output, _max_length(source))
         return extended
+
+
+def _count_tokenized(
+    files: list[Path],
+    tokenizer: Tokenizer,
+    workers: int | None,
+    scheduler: str | None,
+    format: Format | None,
+    column: str,
+    on_error: OnError,
+) -> tuple[list[list[int]], npt.NDArray[np.int64]]:
+    """Count the words as sequences of token ids, and print what was skipped."""
+    files, problems = absolute_if(scheduler, files), InputErrors(on_error)
+    with open_workers(workers, scheduler, files[:1]) as pool:
+        counted = count_tokenized_words(files, tokenizer, pool, format, column, problems)
+    print_skipped(problems.counts, problems.messages)
+    return counted
 
 
 def _choose_slots(source: Path, tokenizer: Tokenizer, number: int) -> list[int]:
@@ -221,7 +225,8 @@ def _count_words(
     language: Language,
     language_column: str | None,
     smoothing: float,
-    workers: int | Executor,
+    workers: int | None,
+    scheduler: str | None,
     format: Format | None,
     column: str,
     on_error: OnError,
@@ -230,9 +235,10 @@ def _count_words(
     groups = group_by_language(files, language, language_column)
     _check_smoothing(smoothing, groups)
     problems, counted = InputErrors(on_error), {}
-    for code, group in groups.items():
-        selected = LanguageColumn(language_column, code, tuple(groups)) if language_column else None
-        counted[code] = count_words(group, False, workers, format, column, problems, selected)
+    with open_workers(workers, scheduler, files[:1]) as pool:
+        for code, group in groups.items():
+            selected = LanguageColumn(language_column, code, tuple(groups)) if language_column else None
+            counted[code] = count_words(group, False, pool, format, column, problems, selected)
     print_skipped(problems.counts, problems.messages)
     return smooth_counts(counted, smoothing)
 
