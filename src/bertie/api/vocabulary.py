@@ -63,7 +63,7 @@ def learn_vocabulary(
     Args:
         inputs: a file, folder or pattern of text, or several of them.
         out: the tokenizer directory to write; without it, nothing is written.
-        size: the number of entries, special tokens included. There are fewer if no pairs are left to merge.
+        size: the number of entries, special tokens included; fewer if no pairs are left to merge.
         cased: keep case and accents (True), or lower-case text and strip accents (False). If it is not
             given, the text decides: the vocabulary is cased if stripping accents would change more than
             2 % of the words, or if most words have no case. The choice is reported on stderr.
@@ -77,8 +77,7 @@ def learn_vocabulary(
         workers, scheduler: where to count words, as in `prepare`.
         force: replace a tokenizer that bertie wrote to `out` before.
 
-    Returns:
-        The tokenizer with the new vocabulary.
+    Returns: the tokenizer with the new vocabulary.
 
     Raises:
         DataError: an input cannot be read, there are no words, or `out` holds other files.
@@ -91,14 +90,14 @@ def learn_vocabulary(
     """
     output = None if out is None else Path(out)
     with _lock(output, inputs, force):
-        files = absolute_if(scheduler, list_inputs(as_paths(inputs), [output] if output else []))
+        files = list_inputs(as_paths(inputs), [output] if output else [])
         reading = (language, language_column, smoothing, workers, scheduler, format, column, on_error)
         cased, words, counts = _resolve_casing(cased, *_count_words(files, *reading))
         tokens = wordpiece_trainer.learn_vocabulary(words, counts, size, merges, alphabet)
         tokenizer = Tokenizer(Vocabulary(tokens), lowercase=not cased)
         _save(tokenizer, output)
         _print_summary(words, counts, tokens, size)
-        return tokenizer
+    return tokenizer
 
 
 def extend_tokenizer(
@@ -221,7 +220,7 @@ def _lock(
 
 
 def _count_words(
-    files: Sequence[Path],
+    files: list[Path],
     language: Language,
     language_column: str | None,
     smoothing: float,
@@ -232,6 +231,7 @@ def _count_words(
     on_error: OnError,
 ) -> tuple[list[str], npt.NDArray[np.int64]]:
     """Count the words of all languages, and print what was skipped."""
+    files = absolute_if(scheduler, files)
     groups = group_by_language(files, language, language_column)
     _check_smoothing(smoothing, groups)
     problems, counted = InputErrors(on_error), {}

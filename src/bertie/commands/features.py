@@ -1,7 +1,6 @@
 """`bertie features`: write contextual vectors of texts."""
 
 from collections.abc import Callable, Iterable, Iterator, Sized
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
@@ -15,6 +14,7 @@ from bertie.commands.options import (
     InputFormat,
     NoVerify,
     Precision,
+    PrecisionChoice,
     Scheduler,
     TextColumn,
     connect_to_workers,
@@ -90,22 +90,17 @@ def features(
     import numpy as np
 
     from bertie.base.outputs import lock_output
-    from bertie.inference.dispatch import compute_features_remotely
     from bertie.inference.feature_files import Unit, check_suffix, write_features
     from bertie.inference.features import LayerSelection
     from bertie.inference.records import find_input, read_records
     from bertie.model.engines.loading import load_engine
 
     check_suffix(output)
-    selection = LayerSelection(
-        _parse_numbers("--layers", layers, int),
-        combine,
-        _parse_numbers("--weights", weights, float) if weights else None,
-    )
+    numbers = _parse_numbers("--weights", weights, float) if weights else None
+    selection = LayerSelection(_parse_numbers("--layers", layers, int), combine, numbers)
     file, read = find_input(input, format)
     reject_conll_on_workers(read, scheduler)
-    with ExitStack() as stack:
-        stack.enter_context(lock_output(output, force=force, inputs=[file] if file else []))
+    with lock_output(output, force=force, inputs=[file] if file else []):
         loaded = load_engine(directory, device, precision)
         selection = selection.resolve(loaded.metadata.config.num_hidden_layers)
         if read == "conll":
@@ -113,15 +108,10 @@ def features(
             features = _word_features(loaded, selection, file)
         else:
             records = read_records(file, read, parse_columns(columns or [], ["text"]), whole_rows=False)
-            # A token has at least one character, except in scripts whose characters BERT decomposes: a
-            # syllable of Hangul has up to three tokens.
             chunks = _chunks((record.texts[0] for record in records), _chunk_size(loaded, selection))
             if scheduler:
-                cluster, remote = stack.enter_context(
-                    connect_to_workers(scheduler, directory, device, precision)
-                )
-                function = partial(compute_features_remotely, remote, selection, words)
-                features = cluster.map(function, chunks)
+                where = (scheduler, directory, device, precision)
+                features = _features_on_workers(where, selection, chunks, words)
             else:
                 features = _text_features(loaded, selection, chunks, words)
         unit: Unit = "words" if words or read == "conll" else "tokens"
@@ -154,12 +144,29 @@ def _text_features(
         yield compute_features(loaded.engine, encoded, selection, loaded.metadata.config)
 
 
+def _features_on_workers(
+    where: tuple[str, Path, str, PrecisionChoice],
+    selection: "LayerSelection",
+    chunks: Iterable[list[str]],
+    words: bool,
+) -> "Iterator[Features]":
+    """Yield what `_text_features` yields, computed by the workers of a cluster."""
+    from bertie.inference.dispatch import compute_features_remotely
+
+    with connect_to_workers(*where) as (cluster, remote):
+        yield from cluster.map(partial(compute_features_remotely, remote, selection, words), chunks)
+
+
 def _max_seq_length(loaded: "LoadedEngine") -> int:
     return loaded.metadata.max_seq_length or loaded.metadata.config.max_position_embeddings
 
 
 def _chunk_size(loaded: "LoadedEngine", selection: "LayerSelection") -> int:
-    """Return the number of vectors that fit into CHUNK_BYTES."""
+    """Return the number of vectors that fit into CHUNK_BYTES.
+
+    This also limits the characters of a chunk: a token has at least one, except in scripts whose
+    characters BERT decomposes. A syllable of Hangul has up to three tokens.
+    """
     vector_size = selection.vector_size(loaded.metadata.config.hidden_size)
     return CHUNK_BYTES // (4 * len(selection.columns) * vector_size)
 

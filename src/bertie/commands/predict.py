@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from io import TextIOWrapper
 from itertools import islice, tee
@@ -19,6 +19,7 @@ from bertie.commands.options import (
     Json,
     NoVerify,
     Precision,
+    PrecisionChoice,
     RowOnError,
     Scheduler,
     SkippedRows,
@@ -29,9 +30,7 @@ from bertie.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from bertie.base.cluster import DaskCluster
     from bertie.base.progress import Progress
-    from bertie.inference.dispatch import RemoteModel
     from bertie.inference.predictor import Predictor
     from bertie.inference.records import Record
     from bertie.inference.results import Method
@@ -103,11 +102,8 @@ def predict(
     standard_output: OutputFormat = "jsonl" if as_json else "text"
     written = output_format(output) if output else standard_output
     file, read = find_input(input, format)
-    _check_skips(read, on_error, file)
-    reject_conll_on_workers(read, scheduler)
-    with ExitStack() as stack:
-        if output:
-            stack.enter_context(lock_output(output, force=force, inputs=[file] if file else []))
+    _check_skips(read, on_error, file, scheduler)
+    with lock_output(output, force=force, inputs=[file] if file else []) if output else nullcontext():
         model = bertie.load(directory, device, precision)
         method = _check_method(model, directory, [read, written])
         if file and read == "conll":
@@ -122,14 +118,8 @@ def predict(
                 else read_records(file, read, names, skipped=skipped)
             )
             top_k = len(model.labels) if written in DELIMITERS and model.is_multilabel else top_k
-            with_words = written == "conll"
-            if scheduler:
-                cluster, remote = stack.enter_context(
-                    connect_to_workers(scheduler, directory, device, precision)
-                )
-                answered = _answer_on_workers(cluster, remote, model, records, top_k, with_words, skipped)
-            else:
-                answered = _answer(model, records, top_k, with_words, skipped)
+            answer = partial(_answer_on_workers, scheduler, device, precision) if scheduler else _answer
+            answered = answer(model, records, top_k, written == "conll", skipped)
         thresholds = model.decision_thresholds if model.is_multilabel else None
         _write(answered, output, written, method, thresholds)
 
@@ -144,10 +134,11 @@ def _check_texts(text: list[str] | None, pair: list[str] | None, input: str | No
         raise SettingsError("--pair goes with --text; for a table give its column: --column pair=COLUMN")
 
 
-def _check_skips(read: str, on_error: str, file: Path | None) -> None:
+def _check_skips(read: str, on_error: str, file: Path | None, scheduler: str | None) -> None:
     """Raise SettingsError if rows are to be skipped in a file that has none."""
     from bertie.base.errors import SettingsError
 
+    reject_conll_on_workers(read, scheduler)
     if read == "conll" and on_error == "skip":
         raise SettingsError(
             f"--on-error skip: {file} is no table, and its sentences are read together; correct the file, "
@@ -228,8 +219,9 @@ def _answer(
 
 
 def _answer_on_workers(
-    cluster: "DaskCluster",
-    remote: "RemoteModel",
+    scheduler: str,
+    device: str,
+    precision: PrecisionChoice,
     model: "Predictor",
     records: "Iterator[Record]",
     top_k: int,
@@ -241,14 +233,15 @@ def _answer_on_workers(
 
     texts_of_record = 0
     chunks, sent = tee(iter(lambda: list(islice(records, CHUNK)), []))
-    function = partial(answer_remotely, remote, top_k, words, skipped is not None)
-    for chunk, answers in zip(chunks, cluster.map(function, sent), strict=True):
-        texts_of_record = len(chunk[0].texts)
-        model.num_truncated += answers.num_truncated
-        for error in answers.skipped:
-            assert skipped is not None
-            skipped(error)
-        yield from zip(chunk, answers.results, strict=True)
+    with connect_to_workers(scheduler, model.path, device, precision) as (cluster, remote):
+        function = partial(answer_remotely, remote, top_k, words, skipped is not None)
+        for chunk, answers in zip(chunks, cluster.map(function, sent), strict=True):
+            texts_of_record = len(chunk[0].texts)
+            model.num_truncated += answers.num_truncated
+            for error in answers.skipped:
+                assert skipped is not None
+                skipped(error)
+            yield from zip(chunk, answers.results, strict=True)
     _report(model, skipped, texts_of_record)
 
 
