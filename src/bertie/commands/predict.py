@@ -99,8 +99,7 @@ def predict(
     from bertie.inference.writers import output_format
 
     _check_texts(text, pair, input)
-    standard_output: OutputFormat = "jsonl" if as_json else "text"
-    written = output_format(output) if output else standard_output
+    written: OutputFormat = output_format(output) if output else ("jsonl" if as_json else "text")
     file, read = find_input(input, format)
     _check_skips(read, on_error, file, scheduler)
     with lock_output(output, force=force, inputs=[file] if file else []) if output else nullcontext():
