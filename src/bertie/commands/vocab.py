@@ -41,6 +41,10 @@ Cased = Annotated[
         "more than 2 % of the words, or if most words have no case.",
     ),
 ]
+Merges = Annotated[
+    Literal["frequency", "likelihood"],
+    typer.Option(help="Merge the most frequent pair, or the pair with the largest gain in likelihood."),
+]
 Alphabet = Annotated[
     int,
     typer.Option(
@@ -83,10 +87,7 @@ def vocab(
         int, typer.Option(min=100, help="The number of entries, special tokens included.")
     ] = 30522,
     cased: Cased = None,
-    merges: Annotated[
-        Literal["frequency", "likelihood"],
-        typer.Option(help="Merge the most frequent pair, or the pair with the largest gain in likelihood."),
-    ] = "frequency",
+    merges: Merges = "frequency",
     alphabet: Alphabet = 1000,
     extend: Extend = None,
     add: Annotated[
