@@ -2,7 +2,7 @@
 PYTHON ?= python3
 PIP = .venv/bin/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test test-bounds test-browser test-clients check build docs install clean
+.PHONY: demo test test-bounds test-browser test-clients test-cloud check build docs install clean
 
 demo: .venv/train ## the whole way on the documentation on this machine, in about five minutes
 	.venv/bin/bertie demo $(DEMO)
@@ -20,6 +20,9 @@ test-browser: .venv/dev ## the server's page in headless Chromium, which is inst
 
 test-clients: .venv/dev .venv-clients/installed ## LangChain and LlamaIndex against a server, from an environment of their own
 	.venv/bin/python -m pytest -m slow -rs tests/inference/server/test_clients.py
+
+test-cloud: .venv-cloud/installed ## s3:// against a local server, from an environment of its own (300 MB)
+	.venv-cloud/bin/python -m pytest -m slow -rs tests/base/test_storage.py
 
 check: .venv/dev ## what every change must pass: ruff, mypy, hadolint, the tests
 	.venv/bin/ruff check
@@ -40,7 +43,7 @@ docs: .venv/dev .venv/docs ## the documentation as a site in site/; rewrites doc
 install: .venv/dev ## everything a developer needs, in .venv
 
 clean:
-	rm -rf .venv .venv-clients demo dist site
+	rm -rf .venv .venv-clients .venv-cloud demo dist site
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -60,4 +63,10 @@ clean:
 .venv-clients/installed: tests/clients/requirements.txt
 	$(PYTHON) -m venv .venv-clients
 	.venv-clients/bin/python -m pip install --quiet --requirement tests/clients/requirements.txt
+	@touch $@
+
+# Without constraints.txt: botocore needs python-dateutil before 3.
+.venv-cloud/installed: tests/base/cloud_requirements.txt
+	$(PYTHON) -m venv .venv-cloud
+	.venv-cloud/bin/python -m pip install --quiet --editable '.[train,data]' --requirement tests/base/cloud_requirements.txt
 	@touch $@

@@ -19,6 +19,7 @@ base.files
 base.checksums
 base.locks
 base.outputs
+base.storage
 base.compression
 base.tables
 base.memory
@@ -54,7 +55,9 @@ corpus.input_languages
 corpus.input_splits
 corpus.word_counts
 corpus.shards
+corpus.remote_corpora
 corpus.assembly
+corpus.preparation_plan
 corpus.preparation
 corpus.masking
 corpus.sentence_pairs

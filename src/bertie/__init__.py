@@ -19,7 +19,7 @@ from bertie.base.environment import set_torch_environment
 
 if TYPE_CHECKING:
     from bertie.api.blimp import evaluate_blimp
-    from bertie.api.corpus import prepare
+    from bertie.api.corpus import join_parts, prepare, prepare_part
     from bertie.api.evaluation import evaluate
     from bertie.api.finetuning import finetune
     from bertie.api.pretraining import pretrain
@@ -39,6 +39,8 @@ _MODULES = {
     "learn_vocabulary": "api.vocabulary",
     "extend_tokenizer": "api.vocabulary",
     "prepare": "api.corpus",
+    "prepare_part": "api.corpus",
+    "join_parts": "api.corpus",
     "pretrain": "api.pretraining",
     "finetune": "api.finetuning",
     "evaluate": "api.evaluation",
@@ -67,9 +69,11 @@ __all__ = [
     "evaluate_blimp",
     "extend_tokenizer",
     "finetune",
+    "join_parts",
     "learn_vocabulary",
     "load",
     "prepare",
+    "prepare_part",
     "pretrain",
     "reproduce",
 ]

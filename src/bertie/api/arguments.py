@@ -17,6 +17,7 @@ from bertie.base.errors import DataError, SettingsError
 from bertie.base.executor import Executor
 from bertie.base.files import read_json_object
 from bertie.base.settings import ARGUMENTS_FILE, SETTINGS_FILE, Tree, merge
+from bertie.base.storage import as_path
 from bertie.base.texts import list_items
 
 PathLike = str | Path
@@ -28,7 +29,7 @@ MAX_MESSAGES = 10  # about skipped inputs; all of them are in a file
 
 
 def as_paths(paths: PathLike | Iterable[PathLike]) -> list[Path]:
-    """Return a list of paths, given one path or several.
+    """Return a list of paths, given one path or several; URLs become `RemotePath`s.
 
     Raises:
         DataError: an argument is not a path.
@@ -39,7 +40,7 @@ def as_paths(paths: PathLike | Iterable[PathLike]) -> list[Path]:
     for i, path in enumerate(listed):
         if not isinstance(path, str | Path):
             raise DataError(f"inputs[{i}]: expected a path, got {type(path).__name__}")
-    return [Path(path) for path in listed]
+    return [as_path(path) for path in listed]
 
 
 def nest_settings(*layers: Mapping[str, Any] | None) -> Tree:
@@ -70,7 +71,7 @@ def record_arguments(arguments: Mapping[str, Any]) -> Tree:
     in_memory: list[str] = []
     for key, value in arguments.items():
         if key in PATHS and isinstance(value, str | Path):
-            recorded[key] = str(Path(value).absolute())
+            recorded[key] = str(as_path(value).absolute())
         elif key in PATHS and not isinstance(value, float | None):  # dev can be a fraction
             in_memory.append(key)
         elif value is not None:

@@ -4,14 +4,17 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from bertie.api.arguments import PathLike, absolute_if, as_paths, open_workers, print_skipped
+from bertie.api.arguments import PathLike, absolute_if, as_paths, available_cpus, open_workers, print_skipped
+from bertie.base.errors import SettingsError
+from bertie.base.storage import RemotePath, as_path
 from bertie.corpus import preparation
 from bertie.corpus.assembly import MIN_DOCUMENTS_TO_HOLD_OUT
 from bertie.corpus.documents import OnError
 from bertie.corpus.formats import Format
 from bertie.corpus.input_languages import Language
 from bertie.corpus.readers import check_columns, list_inputs
-from bertie.corpus.shards import Corpus, Manifest
+from bertie.corpus.remote_corpora import fetch_corpus, staged_output
+from bertie.corpus.shards import MANIFEST_FILE, Corpus, Manifest
 
 
 def prepare(
@@ -37,7 +40,8 @@ def prepare(
     Args:
         inputs: a file, folder or pattern of text, or several of them.
         tokenizer: a tokenizer directory, such as `learn_vocabulary` writes.
-        out: the corpus directory to write.
+        out: the corpus directory to write, or its URL, such as s3://BUCKET/corpus. A corpus for a URL is
+            made in the cache, then copied there; the call copies it back to open it.
         held_out: the fraction of documents kept for evaluation, from 0 to below 1.
         format: the format of every input; detected file by file if not given.
         column: the key or column of the text in JSON lines, csv, tsv, Parquet and Arrow files.
@@ -65,15 +69,89 @@ def prepare(
         >>> corpus.manifest.train.documents > 0
         True
     """
-    output, tokenizer_directory = Path(out), Path(tokenizer)
+    output, tokenizer_directory = as_path(out), Path(tokenizer)
     files = absolute_if(scheduler, list_inputs(as_paths(inputs), [output, tokenizer_directory]))
     check_columns(files, format, column, language_column)
-    options = (held_out, language, format, column, on_error, force, language_column)
-    with open_workers(workers, scheduler, files[:1], writes=output) as pool:
-        written = output.absolute() if scheduler else output
-        manifest = preparation.prepare(files, tokenizer_directory, written, pool, *options)
+    with staged_output(output, force, MANIFEST_FILE) as folder:
+        # A folder of the cache holds nothing but what an earlier run for the same URL has left.
+        options = (held_out, language, format, column, on_error, force or folder != output, language_column)
+        written = folder.absolute() if scheduler else folder
+        with open_workers(workers, scheduler, files[:1], writes=folder) as pool:
+            manifest = preparation.prepare(files, tokenizer_directory, written, pool, *options)
+        _print_summary(manifest, folder)
+    return Corpus.open(fetch_corpus(output))
+
+
+def prepare_part(
+    inputs: PathLike | Iterable[PathLike],
+    part: int,
+    parts: int,
+    *,
+    tokenizer: PathLike,
+    out: PathLike,
+    held_out: float = 0.005,
+    format: Format | None = None,
+    column: str = "text",
+    language: Language = "en",
+    language_column: str | None = None,
+    on_error: OnError = "stop",
+    workers: int | None = None,
+) -> None:
+    """Prepare part `part` of `parts` of a corpus, like `bertie prepare --part I/N`.
+
+    The parts may be prepared at the same time, by processes or machines that share a file system. The
+    call is the same for each, except for `part`. `join_parts` makes the corpus of them. A stopped part
+    resumes when the same call is made again.
+
+    Args:
+        part: the number of the part, from 1 to `parts`.
+        parts: the number of parts.
+        inputs, tokenizer, out, held_out, format, column, language, language_column, on_error, workers: as
+            in `prepare`.
+
+    Raises:
+        DataError, ModelError, SettingsError: as in `prepare`, or the parts in `out` were started with
+            other arguments, or there is no such part.
+        BertieError: another process prepares the same part.
+
+    Example:
+        >>> for part in (1, 2):
+        ...     bertie.prepare_part("text/", part, 2, tokenizer="tokenizer", out="joined", held_out=0.2)
+        >>> bertie.join_parts("joined").manifest.train.documents > 0
+        True
+    """
+    output, tokenizer_directory = _require_local(out), Path(tokenizer)
+    files = list_inputs(as_paths(inputs), [output, tokenizer_directory])
+    check_columns(files, format, column, language_column)
+    options = (held_out, language, format, column, on_error, language_column)
+    cpus = workers or available_cpus()
+    preparation.prepare_part(files, tokenizer_directory, output, cpus, part, parts, *options)
+
+
+def join_parts(out: PathLike, *, workers: int | None = None) -> Corpus:
+    """Join the parts of a corpus, like `bertie prepare --join`; neither inputs nor settings are needed.
+
+    The files are the same, byte for byte, as those of one `prepare`.
+
+    Args:
+        out: the directory that `prepare_part` wrote.
+        workers: processes to use; all available processors if not given.
+
+    Raises:
+        DataError: there are no parts, some are missing, or they hold no text.
+        BertieError: another process is writing there.
+    """
+    output = _require_local(out)
+    manifest = preparation.join(output, workers or available_cpus())
     _print_summary(manifest, output)
     return Corpus.open(output)
+
+
+def _require_local(out: PathLike) -> Path:
+    path = as_path(out)
+    if isinstance(path, RemotePath):
+        raise SettingsError(f"{path}: parts need a shared file system; choose a folder on one")
+    return path
 
 
 def _print_summary(manifest: Manifest, output: Path) -> None:

@@ -18,6 +18,8 @@ from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import read_json_object
 from bertie.base.outputs import check_not_input
 from bertie.base.settings import ARGUMENTS_FILE, SETTINGS_FILE, Tree, read_toml, resolve
+from bertie.base.storage import as_path
+from bertie.corpus.remote_corpora import fetch_corpus
 from bertie.corpus.shards import Corpus
 from bertie.model.formats.directory import TRAINING_ONLY_KEYS, find_new_entries, read_metadata
 from bertie.recipes import read_recipe
@@ -48,7 +50,7 @@ def pretrain(
     Args:
         recipe: the name of a recipe that comes with bertie ("tiny-laptop", "base", …), the path of a .toml
             file, or a dict of settings.
-        corpus: a directory that `prepare` wrote.
+        corpus: a directory that `prepare` wrote, or its URL; a corpus of a URL is copied to the cache.
         out: the run's directory; the model will be in `out`/model and the report in `out`/report.html.
         init: a model directory to start from; random weights if not given. The sizes of the network are
             those of this model, whatever the recipe says.
@@ -124,7 +126,7 @@ def _describe(arguments: Mapping[str, Any]) -> dict[str, str]:
     if "corpus" in arguments:
         facts["corpus"] = arguments["corpus"]
         with suppress(DataError):  # the corpus may be gone
-            counts = Corpus.open(Path(arguments["corpus"])).manifest.train
+            counts = Corpus.open(fetch_corpus(as_path(arguments["corpus"]))).manifest.train
             facts["corpus"] += f", {counts.documents:,} documents, {counts.tokens:,} tokens"
     if "init" in arguments:
         facts["initial model"] = arguments["init"]
@@ -157,7 +159,8 @@ def _prepare_start(
     """Resolve the settings and the arguments of a new run, or of one to resume in `output`."""
     arguments = recall_arguments(output, given, {}) if resume else dict(given)
     require_arguments(output, arguments, resume, corpus="the corpus directory")
-    check_not_input(output, [Path(arguments[name]) for name in ("corpus", "init") if arguments[name]])
+    corpus = fetch_corpus(as_path(arguments["corpus"]))
+    check_not_input(output, [corpus, *([Path(arguments["init"])] if arguments["init"] else [])])
     init = None if resume or arguments["init"] is None else Path(arguments["init"])
     if recipe is None and resume:
         file = output / SETTINGS_FILE
@@ -166,12 +169,12 @@ def _prepare_start(
         raise SettingsError("no recipe; name one, such as tiny-laptop, or the path of a .toml file")
     else:
         initial = None if arguments["init"] is None else Path(arguments["init"])
-        settings = resolve_recipe(recipe, changes, initial, Path(arguments["corpus"]))
+        settings = resolve_recipe(recipe, changes, initial, corpus)
     if isinstance(recipe, str | Path):
         arguments["recipe"] = str(recipe)
     elif resume:  # only for the report: the settings are in settings.toml
         arguments["recipe"] = read_json_object(output / ARGUMENTS_FILE).get("recipe")
-    return _Start(settings, Path(arguments["corpus"]), init, arguments)
+    return _Start(settings, corpus, init, arguments)
 
 
 def resolve_recipe(

@@ -14,6 +14,7 @@ from bertie.base.checksums import write_sums
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import atomic_directory
 from bertie.base.outputs import lock_output
+from bertie.base.storage import is_remote
 from bertie.corpus.documents import InputErrors, OnError
 from bertie.corpus.formats import Format
 from bertie.corpus.input_languages import Language, group_by_language
@@ -210,7 +211,7 @@ def _lock(
     if output is None:
         yield
         return
-    files = [path for path in as_paths(inputs) if path.is_file()]
+    files = [path for path in as_paths(inputs) if not is_remote(path) and path.is_file()]
     with lock_output(output, force=force, inputs=[*files, *more_inputs], replaces=[VOCABULARY_FILE]):
         if not Tokenizer.can_overwrite(output):
             raise DataError(

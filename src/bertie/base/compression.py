@@ -6,12 +6,13 @@ import io
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from bertie.base.environment import install_command
 from bertie.base.errors import BertieError, DataError
+from bertie.base.storage import RemotePath
 
 _BUFFER_BYTES = 1 << 16
 # A block of 4 bytes can hold 128 kB of zeros (RFC 8878, 3.1.1.2), so one read decompresses to at most 128 MB.
@@ -39,10 +40,16 @@ def open_binary(path: Path) -> Iterator[BinaryIO]:
     opener: Callable[..., Any] = _OPENERS.get(path.suffix, io.FileIO)
     try:
         # Without the buffer, every line of a gzip, bz2 or lzma file costs four calls in Python.
-        with opener(path, "rb") as raw:
+        with ExitStack() as stack:
+            source: Any = path
+            if isinstance(path, RemotePath):
+                source = stack.enter_context(path.open("rb"))
+                if not is_compressed(path):
+                    yield source
+                    return
+            raw = stack.enter_context(opener(source, "rb"))
             limited = _LimitedLines(raw, path) if is_compressed(path) else raw
-            with io.BufferedReader(limited, _BUFFER_BYTES) as file:
-                yield file
+            yield stack.enter_context(io.BufferedReader(limited, _BUFFER_BYTES))
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except IsADirectoryError:
@@ -74,7 +81,7 @@ class _LimitedLines(io.RawIOBase):
         return count
 
 
-def _open_zstd(path: Path, mode: str) -> io.RawIOBase:
+def _open_zstd(path: Path | BinaryIO, mode: str) -> io.RawIOBase:
     try:
         import zstandard
     except ImportError:
@@ -89,8 +96,8 @@ class _ZstdFile(io.RawIOBase):
     truncated frame for the end of the file.
     """
 
-    def __init__(self, path: Path, zstandard: Any) -> None:
-        self._file = path.open("rb")
+    def __init__(self, path: Path | BinaryIO, zstandard: Any) -> None:
+        self._file = path.open("rb") if isinstance(path, Path) else path
         self._new_frame = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES).decompressobj
         self._error: type[Exception] = zstandard.ZstdError
         self._frame: Any = None

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import sys
+from pathlib import Path
 
 VARIABLES = {
     # If other programs use the processors, torch's threads otherwise spin while they wait for each other:
@@ -26,6 +27,16 @@ def install_command(extra: str) -> str:
     lines = [line.replace("'", '"') for line in requires("bertie") or ()]
     packages = [line.partition(";")[0].strip() for line in lines if line.endswith(marker)]
     return " ".join(["pip install", *(f"'{package}'" for package in packages)])
+
+
+def cache_root() -> Path:
+    """Return the directory for compiled kernels and for copies of remote files.
+
+    It is `$BERTIE_CACHE`, else `bertie` in `$XDG_CACHE_HOME` or `~/.cache`.
+    """
+    if directory := os.environ.get("BERTIE_CACHE"):
+        return Path(directory)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertie"
 
 
 def set_torch_environment() -> None:

@@ -24,20 +24,12 @@ from typing import Any, TypeVar, cast
 import numba
 from numba.core import event
 
+from bertie.base.environment import cache_root
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 PACKAGE = Path(__file__).parent.parent
 BOUNDS_CHECK = os.environ.get("BERTIE_BOUNDS_CHECK") == "1"
-
-
-def cache_root() -> Path:
-    """Return the directory for compiled kernels.
-
-    It is `$BERTIE_CACHE`, else `bertie` in `$XDG_CACHE_HOME` or `~/.cache`.
-    """
-    if directory := os.environ.get("BERTIE_CACHE"):
-        return Path(directory)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertie"
 
 
 @cache

@@ -30,8 +30,11 @@ class LockedError(Exception):
 
 
 @contextmanager
-def lock_directory(path: Path) -> Iterator[None]:
+def lock_directory(path: Path, shared: bool = False) -> Iterator[None]:
     """Make this process the only writer of a directory, which is created if missing.
+
+    With `shared`, other processes may write there that also share the lock; these must write different
+    files.
 
     The lock is the file `.lock` inside the directory. Partly written files that a killed writer
     left in the directory are removed. Inside the block, locking the same directory again has no
@@ -48,12 +51,13 @@ def lock_directory(path: Path) -> Iterator[None]:
     check_creatable(path / ".lock", path)
     with ExitStack() as stack:
         try:
-            stack.enter_context(_hold(path / ".lock"))
+            stack.enter_context(_hold(path / ".lock", shared=shared))
         except LockedError:
             raise BertieError(
                 f"{path}: another bertie process is writing here; wait for it or choose another path"
             ) from None
-        remove_temporary_files(path)
+        if not shared:
+            remove_temporary_files(path)
         _held.set(before | {key})
         try:
             yield
@@ -81,23 +85,25 @@ def lock_file(path: Path, wait: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def _hold(file: Path, waits_for: Path | None = None) -> Iterator[None]:
+def _hold(file: Path, waits_for: Path | None = None, shared: bool = False) -> Iterator[None]:
     """Hold the lock `file`; wait for it if `waits_for`, the path that it locks, is given."""
     missing = [folder for folder in file.parents if not folder.exists()]
     try:
-        with _open_locked(file, waits_for):
+        with _open_locked(file, waits_for, shared) as opened:
             try:
                 yield
             finally:
+                # The last holder of a shared lock removes its file.
                 with suppress(OSError):  # the folder may be read-only by now
-                    file.unlink()
+                    if not shared or _try_lock(opened):
+                        file.unlink()
     finally:
         for folder in missing:
             with suppress(OSError):  # it is not empty
                 folder.rmdir()
 
 
-def _open_locked(file: Path, waits_for: Path | None) -> TextIO:
+def _open_locked(file: Path, waits_for: Path | None, shared: bool) -> TextIO:
     """Open and lock a file; open it again if its former holder removed it in the meantime."""
     while True:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -106,7 +112,7 @@ def _open_locked(file: Path, waits_for: Path | None) -> TextIO:
         except FileNotFoundError:  # the former holder removed the empty folder
             continue
         try:
-            if not _try_lock(opened):
+            if not _try_lock(opened, shared):
                 if waits_for is None:
                     raise LockedError(f"{file}: locked by another process")
                 print(
@@ -137,10 +143,10 @@ def _open_lock_file(file: Path) -> TextIO:
     return os.fdopen(os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666), "r+")
 
 
-def _try_lock(file: TextIO) -> bool:
+def _try_lock(file: TextIO, shared: bool = False) -> bool:
     """Lock an open file without waiting, and return whether it succeeded."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

@@ -8,6 +8,7 @@ from typing import Any
 
 from bertie.base.environment import install_command
 from bertie.base.errors import BertieError, DataError, SettingsError
+from bertie.base.storage import RemotePath
 
 Values = dict[str, bytes | None]  # of a row, by column
 
@@ -76,7 +77,7 @@ def read_arrow_columns(path: Path, columns: Mapping[str, str]) -> Iterator[tuple
     `read_parquet_columns` does.
     """
     pyarrow = import_pyarrow(path)
-    with _data_errors(path, pyarrow), pyarrow.OSFile(str(path)) as file:
+    with _data_errors(path, pyarrow), _open_arrow(path, pyarrow) as file:
         is_file = file.read(6) == b"ARROW1"  # Arrow Columnar Format, IPC File Format
         file.seek(0)
         reader = (pyarrow.ipc.open_file if is_file else pyarrow.ipc.open_stream)(file)
@@ -119,8 +120,14 @@ def open_parquet(path: Path) -> Iterator[Any]:
     pyarrow = import_pyarrow(path)
     from pyarrow.parquet import ParquetFile
 
-    with _data_errors(path, pyarrow), ParquetFile(path) as file:
-        yield file
+    with _data_errors(path, pyarrow):
+        source = path.open() if isinstance(path, RemotePath) else path
+        with ParquetFile(source) as file:
+            yield file
+
+
+def _open_arrow(path: Path, pyarrow: Any) -> Any:
+    return pyarrow.PythonFile(path.open()) if isinstance(path, RemotePath) else pyarrow.OSFile(str(path))
 
 
 @contextmanager

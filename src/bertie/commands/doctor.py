@@ -12,6 +12,8 @@ from bertie.commands.options import CPUS, Json
 EXTRAS = {
     "torch": "train",
     "matplotlib": "train",
+    "fsspec": "cloud",
+    "s3fs": "cloud",
     "pyarrow": "data",
     "zstandard": "data",
     "onnx": "onnx",
@@ -60,7 +62,7 @@ def _software() -> dict[str, Any]:
 def _kernel_cache() -> str:
     import os
 
-    from bertie.base.kernels import cache_root
+    from bertie.base.environment import cache_root
 
     try:
         directory = cache_root()

@@ -13,6 +13,7 @@ from typer.core import TyperCommand
 
 import bertie
 from bertie.base.checksums import NO_VERIFY
+from bertie.base.storage import as_path
 from bertie.corpus.documents import OnError as OnErrorChoice
 from bertie.corpus.formats import Format as FormatChoice
 
@@ -43,12 +44,14 @@ NoVerify = Annotated[
         help="Load models and tokenizers even if their files differ from their SHA256SUMS.",
     ),
 ]
-Inputs = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="INPUT...", help="Files, folders or patterns of text, also compressed: .gz, .bz2, .xz, .zst."
-    ),
-]
+_INPUTS = typer.Argument(
+    metavar="INPUT...",
+    parser=as_path,
+    help="Files, folders or patterns of text, also compressed: .gz, .bz2, .xz, .zst; or their URLs, such as "
+    "s3://BUCKET/FOLDER.",
+)
+Inputs = Annotated[list[Path], _INPUTS]
+OptionalInputs = Annotated[list[Path] | None, _INPUTS]
 Format = Annotated[
     FormatChoice | None, typer.Option(help="The format of every input; by default detected file by file.")
 ]

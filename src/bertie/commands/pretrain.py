@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from bertie.base.storage import as_path
 from bertie.commands.options import Assignments, NoVerify, exit_when_stopped
 
 
@@ -16,7 +17,8 @@ def pretrain(
         typer.Argument(help="The name of a recipe below, or the path of a .toml file.", show_default=False),
     ] = None,
     corpus: Annotated[
-        Path | None, typer.Option(help="A corpus directory, such as `bertie prepare` writes.")
+        Path | None,
+        typer.Option(parser=as_path, help="A corpus directory, such as `bertie prepare` writes, or its URL."),
     ] = None,
     init: Annotated[
         Path | None,

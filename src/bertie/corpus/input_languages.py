@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bertie.base.errors import DataError, SettingsError
+from bertie.base.storage import as_path
 from bertie.text.languages import check_language
 
 # The ISO 639-1 code of all inputs. For several languages: the file or folder of each by its code, or
@@ -58,7 +59,7 @@ def group_by_language(
             f"file or folder of each, or --language-column NAME"
         )
     groups: dict[str, list[Path]] = {code: [] for code in codes}
-    paths = {Path(path).resolve(): code for code, path in language.items()}
+    paths = {as_path(path).resolve(): code for code, path in language.items()}
     if len(paths) < len(language):
         raise SettingsError("language: two languages have the same path; give each its own folder")
     for file in inputs:

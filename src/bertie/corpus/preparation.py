@@ -11,7 +11,6 @@ megabytes of text in memory.
 
 import hashlib
 import os
-import re
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,8 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bertie import __version__
-from bertie.base.errors import DataError, SettingsError
+from bertie.base.errors import BertieError, DataError, SettingsError
 from bertie.base.executor import Executor, run_tasks
 from bertie.base.files import (
     atomic_directory,
@@ -34,8 +32,9 @@ from bertie.base.files import (
     remove_temporary_files,
     write_json,
 )
-from bertie.base.locks import lock_directory
+from bertie.base.locks import LockedError, lock_directory, lock_file
 from bertie.base.progress import Progress
+from bertie.base.storage import check_workers
 from bertie.corpus.assembly import (
     DUPLICATE,
     Parts,
@@ -48,6 +47,15 @@ from bertie.corpus.documents import Document, InputError, InputErrors, OnError
 from bertie.corpus.formats import Format
 from bertie.corpus.input_languages import Language, group_by_language
 from bertie.corpus.input_splits import InputSplit, read_splits, split_inputs
+from bertie.corpus.preparation_plan import (
+    ManifestSettings,
+    TaskList,
+    discard,
+    is_prepared,
+    make_plan,
+    read_plan,
+    start_or_resume,
+)
 from bertie.corpus.shards import (
     Corpus,
     Manifest,
@@ -62,13 +70,7 @@ from bertie.corpus.word_counts import batch_documents
 from bertie.text.tokenizer import Tokenizer
 
 SKIPPED_FILE = "skipped.txt"
-# The files and directories that a run writes.
-_KNOWN_NAME = re.compile(
-    r"\.lock|parts|tokenizer|(train|held_out)-([a-z-]+-)?\d{5}|skipped\.txt|manifest\.json"
-)
-
 UInt64s = npt.NDArray[np.uint64]
-ManifestSettings = dict[str, float | str | None]
 Task = tuple[str, list[InputSplit]]  # the language of the splits, and the splits
 
 
@@ -115,22 +117,165 @@ def prepare(
             or a table has no such column.
         BertieError: another process writes to `output`, workers die, or a package is missing.
     """
-    groups = group_by_language(inputs, language, language_column)
-    settings = _make_settings(held_out, groups, format, column, language_column)
-    tokenizer = Tokenizer.load(tokenizer_directory)
-    tokenizer.encode("")  # compiles the kernels once, if need be, and not in every worker
+    options = (held_out, language, format, column, language_column)
+    work = _Work.make(inputs, tokenizer_directory, output, workers, *options)
     with lock_directory(output):
-        plan = _make_plan(groups, tokenizer, settings)
-        if _is_prepared(output, plan, force):
+        plan = work.plan()
+        if is_prepared(output, plan, force):
             return Corpus.open(output).manifest
+        tasks = work.start(plan, on_error)
+        work.write_parts(tasks, range(len(tasks)), on_error, workers)
+        return _assemble_corpus(output, workers)
+
+
+def prepare_part(
+    inputs: Sequence[Path],
+    tokenizer_directory: Path,
+    output: Path,
+    workers: int,
+    job: int,
+    jobs: int,
+    held_out: float = 0.005,
+    language: Language = "en",
+    format: Format | None = None,
+    column: str = "text",
+    on_error: OnError = "stop",
+    language_column: str | None = None,
+) -> None:
+    """Write the parts of job `job` of `jobs` equal jobs, which `join` assembles to the corpus `output`.
+
+    The jobs may run at the same time, on machines that share a file system, each with the same arguments.
+    A job that was stopped resumes; a finished one has nothing to do. Each job lists all inputs.
+
+    Args:
+        job: the number of the job, from 1.
+        jobs: the number of jobs.
+        inputs, tokenizer_directory, output, workers, held_out, language, format, column, on_error,
+            language_column: as in `prepare`.
+
+    Raises:
+        SettingsError: there is no such job, or as in `prepare`.
+        DataError: the corpus was started with other arguments, or as in `prepare`.
+        BertieError: another process runs the same job, or as in `prepare`.
+    """
+    if not 1 <= job <= jobs:
+        raise SettingsError(f"part {job}/{jobs}: expected I/N with I from 1 to N, such as 1/{max(jobs, 1)}")
+    options = (held_out, language, format, column, language_column)
+    work = _Work.make(inputs, tokenizer_directory, output, workers, *options)
+    with lock_directory(output, shared=True):
+        plan = work.plan(jobs)
+        with lock_file(output / "parts", wait=True):
+            if is_prepared(output, plan, force=False):
+                return
+            tasks = work.start(plan, on_error)
+        try:
+            with lock_file(output / "parts" / f"job-{job}"):
+                work.write_parts(tasks, range(job - 1, len(tasks), jobs), on_error, workers)
+        except LockedError:
+            raise BertieError(
+                f"{output}: another process is writing part {job}/{jobs}; wait for it, or choose another part"
+            ) from None
+
+
+def join(output: Path, workers: int) -> Manifest:
+    """Assemble the corpus `output` from the parts that all jobs of `prepare_part` have written.
+
+    Neither the inputs nor the original tokenizer are read. The bytes are those that `prepare` writes.
+
+    Raises:
+        DataError: `output` has no parts, a job is not finished, or no document of a language has text.
+        BertieError: a process is writing to `output`, or workers die.
+    """
+    is_finished = (output / "manifest.json").exists()
+    if not is_finished and not (output / "parts/plan.json").exists():
+        raise DataError(f"{output}: no parts to join; run `bertie prepare --part I/N` first, with this --out")
+    with lock_directory(output):
+        if is_finished:
+            remove_directory(output / "parts")
+            return Corpus.open(output).manifest
+        plan, tasks = read_plan(output)
+        parts = [part_directory(output / "parts", index) for index in range(len(tasks.languages))]
+        jobs = plan.get("jobs", 1)
+        missing = sorted({index % jobs + 1 for index, part in enumerate(parts) if not part.exists()})
+        if missing:
+            names = ", ".join(f"{job}/{jobs}" for job in missing)
+            again = "run `bertie prepare` with each of these --part" if jobs > 1 else "run `bertie prepare`"
+            raise DataError(f"{output}: not finished: part {names}; {again} again, then join")
+        return _assemble_corpus(output, workers)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """The inputs and the settings of a corpus, which `prepare` writes whole and a job writes in part."""
+
+    groups: Mapping[str, Sequence[Path]]
+    tokenizer: Tokenizer
+    output: Path
+    settings: ManifestSettings
+    format: Format | None
+    column: str
+    language_column: str | None
+
+    @classmethod
+    def make(
+        cls,
+        inputs: Sequence[Path],
+        tokenizer_directory: Path,
+        output: Path,
+        workers: int | Executor,
+        held_out: float,
+        language: Language,
+        format: Format | None,
+        column: str,
+        language_column: str | None,
+    ) -> "_Work":
+        check_workers(inputs, workers)
+        groups = group_by_language(inputs, language, language_column)
+        settings = _make_settings(held_out, groups, format, column, language_column)
+        tokenizer = Tokenizer.load(tokenizer_directory)
+        tokenizer.encode("")  # compiles the kernels once, if need be, and not in every worker
+        return cls(groups, tokenizer, output, settings, format, column, language_column)
+
+    def plan(self, jobs: int = 1) -> dict[str, Any]:
+        return make_plan(self.groups, self.tokenizer, self.settings, jobs)
+
+    def start(self, plan: Mapping[str, Any], on_error: OnError) -> list[Task]:
+        """Split the inputs into tasks, those of each language consecutive, and record the plan."""
         errors = InputErrors(on_error)
-        tasks = _list_tasks(groups, format, errors, language_column)
-        _start_or_resume(output, plan, tokenizer)
-        context = _TaskContext(output / "tokenizer", tokenizer.fingerprint, column, on_error)
-        part_counts = _write_parts(tasks, output, context, workers)
-        _write_skipped(output, len(tasks), errors)
-        _check_text(output, inputs, tasks, part_counts)
-        return _assemble_corpus(output, tokenizer, settings, held_out, tasks, part_counts, errors, workers)
+        codes = tuple(self.groups)
+        tasks: list[Task] = []
+        for code, files in self.groups.items():
+            column = LanguageColumn(self.language_column, code, codes) if self.language_column else None
+            tasks += [(code, task) for task in split_inputs(files, self.format, errors, column)]
+        first_input = str(next(iter(self.groups.values()))[0])
+        languages = [code for code, _ in tasks]
+        start_or_resume(
+            self.output,
+            plan,
+            TaskList(languages, first_input, errors.counts, errors.messages),
+            self.tokenizer,
+        )
+        return tasks
+
+    def write_parts(
+        self, tasks: list[Task], indices: range, on_error: OnError, workers: int | Executor
+    ) -> None:
+        """Write the parts with these indices that do not exist yet."""
+        parts = {index: part_directory(self.output / "parts", index) for index in indices}
+        sizes = {index: sum(split.size for split in tasks[index][1]) for index in indices}
+        missing = [index for index, part in parts.items() if not part.exists()]
+        done = sum(sizes.values()) - sum(sizes[index] for index in missing)
+        total = round(sum(sizes.values()) / 1e6)
+        context = _TaskContext(self.output / "tokenizer", self.tokenizer.fingerprint, self.column, on_error)
+        with Progress("preparing documents", total, unit="MB", done=round(done / 1e6)) as progress:
+            arguments = [(parts[index], tasks[index]) for index in missing]
+            try:
+                for position, _ in run_tasks(partial(_write_part, context), arguments, workers):
+                    done += sizes[missing[position]]
+                    progress.update(round(done / 1e6))
+            except InputError as error:  # other inputs are another plan, which only `force` may replace
+                again = "run again with --force (force=True), or skip such inputs with --on-error skip"
+                raise DataError(f"{error}; then {again}") from None
 
 
 def _make_settings(
@@ -142,20 +287,6 @@ def _make_settings(
     return settings | ({"language_column": language_column} if language_column else {})
 
 
-def _list_tasks(
-    groups: Mapping[str, Sequence[Path]],
-    format: Format | None,
-    errors: InputErrors,
-    language_column: str | None,
-) -> list[Task]:
-    """Split the inputs into tasks; those of each language are consecutive."""
-    tasks: list[Task] = []
-    for code, files in groups.items():
-        column = LanguageColumn(language_column, code, tuple(groups)) if language_column else None
-        tasks += [(code, task) for task in split_inputs(files, format, errors, column)]
-    return tasks
-
-
 def read_skipped(corpus: Path) -> Iterator[str]:
     """Yield the messages about the inputs of a corpus that could not be read."""
     if (corpus / SKIPPED_FILE).exists():
@@ -163,106 +294,20 @@ def read_skipped(corpus: Path) -> Iterator[str]:
             yield from (os.fsdecode(line.rstrip(b"\n")) for line in lines)
 
 
-def _make_plan(
-    groups: Mapping[str, Sequence[Path]], tokenizer: Tokenizer, settings: ManifestSettings
-) -> dict[str, Any]:
-    """Return everything that determines the corpus.
-
-    A run resumes only if its plan is the same. `on_error` is not part of the plan, so that a run that
-    stopped at an unreadable input can resume and skip this input.
-    """
-    return {
-        "bertie": __version__,  # another version may split the inputs differently
-        "tokenizer": tokenizer.fingerprint,
-        "settings": settings,
-        "inputs": " ".join(map(_fingerprint_inputs, groups.values())),
-    }
-
-
-def _fingerprint_inputs(inputs: Sequence[Path]) -> str:
-    """Hash the path, the size and the time of the last change of every input."""
-    digest = hashlib.sha256()
-    for path in inputs:
-        status = path.stat()
-        digest.update(os.fsencode(f"{os.path.abspath(path)}\0{status.st_size}\0{status.st_mtime_ns}\0"))
-    return digest.hexdigest()
-
-
-def _reject_other_files(output: Path) -> None:
-    """Raise DataError if `output` holds anything but a corpus, finished or not."""
-    is_started = any((output / name).is_file() for name in ("parts/plan.json", "manifest.json"))
-    for name in sorted(file.name for file in output.iterdir()):
-        if name != ".lock" and not (is_started and _KNOWN_NAME.fullmatch(name)):
-            raise DataError(f"{output}: contains other files ({name}); choose a new directory")
-
-
-def _is_prepared(output: Path, plan: dict[str, Any], force: bool) -> bool:
-    """Return whether a killed run with this plan had already written the whole corpus.
-
-    With `force`, remove a corpus of another plan.
-
-    Raises:
-        DataError: there is a corpus of another plan, finished or not, and `force` is false; or
-            `output` has other contents.
-    """
-    _reject_other_files(output)
-    is_finished, parts = (output / "manifest.json").exists(), output / "parts"
-    has_same_plan = (parts / "plan.json").exists() and read_json(parts / "plan.json") == plan
-    if is_finished:
-        remove_directory(parts)
-    if has_same_plan:
-        return is_finished
-    if force:
-        _discard(output)
-    elif is_finished:
-        raise DataError(
-            f"{output}: already contains a prepared corpus; choose another directory, or replace it "
-            f"with --force"
-        )
-    elif parts.exists():
-        raise DataError(
-            f"{output}: contains an unfinished corpus of other inputs or settings; choose another "
-            f"directory, or replace it with --force"
-        )
-    return False
-
-
-def _start_or_resume(output: Path, plan: dict[str, Any], tokenizer: Tokenizer) -> None:
-    """Record the plan of a new run, and write the tokenizer."""
-    parts = output / "parts"
-    if not parts.exists():
-        with atomic_directory(parts) as temporary:
-            write_json(temporary / "plan.json", plan)
-    with atomic_directory(output / "tokenizer") as temporary:
-        tokenizer.save(temporary)
-
-
-def _discard(output: Path) -> None:
-    """Remove everything that runs write; last the files by which a run recognizes a corpus."""
-    last = [output / "parts", output / "manifest.json"]
-    for path in [*(path for path in output.iterdir() if path not in last), *last]:
-        if path.is_dir():
-            remove_directory(path)
-        elif path.name != ".lock":
-            path.unlink(missing_ok=True)
-
-
-def _check_text(
-    output: Path, inputs: Sequence[Path], tasks: Sequence[Task], part_counts: Sequence["_PartCounts"]
-) -> None:
+def _check_text(output: Path, tasks: TaskList, part_counts: Sequence["_PartCounts"]) -> None:
     """Check that each language has a document with text; otherwise remove the output.
 
     Raises:
         DataError: a language has none.
     """
-    languages = {code for code, _ in tasks}
-    found = {code for (code, _), counts in zip(tasks, part_counts, strict=True) if counts.documents}
+    languages = set(tasks.languages)
+    found = {code for code, counts in zip(tasks.languages, part_counts, strict=True) if counts.documents}
     if found and found == languages:
         return
     first_error = next(read_skipped(output), None)
-    _discard(output)
+    discard(output)
     if not found:
-        message = f"{inputs[0]}: no text in any document of this file or the other inputs"
+        message = f"{tasks.first_input}: no text in any document of this file or the other inputs"
         raise DataError(f"{message}; {first_error or 'add files that hold text'}")
     raise DataError(
         f"no document of language {min(languages - found)} has text; add such documents, or leave this "
@@ -293,27 +338,6 @@ class _PartCounts:
     skipped: Mapping[str, int]
 
 
-def _write_parts(
-    tasks: list[Task], output: Path, context: _TaskContext, workers: int | Executor
-) -> list[_PartCounts]:
-    """Write the parts that do not exist yet, and return the counts of all parts."""
-    parts = [part_directory(output / "parts", index) for index in range(len(tasks))]
-    sizes = [sum(split.size for split in splits) for _, splits in tasks]
-    missing = [index for index, part in enumerate(parts) if not part.exists()]
-    done = sum(sizes) - sum(sizes[index] for index in missing)
-    total = round(sum(sizes) / 1e6)
-    with Progress("preparing documents", total, unit="MB", done=round(done / 1e6)) as progress:
-        arguments = [(parts[index], tasks[index]) for index in missing]
-        try:
-            for position, _ in run_tasks(partial(_write_part, context), arguments, workers):
-                done += sizes[missing[position]]
-                progress.update(round(done / 1e6))
-        except InputError as error:  # other inputs are another plan, which only `force` may put in its place
-            again = "run again with --force (force=True), or skip such inputs with --on-error skip"
-            raise DataError(f"{error}; then {again}") from None
-    return [_PartCounts(**read_json(part / "counts.json")) for part in parts]
-
-
 def _write_part(context: _TaskContext, argument: tuple[Path, Task]) -> None:
     part, (language, splits) = argument
     tokenizer = _load_tokenizer(context.tokenizer_directory, context.fingerprint)
@@ -322,7 +346,7 @@ def _write_part(context: _TaskContext, argument: tuple[Path, Task]) -> None:
     with atomic_directory(part, has_twins=True) as temporary:
         write_shard(temporary, map(encoder.encode, batches), len(tokenizer.vocabulary))
         write_hashes(temporary, np.concatenate([np.empty((0, 2), np.uint64), *encoder.hashes]))
-        (temporary / SKIPPED_FILE).write_bytes(_encode_messages(errors))
+        (temporary / SKIPPED_FILE).write_bytes(_encode_messages(errors.messages))
         write_json(temporary / "counts.json", encoder.counts | {"skipped": errors.counts})
 
 
@@ -391,41 +415,37 @@ def _new_hash() -> "hashlib.blake2b":
     return hashlib.blake2b(digest_size=16)
 
 
-def _encode_messages(errors: InputErrors) -> bytes:
+def _encode_messages(messages: Iterable[str]) -> bytes:
     # The names of files need not be UTF-8.
-    return b"".join(os.fsencode(message) + b"\n" for message in errors.messages)
+    return b"".join(os.fsencode(message) + b"\n" for message in messages)
 
 
-def _write_skipped(output: Path, part_count: int, errors: InputErrors) -> None:
+def _write_skipped(output: Path, tasks: TaskList) -> None:
     """Write all messages about skipped inputs to one file, if there are any."""
     with atomic_file(output / SKIPPED_FILE) as temporary, temporary.open("wb") as file:
-        file.write(_encode_messages(errors))
-        for index in range(part_count):
+        file.write(_encode_messages(tasks.messages))
+        for index in range(len(tasks.languages)):
             with (part_directory(output / "parts", index) / SKIPPED_FILE).open("rb") as lines:
                 shutil.copyfileobj(lines, file)
     if not (output / SKIPPED_FILE).stat().st_size:
         (output / SKIPPED_FILE).unlink()
 
 
-def _assemble_corpus(
-    output: Path,
-    tokenizer: Tokenizer,
-    settings: ManifestSettings,
-    held_out: float,
-    tasks: list[Task],
-    part_counts: list[_PartCounts],
-    errors: InputErrors,
-    workers: int | Executor,
-) -> Manifest:
-    """Assemble all parts into shards, write the manifest, and remove the parts."""
+def _assemble_corpus(output: Path, workers: int | Executor) -> Manifest:
+    """Assemble all parts into shards as the recorded plan says, write the manifest, and remove the parts."""
+    plan, tasks = read_plan(output)
+    settings, tokenizer = plan["settings"], Tokenizer.load(output / "tokenizer")
+    folders = (part_directory(output / "parts", index) for index in range(len(tasks.languages)))
+    part_counts = [_PartCounts(**read_json(folder / "counts.json")) for folder in folders]
+    _write_skipped(output, tasks)
+    _check_text(output, tasks, part_counts)
     offsets = np.cumsum([0, *(counts.documents for counts in part_counts)])
-    codes = tuple(code for code, _ in tasks)
-    languages = codes if len(set(codes)) > 1 else ()
+    languages = tuple(tasks.languages) if len(set(tasks.languages)) > 1 else ()
     parts = Parts(output / "parts", offsets, len(tokenizer.vocabulary), languages)
-    assign_documents(parts, held_out)
+    assign_documents(parts, settings["held_out"])
     files = assemble_shards(parts, output, workers)
     files |= {f"tokenizer/{file.name}": record_file(file) for file in (output / "tokenizer").iterdir()}
-    skipped = sum((Counter(counts.skipped) for counts in part_counts), errors.counts)
+    skipped = sum((Counter(counts.skipped) for counts in part_counts), Counter(tasks.skipped))
     manifest = Manifest(
         tokenizer_fingerprint=tokenizer.fingerprint,
         vocabulary_size=parts.vocabulary_size,

@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 from bertie.base.compression import open_binary
 from bertie.base.errors import DataError
 from bertie.base.rows import format_suffix
+from bertie.base.storage import RemotePath, as_path
 from bertie.corpus.documents import (
     PIECE_CHARACTERS,
     Document,
@@ -37,8 +38,8 @@ def list_inputs(paths: Iterable[str | Path], exclude: Iterable[Path] = ()) -> li
     Hugging Face's `datasets`.
 
     Args:
-        paths: files, directories, or patterns such as `text/*.xz`. Directories are searched at any
-            depth, and symlinks are followed.
+        paths: files, directories, or patterns such as `text/*.xz`, or URLs of these. Directories are
+            searched at any depth, and symlinks are followed.
         exclude: files and directories that are not inputs, such as the output. Files below an
             excluded directory are still listed if a path leads below it.
 
@@ -54,7 +55,10 @@ def list_inputs(paths: Iterable[str | Path], exclude: Iterable[Path] = ()) -> li
         raise DataError("no inputs; name at least one file or folder")
     files: dict[Path, None] = {}
     excluded = [path.resolve() for path in exclude]
-    for path in map(Path, paths):
+    for path in map(as_path, paths):
+        if isinstance(path, RemotePath):
+            files.update(dict.fromkeys(_list_remote(path, excluded)))
+            continue
         matches = [path] if path.exists() else [Path(match) for match in glob.glob(str(path), recursive=True)]
         if not matches:
             raise DataError(f"{path}: no such file or directory")
@@ -72,6 +76,25 @@ def list_inputs(paths: Iterable[str | Path], exclude: Iterable[Path] = ()) -> li
             "keep the text in a separate folder"
         )
     return list(files)
+
+
+def _list_remote(path: RemotePath, excluded: Iterable[Path]) -> list[RemotePath]:
+    """List the files of a URL that may hold text, without those below the folders in `excluded`.
+
+    Hidden files and folders are left out below a folder, but not where the URL itself leads into one.
+    """
+    listed = path.list_files()
+    is_data_set = {file.parent for file in listed if file.name == "dataset_info.json"}
+    return [
+        file
+        for file in listed
+        if file == path
+        or (
+            not any(part.startswith(".") for part in file.parts[len(path.parts) :])
+            and _may_hold_text(file.name, file.parent in is_data_set)
+            and not any(map(file.is_relative_to, excluded))
+        )
+    ]
 
 
 def _walk(path: Path) -> Iterator[Path]:

@@ -34,6 +34,7 @@ from bertie.base.files import read_json, sha256, write_json
 from bertie.text.tokenizer import Tokenizer
 
 FORMAT_VERSION = 1
+MANIFEST_FILE = "manifest.json"
 
 # It determines the order of examples: if it changes, every seed gives another stream.
 BLOCK_TOKENS = 16_384  # about 200 examples of length 128, so that the cost of a call hardly matters
@@ -156,7 +157,10 @@ class Corpus:
             ModelError: its tokenizer has changed and cannot be read.
         """
         path = Path(path)
-        manifest = _read_manifest(path)
+        file = path / MANIFEST_FILE
+        if not file.is_file():
+            raise DataError(f"{path}: not a prepared corpus; run `bertie prepare`")
+        manifest = read_manifest(path, read_json(file))
         _check_tokenizer(path, manifest)
         for name, record in manifest.files.items():
             if not name.startswith("tokenizer/"):
@@ -423,11 +427,13 @@ def _check_tokenizer(path: Path, manifest: Manifest) -> None:
         )
 
 
-def _read_manifest(path: Path) -> Manifest:
-    file = path / "manifest.json"
-    if not file.is_file():
-        raise DataError(f"{path}: not a prepared corpus; run `bertie prepare`")
-    content = read_json(file)
+def read_manifest(path: Path, content: Any) -> Manifest:
+    """Return the manifest of the corpus at `path`, from the JSON value of its file.
+
+    Raises:
+        DataError: it is not a manifest of this format version.
+    """
+    file = path / MANIFEST_FILE
     version = content.get("format_version") if isinstance(content, dict) else None
     if version != FORMAT_VERSION:
         raise DataError(

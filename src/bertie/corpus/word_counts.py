@@ -18,6 +18,7 @@ from bertie.base.executor import Executor, run_tasks
 from bertie.base.kernels import kernel
 from bertie.base.progress import Progress
 from bertie.base.random import mix
+from bertie.base.storage import check_workers
 from bertie.corpus.documents import Document, InputError, InputErrors, OnError
 from bertie.corpus.formats import Format
 from bertie.corpus.input_languages import oversampling_factors
@@ -109,6 +110,8 @@ def _count(
     language: LanguageColumn | None = None,
 ) -> "WordTable":
     """Count the words into which `split` splits the documents."""
+    inputs = list(inputs)
+    check_workers(inputs, workers)
     tasks = split_inputs(inputs, format, errors, language)
     sizes = [sum(part.size for part in task) for task in tasks]
     table = WordTable()

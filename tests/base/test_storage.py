@@ -1,0 +1,236 @@
+"""Inputs and outputs by URL: the same bytes as from local files, and errors of one line."""
+
+import gzip
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+import bertie
+from bertie.base import storage
+from bertie.base.errors import BertieError, DataError, SettingsError
+from bertie.base.storage import RemotePath, as_path
+from bertie.corpus import input_splits
+from bertie.corpus.readers import list_inputs
+from bertie.corpus.remote_corpora import fetch_corpus
+from bertie.corpus.shards import Corpus
+from bertie.text.tokenizer import Tokenizer
+from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
+
+WORDS = ["all", "is", "well", "in", "this", "town", "."]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make texts of several formats and a tokenizer, with a cache and tasks for the test only."""
+    Tokenizer(Vocabulary([*SPECIAL_TOKENS, *WORDS])).save(tmp_path / "tokenizer")
+    text = tmp_path / "text"
+    (text / ".hidden").mkdir(parents=True)
+    (text / ".hidden/x.txt").write_text("Not read.")
+    lines = [json.dumps({"text": " ".join(WORDS[: i % 7]) + " ." * i}) + "\n" for i in range(60)]
+    (text / "a.jsonl").write_text("".join(lines[:40]))
+    (text / "b.jsonl.gz").write_bytes(gzip.compress("".join(lines[30:]).encode()))
+    pyarrow.parquet.write_table(
+        pyarrow.table({"text": ["All is well.", "Is this town in?"]}), text / "c.parquet"
+    )
+    monkeypatch.setattr(input_splits, "TASK_BYTES", 1000)
+    monkeypatch.setattr(storage, "cache_root", lambda: tmp_path / "cache")
+    return tmp_path
+
+
+@pytest.fixture
+def memory() -> Iterator[fsspec.AbstractFileSystem]:
+    """Return the file system of memory:// URLs, which is emptied afterwards."""
+    fs = fsspec.filesystem("memory")
+    yield fs
+    fs.store.clear()
+    fs.pseudo_dirs[:] = [""]
+
+
+def put(fs: fsspec.AbstractFileSystem, source: Path, target: str) -> None:
+    for file in source.rglob("*"):
+        if file.is_file():
+            fs.pipe_file(f"{target}/{file.relative_to(source)}", file.read_bytes())
+
+
+def read_tree(path: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def test_urls_give_the_bytes_of_local_files(folder: Path, memory: fsspec.AbstractFileSystem) -> None:
+    put(memory, folder / "text", "/data/text")
+    options = {"tokenizer": folder / "tokenizer", "workers": 1, "held_out": 0.1}
+    local = bertie.prepare(folder / "text", out=folder / "local", **options)
+    remote = bertie.prepare("memory://data/text", out="memory://data/corpus", **options)
+    assert read_tree(remote.path) == read_tree(folder / "local") == read_tree(local.path)
+    assert memory.exists("/data/corpus/manifest.json")
+    shutil.rmtree(folder / "cache")
+    again = Corpus.open(fetch_corpus(RemotePath("memory://data/corpus")))
+    again.verify()
+    assert again.manifest == local.manifest
+    with pytest.raises(SettingsError, match="memory://data/corpus: exists already"):
+        bertie.prepare("memory://data/text/*.jsonl", out="memory://data/corpus", **options)
+    with pytest.raises(SettingsError, match="pass workers=1"):
+        bertie.prepare("memory://data/text", out=folder / "x", tokenizer=folder / "tokenizer", workers=2)
+    words = [
+        bertie.learn_vocabulary(text, size=120, workers=1).vocabulary.tokens
+        for text in ("memory://data/text", folder / "text", (folder / "text").as_uri())
+    ]
+    assert words[0] == words[1] == words[2]
+
+
+def test_damaged_remote_corpus_is_not_used(
+    folder: Path, memory: fsspec.AbstractFileSystem, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {"tokenizer": folder / "tokenizer", "workers": 1}
+    bertie.prepare(folder / "text", out="memory://data/corpus", **options)
+    shutil.rmtree(folder / "cache")
+    capsys.readouterr()
+    fetch_corpus(RemotePath("memory://data/corpus"))
+    assert "copying memory://data/corpus (" in capsys.readouterr().err
+    fetch_corpus(RemotePath("memory://data/corpus"))
+    assert capsys.readouterr().err == ""
+    memory.pipe_file("/data/corpus/train-00000/tokens.bin", b"damage")
+    shutil.rmtree(folder / "cache")
+    with pytest.raises(DataError, match=r"memory://data/corpus/train-00000/tokens\.bin: damaged"):
+        fetch_corpus(RemotePath("memory://data/corpus"))
+    memory.rm_file("/data/corpus/manifest.json")
+    with pytest.raises(DataError, match="memory://data/corpus: not a prepared corpus"):
+        fetch_corpus(RemotePath("memory://data/corpus"))
+
+
+def test_changed_and_missing_files_are_one_line(folder: Path, memory: fsspec.AbstractFileSystem) -> None:
+    memory.pipe_file("/data/a.txt", b"All is well.")
+    (file,) = list_inputs(["memory://data/*.txt"])
+    memory.pipe_file("/data/a.txt", b"All is not well.")
+    with pytest.raises(BertieError, match=r"memory://data/a\.txt: changed after this command had listed it"):
+        file.open("rb")
+    with pytest.raises(DataError, match=r"memory://data/none: no such file or folder"):
+        list_inputs(["memory://data/none"])
+    with pytest.raises(SettingsError, match="nosuch://x: unknown protocol"):
+        list_inputs(["nosuch://x"])
+
+
+def test_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    with pytest.raises(BertieError, match=r"gs://bucket/a: gs:// needs another package; pip install gcsfs"):
+        list_inputs(["gs://bucket/a"])
+
+
+def test_url_keeps_its_form() -> None:
+    path = as_path("s3://bucket/folder/a.jsonl.gz")
+    assert (str(path), str(path.parent), path.suffix) == (
+        "s3://bucket/folder/a.jsonl.gz",
+        "s3://bucket/folder",
+        ".gz",
+    )
+    assert str(path.absolute()) == str(path)
+    assert not isinstance(as_path("folder/a:b"), RemotePath)
+
+
+def test_local_files_need_no_fsspec(folder: Path) -> None:
+    script = (
+        f"import sys, bertie; bertie.prepare({str(folder / 'text/a.jsonl')!r}, tokenizer="
+        f"{str(folder / 'tokenizer')!r}, out={str(folder / 'out')!r}, workers=1); "
+        "sys.exit('fsspec' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=False).returncode == 0
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator["S3Server"]:
+    pytest.importorskip("moto.server", reason="needs moto[server], see make test-cloud")
+    pytest.importorskip("s3fs")
+    for name, value in {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    server = S3Server()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.port}")
+    server.start()
+    yield server
+    server.stop()
+
+
+class S3Server:
+    """moto's server, on a free port."""
+
+    def __init__(self) -> None:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            self.port = listener.getsockname()[1]
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for _ in range(600):
+            with socket.socket() as client:
+                if client.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            time.sleep(0.1)
+        raise AssertionError("the server does not answer")
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def put(self, source: Path) -> fsspec.AbstractFileSystem:
+        fs = fsspec.filesystem("s3", use_listings_cache=False, skip_instance_cache=True)
+        fs.mkdir("data")
+        put(fs, source, "data/text")
+        return fs
+
+
+@pytest.mark.slow
+def test_s3_gives_the_bytes_of_local_files_also_after_the_server_was_killed(
+    folder: Path, s3: S3Server
+) -> None:
+    s3.put(folder / "text")
+    options = {"tokenizer": folder / "tokenizer", "held_out": 0.1}
+    local = bertie.prepare(folder / "text", out=folder / "local", workers=1, **options)
+    remote = bertie.prepare("s3://data/text", out="s3://data/corpus", workers=2, **options)
+    assert read_tree(remote.path) == read_tree(local.path)
+
+    parts = folder / "again/parts"
+    script = f"""
+import bertie
+from bertie.corpus import input_splits
+input_splits.TASK_BYTES = 1000
+bertie.prepare("s3://data/text", tokenizer={str(folder / "tokenizer")!r}, out={str(folder / "again")!r},
+    held_out=0.1, workers=1)
+"""
+    process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
+    while not list(parts.glob("0*")):
+        assert process.poll() is None
+        time.sleep(0.002)
+    os.kill(s3.process.pid, signal.SIGKILL)
+    _, error = process.communicate()
+    assert process.returncode
+    line = error.splitlines()[-1]
+    assert "s3://data/text/" in line
+    assert "cannot be read or written" in line
+    s3.stop()
+    s3.start()
+    with pytest.raises(DataError, match="s3://data/text: no such file or folder"):
+        bertie.prepare("s3://data/text", out=folder / "again", workers=1, **options)
+    s3.put(folder / "text")  # the server keeps objects in memory, so their times are new
+    bertie.prepare("s3://data/text", out=folder / "again", workers=1, **options)
+    assert read_tree(folder / "again") == read_tree(local.path)
+
+
+@pytest.mark.slow
+def test_refusals_of_s3_are_one_line(folder: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match="s3://nobucket/text: no such file or folder"):
+        list_inputs(["s3://nobucket/text"])
+    with pytest.raises(BertieError, match="s3://nobucket/corpus"):
+        bertie.prepare(folder / "text", tokenizer=folder / "tokenizer", out="s3://nobucket/corpus", workers=1)

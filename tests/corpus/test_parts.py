@@ -1,0 +1,158 @@
+"""Jobs that prepare a part each, and the join of their parts, write the bytes of one `prepare`."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import bertie
+from bertie.base.errors import BertieError, DataError, SettingsError
+from bertie.base.locks import lock_file
+from bertie.commands.main import app
+from bertie.corpus import input_splits
+from bertie.text.tokenizer import Tokenizer
+from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
+
+WORDS = ["all", "is", "well", "in", "this", "town", "."]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make texts, a tokenizer, and `corpus`, which one `prepare` has written."""
+    folder = tmp_path_factory.mktemp("parts")
+    Tokenizer(Vocabulary([*SPECIAL_TOKENS, *WORDS])).save(folder / "tokenizer")
+    (folder / "text").mkdir()
+    lines = [json.dumps({"text": " ".join(WORDS[: i % 7]) + " ." * (i // 7)}) + "\n" for i in range(200)]
+    (folder / "text/a.jsonl").write_text("".join(lines[:150]))
+    (folder / "text/b.jsonl").write_text("".join(lines[100:]))
+    (folder / "text/c.txt").touch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(input_splits, "TASK_BYTES", 2000)
+        bertie.prepare(folder / "text", tokenizer=folder / "tokenizer", out=folder / "corpus", **OPTIONS)
+    return folder
+
+
+OPTIONS = {"held_out": 0.1, "workers": 1}
+
+
+@pytest.fixture(autouse=True)
+def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(input_splits, "TASK_BYTES", 2000)
+
+
+def read_tree(path: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def run(*arguments: object) -> str:
+    """Run the command line, and return its error, or "" if it succeeds."""
+    result = CliRunner().invoke(app, ["prepare", *map(str, arguments), "--workers", "1"])
+    assert (result.exit_code == 0) == (result.exception is None)
+    return str(result.exception or "")
+
+
+def test_joined_parts_have_the_bytes_of_one_prepare(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "corpus"
+    start = (folder / "text", "--tokenizer", folder / "tokenizer", "--out", out, "--held-out", "0.1")
+    join = ("--join", "--out", out)
+    assert run(*join).endswith("no parts to join; run `bertie prepare --part I/N` first, with this --out")
+    for part in ("3/3", "1/3", "1/3"):
+        assert run(*start, "--part", part) == ""
+    expected = "not finished: part 2/3; run `bertie prepare` with each of these --part again, then join"
+    assert run(*join).endswith(expected)
+    assert run(*start, "--part", "2/3") == ""
+    for _ in range(2):
+        assert run(*join) == ""
+        assert read_tree(out) == read_tree(folder / "corpus")
+    assert run(*start, "--part", "2/3").endswith("or replace it with --force")
+
+
+def test_refused_parts_are_one_line(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "corpus"
+    start = (folder / "text", "--tokenizer", folder / "tokenizer", "--out", out)
+    assert run(*start, "--part", "0/8") == "part 0/8: expected I/N with I from 1 to N, such as 1/8"
+    assert run(*start, "--part", "9/8").startswith("part 9/8: expected I/N")
+    assert run(*start, "--part", "3").startswith("--part 3: expected I/N, such as 1/8")
+    assert run(*start, "--part", "1/2", "--force").startswith("--force: would remove the parts of the other")
+    assert run(*start, "--join").startswith("--join: joins the parts as they are; leave --tokenizer out")
+    assert run("--out", out).startswith("nothing to prepare; pass the files or folders of text")
+    assert not out.exists()
+    assert run(*start, "--part", "1/2") == ""
+    assert "was started with --part I/2, not --part I/3; pass --part I/2" in run(*start, "--part", "1/3")
+    assert "was started with --part I/2, not no --part" in run(*start)
+    assert "of other inputs or settings" in run(*start, "--part", "1/2", "--held-out", "0.2")
+
+
+def test_job_that_runs_twice_is_one_line(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "corpus"
+
+    def prepare(part: int) -> None:
+        bertie.prepare_part(folder / "text", part, 2, tokenizer=folder / "tokenizer", out=out, **OPTIONS)
+
+    prepare(1)
+    with lock_file(out / "parts/job-2"):
+        prepare(1)  # is finished
+        with pytest.raises(BertieError, match="another process is writing part 2/2"):
+            prepare(2)
+    prepare(2)
+    assert read_tree(bertie.join_parts(out, workers=1).path) == read_tree(folder / "corpus")
+
+
+KILLED = """
+import os, signal, sys
+import bertie
+from bertie.corpus import input_splits, preparation
+input_splits.TASK_BYTES = 2000
+write_hashes, calls = preparation.write_hashes, int(sys.argv[4])
+def die_at_last_call(*arguments):
+    global calls
+    calls -= 1
+    if not calls:
+        os.kill(os.getpid(), signal.SIGKILL)
+    write_hashes(*arguments)
+preparation.write_hashes = die_at_last_call
+folder, out, part = sys.argv[1:4]
+options = {"tokenizer": folder + "/tokenizer", "out": out, "held_out": 0.1, "workers": 1}
+bertie.prepare_part(folder + "/text", int(part), 3, **options)
+"""
+
+
+def test_jobs_at_the_same_time_and_killed_ones_change_no_byte(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "corpus"
+    environment = {**os.environ, "PYTHONPATH": str(Path(bertie.__file__).parents[1])}
+    command = [sys.executable, "-c", KILLED, str(folder), str(out)]
+
+    def start(part: int, calls: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([*command, str(part), str(calls)], env=environment, stderr=subprocess.DEVNULL)
+
+    jobs = [start(1, 2), start(2, 1000), start(3, 1000)]
+    assert [job.wait() for job in jobs] == [-signal.SIGKILL, 0, 0]
+    with pytest.raises(DataError, match="not finished: part 1/3"):
+        bertie.join_parts(out, workers=1)
+    assert start(1, 1000).wait() == 0
+    assert read_tree(bertie.join_parts(out, workers=1).path) == read_tree(folder / "corpus")
+
+
+def test_join_while_a_job_runs_is_one_line(folder: Path, tmp_path: Path) -> None:
+    from bertie.base.locks import lock_directory
+
+    out = tmp_path / "corpus"
+    bertie.prepare_part(folder / "text", 1, 1, tokenizer=folder / "tokenizer", out=out, **OPTIONS)
+    with lock_directory(out, shared=True):
+        script = f"import bertie; bertie.join_parts({str(out)!r}, workers=1)"
+        environment = {**os.environ, "PYTHONPATH": str(Path(bertie.__file__).parents[1])}
+        done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+        assert "another bertie process is writing here" in done.stderr
+    bertie.join_parts(out, workers=1)
+
+
+def test_part_must_exist_in_python_too(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="part 3/2"):
+        bertie.prepare_part(
+            folder / "text", 3, 2, tokenizer=folder / "tokenizer", out=tmp_path / "x", **OPTIONS
+        )
