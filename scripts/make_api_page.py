@@ -16,7 +16,14 @@ import bertie
 
 PAGE = Path(__file__).parents[1] / "docs" / "api.md"
 SECTIONS = {
-    "From text to a trained model": ["learn_vocabulary", "extend_tokenizer", "prepare", "pretrain"],
+    "From text to a trained model": [
+        "learn_vocabulary",
+        "extend_tokenizer",
+        "prepare",
+        "prepare_part",
+        "join_parts",
+        "pretrain",
+    ],
     "Fine-tuning and evaluation": ["finetune", "evaluate", "evaluate_blimp", "reproduce"],
     "Results": ["PretrainingResult", "FinetuningResult", "EvaluationResult", "BlimpScores", "Metrics"],
     "Using a model": ["load", "Predictor"],

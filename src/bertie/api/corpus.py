@@ -34,34 +34,30 @@ def prepare(
 ) -> Corpus:
     """Turn text into a corpus of tokens for pre-training, like `bertie prepare`.
 
-    Splits documents into sentences, drops duplicate documents and keeps a held-out part. A stopped run
-    resumes when the same call is made again.
+    Splits documents into sentences, drops duplicate documents and keeps a held-out part. The same call
+    resumes a stopped run.
 
     Args:
         inputs: a file, folder or pattern of text, or several of them.
         tokenizer: a tokenizer directory, such as `learn_vocabulary` writes.
-        out: the corpus directory to write, or its URL, such as s3://BUCKET/corpus. A corpus for a URL is
-            made in the cache, then copied there; the call copies it back to open it.
+        out: the corpus directory to write, or its URL, such as s3://BUCKET/corpus.
         held_out: the fraction of documents kept for evaluation, from 0 to below 1.
         format: the format of every input; detected file by file if not given.
         column: the key or column of the text in JSON lines, csv, tsv, Parquet and Arrow files.
-        language: the ISO 639-1 code of the language, or the path of each: {"de": "texts/german", "en": …},
-            or the codes in `language_column`: ["de", "en"].
+        language: the ISO 639-1 code; the path of each, {"de": "texts/german", "en": …}; or the codes in
+            `language_column`, ["de", "en"].
         language_column: the key or column that gives the language of each document, as one of the codes.
         on_error: "stop" at an unreadable input, or "skip" and count it.
         workers: processes to use; all available processors if not given.
-        scheduler: the address of a Dask scheduler, as `tcp://HOST:PORT`, whose workers do the work instead
-            of local processes; they need the same file system, at the same paths.
+        scheduler: a Dask scheduler, `tcp://HOST:PORT`, for its workers instead of local processes.
         force: replace a corpus that is in `out` already.
 
     Returns: the corpus; `corpus.manifest` has its counts.
 
     Raises:
-        DataError: an input cannot be read, there is no text, or `out` holds more than the parts of a
-            stopped run. With `force`, it may hold a corpus.
+        DataError: an input cannot be read, there is no text, or `out` holds other files.
         ModelError: the tokenizer cannot be read.
-        SettingsError: an argument is out of range or unknown, a table has no such column, or no scheduler
-            is at the address.
+        SettingsError: an argument is wrong, a table has no such column, or there is no such scheduler.
         BertieError: the scheduler has no workers, or a worker differs from this process.
 
     Example:
@@ -69,15 +65,15 @@ def prepare(
         >>> corpus.manifest.train.documents > 0
         True
     """
-    output, tokenizer_directory = as_path(out), Path(tokenizer)
-    files = absolute_if(scheduler, list_inputs(as_paths(inputs), [output, tokenizer_directory]))
+    output = as_path(out)
+    files = absolute_if(scheduler, list_inputs(as_paths(inputs), [output, Path(tokenizer)]))
     check_columns(files, format, column, language_column)
     with staged_output(output, force, MANIFEST_FILE) as folder:
-        # A folder of the cache holds nothing but what an earlier run for the same URL has left.
-        options = (held_out, language, format, column, on_error, force or folder != output, language_column)
-        written = folder.absolute() if scheduler else folder
+        force = force or folder != output  # a folder of the cache has only what an earlier run left
+        options = (held_out, language, format, column, on_error, force, language_column)
+        (written,) = absolute_if(scheduler, [folder])
         with open_workers(workers, scheduler, files[:1], writes=folder) as pool:
-            manifest = preparation.prepare(files, tokenizer_directory, written, pool, *options)
+            manifest = preparation.prepare(files, Path(tokenizer), written, pool, *options)
         _print_summary(manifest, folder)
     return Corpus.open(fetch_corpus(output))
 
@@ -140,6 +136,11 @@ def join_parts(out: PathLike, *, workers: int | None = None) -> Corpus:
     Raises:
         DataError: there are no parts, some are missing, or they hold no text.
         BertieError: another process is writing there.
+
+    Example:
+        >>> bertie.prepare_part("text/", 1, 1, tokenizer="tokenizer", out="whole", held_out=0.2)
+        >>> bertie.join_parts("whole").manifest.train.documents > 0
+        True
     """
     output = _require_local(out)
     manifest = preparation.join(output, workers or available_cpus())

@@ -18,7 +18,6 @@ from typing import IO, Any, cast
 
 from bertie.base.environment import cache_root, install_command
 from bertie.base.errors import BertieError, DataError, SettingsError
-from bertie.base.executor import Executor
 from bertie.base.files import sha256
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
@@ -183,14 +182,14 @@ def is_remote(path: Path | None) -> bool:
     return isinstance(path, RemotePath)
 
 
-def check_workers(paths: Iterable[Path], workers: int | Executor) -> None:
-    """Check that worker processes can read the paths.
+def check_readable(paths: Iterable[Path], here: bool) -> None:
+    """Check that the paths can be read, in this process (`here`) or in others.
 
     Raises:
         SettingsError: a path is in the memory of this process.
     """
     for path in paths:
-        if isinstance(path, RemotePath) and path.protocol == "memory" and workers != 1:
+        if isinstance(path, RemotePath) and path.protocol == "memory" and not here:
             raise SettingsError(f"{path}: only this process can read its memory; pass workers=1")
 
 

@@ -24,6 +24,19 @@ from bertie.commands.options import (
     parse_languages,
 )
 
+Part = Annotated[
+    str | None,
+    typer.Option(
+        metavar="I/N",
+        help="Prepare only part I of N, from 1/N to N/N, for an array of jobs that share a file system; "
+        "then join the parts with --join.",
+    ),
+]
+Join = Annotated[
+    bool,
+    typer.Option("--join", help="Join the parts in OUT; needs neither the inputs nor the other options."),
+]
+
 
 def prepare(
     context: typer.Context,
@@ -42,18 +55,8 @@ def prepare(
     column: Column = "text",
     language: Languages = None,
     language_column: LanguageColumn = None,
-    part: Annotated[
-        str | None,
-        typer.Option(
-            metavar="I/N",
-            help="Prepare only part I of N, from 1/N to N/N, for an array of jobs that share a file system; "
-            "then join the parts with --join.",
-        ),
-    ] = None,
-    join: Annotated[
-        bool,
-        typer.Option("--join", help="Join the parts in OUT; needs neither the inputs nor the other options."),
-    ] = False,
+    part: Part = None,
+    join: Join = False,
     on_error: OnError = "stop",
     workers: Workers = None,
     scheduler: Scheduler = None,
@@ -106,6 +109,8 @@ def _check_options(context: typer.Context, inputs: list[Path] | None, part: str 
     elif not inputs or "--tokenizer" not in given:
         missing = "--tokenizer DIR" if inputs else "the files or folders of text"
         raise SettingsError(f"nothing to prepare; pass {missing}")
+    if part and "--scheduler" in given:
+        raise SettingsError("--scheduler: its workers share the whole work; leave --part out")
     if part and "--force" in given:
         raise SettingsError(
             "--force: would remove the parts of the other jobs; remove the corpus directory first, and leave "

@@ -34,7 +34,7 @@ from bertie.base.files import (
 )
 from bertie.base.locks import LockedError, lock_directory, lock_file
 from bertie.base.progress import Progress
-from bertie.base.storage import check_workers
+from bertie.base.storage import check_readable
 from bertie.corpus.assembly import (
     DUPLICATE,
     Parts,
@@ -229,7 +229,7 @@ class _Work:
         column: str,
         language_column: str | None,
     ) -> "_Work":
-        check_workers(inputs, workers)
+        check_readable(inputs, here=workers == 1)
         groups = group_by_language(inputs, language, language_column)
         settings = _make_settings(held_out, groups, format, column, language_column)
         tokenizer = Tokenizer.load(tokenizer_directory)
@@ -252,7 +252,7 @@ class _Work:
         start_or_resume(
             self.output,
             plan,
-            TaskList(languages, first_input, errors.counts, errors.messages),
+            TaskList(languages, first_input, dict(errors.counts), errors.messages),
             self.tokenizer,
         )
         return tasks

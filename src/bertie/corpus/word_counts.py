@@ -18,7 +18,7 @@ from bertie.base.executor import Executor, run_tasks
 from bertie.base.kernels import kernel
 from bertie.base.progress import Progress
 from bertie.base.random import mix
-from bertie.base.storage import check_workers
+from bertie.base.storage import check_readable
 from bertie.corpus.documents import Document, InputError, InputErrors, OnError
 from bertie.corpus.formats import Format
 from bertie.corpus.input_languages import oversampling_factors
@@ -111,7 +111,7 @@ def _count(
 ) -> "WordTable":
     """Count the words into which `split` splits the documents."""
     inputs = list(inputs)
-    check_workers(inputs, workers)
+    check_readable(inputs, here=workers == 1)
     tasks = split_inputs(inputs, format, errors, language)
     sizes = [sum(part.size for part in task) for task in tasks]
     table = WordTable()
