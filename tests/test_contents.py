@@ -18,8 +18,8 @@ base.environment
 base.files
 base.checksums
 base.locks
-base.outputs
 base.storage
+base.outputs
 base.compression
 base.tables
 base.memory

@@ -16,11 +16,14 @@ import fsspec
 import pyarrow
 import pyarrow.parquet
 import pytest
+from tests.inference.small_models import save_small
+from typer.testing import CliRunner
 
 import bertie
 from bertie.base import storage
 from bertie.base.errors import BertieError, DataError, SettingsError
 from bertie.base.storage import RemotePath, as_path
+from bertie.commands.main import app
 from bertie.corpus import input_splits
 from bertie.corpus.readers import list_inputs
 from bertie.corpus.remote_corpora import fetch_corpus
@@ -110,6 +113,98 @@ def test_damaged_remote_corpus_is_not_used(
         fetch_corpus(RemotePath("memory://data/corpus"))
 
 
+def test_cut_upload_leaves_nothing_that_is_believed(
+    folder: Path, memory: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"tokenizer": folder / "tokenizer", "workers": 1}
+    put_file, calls = type(memory).put_file, []
+
+    def put_or_fail(self: fsspec.AbstractFileSystem, source: str, target: str, **more: object) -> None:
+        calls.append(target)
+        if len(calls) % 5 == 4:
+            raise ConnectionError("reset by peer")
+        put_file(self, source, target, **more)
+
+    bertie.prepare(folder / "text/a.jsonl", out="memory://data/corpus", **options)
+    monkeypatch.setattr(type(memory), "put_file", put_or_fail)
+    with pytest.raises(BertieError, match=r"memory://data/corpus: cannot be .* run the command again"):
+        bertie.prepare(folder / "text", out="memory://data/corpus", force=True, **options)
+    assert memory.find("/data/corpus")
+    with pytest.raises(DataError, match="memory://data/corpus: not a prepared corpus"):
+        fetch_corpus(RemotePath("memory://data/corpus"))
+    monkeypatch.undo()
+    monkeypatch.setattr(storage, "cache_root", lambda: folder / "cache")
+    bertie.prepare(folder / "text", out="memory://data/corpus", **options)
+    shutil.rmtree(folder / "cache")
+    Corpus.open(fetch_corpus(RemotePath("memory://data/corpus"))).verify()
+
+
+def test_tokenizers_have_urls(folder: Path, memory: fsspec.AbstractFileSystem) -> None:
+    url, options = "memory://data/words", {"size": 120, "workers": 1}
+    bertie.learn_vocabulary(folder / "text", folder / "words", **options)
+    for again in ({}, {"force": True}):
+        bertie.learn_vocabulary(folder / "text", url, **options, **again)
+        assert read_tree(storage.fetch_directory(RemotePath(url))) == read_tree(folder / "words")
+    with pytest.raises(SettingsError, match="memory://data/words: exists already; choose another URL"):
+        bertie.learn_vocabulary(folder / "text", url, **options)
+    assert not list((folder / "cache").glob("remote/*/words"))
+    corpora = [
+        bertie.prepare(folder / "text", tokenizer=words, out=folder / f"corpus{i}", workers=1)
+        for i, words in enumerate((folder / "words", url))
+    ]
+    assert corpora[0].manifest == corpora[1].manifest
+    with pytest.raises(DataError, match="memory://data/nothing: no such file or folder"):
+        bertie.prepare(folder / "text", tokenizer="memory://data/nothing", out=folder / "x", workers=1)
+
+
+@pytest.mark.parametrize("suffix", ["txt", "csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("command", ["predict", "embed", "features"])
+def test_models_read_and_write_urls(
+    folder: Path, memory: fsspec.AbstractFileSystem, command: str, suffix: str
+) -> None:
+    model = save_small(folder, "classifier")
+    texts = ["the cat sat", "a dog ran"]
+    if suffix == "parquet":
+        pyarrow.parquet.write_table(pyarrow.table({"text": texts}), folder / "in.parquet")
+    else:
+        lines = [json.dumps({"text": text}) for text in texts] if suffix == "jsonl" else texts
+        lines = ["text", *lines] if suffix == "csv" else lines
+        (folder / f"in.{suffix}").write_text("".join(f"{line}\n" for line in lines))
+    memory.put_file(str(folder / f"in.{suffix}"), f"/data/in.{suffix}")
+    out = {"predict": "out.jsonl", "embed": "out.parquet", "features": "out.parquet"}[command]
+    for place in (str(folder), "memory://data"):
+        arguments = [command, str(model), "--input", f"{place}/in.{suffix}", "--output", f"{place}/{out}"]
+        result = CliRunner().invoke(app, arguments)
+        assert not result.exception, result.exception
+    assert memory.cat_file(f"/data/{out}") == (folder / out).read_bytes()
+    assert str(CliRunner().invoke(app, arguments).exception).startswith(
+        f"memory://data/{out}: exists already"
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["pretrain", "--corpus", "corpus", "--out", "s3://data/run"],
+        ["convert", "model", "s3://data/model", "--to", "huggingface"],
+        ["prepare", "text", "--tokenizer", "tokenizer", "--part", "1/2", "--out", "s3://data/corpus"],
+        ["predict", "s3://data/model", "--text", "a"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_other_urls_are_refused_in_one_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    error = CliRunner().invoke(app, arguments).exception
+    assert isinstance(error, BertieError)
+    assert str(error).startswith("s3:/")
+    if arguments[0] in ("pretrain", "convert"):
+        assert "cannot be a URL; write to a local path and copy it" in str(error)
+    assert len(str(error).splitlines()) == 1
+    assert not Path("s3:").exists()
+
+
 def test_changed_and_missing_files_are_one_line(folder: Path, memory: fsspec.AbstractFileSystem) -> None:
     memory.pipe_file("/data/a.txt", b"All is well.")
     (file,) = list_inputs(["memory://data/*.txt"])
@@ -148,16 +243,18 @@ def test_local_files_need_no_fsspec(folder: Path) -> None:
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=False).returncode == 0
 
 
-@pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator["S3Server"]:
+@pytest.fixture(params=[{}])
+def s3(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator["S3Server"]:
+    """A server with these variables in its environment."""
     pytest.importorskip("moto.server", reason="needs moto[server], see make test-cloud")
     pytest.importorskip("s3fs")
     for name, value in {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    server = S3Server()
+    server = S3Server(request.param)
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.port}")
     server.start()
+    fsspec.get_filesystem_class("s3").clear_instance_cache()  # each has its endpoint
     yield server
     server.stop()
 
@@ -165,14 +262,20 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator["S3Server"]:
 class S3Server:
     """moto's server, on a free port."""
 
-    def __init__(self) -> None:
+    def __init__(self, variables: dict[str, str]) -> None:
+        self.variables = variables
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             self.port = listener.getsockname()[1]
 
     def start(self) -> None:
         command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.process = subprocess.Popen(
+            command,
+            env=os.environ | self.variables,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         for _ in range(600):
             with socket.socket() as client:
                 if client.connect_ex(("127.0.0.1", self.port)) == 0:
@@ -204,6 +307,7 @@ def test_s3_gives_the_bytes_of_local_files_also_after_the_server_was_killed(
     parts = folder / "again/parts"
     script = f"""
 import bertie
+from bertie.commands.main import app
 from bertie.corpus import input_splits
 input_splits.TASK_BYTES = 1000
 bertie.prepare("s3://data/text", tokenizer={str(folder / "tokenizer")!r}, out={str(folder / "again")!r},
@@ -232,5 +336,57 @@ bertie.prepare("s3://data/text", tokenizer={str(folder / "tokenizer")!r}, out={s
 def test_refusals_of_s3_are_one_line(folder: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match="s3://nobucket/text: no such file or folder"):
         list_inputs(["s3://nobucket/text"])
-    with pytest.raises(BertieError, match="s3://nobucket/corpus"):
+    with pytest.raises(BertieError, match=r"s3://nobucket/corpus: cannot be written .* create the bucket"):
         bertie.prepare(folder / "text", tokenizer=folder / "tokenizer", out="s3://nobucket/corpus", workers=1)
+    with pytest.raises(BertieError, match=r"s3://nobucket/words: cannot be written .* create the bucket"):
+        bertie.learn_vocabulary(folder / "text", "s3://nobucket/words", size=120, workers=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("s3", [{"INITIAL_NO_AUTH_ACTION_COUNT": "0"}], indirect=True)
+def test_credentials_that_s3_refuses_are_one_line(
+    folder: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = r"s3://data/\S+: access denied \(.*\); check the credentials and the permissions"
+    options = {"tokenizer": folder / "tokenizer", "workers": 1}
+    with pytest.raises(BertieError, match=refused):
+        bertie.prepare("s3://data/text", out=folder / "corpus", **options)
+    with pytest.raises(BertieError, match=refused):
+        bertie.prepare(folder / "text", out="s3://data/corpus", **options)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(folder / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
+    with pytest.raises(BertieError, match=r"s3://data/\S+: no valid credentials \(Unable to locate"):
+        bertie.prepare("s3://data/text", out=folder / "corpus", **options)
+
+
+@pytest.mark.slow
+def test_killed_upload_to_s3_leaves_nothing_that_is_believed(folder: Path, s3: S3Server) -> None:
+    fs = s3.put(folder / "text")
+    script = f"""
+import os, signal, s3fs
+import bertie
+from bertie.corpus import input_splits
+input_splits.TASK_BYTES = 1000
+put_file, calls = s3fs.S3FileSystem.put_file, []
+def put_or_die(*arguments, **options):
+    calls.append(0)
+    if len(calls) == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+    put_file(*arguments, **options)
+s3fs.S3FileSystem.put_file = put_or_die
+bertie.prepare("s3://data/text", tokenizer={str(folder / "tokenizer")!r}, out="s3://data/corpus", workers=1)
+"""
+    environment = os.environ | {"BERTIE_CACHE": str(folder / "cache")}
+    killed = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert len(fs.find("data/corpus")) == 3
+    with pytest.raises(DataError, match="s3://data/corpus: not a prepared corpus"):
+        fetch_corpus(RemotePath("s3://data/corpus"))
+    options = {"tokenizer": folder / "tokenizer", "workers": 1}
+    local = bertie.prepare(folder / "text", out=folder / "local", **options)
+    again = bertie.prepare("s3://data/text", out="s3://data/corpus", **options)
+    assert read_tree(again.path) == read_tree(local.path)

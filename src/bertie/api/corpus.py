@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bertie.api.arguments import PathLike, absolute_if, as_paths, available_cpus, open_workers, print_skipped
 from bertie.base.errors import SettingsError
-from bertie.base.storage import RemotePath, as_path
+from bertie.base.storage import RemotePath, as_path, fetch_directory
 from bertie.corpus import preparation
 from bertie.corpus.assembly import MIN_DOCUMENTS_TO_HOLD_OUT
 from bertie.corpus.documents import OnError
@@ -38,8 +38,8 @@ def prepare(
     resumes a stopped run.
 
     Args:
-        inputs: a file, folder or pattern of text, or several of them.
-        tokenizer: a tokenizer directory, such as `learn_vocabulary` writes.
+        inputs: a file, folder, pattern or URL of text, or several of them.
+        tokenizer: a tokenizer directory, such as `learn_vocabulary` writes, or its URL.
         out: the corpus directory to write, or its URL, such as s3://BUCKET/corpus.
         held_out: the fraction of documents kept for evaluation, from 0 to below 1.
         format: the format of every input; detected file by file if not given.
@@ -65,15 +65,15 @@ def prepare(
         >>> corpus.manifest.train.documents > 0
         True
     """
-    output = as_path(out)
-    files = absolute_if(scheduler, list_inputs(as_paths(inputs), [output, Path(tokenizer)]))
+    output, tokenizer_directory = as_path(out), fetch_directory(as_path(tokenizer))
+    files = absolute_if(scheduler, list_inputs(as_paths(inputs), [output, tokenizer_directory]))
     check_columns(files, format, column, language_column)
     with staged_output(output, force, MANIFEST_FILE) as folder:
         force = force or folder != output  # a folder of the cache has only what an earlier run left
         options = (held_out, language, format, column, on_error, force, language_column)
         (written,) = absolute_if(scheduler, [folder])
         with open_workers(workers, scheduler, files[:1], writes=folder) as pool:
-            manifest = preparation.prepare(files, Path(tokenizer), written, pool, *options)
+            manifest = preparation.prepare(files, tokenizer_directory, written, pool, *options)
         _print_summary(manifest, folder)
     return Corpus.open(fetch_corpus(output))
 
@@ -116,7 +116,7 @@ def prepare_part(
         >>> bertie.join_parts("joined").manifest.train.documents > 0
         True
     """
-    output, tokenizer_directory = _require_local(out), Path(tokenizer)
+    output, tokenizer_directory = _require_local(out), fetch_directory(as_path(tokenizer))
     files = list_inputs(as_paths(inputs), [output, tokenizer_directory])
     check_columns(files, format, column, language_column)
     options = (held_out, language, format, column, on_error, language_column)

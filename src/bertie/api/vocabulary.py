@@ -14,7 +14,7 @@ from bertie.base.checksums import write_sums
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import atomic_directory
 from bertie.base.outputs import lock_output
-from bertie.base.storage import is_remote
+from bertie.base.storage import as_path, fetch_directory, is_remote
 from bertie.corpus.documents import InputErrors, OnError
 from bertie.corpus.formats import Format
 from bertie.corpus.input_languages import Language, group_by_language
@@ -63,7 +63,7 @@ def learn_vocabulary(
 
     Args:
         inputs: a file, folder or pattern of text, or several of them.
-        out: the tokenizer directory to write; without it, nothing is written.
+        out: the tokenizer directory to write, or its URL; without it, nothing is written.
         size: the number of entries, special tokens included; fewer if no pairs are left to merge.
         cased: keep case and accents (True), or lower-case text and strip accents (False). If it is not
             given, the text decides: the vocabulary is cased if stripping accents would change more than
@@ -89,14 +89,14 @@ def learn_vocabulary(
         >>> tokenizer.convert_ids_to_tokens(tokenizer.encode("the cat").input_ids)[0]
         '[CLS]'
     """
-    output = None if out is None else Path(out)
-    with _lock(output, inputs, force):
+    output = None if out is None else as_path(out)
+    with _lock(output, inputs, force) as written:
         files = list_inputs(as_paths(inputs), [output] if output else [])
         reading = (language, language_column, smoothing, workers, scheduler, format, column, on_error)
         cased, words, counts = _resolve_casing(cased, *_count_words(files, *reading))
         tokens = wordpiece_trainer.learn_vocabulary(words, counts, size, merges, alphabet)
         tokenizer = Tokenizer(Vocabulary(tokens), lowercase=not cased)
-        _save(tokenizer, output)
+        _save(tokenizer, written)
         _print_summary(words, counts, tokens, size)
     return tokenizer
 
@@ -123,7 +123,7 @@ def extend_tokenizer(
     Args:
         tokenizer: a tokenizer or model directory, or a vocab.txt file.
         inputs: a file, folder or pattern of text, or several of them.
-        out: the tokenizer directory to write; without it, nothing is written.
+        out: the tokenizer directory to write, or its URL; without it, nothing is written.
         add: the number of entries to learn. There are fewer if no others save tokens.
         fill_unused: replace entries `[unusedN]`, so that the vocabulary keeps its size.
         format: the format of every input; detected file by file if not given.
@@ -147,15 +147,15 @@ def extend_tokenizer(
         >>> len(new.vocabulary) - len(bertie.Tokenizer.load("tokenizer").vocabulary)
         1
     """
-    source, output = Path(tokenizer), None if out is None else Path(out)
+    source, output = fetch_directory(as_path(tokenizer)), None if out is None else as_path(out)
     old = Tokenizer.load(source)
     slots = _choose_slots(source, old, add) if fill_unused else []
-    with _lock(output, inputs, force, source):
+    with _lock(output, inputs, force, source) as written:
         files = list_inputs(as_paths(inputs), [source, *([output] if output else [])])
         words, counts = _count_tokenized(files, old, workers, scheduler, format, column, on_error)
         entries = _learn_entries(old, words, counts, add)
         extended = old.replace(vocabulary=extend_vocabulary(old.vocabulary, entries, slots))
-        _save(extended, output, _max_length(source))
+        _save(extended, written, _max_length(source))
         return extended
 
 
@@ -206,18 +206,22 @@ def _save(tokenizer: Tokenizer, output: Path | None, max_length: int = 512) -> N
 @contextmanager
 def _lock(
     output: Path | None, inputs: PathLike | Iterable[PathLike], force: bool, *more_inputs: Path
-) -> Iterator[None]:
-    """Lock the tokenizer directory to write, if there is one, and check that it may be replaced."""
+) -> Iterator[Path | None]:
+    """Lock the tokenizer directory to write, if there is one, and check that it may be replaced.
+
+    Yields:
+        The directory to write, which is a local one also for a URL.
+    """
     if output is None:
-        yield
+        yield None
         return
     files = [path for path in as_paths(inputs) if not is_remote(path) and path.is_file()]
-    with lock_output(output, force=force, inputs=[*files, *more_inputs], replaces=[VOCABULARY_FILE]):
-        if not Tokenizer.can_overwrite(output):
+    with lock_output(output, force=force, inputs=[*files, *more_inputs], replaces=[VOCABULARY_FILE]) as path:
+        if not Tokenizer.can_overwrite(path):
             raise DataError(
                 f"{output}: holds other files than a tokenizer that bertie wrote; name a new directory"
             )
-        yield
+        yield path
 
 
 def _count_words(

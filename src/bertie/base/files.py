@@ -22,6 +22,8 @@ from safetensors import SafetensorError
 
 from bertie.base.errors import BertieError, DataError, ModelError, SettingsError
 
+_PROTOCOL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:")  # of a URL, as the first part of a path
+
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 TEMPORARY_SUFFIX = ".bertie-tmp"
 
@@ -39,8 +41,11 @@ def check_creatable(path: Path, output: Path | None = None) -> None:
         output: the path that errors name, if it is not `path`.
 
     Raises:
-        SettingsError: a folder before it is a file, permissions forbid it, or its name is too long.
+        SettingsError: a folder before it is a file, permissions forbid it, its name is too long, or it
+            is a URL.
     """
+    if path.parts and _PROTOCOL.fullmatch(path.parts[0]) and not Path(path.parts[0]).exists():
+        raise SettingsError(f"{output or path}: cannot be a URL; write to a local path and copy it")
     try:
         _exists(temporary_name(path.absolute()))
         folder = path.absolute().parent

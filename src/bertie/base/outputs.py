@@ -5,14 +5,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from bertie.base.errors import BertieError, SettingsError
-from bertie.base.files import check_creatable, remove_temporary_names
+from bertie.base.files import check_creatable, remove_directory, remove_temporary_names
 from bertie.base.locks import LockedError, lock_file
+from bertie.base.storage import RemotePath, cache_directory, upload_directory, upload_file
 
 
 @contextmanager
 def lock_output(
     path: Path, *, force: bool, inputs: Iterable[Path] = (), replaces: Collection[str] = ()
-) -> Iterator[None]:
+) -> Iterator[Path]:
     """Make this process the only writer of a file or directory that it writes at once.
 
     What a killed writer left beside `path` is removed. The lock is the file `.NAME.lock` beside
@@ -22,10 +23,17 @@ def lock_output(
     Args:
         path, force, inputs, replaces: as in `check_output`. Without `replaces`, `path` is a file.
 
+    Yields:
+        The path to write: `path`, or for a URL a local path, which is copied there after the block.
+
     Raises:
         SettingsError: as in `check_output`.
-        BertieError: another process is writing there.
+        BertieError: another process is writing there, or the store of a URL cannot be reached.
     """
+    if isinstance(path, RemotePath):
+        with _stage_output(path, force, inputs, replaces) as local:
+            yield local
+        return
     check_creatable(path)
     with ExitStack() as stack:
         try:
@@ -40,7 +48,27 @@ def lock_output(
             raise SettingsError(f"{path}: is a folder; choose the name of a file")
         if not replaces and path.is_symlink() and not path.exists():
             raise SettingsError(f"{path}: is a broken link; remove it, or choose another name")
-        yield
+        yield path
+
+
+@contextmanager
+def _stage_output(
+    url: RemotePath, force: bool, inputs: Iterable[Path], replaces: Collection[str]
+) -> Iterator[Path]:
+    """Yield a local path in the cache, and copy it to the URL after the block."""
+    last = next(iter(replaces), None)
+    if url in inputs:
+        raise SettingsError(f"{url}: would replace the input; choose another name")
+    if not force and RemotePath(f"{url}/{last}" if last else str(url)).exists():
+        raise SettingsError(f"{url}: exists already; choose another URL, or replace it with --force")
+    with lock_output(cache_directory(url) / url.name, force=True, replaces=replaces) as local:
+        yield local
+        if last:
+            upload_directory(local, url, last)
+            remove_directory(local)
+        else:
+            upload_file(local, url)
+            local.unlink()
 
 
 def check_not_input(path: Path, inputs: Iterable[Path | None]) -> None:

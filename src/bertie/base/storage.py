@@ -18,7 +18,7 @@ from typing import IO, Any, cast
 
 from bertie.base.environment import cache_root, install_command
 from bertie.base.errors import BertieError, DataError, SettingsError
-from bertie.base.files import sha256
+from bertie.base.files import atomic_directory, sha256
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 # The packages that implement a protocol, where fsspec does not.
@@ -261,13 +261,47 @@ def download(source: RemotePath, target: Path) -> None:
         shutil.copyfileobj(file, copy, _BLOCK_BYTES)
 
 
+def fetch_directory(path: Path) -> Path:
+    """Return a local folder: the path, or a copy in the cache of the files in the folder of a URL.
+
+    Raises:
+        DataError: there is no such folder.
+        BertieError: the store cannot be reached.
+    """
+    if not isinstance(path, RemotePath):
+        return path
+    copy = cache_directory(path) / "copy"
+    with atomic_directory(copy) as temporary:
+        for file in path.list_files():
+            if file.parent == path:
+                download(file, temporary / file.name)
+    return copy
+
+
+@contextmanager
+def _upload_errors(target: RemotePath) -> Iterator[None]:
+    try:
+        with remote_errors(target):
+            yield
+    except FileNotFoundError as error:
+        raise BertieError(
+            f"{target}: cannot be written ({_first_line(error)}); create the bucket, then repeat the command"
+        ) from None
+
+
+def upload_file(source: Path, target: RemotePath) -> None:
+    """Copy a local file to a URL, where it appears whole or not at all."""
+    with _upload_errors(target):
+        _file_system(target).put_file(str(source), str(target))
+
+
 def upload_directory(source: Path, target: RemotePath, last: str) -> None:
     """Copy the files below a local folder to a URL; the file `last` marks the copy as complete.
 
     A complete copy that is there already is first marked as incomplete. Files with other names stay.
     """
     names = sorted(str(file.relative_to(source)) for file in source.rglob("*") if file.is_file())
-    with remote_errors(target):
+    with _upload_errors(target):
         fs = _file_system(target)
         if fs.exists(f"{target}/{last}"):
             fs.rm_file(f"{target}/{last}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from bertie.base.storage import as_path
 from bertie.commands.options import (
     Device,
     Force,
@@ -28,6 +29,16 @@ if TYPE_CHECKING:
     from bertie.inference.predictor import Predictor
     from bertie.model.formats.sentence_transformers import EmbeddingConfig
 
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        parser=as_path,
+        metavar="PATH",
+        help="The file to write, or its URL. .npy: an array with a row for each text. .parquet or .jsonl: "
+        "each row of the input with its vector in the column `embedding`. Default: JSON lines on stdout.",
+    ),
+]
+
 
 def embed(
     directory: Annotated[Path, typer.Argument(help="A model directory; its head is ignored.")],
@@ -35,13 +46,7 @@ def embed(
     input: InputFile = None,
     columns: TextColumn = None,
     format: InputFormat = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            help="The file to write. .npy: an array with a row for each text. .parquet or .jsonl: each row "
-            "of the input with its vector in the column `embedding`. Default: JSON lines on stdout."
-        ),
-    ] = None,
+    output: Output = None,
     pooling: Annotated[
         Literal["mean", "cls", "max"] | None,
         typer.Option(help="How to pool the vectors of a text's tokens; by default as the model says."),
@@ -76,15 +81,16 @@ def embed(
         raise SettingsError(f"{file}: .conll files have words; bertie features writes their vectors")
     if output:
         check_suffix(output)
-    with lock_output(output, force=force, inputs=[directory, file or directory]) if output else nullcontext():
+    sources = [directory, file or directory]
+    with lock_output(output, force=force, inputs=sources) if output else nullcontext() as path:
         model = bertie.load(directory, device, precision)
         is_arrow = read == "parquet" and output is not None and output.suffix == ".parquet"
         column = parse_columns(columns or [], ["text"])["text"]
         skipped = SkippedRows() if on_error == "skip" else None
         chunks = _chunks(text, file, read, column, is_arrow, skipped)
         embedded = _embed(model, model.embedding.override(pooling, normalize), chunks, output is None)
-        if output:
-            write_embeddings(embedded, output, model.config.hidden_size, _schema(file) if is_arrow else None)
+        if path:
+            write_embeddings(embedded, path, model.config.hidden_size, _schema(file) if is_arrow else None)
         else:
             _print(embedded)
         if skipped:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
+from bertie.base.storage import as_path
 from bertie.commands.options import (
     Device,
     Force,
@@ -56,12 +57,19 @@ Pool = Annotated[
     ),
 ]
 
+Output = Annotated[
+    Path,
+    typer.Option(
+        parser=as_path,
+        metavar="PATH",
+        help="The file to write, or its URL: .parquet or .arrow, with one row for each text.",
+    ),
+]
+
 
 def features(
     directory: Annotated[Path, typer.Argument(help="A model directory; its head is ignored.")],
-    output: Annotated[
-        Path, typer.Option(help="The file to write: .parquet or .arrow, with one row for each text.")
-    ],
+    output: Output,
     input: InputFile = "-",
     columns: TextColumn = None,
     format: InputFormat = None,
@@ -100,7 +108,7 @@ def features(
     selection = LayerSelection(_parse_numbers("--layers", layers, int), combine, numbers)
     file, read = find_input(input, format)
     reject_conll_on_workers(read, scheduler)
-    with lock_output(output, force=force, inputs=[file] if file else []):
+    with lock_output(output, force=force, inputs=[file] if file else []) as path:
         loaded = load_engine(directory, device, precision)
         selection = selection.resolve(loaded.metadata.config.num_hidden_layers)
         if read == "conll":
@@ -116,7 +124,7 @@ def features(
                 features = _text_features(loaded, selection, chunks, words)
         unit: Unit = "words" if words or read == "conll" else "tokens"
         dtype = np.float16 if float16 else np.float32
-        write_features(_with_progress(features), output, unit, dtype, pool)
+        write_features(_with_progress(features), path, unit, dtype, pool)
 
 
 def _word_features(loaded: "LoadedEngine", selection: "LayerSelection", file: Path) -> "Iterator[Features]":

@@ -104,8 +104,8 @@ InputFile = Annotated[
     str | None,
     typer.Option(
         "--input",
-        help="A file: .csv, .tsv, .jsonl, .parquet, .conll (words), or plain text with one text a line; - is "
-        "standard input. Every row gets an answer, a blank line an empty one.",
+        help="A file, or its URL: .csv, .tsv, .jsonl, .parquet, .conll (words), or plain text with one text "
+        "a line; - is standard input. Every row gets an answer, a blank line an empty one.",
     ),
 ]
 InputFormat = Annotated[

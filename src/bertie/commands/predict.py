@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from bertie.base.storage import as_path
 from bertie.commands.options import (
     Device,
     Force,
@@ -60,6 +61,16 @@ Columns = Annotated[
     ),
 ]
 
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        parser=as_path,
+        metavar="PATH",
+        help="A file to write, or its URL. .jsonl: each row with all results under `prediction`, like "
+        "--json. .csv or .tsv: each row with the best result. .conll: the tag of each word.",
+    ),
+]
+
 
 def predict(
     directory: Annotated[Path, typer.Argument(help="A model directory.")],
@@ -73,13 +84,7 @@ def predict(
     input: InputFile = None,
     columns: Columns = None,
     format: InputFormat = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            help="A file to write. .jsonl: each row with all results under `prediction`, like --json. .csv "
-            "or .tsv: each row with the best result. .conll: the tag of each word."
-        ),
-    ] = None,
+    output: Output = None,
     top_k: TopK = 5,
     on_error: RowOnError = "stop",
     device: Device = "auto",
@@ -102,7 +107,8 @@ def predict(
     written: OutputFormat = output_format(output) if output else ("jsonl" if as_json else "text")
     file, read = find_input(input, format)
     _check_skips(read, on_error, file, scheduler)
-    with lock_output(output, force=force, inputs=[file] if file else []) if output else nullcontext():
+    lock = lock_output(output, force=force, inputs=[file] if file else []) if output else nullcontext()
+    with lock as path:
         model = bertie.load(directory, device, precision)
         method = _check_method(model, directory, [read, written])
         if file and read == "conll":
@@ -120,7 +126,7 @@ def predict(
             answer = partial(_answer_on_workers, scheduler, device, precision) if scheduler else _answer
             answered = answer(model, records, top_k, written == "conll", skipped)
         thresholds = model.decision_thresholds if model.is_multilabel else None
-        _write(answered, output, written, method, thresholds)
+        _write(answered, path, written, method, thresholds)
 
 
 def _check_texts(text: list[str] | None, pair: list[str] | None, input: str | None) -> None:

@@ -37,17 +37,26 @@ Join = Annotated[
     typer.Option("--join", help="Join the parts in OUT; needs neither the inputs nor the other options."),
 ]
 
+Out = Annotated[
+    Path, typer.Option(parser=as_path, metavar="PATH", help="The corpus directory to write, or its URL.")
+]
+
+TokenizerPath = Annotated[
+    Path | None,
+    typer.Option(
+        parser=as_path,
+        metavar="PATH",
+        help="A tokenizer directory, such as `bertie vocab` writes, or its URL. Required, except with "
+        "--join.",
+    ),
+]
+
 
 def prepare(
     context: typer.Context,
-    out: Annotated[Path, typer.Option(parser=as_path, help="The corpus directory to write, or its URL.")],
+    out: Out,
     inputs: OptionalInputs = None,
-    tokenizer: Annotated[
-        Path | None,
-        typer.Option(
-            help="A tokenizer directory, such as `bertie vocab` writes. Required, except with --join."
-        ),
-    ] = None,
+    tokenizer: TokenizerPath = None,
     held_out: Annotated[
         float, typer.Option(help="The fraction of the documents kept for evaluation.")
     ] = 0.005,

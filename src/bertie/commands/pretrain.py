@@ -18,7 +18,11 @@ def pretrain(
     ] = None,
     corpus: Annotated[
         Path | None,
-        typer.Option(parser=as_path, help="A corpus directory, such as `bertie prepare` writes, or its URL."),
+        typer.Option(
+            parser=as_path,
+            metavar="PATH",
+            help="A corpus directory, such as `bertie prepare` writes, or its URL.",
+        ),
     ] = None,
     init: Annotated[
         Path | None,

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from bertie.base.errors import SettingsError
+from bertie.base.storage import as_path
 from bertie.commands.options import (
     Column,
     Force,
@@ -78,11 +79,16 @@ Smoothing = Annotated[
     ),
 ]
 
+Out = Annotated[
+    Path,
+    typer.Option(parser=as_path, metavar="PATH", help="The tokenizer directory to write, or its URL."),
+]
+
 
 def vocab(
     context: typer.Context,
     inputs: Inputs,
-    out: Annotated[Path, typer.Option(help="The tokenizer directory to write.")],
+    out: Out,
     size: Annotated[
         int, typer.Option(min=100, help="The number of entries, special tokens included.")
     ] = 30522,

@@ -23,6 +23,7 @@ from bertie.base.rows import (
     read_lines,
     reject_duplicates,
 )
+from bertie.base.storage import as_path
 from bertie.base.tables import open_parquet
 
 InputFormat = Literal["text", "jsonl", "csv", "tsv", "parquet", "conll"]
@@ -69,7 +70,7 @@ def find_input(name: str | None, format: InputFormat | None) -> tuple[Path | Non
     """Return the path and the format of a file or of standard input.
 
     Args:
-        name: name of a file; "-" or None for standard input.
+        name: name or URL of a file; "-" or None for standard input.
         format: format of the input. Default: by the file's suffix, plain text for standard input.
 
     Returns:
@@ -79,7 +80,8 @@ def find_input(name: str | None, format: InputFormat | None) -> tuple[Path | Non
         SettingsError: standard input cannot have the format.
     """
     if name not in (None, "-"):
-        return Path(name), format or input_format(Path(name))
+        path = as_path(name)
+        return path, format or input_format(path)
     if format in ("parquet", "conll"):
         raise SettingsError(f"--format {format}: cannot be read from standard input; give a file")
     return None, format or "text"
