@@ -1,6 +1,8 @@
 """Tasks on a Dask cluster: the same results as in local processes, and errors of one line."""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 import time
@@ -16,6 +18,8 @@ from bertie.base.errors import BertieError, SettingsError
 from bertie.base.executor import run_tasks
 
 pytest.importorskip("distributed")
+import dask
+from distributed import LocalCluster
 
 SOURCE = str(Path(bertie.__file__).parents[1])
 
@@ -104,6 +108,58 @@ def test_a_worker_with_other_versions_is_named(scheduler, monkeypatch):
     monkeypatch.setattr(cluster, "_versions", lambda: versions | {"bertie": "9.9"})
     with pytest.raises(BertieError, match=r"worker tcp://\S+: has bertie \S+, and this process has 9.9"):
         cluster.connect(scheduler).__enter__()
+
+
+def test_scheduler_without_workers_is_one_line(monkeypatch):
+    monkeypatch.setattr(cluster, "WORKER_TIMEOUT", 0.2)
+    with (
+        LocalCluster(n_workers=0, dashboard_address=":0", protocol="tcp") as empty,
+        pytest.raises(BertieError, match=r"tcp://\S+: no worker in 0.2 seconds; .* dask worker tcp://"),
+    ):
+        cluster.connect(empty.scheduler_address).__enter__()
+
+
+@pytest.mark.slow
+def test_task_that_kills_each_worker_is_one_line():
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 1}),
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as mortal,
+        cluster.connect(mortal.scheduler_address) as workers,
+        pytest.raises(BertieError, match=r"workers died 2 times on the same task .* --memory-limit"),
+    ):
+        list(run_tasks(os._exit, [1], workers))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("difference", ["version", "files"])
+def test_late_worker_that_differs_is_named(scheduler, tmp_path, monkeypatch, difference):
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    worker = f"{sys.executable} -m dask worker {scheduler} --no-nanny --no-dashboard"
+    if difference == "version":
+        (tmp_path / "other.py").write_text(
+            "from bertie.base import cluster\n"
+            "versions = cluster._versions() | {'bertie': '9.9'}\n"
+            "cluster._versions = lambda: versions\n"
+        )
+        command, message = (
+            f"exec {worker} --preload {tmp_path}/other.py",
+            "has bertie 9.9, and this process",
+        )
+    else:
+        if os.geteuid() or not shutil.which("unshare"):
+            pytest.skip("needs root and unshare, to hide a folder from a worker")
+        command = f"exec unshare --mount sh -c 'mount -t tmpfs none {folder} && exec {worker}'"
+        message = "does not see .*/shared as this machine does; mount the same file system"
+    monkeypatch.setenv("PYTHONPATH", SOURCE)
+    with (tmp_path / "log").open("wb") as log, cluster.connect(scheduler, writes=folder / "out") as workers:
+        process = subprocess.Popen(["sh", "-c", command], stdout=log, stderr=log, cwd=tmp_path)
+        try:
+            with pytest.raises(BertieError, match=rf"worker tcp://\S+: {message}"):
+                list(run_tasks(time.sleep, [0.1] * 600, workers))
+        finally:
+            process.kill()
+            process.wait()
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "nonsense://1"])

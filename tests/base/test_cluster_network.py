@@ -171,6 +171,16 @@ def cut(network: Network, machine: int, seconds: float) -> None:
     network.set_link(machine, "up")
 
 
+def interrupt(network: Network) -> None:
+    """Press Ctrl-C: the command says how to resume, and the same command then resumes."""
+    arguments = network.processes[CLIENT].args[7:-2]  # type: ignore[index]
+    network.signal(CLIENT, signal.SIGINT)
+    assert network.processes[CLIENT].wait(60) == 130
+    assert "run the" in network.log(CLIENT).splitlines()[-1]
+    assert "Traceback" not in network.log(CLIENT)
+    network.start_command(*arguments)
+
+
 def restart_scheduler(network: Network) -> None:
     """Kill the scheduler: the command fails with one line, and the same command then resumes."""
     arguments = network.processes[CLIENT].args[7:-2]  # type: ignore[index]
@@ -217,7 +227,16 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
 @pytest.mark.parametrize("arguments", [PREPARE, VOCAB], ids=["prepare", "vocab"])
 @pytest.mark.parametrize(
     "fault",
-    [lose_worker, add_worker, pause_worker, cut_worker_briefly, cut_worker, cut_client, restart_scheduler],
+    [
+        lose_worker,
+        add_worker,
+        pause_worker,
+        cut_worker_briefly,
+        cut_worker,
+        cut_client,
+        interrupt,
+        restart_scheduler,
+    ],
 )
 def test_faults_of_a_network_change_no_byte(
     network: Network, fault: Callable[[Network], None], arguments: tuple[str, ...]
