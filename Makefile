@@ -65,8 +65,7 @@ clean:
 	.venv-clients/bin/python -m pip install --quiet --requirement tests/clients/requirements.txt
 	@touch $@
 
-# Without constraints.txt: botocore needs python-dateutil before 3.
-.venv-cloud/installed: tests/base/cloud_requirements.txt
+.venv-cloud/installed: tests/base/cloud_requirements.txt constraints.txt
 	$(PYTHON) -m venv .venv-cloud
-	.venv-cloud/bin/python -m pip install --quiet --editable '.[train,data]' --requirement tests/base/cloud_requirements.txt
+	.venv-cloud/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[train,data]' --requirement tests/base/cloud_requirements.txt
 	@touch $@
