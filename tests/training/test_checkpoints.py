@@ -36,13 +36,13 @@ def test_stop_right_after_resume_keeps_the_rows(tmp_path, learner, metrics):
     if metrics == "removed":
         (tmp_path / "metrics.jsonl").unlink()
     with RunDirectory(tmp_path) as run:
-        state = run.restore(*learner)
+        state = run.restore(learner[0])
         state.step = 2
         save(run, state, learner)
     rows = run.rows()
     assert rows == ([{"kind": "train", "step": 1}] if metrics == "kept" else [])
     with RunDirectory(tmp_path) as run:
-        run.restore(*learner)
+        run.restore(learner[0])
         assert run.rows() == rows
 
 
@@ -52,7 +52,7 @@ def test_resume_drops_a_torn_last_line(tmp_path, learner):
         file.write('{"kind": "train", "step": 3, "lo')
     with RunDirectory(tmp_path) as run:
         assert run.rows() == [{"kind": "train", "step": 1}, {"kind": "train", "step": 2}]
-        run.restore(*learner)
+        run.restore(learner[0])
         run.log({"kind": "train", "step": 2})
     assert (
         tmp_path / "metrics.jsonl"
@@ -78,7 +78,7 @@ def test_copy_of_a_checkpoint_is_ignored(tmp_path, learner):
     make_killed_run(tmp_path, learner)
     (tmp_path / "checkpoints" / "step-00000001.bak").mkdir()
     with RunDirectory(tmp_path) as run:
-        save(run, run.restore(*learner), learner)
+        save(run, run.restore(learner[0]), learner)
 
 
 def test_checkpoints_folder_may_be_a_link(tmp_path, learner):
@@ -87,7 +87,7 @@ def test_checkpoints_folder_may_be_a_link(tmp_path, learner):
     (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "large disk")
     make_killed_run(tmp_path / "run", learner)
     with RunDirectory(tmp_path / "run") as run:
-        assert run.restore(*learner).step == 1
+        assert run.restore(learner[0]).step == 1
     run.finish(1)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     assert not (tmp_path / "run" / "checkpoints").is_symlink()

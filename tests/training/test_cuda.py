@@ -10,7 +10,7 @@ from bertie.model.heads import PreTrainingModel
 from bertie.training.checkpoints import TrainState
 from bertie.training.distributed import Ranks
 from bertie.training.pretraining import pretrain
-from bertie.training.pretraining_setup import PretrainingSetup
+from bertie.training.pretraining_setup import PretrainingBatches, PretrainingSetup
 
 pytestmark = [
     pytest.mark.gpu,
@@ -22,7 +22,7 @@ def test_losses_and_gradients_match_the_cpu(corpus_path, tiny_settings):
     model_settings = tiny_settings().model.model_dump() | NO_DROPOUT
     del model_settings["vocab_size"]  # take that of the corpus
     setup = PretrainingSetup.load(tiny_settings(model=model_settings), corpus_path)
-    batch = next(setup.global_batches(TrainState(), Ranks())).micro_batches[0]
+    batch = next(PretrainingBatches(setup, TrainState(), Ranks())).micro_batches[0]
     torch.manual_seed(0)
     model = PreTrainingModel(setup.settings.model)
     results = {}

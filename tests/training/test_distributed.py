@@ -18,8 +18,8 @@ from bertie.training.pretraining import pretrain
 TOLERANCE = 1e-5  # of weights, for rounding
 
 
-def start_torchrun(folder: Path, corpus: Path, run: str, *more: str) -> subprocess.Popen[str]:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+def start_torchrun(folder: Path, corpus: Path, run: str, *more: str, ranks: int = 2) -> subprocess.Popen[str]:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     command = ["-m", "bertie", "pretrain", "recipe.toml", "--corpus", str(corpus), "--out", run]
     return subprocess.Popen([*launcher, *command, *more], cwd=folder, stderr=subprocess.PIPE, text=True)
 
@@ -45,36 +45,43 @@ def test_another_launcher_than_torchrun_is_refused(monkeypatch):
         pass
 
 
-# In the first phase nothing is learnt of next sentences, and a step is one micro-batch: the second rank has
-# no gradient at all.
+# The next-sentence head has no loss in the first phase, and then parameters without a gradient.
 UNEQUAL_PHASES = [
-    {"steps": 5, "max_seq_length": 16, "batch_size": 1, "pairs": "none"},
+    {"steps": 5, "max_seq_length": 16, "batch_size": 4, "pairs": "none"},
     {"steps": 7, "max_seq_length": 32, "batch_size": 15},
 ]
 
 
+def assert_nearly_equal_runs(expected: Path, actual: Path) -> None:
+    weights = read_weights(actual)
+    for name, weight in read_weights(expected).items():
+        torch.testing.assert_close(weights[name], weight, atol=TOLERANCE, rtol=TOLERANCE)
+    for expected_row, row in zip(read_rows(expected), read_rows(actual), strict=True):
+        assert expected_row.keys() == row.keys()
+        for key in row.keys() - {"kind"}:
+            assert row[key] == pytest.approx(expected_row[key], rel=1e-3)
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("micro_batch_tokens", [128, 10**6])  # with and without accumulation
+@pytest.mark.parametrize("shard", [False, True])
 @pytest.mark.parametrize("phases", [[{"steps": 12, "max_seq_length": 32}], UNEQUAL_PHASES])
-def test_two_ranks_train_the_same_model_as_one(tmp_path, corpus_path, tiny_settings, phases):
-    model = tiny_settings().model.model_dump() | NO_DROPOUT
+def test_ranks_train_the_same_model_as_one(
+    tmp_path, corpus_path, tiny_settings, phases, shard, micro_batch_tokens
+):
     settings = tiny_settings(
         save_every=3,
-        micro_batch_tokens=128,
-        model=model,
+        micro_batch_tokens=micro_batch_tokens,
+        model=tiny_settings().model.model_dump() | NO_DROPOUT,
         phases=phases,
         optimizer={"weight_decay": 1.0},  # would change a head without loss, if it had a gradient of zero
+        shard=shard,
     )
-    folder = tmp_path
-    write_toml(folder / "recipe.toml", settings)
-    finish(start_torchrun(folder, corpus_path, "two"))
-    pretrain(settings, corpus_path, folder / "one")
-    two = read_weights(folder / "two")
-    for name, weight in read_weights(folder / "one").items():
-        torch.testing.assert_close(two[name], weight, atol=TOLERANCE, rtol=TOLERANCE)
-    for expected, actual in zip(read_rows(folder / "one"), read_rows(folder / "two"), strict=True):
-        assert expected.keys() == actual.keys()
-        for key in expected.keys() - {"kind"}:
-            assert expected[key] == pytest.approx(actual[key], rel=1e-3)
+    write_toml(tmp_path / "recipe.toml", settings)
+    pretrain(settings, corpus_path, tmp_path / "1")
+    for world_size in (2, 3, 4):
+        finish(start_torchrun(tmp_path, corpus_path, str(world_size), ranks=world_size))
+        assert_nearly_equal_runs(tmp_path / "1", tmp_path / str(world_size))
 
 
 @pytest.mark.slow

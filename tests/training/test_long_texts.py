@@ -8,7 +8,8 @@ from bertie.base.settings import resolve
 from bertie.model.heads import ClassificationModel
 from bertie.tasks.classification import LabelledTexts
 from bertie.training.class_weights import label_weights
-from bertie.training.finetuning import _global_batches, apply_settings, finetune
+from bertie.training.distributed import Ranks
+from bertie.training.finetuning import FinetuningBatches, apply_settings, finetune
 from bertie.training.finetuning_settings import FinetuningSettings, step_bounds, training_indices
 
 COUNT = 21
@@ -43,7 +44,7 @@ def test_a_step_reads_all_windows_of_its_texts(initial_model, limit):
     num_texts = limit or COUNT
     steps = len(step_bounds(inputs, chosen)) - 1
     assert steps == -(-num_texts // 4)
-    batches = _global_batches(inputs, chosen, 0, model)
+    batches = FinetuningBatches(inputs, chosen, 0, model, Ranks())
     read = []
     for _ in range(steps):
         for micro_batch in next(batches).micro_batches:

@@ -30,7 +30,7 @@ from bertie.training.optimizers import OptimizerSettings
 from bertie.training.planning import plan_pretraining
 from bertie.training.pretraining import pretrain
 from bertie.training.pretraining_settings import PretrainingSettings
-from bertie.training.pretraining_setup import PretrainingSetup
+from bertie.training.pretraining_setup import PretrainingBatches, PretrainingSetup
 from bertie.training.signals import Stopped
 
 
@@ -120,7 +120,7 @@ def test_left_to_right_model_learns_next_tokens(corpus_path, tmp_path, tiny_sett
     assert last["perplexity"] == pytest.approx(np.exp(last["language_model_loss"]))
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model").config.is_decoder
     setup = PretrainingSetup.load(settings, corpus_path)
-    batch = next(setup.global_batches(TrainState(), Ranks())).micro_batches[0]
+    batch = next(PretrainingBatches(setup, TrainState(), Ranks())).micro_batches[0]
     assert setup.tokenizer.vocabulary.mask_id not in batch.input_ids
 
 
@@ -212,11 +212,16 @@ def test_results_do_not_depend_on_micro_batches(corpus_path, tmp_path, tiny_sett
 def test_two_phases_are_one_run(corpus_path, tmp_path, tiny_settings):
     phases = [{"steps": 4, "max_seq_length": 16}, {"steps": 4, "max_seq_length": 48}]
     setup = PretrainingSetup.load(tiny_settings(phases=phases), corpus_path)
-    batches = list(setup.global_batches(TrainState(), Ranks()))
+    whole = PretrainingBatches(setup, TrainState(), Ranks())
+    batches, cursor = [], {}
+    for step, batch in enumerate(whole, 1):
+        batches.append(batch)
+        if step == 6:
+            cursor = whole.cursor()
     assert [batch.phase for batch in batches] == [0] * 4 + [1] * 4
     longest = [max(micro.max_seqlen for micro in batch.micro_batches) for batch in batches]
     assert longest == [16] * 4 + [48] * 4
-    resumed = list(setup.global_batches(TrainState(step=6, cursor=batches[5].cursor), Ranks()))
+    resumed = list(PretrainingBatches(setup, TrainState(step=6, cursor=cursor), Ranks()))
     assert len(resumed) == 2
     for expected, actual in zip(batches[6:], resumed, strict=True):
         assert torch.equal(expected.micro_batches[0].input_ids, actual.micro_batches[0].input_ids)
@@ -224,7 +229,7 @@ def test_two_phases_are_one_run(corpus_path, tmp_path, tiny_settings):
 
 def test_shortest_sequence_has_a_token_per_segment(corpus_path, tiny_settings):
     setup = PretrainingSetup.load(tiny_settings(phases=[{"steps": 1, "max_seq_length": 5}]), corpus_path)
-    (batch,) = next(setup.global_batches(TrainState(), Ranks())).micro_batches
+    (batch,) = next(PretrainingBatches(setup, TrainState(), Ranks())).micro_batches
     assert (batch.cu_seqlens.diff() == 5).all()
     with pytest.raises(SettingsError, match="max_seq_length = 4"):
         tiny_settings(phases=[{"steps": 1, "max_seq_length": 4}])

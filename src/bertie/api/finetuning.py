@@ -2,14 +2,18 @@
 
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from bertie.api.arguments import PathLike, free_directory, nest_settings, record_arguments
 from bertie.api.results import FinetuningResult, Metrics
 from bertie.api.task_data import (
     Kind,
     OnError,
+    TaskData,
     describe_run,
     describe_sources,
     read_arguments,
@@ -22,9 +26,11 @@ from bertie.base.files import read_json_object
 from bertie.base.outputs import check_not_input
 from bertie.base.settings import SETTINGS_FILE, Tree, read_toml, resolve
 from bertie.reports.finetuning import write_report
-from bertie.tasks.evaluation import find_constant_answers, majority_baselines
+from bertie.tasks.evaluation import Evaluation, find_constant_answers, majority_baselines
+from bertie.tasks.task import Scores
 from bertie.training import finetuning
-from bertie.training.checkpoints import lock_run
+from bertie.training.checkpoints import continues_job, lock_run
+from bertie.training.distributed import count_processes, is_main_process, join_ranks
 from bertie.training.finetuning import InitialModel
 from bertie.training.finetuning_settings import FinetuningSettings
 from bertie.training.metrics_file import read_metrics
@@ -67,6 +73,7 @@ def finetune(
         columns: the other kinds: the column of each role, such as `{"words": "tokens"}`.
         on_error: "stop" at a malformed row of a table or one without text or label, or "skip" and count it.
         resume: continue the run in `out`. It has recorded its arguments, except for data in memory.
+            torchrun's restarts resume without it.
         settings: settings of fine-tuning, such as `{"epochs": 4, "optimizer.learning_rate": 3e-5}`.
         **more_settings: the same as keywords, such as `epochs=4` or `optimizer={"learning_rate": 3e-5}`.
 
@@ -84,11 +91,14 @@ def finetune(
     """
     if resume and out is None:
         raise SettingsError("resume needs the directory of the run; give it as out")
+    if out is None and count_processes() > 1:
+        raise SettingsError("several processes need a directory that all of them know; give it as out")
     output = Path(out or free_directory("finetuned"))
     arguments: Tree = {"model": model, "train": train, "dev": dev, "task": task, "data": data, "kind": kind}
     arguments |= {"text": text, "pair": pair, "label": label, "separator": separator}
     arguments |= {"columns": None if columns is None else dict(columns), "on_error": on_error}
-    with lock_run(output):
+    with lock_run(output) if is_main_process() else nullcontext():
+        resume = resume or continues_job(output)
         arguments = recall_task_arguments(output, arguments, resume)
         return _finetune(arguments, nest_settings(settings, more_settings), output, resume)
 
@@ -101,30 +111,49 @@ def _finetune(arguments: Tree, changes: Tree, output: Path, resume: bool) -> Fin
     resolve(FinetuningSettings, recorded, changes, source="settings").resolved()
     start = InitialModel.load(Path(arguments["model"]))
     examples = read_arguments(arguments)
-    if not examples.dev:
+    if not examples.dev and is_main_process():
         print("no dev examples: the model of the last epoch is kept, without scores", file=sys.stderr)
     layers = (examples.task.defaults, recorded, changes)
     resolved = resolve(FinetuningSettings, *layers, source="settings").resolved()
-    result = finetuning.finetune(
-        examples.task,
-        start,
-        examples.training,
-        examples.dev,
-        resolved,
-        output,
-        resume=resume,
-        arguments=record_arguments(arguments),
-        sources=describe_sources(start, examples),
+    with join_ranks(torch.device(resolved.device).type) as ranks:
+        result = finetuning.finetune(
+            examples.task,
+            start,
+            examples.training,
+            examples.dev,
+            resolved,
+            output,
+            resume=resume,
+            ranks=ranks,
+            arguments=record_arguments(arguments),
+            sources=describe_sources(start, examples),
+        )
+    metrics = read_metrics(output / "metrics.jsonl")
+    baselines = majority_baselines(examples.task, examples.training, examples.dev)
+    if ranks.is_main:
+        _write_results(start, examples, result, metrics, baselines, output, resolved.device)
+    return FinetuningResult(
+        output, Metrics(metrics), result.scores, result.predictions, baselines, result.calibration
     )
+
+
+def _write_results(
+    start: InitialModel,
+    examples: TaskData,
+    result: Evaluation,
+    metrics: list[dict[str, Any]],
+    baselines: Mapping[str, Scores],
+    output: Path,
+    device: str,
+) -> None:
+    """Write the rows of the dev part, the predictions on the test parts, and the report."""
     write_dev_rows(examples, output)
-    write_test_predictions(examples, output, resolved.device)
+    write_test_predictions(examples, output, device)
     warnings = find_constant_answers(result.task, examples.dev, result.predictions, result.scores)
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    metrics = read_metrics(output / "metrics.jsonl")
     # Runs of earlier versions have no weights.
     class_weights = read_json_object(output / SCORES_FILE).get("class_weights", {})
-    baselines = majority_baselines(examples.task, examples.training, examples.dev)
     write_report(
         output / "report.html",
         f"{examples.task.name}, fine-tuned",
@@ -140,7 +169,4 @@ def _finetune(arguments: Tree, changes: Tree, output: Path, resume: bool) -> Fin
         baselines=baselines,
         warnings=warnings,
         facts=describe_run(start, examples, output, metrics) | describe_decisions(result.task, class_weights),
-    )
-    return FinetuningResult(
-        output, Metrics(metrics), result.scores, result.predictions, baselines, result.calibration
     )

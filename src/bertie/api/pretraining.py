@@ -1,6 +1,5 @@
 """Pre-train a model on a prepared corpus."""
 
-import os
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -26,7 +25,8 @@ from bertie.recipes import read_recipe
 from bertie.reports.pretraining import write_report
 from bertie.text.tokenizer import Tokenizer
 from bertie.training import pretraining
-from bertie.training.checkpoints import lock_run
+from bertie.training.checkpoints import continues_job, lock_run
+from bertie.training.distributed import is_main_process
 from bertie.training.metrics_file import read_metrics, run_facts
 from bertie.training.planning import Plan
 from bertie.training.planning import plan_pretraining as plan
@@ -56,7 +56,7 @@ def pretrain(
             those of this model, whatever the recipe says.
         resume: continue the run in `out` from its newest checkpoint. The run has recorded its settings
             and its arguments, so nothing else is needed; settings that affect only the hardware and the
-            files that are kept may change.
+            files that are kept may change. torchrun's restarts resume without it.
         settings: changes to the recipe, such as `{"batch_size": 64, "optimizer.learning_rate": 1e-3}`.
         **more_settings: the same as keywords: `batch_size=64`, `optimizer={"learning_rate": 1e-3}`.
 
@@ -78,8 +78,9 @@ def pretrain(
     """
     output = Path(out)
     given = {"corpus": corpus, "init": init}
-    is_main = int(os.environ.get("RANK", "0")) == 0  # of the processes that torchrun started
+    is_main = is_main_process()
     with lock_run(output) if is_main else nullcontext():
+        resume = resume or continues_job(output)
         start = _prepare_start(recipe, output, given, resume, nest_settings(settings, more_settings))
         pretraining.pretrain(
             start.settings,

@@ -55,6 +55,7 @@ def finetune(
     """
     import bertie
     from bertie.base.settings import parse_assignments
+    from bertie.training.distributed import is_main_process
 
     with exit_when_stopped(
         f"stopped and saved in {out}; continue with: bertie finetune --resume --out {out}"
@@ -78,5 +79,6 @@ def finetune(
                 [*(assignments or []), *([f"device={device}"] if device != "auto" else [])]
             ),
         )
-    print_scores(run.scores, as_json, run.baselines)
-    print(run.model_directory, file=sys.stderr if as_json else sys.stdout)
+    if is_main_process():
+        print_scores(run.scores, as_json, run.baselines)
+        print(run.model_directory, file=sys.stderr if as_json else sys.stdout)

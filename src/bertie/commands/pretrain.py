@@ -1,6 +1,5 @@
 """`bertie pretrain`: pre-train a model on a prepared corpus."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -32,6 +31,12 @@ def pretrain(
     device: Annotated[
         str, typer.Option(help="Where to compute: auto, cpu, cuda, cuda:1, …; by default as in the recipe.")
     ] = "",
+    shard: Annotated[
+        bool,
+        typer.Option(
+            "--shard", help="Divide weights, gradients and moments among the processes of torchrun (FSDP2)."
+        ),
+    ] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume the run in OUT; nothing else is needed.")
     ] = False,
@@ -47,8 +52,10 @@ def pretrain(
     """
     from bertie.api.pretraining import plan_pretraining, pretrain
     from bertie.base.settings import parse_assignments
+    from bertie.training.distributed import is_main_process
 
-    settings = parse_assignments([*(assignments or []), *([f"device={device}"] if device else [])])
+    options = [*([f"device={device}"] if device else []), *(["shard=true"] if shard else [])]
+    settings = parse_assignments([*(assignments or []), *options])
     if dry_run:
         print(plan_pretraining(recipe, corpus=corpus, out=out, init=init, resume=resume, settings=settings))
         return
@@ -56,5 +63,5 @@ def pretrain(
         f"stopped and saved in {out}; continue with: bertie pretrain --resume --out {out}"
     ):
         run = pretrain(recipe, corpus=corpus, out=out, init=init, resume=resume, settings=settings)
-    if int(os.environ.get("RANK", "0")) == 0:  # of the processes that torchrun started, only the main one
+    if is_main_process():
         print(run.model_directory)

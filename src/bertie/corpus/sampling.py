@@ -1,9 +1,13 @@
 """The endless stream of pre-training examples, in an order fixed by the seed.
 
 The unit of order is a block: a run of whole documents of one shard. A keyed permutation orders the
-blocks of an epoch, and the examples of each block are shuffled. `LANES` lanes go through the
-sequence of blocks side by side, so that a batch mixes examples of many blocks. A stream resumes
-from its cursor at the cost of one block per lane.
+blocks of an epoch, and the examples of each block are shuffled. Lanes go through the sequence of
+blocks side by side, so that a batch mixes examples of many blocks. A stream resumes from its cursor
+at the cost of one block per lane.
+
+Processes that train together share the rows of each batch. With as many lanes as rows, each process
+makes the blocks of its own lanes only; the order of the examples does not depend on the number of
+processes.
 
 In a corpus of several languages, `language_smoothing` repeats blocks of the smaller ones. Each
 language has separate epochs, and repeats a block only after all its other blocks.
@@ -30,7 +34,10 @@ from bertie.corpus.sentence_pairs import NO_LIMIT, PAIR, Pairs, cut_documents, p
 from bertie.corpus.shards import Shard, cut_blocks
 from bertie.text.vocabulary import Vocabulary
 
-LANES = 16  # it determines the order of examples, as BLOCK_TOKENS does
+# The numbers of lanes determine the order of examples, as BLOCK_TOKENS does.
+LANES = 16  # at least
+MIN_LANE_BLOCKS = 8  # of an epoch, so that the lanes come to its end at about the same time
+POSITION_BITS = 32  # a cursor is one number: that of the block, then the position in it
 
 # The independent streams of random numbers of a block.
 PAIRING, ORDER, MASKING = range(3)
@@ -62,19 +69,14 @@ class BlockSlice:
     stride: int
 
 
-@dataclass
-class Lane:
-    """The cursor of a lane.
+def count_lanes(batch_size: int, block_count: int) -> int:
+    """Return the number of lanes for batches of a size, in a corpus of `block_count` blocks.
 
-    Attributes:
-        block_number: the current block, counted over the blocks of all epochs.
-        position: the number of examples already taken from it.
-        block: the block.
+    It divides the batch size, so that each row of a batch always comes from the same lane. Where that
+    leaves a lane too few blocks, it is LANES.
     """
-
-    block_number: int
-    position: int
-    block: Block
+    most = min(batch_size, block_count // MIN_LANE_BLOCKS)
+    return next((lanes for lanes in range(most, LANES, -1) if batch_size % lanes == 0), LANES)
 
 
 def as_read_only(shard: Shard) -> Shard:
@@ -121,9 +123,14 @@ class ExampleStream:
         phase: the number of the phase in a run; each phase has another stream.
         languages: the language of each shard, for `settings.language_smoothing`; if not given, all
             have the same.
+        batch_size: the number of examples that `next` will be asked for, which determines the number
+            of lanes; 0 for LANES.
 
     Attributes:
         block_count: the number of blocks in an epoch, repeated ones included.
+        cursors: the cursor of each lane, int64 (lanes,): the number of the current block, counted over
+            the blocks of all epochs, times 2^POSITION_BITS, plus the examples already taken from it. Of
+            several processes, one that never visits a lane has an earlier cursor of it.
 
     Raises:
         DataError: there is no shard, or a shard has too few documents.
@@ -137,6 +144,7 @@ class ExampleStream:
         seed: int,
         phase: int = 0,
         languages: Sequence[str] | None = None,
+        batch_size: int = 0,
     ) -> None:
         self.shards = [as_read_only(shard) for shard in shards]
         self.settings = settings
@@ -151,41 +159,57 @@ class ExampleStream:
         self._first_blocks = np.cumsum([0, *map(len, self._block_ends)]).tolist()  # of each shard
         self._languages = self._divide_epoch(languages or [""] * len(self.shards))
         self.block_count: int = sum(language.slots for language in self._languages)
-        self._taken = 0  # the number of examples taken, modulo LANES
-        self._lanes = [Lane(number, 0, self.block(number)) for number in range(LANES)]
+        lanes = count_lanes(batch_size, self.block_count)
+        self._taken = 0  # the number of examples taken, modulo the number of lanes
+        self.cursors = np.arange(lanes) << POSITION_BITS
+        self._blocks: dict[int, Block] = {}  # of the lanes, as far as they were needed
 
-    def next(self, count: int) -> Examples:
-        """Return the next `count` examples.
+    def next(self, count: int, rank: int = 0, world_size: int = 1) -> Examples:
+        """Return the next `count` examples; of several processes, only those of one of them.
 
-        The examples do not depend on how the stream is divided into calls.
+        The examples do not depend on how the stream is divided into calls, nor among processes.
+
+        Args:
+            count: the number of examples of all processes.
+            rank, world_size: make only rows rank, rank + world_size, … of them. All calls must have the
+                same arguments then.
         """
+        lanes = len(self.cursors)
+        own_rows = range(rank, count, world_size)
+        is_aligned = count % lanes == 0  # then a row comes from the same lane in each call
+        lanes_to_visit = sorted({row % lanes for row in own_rows}) if is_aligned else range(lanes)
         slices = []
-        for row in range(min(count, LANES)):
-            lane = self._lanes[(self._taken + row) % LANES]
+        for lane in lanes_to_visit:
+            number, position = divmod(int(self.cursors[lane]), 1 << POSITION_BITS)
+            block = self._blocks.get(lane) or self.block(number)
+            row = (lane - self._taken) % lanes
             while row < count:
-                start = lane.position
-                stop = min(start + len(range(row, count, LANES)), len(lane.block.pairs))
-                slices.append(BlockSlice(lane.block, start, stop, row, LANES))
-                row += (stop - start) * LANES
-                lane.position = stop
-                if stop == len(lane.block.pairs):
-                    lane.block_number += LANES
-                    lane.position = 0
-                    lane.block = self.block(lane.block_number)
-        self._taken = (self._taken + count) % LANES
-        return self.assemble(slices, count)
+                stop = min(position + len(range(row, count, lanes)), len(block.pairs))
+                slices += _rows_of_rank(BlockSlice(block, position, stop, row, lanes), rank, world_size)
+                row += (stop - position) * lanes
+                position = stop
+                if stop == len(block.pairs):
+                    number, position = number + lanes, 0
+                    block = self.block(number)
+            self._blocks[lane] = block
+            self.cursors[lane] = number << POSITION_BITS | position
+        self._taken = (self._taken + count) % lanes
+        return self.assemble(slices, len(own_rows))
 
     def state(self) -> dict[str, Any]:
         """Return the cursor as a value for JSON.
 
         `restore` takes it in a stream of the same corpus, settings, seed and phase.
         """
-        return {"taken": self._taken, "lanes": [[lane.block_number, lane.position] for lane in self._lanes]}
+        numbers, positions = np.divmod(self.cursors, 1 << POSITION_BITS)
+        return {"taken": self._taken, "lanes": np.stack([numbers, positions], axis=1).tolist()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue where `state` was taken, at the cost of one block per lane."""
         self._taken = state["taken"]
-        self._lanes = [Lane(number, position, self.block(number)) for number, position in state["lanes"]]
+        numbers, positions = np.array(state["lanes"]).T
+        self.cursors = numbers << POSITION_BITS | positions
+        self._blocks.clear()
 
     def block(self, number: int) -> Block:
         """Make block `number`, counted over the blocks of all epochs."""
@@ -274,6 +298,18 @@ class ExampleStream:
             masked_bounds=masked_bounds,
             next_sentence_labels=None if settings.pairs == "none" else pairs["label"].copy(),
         )
+
+
+def _rows_of_rank(part: BlockSlice, rank: int, world_size: int) -> list[BlockSlice]:
+    """Return the rows rank, rank + world_size, … of a batch that are in a slice, counted anew."""
+    if world_size == 1:
+        return [part]
+    rows = range(part.row, part.row + (part.stop - part.start) * part.stride, part.stride)
+    return [
+        BlockSlice(part.block, position, position + 1, row // world_size, 1)
+        for position, row in enumerate(rows, part.start)
+        if row % world_size == rank
+    ]
 
 
 def check_documents(shards: Sequence[Shard], settings: ExampleSettings) -> None:

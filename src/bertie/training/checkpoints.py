@@ -29,6 +29,7 @@ from bertie.base.files import (
     add_path_to_errors,
     atomic_directory,
     read_json,
+    read_json_object,
     remove_directory,
     remove_temporary_files,
     write_json,
@@ -37,6 +38,13 @@ from bertie.base.locks import lock_directory
 from bertie.base.settings import ARGUMENTS_FILE, SETTINGS_FILE, Settings, read_toml, resolve, write_toml
 from bertie.model.formats.huggingface import WEIGHTS_FILE
 from bertie.model.formats.weights import load_weights, save_weights
+from bertie.training.distributed import (
+    gather_moments,
+    gather_weights,
+    is_restarted,
+    load_moments,
+    torchrun_job,
+)
 from bertie.training.metrics_file import MetricsFile, read_metrics
 from bertie.training.tracking import TensorBoard
 
@@ -47,6 +55,7 @@ RESULTS = (
     "submission",
     "report.html",
 )  # not of a run without settings
+JOB = "torchrun_job"  # in arguments.json: the job that wrote it
 RESUME_NOTE = "--resume resumes the run"
 OPTIMIZER_FILE, STATE_FILE = "optimizer.safetensors", "state.json"
 
@@ -72,6 +81,8 @@ class TrainState:
     window_tokens         tokens since the last row
     window_gradient_norm  largest gradient norm before clipping since the last row
     window_seconds        time spent in training steps since the last row
+    window_skipped        steps without a finite gradient since the last row
+    skipped_in_a_row      steps without a finite gradient since the last one that had one
     is_done               whether the run ends here, before its last step (early stopping)
     metrics_bytes         size of metrics.jsonl; a resumed run drops and repeats the rows after it
     """
@@ -85,6 +96,8 @@ class TrainState:
     window_tokens: int = 0
     window_gradient_norm: float = 0.0
     window_seconds: float = 0.0
+    window_skipped: int = 0
+    skipped_in_a_row: int = 0
     is_done: bool = False
     metrics_bytes: int = 0
 
@@ -133,7 +146,7 @@ class RunDirectory:
         if not self.is_main:
             return
         if self._arguments is not None:
-            write_json(self.path / ARGUMENTS_FILE, self._arguments)
+            write_json(self.path / ARGUMENTS_FILE, {**self._arguments, JOB: torchrun_job()})
         write_toml(self.settings_file, settings)
 
     def log(self, row: dict[str, Any]) -> None:
@@ -160,20 +173,17 @@ class RunDirectory:
         save_every: int,
         keep_checkpoints: int,
     ) -> None:
-        """Write a checkpoint, then delete all but the newest `keep_checkpoints`.
+        """Write a checkpoint, then delete all but the newest `keep_checkpoints`; on all ranks together.
 
         A checkpoint from a stop between two multiples of `save_every` is kept only as long as it is
         the newest, so that it never displaces a regular one.
         """
+        weights, moments = gather_weights(model), gather_moments(model, optimizer)
         if not self.is_main:
             return
         state.metrics_bytes = self._metrics.sync()
-        moments: dict[str, Tensor] = {}
-        for name, parameter in model.named_parameters():
-            for moment in ("exp_avg", "exp_avg_sq", "step"):
-                moments[f"{name}/{moment}"] = optimizer.state[parameter][moment]
         with atomic_directory(self._checkpoints / f"step-{state.step:08d}") as temporary:
-            save_weights(temporary / WEIGHTS_FILE, model)
+            save_weights(temporary / WEIGHTS_FILE, weights)
             save_file(moments, temporary / OPTIMIZER_FILE)
             write_json(temporary / STATE_FILE, asdict(state))
             write_sums(temporary)
@@ -209,11 +219,11 @@ class RunDirectory:
             shutil.rmtree(self._checkpoints.resolve())  # it may be a link to a larger disk
         self._checkpoints.unlink(missing_ok=True)
 
-    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainState:
-        """Load the newest checkpoint, and drop the metrics logged after it.
+    def restore(self, model: nn.Module) -> TrainState:
+        """Load state and weights of the newest checkpoint, and drop the metrics logged after it.
 
-        Without any checkpoint, the run starts over: model and optimizer stay as they are, and
-        metrics.jsonl is emptied.
+        Without any checkpoint, the run starts over: the model stays as it is, and metrics.jsonl is
+        emptied.
         """
         if not self.checkpoints():
             self._truncate_metrics(0)
@@ -225,13 +235,13 @@ class RunDirectory:
         state = _read_state(newest / STATE_FILE, earlier)
         with verification(False):  # it is done
             load_weights(newest, model)
-        moments = _load_moments(newest / OPTIMIZER_FILE)
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                for moment, value in optimizer.state[parameter].items():
-                    value.copy_(moments[f"{name}/{moment}"])
         self._truncate_metrics(state.metrics_bytes)
         return state
+
+    def restore_moments(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Load the optimizer's state of the newest checkpoint, if there is one."""
+        if self.checkpoints():
+            load_moments(model, optimizer, _read_moments(self.checkpoints()[-1] / OPTIMIZER_FILE))
 
     def _truncate_metrics(self, size: int) -> None:
         if self.is_main:
@@ -254,6 +264,17 @@ def lock_run(path: Path) -> Iterator[None]:
             if RunDirectory(path).settings_file.exists():
                 error.add_note(RESUME_NOTE)
             raise
+
+
+def continues_job(path: Path) -> bool:
+    """Return whether the run in `path` belongs to the torchrun job that started this process.
+
+    torchrun starts all processes again, with the same command, when one of them fails or more join.
+    """
+    if not (path / SETTINGS_FILE).exists():
+        return False
+    job = torchrun_job()
+    return is_restarted() or (job is not None and job == read_json_object(path / ARGUMENTS_FILE).get(JOB))
 
 
 def check_run(run: RunDirectory, settings: Settings, resume: bool, may_change: Set[str]) -> None:
@@ -322,7 +343,7 @@ def _read_state(path: Path, remedy: str) -> TrainState:
         raise ModelError(f"{path}: damaged ({key}); {remedy}") from None
 
 
-def _load_moments(path: Path) -> dict[str, Tensor]:
+def _read_moments(path: Path) -> dict[str, Tensor]:
     """Load the optimizer's state; raise ModelError if the file is missing or damaged."""
     try:
         return load_file(path)

@@ -1,26 +1,38 @@
-"""Data parallelism: each rank computes some micro-batches of every batch.
+"""Training by several processes, the ranks, which torchrun starts.
 
     torchrun --nproc-per-node 8 -m bertie pretrain base --corpus CORPUS --out RUN
 
-Every rank makes and packs the whole global batch, at hundreds of thousands of examples a second. So
-each rank knows the number of targets to divide the losses by before the backward pass; it then
-computes only its own micro-batches. Gradients are summed once per step. A single process is a world
-of one rank.
+Each rank makes and computes its own examples of every batch. Before the backward pass, the ranks add
+up their numbers of targets, by which all of them divide the losses, so that the sum of their gradients
+is the gradient of the whole batch. A single process is a world of one rank.
 """
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from bertie.base.errors import SettingsError
+from bertie.model.batch import PackedBatch
+from bertie.model.heads import Model, ObjectiveLoss
 
-# Elements of gradients summed by one call: enough for few calls, and little additional memory (64 MiB).
-BUCKET_ELEMENTS = 1 << 24
+# The main process evaluates and writes alone, while the others wait. torchrun notices a process that
+# dies sooner than this.
+TIMEOUT = timedelta(hours=2)
+JOB_ID = "TORCHELASTIC_RUN_ID"
+STATIC_JOB_ID = "none"  # of launches that torchrun cannot extend (its default --rdzv-id)
+
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -29,12 +41,12 @@ class Ranks:
 
     rank        index of this process; rank 0 is the main process and writes the run's files
     world_size  number of processes
-    local_rank  index of this process on its machine, and of the GPU that it uses
+    device      what the operations communicate through
     """
 
     rank: int = 0
     world_size: int = 1
-    local_rank: int = 0
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     @property
     def is_main(self) -> bool:
@@ -43,46 +55,145 @@ class Ranks:
 
     def barrier(self) -> None:
         """Wait until every rank has reached this call."""
-        if self.world_size > 1:
-            dist.barrier()
+        self.max(0)
 
     def sum(self, values: Tensor) -> Tensor:
-        """Sum `values` over all ranks in place, and return the result."""
-        if self.world_size > 1:
-            dist.all_reduce(values)
+        """Return the sum of `values` over all ranks."""
+        if self.world_size == 1:
+            return values
+        values = values.to(self.device, copy=True)
+        dist.all_reduce(values)
         return values
 
-    def max(self, number: int, device: torch.device) -> int:
-        """Return the largest `number` of all ranks, which communicate through `device`."""
+    def max(self, number: int) -> int:
+        """Return the largest `number` of all ranks."""
+        return int(self.elementwise_max(np.array([number]))[0])
+
+    def elementwise_max(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the largest of each number over all ranks, int64 (n,)."""
         if self.world_size == 1:
-            return number
-        largest = torch.tensor(number, device=device)
+            return numbers
+        largest = torch.from_numpy(numbers).to(self.device, copy=True)
         dist.all_reduce(largest, dist.ReduceOp.MAX)
-        return int(largest)
+        return largest.cpu().numpy()
 
-    def sum_gradients(self, model: nn.Module) -> None:
-        """Sum each gradient over all ranks, in place.
-
-        A gradient that only some ranks have counts as zero on the others. One that no rank has, as
-        of a head without targets, stays missing, so that the optimizer leaves the parameter as it is.
-        """
+    def share(self, value: Value) -> Value:
+        """Return the main process's `value`, which is pickled on its way."""
         if self.world_size == 1:
-            return
-        parameters = list(model.parameters())
-        has_gradient = [parameter.grad is not None for parameter in parameters]
-        counts = self.sum(torch.tensor(has_gradient, dtype=torch.int32, device=parameters[0].device))
-        bucket: list[Tensor] = []
-        for parameter, count in zip(parameters, counts.tolist(), strict=True):
-            if count == 0:
-                continue
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            bucket.append(parameter.grad)
-            if sum(gradient.numel() for gradient in bucket) >= BUCKET_ELEMENTS:
-                _sum_bucket(bucket)
-                bucket = []
-        if bucket:
-            _sum_bucket(bucket)
+            return value
+        values = [value]
+        dist.broadcast_object_list(values, device=self.device)
+        return values[0]
+
+
+class LossFunction(nn.Module):
+    """A model's `compute_losses`, and the sum of its gradients over all ranks.
+
+    The gradients are averaged, so a caller multiplies the losses by the number of ranks. They are
+    summed during the backward pass (DistributedDataParallel; Li et al., arXiv:2006.15704). With
+    `shard`, each rank keeps only its share of the weights, gradients and moments, and has whole ones of
+    one layer at a time (FSDP2; Zhao et al., arXiv:2304.11277).
+
+    Args:
+        model: the model. With `shard`, its parameters become DTensors.
+        ranks: the processes that train it.
+        shard: whether to divide the parameters among the ranks.
+        may_skip_parameters: whether some steps have no loss for some parameters, whose gradients
+            stay missing then; finding them takes time.
+    """
+
+    def __init__(
+        self, model: Model, ranks: Ranks, *, shard: bool = False, may_skip_parameters: bool = False
+    ) -> None:
+        super().__init__()
+        self.model = model
+        module: nn.Module = _ComputeLosses(model)
+        self._is_sharded = shard and ranks.world_size > 1
+        if self._is_sharded:
+            from torch.distributed.fsdp import fully_shard  # the import takes 0.6 s
+
+            for layer in model.bert.layers:
+                fully_shard(layer)
+            fully_shard(module, reshard_after_forward=True)  # so that it is sharded after an evaluation too
+        elif ranks.world_size > 1:
+            module = DistributedDataParallel(
+                module,
+                broadcast_buffers=False,
+                gradient_as_bucket_view=True,
+                find_unused_parameters=may_skip_parameters,
+            )
+        self._module = module
+
+    def forward(self, batch: PackedBatch) -> dict[str, ObjectiveLoss]:
+        """Return the losses of `model.compute_losses`."""
+        losses: dict[str, ObjectiveLoss] = self._module(batch)
+        return losses
+
+    def summing(self, is_summed: bool) -> AbstractContextManager[None]:
+        """Sum gradients over the ranks in the backward passes of a `with` block, or only add them up."""
+        if self._is_sharded:
+            self._module.set_requires_gradient_sync(is_summed)  # type: ignore[operator]
+        elif isinstance(self._module, DistributedDataParallel) and not is_summed:
+            return self._module.no_sync()
+        return nullcontext()
+
+
+class _ComputeLosses(nn.Module):
+    """A module whose forward pass is `compute_losses`, since the wrappers hook only into that."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: PackedBatch) -> dict[str, ObjectiveLoss]:
+        return self.model.compute_losses(batch)
+
+
+def gather_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return the whole weights of a model, by the names of its parameters; if sharded, on rank 0 only.
+
+    All ranks must call it together.
+    """
+    if not is_sharded(model):
+        return model.state_dict()
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    weights: dict[str, Any] = get_model_state_dict(model, options=options)
+    return weights
+
+
+def gather_moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return the whole state of an optimizer, as PARAMETER/MOMENT; if sharded, on rank 0 only.
+
+    All ranks must call it together.
+    """
+    if is_sharded(model):
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
+
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        state: Any = get_optimizer_state_dict(model, optimizer, options=options).get("state", {})
+    else:
+        state = {name: optimizer.state[parameter] for name, parameter in model.named_parameters()}
+    return {f"{name}/{moment}": value for name, moments in state.items() for moment, value in moments.items()}
+
+
+@torch.no_grad()
+def load_moments(model: nn.Module, optimizer: torch.optim.Optimizer, moments: dict[str, Tensor]) -> None:
+    """Load what `gather_moments` returned, for any number of ranks."""
+    for name, parameter in model.named_parameters():
+        for moment, value in optimizer.state[parameter].items():
+            stored = moments[f"{name}/{moment}"]
+            if is_sharded(model) and value.ndim:  # the number of steps is whole
+                from torch.distributed.tensor import distribute_tensor
+
+                stored = distribute_tensor(stored.to(value.device), value.device_mesh, value.placements)
+            value.copy_(stored)
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Return whether the ranks share the parameters of a model (`LossFunction`)."""
+    return hasattr(next(model.parameters()), "full_tensor")  # a DTensor; importing the class takes 0.6 s
 
 
 def share_of_node() -> tuple[int, int]:
@@ -90,12 +201,25 @@ def share_of_node() -> tuple[int, int]:
     return int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
 
 
-def _sum_bucket(gradients: list[Tensor]) -> None:
-    flat = torch.cat([gradient.flatten() for gradient in gradients])
-    dist.all_reduce(flat)
-    parts = torch.split(flat, [gradient.numel() for gradient in gradients])
-    for gradient, summed in zip(gradients, parts, strict=True):
-        gradient.copy_(summed.view_as(gradient))
+def is_main_process() -> bool:
+    """Return whether this is the main process, before or after `join_ranks`."""
+    return int(os.environ.get("RANK", 0)) == 0
+
+
+def count_processes() -> int:
+    """Return how many processes torchrun has started, with this one; 1 without torchrun."""
+    return int(os.environ.get("WORLD_SIZE", 1))
+
+
+def torchrun_job() -> str | None:
+    """Return the id of the torchrun job that this process belongs to; None if it has none."""
+    job = os.environ.get(JOB_ID)
+    return None if job == STATIC_JOB_ID else job
+
+
+def is_restarted() -> bool:
+    """Return whether torchrun has started this process again after a failure."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0
 
 
 @contextmanager
@@ -113,11 +237,12 @@ def join_ranks(device_type: str) -> Iterator[Ranks]:
         return
     if "LOCAL_RANK" not in os.environ:
         raise SettingsError("WORLD_SIZE is set, but LOCAL_RANK is not; start several processes with torchrun")
-    local_rank = int(os.environ["LOCAL_RANK"])
+    device = torch.device(device_type)
     if device_type == "cuda":
-        torch.cuda.set_device(local_rank)  # NCCL uses the current device from its first call on
-    dist.init_process_group("nccl" if device_type == "cuda" else "gloo")
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)  # NCCL uses the current device from its first call on
+    dist.init_process_group("nccl" if device_type == "cuda" else "gloo", timeout=TIMEOUT)
     try:
-        yield Ranks(dist.get_rank(), dist.get_world_size(), local_rank)
+        yield Ranks(dist.get_rank(), dist.get_world_size(), device)
     finally:
         dist.destroy_process_group()

@@ -4,11 +4,13 @@
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from bertie.base.errors import SettingsError
@@ -45,7 +47,7 @@ from bertie.tasks.task import Inputs, Scores, Task
 from bertie.text.tokenizer import Tokenizer
 from bertie.training.checkpoints import RunDirectory, TrainState, check_run
 from bertie.training.class_weights import label_weights
-from bertie.training.distributed import Ranks
+from bertie.training.distributed import LossFunction, Ranks
 from bertie.training.finetuning_settings import (
     MAY_CHANGE,
     FinetuningSettings,
@@ -54,7 +56,7 @@ from bertie.training.finetuning_settings import (
     step_bounds,
     training_indices,
 )
-from bertie.training.loop import GlobalBatch, LoopSchedule, split_micro_batches, train
+from bertie.training.loop import Batch, LoopSchedule, count_micro_batches, split_sequences, train
 from bertie.training.model_selection import ModelSelection
 from bertie.training.optimizers import build_optimizer, layer_of
 
@@ -95,6 +97,7 @@ def finetune(
     *,
     resume: bool = False,
     silent: bool = False,
+    ranks: Ranks | None = None,
     arguments: Mapping[str, Any] | None = None,
     sources: Mapping[str, str] | None = None,
 ) -> Evaluation:
@@ -111,6 +114,7 @@ def finetune(
         resume: resume the run in `output` from its newest checkpoint, written after an epoch or
             on a stop.
         silent: show no progress.
+        ranks: the processes that train together; None for this one alone.
         arguments: what to record in `output`/arguments.json.
         sources: descriptions of the model card: the initial model as "model", and the data by part.
 
@@ -123,17 +127,19 @@ def finetune(
         BertieError: another process writes to `output`.
         Stopped: a signal stopped the run; it is saved and can be resumed.
     """
-    with lock_directory(output):
+    ranks = ranks or Ranks()
+    with lock_directory(output) if ranks.is_main else nullcontext():
         task = apply_settings(task, settings, dev_examples)
         data = encode_examples(task, initial_model, training_examples, dev_examples, settings)
+        silent = silent or not ranks.is_main
         if not silent:
             inputs, parts, _ = data
             report_truncated("train", task, inputs, settings.max_seq_length)
             for name, part in parts.items():
                 report_truncated(name, task, part.inputs, settings.max_seq_length)
         baselines = majority_baselines(task, training_examples, dev_examples)
-        run = RunDirectory(output, arguments=arguments)
-        return _finetune(task, initial_model, *data, baselines, sources or {}, run, resume, silent)
+        run = RunDirectory(output, ranks.is_main, arguments=arguments)
+        return _finetune(task, initial_model, *data, baselines, sources or {}, run, ranks, resume, silent)
 
 
 def _finetune(
@@ -145,12 +151,15 @@ def _finetune(
     baselines: Mapping[str, Scores],
     sources: Mapping[str, str],
     run: RunDirectory,
+    ranks: Ranks,
     resume: bool,
     silent: bool,
 ) -> Evaluation:
     """Start, resume or only evaluate a run, whose directory is locked."""
     lacking = lacking_settings(run.settings_file)
     check_run(run, settings, resume, MAY_CHANGE | lacking)
+    is_finished = run.is_finished(loop_schedule(inputs, settings).total_steps)
+    ranks.barrier()  # let all ranks look for an earlier run before the main process writes this one
     settings = settings.model_copy(update=dict.fromkeys(lacking))
     initial_model = initial_model._replace(config=_with_dropout(initial_model.config, settings))
     class_weights = label_weights(task, inputs, settings)
@@ -172,14 +181,19 @@ def _finetune(
     )
     schedule = loop_schedule(inputs, settings)
     last_step = schedule.total_steps
-    if not run.is_finished(last_step):
-        last_step = _train(run, model, inputs, settings, schedule, selection, resume, silent)
-    run.finish(last_step)
-    if selection.kept is not None:
-        return selection.kept
-    # An earlier process saved the model.
-    load_weights(run.model_directory, model)
-    return evaluate(task, TorchEngine(model, settings.in_float32()), parts, metadata.embedding)
+    if not is_finished:
+        last_step = _train(run, model, inputs, settings, schedule, selection, ranks, resume, silent)
+    evaluation = None
+    if ranks.is_main:
+        run.finish(last_step)
+        evaluation = selection.kept
+        if evaluation is None:  # an earlier process saved the model
+            load_weights(run.model_directory, model)
+            engine = TorchEngine(model, settings.in_float32())
+            evaluation = evaluate(task, engine, parts, metadata.embedding)
+    evaluation = ranks.share(evaluation)
+    assert evaluation is not None
+    return evaluation
 
 
 def _embedding_config(
@@ -241,19 +255,23 @@ def _train(
     settings: FinetuningSettings,
     schedule: LoopSchedule,
     selection: ModelSelection,
+    ranks: Ranks,
     resume: bool,
     silent: bool,
 ) -> int:
     """Train to the end of the schedule, or until there is no better epoch; return the last step."""
-    optimizer = build_optimizer(model, settings.optimizer, settings.layer_decay)
     with run:
-        state = run.restore(model, optimizer) if resume else TrainState()
+        state = run.restore(model) if resume else TrainState()
+        compute_losses = LossFunction(model, ranks)
+        optimizer = build_optimizer(model, settings.optimizer, settings.layer_decay)
+        if resume:
+            run.restore_moments(model, optimizer)
         run.write_settings(settings)
         title = f"fine-tuning {run.path.name}"
         with Progress(title, schedule.total_steps, "steps", state.step, silent) as progress:
             train(
-                model,
-                _global_batches(inputs, settings, state.step, model),
+                compute_losses,
+                FinetuningBatches(inputs, settings, state.step, model, ranks),
                 optimizer,
                 learning_rate=settings.optimizer.learning_rate,
                 max_gradient_norm=settings.optimizer.max_gradient_norm,
@@ -261,9 +279,9 @@ def _train(
                 seed=settings.seed,
                 state=state,
                 run=run,
-                evaluate=lambda: selection.evaluate_and_save(state, progress),
+                evaluate=lambda: selection.evaluate_and_save(state, progress) if ranks.is_main else {},
                 progress=progress,
-                ranks=Ranks(),
+                ranks=ranks,
                 autocast=settings.autocast(),
             )
             if state.step < schedule.total_steps:
@@ -325,41 +343,72 @@ def _new_model(task: Task[Any, Any], initial_model: InitialModel) -> TaskModel:
             return EmbeddingModel(config, (initial_model.embedding or EmbeddingConfig()).pooling)
 
 
-def _global_batches(
-    inputs: Inputs, settings: FinetuningSettings, step: int, model: TaskModel
-) -> Iterator[GlobalBatch]:
-    """Yield batches endlessly, starting at `step`, in a new order each epoch."""
-    indices = training_indices(inputs, settings)
-    steps = step_bounds(inputs, settings)
-    example_lengths = np.diff(inputs.bounds[:: inputs.group])
-    per_token = isinstance(model, TokenClassificationModel)
-    labels = inputs.labels
-    if isinstance(inputs, TextWindows) and labels is not None:
-        labels = np.repeat(labels, np.diff(inputs.text_bounds), axis=0)  # a window has its text's label
-    # Texts compete only within a micro-batch, so that the whole batch has to be one.
-    compete = isinstance(model, EmbeddingModel) and labels is not None and labels.ndim == 2
-    while True:
-        epoch, step_in_epoch = divmod(step, len(steps) - 1)
-        order = indices[permutation(len(indices), settings.seed, epoch)]
-        chosen = order[steps[step_in_epoch] : steps[step_in_epoch + 1]]
+class FinetuningBatches:
+    """The batches of a rank, starting at `step`, in a new order each epoch.
+
+    Each rank takes consecutive examples of a batch, about as many tokens as the others.
+
+    Raises:
+        SettingsError: texts compete with all others of the batch, and there are several ranks.
+    """
+
+    def __init__(
+        self, inputs: Inputs, settings: FinetuningSettings, step: int, model: TaskModel, ranks: Ranks
+    ) -> None:
+        self._inputs, self._settings, self._step, self._ranks = inputs, settings, step, ranks
+        self._indices = training_indices(inputs, settings)
+        self._steps = step_bounds(inputs, settings)
+        self._example_lengths = np.diff(inputs.bounds[:: inputs.group])
+        labels = inputs.labels
+        if isinstance(inputs, TextWindows) and labels is not None:
+            labels = np.repeat(labels, np.diff(inputs.text_bounds), axis=0)  # a window has its text's label
+        per_token = isinstance(model, TokenClassificationModel)
+        self._labels = None if per_token else labels
+        self._token_labels = labels if per_token else None
+        # Texts compete only within a micro-batch, so that the whole batch has to be one.
+        self._compete = isinstance(model, EmbeddingModel) and labels is not None and labels.ndim == 2
+        if self._compete and ranks.world_size > 1:
+            raise SettingsError(
+                "in a batch of pairs every text competes with all others, which several "
+                "processes cannot compare; start one process"
+            )
+
+    def __next__(self) -> Batch:
+        """Return the next batch."""
+        settings, inputs, ranks = self._settings, self._inputs, self._ranks
+        epoch, step_in_epoch = divmod(self._step, len(self._steps) - 1)
+        self._step += 1
+        order = self._indices[permutation(len(self._indices), settings.seed, epoch)]
+        chosen = order[self._steps[step_in_epoch] : self._steps[step_in_epoch + 1]]
         if isinstance(inputs, TextWindows):
             chosen = token_indices(inputs.text_bounds, chosen)  # the windows of the chosen texts
-        bounds = np.concatenate([[0], np.cumsum(example_lengths[chosen])])
-        micro_batch_tokens = int(bounds[-1]) if compete else settings.micro_batch_tokens
+        shares = split_sequences(self._bounds(chosen), ranks.world_size)
+        is_spare = ranks.rank >= len(shares)
+        start, stop = shares[-1 if is_spare else ranks.rank]
+        chosen = chosen[start:stop]
+        bounds = self._bounds(chosen)
+        count = 1 if self._compete else count_micro_batches(bounds, settings.micro_batch_tokens)
         micro_batches = [
             pack_selected(
                 inputs.input_ids,
                 inputs.token_type_ids,
                 inputs.bounds,
                 chosen[start:stop],
-                None if per_token else labels,
-                token_labels=labels if per_token else None,
+                self._labels,
+                token_labels=self._token_labels,
                 group_size=inputs.group,
             )
-            for start, stop in split_micro_batches(bounds, micro_batch_tokens)
+            for start, stop in split_sequences(bounds, count)
         ]
-        yield GlobalBatch(micro_batches, {}, phase=0)
-        step += 1
+        return Batch(micro_batches, 0, is_spare)
+
+    def cursor(self) -> dict[str, Any]:
+        """Return nothing: the step is the position in the data."""
+        return {}
+
+    def _bounds(self, examples: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the bounds of examples in their tokens, int64 (n + 1,)."""
+        return np.concatenate([[0], np.cumsum(self._example_lengths[examples])])
 
 
 def encode_examples(

@@ -62,7 +62,8 @@ CLIPPED_NORM = 1.0
 class Finding(NamedTuple):
     """A detected failure.
 
-    check    label_balance, random_negatives, duplicated_lines, unigram_plateau or exploding_gradient
+    check    label_balance, random_negatives, duplicated_lines, unigram_plateau, skipped_steps or
+             exploding_gradient
     message  one line for the user: the problem, its figures and a remedy
     """
 
@@ -103,12 +104,25 @@ class RunHealth:
         """Return the failures first seen in `row`; rows must come in order."""
         findings = []
         if row["kind"] == "train":
-            findings = self._check_explosion(row)
+            findings = self._check_skipped(row)
+            if "loss" in row:  # not every step was skipped
+                findings += self._check_explosion(row)
         elif row["kind"] == "evaluation" and "unigram_loss" in row:
             findings = self._check_plateau(row)
         findings = [finding for finding in findings if finding.check not in self._reported]
         self._reported.update(finding.check for finding in findings)
         return findings
+
+    def _check_skipped(self, row: dict[str, Any]) -> list[Finding]:
+        if not row.get("skipped_steps"):
+            return []
+        return [
+            Finding(
+                "skipped_steps",
+                f"{row['skipped_steps']:,} of the steps up to step {row['step']:,} had a gradient that is "
+                f"not finite, and changed nothing; if there are more, lower optimizer.learning_rate",
+            )
+        ]
 
     def _check_explosion(self, row: dict[str, Any]) -> list[Finding]:
         objectives = {key for key in row if key.endswith("_loss")}

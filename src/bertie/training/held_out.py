@@ -15,7 +15,8 @@ from bertie.corpus.shards import Shard
 from bertie.model.batch import PackedBatch
 from bertie.model.objectives import TOKEN_OBJECTIVES, token_objective
 from bertie.text.vocabulary import Vocabulary
-from bertie.training.pretraining_setup import PretrainedModel, PretrainingSetup, pack_examples
+from bertie.training.distributed import LossFunction, Ranks
+from bertie.training.pretraining_setup import PretrainingSetup, pack_examples
 
 MAX_COUNTED_TOKENS = 1 << 28  # a second's work; enough for the frequency of the rarest tokens that matter
 
@@ -53,15 +54,18 @@ class HeldOut:
             next_sentence_labels = examples.next_sentence_labels if settings.learns_next_sentences else None
             self._baselines.append(unigram_baseline(known, labels) | majority_baseline(next_sentence_labels))
 
-    def evaluate(self, model: PretrainedModel, step: int, progress: Progress) -> dict[str, float]:
-        """Evaluate `model` after `step` steps, on the examples of that step's phase.
+    def evaluate(
+        self, compute_losses: LossFunction, step: int, progress: Progress, ranks: Ranks
+    ) -> dict[str, float]:
+        """Evaluate a model after `step` steps, on the examples of that step's phase; on all ranks together.
 
         Returns:
             The metrics of `evaluate_pretraining` and the baselines, for a row of metrics.jsonl.
         """
         phase = self._settings.phase_at(step - 1)
         with self._settings.autocast():
-            metrics = evaluate_pretraining(model, self._batches[phase]) | self._baselines[phase]
+            metrics = evaluate_pretraining(compute_losses, self._batches[phase], ranks)
+        metrics |= self._baselines[phase]
         progress.print(f"step {step:,}, held out: {format_metrics(metrics)}")
         return metrics
 
@@ -113,28 +117,36 @@ def majority_baseline(labels: npt.NDArray[np.int64] | None) -> dict[str, float]:
     return {} if labels is None else {"majority_accuracy": float(np.bincount(labels).max() / len(labels))}
 
 
-@torch.inference_mode()
-def evaluate_pretraining(model: PretrainedModel, batches: Sequence[PackedBatch]) -> dict[str, float]:
+@torch.no_grad()  # in inference mode, FSDP cannot gather parameters that are trained later
+def evaluate_pretraining(
+    compute_losses: LossFunction, batches: Sequence[PackedBatch], ranks: Ranks
+) -> dict[str, float]:
     """Compute loss and accuracy of each objective, and perplexity (Section 5.2).
+
+    The ranks share the batches.
 
     Returns:
         `NAME_loss` (nats), `NAME_accuracy` and `NAME_targets` for each objective, and the
         `perplexity` of the predicted tokens.
     """
-    device = next(model.parameters()).device
-    sums: dict[str, list[float]] = {}
-    for batch in batches:
-        for name, objective in model.compute_losses(batch.to(device)).items():
-            total = sums.setdefault(name, [0.0, 0, 0])
+    device = next(compute_losses.parameters()).device
+    shares: dict[str, list[float]] = {}  # of this rank
+    for first in range(0, len(batches), ranks.world_size):
+        index = first + ranks.rank
+        # Sharded models need every rank for every forward pass, so some compute a batch that does not count.
+        weight = int(index < len(batches))
+        for name, objective in compute_losses(batches[min(index, len(batches) - 1)].to(device)).items():
             assert objective.num_correct is not None
-            total[0] += objective.loss_sum.item()
-            total[1] += objective.num_correct.item()
-            total[2] += objective.num_targets
+            total = shares.setdefault(name, [0.0, 0, 0])
+            total[0] += weight * objective.loss_sum.item()
+            total[1] += weight * objective.num_correct.item()
+            total[2] += weight * objective.num_targets
+    sums = ranks.sum(torch.tensor(list(shares.values()), dtype=torch.float64)).tolist()
     metrics = {}
-    for name, (loss, correct, targets) in sums.items():
+    for name, (loss, correct, targets) in zip(shares, sums, strict=True):
         metrics[f"{name}_loss"] = loss / targets
         metrics[f"{name}_accuracy"] = correct / targets
-        metrics[f"{name}_targets"] = targets
+        metrics[f"{name}_targets"] = int(targets)
     metrics["perplexity"] = math.exp(min(metrics[f"{token_objective(metrics)}_loss"], 100.0))
     return metrics
 

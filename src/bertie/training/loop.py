@@ -2,9 +2,9 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,28 +17,37 @@ from bertie.model.batch import PackedBatch
 from bertie.model.heads import Model
 from bertie.model.objectives import TOKEN_OBJECTIVES
 from bertie.training.checkpoints import RunDirectory, TrainState
-from bertie.training.distributed import Ranks
+from bertie.training.distributed import LossFunction, Ranks, is_sharded
 from bertie.training.health import RunHealth
 from bertie.training.schedules import warmup_then_linear_decay
 from bertie.training.signals import Stopped, stop_on_signal
 
+# A few bad batches do no harm, since they change nothing. A model that has diverged has no good ones.
+MAX_SKIPPED_STEPS = 10  # in a row
 
-class GlobalBatch(NamedTuple):
-    """The examples of one step.
 
-    micro_batches  the examples, in parts that fit in memory
-    cursor         position in the data after this batch, for TrainState
+class Batch(NamedTuple):
+    """The examples of one step that one rank computes.
+
+    micro_batches  the examples, in parts that fit in memory; each rank has as many parts
     phase          index of the phase of the run
+    is_spare       whether they count for nothing: there were fewer examples than ranks, and a rank
+                   without any would not take part
     """
 
     micro_batches: list[PackedBatch]
-    cursor: dict[str, Any]
     phase: int
+    is_spare: bool = False
 
-    @property
-    def num_tokens(self) -> int:
-        """Number of tokens in all micro-batches."""
-        return sum(micro_batch.num_tokens for micro_batch in self.micro_batches)
+
+class Batches(Protocol):
+    """An endless iterator over the batches of a rank."""
+
+    def __next__(self) -> Batch:
+        """Return the next batch."""
+
+    def cursor(self) -> dict[str, Any]:
+        """Return the position in the data, for TrainState; all ranks must call it together."""
 
 
 class LoopSchedule(NamedTuple):
@@ -57,8 +66,8 @@ class LoopSchedule(NamedTuple):
 
 
 def train(
-    model: Model,
-    batches: Iterator[GlobalBatch],
+    compute_losses: LossFunction,
+    batches: Batches,
     optimizer: torch.optim.Optimizer,
     *,
     learning_rate: float,
@@ -72,15 +81,18 @@ def train(
     ranks: Ranks,
     autocast: torch.autocast,
 ) -> None:
-    """Train `model` from `state.step` until `schedule.total_steps`, or until `evaluate` sets `state.is_done`.
+    """Train a model from `state.step` until `schedule.total_steps`, or until `evaluate` sets `state.is_done`.
 
-    Losses are divided by the number of targets in the whole global batch, so the results do not
-    depend on how the batch is split into micro-batches, nor on how these are dealt to ranks.
-    Dropout is a function of (seed, step, rank).
+    Losses are divided by the number of targets of all ranks, so the results do not depend on how a
+    batch is shared by the ranks and split into micro-batches. Dropout is a function of
+    (seed, step, rank).
+
+    A step whose gradient is not finite changes nothing but the counters. All ranks have the same
+    gradient norm, so they all skip it.
 
     Args:
-        model: the model, on its device; the sum of its `compute_losses` is minimized.
-        batches: the global batches from `state.step` on; the same on every rank.
+        compute_losses: the model, on its device; the sum of its losses is minimized.
+        batches: the batches from `state.step` on.
         optimizer: from `build_optimizer`.
         learning_rate: the peak of the schedule.
         max_gradient_norm: gradients are clipped to this norm, taken over all parameters.
@@ -89,16 +101,17 @@ def train(
         state: updated in place after each step.
         run: receives checkpoints, and in metrics.jsonl the rows of kind train, evaluation and
             warning.
-        evaluate: returns the metrics of an evaluation row; called on the main process, in eval
-            mode.
+        evaluate: returns the metrics of an evaluation row; called in eval mode, on all ranks.
         progress: shows the figures of the last row.
         ranks: processes that train together.
         autocast: context of the forward passes.
 
     Raises:
         Stopped: a signal stopped the run; a checkpoint is saved.
-        BertieError: the gradient is not finite.
+        BertieError: the gradients of MAX_SKIPPED_STEPS steps in a row were not finite; a checkpoint is
+            saved.
     """
+    model = compute_losses.model
     device = next(model.parameters()).device
     health = RunHealth(run.rows(), schedule.warmup_steps, schedule.total_steps)
     run.rotate(schedule.save_every, schedule.keep_checkpoints)
@@ -115,6 +128,10 @@ def train(
         log(row)
         progress.update(state.step, _progress_figures(row))
 
+    def save() -> None:
+        state.cursor = batches.cursor()
+        run.save(state, model, optimizer, schedule.save_every, schedule.keep_checkpoints)
+
     with stop_on_signal() as stop:
         while state.step < schedule.total_steps and not state.is_done:
             started = time.perf_counter()
@@ -128,40 +145,41 @@ def train(
             _seed_dropout(device, int(stream_key(seed, state.step, ranks.rank)))
 
             model.train()
-            targets = _global_targets(model, batch)
-            sums = _backward(model, batch.micro_batches[ranks.rank :: ranks.world_size], targets, autocast)
-            ranks.sum_gradients(model)
-            gradient_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_gradient_norm).item()
-            if not math.isfinite(gradient_norm):
-                raise BertieError(_not_finite_message(state.step + 1, run))
-            optimizer.step()
+            counts = _count(model, batch, ranks)
+            sums = _backward(compute_losses, batch, counts.targets, ranks.world_size, autocast)
+            gradient_norm = _clip_gradients(model, max_gradient_norm)
+            if math.isfinite(gradient_norm):
+                optimizer.step()
+                _add_to_window(state, counts.targets, ranks.sum(sums), gradient_norm)
+                state.skipped_in_a_row = 0
+            else:
+                state.skipped_in_a_row += 1
+                state.window_skipped += 1
             optimizer.zero_grad()
 
             state.step += 1
-            state.cursor = batch.cursor
-            state.tokens += batch.num_tokens
-            state.examples += sum(len(micro_batch) for micro_batch in batch.micro_batches)
-            for name, (loss, correct) in zip(targets, ranks.sum(sums).tolist(), strict=True):
-                window_sums = state.window.setdefault(name, [0.0, 0.0, 0])
-                window_sums[0] += loss
-                window_sums[1] += correct
-                window_sums[2] += targets[name]
-            state.window_tokens += batch.num_tokens
-            state.window_gradient_norm = max(state.window_gradient_norm, gradient_norm)
+            state.tokens += counts.tokens
+            state.examples += counts.examples
+            state.window_tokens += counts.tokens
             state.window_seconds += time.perf_counter() - started
 
             last = state.step == schedule.total_steps
             if last or _is_due(state.step, schedule.log_every):
                 log_training(batch.phase, rate)
             progress.update(state.step)
-            if ranks.is_main and (last or _is_due(state.step, schedule.evaluate_every)):
+            if last or _is_due(state.step, schedule.evaluate_every):
                 model.eval()
                 log({"kind": "evaluation", "step": state.step, "phase": batch.phase, **evaluate()})
+            is_done, signal_number = ranks.elementwise_max(np.array([state.is_done, stop.number])).tolist()
+            state.is_done = bool(is_done)
             if state.is_done and state.window:
                 log_training(batch.phase, rate)
-            signal_number = ranks.max(stop.number, device)
+            if state.skipped_in_a_row == MAX_SKIPPED_STEPS:
+                state.skipped_in_a_row = 0  # so that a resumed run tries as many again
+                save()
+                raise BertieError(_not_finite_message(state.step, run))
             if signal_number or (last and schedule.save_every) or _is_due(state.step, schedule.save_every):
-                run.save(state, model, optimizer, schedule.save_every, schedule.keep_checkpoints)
+                save()
             if signal_number:
                 raise Stopped(signal_number, run.path)
 
@@ -177,48 +195,98 @@ def _seed_dropout(device: torch.device, seed: int) -> None:
         torch.cuda.manual_seed(seed)
 
 
+class _Counts(NamedTuple):
+    """What a batch has over all ranks; at least one target for each objective, to divide by."""
+
+    tokens: int
+    examples: int
+    targets: dict[str, int]
+
+
+def _count(model: Model, batch: Batch, ranks: Ranks) -> _Counts:
+    targets: dict[str, int] = {}
+    for micro_batch in batch.micro_batches:
+        for name, count in model.count_targets(micro_batch).items():
+            targets[name] = targets.get(name, 0) + count
+    tokens = sum(micro_batch.num_tokens for micro_batch in batch.micro_batches)
+    examples = sum(len(micro_batch) for micro_batch in batch.micro_batches)
+    counts = torch.tensor([tokens, examples, *targets.values()])
+    tokens, examples, *sums = ranks.sum(counts * (not batch.is_spare)).tolist()
+    return _Counts(tokens, examples, {name: max(n, 1) for name, n in zip(targets, sums, strict=True)})
+
+
 def _backward(
-    model: Model, micro_batches: list[PackedBatch], targets: dict[str, int], autocast: torch.autocast
+    compute_losses: LossFunction,
+    batch: Batch,
+    targets: dict[str, int],
+    world_size: int,
+    autocast: torch.autocast,
 ) -> torch.Tensor:
-    """Add the gradients of `micro_batches` to the parameters.
+    """Add the gradients of the losses of all ranks to the parameters.
 
     Returns:
-        For each objective the sum of losses, and the number of targets predicted correctly (nan if
-        the objective does not count them): float64 (objectives, 2).
+        For each objective the sum of this rank's losses, and the number of targets predicted correctly
+        (nan if the objective does not count them): float64 (objectives, 2).
     """
-    device = next(model.parameters()).device
+    device = next(compute_losses.parameters()).device
     sums = torch.zeros(len(targets), 2, dtype=torch.float64, device=device)
-    for micro_batch in micro_batches:
-        with autocast:
-            losses = model.compute_losses(micro_batch.to(device))
-        terms = [objective.loss_sum / targets[name] for name, objective in losses.items()]
-        torch.autograd.backward(torch.stack(terms).sum())
+    weight = 0 if batch.is_spare else 1
+    for index, micro_batch in enumerate(batch.micro_batches, 1):
+        with compute_losses.summing(index == len(batch.micro_batches)):
+            with autocast:
+                losses = compute_losses(micro_batch.to(device))
+            terms = [
+                objective.loss_sum * (weight * world_size / targets[name])
+                for name, objective in losses.items()
+            ]
+            torch.autograd.backward(torch.stack(terms).sum())
         for total, name in zip(sums, targets, strict=True):
-            total[0] += losses[name].loss_sum.detach()
+            total[0] += weight * losses[name].loss_sum.detach()
             correct = losses[name].num_correct
-            total[1] += math.nan if correct is None else correct
+            total[1] += math.nan if correct is None else weight * correct
     return sums
 
 
-def split_micro_batches(
-    bounds: npt.NDArray[np.int64], micro_batch_tokens: int, multiple: int = 1
-) -> list[tuple[int, int]]:
-    """Split sequences, in order, into micro-batches of about equal token counts.
+def _clip_gradients(model: Model, max_norm: float) -> float:
+    """Clip the gradients to a norm, taken over all parameters, and return the norm before."""
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    return float(norm.full_tensor() if is_sharded(model) else norm)  # type: ignore[attr-defined]
+
+
+def _add_to_window(
+    state: TrainState, targets: dict[str, int], sums: torch.Tensor, gradient_norm: float
+) -> None:
+    """Add the figures of a step to those since the last row of metrics."""
+    for name, (loss, correct) in zip(targets, sums.tolist(), strict=True):
+        window_sums = state.window.setdefault(name, [0.0, 0.0, 0])
+        window_sums[0] += loss
+        window_sums[1] += correct
+        window_sums[2] += targets[name]
+    state.window_gradient_norm = max(state.window_gradient_norm, gradient_norm)
+
+
+def count_micro_batches(bounds: npt.NDArray[np.int64], micro_batch_tokens: int) -> int:
+    """Return into how many micro-batches to split sequences of these bounds, int64 (N+1,)."""
+    return -int(-(bounds[-1] - bounds[0]) // micro_batch_tokens)
+
+
+def split_sequences(bounds: npt.NDArray[np.int64], count: int) -> list[tuple[int, int]]:
+    """Split sequences, in order, into `count` parts of about equal token counts.
 
     Args:
         bounds: bounds of the sequences in the tokens, int64 (N+1,).
-        micro_batch_tokens: about how many tokens a micro-batch has at most, unless it is one long
-            sequence.
-        multiple: make the number of micro-batches a multiple of it, so that this many ranks have
-            equal work. Sequences longer than a micro-batch may prevent that.
+        count: how many parts; at most N, each of which has at least one sequence.
 
     Returns:
-        The (start, stop) sequence indices of each micro-batch.
+        The (start, stop) sequence indices of each part.
     """
-    tokens = bounds[-1] - bounds[0]
-    count = -(-tokens // (micro_batch_tokens * multiple)) * multiple
-    targets = bounds[0] + tokens * np.arange(count + 1) // count
-    cuts = np.unique(np.searchsorted(bounds, targets))  # several targets may be in one long sequence
+    size = len(bounds) - 1
+    count = min(count, size)
+    targets = bounds[0] + (bounds[-1] - bounds[0]) * np.arange(count + 1) // count
+    cuts = np.searchsorted(bounds, targets)
+    parts = np.arange(count + 1)
+    cuts = np.maximum.accumulate(cuts - parts) + parts  # several targets may be in one long sequence
+    cuts = np.minimum(cuts, size - count + parts)
     return list(pairwise(cuts.tolist()))
 
 
@@ -226,28 +294,22 @@ def _is_due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
 
 
-def _global_targets(model: Model, batch: GlobalBatch) -> dict[str, int]:
-    """Count each objective's targets in the global batch; at least 1, to divide by."""
-    totals: dict[str, int] = {}
-    for micro_batch in batch.micro_batches:
-        for name, count in model.count_targets(micro_batch).items():
-            totals[name] = totals.get(name, 0) + count
-    return {name: max(count, 1) for name, count in totals.items()}
-
-
 def _close_window(state: TrainState) -> dict[str, Any]:
     """Return the metrics since the last row, and reset the sums of `state`."""
     state.seconds += state.window_seconds
-    row: dict[str, Any] = {"tokens": state.tokens, "examples": state.examples, "loss": 0.0}
+    row: dict[str, Any] = {"tokens": state.tokens, "examples": state.examples}
+    if state.window_skipped:
+        row["skipped_steps"] = state.window_skipped
+    if state.window:  # not every step was skipped
+        row |= {"loss": 0.0, "gradient_norm": state.window_gradient_norm}
     for name, (loss, correct, targets) in state.window.items():
         row[f"{name}_loss"] = loss / targets
         if not math.isnan(correct):  # a regression has no accuracy
             row[f"{name}_accuracy"] = correct / targets
         row["loss"] += loss / targets
-    row["gradient_norm"] = state.window_gradient_norm
     row["seconds"] = round(state.seconds, 3)
     row["tokens_per_second"] = round(state.window_tokens / state.window_seconds, 1)
-    state.window, state.window_tokens = {}, 0
+    state.window, state.window_tokens, state.window_skipped = {}, 0, 0
     state.window_gradient_norm = state.window_seconds = 0.0
     return row
 
@@ -269,6 +331,8 @@ def _progress_figures(row: dict[str, Any]) -> dict[str, str | float]:
 
 
 def _not_finite_message(step: int, run: RunDirectory) -> str:
-    checkpoints = run.checkpoints()
-    newest = f"the last checkpoint is {checkpoints[-1]}" if checkpoints else "there is no checkpoint yet"
-    return f"the gradient at step {step} is not finite; {newest}; lower optimizer.learning_rate"
+    return (
+        f"{run.path}: the gradients of steps {step - MAX_SKIPPED_STEPS + 1:,} to {step:,} were not finite; "
+        f"the run is saved with the weights before them, and --resume (resume=True) goes on after them; if "
+        f"it stops again, start a new run with a lower optimizer.learning_rate"
+    )

@@ -19,14 +19,14 @@ from bertie.base.texts import escape_markdown
 from bertie.model.formats.directory import ModelMetadata
 from bertie.model.formats.weights import save_model
 from bertie.training.checkpoints import RunDirectory, TrainState, check_run
-from bertie.training.distributed import Ranks, join_ranks
+from bertie.training.distributed import LossFunction, Ranks, gather_weights, join_ranks
 from bertie.training.health import check_corpus
 from bertie.training.held_out import HeldOut
 from bertie.training.loop import train
 from bertie.training.optimizers import build_optimizer
 from bertie.training.planning import measure_plan
 from bertie.training.pretraining_settings import MAY_CHANGE, PretrainingSettings
-from bertie.training.pretraining_setup import PretrainedModel, PretrainingSetup
+from bertie.training.pretraining_setup import PretrainedModel, PretrainingBatches, PretrainingSetup
 
 
 def pretrain(
@@ -71,9 +71,10 @@ def pretrain(
         held_out = HeldOut(setup)
         with run:
             state = _train(setup, model, held_out, run, ranks, init is not None, resume, silent)
+        weights = gather_weights(model)
         if ranks.is_main:
             metadata = ModelMetadata(settings.model, model.architecture, (), setup.tokenizer)
-            save_model(run.model_directory, model, metadata, _model_card(run.path, setup, state))
+            save_model(run.model_directory, weights, metadata, _model_card(run.path, setup, state))
         ranks.barrier()  # a rank that leaves first may fail on exit, and torchrun would stop the others
 
 
@@ -89,20 +90,35 @@ def _train(
 ) -> TrainState:
     """Start or resume training, and return its last state."""
     settings = setup.settings
-    optimizer = build_optimizer(model, settings.optimizer)
-    state = run.restore(model, optimizer) if resume else TrainState()
-    if is_initialized and state.step == 0:  # so that `resume` works without `init`
-        run.save(state, model, optimizer, settings.save_every, settings.keep_checkpoints)
+    state = run.restore(model) if resume else TrainState()
+    batches = PretrainingBatches(setup, state, ranks)
     silent = silent or not ranks.is_main
     with Progress("pre-training", settings.total_steps, "steps", state.step, silent) as progress:
-        _begin(setup, model, run, state, ranks, progress)
-        if ranks.is_main and state.step == 0 and run.checkpoints():  # of the initial weights
-            model.eval()
-            metrics = held_out.evaluate(model, 0, progress)
-            run.log({"kind": "evaluation", "step": 0, "phase": 0, **metrics})
-        train(
+        # Measuring may run out of memory, so it comes before the file that makes `output` a run.
+        progress.print(f"pre-training: {measure_plan(model, setup, ranks)}")
+        phases = range(len(settings.phases))
+        compute_losses = LossFunction(
             model,
-            setup.global_batches(state, ranks),
+            ranks,
+            shard=settings.shard,
+            may_skip_parameters=len({settings.learns_next_sentences_in(phase) for phase in phases}) > 1,
+        )
+        optimizer = build_optimizer(model, settings.optimizer)
+        if resume:
+            run.restore_moments(model, optimizer)
+        if is_initialized and state.step == 0:  # so that `resume` works without `init`
+            run.save(state, model, optimizer, settings.save_every, settings.keep_checkpoints)
+        run.write_settings(settings)
+        if state.step == 0:
+            if ranks.is_main:
+                _warn_about_corpus(setup, run, progress)
+            if is_initialized or run.checkpoints():  # of the initial weights
+                model.eval()
+                metrics = held_out.evaluate(compute_losses, 0, progress, ranks)
+                run.log({"kind": "evaluation", "step": 0, "phase": 0, **metrics})
+        train(
+            compute_losses,
+            batches,
             optimizer,
             learning_rate=settings.optimizer.learning_rate,
             max_gradient_norm=settings.optimizer.max_gradient_norm,
@@ -110,28 +126,12 @@ def _train(
             seed=settings.seed,
             state=state,
             run=run,
-            evaluate=lambda: held_out.evaluate(model, state.step, progress),
+            evaluate=lambda: held_out.evaluate(compute_losses, state.step, progress, ranks),
             progress=progress,
             ranks=ranks,
             autocast=settings.autocast(),
         )
     return state
-
-
-def _begin(
-    setup: PretrainingSetup,
-    model: PretrainedModel,
-    run: RunDirectory,
-    state: TrainState,
-    ranks: Ranks,
-    progress: Progress,
-) -> None:
-    """Show the plan, write settings.toml, and check the corpus if the run is new."""
-    # Measuring the plan may run out of memory, so it comes before the file that makes `output` a run.
-    progress.print(f"pre-training: {measure_plan(model, setup, ranks)}")
-    run.write_settings(setup.settings)
-    if state.step == 0:
-        _warn_about_corpus(setup, run, progress)
 
 
 def _warn_about_corpus(setup: PretrainingSetup, run: RunDirectory, progress: Progress) -> None:

@@ -24,6 +24,7 @@ MAY_CHANGE = {
     "save_every",
     "keep_checkpoints",
     "tensorboard",
+    "shard",
 }
 
 
@@ -60,6 +61,7 @@ class PretrainingSettings(Hardware):
     keep_checkpoints: int = pydantic.Field(2, gt=0)
     held_out_examples: int = pydantic.Field(1024, gt=0)
     tensorboard: bool = False
+    shard: bool = False  # several processes divide the weights, gradients and moments among them (FSDP2)
     next_sentence_loss: bool = True  # False: pairs, if there are any, but only masked tokens are learnt
     phases: tuple[Phase, ...] = (
         Phase(steps=900_000, max_seq_length=128),
@@ -134,8 +136,11 @@ class PretrainingSettings(Hardware):
     @property
     def learns_next_sentences(self) -> bool:
         """Whether the model has a next-sentence head: some phase has pairs, and they have a loss."""
-        has_pairs = any(self.examples_of(phase).pairs != "none" for phase in range(len(self.phases)))
-        return has_pairs and self.next_sentence_loss
+        return any(self.learns_next_sentences_in(phase) for phase in range(len(self.phases)))
+
+    def learns_next_sentences_in(self, phase: int) -> bool:
+        """Whether the next-sentence head has a loss in a phase."""
+        return self.next_sentence_loss and self.examples_of(phase).pairs != "none"
 
     def examples_of(self, phase: int) -> ExampleSettings:
         """Return the settings for making the examples of a phase."""

@@ -1,9 +1,10 @@
 """Build the tokenizer, model and batches of a pre-training run."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,7 +20,7 @@ from bertie.model.heads import LanguageModel, MaskedLMModel, PreTrainingModel
 from bertie.text.tokenizer import Tokenizer
 from bertie.training.checkpoints import TrainState
 from bertie.training.distributed import Ranks, share_of_node
-from bertie.training.loop import GlobalBatch, split_micro_batches
+from bertie.training.loop import Batch, count_micro_batches, split_sequences
 from bertie.training.pretraining_settings import PretrainingSettings
 
 PretrainedModel = PreTrainingModel | MaskedLMModel | LanguageModel
@@ -102,7 +103,7 @@ class PretrainingSetup:
         model.bert.gradient_checkpointing = settings.gradient_checkpointing
         device = torch.device(settings.device)
         if ranks.world_size > 1 and device.type == "cuda":
-            device = torch.device("cuda", ranks.local_rank)
+            device = ranks.device
         return model.to(device)
 
     def example_stream(self, phase: int) -> ExampleStream:
@@ -115,25 +116,55 @@ class PretrainingSetup:
             settings.seed,
             phase,
             self.corpus.train_languages,
+            settings.batch_size_of(phase),
         )
 
-    def global_batches(self, state: TrainState, ranks: Ranks) -> Iterator[GlobalBatch]:
-        """Yield the global batches from `state` to the end of the run.
 
-        Each phase has its own stream of examples.
-        """
-        settings, cursor = self.settings, state.cursor
-        stream_phase = -1
-        for step in range(state.step, settings.total_steps):
-            phase = settings.phase_at(step)
-            if phase != stream_phase:
-                stream = self.example_stream(phase)
-                if cursor.get("phase") == phase:
-                    stream.restore(cursor["stream"])
-                stream_phase = phase
-            examples = stream.next(settings.batch_size_of(phase))
-            micro_batches = pack_examples(examples, settings.micro_batch_tokens, ranks.world_size)
-            yield GlobalBatch(micro_batches, {"phase": phase, "stream": stream.state()}, phase)
+class PretrainingBatches:
+    """The batches of a rank, from `state` to the end of the run.
+
+    Each phase has its own stream of examples, and the ranks share the rows of each batch in turn. The
+    examples of a batch do not depend on the number of ranks.
+
+    Raises:
+        SettingsError: a phase has fewer sequences per step than there are ranks.
+    """
+
+    def __init__(self, setup: PretrainingSetup, state: TrainState, ranks: Ranks) -> None:
+        for phase in range(len(setup.settings.phases)):
+            if setup.settings.batch_size_of(phase) < ranks.world_size:
+                raise SettingsError(
+                    f"phase {phase} has {setup.settings.batch_size_of(phase)} sequences per step, fewer than "
+                    f"the {ranks.world_size} processes; raise batch_size, or start fewer processes"
+                )
+        self._setup, self._ranks, self._step = setup, ranks, state.step
+        self._phase = min(setup.settings.phase_at(state.step), len(setup.settings.phases) - 1)
+        self._stream = setup.example_stream(self._phase)
+        if state.cursor.get("phase") == self._phase:
+            self._stream.restore(state.cursor["stream"])
+
+    def __iter__(self) -> "PretrainingBatches":
+        return self
+
+    def __next__(self) -> Batch:
+        """Return the next batch."""
+        settings, ranks = self._setup.settings, self._ranks
+        if self._step == settings.total_steps:
+            raise StopIteration
+        phase = settings.phase_at(self._step)
+        if phase != self._phase:
+            self._phase, self._stream = phase, self._setup.example_stream(phase)
+        self._step += 1
+        examples = self._stream.next(settings.batch_size_of(phase), ranks.rank, ranks.world_size)
+        count = ranks.max(count_micro_batches(examples.bounds, settings.micro_batch_tokens))
+        count = min(count, settings.batch_size_of(phase) // ranks.world_size)  # each rank has so many rows
+        ranges = split_sequences(examples.bounds, count)
+        return Batch([pack_range(examples, start, stop) for start, stop in ranges], phase)
+
+    def cursor(self) -> dict[str, Any]:
+        """Return the position in the data, for TrainState; all ranks must call it together."""
+        self._stream.cursors = self._ranks.elementwise_max(self._stream.cursors)
+        return {"phase": self._phase, "stream": self._stream.state()}
 
 
 def _complete_settings(
@@ -168,9 +199,10 @@ def _model_class(settings: PretrainingSettings) -> type[PretrainedModel]:
     return PreTrainingModel if settings.learns_next_sentences else MaskedLMModel
 
 
-def pack_examples(examples: Examples, micro_batch_tokens: int, multiple: int = 1) -> list[PackedBatch]:
-    """Pack examples into micro-batches, with the arguments of `split_micro_batches`."""
-    ranges = split_micro_batches(examples.bounds, micro_batch_tokens, multiple)
+def pack_examples(examples: Examples, micro_batch_tokens: int) -> list[PackedBatch]:
+    """Pack examples into micro-batches of about equal token counts."""
+    count = count_micro_batches(examples.bounds, micro_batch_tokens)
+    ranges = split_sequences(examples.bounds, count)
     return [pack_range(examples, start, stop) for start, stop in ranges]
 
 

@@ -52,18 +52,20 @@ WORD_EMBEDDINGS = "bert.embeddings.word_embeddings.weight"
 DECODER_BIAS = "cls.predictions.bias"  # in every model that has a masked-LM decoder
 
 
-def save_model(path: Path, model: Model | EncoderModel, metadata: ModelMetadata, card: str) -> None:
+def save_model(
+    path: Path, model: Model | EncoderModel | Mapping[str, Tensor], metadata: ModelMetadata, card: str
+) -> None:
     """Write a model directory atomically, replacing `path` if it exists.
 
     Args:
         path: the directory.
-        model: the model, on any device.
+        model: the model, or its `state_dict`, on any device.
         metadata: the config, the labels, the tokenizer and other settings.
         card: the text of its README.md.
     """
     with atomic_directory(path) as temporary:
         write_metadata(temporary, metadata, card)
-        save_weights(temporary / WEIGHTS_FILE, model)
+        save_weights(temporary / WEIGHTS_FILE, model if isinstance(model, Mapping) else model.state_dict())
         write_sums(temporary)
 
 
@@ -96,12 +98,12 @@ def _load_model(path: Path, allow_pickle: bool) -> tuple[Model | EncoderModel, M
     return model.eval(), metadata
 
 
-def save_weights(path: Path, model: nn.Module) -> None:
-    """Write weights under Hugging Face's names, atomically.
+def save_weights(path: Path, state: Mapping[str, Tensor]) -> None:
+    """Write the weights of a model's `state_dict` under Hugging Face's names, atomically.
 
     The tied decoder is not stored a second time.
     """
-    weights = {name: weight.cpu().contiguous() for name, weight in named_weights(model).items()}
+    weights = {name: weight.cpu().contiguous() for name, weight in _rename_weights(state).items()}
     with atomic_file(path) as temporary:
         save_file(weights, temporary, metadata={"format": "pt"})
 
@@ -174,8 +176,12 @@ def _load_initial_weights(
 
 def named_weights(model: nn.Module) -> dict[str, Tensor]:
     """Return a model's weights, without copying them, by their Hugging Face names."""
+    return _rename_weights(model.state_dict())
+
+
+def _rename_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     weights: dict[str, Tensor] = {}
-    for name, weight in model.state_dict().items():
+    for name, weight in state.items():
         names = hugging_face_names(name)
         weights |= zip(names, weight.chunk(len(names)), strict=True)
     return weights
