@@ -118,7 +118,7 @@ class LossFunction(nn.Module):
         elif ranks.world_size > 1:
             module = DistributedDataParallel(
                 module,
-                broadcast_buffers=False,
+                forward_sync_buffers=False,
                 gradient_as_bucket_view=True,
                 find_unused_parameters=may_skip_parameters,
             )
