@@ -1,9 +1,10 @@
 """Measure what grows with a corpus, a model and the number of ranks, and extrapolate it.
 
-    python benchmarks/scaling.py corpus | assembly | checkpoint | network [--folder DIR]
+    python benchmarks/scaling.py corpus | assembly | ranks | checkpoint | network [--folder DIR]
 
 corpus      opens corpora of 5 · 10^8 to 10^11 tokens and draws examples from them, each in a new process
 assembly    finds the duplicates among the documents of 64 to 4,096 parts of a corpus in preparation
+ranks       draws the share of one of 1 to 1,024 processes; all shares make up an epoch
 checkpoint  writes and reads the checkpoints of models from 2 × 128 to 12 × 768
 network     computes the bytes that a rank sends in a step; nothing is measured
 
@@ -21,15 +22,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from bertie.corpus.assembly import SHARD_TOKENS, Parts, assign_documents, part_directory, write_hashes
-from bertie.corpus.examples import ExampleSettings
-from bertie.corpus.sampling import ExampleStream
+from bertie.corpus.examples import Examples, ExampleSettings
+from bertie.corpus.sampling import BlockSlice, ExampleStream
 from bertie.corpus.shards import (
     Corpus,
     FileRecord,
@@ -50,6 +51,7 @@ SHARD_COUNTS = (15, 60, 240, 960, 2981)
 PART_COUNTS = (64, 256, 1024, 4096)
 PART_DOCUMENTS = 500
 CONFIGS = {"2 × 128": (2, 128), "4 × 256": (4, 256), "6 × 384": (6, 384), "12 × 768": (12, 768)}
+RANK_COUNTS, EXAMPLES_OF_RANK, RANK_SHARDS = (1, 4, 16, 64, 256, 1024), 32, 4
 MOST_LINKS = 60_000  # of a file on ext4
 
 
@@ -181,6 +183,59 @@ def measure_assembly(folder: Path) -> None:
     print_table("parts", rows)
 
 
+def measure_ranks(folder: Path) -> None:
+    """Measure what one of many ranks pays for its share of a batch, and check that they share an epoch."""
+    write_real_shard(folder / "shard")
+    tokens = [*SPECIAL_TOKENS, *(f"w{index}" for index in range(VOCABULARY_SIZE - len(SPECIAL_TOKENS)))]
+    tokenizer = Tokenizer(Vocabulary(tokens))
+    link_corpus(folder / "corpus", folder / "shard", tokenizer, RANK_SHARDS)
+    corpus = Corpus.open(folder / "corpus")
+    settings, vocabulary = ExampleSettings(max_seq_length=128), tokenizer.vocabulary
+
+    def open_stream(world_size: int) -> RecordingStream:
+        batch_size = world_size * EXAMPLES_OF_RANK
+        return RecordingStream(corpus.train, settings, vocabulary, seed=1, batch_size=batch_size)
+
+    rows = {}
+    for world_size in RANK_COUNTS:
+        stream, row = open_stream(world_size), dict[str, float]()
+        batch_size = world_size * EXAMPLES_OF_RANK
+        stream.next(batch_size, 0, world_size)  # makes the first blocks, and compiles
+        with stopwatch(row, "20 batches, s"):
+            for _ in range(20):
+                stream.next(batch_size, 0, world_size)
+        row["lanes"] = len(stream.cursors)
+        rows[world_size] = row
+    print_table("processes", rows)
+    streams = [open_stream(RANK_COUNTS[-1]) for _ in range(RANK_COUNTS[-1])]
+    blocks = map(streams[0].block, range(streams[0].block_count))
+    epoch = {(int(block.masking_key), n) for block in blocks for n in range(len(block.pairs))}
+    drawn: list[tuple[int, int]] = []
+    while not epoch <= set(drawn):
+        for rank, stream in enumerate(streams):
+            stream.is_recording = True
+            stream.next(len(streams) * EXAMPLES_OF_RANK, rank, len(streams))
+            drawn += stream.drawn
+    repeated = len(drawn) - len(set(drawn))
+    print(f"{len(streams):,} processes drew all {len(epoch):,} examples of an epoch; {repeated} twice")
+
+
+class RecordingStream(ExampleStream):
+    """Can record which examples it draws instead of writing them: the keys of blocks, and positions."""
+
+    is_recording = False
+
+    def assemble(self, slices: Sequence[BlockSlice], count: int) -> Examples:
+        if not self.is_recording:
+            return super().assemble(slices, count)
+        self.drawn = [
+            (int(part.block.masking_key), position)
+            for part in slices
+            for position in range(part.start, part.stop)
+        ]
+        return super().assemble([], 0)
+
+
 def measure_checkpoints(folder: Path) -> None:
     import torch
 
@@ -211,7 +266,8 @@ def measure_checkpoints(folder: Path) -> None:
             newest = run.checkpoints()[-1]
             row["checkpoint, MB"] = sum(file.stat().st_size for file in newest.iterdir()) / 1e6
             with stopwatch(row, "read, s"):
-                run.restore(model, optimizer)
+                run.restore(model)
+                run.restore_moments(model, optimizer)
         rows[sum(parameter.numel() for parameter in model.parameters())] = row
     print_table("parameters", rows)
 
@@ -238,6 +294,7 @@ def compute_network() -> None:
 MEASUREMENTS: dict[str, Callable[[Path], None]] = {
     "corpus": measure_corpus,
     "assembly": measure_assembly,
+    "ranks": measure_ranks,
     "checkpoint": measure_checkpoints,
     "network": lambda folder: compute_network(),
     "open": lambda folder: print(json.dumps(open_and_draw(folder))),  # what `corpus` runs

@@ -22,7 +22,7 @@ from tests.corpus.shards_for_tests import (
 from bertie.base.errors import DataError
 from bertie.corpus import shards
 from bertie.corpus.examples import Examples, ExampleSettings
-from bertie.corpus.sampling import LANES, ExampleStream, draw_held_out_examples
+from bertie.corpus.sampling import LANES, ExampleStream, count_lanes, draw_held_out_examples
 from bertie.corpus.shards import Shard, cut_blocks
 from bertie.text.vocabulary import Vocabulary
 
@@ -70,6 +70,58 @@ def test_examples_do_not_depend_on_the_sizes_of_calls(numbered, counts):
     parts = ExampleStream(*stream_arguments(numbered), seed=1)
     whole = ExampleStream(*stream_arguments(numbered), seed=1)
     assert concatenate(*(parts.next(count) for count in counts)) == concatenate(whole.next(sum(counts)))
+
+
+@hypothesis_settings(max_examples=25)
+@given(st.integers(1, 48), st.integers(1, 9), st.integers(1, 3))
+def test_ranks_share_the_rows_of_each_batch(numbered, batch_size, world_size, batches):
+    whole = ExampleStream(*stream_arguments(numbered), seed=1, batch_size=batch_size)
+    shares = [
+        ExampleStream(*stream_arguments(numbered), seed=1, batch_size=batch_size) for _ in range(world_size)
+    ]
+    for _ in range(batches):
+        expected = original_tokens(whole.next(batch_size))
+        for rank, stream in enumerate(shares):
+            share = original_tokens(stream.next(batch_size, rank, world_size))
+            assert share == expected[rank::world_size]
+    newest = np.max([stream.cursors for stream in shares], axis=0)
+    assert newest.tolist() == whole.cursors.tolist()
+
+
+def test_number_of_lanes():
+    assert count_lanes(256, block_count=10**6) == 256  # a lane for each row
+    assert count_lanes(256, block_count=1000) == 64  # the largest divisor that leaves a lane enough blocks
+    assert count_lanes(257, block_count=1000) == LANES  # no divisor
+    assert count_lanes(8, block_count=10**6) == LANES
+
+
+class RecordingStream(ExampleStream):
+    """Records which examples it draws, by the key of their block and their position in it."""
+
+    def assemble(self, slices, count):
+        self.drawn = [
+            (int(part.block.masking_key), n) for part in slices for n in range(part.start, part.stop)
+        ]
+
+
+def test_many_ranks_draw_every_example_of_an_epoch_once(numbered):
+    world_size, batch_size = 64, 128
+    streams = [
+        RecordingStream(*stream_arguments(numbered), seed=1, batch_size=batch_size) for _ in range(world_size)
+    ]
+    first = streams[0]
+    epoch = {
+        (int(block.masking_key), position)
+        for block in map(first.block, range(first.block_count))
+        for position in range(len(block.pairs))
+    }
+    drawn = []
+    while len(drawn) < 3 * len(epoch):  # until the slowest lane has left the first epoch
+        for rank, stream in enumerate(streams):
+            stream.next(batch_size, rank, world_size)
+            drawn += stream.drawn
+    assert len(drawn) == len(set(drawn))
+    assert epoch <= set(drawn)
 
 
 @pytest.mark.parametrize("taken", [0, 1, 15, 16, 1000, 30_000])  # an epoch has fewer than 30,000

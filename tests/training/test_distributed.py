@@ -1,5 +1,6 @@
 """Two processes started by torchrun train the same model as one."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.training.letters import make_texts
 from tests.training.runs import NO_DROPOUT, assert_same_weights, read_rows, read_weights
 
 from bertie.base.errors import SettingsError
@@ -99,3 +101,39 @@ def test_stopped_run_of_two_ranks_resumes_bit_for_bit(folder, corpus_path):
     finish(start_torchrun(folder, corpus_path, "stopped", "--resume"))
     assert_same_weights(folder / "undisturbed", folder / "stopped")
     assert read_rows(folder / "undisturbed") == read_rows(folder / "stopped")
+
+
+@pytest.mark.slow
+def test_ranks_fine_tune_the_same_model_as_one(tmp_path, initial_model):
+    """An epoch ends with a batch of one example, in which two of three ranks have none of their own."""
+    for name, seed, count in (("train", 0, 31), ("dev", 1, 20)):
+        examples = make_texts(seed, count)
+        rows = [{"text": t, "label": label} for t, label in zip(examples.texts, examples.labels, strict=True)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    options = ["--json", "--train", "train.jsonl", "--dev", "dev.jsonl"]
+    for setting in (
+        "epochs=2",
+        "batch_size=6",
+        "dropout=0",
+        "attention_dropout=0",
+        "precision=float32",
+        "max_seq_length=32",
+    ):
+        options += ["--set", setting]
+    scores = {}
+    for ranks in (1, 2, 3):
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        command = ["-m", "bertie", "finetune", "--model", str(initial_model.weights), "--out", str(ranks)]
+        done = subprocess.run(
+            [sys.executable, *launcher, *command, *options],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        scores[ranks] = json.loads(done.stdout)  # printed once
+        assert (tmp_path / str(ranks) / "report.html").exists()
+        if ranks > 1:
+            assert_nearly_equal_runs(tmp_path / "1", tmp_path / str(ranks))
+            assert scores[ranks] == scores[1]

@@ -71,16 +71,15 @@ def finetune(
             fractional numbers mean regression, and everything else means classes.
         separator: texts: the separator, if a text has several labels in one string.
         columns: the other kinds: the column of each role, such as `{"words": "tokens"}`.
-        on_error: "stop" at a malformed row of a table or one without text or label, or "skip" and count it.
+        on_error: "stop" at a row that is malformed or lacks text or label, or "skip" and count it.
         resume: continue the run in `out`. It has recorded its arguments, except for data in memory.
-            torchrun's restarts resume without it.
         settings: settings of fine-tuning, such as `{"epochs": 4, "optimizer.learning_rate": 3e-5}`.
         **more_settings: the same as keywords, such as `epochs=4` or `optimizer={"learning_rate": 3e-5}`.
 
     Raises:
         SettingsError: arguments contradict each other, a setting is unknown, or `out` holds another run.
-        DataError, ModelError: the data or the model cannot be read; the message gives the file and line.
-        Stopped: SIGINT or SIGTERM came; the run is saved and can be resumed.
+        DataError, ModelError: the data or the model cannot be read.
+        Stopped: a signal came; the run is saved and can be resumed.
 
     Example:
         >>> rows = [{"review": "good film", "stars": "5"}, {"review": "bad film", "stars": "1"}] * 8
@@ -89,18 +88,23 @@ def finetune(
         >>> sorted(run.scores["dev"])
         ['accuracy', 'f1_macro']
     """
-    if resume and out is None:
+    output = _find_output(out, resume)
+    arguments: Tree = {"model": model, "train": train, "dev": dev, "task": task, "data": data, "kind": kind}
+    arguments |= {"text": text, "pair": pair, "label": label, "separator": separator}
+    arguments |= {"columns": columns and dict(columns), "on_error": on_error}
+    with lock_run(output) if is_main_process() else nullcontext():
+        resume = resume or continues_job(output)  # torchrun has started this process again
+        arguments = recall_task_arguments(output, arguments, resume)
+        return _finetune(arguments, nest_settings(settings, more_settings), output, resume)
+
+
+def _find_output(out: PathLike | None, resume: bool) -> Path:
+    """Return the run's directory; raise SettingsError if it has to be given."""
+    if out is None and resume:
         raise SettingsError("resume needs the directory of the run; give it as out")
     if out is None and count_processes() > 1:
         raise SettingsError("several processes need a directory that all of them know; give it as out")
-    output = Path(out or free_directory("finetuned"))
-    arguments: Tree = {"model": model, "train": train, "dev": dev, "task": task, "data": data, "kind": kind}
-    arguments |= {"text": text, "pair": pair, "label": label, "separator": separator}
-    arguments |= {"columns": None if columns is None else dict(columns), "on_error": on_error}
-    with lock_run(output) if is_main_process() else nullcontext():
-        resume = resume or continues_job(output)
-        arguments = recall_task_arguments(output, arguments, resume)
-        return _finetune(arguments, nest_settings(settings, more_settings), output, resume)
+    return Path(out or free_directory("finetuned"))
 
 
 def _finetune(arguments: Tree, changes: Tree, output: Path, resume: bool) -> FinetuningResult:

@@ -59,6 +59,7 @@ LATER_SETTINGS = (
     ',"long_texts":"truncate"',
     ',"window_stride":0',
     ',"window_pooling":"mean"',
+    ',"shard":false',
 )
 
 Outcomes = dict[str, float]  # by outcome name, as in `Column.outcome`
