@@ -135,6 +135,7 @@ training.held_out
 training.planning
 training.pretraining
 training.finetuning_settings
+training.finetuning_batches
 training.class_weights
 training.model_selection
 training.finetuning

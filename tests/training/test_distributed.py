@@ -1,6 +1,7 @@
 """Two processes started by torchrun train the same model as one."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,10 +13,12 @@ import torch
 from tests.training.letters import make_texts
 from tests.training.runs import NO_DROPOUT, assert_same_weights, read_rows, read_weights
 
+from bertie.api.search import search
 from bertie.base.errors import SettingsError
 from bertie.base.settings import write_toml
-from bertie.training.distributed import join_ranks
+from bertie.training.distributed import Ranks, join_ranks
 from bertie.training.pretraining import pretrain
+from bertie.training.pretraining_setup import check_batch_sizes
 
 TOLERANCE = 1e-5  # of weights, for rounding
 
@@ -45,6 +48,33 @@ def test_another_launcher_than_torchrun_is_refused(monkeypatch):
         join_ranks("cpu"),
     ):
         pass
+
+
+def test_search_is_refused_in_several_processes(monkeypatch, tmp_path):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(SettingsError, match="search: trains in one process"):
+        search("model", task="mrpc", data=tmp_path, out=tmp_path / "search")
+    assert not (tmp_path / "search").exists()
+
+
+def test_batch_smaller_than_the_number_of_processes_is_refused(tiny_settings):
+    settings = tiny_settings(phases=[{"steps": 1, "max_seq_length": 32, "batch_size": 3}])
+    check_batch_sizes(settings, Ranks(world_size=3))
+    with pytest.raises(SettingsError, match="batch_size 3 is less than the 4 processes"):
+        check_batch_sizes(settings, Ranks(world_size=4))
+
+
+@pytest.mark.slow
+def test_process_that_loses_the_others_says_so_in_one_line(folder, corpus_path):
+    process = start_torchrun(folder, corpus_path, "run")
+    while not (folder / "run" / "metrics.jsonl").exists() or not read_rows(folder / "run"):
+        assert process.poll() is None
+        time.sleep(0.01)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(children[1]), signal.SIGKILL)
+    _, err = process.communicate(timeout=120)
+    assert "bertie: process 0 lost the others" in err
+    assert "[rank0]" not in err  # torch's mark of a traceback
 
 
 # The next-sentence head has no loss in the first phase, and then parameters without a gradient.

@@ -9,7 +9,8 @@ from bertie.model.heads import ClassificationModel
 from bertie.tasks.classification import LabelledTexts
 from bertie.training.class_weights import label_weights
 from bertie.training.distributed import Ranks
-from bertie.training.finetuning import FinetuningBatches, apply_settings, finetune
+from bertie.training.finetuning import apply_settings, finetune
+from bertie.training.finetuning_batches import FinetuningBatches
 from bertie.training.finetuning_settings import FinetuningSettings, step_bounds, training_indices
 
 COUNT = 21

@@ -25,6 +25,7 @@ from bertie.recipes import read_recipe
 from bertie.reports.finetuning import write_search_report
 from bertie.tasks.evaluation import majority_baselines
 from bertie.training import search as training_search
+from bertie.training.distributed import require_one_process
 from bertie.training.finetuning import InitialModel, apply_settings
 from bertie.training.metrics_file import read_metrics
 from bertie.training.search import GRID, Search, SearchSettings
@@ -87,6 +88,7 @@ def search(
         "on_error": on_error,
     }
     with lock_directory(output):
+        require_one_process("search")
         arguments = recall_task_arguments(output, given, resume)
         return _search(arguments, recipe, nest_settings(settings), output, resume)
 

@@ -53,7 +53,9 @@ def reproduce(
     """
     from bertie.base.errors import SettingsError
     from bertie.reproduction.checkpoint_tables import is_checkpoint_table
+    from bertie.training.distributed import require_one_process
 
+    require_one_process("reproduce")
     if model is None and is_checkpoint_table(table):
         raise SettingsError(f"{table} fine-tunes a given model; name it with --model DIR")
     if model is not None:

@@ -301,7 +301,7 @@ class ExampleStream:
 
 
 def _rows_of_rank(part: BlockSlice, rank: int, world_size: int) -> list[BlockSlice]:
-    """Return the rows rank, rank + world_size, … of a batch that are in a slice, counted anew."""
+    """Return the rows rank, rank + world_size, … of a slice, numbered in the batch of that rank."""
     if world_size == 1:
         return [part]
     rows = range(part.row, part.row + (part.stop - part.start) * part.stride, part.stride)

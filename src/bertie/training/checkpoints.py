@@ -146,7 +146,8 @@ class RunDirectory:
         if not self.is_main:
             return
         if self._arguments is not None:
-            write_json(self.path / ARGUMENTS_FILE, {**self._arguments, JOB: torchrun_job()})
+            job = torchrun_job()
+            write_json(self.path / ARGUMENTS_FILE, {**self._arguments, **({JOB: job} if job else {})})
         write_toml(self.settings_file, settings)
 
     def log(self, row: dict[str, Any]) -> None:

@@ -21,12 +21,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from bertie.base.errors import SettingsError
+from bertie.base.errors import BertieError, SettingsError
 from bertie.model.batch import PackedBatch
 from bertie.model.heads import Model, ObjectiveLoss
 
-# The main process evaluates and writes alone, while the others wait. torchrun notices a process that
-# dies sooner than this.
+# The other processes wait while the main one evaluates fine-tuning and writes files. If a process dies,
+# torchrun notices it sooner than this.
 TIMEOUT = timedelta(hours=2)
 JOB_ID = "TORCHELASTIC_RUN_ID"
 STATIC_JOB_ID = "none"  # of launches that torchrun cannot extend (its default --rdzv-id)
@@ -211,6 +211,12 @@ def count_processes() -> int:
     return int(os.environ.get("WORLD_SIZE", 1))
 
 
+def require_one_process(command: str) -> None:
+    """Refuse a command that torchrun has started several times; raise SettingsError."""
+    if count_processes() > 1:
+        raise SettingsError(f"{command}: trains in one process; start it without torchrun")
+
+
 def torchrun_job() -> str | None:
     """Return the id of the torchrun job that this process belongs to; None if it has none."""
     job = os.environ.get(JOB_ID)
@@ -231,6 +237,7 @@ def join_ranks(device_type: str) -> Iterator[Ranks]:
 
     Raises:
         SettingsError: another launcher than torchrun has set the environment.
+        BertieError: the connection to another process broke in the block.
     """
     if "WORLD_SIZE" not in os.environ:
         yield Ranks()
@@ -244,5 +251,12 @@ def join_ranks(device_type: str) -> Iterator[Ranks]:
     dist.init_process_group("nccl" if device_type == "cuda" else "gloo", timeout=TIMEOUT)
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size(), device)
+    except RuntimeError as error:
+        if "gloo" not in str(error) and not isinstance(error, dist.DistError):
+            raise
+        raise BertieError(
+            f"process {dist.get_rank()} lost the others ({error}); the first process that failed says why; "
+            f"resume the run from its last checkpoint with --resume (resume=True)"
+        ) from None
     finally:
         dist.destroy_process_group()

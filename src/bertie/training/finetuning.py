@@ -9,16 +9,13 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from bertie.base.errors import SettingsError
 from bertie.base.files import sha256
 from bertie.base.locks import lock_directory
 from bertie.base.progress import Progress
-from bertie.base.random import permutation, stream_key
-from bertie.model.batch import pack_selected
+from bertie.base.random import stream_key
 from bertie.model.bert import add_bilstm
 from bertie.model.config import BertConfig
 from bertie.model.engines.torch_engine import TorchEngine
@@ -33,7 +30,6 @@ from bertie.model.heads import (
     QuestionAnsweringModel,
     TokenClassificationModel,
 )
-from bertie.model.sequences import token_indices
 from bertie.tasks.evaluation import (
     EncodedExamples,
     Evaluation,
@@ -42,21 +38,19 @@ from bertie.tasks.evaluation import (
     majority_baselines,
     report_truncated,
 )
-from bertie.tasks.long_texts import TextWindows
 from bertie.tasks.task import Inputs, Scores, Task
 from bertie.text.tokenizer import Tokenizer
 from bertie.training.checkpoints import RunDirectory, TrainState, check_run
 from bertie.training.class_weights import label_weights
 from bertie.training.distributed import LossFunction, Ranks
+from bertie.training.finetuning_batches import FinetuningBatches
 from bertie.training.finetuning_settings import (
     MAY_CHANGE,
     FinetuningSettings,
     lacking_settings,
     loop_schedule,
-    step_bounds,
-    training_indices,
 )
-from bertie.training.loop import Batch, LoopSchedule, count_micro_batches, split_sequences, train
+from bertie.training.loop import LoopSchedule, train
 from bertie.training.model_selection import ModelSelection
 from bertie.training.optimizers import build_optimizer, layer_of
 
@@ -114,7 +108,7 @@ def finetune(
         resume: resume the run in `output` from its newest checkpoint, written after an epoch or
             on a stop.
         silent: show no progress.
-        ranks: the processes that train together; None for this one alone.
+        ranks: the processes that train together; None for only this one.
         arguments: what to record in `output`/arguments.json.
         sources: descriptions of the model card: the initial model as "model", and the data by part.
 
@@ -341,74 +335,6 @@ def _new_model(task: Task[Any, Any], initial_model: InitialModel) -> TaskModel:
             return MultipleChoiceModel(config)
         case "embedding":
             return EmbeddingModel(config, (initial_model.embedding or EmbeddingConfig()).pooling)
-
-
-class FinetuningBatches:
-    """The batches of a rank, starting at `step`, in a new order each epoch.
-
-    Each rank takes consecutive examples of a batch, about as many tokens as the others.
-
-    Raises:
-        SettingsError: texts compete with all others of the batch, and there are several ranks.
-    """
-
-    def __init__(
-        self, inputs: Inputs, settings: FinetuningSettings, step: int, model: TaskModel, ranks: Ranks
-    ) -> None:
-        self._inputs, self._settings, self._step, self._ranks = inputs, settings, step, ranks
-        self._indices = training_indices(inputs, settings)
-        self._steps = step_bounds(inputs, settings)
-        self._example_lengths = np.diff(inputs.bounds[:: inputs.group])
-        labels = inputs.labels
-        if isinstance(inputs, TextWindows) and labels is not None:
-            labels = np.repeat(labels, np.diff(inputs.text_bounds), axis=0)  # a window has its text's label
-        per_token = isinstance(model, TokenClassificationModel)
-        self._labels = None if per_token else labels
-        self._token_labels = labels if per_token else None
-        # Texts compete only within a micro-batch, so that the whole batch has to be one.
-        self._compete = isinstance(model, EmbeddingModel) and labels is not None and labels.ndim == 2
-        if self._compete and ranks.world_size > 1:
-            raise SettingsError(
-                "in a batch of pairs every text competes with all others, which several "
-                "processes cannot compare; start one process"
-            )
-
-    def __next__(self) -> Batch:
-        """Return the next batch."""
-        settings, inputs, ranks = self._settings, self._inputs, self._ranks
-        epoch, step_in_epoch = divmod(self._step, len(self._steps) - 1)
-        self._step += 1
-        order = self._indices[permutation(len(self._indices), settings.seed, epoch)]
-        chosen = order[self._steps[step_in_epoch] : self._steps[step_in_epoch + 1]]
-        if isinstance(inputs, TextWindows):
-            chosen = token_indices(inputs.text_bounds, chosen)  # the windows of the chosen texts
-        shares = split_sequences(self._bounds(chosen), ranks.world_size)
-        is_spare = ranks.rank >= len(shares)
-        start, stop = shares[-1 if is_spare else ranks.rank]
-        chosen = chosen[start:stop]
-        bounds = self._bounds(chosen)
-        count = 1 if self._compete else count_micro_batches(bounds, settings.micro_batch_tokens)
-        micro_batches = [
-            pack_selected(
-                inputs.input_ids,
-                inputs.token_type_ids,
-                inputs.bounds,
-                chosen[start:stop],
-                self._labels,
-                token_labels=self._token_labels,
-                group_size=inputs.group,
-            )
-            for start, stop in split_sequences(bounds, count)
-        ]
-        return Batch(micro_batches, 0, is_spare)
-
-    def cursor(self) -> dict[str, Any]:
-        """Return nothing: the step is the position in the data."""
-        return {}
-
-    def _bounds(self, examples: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the bounds of examples in their tokens, int64 (n + 1,)."""
-        return np.concatenate([[0], np.cumsum(self._example_lengths[examples])])
 
 
 def encode_examples(

@@ -106,7 +106,10 @@ def measure_plan(model: PretrainedModel, setup: PretrainingSetup, ranks: Ranks) 
     """
     settings = setup.settings
     samples = [_sample_phase(setup, phase) for phase in range(len(settings.phases))]
-    return _estimate(model, samples, settings.micro_batch_tokens, ranks.world_size, settings.autocast())
+    shards = ranks.world_size if settings.shard else 1
+    return _estimate(
+        model, samples, settings.micro_batch_tokens, ranks.world_size, shards, settings.autocast()
+    )
 
 
 def _sample_phase(setup: PretrainingSetup, phase: int) -> PhaseSample:
@@ -129,6 +132,7 @@ def _estimate(
     samples: Sequence[PhaseSample],
     micro_batch_tokens: int,
     world_size: int,
+    shards: int,
     autocast: torch.autocast,
 ) -> Plan:
     device = next(model.parameters()).device
@@ -149,7 +153,7 @@ def _estimate(
         tokens += round(phase_tokens)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     # Weights, gradients and two moments.
-    memory_bytes = 4 * FLOAT_BYTES * parameters + round(ACTIVATION_OVERHEAD * activation_bytes)
+    memory_bytes = 4 * FLOAT_BYTES * parameters // shards + round(ACTIVATION_OVERHEAD * activation_bytes)
     if device.type == "cuda":
         device_bytes = torch.cuda.get_device_properties(device).total_memory
     else:

@@ -26,7 +26,12 @@ from bertie.training.loop import train
 from bertie.training.optimizers import build_optimizer
 from bertie.training.planning import measure_plan
 from bertie.training.pretraining_settings import MAY_CHANGE, PretrainingSettings
-from bertie.training.pretraining_setup import PretrainedModel, PretrainingBatches, PretrainingSetup
+from bertie.training.pretraining_setup import (
+    PretrainedModel,
+    PretrainingBatches,
+    PretrainingSetup,
+    check_batch_sizes,
+)
 
 
 def pretrain(
@@ -66,6 +71,7 @@ def pretrain(
     ):
         run = RunDirectory(output, ranks.is_main, settings.tensorboard, arguments)
         check_run(run, settings, resume, MAY_CHANGE)
+        check_batch_sizes(settings, ranks)
         ranks.barrier()  # let all ranks look for an earlier run before the main process writes this one
         model = setup.build_model(init, ranks)
         held_out = HeldOut(setup)
@@ -96,6 +102,8 @@ def _train(
     with Progress("pre-training", settings.total_steps, "steps", state.step, silent) as progress:
         # Measuring may run out of memory, so it comes before the file that makes `output` a run.
         progress.print(f"pre-training: {measure_plan(model, setup, ranks)}")
+        if settings.shard and ranks.world_size == 1:
+            progress.print("shard: one process has nothing to divide; start several with torchrun")
         phases = range(len(settings.phases))
         compute_losses = LossFunction(
             model,

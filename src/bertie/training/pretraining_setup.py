@@ -120,23 +120,24 @@ class PretrainingSetup:
         )
 
 
+def check_batch_sizes(settings: PretrainingSettings, ranks: Ranks) -> None:
+    """Check that every rank has a sequence in each batch; raise SettingsError if not."""
+    smallest = min(settings.batch_size_of(phase) for phase in range(len(settings.phases)))
+    if smallest < ranks.world_size:
+        raise SettingsError(
+            f"batch_size {smallest} is less than the {ranks.world_size} processes; raise it, or start fewer "
+            f"processes"
+        )
+
+
 class PretrainingBatches:
     """The batches of a rank, from `state` to the end of the run.
 
     Each phase has its own stream of examples, and the ranks share the rows of each batch in turn. The
     examples of a batch do not depend on the number of ranks.
-
-    Raises:
-        SettingsError: a phase has fewer sequences per step than there are ranks.
     """
 
     def __init__(self, setup: PretrainingSetup, state: TrainState, ranks: Ranks) -> None:
-        for phase in range(len(setup.settings.phases)):
-            if setup.settings.batch_size_of(phase) < ranks.world_size:
-                raise SettingsError(
-                    f"phase {phase} has {setup.settings.batch_size_of(phase)} sequences per step, fewer than "
-                    f"the {ranks.world_size} processes; raise batch_size, or start fewer processes"
-                )
         self._setup, self._ranks, self._step = setup, ranks, state.step
         self._phase = min(setup.settings.phase_at(state.step), len(setup.settings.phases) - 1)
         self._stream = setup.example_stream(self._phase)
