@@ -45,7 +45,8 @@ def check_creatable(path: Path, output: Path | None = None) -> None:
             is a URL.
     """
     if path.parts and _PROTOCOL.fullmatch(path.parts[0]) and not Path(path.parts[0]).exists():
-        raise SettingsError(f"{output or path}: cannot be a URL; write to a local path and copy it")
+        url = str(output or path).replace(":/", "://", 1)  # a path has no empty parts
+        raise SettingsError(f"{url}: this output cannot be a URL; write to a local path and copy it")
     try:
         _exists(temporary_name(path.absolute()))
         folder = path.absolute().parent
