@@ -22,6 +22,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.faults import small_disk
+
 if TYPE_CHECKING:
     from tests.faults.template import Job
 
@@ -163,14 +165,18 @@ def run_job(job: "Job") -> int:
     operations = Operations(job.watched, job.fault, job.at)
     if job.watched:
         operations.install()
+    if job.disk_bytes:
+        enter_mount_namespace()
+        small_disk.run_twice(run_main, job.arguments, job.disk_bytes)
+        return 0
     status = run_main(job.arguments)
     with _open(f"{job.log}.count", "w") as file:
         file.write(str(operations.count.value))
     return status
 
 
-def mount_read_only(folder: str) -> None:
-    """Mount a read-only file system on a folder, for this process only."""
+def enter_mount_namespace() -> None:
+    """Let this process mount file systems, which only it and its children see."""
     user, group = os.getuid(), os.getgid()
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWNS | (CLONE_NEWUSER if user else 0)):
@@ -180,5 +186,10 @@ def mount_read_only(folder: str) -> None:
         Path("/proc/self/uid_map").write_text(f"0 {user} 1")
         Path("/proc/self/gid_map").write_text(f"0 {group} 1")
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+
+
+def mount_read_only(folder: str) -> None:
+    """Mount a read-only file system on a folder, for this process only."""
+    enter_mount_namespace()
     subprocess.run(["mount", "--bind", folder, folder], check=True)
     subprocess.run(["mount", "-o", "remount,bind,ro", folder], check=True)

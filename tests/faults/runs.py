@@ -1,7 +1,6 @@
 """Start commands, wait for moments of a pre-training run, and compare two runs."""
 
 import atexit
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -42,17 +41,6 @@ max_position_embeddings = 64
 BERTIE = [sys.executable, "-m", "bertie.commands.main"]
 
 
-def start_bertie(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    """Start `bertie ARGUMENTS` in a folder."""
-    command = [*BERTIE, *arguments]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def start_pretraining(folder: Path, run: str, *options: str) -> subprocess.Popen[str]:
-    """Start `bertie pretrain` with the recipe and the corpus of a folder."""
-    return start_bertie(folder, "pretrain", "recipe.toml", "--corpus", "corpus", "--out", run, *options)
-
-
 @cache
 def template() -> Template:
     """Return the process from which tests fork commands; it runs until the tests end."""
@@ -75,12 +63,6 @@ def fork_bertie(folder: Path, *arguments: object, **options: Any) -> Forked:
 def fork_pretraining(folder: Path, run: str, *options: str) -> Forked:
     """Start `bertie pretrain` with the recipe and the corpus of a folder."""
     return fork_bertie(folder, "pretrain", "recipe.toml", "--corpus", "corpus", "--out", run, *options)
-
-
-def finish(process: subprocess.Popen[str]) -> None:
-    """Wait for a command, which must succeed."""
-    _, err = process.communicate()
-    assert process.returncode == 0, err
 
 
 def error_line(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:

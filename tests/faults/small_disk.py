@@ -1,43 +1,41 @@
-"""Run bertie on a disk that is too small for it, then again with enough space.
-
-    python small_disk.py DISK SIZE COPY COMMAND...
-
-Run this in a separate mount namespace. It mounts a file system of SIZE bytes on DISK, runs `bertie
-COMMAND`, copies the disk to COPY/full, enlarges it, runs the command again as its error says, and
-copies the disk to COPY/room. It prints the two exit statuses.
-"""
+"""Run bertie on a disk that is too small for it, then again with enough space."""
 
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
-from bertie.commands.main import main
+
+def run_twice(run: Callable[[list[str]], int], arguments: list[str], size: int) -> None:
+    """Run a command on a small disk, and again on a larger one, as its error says.
+
+    Mounts a file system of `size` bytes on the folder `disk`, which only this process and its children
+    see; runs the command; copies the disk to `copy/full`; enlarges it; runs the command again; and copies
+    the disk to `copy/room`. Prints what the commands print, and then their exit statuses.
+
+    Args:
+        run: runs `bertie ARGUMENTS`, and returns its exit status.
+    """
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", "disk"], check=True)
+    first, second = Path("first.log"), Path("second.log")
+    statuses = [_fork(run, arguments, first)]
+    shutil.copytree("disk", "copy/full", symlinks=True)
+    subprocess.run(["mount", "-o", "remount,size=100m", "disk"], check=True)
+    advice = first.read_text().splitlines()[-1]
+    again = [*arguments, "--resume"] if advice.endswith("with --resume") else arguments
+    statuses.append(_fork(run, again, second))
+    shutil.copytree("disk", "copy/room", symlinks=True)
+    print(first.read_text() + second.read_text(), *statuses, sep="\n")
 
 
-def run(arguments: list[str], log: Path) -> int:
-    process = os.fork()
-    if process == 0:
-        sys.argv = ["bertie", *arguments]
-        sys.stderr = log.open("w", buffering=1)
-        main()
-    status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    sys.stderr.write(log.read_text())
-    return status
-
-
-disk, size, copy, *command = sys.argv[1:]
-if command[0] in ("pretrain", "finetune"):  # import once what both processes below need
-    import torch._dynamo  # noqa: F401
-
-    import bertie.training.pretraining  # noqa: F401
-subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk], check=True)
-first, second = Path("first.log"), Path("second.log")
-statuses = [run(command, first)]
-shutil.copytree(disk, Path(copy) / "full", symlinks=True)
-subprocess.run(["mount", "-o", "remount,size=100m", disk], check=True)
-advice = first.read_text().splitlines()[-1]
-statuses.append(run([*command, "--resume"] if advice.endswith("with --resume") else command, second))
-shutil.copytree(disk, Path(copy) / "room", symlinks=True)
-print(*statuses, flush=True)
+def _fork(run: Callable[[list[str]], int], arguments: list[str], log: Path) -> int:
+    if pid := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    status = 1
+    try:
+        sys.stdout = sys.stderr = log.open("w", buffering=1)
+        status = run(arguments)
+    finally:
+        os._exit(status)

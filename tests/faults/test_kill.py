@@ -11,7 +11,6 @@ from tests.faults.runs import (
     changed_since,
     count_logged_lines,
     fork_pretraining,
-    start_pretraining,
     wait_until,
 )
 
@@ -60,12 +59,11 @@ def test_run_resumes_after_kill_9_at_random_moments(folder: Path, kills: int) ->
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_signal_saves_and_sets_the_exit_status(folder: Path, number: int) -> None:
     run = f"stopped-{number}"
-    stopped = start_pretraining(folder, run)
+    stopped = fork_pretraining(folder, run)
     wait_until(lambda: count_logged_lines(folder / run) >= 5)
-    stopped.send_signal(number)
-    _, err = stopped.communicate()
-    assert stopped.returncode == 128 + number
-    assert "--resume" in err
+    stopped.kill(number)
+    assert stopped.join() == 128 + number
+    assert "--resume" in stopped.last_line
     assert (folder / run / "checkpoints").is_dir()
     process = fork_pretraining(folder, run, "--resume")
     process.join()

@@ -35,7 +35,7 @@ def test_clock_set_back_changes_nothing(
     assert read_result(tmp_path / "out") == expected
 
 
-@pytest.mark.parametrize("verb", with_all_slow("predict", "search", "reproduce"))
+@pytest.mark.parametrize("verb", with_all_slow("predict", "prepare", "pretrain", "search", "reproduce"))
 def test_read_only_folder_is_reported(verb: str, inputs: Path, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()

@@ -31,33 +31,18 @@ def test_output_path_that_is_a_file_is_reported(
     assert (tmp_path / "file").read_text() == "mine"
 
 
-# In a namespace, root is bound by permissions, and ordinary users may mount. For each message: the namespace,
-# and how to make `locked` unwritable in it.
-OBSTACLES = {
-    "permission denied": (["unshare", "--user"], "chmod 500 locked"),
-    "read-only file system": (
-        ["unshare", "--user", "--map-root-user", "--mount"],
-        "mount -t tmpfs -o ro tmpfs locked",
-    ),
-}
-
-
 @pytest.mark.parametrize(
-    ("verb", "message"),
-    [
-        ("vocab", "permission denied"),
-        ("prepare", "read-only file system"),
-        ("pretrain", "read-only file system"),
-        pytest.param("pretrain", "permission denied", marks=pytest.mark.slow),
-    ],
+    "verb", [verb if verb == "vocab" else pytest.param(verb, marks=pytest.mark.slow) for verb in COMMANDS]
 )
-def test_unwritable_output_folder_is_reported(verb: str, folder: Path, tmp_path: Path, message: str) -> None:
-    namespace, lock = OBSTACLES[message]
+def test_unwritable_output_folder_is_reported(verb: str, folder: Path, tmp_path: Path) -> None:
+    """In a namespace, root is bound by permissions."""
     (tmp_path / "locked").mkdir()
-    if subprocess.run([*namespace, "true"], capture_output=True).returncode:
+    if subprocess.run(["unshare", "--user", "true"], capture_output=True).returncode:
         pytest.skip("this system does not allow user namespaces")
-    shell = [*namespace, "sh", "-c", f'{lock} && exec "$@"', "sh"]
+    shell = ["unshare", "--user", "sh", "-c", 'chmod 500 locked && exec "$@"', "sh"]
     arguments = [*shell, *BERTIE, *command(verb, folder, "locked/out")]
     done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].endswith(f": cannot be created ({message}); choose another path")
+    assert done.stderr.splitlines()[-1].endswith(
+        ": cannot be created (permission denied); choose another path"
+    )
