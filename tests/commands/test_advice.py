@@ -267,9 +267,11 @@ CASES = {
         {"in.csv": b"lang,text\nen,The cat sat.\nde,Die Katze.\nfr,Le chat.\n"},
     ),
     "column of languages": Case(
-        "prepare in.csv --tokenizer {encoder} --out out --language en --language de --language-column long",
+        "prepare in.csv --tokenizer {encoder} --out out --workers 1 --language en --language de "
+        "--language-column long",
         "the columns are lang, text; choose one with --language-column NAME",
-        "prepare in.csv --tokenizer {encoder} --out out --language en --language de --language-column lang",
+        "prepare in.csv --tokenizer {encoder} --out out --workers 1 --language en --language de "
+        "--language-column lang",
         {"in.csv": b"lang,text\nen,The cat sat.\nde,Die Katze.\n"},
     ),
     "label of a row": Case(

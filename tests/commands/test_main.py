@@ -39,14 +39,17 @@ def workspace(tmp_path_factory) -> Path:
         "[model]\nhidden_size = 16\nnum_hidden_layers = 1\nnum_attention_heads = 2\n"
         "intermediate_size = 32\nmax_position_embeddings = 32\n"
     )
-    for arguments in (
-        ["vocab", "text", "--size", "120", "--out", "tokenizer"],
-        ["prepare", "text", "--tokenizer", "tokenizer", "--out", "corpus", "--held-out", "0.1"],
-        ["pretrain", "recipe.toml", "--corpus", "corpus", "--out", "run"],
-    ):
-        command = [sys.executable, "-m", "bertie.commands.main", *arguments]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for command in (
+            "vocab text --size 120 --out tokenizer --workers 1",
+            "prepare text --tokenizer tokenizer --out corpus --held-out 0.1 --workers 1",
+            "pretrain recipe.toml --corpus corpus --out run",
+        ):
+            patch.setattr(sys, "argv", ["bertie", *command.split()])
+            with pytest.raises(SystemExit) as exit_status:
+                main()
+            assert not exit_status.value.code
     return folder
 
 
