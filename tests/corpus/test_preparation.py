@@ -125,7 +125,7 @@ def test_corpus_follows_its_definition(
     assert not (tmp_path / "corpus/parts").exists()
 
 
-@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("workers", [3, pytest.param(8, marks=pytest.mark.slow)])
 def test_number_of_workers_does_not_change_the_bytes(
     tmp_path: Path, inputs: list[Path], tokenizer: Path, expected: dict[str, bytes], workers: int
 ) -> None:

@@ -67,6 +67,7 @@ def test_tiny_model_equals_transformers(hidden_act):
     assert_same_pre_training(model, reference, ragged_batch())
 
 
+@pytest.mark.slow
 def test_base_model_equals_transformers():
     torch.manual_seed(0)
     config = BertConfig(**WITHOUT_DROPOUT)

@@ -48,6 +48,8 @@ def words_of(batch: list[str], lowercase: bool) -> list[str]:
 @pytest.mark.parametrize("lowercase", [True, False], ids=["uncased", "cased"])
 def test_every_character_between_letters_splits_as_expected(lowercase: bool) -> None:
     for first in range(0, 0x110000, 0x1000):
+        if 0x40000 <= first < 0xE0000 and first % 0x10000:
+            continue  # planes 4 to 13 have no characters; their first 4,096 codes suffice
         text = " ".join(f"a{chr(code)}b" for code in range(first, first + 0x1000))
         actual, expected = words_of([text], lowercase), oracle.split(text, lowercase)
         if actual != expected:  # an assert on the lists would take pytest long
