@@ -7,6 +7,8 @@ PIP = .venv/bin/python -m pip install --quiet --constraint constraints.txt
 demo: .venv/train ## the whole way on the documentation on this machine, in about five minutes
 	.venv/bin/bertie demo $(DEMO)
 
+# Tests start many processes. Without compiled files, each would compile bertie again.
+test: export PYTHONDONTWRITEBYTECODE =
 test: .venv/dev ## the test suite
 	.venv/bin/python -m pytest --numprocesses 2 $(PYTEST)
 
