@@ -272,6 +272,9 @@ def test_long_texts_are_read_as_by_the_predictor(tmp_path):
         status, content = served.post("/predict", {"inputs": [text, "a mat"]})  # a pair
         assert status == 422
         assert "long_texts=windows reads single texts, not pairs" in content["error"]
+        status, content = served.post("/predict", {"inputs": text, "truncation_direction": "Left"})
+        assert status == 422
+        assert content["error"].endswith("leave truncation_direction out")
         info = served.send("GET", "/info")[1]
     assert (info["long_texts"], info["num_truncated"]) == ("windows", 0)
 

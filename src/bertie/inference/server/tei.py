@@ -280,7 +280,8 @@ async def classify(model: ServedModel, request: ClassifyRequest) -> list[Predict
     A batch is a list of lists. The score of a regression is the sigmoid of its number.
     """
     require_inputs(request.items, "inputs")
-    if model.metadata.long_texts.method == "truncate":
+    method = model.metadata.long_texts.method
+    if method == "truncate":
         records = records_of(
             await asyncio.to_thread(
                 encode_pairs,
@@ -288,6 +289,12 @@ async def classify(model: ServedModel, request: ClassifyRequest) -> list[Predict
                 request.items,
                 _truncation(request, model.max_seq_length),
             )
+        )
+    elif request.truncation_direction == "Left":
+        raise HTTPException(
+            422,
+            f"truncation_direction: {model.name} was fine-tuned with long_texts={method}, which decides what "
+            "it reads of a long text; leave truncation_direction out",
         )
     else:  # the model was fine-tuned to read more of a long text
         records = [Record(f"inputs.{i}", {}, tuple(item)) for i, item in enumerate(request.items)]
