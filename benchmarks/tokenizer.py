@@ -5,13 +5,21 @@
 Both encode the same list of strings, alternating in one process; the figures are medians. bertie
 returns ids, segments, word indices and offsets as arrays. `encode_batch_fast` of the peer omits
 offsets, and its time excludes the conversion to arrays. With two threads, each of bertie's encodes
-half of the list; the peer uses its own threads. Two more measurements follow: time and memory for
-texts of three sizes, and the time per character for words of several lengths, with a worst-case
-vocabulary. The data are in BERTIE_DATA, or in ../shared/data.
+half of the list; the peer uses its own threads. More measurements follow: all peers that are
+installed (`tokenizers`, tokie, iree-tokenizer) on one core, by processor time, on lines, on documents
+and on one string; text in other languages; the time to the first id in a new process; time and
+memory for texts of three sizes; and the time per character for words of several lengths, with a
+worst-case vocabulary. With an argument (speed, peers, languages, start, sizes or words), only that
+measurement runs. The data are in BERTIE_DATA, or in ../shared/data.
 """
 
+import importlib
+import importlib.metadata
 import os
+import random
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 import tracemalloc
@@ -31,6 +39,22 @@ from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 CHARACTERS = 8_000_000
 ROUNDS = 5
 WORD_LENGTHS = (5, 10, 20, 50, 100)  # 100 is the limit
+
+# Article 1 of the Universal Declaration of Human Rights.
+DECLARATION = {
+    "English": "All human beings are born free and equal in dignity and rights. They are endowed with reason "
+    "and conscience and should act towards one another in a spirit of brotherhood.",
+    "German": "Alle Menschen sind frei und gleich an Würde und Rechten geboren. Sie sind mit Vernunft und "
+    "Gewissen begabt und sollen einander im Geist der Brüderlichkeit begegnen.",
+    "Arabic": "يولد جميع الناس أحرارًا متساوين في الكرامة والحقوق. وقد وهبوا عقلًا وضميرًا وعليهم أن يعامل "
+    "بعضهم بعضًا بروح الإخاء.",
+    "Hindi": "सभी मनुष्यों को गौरव और अधिकारों के मामले में जन्मजात स्वतन्त्रता और समानता प्राप्त है। उन्हें बुद्धि और अन्तरात्मा की "
+    "देन प्राप्त है और परस्पर उन्हें भाईचारे के भाव से बर्ताव करना चाहिए।",
+    "Chinese": "人人|生而|自由|,|在|尊严|和|权利|上|一律|平等|。|他们|赋有|理性|和|良心|,|并|应以|兄弟|关系|的|精神|"
+    "相|对待|。",
+    "Japanese": "すべての|人間は|、|生まれながらにして|自由であり|、|かつ|、|尊厳と|権利とについて|平等である|。|人間は|、|理性と|"
+    "良心とを|授けられており|、|互いに|同胞の|精神をもって|行動しなければならない|。",
+}
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -89,6 +113,100 @@ def compare_speed(data: Path) -> None:
     print(f"two threads / one: bertie {scaling:.2f}, tokenizers {ratio(2, 3):.2f}")
 
 
+def load_peers(file: str) -> dict[str, Callable[[list[str]], object]]:
+    """Return, for each installed peer, its fastest function from texts to ids."""
+    peers = {}
+    for package, version, method in (
+        ("tokenizers", "tokenizers", "encode_batch_fast"),
+        ("tokie", "tokie", "encode_batch_flat"),
+        ("iree.tokenizer", "iree-tokenizer", "encode_batch_to_array"),
+    ):
+        try:
+            module = importlib.import_module(package)
+        except ImportError:
+            print(f"{version} is not installed, and is left out")
+            continue
+        load = module.Tokenizer.from_json if package == "tokie" else module.Tokenizer.from_file
+        peer = load(file)
+        encode = getattr(peer, method, None) or peer.encode_batch  # tokenizers 1.0 has no encode_batch_fast
+        peers[f"{version} {importlib.metadata.version(version)}"] = encode
+    return peers
+
+
+def compare_peers(data: Path) -> None:
+    """Print megabytes per second of processor time of all peers, on one core, for texts of three sizes."""
+    text = (data / "text" / "wikipedia-small" / "wiki_00").read_text(encoding="utf-8")[: CHARACTERS // 2]
+    lines = [line for line in text.split("\n") if line]
+    documents: list[list[str]] = [[]]
+    for line in lines:
+        documents[-1].append(line)
+        if sum(map(len, documents[-1])) > 3000:
+            documents.append([])
+    inputs = {
+        f"{len(lines):,} lines": lines,
+        f"{len(documents):,} documents": ["\n".join(document) for document in documents],
+        "1 string": [text],
+    }
+    size = len(text.encode()) / 1e6
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(cores)})  # before tokie starts its threads
+    tokenizer = Tokenizer.load(data / "vocab" / "uncased_en" / "vocab.txt")
+    with tempfile.TemporaryDirectory() as directory:
+        tokenizer.save(directory)
+        peers = load_peers(f"{directory}/tokenizer.json")
+    encoders = {"bertie": tokenizer.encode_batch, **peers}
+    print(f"{size:.1f} MB, MB/s of processor time on one core: median (lowest to highest) of {ROUNDS}")
+    for kind, texts in inputs.items():
+        rates: dict[str, list[float]] = {name: [] for name in encoders}
+        for i in range(ROUNDS + 1):
+            for name, encode in encoders.items():
+                begin = time.process_time()
+                encode(texts)
+                if i > 0:  # the first round warms up
+                    rates[name].append(size / (time.process_time() - begin))
+        ours = statistics.median(rates["bertie"])
+        for name, rate in rates.items():
+            median = statistics.median(rate)
+            spread = f"({min(rate):.1f} to {max(rate):.1f})"
+            print(f"{kind:15} {name:24} {median:6.1f} {spread:18} bertie is {ours / median:.2f} times as fast")
+    os.sched_setaffinity(0, cores)
+
+
+def compare_languages(data: Path) -> None:
+    """Print nanoseconds of processor time per character for text in several languages."""
+    tokenizer = Tokenizer.load(data / "vocab" / "uncased_en" / "vocab.txt")
+    generator = random.Random(0)
+    texts = {}
+    for language, sentence in DECLARATION.items():
+        words = sentence.split("|" if "|" in sentence else " ")
+        gap = "" if "|" in sentence else " "
+        texts[language] = [gap.join(generator.choices(words, k=40)) for _ in range(4000)]
+    times: dict[str, list[float]] = {language: [] for language in texts}
+    for _ in range(ROUNDS):
+        for language, lines in texts.items():
+            begin = time.process_time()
+            tokenizer.encode_batch(lines)
+            times[language].append((time.process_time() - begin) / sum(map(len, lines)) * 1e9)
+    for language, costs in times.items():
+        median = statistics.median(costs)
+        ratio = median / statistics.median(times["English"])
+        print(f"{language:9} {median:5.1f} ns per character, {ratio:.2f} times English")
+
+
+def measure_start(data: Path) -> None:
+    """Print the seconds from the start of a process to the first id, with compiled kernels in the cache."""
+    vocabulary = data / "vocab" / "uncased_en" / "vocab.txt"
+    code = f"import bertie; bertie.Tokenizer.load({str(vocabulary)!r}).encode('Hello')"
+    times = []
+    for _ in range(ROUNDS + 1):
+        begin, before = time.perf_counter(), os.times().children_user + os.times().children_system
+        subprocess.run([sys.executable, "-c", code], check=True)
+        used = os.times().children_user + os.times().children_system - before
+        times.append((time.perf_counter() - begin, used))
+    clock, processor = (statistics.median(column) for column in zip(*times[1:], strict=True))
+    print(f"a new process to the first id: {clock:.2f} s, {processor:.2f} s of processor time")
+
+
 def compare_sizes(data: Path) -> None:
     """Print time and peak memory for 1, 4 and 16 sixteenths of the text."""
     lines = (data / "text" / "wikipedia-small" / "wiki_00").read_text(encoding="utf-8").split("\n")
@@ -126,8 +244,19 @@ def compare_word_lengths() -> None:
     print(f"longest words / shortest: {costs[-1] / costs[0]:.2f}")
 
 
-if __name__ == "__main__":
+def main() -> None:
     data = Path(os.environ.get("BERTIE_DATA") or Path(__file__).parents[2] / "shared" / "data")
-    compare_speed(data)
-    compare_sizes(data)
-    compare_word_lengths()
+    measurements = {
+        "speed": lambda: compare_speed(data),
+        "peers": lambda: compare_peers(data),
+        "languages": lambda: compare_languages(data),
+        "start": lambda: measure_start(data),
+        "sizes": lambda: compare_sizes(data),
+        "words": compare_word_lengths,
+    }
+    for name in sys.argv[1:] or measurements:
+        measurements[name]()
+
+
+if __name__ == "__main__":
+    main()
