@@ -15,6 +15,7 @@ from bertie.base.files import read_json_object, write_json
 from bertie.base.texts import check_text, list_pairs, list_texts
 from bertie.text.added_tokens import encode_with_special_tokens, extend_vocabulary, read_added_tokens
 from bertie.text.encoding import Encoding, Int32s, Int64s, assemble
+from bertie.text.matching import UInt32s, character_table, encode_texts
 from bertie.text.tokenizer_files import (
     CONFIG_FILE,
     TOKENIZER_FILE,
@@ -29,7 +30,7 @@ from bertie.text.tokenizer_files import (
 from bertie.text.trie import CONTINUATION_PREFIX, Trie, build_trie
 from bertie.text.unicode import UNICODE_VERSION, UnicodeTables, code_points, unicode_tables
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
-from bertie.text.wordpiece import NeverSplit, encode_texts, make_never_split
+from bertie.text.wordpiece import NeverSplit, make_never_split
 
 NO_LIMIT = 2**31 - 1
 CHUNK_CHARACTERS = 1 << 17  # encoded at a time, so that intermediate arrays stay in a core's cache
@@ -350,6 +351,7 @@ class Tokenizer:
         rows, bounds = encode_texts(
             *code_points(texts),
             self.unicode_tables,
+            self._characters,
             self._trie,
             self.vocabulary.unk_id,
             self.max_word_characters,
@@ -429,6 +431,10 @@ class Tokenizer:
     @cached_property
     def _trie(self) -> Trie:  # built at the first encoding, because many tokenizers are only loaded
         return build_trie(self.vocabulary.tokens, self.max_word_characters)
+
+    @cached_property
+    def _characters(self) -> UInt32s:
+        return character_table(self.unicode_tables, self._trie.symbols)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -33,6 +33,7 @@ BLOCK_BITS = 7  # blocks of 128 code points; blocks of 32 to 256 make files of a
 BLOCK_MASK = (1 << BLOCK_BITS) - 1
 FLAG_BITS = 11  # leaves 21 bits, enough for any code point
 LONGEST_SEQUENCE = 3  # a Hangul syllable of three letters
+CAPITAL_SIGMA, FINAL_SIGMA = 0x3A3, 0x3C2
 
 DROPPED = 1  # Cc and Cf, except tab, newline and carriage return; U+FFFD
 SPACE = 2  # white space as in str.split, unless dropped

@@ -12,10 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from bertie.base.kernels import kernel
-from bertie.text.trie import INSIDE_WORD, WORD_START, Trie, grow
+from bertie.text.trie import grow
 from bertie.text.unicode import (
+    CAPITAL_SIGMA,
     CJK,
     DROPPED,
+    FINAL_SIGMA,
     FLAG_BITS,
     LONGEST_SEQUENCE,
     MAPPED,
@@ -36,7 +38,6 @@ Int64s = npt.NDArray[np.int64]
 UInt32s = npt.NDArray[np.uint32]
 
 SPECIAL = DROPPED | SPACE | PUNCTUATION | CJK | MAPPED | SEQUENCE | MARK  # not simply copied
-CAPITAL_SIGMA, FINAL_SIGMA = 0x3A3, 0x3C2
 
 
 class Words(NamedTuple):
@@ -86,7 +87,10 @@ class NeverSplit(NamedTuple):
 
 @kernel
 def split_text(text: UInt32s, begin: Index, end: Index, tables: UnicodeTables, words: Words) -> int:
-    """Clean text[begin:end], split it into `words`, and return their number."""
+    """Clean text[begin:end], split it into `words`, and return their number.
+
+    Both ends of the range are boundaries of words, or of the text.
+    """
     # Without helper functions that take `words`: passing so many arrays costs more than their work.
     codes, starts, ends, word_ends = words
     count = 0  # characters written
@@ -97,16 +101,16 @@ def split_text(text: UInt32s, begin: Index, end: Index, tables: UnicodeTables, w
         code = np.int64(text[i])
         entry = lookup(tables, code)
         if not entry & SPECIAL:
-            codes[count], starts[count], ends[count] = code, i - begin, i - begin + 1
+            codes[count], starts[count], ends[count] = code, i, i + 1
             count += 1
             continue
         if entry & DROPPED:
             continue
         code, offset, length = decode_replacement(code, entry)
-        if text[i] == CAPITAL_SIGMA and is_final_sigma(tables, text, begin, end, i):
+        if text[i] == CAPITAL_SIGMA and is_final_sigma(tables, text, 0, len(text), i):
             code = np.int64(FINAL_SIGMA)
         if length == 0 and count > word:
-            ends[count - 1] = i - begin + 1  # a stripped accent belongs to the character before it
+            ends[count - 1] = i + 1  # a stripped accent belongs to the character before it
         is_word = entry & CJK or (offset < 0 and lookup(tables, code) & PUNCTUATION)
         ends_word = (is_word or entry & SPACE) and count > word
         # Marks are not reordered across a character that is not a mark, even if it is stripped.
@@ -123,7 +127,7 @@ def split_text(text: UInt32s, begin: Index, end: Index, tables: UnicodeTables, w
                 code = np.int64(tables.sequences[offset + k])
             if first_mark < 0 and lookup(tables, code) & MARK:
                 first_mark = count
-            codes[count], starts[count], ends[count] = code, i - begin, i - begin + 1
+            codes[count], starts[count], ends[count] = code, i, i + 1
             count += 1
         if is_word:
             word_ends[number] = count
@@ -169,20 +173,13 @@ def split_text_except(
                 break
             stop = i + 1
             if not flags & (DROPPED | SPACE):
-                codes[count + kept], starts[count + kept], ends[count + kept] = (
-                    text[i],
-                    i - begin,
-                    stop - begin,
-                )
+                codes[count + kept], starts[count + kept], ends[count + kept] = text[i], i, stop
                 kept += 1
         first_number = number
         if find_never_split(never_split, codes[count : count + kept]) < 0:
             parts = Words(codes[count:], starts[count:], ends[count:], word_ends[number:])
             number += split_text(text, chunk, stop, tables, parts)
             kept = np.int64(parts.word_ends[number - first_number - 1]) if number > first_number else 0
-            for k in range(count, count + kept):
-                starts[k] += chunk - begin
-                ends[k] += chunk - begin
             for k in range(first_number, number):
                 word_ends[k] += count
         is_one_word = find_never_split(never_split, codes[count : count + kept]) >= 0
@@ -195,127 +192,12 @@ def split_text_except(
 
 
 @kernel
-def write_token(rows: Int32s, i: Index, token: Index, start: Index, end: Index, word: Index) -> None:
-    """Write a token row: id, start and end in the text, index of the word."""
-    rows[i, 0] = token
-    rows[i, 1] = start
-    rows[i, 2] = end
-    rows[i, 3] = word
-
-
-@kernel
-def match_words(
-    words: Words,
-    number: int,
-    trie: Trie,
-    unk_id: int,
-    max_word_characters: int,
-    never_split: NeverSplit | None,
-    rows: Int32s,
-    count: Index,
-) -> Index:
-    """Match the first `number` of `words`, write token rows to rows[count:], and return the new `count`.
-
-    A word that the tokens cannot spell, or that has more than `max_word_characters` characters,
-    becomes `unk_id`. A word of `never_split` becomes its id.
-    """
-    codes, starts, ends, word_ends = words
-    symbols, cells, tokens, failures, pop_bounds, pops, lengths = trie
-    unknown_symbol = np.uint32(len(symbols) - 1)
-    for word in range(number):
-        begin, end = word_ends[word - 1] if word else 0, word_ends[word]
-        first = count
-        if never_split is not None:  # numba compiles no code for this where it is None
-            entry = find_never_split(never_split, codes[begin:end])
-            if entry >= 0:
-                write_token(rows, count, never_split.ids[entry], starts[begin], ends[end - 1], word)
-                count += 1
-                continue
-        # Slots are unsigned, because numba then omits the code for negative indices.
-        node = np.uint64(WORD_START)
-        token_begin = begin  # of the next token to be written
-        i = begin
-        is_matched = end - begin <= max_word_characters
-        while is_matched:
-            while i < end:
-                child = cells[node, 0] + symbols[min(codes[i], unknown_symbol)]
-                if cells[child, 1] != node:
-                    break
-                node = np.uint64(child)
-                i += 1
-            if i == end and node == INSIDE_WORD:
-                break
-            if tokens[node] >= 0:
-                write_token(rows, count, tokens[node], starts[token_begin], ends[i - 1], word)
-                count += 1
-                token_begin = i
-                node = np.uint64(INSIDE_WORD)
-            elif failures[node] >= 0:
-                for k in range(pop_bounds[node, 0], pop_bounds[node, 1]):
-                    token_end = token_begin + lengths[pops[k]]
-                    write_token(rows, count, pops[k], starts[token_begin], ends[token_end - 1], word)
-                    count += 1
-                    token_begin = token_end
-                node = np.uint64(failures[node])
-            else:
-                is_matched = False
-        if not is_matched:
-            write_token(rows, first, unk_id, starts[begin], ends[end - 1], word)
-            count = first + 1
-    return count
-
-
-@kernel
-def allocate_words(bounds: Int64s) -> Words:
-    """Allocate arrays for the words of the longest of the texts with these bounds."""
-    longest = 0
-    for i in range(len(bounds) - 1):
-        longest = max(longest, bounds[i + 1] - bounds[i])
+def allocate_words(longest: Index) -> Words:
+    """Allocate arrays for the words of a text of up to `longest` characters."""
     room = longest * LONGEST_SEQUENCE
     return Words(
         np.empty(room, np.int32), np.empty(room, np.int32), np.empty(room, np.int32), np.empty(room, np.int32)
     )
-
-
-@kernel
-def encode_texts(
-    text: UInt32s,
-    bounds: Int64s,
-    tables: UnicodeTables,
-    trie: Trie,
-    unk_id: int,
-    max_word_characters: int,
-    never_split: NeverSplit | None,
-) -> tuple[Int32s, Int64s]:
-    """Encode texts without special tokens.
-
-    Args:
-        text, bounds: text i is text[bounds[i] : bounds[i + 1]], see `code_points`.
-        tables: the Unicode tables, which decide how texts are normalised.
-        trie: the vocabulary.
-        unk_id: the id of [UNK].
-        max_word_characters: longer words become [UNK].
-        never_split: words that are one token, if any.
-
-    Returns:
-        Token rows, int32 (T, 4), and their bounds, int64 (n + 1,). A row has the id of the token,
-        its start and end in the text, and the index of its word in the text.
-    """
-    words = allocate_words(bounds)
-    rows = np.empty((len(text) // 4 + 16, 4), dtype=np.int32)  # English has 4 to 5 characters per token
-    row_bounds = np.zeros(len(bounds), dtype=np.int64)
-    count: Index = np.int64(0)
-    for i in range(len(bounds) - 1):
-        if never_split is None:
-            number = split_text(text, bounds[i], bounds[i + 1], tables, words)
-        else:
-            number = split_text_except(text, bounds[i], bounds[i + 1], tables, never_split, words)
-        characters = np.int64(words.word_ends[number - 1]) if number else 0
-        if count + characters > len(rows):
-            rows = grow(rows, count + characters)
-        count = match_words(words, number, trie, unk_id, max_word_characters, never_split, rows, count)
-        row_bounds[i + 1] = count
-    return rows[:count], row_bounds
 
 
 @kernel
@@ -324,22 +206,24 @@ def split_texts(
 ) -> tuple[Int32s, Int64s, Int64s]:
     """Split texts into normalised words.
 
-    The arguments have the same meaning as in `encode_texts`.
+    The arguments have the same meaning as in `matching.encode_texts`.
 
     Returns:
         The characters of all words, int32 (C, 1), the bounds of the words, int64 (W + 1, 1), and the
         index of the first word of each text, int64 (n + 1,).
     """
-    words = allocate_words(bounds)
+    longest = np.max(np.diff(bounds)) if len(bounds) > 1 else 0
+    words = allocate_words(longest)
     text_bounds = np.zeros(len(bounds), dtype=np.int64)
     codes = np.empty((len(text) + 16, 1), dtype=np.int32)
     word_bounds = np.zeros((len(text) // 4 + 16, 1), dtype=np.int64)
     character_count, word_count = np.int64(0), np.int64(0)
     for i in range(len(bounds) - 1):
+        of_text = text[bounds[i] : bounds[i + 1]]
         if never_split is None:
-            number = split_text(text, bounds[i], bounds[i + 1], tables, words)
+            number = split_text(of_text, 0, len(of_text), tables, words)
         else:
-            number = split_text_except(text, bounds[i], bounds[i + 1], tables, never_split, words)
+            number = split_text_except(of_text, 0, len(of_text), tables, never_split, words)
         length = np.int64(words.word_ends[number - 1]) if number else 0
         if character_count + length > len(codes):
             codes = grow(codes, character_count + length)

@@ -1,0 +1,337 @@
+"""The kernels that match words with WordPiece tokens.
+
+Tokens are matched by LinMaxMatch (Song et al., Fast WordPiece Tokenization, arXiv:2012.15524), which
+reads no character twice; see bertie.text.trie. The time is linear in the length of the text.
+
+Most words consist of characters that normalisation replaces by one character or removes.
+`match_plain_words` normalises, splits and matches them in one pass over the text. Other words go
+through `wordpiece.split_text` and `match_words`.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from bertie.base.kernels import kernel
+from bertie.text.trie import INSIDE_WORD, WORD_START, Trie, grow
+from bertie.text.unicode import (
+    BLOCK_BITS,
+    BLOCK_MASK,
+    CAPITAL_SIGMA,
+    CJK,
+    DROPPED,
+    FLAG_BITS,
+    LONGEST_SEQUENCE,
+    MAPPED,
+    MARK,
+    PUNCTUATION,
+    SEQUENCE,
+    SPACE,
+    Index,
+    UnicodeTables,
+)
+from bertie.text.wordpiece import (
+    NeverSplit,
+    Words,
+    allocate_words,
+    find_never_split,
+    split_text,
+    split_text_except,
+)
+
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+UInt32s = npt.NDArray[np.uint32]
+
+# The kinds of characters, in the low bits of an entry of `character_table`.
+LETTER, GAP, WORD, STRIPPED, OTHER = range(5)
+KIND_BITS = 3
+KIND_MASK = (1 << KIND_BITS) - 1
+TABLE_SIZE = 1 << 16  # code points with an entry of their own: the basic multilingual plane
+PIECE = 4096  # characters that `split_text` splits at a time, if the text has no gap before
+
+
+def character_table(tables: UnicodeTables, symbols: UInt32s) -> UInt32s:
+    """Return what `match_plain_words` needs to know about each character.
+
+    Args:
+        tables: the Unicode tables, which decide how texts are normalised.
+        symbols: the symbols of the trie.
+
+    Returns:
+        Entries, uint32 (TABLE_SIZE + 1,), the last one for all greater code points. The low bits are
+        the kind: LETTER, which becomes one character; GAP, white space; WORD, a punctuation
+        character or an ideograph, which is a word; STRIPPED, an accent that is removed; OTHER, which
+        needs `split_text`. The high bits are the symbol of the normalised character.
+    """
+
+    def look_up(codes: npt.NDArray[np.int64]) -> UInt32s:
+        blocks = tables.block_of[codes >> BLOCK_BITS].astype(np.int64)
+        return tables.entries[blocks << BLOCK_BITS | codes & BLOCK_MASK]
+
+    codes = np.arange(TABLE_SIZE)
+    flags = look_up(codes)
+    is_sequence = flags & SEQUENCE != 0
+    codes = np.where((flags & MAPPED != 0) & ~is_sequence, flags >> FLAG_BITS, codes).astype(np.int64)
+    new_flags = look_up(codes)
+    is_stripped = is_sequence & (flags >> FLAG_BITS & 3 == 0)
+    is_word = (flags & CJK != 0) | (~is_sequence & (new_flags & PUNCTUATION != 0))
+    is_other = (is_sequence | ((flags | new_flags) & MARK != 0)) & ~is_stripped | (flags & DROPPED != 0)
+    is_other[CAPITAL_SIGMA] = True  # depends on its neighbours
+    kinds = np.select([is_other, flags & SPACE != 0, is_stripped, is_word], [OTHER, GAP, STRIPPED, WORD], LETTER)
+    entries = symbols[np.minimum(codes, len(symbols) - 1)] << KIND_BITS | kinds
+    return np.append(entries, OTHER).astype(np.uint32)
+
+
+@kernel
+def write_token(rows: Int32s, i: Index, token: Index, start: Index, end: Index, word: Index) -> None:
+    """Write a token row: id, start and end in the text, index of the word."""
+    rows[i, 0] = token
+    rows[i, 1] = start
+    rows[i, 2] = end
+    rows[i, 3] = word
+
+
+@kernel
+def write_matches(
+    trie: Trie,
+    node: np.uint64,
+    starts: Int32s,
+    ends: Int32s,
+    begin: Index,
+    end: Index,
+    word: Index,
+    rows: Int32s,
+    count: Index,
+) -> tuple[np.uint64, Index, Index, bool]:
+    """Write the tokens that end at a node where no longer match is possible, and follow its failure link.
+
+    Args:
+        trie: the vocabulary.
+        node: the slot of the node.
+        starts, ends: the offsets of the characters of the word, or of all words.
+        begin, end: the characters that led to the node are those from `begin` to `end`.
+        word: the index of the word.
+        rows, count: token rows; rows[count:] are written.
+
+    Returns:
+        The new node, `begin` and `count`; and whether the word can still be matched.
+    """
+    if trie.tokens[node] >= 0:
+        write_token(rows, count, trie.tokens[node], starts[begin], ends[end - 1], word)
+        return np.uint64(INSIDE_WORD), end, count + 1, True
+    if trie.failures[node] < 0:
+        return node, begin, count, False
+    for k in range(trie.pop_bounds[node, 0], trie.pop_bounds[node, 1]):
+        token_end = begin + trie.lengths[trie.pops[k]]
+        write_token(rows, count, trie.pops[k], starts[begin], ends[token_end - 1], word)
+        count += 1
+        begin = token_end
+    return np.uint64(trie.failures[node]), begin, count, True
+
+
+@kernel
+def match_plain_words(
+    text: UInt32s,
+    i: Index,
+    characters: UInt32s,
+    trie: Trie,
+    unk_id: int,
+    max_word_characters: int,
+    starts: Int32s,
+    rows: Int32s,
+    count: Index,
+    word: Index,
+) -> tuple[Index, Index, Index]:
+    """Match the words of text[i:], up to one that has an OTHER character or finds no room in `rows`.
+
+    Args:
+        text: the text.
+        i: where to begin.
+        characters: see `character_table`.
+        trie, unk_id, max_word_characters: see `encode_texts`.
+        starts: room for the start of each character of the longest word, and one more.
+        rows, count: token rows; rows[count:] are written.
+        word: the index of the next word.
+
+    Returns:
+        The new `i`, where the first word begins that is not matched, or the end of the text; the
+        new `count` and `word`.
+    """
+    last = np.uint32(TABLE_SIZE)
+    ends = starts[1:]
+    while i < len(text):
+        entry = characters[min(text[i], last)]
+        kind = entry & KIND_MASK
+        if kind == GAP or kind == STRIPPED:  # no word has begun that the accent could belong to
+            i += 1
+            continue
+        if kind == OTHER or count + len(starts) > len(rows):
+            break
+        if kind == WORD:
+            child = np.uint64(trie.cells[WORD_START, 0] + (entry >> KIND_BITS))
+            is_known = trie.cells[child, 1] == WORD_START and trie.tokens[child] >= 0
+            write_token(rows, count, trie.tokens[child] if is_known else unk_id, i, i + 1, word)
+            i, count, word = i + 1, count + 1, word + 1
+            continue
+        word_begin, first = i, count
+        node = np.uint64(WORD_START)
+        length: Index = np.int64(0)  # characters of the word so far
+        begin: Index = np.int64(0)  # of the next token to be written
+        is_matched = True
+        while True:
+            is_matched = is_matched and (kind != LETTER or length < max_word_characters)
+            if is_matched:
+                starts[length] = i
+            while is_matched:
+                if kind == LETTER:
+                    child = np.uint64(trie.cells[node, 0] + (entry >> KIND_BITS))
+                    if trie.cells[child, 1] == node:
+                        node = child
+                        break
+                elif node == INSIDE_WORD:
+                    break
+                node, begin, count, is_matched = write_matches(
+                    trie, node, starts, ends, begin, length, word, rows, count
+                )
+            if kind != LETTER:
+                break
+            length += 1
+            kind = np.uint32(STRIPPED)
+            while kind == STRIPPED:
+                i += 1
+                entry = characters[min(text[i], last)] if i < len(text) else np.uint32(GAP)
+                kind = entry & KIND_MASK
+        if kind == OTHER:
+            return word_begin, first, word
+        if not is_matched:
+            write_token(rows, first, unk_id, word_begin, i, word)
+            count = first + 1
+        word += 1
+    return i, count, word
+
+
+@kernel
+def match_words(
+    words: Words,
+    number: int,
+    trie: Trie,
+    unk_id: int,
+    max_word_characters: int,
+    never_split: NeverSplit | None,
+    rows: Int32s,
+    count: Index,
+    first_word: Index,
+) -> Index:
+    """Match the first `number` of `words`, write token rows to rows[count:], and return the new `count`.
+
+    A word that the tokens cannot spell, or that has more than `max_word_characters` characters,
+    becomes `unk_id`. A word of `never_split` becomes its id. The words are numbered from `first_word`.
+    """
+    codes, starts, ends, word_ends = words
+    unknown_symbol = np.uint32(len(trie.symbols) - 1)
+    for word in range(number):
+        begin, end = word_ends[word - 1] if word else 0, word_ends[word]
+        index = first_word + word
+        first = count
+        if never_split is not None:  # numba compiles no code for this where it is None
+            entry = find_never_split(never_split, codes[begin:end])
+            if entry >= 0:
+                write_token(rows, count, never_split.ids[entry], starts[begin], ends[end - 1], index)
+                count += 1
+                continue
+        node = np.uint64(WORD_START)
+        token_begin: Index = np.int64(begin)  # of the next token to be written
+        i = np.int64(begin)
+        is_matched = end - begin <= max_word_characters
+        while is_matched:
+            while i < end:
+                # Slots are unsigned, because numba then omits the code for negative indices.
+                child = np.uint64(trie.cells[node, 0] + trie.symbols[min(codes[i], unknown_symbol)])
+                if trie.cells[child, 1] != node:
+                    break
+                node = child
+                i += 1
+            if i == end and node == INSIDE_WORD:
+                break
+            node, token_begin, count, is_matched = write_matches(
+                trie, node, starts, ends, token_begin, i, index, rows, count
+            )
+        if not is_matched:
+            write_token(rows, first, unk_id, starts[begin], ends[end - 1], index)
+            count = first + 1
+    return count
+
+
+@kernel
+def find_stop(text: UInt32s, begin: Index, characters: UInt32s, is_word_a_stop: bool) -> Index:
+    """Return where the first word of text[begin:] that `match_plain_words` does not match ends.
+
+    If `is_word_a_stop` is false, only white space ends it, and it has `PIECE` characters or more.
+    """
+    i = begin if is_word_a_stop else begin + PIECE
+    while i < len(text):
+        kind = characters[min(text[i], np.uint32(TABLE_SIZE))] & KIND_MASK
+        if kind == GAP or (is_word_a_stop and kind == WORD):
+            return i
+        i += 1
+    return np.int64(len(text))
+
+
+@kernel
+def encode_texts(
+    text: UInt32s,
+    bounds: Int64s,
+    tables: UnicodeTables,
+    characters: UInt32s,
+    trie: Trie,
+    unk_id: int,
+    max_word_characters: int,
+    never_split: NeverSplit | None,
+) -> tuple[Int32s, Int64s]:
+    """Encode texts without special tokens.
+
+    Args:
+        text, bounds: text i is text[bounds[i] : bounds[i + 1]], see `code_points`.
+        tables: the Unicode tables, which decide how texts are normalised.
+        characters: the same for single characters, see `character_table`.
+        trie: the vocabulary.
+        unk_id: the id of [UNK].
+        max_word_characters: longer words become [UNK].
+        never_split: words that are one token, if any.
+
+    Returns:
+        Token rows, int32 (T, 4), and their bounds, int64 (n + 1,). A row has the id of the token,
+        its start and end in the text, and the index of its word in the text.
+    """
+    words = allocate_words(PIECE)
+    starts = np.empty(min(max_word_characters, len(text)) + 1, np.int32)
+    rows = np.empty((len(text) // 4 + 16, 4), dtype=np.int32)  # English has 4 to 5 characters per token
+    row_bounds = np.zeros(len(bounds), dtype=np.int64)
+    count: Index = np.int64(0)
+    for k in range(len(bounds) - 1):
+        of_text = text[bounds[k] : bounds[k + 1]]
+        i: Index = np.int64(0)
+        word: Index = np.int64(0)
+        while i < len(of_text):
+            if never_split is None:
+                i, count, word = match_plain_words(
+                    of_text, i, characters, trie, unk_id, max_word_characters, starts, rows, count, word
+                )
+                if i == len(of_text):
+                    break
+            stop = find_stop(of_text, i, characters, never_split is None)
+            if (stop - i) * LONGEST_SEQUENCE > len(words.codes):
+                words = allocate_words(stop - i)
+            if never_split is None:
+                number = split_text(of_text, i, stop, tables, words)
+            else:
+                number = split_text_except(of_text, i, stop, tables, never_split, words)
+            characters_written = np.int64(words.word_ends[number - 1]) if number else 0
+            if count + characters_written + len(starts) > len(rows):
+                rows = grow(rows, count + characters_written + len(starts))
+            count = match_words(
+                words, number, trie, unk_id, max_word_characters, never_split, rows, count, word
+            )
+            i, word = stop, word + number
+        row_bounds[k + 1] = count
+    return rows[:count], row_bounds
