@@ -47,6 +47,7 @@ LETTER, GAP, WORD, STRIPPED, OTHER = range(5)
 KIND_BITS = 3
 KIND_MASK = (1 << KIND_BITS) - 1
 TABLE_SIZE = 1 << 16  # code points with an entry of their own: the basic multilingual plane
+ONE = np.uint64(1)
 PIECE = 4096  # characters that `split_text` splits at a time, if the text has no gap before
 
 
@@ -130,6 +131,63 @@ def write_matches(
 
 
 @kernel
+def match_word(
+    text: UInt32s,
+    i: Index,
+    characters: UInt32s,
+    trie: Trie,
+    unk_id: int,
+    max_word_characters: int,
+    starts: Int32s,
+    rows: Int32s,
+    count: Index,
+    word: Index,
+) -> tuple[Index, Index]:
+    """Match the word that begins at text[i], a LETTER; for the arguments, see `match_plain_words`.
+
+    Returns:
+        The end of the word and the new `count`; or the arguments, if the word has an OTHER character.
+    """
+    ends = starts[1:]
+    word_begin, first = i, count
+    node = np.uint64(WORD_START)
+    length: Index = np.int64(0)  # characters of the word so far
+    begin: Index = np.int64(0)  # of the next token to be written
+    is_matched = True
+    while True:
+        entry = characters[min(text[i], np.uint32(TABLE_SIZE))] if i < len(text) else np.uint32(GAP)
+        kind = entry & KIND_MASK
+        if kind == STRIPPED:
+            i += 1
+            continue
+        if kind == LETTER and length == max_word_characters:
+            is_matched = False
+        if is_matched:
+            starts[length] = i
+        while is_matched:
+            if kind == LETTER:
+                child = np.uint64(trie.cells[node, 0] + (entry >> KIND_BITS))
+                if trie.cells[child, 1] == node:
+                    node = child
+                    break
+            elif node == INSIDE_WORD:
+                break
+            node, begin, count, is_matched = write_matches(
+                trie, node, starts, ends, begin, length, word, rows, count
+            )
+        if kind != LETTER:
+            break
+        length += 1
+        i += 1
+    if kind == OTHER:
+        return word_begin, first
+    if not is_matched:
+        write_token(rows, first, unk_id, word_begin, i, word)
+        count = first + 1
+    return i, count
+
+
+@kernel
 def match_plain_words(
     text: UInt32s,
     i: Index,
@@ -157,55 +215,41 @@ def match_plain_words(
         The new `i`, where the first word begins that is not matched, or the end of the text; the
         new `count` and `word`.
     """
-    last = np.uint32(TABLE_SIZE)
-    ends = starts[1:]
+    length = np.uint64(len(text))
     while i < len(text):
-        entry = characters[min(text[i], last)]
+        entry = characters[min(text[i], np.uint32(TABLE_SIZE))]
         kind = entry & KIND_MASK
-        if kind == GAP or kind == STRIPPED:  # no word has begun that the accent could belong to
+        if kind in (GAP, STRIPPED):  # no word has begun that the accent could belong to
             i += 1
             continue
         if kind == OTHER or count + len(starts) > len(rows):
             break
-        if kind == WORD:
-            child = np.uint64(trie.cells[WORD_START, 0] + (entry >> KIND_BITS))
-            is_known = trie.cells[child, 1] == WORD_START and trie.tokens[child] >= 0
-            write_token(rows, count, trie.tokens[child] if is_known else unk_id, i, i + 1, word)
-            i, count, word = i + 1, count + 1, word + 1
-            continue
-        word_begin, first = i, count
+        # Most words are one token: try that first, without keeping what several tokens would need.
         node = np.uint64(WORD_START)
-        length: Index = np.int64(0)  # characters of the word so far
-        begin: Index = np.int64(0)  # of the next token to be written
-        is_matched = True
-        while True:
-            is_matched = is_matched and (kind != LETTER or length < max_word_characters)
-            if is_matched:
-                starts[length] = i
-            while is_matched:
-                if kind == LETTER:
-                    child = np.uint64(trie.cells[node, 0] + (entry >> KIND_BITS))
-                    if trie.cells[child, 1] == node:
-                        node = child
-                        break
-                elif node == INSIDE_WORD:
-                    break
-                node, begin, count, is_matched = write_matches(
-                    trie, node, starts, ends, begin, length, word, rows, count
-                )
-            if kind != LETTER:
+        end = np.uint64(i)
+        while kind == LETTER:
+            child = np.uint64(trie.cells[node, 0] + (entry >> KIND_BITS))
+            if trie.cells[child, 1] != node:
                 break
-            length += 1
-            kind = np.uint32(STRIPPED)
-            while kind == STRIPPED:
-                i += 1
-                entry = characters[min(text[i], last)] if i < len(text) else np.uint32(GAP)
-                kind = entry & KIND_MASK
-        if kind == OTHER:
-            return word_begin, first, word
-        if not is_matched:
-            write_token(rows, first, unk_id, word_begin, i, word)
-            count = first + 1
+            node = child
+            end += ONE
+            entry = characters[min(text[end], np.uint32(TABLE_SIZE))] if end < length else np.uint32(GAP)
+            kind = entry & KIND_MASK
+        if kind == WORD and end == np.uint64(i):
+            child = np.uint64(trie.cells[node, 0] + (entry >> KIND_BITS))
+            is_token = max_word_characters > 0 and trie.cells[child, 1] == node and trie.tokens[child] >= 0
+            write_token(rows, count, trie.tokens[child] if is_token else unk_id, i, i + 1, word)
+            i, count = i + 1, count + 1
+        elif kind in (GAP, WORD) and trie.tokens[node] >= 0 and np.int64(end) - i <= max_word_characters:
+            write_token(rows, count, trie.tokens[node], i, np.int64(end), word)
+            i, count = np.int64(end), count + 1
+        else:
+            stop, count = match_word(
+                text, i, characters, trie, unk_id, max_word_characters, starts, rows, count, word
+            )
+            if stop == i:
+                break
+            i = stop
         word += 1
     return i, count, word
 

@@ -335,7 +335,8 @@ class Tokenizer:
             used, added = int(bounds[first]), len(rows) + special * (last - first)
             if used + added > len(columns[0]):  # expect that the remaining chunks are as long
                 columns = _enlarge(columns, used, used + added + added * (len(cuts) - 1 - chunk) * 9 // 8)
-            num_truncated += _count_longer(row_bounds, last - first, room)
+            if max_length is not None:
+                num_truncated += _count_longer(row_bounds, last - first, room)
             assemble(rows, row_bounds, room, cls_id, sep_id, bounds[first : last + 1], *columns)
         input_ids, token_type_ids, offsets, word_ids = (column[: bounds[-1]] for column in columns)
         return Encoding(input_ids, token_type_ids, offsets, word_ids, bounds, num_truncated)
