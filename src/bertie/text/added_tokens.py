@@ -96,7 +96,8 @@ def extend_vocabulary(vocabulary: Vocabulary, added: AddedTokens, source: str) -
 def encode_with_special_tokens(
     texts: Sequence[str],
     special: Mapping[str, int],
-    encode: Callable[[Sequence[str]], tuple[Int32s, Int64s]],
+    encode: Callable[[Sequence[str], Int32s], tuple[Int32s, Int64s]],
+    rows: Int32s,
 ) -> tuple[Int32s, Int64s]:
     """Encode texts in which special tokens are recognised.
 
@@ -106,8 +107,9 @@ def encode_with_special_tokens(
     Args:
         texts: the texts.
         special: the ids of the special tokens.
-        encode: a function that encodes texts without recognising special tokens, and returns the
-            same as `wordpiece.encode_texts`.
+        encode: a function that encodes texts without recognising special tokens, and takes `rows` and
+            returns the same as `matching.encode_texts`.
+        rows: where to write token rows.
 
     Returns:
         Token rows and bounds, in the form that `encode` returns.
@@ -117,7 +119,7 @@ def encode_with_special_tokens(
     parts = list(chain.from_iterable(parts_of_texts))
     is_special = np.array([i % 2 for of_text in parts_of_texts for i in range(len(of_text))], dtype=bool)
     rows, bounds = encode(
-        [PLACEHOLDER if flag else part for flag, part in zip(is_special, parts, strict=True)]
+        [PLACEHOLDER if flag else part for flag, part in zip(is_special, parts, strict=True)], rows
     )
     lengths = np.fromiter(map(len, parts), np.int64, len(parts))
     special_parts = np.flatnonzero(is_special)
@@ -132,5 +134,5 @@ def encode_with_special_tokens(
     for column, sizes in ((1, lengths), (2, lengths), (3, words)):
         preceding = np.cumsum(sizes) - sizes
         preceding -= np.repeat(preceding[part_bounds[:-1]], np.diff(part_bounds))
-        rows[:, column] += np.repeat(preceding, counts).astype(np.int32)
+        rows[: bounds[-1], column] += np.repeat(preceding, counts).astype(np.int32)
     return rows, bounds[part_bounds]

@@ -331,6 +331,7 @@ def encode_texts(
     unk_id: int,
     max_word_characters: int,
     never_split: NeverSplit | None,
+    rows: Int32s,
 ) -> tuple[Int32s, Int64s]:
     """Encode texts without special tokens.
 
@@ -342,14 +343,17 @@ def encode_texts(
         unk_id: the id of [UNK].
         max_word_characters: longer words become [UNK].
         never_split: words that are one token, if any.
+        rows: where to write token rows, int32 (any, 4). A row has the id of the token, its start and
+            end in the text, and the index of its word in the text.
 
     Returns:
-        Token rows, int32 (T, 4), and their bounds, int64 (n + 1,). A row has the id of the token,
-        its start and end in the text, and the index of its word in the text.
+        `rows`, or a larger array if there was no room, and the bounds of each text in it, int64
+        (n + 1,).
     """
     words = allocate_words(PIECE)
     starts = np.empty(min(max_word_characters, len(text)) + 1, np.int32)
-    rows = np.empty((len(text) // 4 + 16, 4), dtype=np.int32)  # English has 4 to 5 characters per token
+    if len(rows) < len(text) // 4:  # English has 4 to 5 characters per token
+        rows = np.empty((len(text) // 4, 4), dtype=np.int32)
     row_bounds = np.zeros(len(bounds), dtype=np.int64)
     count: Index = np.int64(0)
     for k in range(len(bounds) - 1):
@@ -363,6 +367,9 @@ def encode_texts(
                 )
                 if i == len(of_text):
                     break
+                if count + len(starts) > len(rows):
+                    rows = grow(rows, count + len(starts))
+                    continue
             stop = find_stop(of_text, i, characters, never_split is None)
             if (stop - i) * LONGEST_SEQUENCE > len(words.codes):
                 words = allocate_words(stop - i)
@@ -371,11 +378,11 @@ def encode_texts(
             else:
                 number = split_text_except(of_text, i, stop, tables, never_split, words)
             characters_written = np.int64(words.word_ends[number - 1]) if number else 0
-            if count + characters_written + len(starts) > len(rows):
-                rows = grow(rows, count + characters_written + len(starts))
+            if count + characters_written > len(rows):
+                rows = grow(rows, count + characters_written)
             count = match_words(
                 words, number, trie, unk_id, max_word_characters, never_split, rows, count, word
             )
             i, word = stop, word + number
         row_bounds[k + 1] = count
-    return rows[:count], row_bounds
+    return rows, row_bounds

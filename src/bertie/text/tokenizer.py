@@ -329,10 +329,11 @@ class Tokenizer:
         columns = [np.empty((0, *shape), dtype=np.int32) for shape in ((), (), (2,), ())]
         bounds = np.zeros(len(texts) + 1, dtype=np.int64)
         cuts, num_truncated = _chunk_bounds(texts), 0
+        rows = np.empty((0, 4), dtype=np.int32)
         for chunk, (first, last) in enumerate(pairwise(cuts), start=1):
             second_texts = pairs[first:last] if pairs is not None else ()
-            rows, row_bounds = self._encode_rows([*texts[first:last], *second_texts])
-            used, added = int(bounds[first]), len(rows) + special * (last - first)
+            rows, row_bounds = self._encode_rows([*texts[first:last], *second_texts], rows)
+            used, added = int(bounds[first]), int(row_bounds[-1]) + special * (last - first)
             if used + added > len(columns[0]):  # expect that the remaining chunks are as long
                 columns = _enlarge(columns, used, used + added + added * (len(cuts) - 1 - chunk) * 9 // 8)
             if max_length is not None:
@@ -341,15 +342,15 @@ class Tokenizer:
         input_ids, token_type_ids, offsets, word_ids = (column[: bounds[-1]] for column in columns)
         return Encoding(input_ids, token_type_ids, offsets, word_ids, bounds, num_truncated)
 
-    def _encode_rows(self, texts: Sequence[str]) -> tuple[Int32s, Int64s]:
+    def _encode_rows(self, texts: Sequence[str], rows: Int32s) -> tuple[Int32s, Int64s]:
         """Return token rows and bounds, as `encode_texts` does, recognising added tokens."""
         if self.added_tokens:
             special = {token: self.vocabulary.ids[token] for token in self.added_tokens}
-            return encode_with_special_tokens(texts, special, self._encode_plain_rows)
-        return self._encode_plain_rows(texts)
+            return encode_with_special_tokens(texts, special, self._encode_plain_rows, rows)
+        return self._encode_plain_rows(texts, rows)
 
-    def _encode_plain_rows(self, texts: Sequence[str]) -> tuple[Int32s, Int64s]:
-        rows, bounds = encode_texts(
+    def _encode_plain_rows(self, texts: Sequence[str], rows: Int32s) -> tuple[Int32s, Int64s]:
+        return encode_texts(
             *code_points(texts),
             self.unicode_tables,
             self._characters,
@@ -357,8 +358,8 @@ class Tokenizer:
             self.vocabulary.unk_id,
             self.max_word_characters,
             self._never_split,
+            rows,
         )
-        return rows, bounds
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
         """Look up the tokens of ids.
