@@ -37,6 +37,7 @@ text.casing
 text.vocabulary
 text.trie
 text.wordpiece
+text.matching
 text.encoding
 text.tokenizer_files
 text.added_tokens

@@ -65,6 +65,31 @@ def test_words_equal_those_of_the_reference(batch: list[str], lowercase: bool) -
     assert words_of(batch, lowercase) == expected
 
 
+# Tokens of CHARACTERS, so that some words of `texts` are tokens and some begin with one.
+TOKENS = ("a", "##a", "b", "az", "##zσ", "##ς", "中", ".", "##e", "ßa", "ª")
+plain_vocabulary = Vocabulary([*SPECIAL_TOKENS, *TOKENS])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(texts, max_size=4), st.booleans(), st.integers(0, 4), st.sampled_from([1, 2000]))
+def test_both_ways_to_match_words_agree(batch: list[str], lowercase: bool, limit: int, repeats: int) -> None:
+    batch = [*batch, "".join(batch) * repeats]
+    # A tokenizer that never splits some word splits all words before it matches them.
+    usual, other = (
+        Tokenizer(plain_vocabulary, lowercase, limit, never_split=words).encode_batch(batch)
+        for words in ((), ("\ue000never",))
+    )
+    for name in ("input_ids", "token_type_ids", "offsets", "word_ids", "bounds"):
+        assert np.array_equal(getattr(usual, name), getattr(other, name)), name
+    for i, text in enumerate(batch[:-1]):
+        expected = [
+            token_id
+            for word in oracle.split(text, lowercase)
+            for token_id in oracle.match(word, plain_vocabulary.ids, plain_vocabulary.unk_id, limit)
+        ]
+        assert usual.input_ids[usual.bounds[i] + 1 : usual.bounds[i + 1] - 1].tolist() == expected
+
+
 def test_texts_without_words_give_empty_arrays() -> None:
     for batch in ([], [""], ["", " \x00\u0301 "]):
         codes, bounds, _ = split_words(batch, unicode_tables())

@@ -78,7 +78,8 @@ def character_table(tables: UnicodeTables, symbols: UInt32s) -> UInt32s:
     is_word = (flags & CJK != 0) | (~is_sequence & (new_flags & PUNCTUATION != 0))
     is_other = (is_sequence | ((flags | new_flags) & MARK != 0)) & ~is_stripped | (flags & DROPPED != 0)
     is_other[CAPITAL_SIGMA] = True  # depends on its neighbours
-    kinds = np.select([is_other, flags & SPACE != 0, is_stripped, is_word], [OTHER, GAP, STRIPPED, WORD], LETTER)
+    is_gap = flags & SPACE != 0
+    kinds = np.select([is_other, is_gap, is_stripped, is_word], [OTHER, GAP, STRIPPED, WORD], LETTER)
     entries = symbols[np.minimum(codes, len(symbols) - 1)] << KIND_BITS | kinds
     return np.append(entries, OTHER).astype(np.uint32)
 

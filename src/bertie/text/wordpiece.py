@@ -1,8 +1,6 @@
-"""The tokenizer's kernels: clean and split text, and match WordPiece tokens.
+"""The kernels that clean text and split it into words.
 
-The rules follow tokenization.py of google-research/bert. Tokens are matched by LinMaxMatch (Song et
-al., Fast WordPiece Tokenization, arXiv:2012.15524), which reads no character twice; see
-bertie.text.trie. The time is linear in the length of the text.
+The rules follow tokenization.py of google-research/bert. The time is linear in the length of the text.
 """
 
 from collections.abc import Mapping, Sequence
