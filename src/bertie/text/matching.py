@@ -65,9 +65,10 @@ def character_table(tables: UnicodeTables, symbols: UInt32s) -> UInt32s:
         needs `split_text`. The high bits are the symbol of the normalised character.
     """
 
-    def look_up(codes: npt.NDArray[np.int64]) -> UInt32s:
+    def look_up(codes: Int64s) -> UInt32s:
         blocks = tables.block_of[codes >> BLOCK_BITS].astype(np.int64)
-        return tables.entries[blocks << BLOCK_BITS | codes & BLOCK_MASK]
+        found: UInt32s = tables.entries[blocks << BLOCK_BITS | codes & BLOCK_MASK]
+        return found
 
     codes = np.arange(TABLE_SIZE)
     flags = look_up(codes)
