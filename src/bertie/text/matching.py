@@ -34,8 +34,7 @@ from bertie.text.wordpiece import (
     Words,
     allocate_words,
     find_never_split,
-    split_text,
-    split_text_except,
+    split,
 )
 
 Int32s = npt.NDArray[np.int32]
@@ -205,17 +204,13 @@ def match_plain_words(
     """Match the words of text[i:], up to one that has an OTHER character or finds no room in `rows`.
 
     Args:
-        text: the text.
-        i: where to begin.
-        characters: see `character_table`.
-        trie, unk_id, max_word_characters: see `encode_texts`.
+        text, i: the text, and where to begin.
+        characters, trie, unk_id, max_word_characters: see `encode_texts`.
         starts: room for the start of each character of the longest word, and one more.
-        rows, count: token rows; rows[count:] are written.
-        word: the index of the next word.
+        rows, count, word: token rows, of which rows[count:] are written, and the index of the next word.
 
     Returns:
-        The new `i`, where the first word begins that is not matched, or the end of the text; the
-        new `count` and `word`.
+        Where the first word begins that is not matched, or the end; the new `count` and `word`.
     """
     length = np.uint64(len(text))
     while i < len(text):
@@ -349,8 +344,7 @@ def encode_texts(
             end in the text, and the index of its word in the text.
 
     Returns:
-        `rows`, or a larger array if there was no room, and the bounds of each text in it, int64
-        (n + 1,).
+        `rows`, or a larger array, and the bounds of each text in it, int64 (n + 1,).
     """
     words = allocate_words(PIECE)
     starts = np.empty(min(max_word_characters, len(text)) + 1, np.int32)
@@ -375,10 +369,7 @@ def encode_texts(
             stop = find_stop(of_text, i, characters, never_split is None)
             if (stop - i) * LONGEST_SEQUENCE > len(words.codes):
                 words = allocate_words(stop - i)
-            if never_split is None:
-                number = split_text(of_text, i, stop, tables, words)
-            else:
-                number = split_text_except(of_text, i, stop, tables, never_split, words)
+            number = split(of_text, i, stop, tables, never_split, words)
             characters_written = np.int64(words.word_ends[number - 1]) if number else 0
             if count + characters_written > len(rows):
                 rows = grow(rows, count + characters_written)

@@ -328,16 +328,14 @@ class Tokenizer:
         cls_id, sep_id = (self.vocabulary.cls_id, self.vocabulary.sep_id) if add_special_tokens else (-1, -1)
         columns = [np.empty((0, *shape), dtype=np.int32) for shape in ((), (), (2,), ())]
         bounds = np.zeros(len(texts) + 1, dtype=np.int64)
-        cuts, num_truncated = _chunk_bounds(texts), 0
-        rows = np.empty((0, 4), dtype=np.int32)
+        cuts, num_truncated, rows = _chunk_bounds(texts), 0, np.empty((0, 4), dtype=np.int32)
         for chunk, (first, last) in enumerate(pairwise(cuts), start=1):
             second_texts = pairs[first:last] if pairs is not None else ()
             rows, row_bounds = self._encode_rows([*texts[first:last], *second_texts], rows)
             used, added = int(bounds[first]), int(row_bounds[-1]) + special * (last - first)
             if used + added > len(columns[0]):  # expect that the remaining chunks are as long
                 columns = _enlarge(columns, used, used + added + added * (len(cuts) - 1 - chunk) * 9 // 8)
-            if max_length is not None:
-                num_truncated += _count_longer(row_bounds, last - first, room)
+            num_truncated += _count_longer(row_bounds, last - first, room)
             assemble(rows, row_bounds, room, cls_id, sep_id, bounds[first : last + 1], *columns)
         input_ids, token_type_ids, offsets, word_ids = (column[: bounds[-1]] for column in columns)
         return Encoding(input_ids, token_type_ids, offsets, word_ids, bounds, num_truncated)

@@ -190,6 +190,21 @@ def split_text_except(
 
 
 @kernel
+def split(
+    text: UInt32s,
+    begin: Index,
+    end: Index,
+    tables: UnicodeTables,
+    never_split: NeverSplit | None,
+    words: Words,
+) -> int:
+    """Split text[begin:end] by the rules of `split_text_except`, or of `split_text` without `never_split`."""
+    if never_split is None:
+        return split_text(text, begin, end, tables, words)
+    return split_text_except(text, begin, end, tables, never_split, words)
+
+
+@kernel
 def allocate_words(longest: Index) -> Words:
     """Allocate arrays for the words of a text of up to `longest` characters."""
     room = longest * LONGEST_SEQUENCE
@@ -218,10 +233,7 @@ def split_texts(
     character_count, word_count = np.int64(0), np.int64(0)
     for i in range(len(bounds) - 1):
         of_text = text[bounds[i] : bounds[i + 1]]
-        if never_split is None:
-            number = split_text(of_text, 0, len(of_text), tables, words)
-        else:
-            number = split_text_except(of_text, 0, len(of_text), tables, never_split, words)
+        number = split(of_text, 0, len(of_text), tables, never_split, words)
         length = np.int64(words.word_ends[number - 1]) if number else 0
         if character_count + length > len(codes):
             codes = grow(codes, character_count + length)
