@@ -1,22 +1,17 @@
-"""Time whole pre-training steps against `transformers`' BertForPreTraining.
+"""Compare whole pre-training steps with `transformers`' BertForPreTraining.
 
-    python benchmarks/training.py [--fused] [--bfloat16] [tiny|mini|mini-512|base ...]
-
-Both train with AdamW on the same real examples (Wikipedia, the original uncased vocabulary) with
-the paper's dropout, in one run, alternating. The time of a step includes making its batch from the
-examples: bertie goes from the stream's cursor to a packed batch, `transformers` pads to the longest
-sequence. The table has the medians over the steps, in tokens per second.
+Both train with fused AdamW on the same real examples (Wikipedia, the original uncased vocabulary) with
+the paper's dropout, in float32. A step includes making its batch from the examples: bertie goes from the
+stream's cursor to a packed batch, `transformers` pads to the longest sequence. Other rows compare the
+peak memory of a step of BERT-Base, and the rate of a step's operations with the rate of a matrix product.
 """
 
-import argparse
-import os
 import statistics
 import tempfile
-import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as the command line does
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+from measure import UNCASED, WIKIPEDIA, Row, compare, run_function, take_turns, version
 
 import numpy as np
 import torch
@@ -30,6 +25,7 @@ from bertie.corpus.preparation import prepare
 from bertie.corpus.sampling import ExampleStream
 from bertie.corpus.shards import Corpus
 from bertie.model.config import BertConfig
+from bertie.model.engines.hardware import Hardware
 from bertie.model.heads import PreTrainingModel
 from bertie.model.objectives import IGNORE_INDEX
 from bertie.recipes import FOLDER
@@ -37,14 +33,21 @@ from bertie.text.tokenizer import Tokenizer
 from bertie.training.optimizers import OptimizerSettings, build_optimizer
 from bertie.training.pretraining_setup import pack_examples
 
-DATA = Path(os.environ.get("BERTIE_DATA") or Path(__file__).parents[2] / "shared" / "data")
-SIZES = {  # recipe, batch size, sequence length, measured steps
-    "tiny": ("tiny", 32, 128, 15),
-    "mini": ("mini", 32, 128, 9),
-    "mini-512": ("mini", 8, 512, 9),
-    "base": ("base", 8, 128, 5),
+SIZES = {  # recipe, batch size, sequence length, rounds for each of the table's, bar
+    "tiny": ("tiny", 32, 128, 3, 5.0),
+    "mini": ("mini", 32, 128, 2, 3.5),
+    "mini-512": ("mini", 8, 512, 2, 4.5),
+    "base": ("base", 8, 128, 1, 1.7),
 }
-WARMUP_STEPS = 2  # not measured: they fill caches and start threads
+MEMORY_BAR, MEMORY_STEPS = 0.7, 2
+FLOAT32 = Hardware(device="cpu", precision="float32")
+
+Step = Callable[[], object]
+
+
+def read_config(recipe: str) -> BertConfig:
+    """Return the network of a recipe."""
+    return BertConfig(**read_toml(FOLDER / f"{recipe}.toml").get("model", {}))
 
 
 def padded_inputs(examples: Examples) -> dict[str, torch.Tensor]:
@@ -67,70 +70,156 @@ def padded_inputs(examples: Examples) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(values) for name, values in inputs.items()}
 
 
-def compare(size: str, corpus: Corpus, fused: bool, bfloat16: bool) -> None:
-    """Time one size and print its row of the table."""
-    recipe, batch_size, length, steps = SIZES[size]
-    config = BertConfig(**read_toml(FOLDER / f"{recipe}.toml")["model"])
-    tokenizer = Tokenizer.load(corpus.tokenizer_directory)
-    stream = ExampleStream(corpus.train, ExampleSettings(max_seq_length=length), tokenizer.vocabulary, seed=0)
+def bertie_step(config: BertConfig, draw: Callable[[], Examples], hardware: Hardware) -> Step:
+    """Return bertie's training step on the examples that `draw` returns."""
     torch.manual_seed(0)
-    model = PreTrainingModel(config).train()
+    device = hardware.device
+    model = PreTrainingModel(config).to(device).train()
     optimizer = build_optimizer(model, OptimizerSettings())
-    reference = BertForPreTraining(TransformersConfig(**config.model_dump())).train()
-    reference_optimizer = torch.optim.AdamW(reference.parameters(), lr=1e-4, weight_decay=0.01, fused=fused)
-    autocast = torch.autocast("cpu", torch.bfloat16, enabled=bfloat16)
 
-    def bertie_step() -> int:
-        (batch,) = pack_examples(stream.next(batch_size), micro_batch_tokens=10**9)
-        with autocast:
-            losses = model.compute_losses(batch).values()
-        sum(loss.loss_sum / loss.num_targets for loss in losses).backward()
+    def step() -> None:
+        (batch,) = pack_examples(draw(), micro_batch_tokens=10**9)
+        with hardware.autocast():
+            losses = model.compute_losses(batch.to(device)).values()
+        torch.stack([loss.loss_sum / loss.num_targets for loss in losses]).sum().backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        return batch.num_tokens
 
-    def transformers_step() -> int:
-        examples = stream.next(batch_size)
-        with autocast:
-            loss = reference(**padded_inputs(examples)).loss
+    return step
+
+
+def transformers_step(config: BertConfig, draw: Callable[[], Examples], hardware: Hardware) -> Step:
+    """Return the step of `transformers` on the examples that `draw` returns."""
+    logging.set_verbosity_error()
+    torch.manual_seed(0)
+    device = hardware.device
+    model = BertForPreTraining(TransformersConfig(**config.model_dump())).to(device).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
+
+    def step() -> None:
+        inputs = {name: values.to(device) for name, values in padded_inputs(draw()).items()}
+        with hardware.autocast():
+            loss = model(**inputs).loss
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(reference.parameters(), 1.0)
-        reference_optimizer.step()
-        reference_optimizer.zero_grad()
-        return int(examples.bounds[-1])
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
 
-    rates: dict[str, list[float]] = {"bertie": [], "transformers": []}
-    for number in range(WARMUP_STEPS + steps):
-        for name, step in (("bertie", bertie_step), ("transformers", transformers_step)):
-            started = time.perf_counter()
-            tokens = step()
-            if number >= WARMUP_STEPS:
-                rates[name].append(tokens / (time.perf_counter() - started))
-    medians = {name: statistics.median(values) for name, values in rates.items()}
-    ratio = statistics.median(a / b for a, b in zip(rates["bertie"], rates["transformers"], strict=True))
-    batch = f"{batch_size} x {length}"
-    print(
-        f"{size:<9} {batch:<10} {medians['bertie']:>9,.0f} {medians['transformers']:>12,.0f}  {ratio:>5.2f}",
-        flush=True,
+    return step
+
+
+STEPS = {"bertie": bertie_step, "transformers": transformers_step}
+
+
+def count_operations(config: BertConfig, examples: Examples) -> float:
+    """Count the floating-point operations of forward and backward, without padding.
+
+    Each token takes six operations for each weight that multiplies it, besides attention. In the
+    last layer, queries, keys and values count for all tokens; the rest of the layer counts only for
+    the masked tokens and [CLS], which the heads need. The count is the same for both libraries.
+    """
+    H, L = config.hidden_size, config.num_hidden_layers
+    tokens, masked = int(examples.bounds[-1]), len(examples.masked_labels)
+    needed = masked + len(examples.bounds) - 1
+    layer = 4 * H * H + 2 * H * config.intermediate_size
+    attention = 2 * L * H * float((np.diff(examples.bounds).astype(float) ** 2).sum())
+    encoder = tokens * ((L - 1) * layer + 3 * H * H) + needed * (layer - 3 * H * H)
+    return 6 * (encoder + masked * (H * H + H * config.vocab_size) + attention)
+
+
+def multiply_matrices() -> tuple[Step, float]:
+    """Return work that multiplies large matrices, and its operations; the rate is the machine's best."""
+    a, b = torch.randn(2048, 768), torch.randn(768, 3072)  # a batch in the widest layer of BERT-Base
+    return lambda: [a @ b for _ in range(3)], 3 * 2 * 2048 * 768 * 3072
+
+
+def open_stream(corpus: Corpus, length: int) -> ExampleStream:
+    tokenizer = Tokenizer.load(corpus.tokenizer_directory)
+    return ExampleStream(corpus.train, ExampleSettings(max_seq_length=length), tokenizer.vocabulary, seed=0)
+
+
+def compare_steps(size: str, corpus: Corpus, rounds: int) -> Iterator[Row]:
+    """Compare the steps of a size, and bertie's with the rate of a matrix product."""
+    recipe, batch_size, length, factor, bar = SIZES[size]
+    config = read_config(recipe)
+    drawn: dict[str, list[Examples]] = {name: [] for name in STEPS}
+
+    def make_step(name: str) -> Step:
+        stream = open_stream(corpus, length)  # of the same examples for both sides
+
+        def draw() -> Examples:
+            drawn[name].append(stream.next(batch_size))
+            return drawn[name][-1]
+
+        return STEPS[name](config, draw, FLOAT32)
+
+    multiply, operations = multiply_matrices()
+    sides = {name: make_step(name) for name in STEPS} | {"matrices": multiply}
+    seconds = take_turns(sides, rounds * factor)
+    tokens = statistics.median(int(examples.bounds[-1]) for examples in drawn["bertie"][1:])
+    layers = f"{config.num_hidden_layers} × {config.hidden_size}"
+    yield compare(
+        f"training-{size}",
+        f"a pre-training step of {layers}, batch {batch_size} × {length}",
+        version("transformers"),
+        "tokens/s",
+        tokens,
+        seconds["bertie"],
+        seconds["transformers"],
+        bar,
+    )
+    rates = [
+        count_operations(config, examples) / taken.processor / 1e9
+        for examples, taken in zip(drawn["bertie"][1:], seconds["bertie"], strict=True)
+    ]
+    best = [operations / taken.processor / 1e9 for taken in seconds["matrices"]]
+    shares = [rate / limit for rate, limit in zip(rates, best, strict=True)]
+    yield Row(
+        f"training-{size}-rate",
+        f"operations of this step, beside those of a matrix product",
+        version("torch"),
+        "GFLOP/s",
+        statistics.median(rates),
+        statistics.median(best),
+        statistics.median(shares),
+        (min(shares), max(shares)),
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("sizes", nargs="*", metavar="SIZE", help=f"{', '.join(SIZES)}; default: all")
-    parser.add_argument("--fused", action="store_true", help="fused AdamW for transformers too")
-    parser.add_argument("--bfloat16", action="store_true", help="run both forward passes under autocast")
-    options = parser.parse_args()
-    logging.set_verbosity_error()
-    with tempfile.TemporaryDirectory() as folder:
-        inputs = [DATA / "text" / "wikipedia-small" / "wiki_00"]
-        prepare(inputs, DATA / "vocab" / "uncased_en", Path(folder) / "corpus", workers=1)
-        corpus = Corpus.open(Path(folder) / "corpus")
-        print(f"{'size':<9} {'batch':<10} {'bertie':>9} {'transformers':>12}  ratio   (tokens/s)")
-        for size in options.sizes or SIZES:
-            compare(size, corpus, options.fused, options.bfloat16)
+def run_steps(side: str, corpus: str) -> None:
+    """Take steps of BERT-Base in this process, whose memory is measured."""
+    recipe, batch_size, length, *_ = SIZES["base"]
+    stream = open_stream(Corpus.open(Path(corpus)), length)
+    step = STEPS[side](read_config(recipe), lambda: stream.next(batch_size), FLOAT32)
+    for _ in range(MEMORY_STEPS):
+        step()
 
 
-if __name__ == "__main__":
-    main()
+def compare_memory(corpus: Path) -> Row:
+    """Compare the peak memory of processes that take steps of BERT-Base."""
+    ours, theirs = (run_function("training", "run_steps", side, corpus).peak for side in STEPS)
+    return Row(
+        "training-base-memory",
+        "peak resident memory of a process that takes two steps of 12 × 768, batch 8 × 128",
+        version("transformers"),
+        "MiB",
+        ours,
+        theirs,
+        ours / theirs,
+        (ours / theirs, ours / theirs),
+        MEMORY_BAR,
+        at_most=True,
+        note="One process each, with all that it imports.",
+    )
+
+
+def rows(rounds: int) -> Iterator[Row]:
+    """Measure all sizes."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        Tokenizer.load(UNCASED).save(folder / "tokenizer")
+        prepare([WIKIPEDIA], folder / "tokenizer", folder / "corpus", workers=1)
+        yield compare_memory(folder / "corpus")
+        for size in SIZES:
+            yield from compare_steps(size, Corpus.open(folder / "corpus"), rounds)

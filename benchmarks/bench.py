@@ -1,0 +1,240 @@
+"""Measure every claim about speed and memory beside its strongest peer, and write one table.
+
+    python benchmarks/bench.py [GROUP …] [--rounds 5] [--out benchmarks/results]
+    python benchmarks/bench.py --quote
+
+`make bench` is the first command, in an environment with all peers (the extra `bench`). A group is a module
+of this folder with a function `rows(rounds)`. Groups run one after the other, each in a process pinned to
+one core. The table goes to stdout and, with the versions and the processor, to DATE-PROCESSOR.md and .json
+in `--out`. Groups that are not run keep the rows that the files already have.
+
+`--quote` brings the documents up to date: README.md and the pages of docs/ that name a file of results
+take their figures from it. A figure is followed by a comment with its row and field:
+
+    tokens in a second: **4.8**<!-- training-tiny.ratio --> × as many
+"""
+
+import argparse
+import datetime
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent
+GROUPS = (
+    "tokenizer",
+    "examples",
+    "prepare",
+    "wordpiece_trainer",
+    "training",
+    "finetuning",
+    "inference",
+    "features",
+    "squad",
+    "checkpoint",
+    "scaling",
+)
+PACKAGES = (
+    "torch numpy numba transformers tokenizers tokie iree-tokenizer sentence-transformers onnxruntime openvino "
+    "ctranslate2"
+).split()
+INSTRUCTIONS = "avx2 avx512f avx512_vnni avx_vnni avx512_bf16 amx_bf16 amx_int8".split()
+DOCUMENTS = [FOLDER.parent / "README.md", *sorted((FOLDER.parent / "docs").rglob("*.md"))]
+NAMED_RESULTS = re.compile(r"benchmarks/results/([\w.-]+)\.md")
+QUOTED = re.compile(r"(?P<figure>[\d,]*\d(?:\.\d+)?)(?P<between>[^\d|<]*)<!-- (?P<row>[\w-]+)\.(?P<field>\w+) -->")
+
+
+def describe_machine() -> dict[str, Any]:
+    """Describe this machine, the versions of both sides and the commit."""
+    cpu = dict(
+        line.split(":", 1) for line in Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines() if ":" in line
+    )
+    cpu = {name.strip(): value.strip() for name, value in cpu.items()}
+    flags = cpu.get("flags", cpu.get("Features", "")).split()
+    git = ["git", "-C", str(FOLDER), "describe", "--always", "--dirty", "--exclude=*"]
+    commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
+    return {
+        "processor": cpu.get("model name", "unknown"),
+        "instructions": [name for name in INSTRUCTIONS if name in flags],
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
+        "commit": commit,
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "versions": {name: found for name in PACKAGES if (found := find_version(name))},
+    }
+
+
+def find_version(package: str) -> str | None:
+    from importlib.metadata import version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def run_group(name: str, rounds: int, output: Path) -> None:
+    """Write the rows of a group to a file as they are measured, in this process."""
+    sys.path.insert(0, str(FOLDER))
+    measure = import_module("measure")
+    measure.use_cores(1)
+    with output.open("w") as file:
+        for row in import_module(name).rows(rounds):
+            load = round(os.getloadavg()[0], 1)
+            print(json.dumps({**row.as_dict(), "group": name, "load": load}), file=file, flush=True)
+            print(f"{row.name}: {figures(row.as_dict())}", file=sys.stderr, flush=True)
+
+
+def measure_groups(names: list[str], rounds: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """Run groups in processes of their own; return their rows, and the groups that failed."""
+    rows, failed = [], []
+    for name in names:
+        print(f"{name} …", file=sys.stderr, flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            output = Path(folder) / "rows.jsonl"
+            command = [sys.executable, __file__, name, "--rounds", str(rounds), "--rows", str(output)]
+            if subprocess.run(command).returncode:
+                failed.append(name)
+            rows += map(json.loads, output.read_text().splitlines() if output.exists() else [])
+    return rows, failed
+
+
+def figures(row: dict[str, Any]) -> str:
+    """Say a row in a line."""
+    if "sizes" in row:
+        return f"exponent {row['exponent']:.2f} (bar {row['bar']:g})"
+    bar = "no bar" if row["bar"] is None else f"bar {row['bar']:g}, {'met' if row['met'] else 'MISSED'}"
+    ours, theirs = show(row["ours"]), show(row["theirs"])
+    return f"{ours} {row['unit']}, {row['peer']} {theirs}: {row['ratio']:.2f} ({bar})"
+
+
+def show(number: float) -> str:
+    """Return a number with three digits, or all before the decimal point."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def to_markdown(results: dict[str, Any]) -> str:
+    """Return the tables of a file of results."""
+    machine = results["machine"]
+    versions = ", ".join(f"{name} {found}" for name, found in machine["versions"].items())
+    lines = [
+        f"# Measured on {results['date']}",
+        "",
+        f"`make bench`, {machine['processor']} ({', '.join(machine['instructions'])}), {machine['cores']} cores, "
+        f"commit {machine['commit']}. Each side has one thread on one core unless the claim says otherwise.",
+        f"Python {machine['python']}, {versions}.",
+        "",
+        "Figures are of processor time. A ratio is the median over alternating rounds, with the lowest and the "
+        "highest beside it; `clock` is the same ratio of the time on the clock. `load` is the machine's load "
+        "average.",
+        "",
+        "| row | claim | peer | unit | bertie | peer | ratio | spread | clock | bar | met | load |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    notes = []
+    for row in (row for row in results["rows"] if "sizes" not in row):
+        low, high = row["spread"]
+        clock = f"{row['clock_ratio']:.2f}" if row["clock_ratio"] else ""
+        bar = "" if row["bar"] is None else f"{'≤' if row['at_most'] else '≥'} {row['bar']:g}"
+        met = {True: "yes", False: "**no**", None: ""}[row["met"]]
+        cells = [row["name"], row["claim"], row["peer"], row["unit"], show(row["ours"]), show(row["theirs"])]
+        cells += [f"**{row['ratio']:.2f}**", f"{low:.2f}–{high:.2f}", clock, bar, met, f"{row['load']}"]
+        lines.append(f"| {' | '.join(cells)} |")
+        notes += [f"- {row['name']}: {row['note']}"] if row["note"] else []
+    lines += [
+        "",
+        "## Cost as work grows",
+        "",
+        "An exponent of 1 is linear, of 0 constant.",
+        "",
+        "| row | claim | sizes | costs | exponent | bar | met | load |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in (row for row in results["rows"] if "sizes" in row):
+        costs = f"{', '.join(map(show, row['costs']))} {row['unit']}"
+        met = "yes" if row["met"] else "**no**"
+        cells = [row["name"], row["claim"], ", ".join(f"{size:,.0f}" for size in row["sizes"]), costs]
+        cells += [f"**{row['exponent']:.2f}**", f"≤ {row['bar']:g}", met, f"{row['load']}"]
+        lines.append(f"| {' | '.join(cells)} |")
+        notes += [f"- {row['name']}: {row['note']}"] if row["note"] else []
+    return "\n".join([*lines, *(["", "## Notes", "", *notes] if notes else []), ""])
+
+
+def quote(text: str, results: dict[str, Any]) -> str:
+    """Return a document with its marked figures from a file of results, with as many decimals as before.
+
+    Raises:
+        KeyError: the document names a row or a field that the results lack.
+    """
+    rows = {row["name"]: row for row in results["rows"]}
+
+    def replace(match: re.Match[str]) -> str:
+        value = rows[match["row"]][match["field"]]
+        decimals = len(match["figure"].partition(".")[2])
+        comment = match[0][len(match["figure"]) + len(match["between"]) :]
+        return f"{value:,.{decimals}f}{match['between']}{comment}"
+
+    return QUOTED.sub(replace, text)
+
+
+def quoted_documents() -> dict[Path, dict[str, Any]]:
+    """Return the documents that quote a file of results, and the results."""
+    documents = {}
+    for path in DOCUMENTS:
+        if found := NAMED_RESULTS.search(path.read_text(encoding="utf-8")):
+            documents[path] = json.loads((FOLDER / "results" / f"{found[1]}.json").read_text())
+    return documents
+
+
+def write_results(rows: list[dict[str, Any]], measured: list[str], folder: Path) -> str:
+    """Write the files of results; return the table."""
+    machine = describe_machine()
+    date = datetime.date.today().isoformat()
+    slug = re.sub(r"\W+", "-", machine["processor"]).strip("-").lower()
+    path = folder / f"{date}-{slug}.json"
+    if path.exists():
+        former = json.loads(path.read_text())["rows"]
+        rows = [row for row in former if row["group"] not in measured] + rows
+    rows.sort(key=lambda row: GROUPS.index(row["group"]))
+    results = {"date": date, "machine": machine, "rows": rows}
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    table = to_markdown(results)
+    path.with_suffix(".md").write_text(table, encoding="utf-8")
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"{', '.join(GROUPS)}; default: all")
+    parser.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
+    parser.add_argument("--out", type=Path, default=FOLDER / "results", help="default: benchmarks/results")
+    parser.add_argument("--quote", action="store_true", help="only bring figures in documents up to date")
+    parser.add_argument("--rows", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if unknown := set(options.groups) - set(GROUPS):
+        parser.error(f"unknown group {', '.join(sorted(unknown))}; choose from {', '.join(GROUPS)}")
+    if options.quote:
+        for path, results in quoted_documents().items():
+            path.write_text(quote(path.read_text(encoding="utf-8"), results), encoding="utf-8")
+        return
+    if options.rows:
+        (name,) = options.groups
+        run_group(name, options.rounds, options.rows)
+        return
+    names = options.groups or list(GROUPS)
+    rows, failed = measure_groups(names, options.rounds)
+    print(write_results(rows, [name for name in names if name not in failed], options.out))
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()
