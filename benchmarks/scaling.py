@@ -1,35 +1,36 @@
-"""Measure what grows with a corpus, a model and the number of ranks, and extrapolate it.
+"""Measure how costs grow with the work: text, vocabulary, lengths, models, corpora, processes and clients.
 
-    python benchmarks/scaling.py corpus | assembly | ranks | checkpoint | network [--folder DIR]
+    python benchmarks/scaling.py    # prints the bytes that a rank sends in a step; nothing is measured
 
-corpus      opens corpora of 5 · 10^8 to 10^11 tokens and draws examples from them, each in a new process
-assembly    finds the duplicates among the documents of 64 to 4,096 parts of a corpus in preparation
-ranks       draws the share of one of 1 to 1,024 processes; all shares make up an epoch
-checkpoint  writes and reads the checkpoints of models from 2 × 128 to 12 × 768
-network     computes the bytes that a rank sends in a step; nothing is measured
+The rows of `make bench` are processor time and memory for amounts of work that grow by factors of 4.
 
-The shards of a corpus are hard links to one shard of real size (2^25 tokens), so that 10^11 tokens
-need 100 MB of disk. What a process computes, maps and allocates is as in a corpus of that size; only
-the reading from the disk is not, because the shard stays in the page cache. The last line of each
-table has the exponent of the growth: 1 is linear, 0 is constant.
+The shards of the large corpora are hard links to one shard of real size (2^25 tokens), so that 10^11
+tokens need 100 MB of disk. What a process computes, maps and allocates is as in a corpus of that size;
+only the reading from the disk is not, because the shard stays in the page cache.
 """
 
-import argparse
+import asyncio
 import json
 import os
+import re
 import shutil
+import socket
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
 
 from bertie.corpus.assembly import SHARD_TOKENS, Parts, assign_documents, part_directory, write_hashes
 from bertie.corpus.examples import Examples, ExampleSettings
+from bertie.corpus.preparation import prepare
+from bertie.corpus.readers import list_inputs, read_documents
 from bertie.corpus.sampling import BlockSlice, ExampleStream
 from bertie.corpus.shards import (
     Corpus,
@@ -42,16 +43,32 @@ from bertie.corpus.shards import (
     write_manifest,
     write_shard,
 )
+from bertie.corpus.word_counts import count_words
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
+from bertie.text.wordpiece_trainer import learn_vocabulary
+from measure import (
+    DATA,
+    UNCASED,
+    WIKIPEDIA,
+    Growth,
+    checkpoint,
+    grow,
+    paragraphs,
+    run,
+    run_function,
+    timed,
+)
 
+FACTORS = (1, 4, 16, 64)
 VOCABULARY_SIZE = 30_522
 SENTENCE_TOKENS, DOCUMENT_SENTENCES = 25, 20  # averages, about those of Wikipedia
-SHARD_COUNTS = (15, 60, 240, 960, 2981)
+SHARD_COUNTS = (15, 60, 240, 960)
 PART_COUNTS = (64, 256, 1024, 4096)
 PART_DOCUMENTS = 500
-CONFIGS = {"2 × 128": (2, 128), "4 × 256": (4, 256), "6 × 384": (6, 384), "12 × 768": (12, 768)}
+CONFIGS = ((2, 128), (4, 256), (6, 384), (12, 768))  # layers, width
 RANK_COUNTS, EXAMPLES_OF_RANK, RANK_SHARDS = (1, 4, 16, 64, 256, 1024), 32, 4
+CLIENT_COUNTS, TURN_SECONDS = (1, 4, 16, 64), 3.0
 MOST_LINKS = 60_000  # of a file on ext4
 
 
@@ -61,21 +78,6 @@ def stopwatch(row: dict[str, float], name: str) -> Iterator[None]:
     begin = time.process_time()
     yield
     row[name] = time.process_time() - begin
-
-
-def print_table(size_name: str, rows: dict[float, dict[str, float]]) -> None:
-    """Print a row for each size, and the slopes of the logarithms in the last line."""
-    columns = list(next(iter(rows.values())))
-    print(f"| {size_name} | " + " | ".join(columns) + " |")
-    print("|---" * (1 + len(columns)) + "|")
-    for size, row in rows.items():
-        print(f"| {size:,.0f} | " + " | ".join(f"{row[column]:,.3g}" for column in columns) + " |")
-    sizes = np.log(list(rows))
-    slopes = [
-        np.polyfit(sizes, np.log([max(row[column], 1e-9) for row in rows.values()]), 1)[0]
-        for column in columns
-    ]
-    print("| exponent | " + " | ".join(f"{slope:.2f}" for slope in slopes) + " |", flush=True)
 
 
 def write_real_shard(directory: Path) -> None:
@@ -129,84 +131,85 @@ def anonymous_mebibytes() -> float:
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon")) / 1024
 
 
-def open_and_draw(path: Path) -> dict[str, float]:
-    """Open a corpus and draw examples; the kernels were compiled by an earlier process."""
-    row: dict[str, float] = {"manifest, MB": (path / "manifest.json").stat().st_size / 1e6}
+def open_and_draw(corpus: str) -> None:
+    """Open a corpus and draw examples in this process; print the costs as JSON."""
+    path = Path(corpus)
+    row: dict[str, float] = {}
     before = anonymous_mebibytes()
-    with stopwatch(row, "open, s"):
+    with stopwatch(row, "open"):
         corpus = Corpus.open(path)
     vocabulary = Tokenizer.load(path / "tokenizer").vocabulary
-    with stopwatch(row, "plan an epoch, s"):
+    with stopwatch(row, "plan"):
         stream = ExampleStream(corpus.train, ExampleSettings(max_seq_length=128), vocabulary, seed=1)
-    with stopwatch(row, "100 batches of 256, s"):
+    with stopwatch(row, "draw"):
         for _ in range(100):
             stream.next(256)
-    state = json.loads(json.dumps(stream.state()))
-    with stopwatch(row, "restore, s"):
-        stream.restore(state)
-    row["memory, MiB"] = anonymous_mebibytes() - before
-    row["mapped files"] = sum(".bin" in line for line in Path("/proc/self/maps").read_text().splitlines())
-    row["cursor, bytes"] = len(json.dumps(state))
-    return row
+    row["memory"] = anonymous_mebibytes() - before
+    print(json.dumps(row))
 
 
-def measure_corpus(folder: Path) -> None:
+def as_growths(
+    claims: dict[str, tuple[str, str]], sizes: Sequence[float], measured: Sequence[dict[str, float]]
+) -> Iterator[Growth]:
+    """Yield a growth for each cost: `claims` has its name, claim and unit."""
+    for cost, (claim, unit) in claims.items():
+        costs = tuple(row[cost] for row in measured)
+        yield Growth(f"growth-{cost}", claim, unit, tuple(sizes), costs)
+
+
+def measure_corpus(folder: Path) -> Iterator[Growth]:
+    """Open corpora of 5 · 10^8 to 3 · 10^10 tokens and draw examples, each in a new process."""
     tokens = [*SPECIAL_TOKENS, *(f"w{index}" for index in range(VOCABULARY_SIZE - len(SPECIAL_TOKENS)))]
     tokenizer = Tokenizer(Vocabulary(tokens))
     write_real_shard(folder / "shard")
-    rows = {}
+    measured = []
     for count in SHARD_COUNTS:
-        link_corpus(folder / "corpus", folder / "shard", tokenizer, count)
-        command = [sys.executable, __file__, "open", "--folder", str(folder / "corpus")]
-        for _ in range(2):  # the first one compiles kernels
-            output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        rows[count * SHARD_TOKENS] = json.loads(output)
-        shutil.rmtree(folder / "corpus")
-    print_table("tokens", rows)
+        link_corpus(folder / "large", folder / "shard", tokenizer, count)
+        measured.append(json.loads(run_function("scaling", "open_and_draw", folder / "large").output))
+        shutil.rmtree(folder / "large")
+    claims = {
+        "open": ("open a corpus, by its tokens", "s"),
+        "plan": ("plan an epoch, by the tokens of the corpus", "s"),
+        "draw": ("draw 100 batches of 256 examples, by the tokens of the corpus", "s"),
+        "memory": ("memory of a process that trains on a corpus, by its tokens", "MiB"),
+    }
+    yield from as_growths(claims, [count * SHARD_TOKENS for count in SHARD_COUNTS], measured)
 
 
-def measure_assembly(folder: Path) -> None:
+def measure_assembly(folder: Path) -> Iterator[Growth]:
+    """Find the duplicates among the documents of a corpus in preparation."""
     random = np.random.default_rng(0)
-    rows = {}
+    costs = []
     for count in PART_COUNTS:
-        row: dict[str, float] = {}
         for index in range(count):
             part = part_directory(folder / "parts", index)
             part.mkdir(parents=True)
             write_hashes(part, random.integers(1 << 64, size=(PART_DOCUMENTS, 2), dtype=np.uint64))
         offsets = np.arange(count + 1, dtype=np.int64) * PART_DOCUMENTS
-        with stopwatch(row, "find duplicates, s"):
-            assign_documents(Parts(folder / "parts", offsets, VOCABULARY_SIZE), held_out=0.01)
-        row["documents"] = count * PART_DOCUMENTS
-        rows[count] = row
+        parts = Parts(folder / "parts", offsets, VOCABULARY_SIZE)
+        costs.append(timed(lambda: assign_documents(parts, held_out=0.01)).processor)  # noqa: B023
         shutil.rmtree(folder / "parts")
-    print_table("parts", rows)
+    sizes = tuple(count * PART_DOCUMENTS for count in PART_COUNTS)
+    yield Growth("growth-duplicates", "find duplicates among documents", "s", sizes, tuple(costs))
 
 
-def measure_ranks(folder: Path) -> None:
-    """Measure what one of many ranks pays for its share of a batch, and check that they share an epoch."""
-    write_real_shard(folder / "shard")
+def measure_ranks(folder: Path) -> Iterator[Growth]:
+    """Measure what one of many ranks pays for its part of a batch, and check that they share an epoch."""
     tokens = [*SPECIAL_TOKENS, *(f"w{index}" for index in range(VOCABULARY_SIZE - len(SPECIAL_TOKENS)))]
     tokenizer = Tokenizer(Vocabulary(tokens))
-    link_corpus(folder / "corpus", folder / "shard", tokenizer, RANK_SHARDS)
-    corpus = Corpus.open(folder / "corpus")
+    link_corpus(folder / "ranks", folder / "shard", tokenizer, RANK_SHARDS)
+    corpus = Corpus.open(folder / "ranks")
     settings, vocabulary = ExampleSettings(max_seq_length=128), tokenizer.vocabulary
 
     def open_stream(world_size: int) -> RecordingStream:
         batch_size = world_size * EXAMPLES_OF_RANK
         return RecordingStream(corpus.train, settings, vocabulary, seed=1, batch_size=batch_size)
 
-    rows = {}
-    for world_size in RANK_COUNTS:
-        stream, row = open_stream(world_size), dict[str, float]()
-        batch_size = world_size * EXAMPLES_OF_RANK
-        stream.next(batch_size, 0, world_size)  # makes the first blocks, and compiles
-        with stopwatch(row, "20 batches, s"):
-            for _ in range(20):
-                stream.next(batch_size, 0, world_size)
-        row["lanes"] = len(stream.cursors)
-        rows[world_size] = row
-    print_table("processes", rows)
+    def make_work(world_size: float) -> Callable[[], object]:
+        stream, size = open_stream(int(world_size)), int(world_size)
+        return lambda: [stream.next(size * EXAMPLES_OF_RANK, 0, size) for _ in range(20)]
+
+    growth = grow("growth-ranks", "20 batches in one of so many processes", RANK_COUNTS, make_work)
     streams = [open_stream(RANK_COUNTS[-1]) for _ in range(RANK_COUNTS[-1])]
     blocks = map(streams[0].block, range(streams[0].block_count))
     epoch = {(int(block.masking_key), n) for block in blocks for n in range(len(block.pairs))}
@@ -216,8 +219,9 @@ def measure_ranks(folder: Path) -> None:
             stream.is_recording = True
             stream.next(len(streams) * EXAMPLES_OF_RANK, rank, len(streams))
             drawn += stream.drawn
-    repeated = len(drawn) - len(set(drawn))
-    print(f"{len(streams):,} processes drew all {len(epoch):,} examples of an epoch; {repeated} twice")
+    twice = len(drawn) - len(set(drawn))
+    note = f"{len(streams):,} processes drew all {len(epoch):,} examples of an epoch, {twice} of them twice."
+    yield Growth(growth.name, growth.claim, growth.unit, growth.sizes, growth.costs, note=note)
 
 
 class RecordingStream(ExampleStream):
@@ -236,7 +240,8 @@ class RecordingStream(ExampleStream):
         return super().assemble([], 0)
 
 
-def measure_checkpoints(folder: Path) -> None:
+def measure_models(folder: Path) -> Iterator[Growth]:
+    """Write and read checkpoints of models of several sizes."""
     import torch
 
     from bertie.model.config import BertConfig
@@ -245,8 +250,8 @@ def measure_checkpoints(folder: Path) -> None:
     from bertie.training.optimizers import build_optimizer
     from bertie.training.pretraining_settings import OptimizerSettings
 
-    rows = {}
-    for layers, width in CONFIGS.values():
+    sizes, measured = [], []
+    for layers, width in CONFIGS:
         config = BertConfig(
             num_hidden_layers=layers,
             hidden_size=width,
@@ -260,16 +265,188 @@ def measure_checkpoints(folder: Path) -> None:
         optimizer.step()
         row: dict[str, float] = {}
         shutil.rmtree(folder / "run", ignore_errors=True)
-        with RunDirectory(folder / "run", is_main=True) as run:
-            with stopwatch(row, "write, s"):
-                run.save(TrainState(), model, optimizer, save_every=1, keep_checkpoints=1)
-            newest = run.checkpoints()[-1]
-            row["checkpoint, MB"] = sum(file.stat().st_size for file in newest.iterdir()) / 1e6
-            with stopwatch(row, "read, s"):
-                run.restore(model)
-                run.restore_moments(model, optimizer)
-        rows[sum(parameter.numel() for parameter in model.parameters())] = row
-    print_table("parameters", rows)
+        with RunDirectory(folder / "run", is_main=True) as training_run:
+            with stopwatch(row, "checkpoint-write"):
+                training_run.save(TrainState(), model, optimizer, save_every=1, keep_checkpoints=1)
+            with stopwatch(row, "checkpoint-read"):
+                training_run.restore(model)
+                training_run.restore_moments(model, optimizer)
+        sizes.append(sum(parameter.numel() for parameter in model.parameters()))
+        measured.append(row)
+    claims = {
+        "checkpoint-write": ("write a checkpoint, by the parameters of the model", "s"),
+        "checkpoint-read": ("read a checkpoint, by the parameters of the model", "s"),
+    }
+    yield from as_growths(claims, sizes, measured)
+
+
+def measure_text(folder: Path) -> Iterator[Growth]:
+    """Tokenize, prepare and learn vocabularies of more and more text."""
+    lines = WIKIPEDIA.read_text(encoding="utf-8").split("\n")
+    tokenizer = Tokenizer.load(UNCASED)
+
+    def encode(part: float) -> Callable[[], object]:
+        texts = lines[: int(len(lines) * part / FACTORS[-1])]
+        return lambda: tokenizer.encode_batch(texts)
+
+    yield grow("growth-tokens", "tokenize lines of Wikipedia, in 64ths of 10 MB", FACTORS, encode)
+
+    text = "".join(line.lower() for line in lines)
+
+    def encode_one(part: float) -> Callable[[], object]:
+        one = text[: int(len(text) * part / FACTORS[-1])]
+        return lambda: tokenizer.encode_batch([one])
+
+    yield grow("growth-string", "tokenize one string, in 64ths of 10 MB", FACTORS, encode_one)
+
+    documents = [document.text for document in read_documents(list_inputs([WIKIPEDIA])[0])]
+    tokenizer.save(folder / "tokenizer")
+
+    def prepare_part(part: float) -> Callable[[], object]:
+        path = folder / f"part-{part}.jsonl"
+        with path.open("w") as file:
+            for copy in range(4):
+                for document in documents[: int(len(documents) * part / FACTORS[-1])]:
+                    print(json.dumps({"text": f"{document} {copy}"}), file=file)
+
+        def work() -> None:
+            prepare([path], folder / "tokenizer", folder / "prepared", workers=1)
+            shutil.rmtree(folder / "prepared")
+
+        return work
+
+    yield grow("growth-documents", "prepare documents, in 64ths of 40 MB", FACTORS, prepare_part, rounds=1)
+
+    words, counts = count_words(list_inputs([WIKIPEDIA]), True, 1)
+    chosen = np.random.default_rng(0).permutation(len(words))
+
+    def learn(part: float) -> Callable[[], object]:
+        indices = chosen[: int(len(words) * part / FACTORS[-1])]
+        some = [words[index] for index in indices]
+        return lambda: learn_vocabulary(some, counts[indices], 1000 + len(some) // 10, "frequency")
+
+    yield grow(
+        "growth-words",
+        "learn a vocabulary from distinct words, in 64ths of those of 10 MB, with an entry for ten words",
+        FACTORS,
+        learn,
+        rounds=1,
+    )
+
+    def encode_with(entries: float) -> Callable[[], object]:
+        small = Tokenizer(Vocabulary(tokenizer.vocabulary.tokens[: int(entries)]))
+        texts = lines[: len(lines) // 8]
+        return lambda: small.encode_batch(texts)
+
+    yield grow(
+        "growth-vocabulary", "tokenize with more entries in the vocabulary", (2000, 8000, 30_522), encode_with
+    )
+
+
+def measure_steps(folder: Path) -> Iterator[Growth]:
+    """Measure pre-training steps of more sequences, longer sequences, more entries and larger models."""
+    import torch
+
+    from bertie.model.config import BertConfig
+    from gpu import make_examples
+    from training import FLOAT32, bertie_step
+
+    def step(count: float = 8, length: float = 128, entries: float = 8000, layers: int = 4, width: int = 256):  # type: ignore[no-untyped-def]
+        config = BertConfig(
+            vocab_size=int(entries),
+            num_hidden_layers=layers,
+            hidden_size=width,
+            num_attention_heads=width // 64,
+            intermediate_size=4 * width,
+        )
+        examples = make_examples(int(count), int(length), int(entries))
+        return bertie_step(config, lambda: examples, FLOAT32)
+
+    torch.manual_seed(0)
+    yield grow("growth-batch", "a step of 4 × 256 at 128, by sequences", (2, 8, 32), lambda n: step(count=n))
+    yield grow(
+        "growth-length",
+        "a step of 4 × 256 with 8 sequences, by their length",
+        (32, 128, 512),
+        lambda n: step(length=n),
+        note="Attention takes four operations for each pair of tokens and feature; at 512 tokens these are two "
+        "thirds as many as those of a layer's weights.",
+    )
+    yield grow(
+        "growth-entries",
+        "a step of 4 × 256 with 8 × 128, by entries of the vocabulary",
+        (2000, 8000, 32_000),
+        lambda n: step(entries=n),
+    )
+    shapes = {
+        12 * layers * width**2: (layers, width) for layers, width in ((2, 128), (4, 192), (4, 384), (8, 512))
+    }
+    yield grow(
+        "growth-parameters",
+        "a step of 8 × 128, by parameters of the layers",
+        tuple(shapes),
+        lambda n: step(layers=shapes[int(n)][0], width=shapes[int(n)][1]),
+    )
+
+
+def measure_inference(folder: Path) -> Iterator[Growth]:
+    """Embed more and more texts."""
+    import bertie
+
+    model = bertie.load(checkpoint(), "cpu")
+    texts = paragraphs(FACTORS[-1] * 8)
+
+    def embed(part: float) -> Callable[[], object]:
+        return lambda: model.embed(texts[: int(part) * 8])
+
+    yield grow("growth-texts", "embed paragraphs, 6 × 384, in eights", FACTORS, embed, rounds=1)
+
+
+def measure_workers(folder: Path) -> Iterator[Growth]:
+    """Prepare the same text with more and more processes."""
+    inputs = list_inputs([DATA / "text/wikipedia/*.xz"])[:4]
+
+    def work(workers: int) -> float:
+        output = folder / f"workers-{workers}"
+        options = ["--tokenizer", UNCASED.parent, "--out", output, "--workers", str(workers)]
+        return run([sys.executable, "-m", "bertie", "prepare", *inputs, *options]).seconds.processor
+
+    counts = (1, 4, 16)
+    costs = tuple(work(count) for count in counts)
+    claim = "processor time of all processes that prepare 39 MB, by their number"
+    yield Growth("growth-workers", claim, "s", counts, costs, bar=0.1)
+
+
+def measure_clients(folder: Path) -> Iterator[Growth]:
+    """Ask a server from more and more clients, which are in this process on the same core."""
+    from serving import ServerProcess, run_turn
+
+    sentences = re.split(r"(?<=[.!?])\s+", " ".join(paragraphs(500)))
+    sentences = [sentence for sentence in sentences if 3 <= len(sentence.split()) <= 60]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "bertie", "serve", str(checkpoint()), "--port", str(port)]
+    with ExitStack() as stack:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        stack.callback(process.wait)
+        stack.callback(process.terminate)
+        server = ServerProcess(process, port, "/embed", "inputs")
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except ConnectionRefusedError:
+                assert process.poll() is None, "the server has stopped"
+                time.sleep(0.5)
+        requests = cycle([*map(server.request, sentences)])
+        asyncio.run(run_turn(server, requests, 8, 1))
+        turns = [
+            [asyncio.run(run_turn(server, requests, count, TURN_SECONDS)) for _ in range(3)]
+            for count in CLIENT_COUNTS
+        ]
+    costs = tuple(statistics.median(turn.processor for turn in rounds) for rounds in turns)
+    claim = "the server's processor time for a request, embed sentences, 6 × 384, by clients"
+    yield Growth("growth-clients", claim, "ms", CLIENT_COUNTS, costs, bar=0.1)
 
 
 def compute_network() -> None:
@@ -291,27 +468,25 @@ def compute_network() -> None:
             )
 
 
-MEASUREMENTS: dict[str, Callable[[Path], None]] = {
-    "corpus": measure_corpus,
-    "assembly": measure_assembly,
-    "ranks": measure_ranks,
-    "checkpoint": measure_checkpoints,
-    "network": lambda folder: compute_network(),
-    "open": lambda folder: print(json.dumps(open_and_draw(folder))),  # what `corpus` runs
-}
+MEASUREMENTS: tuple[Callable[[Path], Iterator[Growth]], ...] = (
+    measure_text,
+    measure_workers,
+    measure_corpus,
+    measure_assembly,
+    measure_ranks,
+    measure_steps,
+    measure_models,
+    measure_inference,
+    measure_clients,
+)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure how bertie scales.")
-    parser.add_argument("what", choices=MEASUREMENTS)
-    parser.add_argument("--folder", type=Path, help="where to write; by default a temporary folder")
-    arguments = parser.parse_args()
-    if arguments.folder is not None:
-        MEASUREMENTS[arguments.what](arguments.folder)
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            MEASUREMENTS[arguments.what](Path(folder))
+def rows(rounds: int) -> Iterator[Growth]:
+    """Measure all growths."""
+    with tempfile.TemporaryDirectory() as folder:
+        for measure_growth in MEASUREMENTS:
+            yield from measure_growth(Path(folder))
 
 
 if __name__ == "__main__":
-    main()
+    compute_network()

@@ -1,24 +1,17 @@
-"""Time the decoding of SQuAD answers, beside loops over single examples.
+"""Compare the decoding of SQuAD answers with loops over single examples.
 
-    python benchmarks/squad.py
-
-The input is 10,000 windows of real questions and paragraphs, with random logits. The peer is the
+The input is windows of real questions and paragraphs, with random logits. The peer is the
 algorithm of `postprocess_qa_predictions` in the question-answering example of `transformers`,
 written out here: for each question and window an argsort, two nested loops, a sort and a softmax.
 Its inputs are prepared beforehand. Both return the answers, the null odds and the n-best entries.
 bertie is timed twice: returning arrays of offsets, logits and probabilities, as an evaluation needs
-them, and returning dictionaries with texts, as a file of predictions needs them. The data are in
-BERTIE_DATA, or in ../shared/data.
+them, and returning dictionaries with texts, as a file of predictions needs them.
 """
 
 import gc
 import math
-import os
-import statistics
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,9 +22,9 @@ from bertie.tasks.squad.questions import Questions
 from bertie.tasks.squad.task import SQUAD_TASKS
 from bertie.tasks.squad.windows import ContextWindows
 from bertie.text.tokenizer import Tokenizer
+from measure import DATA, UNCASED, Row, compare, take_turns
 
-WINDOWS = 10_000
-ROUNDS = 3
+WINDOWS = 3_000
 N_BEST, MAX_ANSWER_LENGTH = 20, 30
 
 
@@ -134,45 +127,40 @@ def first_windows(
     )
 
 
-def main(data: Path) -> None:
+def rows(rounds: int) -> Iterator[Row]:
+    """Compare arrays and dictionaries with the loops."""
     task = SQUAD_TASKS[1]
-    tokenizer = Tokenizer.load(data / "vocab" / "uncased_en" / "vocab.txt")
-    parts = [task.read(data / "squad" / name, False) for name in ("train-v1.1.json", "train-v2.0.json")]
-    joined = Questions(
-        [name for part in parts for name in part.ids],
-        [text for part in parts for text in part.questions],
-        [text for part in parts for text in part.contexts],
-        np.concatenate([parts[0].context_indices, parts[1].context_indices + len(parts[0].contexts)]),
-    )
-    questions, windows = first_windows(joined, task.encode(joined, tokenizer, 384), WINDOWS)
+    questions = task.read(DATA / "squad" / "train-v1.1.json", False)
+    windows = task.encode(questions, Tokenizer.load(UNCASED), 384)
+    questions, windows = first_windows(questions, windows, WINDOWS)
     logits = np.random.default_rng(0).normal(0, 3, (len(windows.input_ids), 2)).astype(np.float32)
     features = features_of(windows)
-    gc.freeze()  # otherwise the garbage collector searches these millions of objects during the timing
+    gc.freeze()  # otherwise the garbage collector searches these objects during the timing
 
     def decode_to_dictionaries() -> tuple[SpanPredictions, list[list[dict[str, str | float]]]]:
         predictions = task.decode(questions, windows, logits)
         assert predictions.n_best is not None
         return predictions, n_best_entries(questions, predictions.n_best)
 
-    decode_to_dictionaries()  # compiles the kernels
-    ratios = []
-    for _ in range(ROUNDS):
-        (answers, _, _), loops = timed(lambda: decode_by_loops(questions, features, logits))
-        _, arrays = timed(lambda: task.decode(questions, windows, logits))
-        (predictions, _), dictionaries = timed(decode_to_dictionaries)
-        ratios.append((loops / arrays, loops / dictionaries))
+    answers, _, _ = decode_by_loops(questions, features, logits)
+    predictions, _ = decode_to_dictionaries()
     same = sum(a == b for a, b in zip(answers, predictions.texts, strict=True))
-    print(f"{len(windows):,} windows of {len(questions):,} questions; {same:,} answers are the same")
-    arrays, dictionaries = (statistics.median(column) for column in zip(*ratios, strict=True))
-    print(f"bertie is {arrays:.1f} times as fast as the loops; {dictionaries:.1f} times with dictionaries")
-
-
-def timed(work: Callable[[], Any]) -> tuple[Any, float]:
-    """Call a function; return its result and the seconds it took."""
-    begin = time.perf_counter()
-    result = work()
-    return result, time.perf_counter() - begin
-
-
-if __name__ == "__main__":
-    main(Path(os.environ.get("BERTIE_DATA") or Path(__file__).parents[2] / "shared" / "data"))
+    seconds = take_turns(
+        {
+            "loops": lambda: decode_by_loops(questions, features, logits),
+            "arrays": lambda: task.decode(questions, windows, logits),
+            "dictionaries": decode_to_dictionaries,
+        },
+        rounds,
+    )
+    for form in ("arrays", "dictionaries"):
+        yield compare(
+            f"squad-{form}",
+            f"SQuAD answers with their n-best as {form}",
+            "the loops of run_qa.py",
+            "windows/s",
+            len(windows.bounds) - 1,
+            seconds[form],
+            seconds["loops"],
+            note=f"{same:,} of {len(answers):,} answers are the same.",
+        )

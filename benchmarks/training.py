@@ -11,13 +11,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from measure import UNCASED, WIKIPEDIA, Row, compare, run_function, take_turns, version
-
 import numpy as np
 import torch
-from transformers import BertConfig as TransformersConfig
-from transformers import BertForPreTraining
-from transformers.utils import logging
 
 from bertie.base.settings import read_toml
 from bertie.corpus.examples import Examples, ExampleSettings
@@ -32,6 +27,7 @@ from bertie.recipes import FOLDER
 from bertie.text.tokenizer import Tokenizer
 from bertie.training.optimizers import OptimizerSettings, build_optimizer
 from bertie.training.pretraining_setup import pack_examples
+from measure import UNCASED, WIKIPEDIA, Row, compare, run_function, take_turns, version
 
 SIZES = {  # recipe, batch size, sequence length, rounds for each of the table's, bar
     "tiny": ("tiny", 32, 128, 3, 5.0),
@@ -91,6 +87,11 @@ def bertie_step(config: BertConfig, draw: Callable[[], Examples], hardware: Hard
 
 def transformers_step(config: BertConfig, draw: Callable[[], Examples], hardware: Hardware) -> Step:
     """Return the step of `transformers` on the examples that `draw` returns."""
+    # Imported here, so that bertie's process of `compare_memory` does without.
+    from transformers import BertConfig as TransformersConfig
+    from transformers import BertForPreTraining
+    from transformers.utils import logging
+
     logging.set_verbosity_error()
     torch.manual_seed(0)
     device = hardware.device
@@ -177,7 +178,7 @@ def compare_steps(size: str, corpus: Corpus, rounds: int) -> Iterator[Row]:
     shares = [rate / limit for rate, limit in zip(rates, best, strict=True)]
     yield Row(
         f"training-{size}-rate",
-        f"operations of this step, beside those of a matrix product",
+        "operations of this step, beside those of a matrix product",
         version("torch"),
         "GFLOP/s",
         statistics.median(rates),

@@ -1,20 +1,15 @@
 """Compare the vocabulary trainers of bertie and `tokenizers`, on Wikipedia.
 
-    python benchmarks/wordpiece_trainer.py [FILES=20] [SIZE=30000] [WORKERS=2]
-
 bertie merges pairs by frequency, as `tokenizers` does, and by likelihood. Every trainer runs in a
 separate process, from the files to the list of tokens, so that its memory can be measured. The
 vocabularies are compared by the tokens per word on a file that is not in the training text;
-bertie's tokenizer applies all of them. The data are in BERTIE_DATA, or in ../shared/data.
+bertie's tokenizer applies all of them.
 """
 
-import os
-import subprocess
-import sys
-import time
+import statistics
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 
 import numpy as np
 
@@ -23,25 +18,22 @@ from bertie.corpus.word_counts import count_words
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertie.text.wordpiece_trainer import Merges, learn_vocabulary
+from measure import DATA, WIKIPEDIA, Finished, Row, compare, run_function, version
 
-DATA = Path(os.environ.get("BERTIE_DATA") or Path(__file__).parents[2] / "shared" / "data")
-HELD_OUT = DATA / "text/wikipedia-small/wiki_00"
-
-
-def train_bertie(merges: Merges, files: list[Path], size: int, workers: int) -> list[str]:
-    started = time.perf_counter()
-    words, counts = count_words(files, True, workers)
-    print(f"  {len(words):,} words counted in {time.perf_counter() - started:.1f} s", file=sys.stderr)
-    return learn_vocabulary(words, counts, size, merges)
+FILES, SIZE = 4, 30_000
 
 
-def train_tokenizers(files: list[Path], size: int, workers: int) -> list[str]:
-    os.environ["RAYON_NUM_THREADS"] = str(workers)
+def train_bertie(merges: Merges, files: list[Path]) -> list[str]:
+    words, counts = count_words(files, True, workers=1)
+    return learn_vocabulary(words, counts, SIZE, merges)
+
+
+def train_tokenizers(files: list[Path]) -> list[str]:
     import tokenizers
 
     tokenizer = tokenizers.BertWordPieceTokenizer(lowercase=True)
     texts = (document.text for file in files for document in read_documents(file))
-    tokenizer.train_from_iterator(texts, size, special_tokens=list(SPECIAL_TOKENS), show_progress=False)
+    tokenizer.train_from_iterator(texts, SIZE, special_tokens=list(SPECIAL_TOKENS), show_progress=False)
     ids = tokenizer.get_vocab()
     return sorted(ids, key=ids.__getitem__)
 
@@ -53,39 +45,39 @@ TRAINERS = {
 }
 
 
-def run_trainer(name: str, count: int, size: int, workers: int) -> None:
-    """Train in this process; print seconds, megabytes and tokens, one per line."""
-    files = list_inputs([DATA / "text/wikipedia/*.xz"])[:count]
-    started = time.perf_counter()
-    tokens = TRAINERS[name](files, size, workers)
-    seconds = time.perf_counter() - started
-    # An upper bound: the system reports only the largest of the child processes.
-    memory = getrusage(RUSAGE_SELF).ru_maxrss + workers * getrusage(RUSAGE_CHILDREN).ru_maxrss
-    print(seconds, memory / 1e3, *tokens, sep="\n")
+def run_trainer(name: str, count: str) -> None:
+    """Train in this process; print the tokens, one a line."""
+    print(*TRAINERS[name](list_inputs([DATA / "text/wikipedia/*.xz"])[: int(count)]), sep="\n")
 
 
-def main(count: int = 20, size: int = 30_000, workers: int = 2) -> None:
-    held_out = [line for document in read_documents(HELD_OUT) for line in document.text.splitlines()]
-    megabytes = sum(
-        len(document.text.encode())
-        for file in list_inputs([DATA / "text/wikipedia/*.xz"])[:count]
-        for document in read_documents(file)
-    ) / 1e6  # fmt: skip
-    print(f"{count} files, {megabytes:.0f} MB of text, {size:,} tokens, {workers} workers or threads")
-    for name in TRAINERS:
-        command = [sys.executable, __file__, name, str(count), str(size), str(workers)]
-        output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-        seconds, memory, *tokens = output.split("\n")[:-1]
-        encoding = Tokenizer(Vocabulary(tokens)).encode_batch(held_out, add_special_tokens=False)
-        words = np.count_nonzero(np.diff(encoding.word_ids, prepend=-1))
-        print(
-            f"{name:12} {float(seconds):6.1f} s  {float(memory):6.0f} MB  {len(tokens):,} tokens"
-            f"  {len(encoding.input_ids) / words:.4f} tokens per word"
+def tokens_per_word(tokens: list[str], texts: list[str]) -> float:
+    """Return how many tokens a vocabulary makes of a word."""
+    encoding = Tokenizer(Vocabulary(tokens)).encode_batch(texts, add_special_tokens=False)
+    return len(encoding.input_ids) / np.count_nonzero(np.diff(encoding.word_ids, prepend=-1))
+
+
+def rows(rounds: int) -> Iterator[Row]:
+    """Compare time, memory and vocabularies."""
+    files = list_inputs([DATA / "text/wikipedia/*.xz"])[:FILES]
+    size = sum(len(document.text.encode()) for file in files for document in read_documents(file)) / 1e6
+    held_out = [line for document in read_documents(WIKIPEDIA) for line in document.text.splitlines()]
+    finished: dict[str, list[Finished]] = {name: [] for name in TRAINERS}
+    for _ in range(rounds):
+        for name in TRAINERS:
+            finished[name].append(run_function("wordpiece_trainer", "run_trainer", name, str(FILES)))
+    words = {
+        name: tokens_per_word(runs[0].output.split("\n")[:-1], held_out) for name, runs in finished.items()
+    }
+    peaks = {name: statistics.median(run.peak for run in runs) for name, runs in finished.items()}
+    for name in ("frequency", "likelihood"):
+        yield compare(
+            f"vocabulary-{name}",
+            f"a vocabulary of {SIZE:,} entries from {size:.0f} MB, merged by {name}",
+            version("tokenizers"),
+            "MB/s",
+            size,
+            [run.seconds for run in finished[name]],
+            [run.seconds for run in finished["tokenizers"]],
+            note=f"{words[name]:.4f} tokens per word, the peer {words['tokenizers']:.4f}; peak memory "
+            f"{peaks[name]:,.0f} MiB, the peer {peaks['tokenizers']:,.0f}. From the start of the process.",
         )
-
-
-if __name__ == "__main__":
-    if sys.argv[1:2] and sys.argv[1] in TRAINERS:
-        run_trainer(sys.argv[1], *map(int, sys.argv[2:]))
-    else:
-        main(*map(int, sys.argv[1:]))
