@@ -2,7 +2,7 @@
 PYTHON ?= python3
 PIP = .venv/bin/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test test-bounds test-browser test-clients test-cloud check build docs install clean
+.PHONY: demo test test-bounds test-browser test-clients test-cloud bench check build docs install clean
 
 demo: .venv/train ## the whole way on the documentation on this machine, in about five minutes
 	.venv/bin/bertie demo $(DEMO)
@@ -25,6 +25,9 @@ test-clients: .venv/dev .venv-clients/installed ## LangChain and LlamaIndex agai
 
 test-cloud: .venv-cloud/installed ## s3:// against a local server, from an environment of its own (300 MB)
 	.venv-cloud/bin/python -m pytest -m slow -rs tests/base/test_storage.py
+
+bench: .venv/bench ## every claim beside its strongest peer, in one table; some of it: make bench BENCH="training squad"
+	.venv/bin/python benchmarks/bench.py $(BENCH)
 
 check: .venv/dev ## what every change must pass: ruff, mypy, hadolint, the tests
 	.venv/bin/ruff check
@@ -56,6 +59,10 @@ clean:
 
 .venv/dev: .venv/bin/python pyproject.toml constraints.txt
 	$(PIP) --editable '.[dev]'
+	@touch $@
+
+.venv/bench: .venv/bin/python pyproject.toml constraints.txt
+	$(PIP) --editable '.[bench]'
 	@touch $@
 
 .venv/docs: .venv/bin/python pyproject.toml constraints.txt

@@ -141,12 +141,12 @@ def to_markdown(results: dict[str, Any]) -> str:
     lines = [
         f"# Measured on {results['date']}",
         "",
-        f"`make bench`, {machine['processor']} ({', '.join(machine['instructions'])}), {machine['cores']} cores, "
-        f"commit {machine['commit']}. Each side has one thread on one core unless the claim says otherwise.",
-        f"Python {machine['python']}, {versions}.",
+        f"`make bench`, {machine['processor']} ({', '.join(machine['instructions'])}), "
+        f"{machine['cores']} cores, commit {machine['commit']}. Python {machine['python']}, {versions}.",
         "",
-        "Figures are of processor time. A ratio is the median over alternating rounds, with the lowest and "
-        "the highest beside it; `clock` is the same ratio of the time on the clock. `load` is the load average.",
+        "Each side has one thread on one core unless the claim says otherwise. Figures are of processor",
+        "time. A ratio is the median over alternating rounds, with the lowest and the highest beside it;",
+        "`clock` is the same ratio of the time on the clock, and `load` the load average.",
         "",
         "| row | claim | peer | unit | bertie | peer | ratio | spread | clock | bar | met | load |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",

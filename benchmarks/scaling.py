@@ -369,8 +369,8 @@ def measure_steps(folder: Path) -> Iterator[Growth]:
         "a step of 4 × 256 with 8 sequences, by their length",
         (32, 128, 512),
         lambda n: step(length=n),
-        note="Attention takes four operations for each pair of tokens and feature; at 512 tokens these are two "
-        "thirds as many as those of a layer's weights.",
+        note="The products of attention, 4·S·H operations a token, are a third of those with the weights, "
+        "24·H², at 512 tokens, and its softmax and dropout grow with S² too.",
     )
     yield grow(
         "growth-entries",
