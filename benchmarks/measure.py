@@ -4,7 +4,8 @@ A module of benchmarks has a function `rows(rounds)` that yields `Row`s and `Gro
 these functions, each in a process pinned to one core, prints the table and writes it to a file.
 
 A ratio is the median over the rounds, in which both sides take turns, and is of processor time: other
-programs on the machine disturb it less than the clock. Import this module before torch.
+programs on the machine disturb it less than the clock. This module sets variables that torch reads, so
+`bench.py` imports it first.
 """
 
 import gc
@@ -230,7 +231,7 @@ def run(command: Sequence[str | Path], **environment: str) -> Finished:
 
 def run_function(module: str, function: str, *arguments: str | Path) -> Finished:
     """Run a function of a benchmark in a process of its own."""
-    code = f"import sys, {module}; {module}.{function}(*sys.argv[1:])"
+    code = f"import sys, measure, {module}; {module}.{function}(*sys.argv[1:])"
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     return run([sys.executable, "-c", code, *arguments], PYTHONPATH=path)
 

@@ -14,17 +14,15 @@ Without arguments, all inputs are measured in this order.
 """
 
 import json
-import os
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
 from bertie.corpus.readers import list_inputs, read_documents
+from measure import DATA, UNCASED, run
 
-DATA = Path(os.environ.get("BERTIE_DATA") or Path(__file__).parents[2] / "shared" / "data")
 WIKIPEDIA = DATA / "text/wikipedia/*.xz"
 JSONL_BYTES = 62_500_000
 
@@ -90,23 +88,13 @@ def measure(name: str, workers: int) -> None:
         size = sum(
             len(document.text.encode()) for path in list_inputs(inputs) for document in read_documents(path)
         )
-        tokenizer = next((DATA / "vocab").glob("*uncased*"))
-        options = ["--tokenizer", tokenizer, "--out", folder / "corpus", "--workers", workers]
+        options = ["--tokenizer", UNCASED, "--out", folder / "corpus", "--workers", workers]
         arguments = [sys.executable, "-m", "bertie.commands.main", "prepare", *inputs, *options]
-        log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT)
-        actions = [(os.POSIX_SPAWN_DUP2, log, 1), (os.POSIX_SPAWN_DUP2, log, 2)]
-        started = time.perf_counter()
-        pid = os.posix_spawn(sys.executable, [str(a) for a in arguments], os.environ, file_actions=actions)
-        # The process has waited for its workers, so `ru_maxrss` is the peak of the largest process.
-        _, status, usage = os.wait4(pid, 0)
-        seconds = time.perf_counter() - started
-        os.close(log)
-        if status:
-            sys.exit((folder / "log").read_text())
-        cpu_seconds, peak_megabytes = usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1e3
+        finished = run(arguments)
+        seconds = finished.seconds.clock
         print(
             f"{name:10} {size / 1e6:7.1f} MB of text  {seconds:6.1f} s  {size / 1e6 / seconds:5.1f} MB/s"
-            f"  {cpu_seconds:6.1f} s of CPU time  {peak_megabytes:5.0f} MB peak memory"
+            f"  {finished.seconds.processor:6.1f} s of CPU time  {finished.peak:5.0f} MiB peak memory"
         )
 
 

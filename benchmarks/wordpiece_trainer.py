@@ -61,6 +61,7 @@ def rows(rounds: int) -> Iterator[Row]:
     files = list_inputs([DATA / "text/wikipedia/*.xz"])[:FILES]
     size = sum(len(document.text.encode()) for file in files for document in read_documents(file)) / 1e6
     held_out = [line for document in read_documents(WIKIPEDIA) for line in document.text.splitlines()]
+    run_function("wordpiece_trainer", "run_trainer", "frequency", "1")  # compiles kernels
     finished: dict[str, list[Finished]] = {name: [] for name in TRAINERS}
     for _ in range(rounds):
         for name in TRAINERS:

@@ -48,16 +48,15 @@ class _CPUDropout(torch.autograd.Function):
         dropped_levels = min(round(probability * LEVELS), LEVELS - 1)
         random_bits = torch.empty(-(-values.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
         levels = random_bits.view(torch.int16)[: values.numel()].view(values.shape)
-        mask = (levels >= dropped_levels - LEVELS // 2).to(values.dtype)
-        ctx.save_for_backward(mask)
-        # Not part of the mask: in bfloat16, the scale 1.1111 of probability 0.1 would be 1.1094.
+        kept = levels >= dropped_levels - LEVELS // 2  # a byte for each element
+        ctx.save_for_backward(kept)
         ctx.scale = LEVELS / (LEVELS - dropped_levels)
-        return (values * mask).mul_(ctx.scale)
+        return torch.where(kept, values, 0.0).mul_(ctx.scale)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (mask,) = ctx.saved_tensors
-        return (grad * mask).mul_(ctx.scale), None
+        (kept,) = ctx.saved_tensors
+        return torch.where(kept, grad, 0.0).mul_(ctx.scale), None
 
 
 _cpu_dropout = cast(Callable[[Tensor, float], Tensor], _CPUDropout.apply)

@@ -1,6 +1,6 @@
 """Decoding of spans: by run_qa's loops, by definition, and in special cases."""
 
-import importlib.util
+import importlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -23,11 +23,9 @@ TOKENIZER = Tokenizer(Vocabulary([*SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for
 @pytest.fixture(scope="module")
 def benchmark():
     """Load benchmarks/squad.py, which has the loops of run_qa.py of `transformers`."""
-    path = Path(__file__).parents[3] / "benchmarks" / "squad.py"
-    specification = importlib.util.spec_from_file_location("benchmark_squad", path)
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(Path(__file__).parents[3] / "benchmarks")
+        return importlib.import_module("squad")
 
 
 def one_question(context, question="h"):
