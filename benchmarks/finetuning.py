@@ -23,6 +23,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Data
 from transformers.utils import logging
 
 from bertie.model.batch import pack_selected
+from bertie.model.config import BertConfig
 from bertie.model.engines.hardware import Hardware
 from bertie.model.engines.torch_engine import TorchEngine
 from bertie.model.formats.directory import ModelMetadata
@@ -34,6 +35,7 @@ from bertie.text.tokenizer import Tokenizer
 from bertie.training.finetuning import InitialModel
 from bertie.training.optimizers import OptimizerSettings, build_optimizer
 from measure import DATA, Row, Seconds, checkpoint, compare, take_turns, timed, version
+from training import compare_with_matrices, encoder_operations, multiply_matrices
 
 BATCH_SIZE, MAX_SEQ_LENGTH = 32, 128  # Section 4.1; run_classifier.py
 OPTIMIZER = OptimizerSettings(learning_rate=1e-4, bias_correction=True)
@@ -141,7 +143,13 @@ def make_contenders(task: Any, training: Any, dev: Any) -> dict[str, Contender]:
     return {"bertie": bertie, "longest": longest, "128": to_128}
 
 
-def compare_evaluation(contenders: dict[str, Contender], rounds: int) -> Iterator[Row]:
+def compare_evaluation(
+    contenders: dict[str, Contender], bounds: npt.NDArray[np.int64], config: BertConfig, rounds: int
+) -> Iterator[Row]:
+    """Compare the evaluations, and bertie's with the rate of a matrix product.
+
+    `bounds` has the first token of each text, and the number of tokens.
+    """
     predicted: dict[str, Int64s] = {}
 
     def make_work(name: str) -> Callable[[], None]:
@@ -150,12 +158,16 @@ def compare_evaluation(contenders: dict[str, Contender], rounds: int) -> Iterato
 
         return work
 
-    seconds = take_turns({name: make_work(name) for name in contenders}, rounds)
+    sides = {name: make_work(name) for name in contenders} | {"matrices": multiply_matrices}
+    seconds = take_turns(sides, rounds)
     for padding in ("longest", "128"):
         same = int((predicted["bertie"] == predicted[padding]).sum())
         yield make_row(
             "evaluation", padding, EVALUATED, seconds, f"{same} of {EVALUATED} labels are the same."
         )
+    operations = [encoder_operations(config, bounds, EVALUATED)] * rounds
+    name = "finetuning-evaluation-rate"
+    yield compare_with_matrices(name, operations, seconds["bertie"], seconds["matrices"])
 
 
 def compare_training(contenders: dict[str, Contender], examples: int, rounds: int) -> Iterator[Row]:
@@ -220,6 +232,9 @@ def rows(rounds: int) -> Iterator[Row]:
     logging.disable_progress_bar()
     task = find_task("mrpc")
     training, dev = (task.read(task.file(DATA / "glue", part), labelled=True) for part in ("train", "dev"))
-    contenders = make_contenders(task, training, task.select(dev, range(EVALUATED)))
-    yield from compare_evaluation(contenders, rounds)
+    dev = task.select(dev, range(EVALUATED))
+    contenders = make_contenders(task, training, dev)
+    initial_model = InitialModel.load(checkpoint())
+    bounds = task.encode(dev, initial_model.tokenizer, MAX_SEQ_LENGTH).bounds
+    yield from compare_evaluation(contenders, bounds, initial_model.config, rounds)
     yield from compare_training(contenders, len(training), rounds)

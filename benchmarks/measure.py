@@ -33,6 +33,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 DATA = Path(os.environ.get("BERTIE_DATA") or Path(__file__).parents[2] / "shared" / "data")
 WIKIPEDIA = DATA / "text" / "wikipedia-small" / "wiki_00"  # 10 MB
 UNCASED = DATA / "vocab" / "uncased_en" / "vocab.txt"  # the original vocabulary of 30,522 entries
+CORES = os.sched_getaffinity(0)  # as the process was started
 LINEAR = 1.1  # the largest exponent of growth that counts as linear
 
 
@@ -198,8 +199,7 @@ def grow(
 
 def use_cores(count: int) -> None:
     """Pin this process and its threads to `count` cores."""
-    os.sched_setaffinity(0, range(os.cpu_count() or 1))
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-count:])
+    os.sched_setaffinity(0, sorted(CORES)[-count:])
 
 
 class Finished(NamedTuple):

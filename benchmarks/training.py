@@ -8,10 +8,12 @@ peak memory of a step of BERT-Base, and the rate of a step's operations with the
 
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from bertie.base.settings import read_toml
@@ -27,7 +29,7 @@ from bertie.recipes import FOLDER
 from bertie.text.tokenizer import Tokenizer
 from bertie.training.optimizers import OptimizerSettings, build_optimizer
 from bertie.training.pretraining_setup import pack_examples
-from measure import UNCASED, WIKIPEDIA, Row, compare, run_function, take_turns, version
+from measure import UNCASED, WIKIPEDIA, Row, Seconds, compare, run_function, take_turns, version
 
 SIZES = {  # recipe, batch size, sequence length, rounds for each of the table's, bar
     "tiny": ("tiny", 32, 128, 3, 5.0),
@@ -36,6 +38,8 @@ SIZES = {  # recipe, batch size, sequence length, rounds for each of the table's
     "base": ("base", 8, 128, 1, 1.7),
 }
 MEMORY_BAR, MEMORY_STEPS = 0.7, 2
+MATRIX_PRODUCTS = 10
+MATRIX_OPERATIONS = MATRIX_PRODUCTS * 2 * 2048 * 768 * 3072  # of `multiply_matrices`
 FLOAT32 = Hardware(device="cpu", precision="float32")
 
 Step = Callable[[], object]
@@ -113,26 +117,36 @@ def transformers_step(config: BertConfig, draw: Callable[[], Examples], hardware
 STEPS = {"bertie": bertie_step, "transformers": transformers_step}
 
 
-def count_operations(config: BertConfig, examples: Examples) -> float:
-    """Count the floating-point operations of forward and backward, without padding.
+def encoder_operations(config: BertConfig, bounds: npt.NDArray[np.int64], needed: int) -> float:
+    """Count the floating-point operations of the encoder's forward pass, without padding.
 
-    Each token takes six operations for each weight that multiplies it, besides attention. In the
-    last layer, queries, keys and values count for all tokens; the rest of the layer counts only for
-    the masked tokens and [CLS], which the heads need. The count is the same for both libraries.
+    Each token takes two operations for each weight that multiplies it, besides attention. In the last
+    layer, queries, keys and values count for all tokens; the rest of the layer counts only for the
+    `needed` tokens, which the heads read. The count is the same for both libraries.
     """
     H, L = config.hidden_size, config.num_hidden_layers
-    tokens, masked = int(examples.bounds[-1]), len(examples.masked_labels)
-    needed = masked + len(examples.bounds) - 1
     layer = 4 * H * H + 2 * H * config.intermediate_size
-    attention = 2 * L * H * float((np.diff(examples.bounds).astype(float) ** 2).sum())
-    encoder = tokens * ((L - 1) * layer + 3 * H * H) + needed * (layer - 3 * H * H)
-    return 6 * (encoder + masked * (H * H + H * config.vocab_size) + attention)
+    attention = 2 * L * H * float((np.diff(bounds).astype(float) ** 2).sum())
+    return 2 * (bounds[-1] * ((L - 1) * layer + 3 * H * H) + needed * (layer - 3 * H * H) + attention)
 
 
-def multiply_matrices() -> tuple[Step, float]:
-    """Return work that multiplies large matrices, and its operations; the rate is the machine's best."""
-    a, b = torch.randn(2048, 768), torch.randn(768, 3072)  # a batch in the widest layer of BERT-Base
-    return lambda: [a @ b for _ in range(3)], 3 * 2 * 2048 * 768 * 3072
+def count_operations(config: BertConfig, examples: Examples) -> float:
+    """Count the operations of forward and backward; backward takes twice those of forward."""
+    H, masked = config.hidden_size, len(examples.masked_labels)
+    encoder = encoder_operations(config, examples.bounds, masked + len(examples.bounds) - 1)
+    return 3 * (encoder + 2 * masked * (H * H + H * config.vocab_size))
+
+
+@cache
+def make_matrices() -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a batch and weights of the widest layer of BERT-Base."""
+    return torch.randn(2048, 768), torch.randn(768, 3072)
+
+
+def multiply_matrices() -> object:
+    """Multiply large matrices; the rate is the machine's best."""
+    a, b = make_matrices()
+    return [a @ b for _ in range(MATRIX_PRODUCTS)]
 
 
 def open_stream(corpus: Corpus, length: int) -> ExampleStream:
@@ -155,8 +169,7 @@ def compare_steps(size: str, corpus: Corpus, rounds: int) -> Iterator[Row]:
 
         return STEPS[name](config, draw, FLOAT32)
 
-    multiply, operations = multiply_matrices()
-    sides = {name: make_step(name) for name in STEPS} | {"matrices": multiply}
+    sides = {name: make_step(name) for name in STEPS} | {"matrices": multiply_matrices}
     seconds = take_turns(sides, rounds * factor)
     tokens = statistics.median(int(examples.bounds[-1]) for examples in drawn["bertie"][1:])
     layers = f"{config.num_hidden_layers} × {config.hidden_size}"
@@ -170,21 +183,26 @@ def compare_steps(size: str, corpus: Corpus, rounds: int) -> Iterator[Row]:
         seconds["transformers"],
         bar,
     )
-    rates = [
-        count_operations(config, examples) / taken.processor / 1e9
-        for examples, taken in zip(drawn["bertie"][1:], seconds["bertie"], strict=True)
-    ]
-    best = [operations / taken.processor / 1e9 for taken in seconds["matrices"]]
-    shares = [rate / limit for rate, limit in zip(rates, best, strict=True)]
-    yield Row(
-        f"training-{size}-rate",
-        "operations of this step, beside those of a matrix product",
+    operations = [count_operations(config, examples) for examples in drawn["bertie"][1:]]
+    yield compare_with_matrices(f"training-{size}-rate", operations, seconds["bertie"], seconds["matrices"])
+
+
+def compare_with_matrices(
+    name: str, operations: Sequence[float], taken: Sequence[Seconds], multiplying: Sequence[Seconds]
+) -> Row:
+    """Compare the rate of bertie's work with that of `multiply_matrices` in the same rounds."""
+    rates = [count / seconds.processor / 1e9 for count, seconds in zip(operations, taken, strict=True)]
+    best = [MATRIX_OPERATIONS / seconds.processor / 1e9 for seconds in multiplying]
+    fractions = [rate / limit for rate, limit in zip(rates, best, strict=True)]
+    return Row(
+        name,
+        f"operations of {name.removesuffix('-rate')}, beside those of a matrix product",
         version("torch"),
         "GFLOP/s",
         statistics.median(rates),
         statistics.median(best),
-        statistics.median(shares),
-        (min(shares), max(shares)),
+        statistics.median(fractions),
+        (min(fractions), max(fractions)),
     )
 
 

@@ -20,7 +20,7 @@ from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertie.text.wordpiece_trainer import Merges, learn_vocabulary
 from measure import DATA, WIKIPEDIA, Finished, Row, compare, run_function, version
 
-FILES, SIZE = 4, 30_000
+FILES, SIZE = 2, 30_000
 
 
 def train_bertie(merges: Merges, files: list[Path]) -> list[str]:
