@@ -96,8 +96,7 @@ def find_version(package: str) -> str | None:
 def run_group(name: str, rounds: int, output: Path) -> None:
     """Write the rows of a group to a file as they are measured, in this process."""
     sys.path.insert(0, str(FOLDER))
-    measure = import_module("measure")
-    measure.use_cores(1)
+    import_module("measure").set_up()
     with output.open("w") as file:
         for row in import_module(name).rows(rounds):
             load = round(os.getloadavg()[0], 1)
@@ -164,16 +163,23 @@ def to_markdown(results: dict[str, Any]) -> str:
         "",
         "## Cost as work grows",
         "",
-        "An exponent of 1 is linear, of 0 constant.",
+        "An exponent of 1 is linear, of 0 constant. It is fitted to all sizes; `last` is the exponent from",
+        "the last size but one to the last.",
         "",
-        "| row | claim | sizes | costs | exponent | bar | met | load |",
-        "|---|---|---|---|---|---|---|---|",
+        "| row | claim | sizes | costs | exponent | last | bar | met | load |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in (row for row in results["rows"] if "sizes" in row):
         costs = f"{', '.join(map(show, row['costs']))} {row['unit']}"
         met = "yes" if row["met"] else "**no**"
         cells = [row["name"], row["claim"], ", ".join(f"{size:,.0f}" for size in row["sizes"]), costs]
-        cells += [f"**{row['exponent']:.2f}**", f"≤ {row['bar']:g}", met, f"{row['load']}"]
+        cells += [
+            f"**{row['exponent']:.2f}**",
+            f"{row['last_exponent']:.2f}",
+            f"≤ {row['bar']:g}",
+            met,
+            f"{row['load']}",
+        ]
         lines.append(f"| {' | '.join(cells)} |")
         notes += [f"- {row['name']}: {row['note']}"] if row["note"] else []
     return "\n".join([*lines, *(["", "## Notes", "", *notes] if notes else []), ""])

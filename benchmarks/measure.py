@@ -4,8 +4,7 @@ A module of benchmarks has a function `rows(rounds)` that yields `Row`s and `Gro
 these functions, each in a process pinned to one core, prints the table and writes it to a file.
 
 A ratio is the median over the rounds, in which both sides take turns, and is of processor time: other
-programs on the machine disturb it less than the clock. This module sets variables that torch reads, so
-`bench.py` imports it first.
+programs on the machine disturb it less than the clock.
 """
 
 import gc
@@ -24,11 +23,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertie.base.environment import set_torch_environment
-
-set_torch_environment()
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 DATA = Path(os.environ.get("BERTIE_DATA") or Path(__file__).parents[2] / "shared" / "data")
 WIKIPEDIA = DATA / "text" / "wikipedia-small" / "wiki_00"  # 10 MB
@@ -113,7 +107,12 @@ class Growth:
     @property
     def exponent(self) -> float:
         """Fit cost = c · size ** exponent: 1 is linear, 0 is constant."""
-        return float(np.polyfit(np.log(self.sizes), np.log(np.maximum(self.costs, 1e-9)), 1)[0])
+        return fit_exponent(self.sizes, self.costs)
+
+    @property
+    def last_exponent(self) -> float:
+        """Return the exponent from the last size but one to the last."""
+        return fit_exponent(self.sizes[-2:], self.costs[-2:])
 
     @property
     def met(self) -> bool:
@@ -121,8 +120,18 @@ class Growth:
         return self.exponent <= self.bar
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields, `exponent` and `met`, for a JSON file."""
-        return {**asdict(self), "exponent": self.exponent, "met": self.met}
+        """Return the fields, both exponents and `met`, for a JSON file."""
+        return {
+            **asdict(self),
+            "exponent": self.exponent,
+            "last_exponent": self.last_exponent,
+            "met": self.met,
+        }
+
+
+def fit_exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
+    """Return the slope of the logarithms of costs over those of sizes."""
+    return float(np.polyfit(np.log(sizes), np.log(np.maximum(costs, 1e-9)), 1)[0])
 
 
 def timed(work: Callable[[], object]) -> Seconds:
@@ -197,6 +206,15 @@ def grow(
     return Growth(name, claim, "s", tuple(sizes), tuple(costs), bar, note)
 
 
+def set_up() -> None:
+    """Pin this process to one core, and set variables that libraries read when they are imported."""
+    set_torch_environment()
+    variables = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+    for name, value in variables.items():
+        os.environ.setdefault(name, value)
+    use_cores(1)
+
+
 def use_cores(count: int) -> None:
     """Pin this process and its threads to `count` cores."""
     os.sched_setaffinity(0, sorted(CORES)[-count:])
@@ -231,7 +249,7 @@ def run(command: Sequence[str | Path], **environment: str) -> Finished:
 
 def run_function(module: str, function: str, *arguments: str | Path) -> Finished:
     """Run a function of a benchmark in a process of its own."""
-    code = f"import sys, measure, {module}; {module}.{function}(*sys.argv[1:])"
+    code = f"import sys, measure; measure.set_up(); import {module}; {module}.{function}(*sys.argv[1:])"
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     return run([sys.executable, "-c", code, *arguments], PYTHONPATH=path)
 
