@@ -26,7 +26,7 @@ test-clients: .venv/dev .venv-clients/installed ## LangChain and LlamaIndex agai
 test-cloud: .venv-cloud/installed ## s3:// against a local server, from an environment of its own (300 MB)
 	.venv-cloud/bin/python -m pytest -m slow -rs tests/base/test_storage.py
 
-bench: .venv/bench ## every claim beside its strongest peer, in one table; some of it: make bench BENCH="training squad"
+bench: .venv/bench .venv-tokenizers/installed ## every claim beside its strongest peer, in one table; some of it: make bench BENCH="training squad"
 	.venv/bin/python benchmarks/bench.py $(BENCH)
 
 check: .venv/dev ## what every change must pass: ruff, mypy, hadolint, the tests
@@ -48,7 +48,7 @@ docs: .venv/dev .venv/docs ## the documentation as a site in site/; rewrites doc
 install: .venv/dev ## everything a developer needs, in .venv
 
 clean:
-	rm -rf .venv .venv-clients .venv-cloud demo dist site
+	rm -rf .venv .venv-clients .venv-cloud .venv-tokenizers demo dist site
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -67,6 +67,12 @@ clean:
 
 .venv/docs: .venv/bin/python pyproject.toml constraints.txt
 	$(PIP) --editable '.[docs]'
+	@touch $@
+
+# tokenizers 1.0 cannot be installed beside transformers.
+.venv-tokenizers/installed:
+	$(PYTHON) -m venv .venv-tokenizers
+	.venv-tokenizers/bin/python -m pip install --quiet tokenizers==1.0.0rc3
 	@touch $@
 
 .venv-clients/installed: tests/clients/requirements.txt

@@ -29,7 +29,7 @@ from typing import Any
 
 FOLDER = Path(__file__).parent
 GROUPS = (
-    "tokenizer",
+    "tokenizer_peers",
     "examples",
     "wordpiece_trainer",
     "training",
