@@ -21,6 +21,7 @@ CHARACTERS, DOCUMENT_CHARACTERS = 4_000_000, 3_000
 NEXT_PYTHON = Path(__file__).parents[1] / ".venv-tokenizers" / "bin" / "python"
 NEXT = Path(__file__).with_name("next_tokenizers.py")
 BAR = 2.0
+FORMS = {"lines": "lines", "documents": "documents of 3 kB", "string": "one string"}
 
 
 def make_inputs() -> dict[str, list[str]]:

@@ -1,9 +1,10 @@
 """Compare whole pre-training steps with `transformers`' BertForPreTraining.
 
 Both train with fused AdamW on the same real examples (Wikipedia, the original uncased vocabulary) with
-the paper's dropout, in float32. A step includes making its batch from the examples: bertie goes from the
-stream's cursor to a packed batch, `transformers` pads to the longest sequence. Other rows compare the
-peak memory of a step of BERT-Base, and the rate of a step's operations with the rate of a matrix product.
+the paper's dropout, in float32, and in bfloat16 too where the processor multiplies it. A step includes
+making its batch from the examples: bertie goes from the stream's cursor to a packed batch, `transformers`
+pads to the longest sequence. Other rows compare the peak memory of a step of BERT-Base, and the rate of a
+step's operations with the rate of a matrix product.
 """
 
 import statistics
@@ -11,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +45,7 @@ MATRIX_OPERATIONS = MATRIX_PRODUCTS * 2 * 2048 * 768 * 3072  # of `multiply_matr
 FLOAT32 = Hardware(device="cpu", precision="float32")
 
 Step = Callable[[], object]
+Precision = Literal["float32", "bfloat16"]
 
 
 def read_config(recipe: str) -> BertConfig:
@@ -154,8 +157,10 @@ def open_stream(corpus: Corpus, length: int) -> ExampleStream:
     return ExampleStream(corpus.train, ExampleSettings(max_seq_length=length), tokenizer.vocabulary, seed=0)
 
 
-def compare_steps(size: str, corpus: Corpus, rounds: int) -> Iterator[Row]:
-    """Compare the steps of a size, and bertie's with the rate of a matrix product."""
+def compare_steps(size: str, corpus: Corpus, precision: Precision, rounds: int) -> Iterator[Row]:
+    """Compare the steps of a size, and bertie's with the rate of a matrix product in float32."""
+    hardware = Hardware(device="cpu", precision=precision)
+    name_of_row = f"training-{size}" + ("" if precision == "float32" else f"-{precision}")
     recipe, batch_size, length, factor, bar = SIZES[size]
     config = read_config(recipe)
     drawn: dict[str, list[Examples]] = {name: [] for name in STEPS}
@@ -167,15 +172,15 @@ def compare_steps(size: str, corpus: Corpus, rounds: int) -> Iterator[Row]:
             drawn[name].append(stream.next(batch_size))
             return drawn[name][-1]
 
-        return STEPS[name](config, draw, FLOAT32)
+        return STEPS[name](config, draw, hardware)
 
     sides = {name: make_step(name) for name in STEPS} | {"matrices": multiply_matrices}
     seconds = take_turns(sides, rounds * factor)
     tokens = statistics.median(int(examples.bounds[-1]) for examples in drawn["bertie"][1:])
     layers = f"{config.num_hidden_layers} × {config.hidden_size}"
     yield compare(
-        f"training-{size}",
-        f"a pre-training step of {layers}, batch {batch_size} × {length}",
+        name_of_row,
+        f"a pre-training step of {layers}, batch {batch_size} × {length}, {precision}",
         version("transformers"),
         "tokens/s",
         tokens,
@@ -184,7 +189,7 @@ def compare_steps(size: str, corpus: Corpus, rounds: int) -> Iterator[Row]:
         bar,
     )
     operations = [count_operations(config, examples) for examples in drawn["bertie"][1:]]
-    yield compare_with_matrices(f"training-{size}-rate", operations, seconds["bertie"], seconds["matrices"])
+    yield compare_with_matrices(f"{name_of_row}-rate", operations, seconds["bertie"], seconds["matrices"])
 
 
 def compare_with_matrices(
@@ -240,5 +245,8 @@ def rows(rounds: int) -> Iterator[Row]:
         Tokenizer.load(UNCASED).save(folder / "tokenizer")
         prepare([WIKIPEDIA], folder / "tokenizer", folder / "corpus", workers=1)
         yield compare_memory(folder / "corpus")
-        for size in SIZES:
-            yield from compare_steps(size, Corpus.open(folder / "corpus"), rounds)
+        is_fast = Hardware(device="cpu").resolved().precision == "bfloat16"
+        precisions: list[Precision] = ["float32", "bfloat16"] if is_fast else ["float32"]
+        for precision in precisions:
+            for size in SIZES:
+                yield from compare_steps(size, Corpus.open(folder / "corpus"), precision, rounds)
