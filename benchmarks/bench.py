@@ -58,7 +58,7 @@ INSTRUCTIONS = ["avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "am
 DOCUMENTS = [FOLDER.parent / "README.md", *sorted((FOLDER.parent / "docs").rglob("*.md"))]
 NAMED_RESULTS = re.compile(r"benchmarks/results/([\w.-]+)\.md")
 QUOTED = re.compile(
-    r"(?P<figure>[\d,]*\d(?:\.\d+)?)(?P<between>[^\d|<]*)<!-- (?P<row>[\w-]+)\.(?P<field>[\w.]+) -->"
+    r"(?P<figure>-?[\d,]*\d(?:\.\d+)?)(?P<between>[^\d|<]*)<!-- (?P<row>[\w-]+)\.(?P<field>[\w.]+) -->"
 )
 
 
