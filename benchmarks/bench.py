@@ -29,6 +29,8 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
+from measure import DATA, set_up
+
 FOLDER = Path(__file__).parent
 GROUPS = (
     "tokenizer_peers",
@@ -64,7 +66,7 @@ QUOTED = re.compile(
 
 
 def describe_machine() -> dict[str, Any]:
-    """Describe this machine, the versions of both sides and the commit."""
+    """Describe this machine and the versions of both sides."""
     cpu = dict(
         line.split(":", 1)
         for line in Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
@@ -72,17 +74,19 @@ def describe_machine() -> dict[str, Any]:
     )
     cpu = {name.strip(): value.strip() for name, value in cpu.items()}
     flags = cpu.get("flags", cpu.get("Features", "")).split()
-    git = ["git", "-C", str(FOLDER), "describe", "--always", "--dirty", "--exclude=*"]
-    commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
     return {
         "processor": cpu.get("model name", "unknown"),
         "instructions": [name for name in INSTRUCTIONS if name in flags],
         "cores": os.cpu_count(),
-        "load": round(os.getloadavg()[0], 1),
-        "commit": commit,
         "python": ".".join(map(str, sys.version_info[:3])),
         "versions": {name: found for name in PACKAGES if (found := find_version(name))},
     }
+
+
+def find_commit() -> str:
+    """Return the commit that is measured, with "-dirty" if files were changed since."""
+    git = ["git", "-C", str(FOLDER), "describe", "--always", "--dirty", "--exclude=*"]
+    return subprocess.run(git, capture_output=True, text=True).stdout.strip()
 
 
 def find_version(package: str) -> str | None:
@@ -96,12 +100,12 @@ def find_version(package: str) -> str | None:
 
 def run_group(name: str, rounds: int, output: Path) -> None:
     """Write the rows of a group to a file as they are measured, in this process."""
-    sys.path.insert(0, str(FOLDER))
-    import_module("measure").set_up()
+    set_up()
+    commit = find_commit()
     with output.open("w") as file:
         for row in import_module(name).rows(rounds):
-            load = round(os.getloadavg()[0], 1)
-            print(json.dumps({**row.as_dict(), "group": name, "load": load}), file=file, flush=True)
+            circumstances = {"group": name, "load": round(os.getloadavg()[0], 1), "commit": commit}
+            print(json.dumps({**row.as_dict(), **circumstances}), file=file, flush=True)
             print(f"{row.name}: {figures(row.as_dict())}", file=sys.stderr, flush=True)
 
 
@@ -137,11 +141,12 @@ def to_markdown(results: dict[str, Any]) -> str:
     """Return the tables of a file of results."""
     machine = results["machine"]
     versions = ", ".join(f"{name} {found}" for name, found in machine["versions"].items())
+    commits = ", ".join(sorted({row["commit"] for row in results["rows"]}))
     lines = [
         f"# Measured on {results['date']}",
         "",
         f"`make bench`, {machine['processor']} ({', '.join(machine['instructions'])}), "
-        f"{machine['cores']} cores, commit {machine['commit']}. Python {machine['python']}, {versions}.",
+        f"{machine['cores']} cores, commit {commits}. Python {machine['python']}, {versions}.",
         "",
         "Each side has one thread on one core unless the claim says otherwise. Figures are of processor",
         "time. A ratio is the median over alternating rounds, with the lowest and the highest beside it;",
@@ -251,6 +256,8 @@ def main() -> None:
         (name,) = options.groups
         run_group(name, options.rounds, options.rows)
         return
+    if not DATA.is_dir():
+        parser.error(f"{DATA}: no data to measure with; set BERTIE_DATA to their folder")
     names = options.groups or list(GROUPS)
     rows, failed = measure_groups(names, options.rounds)
     print(write_results(rows, [name for name in names if name not in failed], options.out))

@@ -32,8 +32,8 @@ def make_results(measure):
     ours, theirs = seconds(measure, 1.0, 1.0, 2.0), seconds(measure, 4.0, 6.0, 7.0)
     row = measure.compare("fast", "work", "peer 1.0", "items/s", 12, ours, theirs, bar=4.5)
     growth = measure.Growth("growth-work", "work", "s", (1, 4, 16), (2.0, 8.0, 32.0))
-    rows = [{**one.as_dict(), "group": "squad", "load": 0.5} for one in (row, growth)]
-    machine = {"processor": "P", "instructions": [], "cores": 2, "commit": "c", "python": "3", "versions": {}}
+    rows = [{**one.as_dict(), "group": "squad", "load": 0.5, "commit": "c"} for one in (row, growth)]
+    machine = {"processor": "P", "instructions": [], "cores": 2, "python": "3", "versions": {}}
     return {"date": "2026-01-02", "machine": machine, "rows": rows}
 
 
