@@ -5,16 +5,14 @@
 Both encode the same list of strings, alternating in one process; the figures are medians. bertie
 returns ids, segments, word indices and offsets as arrays. `encode_batch_fast` of the peer omits
 offsets, and its time excludes the conversion to arrays. With two threads, each of bertie's encodes
-half of the list; the peer uses its own threads. More measurements follow: all peers that are
-installed (`tokenizers`, tokie, iree-tokenizer) on one core, by processor time, on lines, on documents
-and on one string; text in other languages; the time to the first id in a new process; time and
-memory for texts of three sizes; and the time per character for words of several lengths, with a
-worst-case vocabulary. With an argument (speed, peers, languages, start, sizes or words), only that
-measurement runs. The data are in BERTIE_DATA, or in ../shared/data.
+half of the list; the peer uses its own threads. More measurements follow: text in other languages;
+the time to the first id in a new process; time and memory for texts of three sizes; and the time per
+character for words of several lengths, with a worst-case vocabulary. With an argument (speed,
+languages, start, sizes or words), only that measurement runs. `tokenizer_peers.py` compares bertie
+with more peers. The data are in BERTIE_DATA, or in ../shared/data.
 """
 
-import importlib
-import importlib.metadata
+import argparse
 import os
 import random
 import statistics
@@ -116,65 +114,6 @@ def compare_speed(data: Path) -> None:
     print(f"two threads / one: bertie {scaling:.2f}, tokenizers {ratio(2, 3):.2f}")
 
 
-def load_peers(file: str) -> dict[str, Callable[[list[str]], object]]:
-    """Return, for each installed peer, its fastest function from texts to ids."""
-    peers = {}
-    for package, version, method in (
-        ("tokenizers", "tokenizers", "encode_batch_fast"),
-        ("tokie", "tokie", "encode_batch_flat"),
-        ("iree.tokenizer", "iree-tokenizer", "encode_batch_to_array"),
-    ):
-        try:
-            module = importlib.import_module(package)
-        except ImportError:
-            print(f"{version} is not installed, and is left out")
-            continue
-        load = module.Tokenizer.from_json if package == "tokie" else module.Tokenizer.from_file
-        peer = load(file)
-        encode = getattr(peer, method, None) or peer.encode_batch  # tokenizers 1.0 has no encode_batch_fast
-        peers[f"{version} {importlib.metadata.version(version)}"] = encode
-    return peers
-
-
-def compare_peers(data: Path) -> None:
-    """Print megabytes per second of processor time of all peers, on one core, for texts of three sizes."""
-    text = (data / "text" / "wikipedia-small" / "wiki_00").read_text(encoding="utf-8")[: CHARACTERS // 2]
-    lines = [line for line in text.split("\n") if line]
-    documents: list[list[str]] = [[]]
-    for line in lines:
-        documents[-1].append(line)
-        if sum(map(len, documents[-1])) > 3000:
-            documents.append([])
-    inputs = {
-        f"{len(lines):,} lines": lines,
-        f"{len(documents):,} documents": ["\n".join(document) for document in documents],
-        "1 string": [text],
-    }
-    size = len(text.encode()) / 1e6
-    cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {max(cores)})  # before tokie starts its threads
-    tokenizer = Tokenizer.load(data / "vocab" / "uncased_en" / "vocab.txt")
-    with tempfile.TemporaryDirectory() as directory:
-        tokenizer.save(directory)
-        peers = load_peers(f"{directory}/tokenizer.json")
-    encoders = {"bertie": tokenizer.encode_batch, **peers}
-    print(f"{size:.1f} MB, MB/s of processor time on one core: median (lowest to highest) of {ROUNDS}")
-    for kind, texts in inputs.items():
-        rates: dict[str, list[float]] = {name: [] for name in encoders}
-        for i in range(ROUNDS + 1):
-            for name, encode in encoders.items():
-                begin = time.process_time()
-                encode(texts)
-                if i > 0:  # the first round warms up
-                    rates[name].append(size / (time.process_time() - begin))
-        ours = statistics.median(rates["bertie"])
-        for name, rate in rates.items():
-            median = statistics.median(rate)
-            spread = f"({min(rate):.1f} to {max(rate):.1f})"
-            print(f"{kind:15} {name:24} {median:6.1f} {spread:18} bertie / it: {ours / median:.2f}")
-    os.sched_setaffinity(0, cores)
-
-
 def compare_languages(data: Path) -> None:
     """Print nanoseconds of processor time per character for text in several languages."""
     tokenizer = Tokenizer.load(data / "vocab" / "uncased_en" / "vocab.txt")
@@ -251,13 +190,17 @@ def main() -> None:
     data = Path(os.environ.get("BERTIE_DATA") or Path(__file__).parents[2] / "shared" / "data")
     measurements = {
         "speed": lambda: compare_speed(data),
-        "peers": lambda: compare_peers(data),
         "languages": lambda: compare_languages(data),
         "start": lambda: measure_start(data),
         "sizes": lambda: compare_sizes(data),
         "words": compare_word_lengths,
     }
-    for name in sys.argv[1:] or measurements:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*", metavar="MEASUREMENT", help=f"default: {', '.join(measurements)}")
+    names = parser.parse_args().names or list(measurements)
+    if unknown := set(names) - measurements.keys():
+        parser.error(f"unknown {', '.join(sorted(unknown))}; choose from {', '.join(measurements)}")
+    for name in names:
         measurements[name]()
 
 

@@ -5,23 +5,28 @@ indices and offsets; the peers use their fastest function from texts to ids. `to
 installed beside `transformers`, runs in an environment of its own, `.venv-tokenizers`, if there is one.
 """
 
+import importlib
 import json
 import statistics
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 from bertie.text.tokenizer import Tokenizer
-from measure import UNCASED, WIKIPEDIA, Row, Seconds, compare, take_turns
-from tokenizer import load_peers
+from measure import UNCASED, WIKIPEDIA, Row, Seconds, compare, take_turns, version
 
 CHARACTERS, DOCUMENT_CHARACTERS = 4_000_000, 3_000
 NEXT_PYTHON = Path(__file__).parents[1] / ".venv-tokenizers" / "bin" / "python"
 NEXT = Path(__file__).with_name("next_tokenizers.py")
 BAR = 2.0
-FORMS = {"lines": "lines", "documents": "documents of 3 kB", "string": "one string"}
+CLAIMS = {
+    "lines": "tokenize lines",
+    "documents": "tokenize documents of 3 kB",
+    "string": "tokenize one string",
+}
 
 
 def make_inputs() -> dict[str, list[str]]:
@@ -34,6 +39,23 @@ def make_inputs() -> dict[str, list[str]]:
         if sum(map(len, documents[-1])) > DOCUMENT_CHARACTERS:
             documents.append([])
     return {"lines": lines, "documents": ["\n".join(part) for part in documents], "string": [text]}
+
+
+def load_peers(file: str) -> dict[str, Callable[[list[str]], object]]:
+    """Return, for each installed peer, its fastest function from texts to ids."""
+    peers = {}
+    for package, loader, method in (
+        ("tokenizers", "from_file", "encode_batch_fast"),
+        ("tokie", "from_json", "encode_batch_flat"),
+        ("iree-tokenizer", "from_file", "encode_batch_to_array"),
+    ):
+        try:
+            module = importlib.import_module(package.replace("-", "."))
+        except ImportError:
+            print(f"{package} is not installed, and is left out", file=sys.stderr)
+            continue
+        peers[version(package)] = getattr(getattr(module.Tokenizer, loader)(file), method)
+    return peers
 
 
 class NextTokenizers:
@@ -88,12 +110,7 @@ def compare_peers(kind: str, texts: list[str], tokenizer: Tokenizer, folder: Pat
     fastest, *others = sorted(rates.keys() - {"bertie"}, key=rates.__getitem__, reverse=True)
     return compare(
         f"tokenizer-{kind}",
-        {
-            "lines": "tokenize lines",
-            "documents": "tokenize documents of 3 kB",
-            "string": "tokenize one string",
-        }[kind]
-        + f", {size:.1f} MB",
+        f"{CLAIMS[kind]}, {size:.1f} MB",
         fastest,
         "MB/s",
         size,
