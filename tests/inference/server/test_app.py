@@ -275,8 +275,22 @@ def test_long_texts_are_read_as_by_the_predictor(tmp_path):
         status, content = served.post("/predict", {"inputs": text, "truncation_direction": "Left"})
         assert status == 422
         assert content["error"].endswith("leave truncation_direction out")
+        assert served.post("/predict", {"inputs": text, "truncate": False})[1] == answer
+        status, content = served.post("/rerank", {"query": "the cat", "texts": ["a mat"]})  # pairs too
+        assert (status, content["error_type"]) == (424, "Backend")
         info = served.send("GET", "/info")[1]
     assert (info["long_texts"], info["num_truncated"]) == ("windows", 0)
+
+
+def test_truncate_false_rejects_what_head_tail_would_drop(tmp_path):
+    model = bertie.load(save_small(tmp_path, "classifier", long_texts=LongTexts(method="head-tail")))
+    long, short = "cat sat the " * 100, "the cat sat"
+    with serving(model) as served:
+        status, content = served.post("/predict", {"inputs": [[short], [long]], "truncate": False})
+        assert (status, content["error_type"]) == (422, "Validation")
+        assert content["error"].startswith("`inputs` must have at most 128 tokens. Given: 302")
+        for body in ({"inputs": long}, {"inputs": short, "truncate": False}):
+            assert served.post("/predict", body)[0] == 200
 
 
 def test_info_reports_the_method_of_a_regression_as_rate(models):

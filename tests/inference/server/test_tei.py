@@ -118,6 +118,14 @@ def test_rerank_sorts_the_texts_by_score(several, predictors):
     assert by_index[1]["score"] == pytest.approx(1 / (1 + np.exp(-number)), abs=1e-5)
 
 
+def test_rerank_rejects_a_long_pair_without_truncation(several):
+    body = {"query": "the cat", "texts": ["mat", "sat " * 200]}
+    assert several.post("/rerank", body)[0] == 200
+    status, content = several.post("/rerank", {**body, "truncate": False})
+    assert (status, content["error_type"]) == (422, "Validation")
+    assert content["error"].startswith("`inputs` must have at most 128 tokens. Given: 205")
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [

@@ -70,9 +70,16 @@ class ServedModel:
 
     @property
     def can_rerank(self) -> bool:
-        """Whether the model is a sequence classifier with one score: a regression, or two classes."""
+        """Whether the model is a sequence classifier with one score: a regression, or two classes.
+
+        A model whose `long_texts` are not truncated reads single texts, not pairs.
+        """
         several = self.metadata.problem_type == "multi_label_classification"
-        return self.architecture == SEQUENCE_CLASSIFIER and len(self.metadata.labels) <= 2 - several
+        return (
+            self.architecture == SEQUENCE_CLASSIFIER
+            and len(self.metadata.labels) <= 2 - several
+            and self.metadata.long_texts.method == "truncate"
+        )
 
     @property
     def methods(self) -> list[str]:

@@ -280,24 +280,7 @@ async def classify(model: ServedModel, request: ClassifyRequest) -> list[Predict
     A batch is a list of lists. The score of a regression is the sigmoid of its number.
     """
     require_inputs(request.items, "inputs")
-    method = model.metadata.long_texts.method
-    if method == "truncate":
-        records = records_of(
-            await asyncio.to_thread(
-                encode_pairs,
-                model.metadata.tokenizer,
-                request.items,
-                _truncation(request, model.max_seq_length),
-            )
-        )
-    elif request.truncation_direction == "Left":
-        raise HTTPException(
-            422,
-            f"truncation_direction: {model.name} was fine-tuned with long_texts={method}, which decides what "
-            "it reads of a long text; leave truncation_direction out",
-        )
-    else:  # the model was fine-tuned to read more of a long text
-        records = [Record(f"inputs.{i}", {}, tuple(item)) for i, item in enumerate(request.items)]
+    records = await _classifier_records(model, request)
     logits = np.stack(await model.submit(ComputeLogits(), records))
     labels = model.metadata.labels
     predictions = [
@@ -382,6 +365,27 @@ async def _encode(model: ServedModel, request: PromptRequest) -> list[EncodedTex
             items.append(prompt + tokenizer.decode(item) if prompt else item)
     length = model.embedding.max_seq_length
     return await asyncio.to_thread(encode_singles, tokenizer, items, _truncation(request, length))
+
+
+async def _classifier_records(model: ServedModel, request: ClassifyRequest) -> list[Record]:
+    """Return the inputs as records: encoded, or as texts if the model reads more of a long text.
+
+    Raises:
+        HTTPException: the request does not allow the model's way to read a long text.
+    """
+    method = model.metadata.long_texts.method
+    if method != "truncate" and request.truncation_direction == "Left":
+        raise HTTPException(
+            422,
+            f"truncation_direction: {model.name} was fine-tuned with long_texts={method}, which decides what "
+            "it reads of a long text; leave truncation_direction out",
+        )
+    if method == "truncate" or (method == "head-tail" and request.truncate is False):
+        truncation = _truncation(request, model.max_seq_length)
+        encoded = await asyncio.to_thread(encode_pairs, model.metadata.tokenizer, request.items, truncation)
+        if method == "truncate":
+            return records_of(encoded)
+    return [Record(f"inputs.{i}", {}, tuple(item)) for i, item in enumerate(request.items)]
 
 
 def _truncation(request: TruncatingRequest, max_length: int) -> Truncation:
