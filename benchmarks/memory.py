@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import bertie
-from bertie.base.environment import return_free_memory
+from bertie.base.environment import limit_free_memory
 
 
 def resident_memory() -> float:
@@ -32,7 +32,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with arguments.texts.open(encoding="utf-8") as file:
         words = file.read(20_000_000).split()
-    return_free_memory()  # as `bertie serve`
+    limit_free_memory()  # as `bertie serve`
     model = bertie.load(arguments.model)
     random = np.random.default_rng(1)
     done = reported = 0

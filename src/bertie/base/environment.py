@@ -46,13 +46,15 @@ def set_torch_environment() -> None:
             os.environ.setdefault(name, value)
 
 
-def return_free_memory() -> None:
-    """Make the C library return the memory of freed tensors to the system, where it is glibc.
+def limit_free_memory() -> None:
+    """Limit the memory of freed tensors that the C library keeps, where it is glibc.
 
-    By default it keeps them in ever more fragmented heaps: while 30,000 ragged texts were embedded, the
-    resident memory grew by 112 MiB instead of 49 (docs/serving.md).
+    One heap for all threads, of which 64 MiB at the end stay when they are free: a thread then finds the
+    memory of its last batch. glibc's own settings keep a heap for each thread, and return the end of a
+    heap to the system after nearly every batch (docs/decisions/serving.md).
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
-        libc.mallopt(-3, 2**20)  # M_MMAP_THRESHOLD, in bytes
         libc.mallopt(-8, 1)  # M_ARENA_MAX
+        libc.mallopt(-3, 2**25)  # M_MMAP_THRESHOLD, in bytes: the largest that glibc allows
+        libc.mallopt(-1, 2**26)  # M_TRIM_THRESHOLD, in bytes

@@ -74,7 +74,7 @@ def serve(
     Inference, OpenAI's embeddings, / for huggingface_hub's clients, and /predict; /docs lists them all.
     """
     import bertie
-    from bertie.base.environment import return_free_memory
+    from bertie.base.environment import limit_free_memory
     from bertie.inference.server.app import create_app
     from bertie.inference.server.middleware import Access, Limits
     from bertie.inference.server.models import GIGABYTE, Models
@@ -86,7 +86,7 @@ def serve(
     if log_requests:
         logging.basicConfig(format="%(asctime)s %(message)s")
         logging.getLogger("bertie.requests").setLevel(logging.INFO)
-    return_free_memory()
+    limit_free_memory()
     models = Models(
         name_models(directories),
         lambda path: bertie.load(path, device, precision),

@@ -11,12 +11,12 @@ waits for at most one such batch of a long request, however long that request is
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from threading import Lock
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from bertie.inference.records import Record
 from bertie.inference.server.metrics import Metrics
@@ -31,6 +31,7 @@ FEW_CHARACTERS = 4_096  # tokenized in 0.2 ms; waking up a thread on a busy mach
 
 Compute = Callable[[Any, Sequence[Record]], list[Any]]
 CountTokens = Callable[[Sequence[Record]], list[int]]
+R = TypeVar("R")
 
 
 def count_tokens(tokenizer: Tokenizer, records: Sequence[Record]) -> list[int]:
@@ -46,6 +47,16 @@ def count_tokens(tokenizer: Tokenizer, records: Sequence[Record]) -> list[int]:
         bounds.append(len(texts))
     tokens = tokenizer.encode_batch(texts).bounds[bounds].tolist()
     return [end - start for start, end in pairwise(tokens)]
+
+
+async def run_tokenizer(texts: Iterable[Any], function: Callable[..., R], *arguments: Any) -> R:
+    """Call a function that tokenizes texts, in a thread if that takes longer than to wake up a thread.
+
+    The items of `texts` are texts, lists of texts, or token ids, which need no tokenizing.
+    """
+    if sum(map(_count_characters, texts)) <= FEW_CHARACTERS:
+        return function(*arguments)
+    return await asyncio.to_thread(function, *arguments)
 
 
 class Turns:
@@ -180,7 +191,8 @@ class Batcher:
             raise asyncio.QueueFull
         async with asyncio.timeout(self._limits.request_seconds):
             begin = perf_counter()
-            counts = await self._count(records)
+            texts = (text for record in records for text in record.texts)
+            counts = await run_tokenizer(texts, self._count_tokens, records)
             queued_at = perf_counter()
             self.metrics.tokenization.labels(self._model).observe(queued_at - begin)
             lane = self._short if sum(counts) <= LONG_REQUEST_TOKENS else self._long
@@ -192,13 +204,6 @@ class Batcher:
                 lane.put_nowait(QueuedRecord(operation, record, tokens, results[-1], queued_at))
             self.metrics.queue_size.labels(self._model).inc(len(records))
             return await asyncio.gather(*results)
-
-    async def _count(self, records: Sequence[Record]) -> list[int]:
-        """Count tokens, in a thread if that takes longer than to wake up a thread."""
-        characters = sum(_count_characters(text) for record in records for text in record.texts)
-        if characters <= FEW_CHARACTERS:
-            return self._count_tokens(records)
-        return await asyncio.to_thread(self._count_tokens, records)
 
     async def run(self) -> None:
         """Compute queued records until cancelled."""

@@ -1,6 +1,5 @@
 """The API of Text Embeddings Inference 1.9: its requests, its defaults and its responses."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -12,6 +11,7 @@ from typing_extensions import TypedDict
 
 from bertie.inference.probabilities import Float64s, rank, sigmoid, softmax
 from bertie.inference.records import Record
+from bertie.inference.server.batching import run_tokenizer
 from bertie.inference.server.encoding import Truncation, encode_pairs, encode_singles
 from bertie.inference.server.errors import EmptyRequestError
 from bertie.inference.server.models import ServedModel
@@ -296,12 +296,8 @@ async def rerank(model: ServedModel, request: RerankRequest) -> list[Rank]:
     The score is the sigmoid of a regression's number, or the probability of the second of two classes.
     """
     require_inputs(request.texts, "texts")
-    encoded = await asyncio.to_thread(
-        encode_pairs,
-        model.metadata.tokenizer,
-        [[request.query, text] for text in request.texts],
-        _truncation(request, model.max_seq_length),
-    )
+    pairs = [[request.query, text] for text in request.texts]
+    encoded = await _encode_pairs(model, request, pairs)
     logits = np.stack(await model.submit(ComputeLogits(), records_of(encoded)))
     scores: Any = logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
     if not request.raw_scores:
@@ -325,9 +321,8 @@ async def tokenize(model: ServedModel, request: TokenizeRequest) -> list[list[Si
     """Return the tokens of each text, and where their characters are in it."""
     require_inputs(request.items, "inputs")
     prompt = _find_prompt(model, request.prompt_name)
-    return await asyncio.to_thread(
-        _tokenize, model, [prompt + text for text in request.items], request.add_special_tokens
-    )
+    texts = [prompt + text for text in request.items]
+    return await run_tokenizer(texts, _tokenize, model, texts, request.add_special_tokens)
 
 
 async def decode(model: ServedModel, request: DecodeRequest) -> list[str]:
@@ -352,7 +347,7 @@ def check_ids(model: ServedModel, ids: Sequence[int]) -> None:
 
 
 async def _encode(model: ServedModel, request: PromptRequest) -> list[EncodedText]:
-    """Tokenize the inputs of a request in a thread; token ids are used as they are."""
+    """Tokenize the inputs of a request; token ids are used as they are."""
     prompt = _find_prompt(model, request.prompt_name)
     tokenizer = model.metadata.tokenizer
     items: list[str | list[int]] = []
@@ -364,7 +359,7 @@ async def _encode(model: ServedModel, request: PromptRequest) -> list[EncodedTex
             check_ids(model, item)
             items.append(prompt + tokenizer.decode(item) if prompt else item)
     length = model.embedding.max_seq_length
-    return await asyncio.to_thread(encode_singles, tokenizer, items, _truncation(request, length))
+    return await run_tokenizer(items, encode_singles, tokenizer, items, _truncation(request, length))
 
 
 async def _classifier_records(model: ServedModel, request: ClassifyRequest) -> list[Record]:
@@ -381,11 +376,17 @@ async def _classifier_records(model: ServedModel, request: ClassifyRequest) -> l
             "it reads of a long text; leave truncation_direction out",
         )
     if method == "truncate" or (method == "head-tail" and request.truncate is False):
-        truncation = _truncation(request, model.max_seq_length)
-        encoded = await asyncio.to_thread(encode_pairs, model.metadata.tokenizer, request.items, truncation)
+        encoded = await _encode_pairs(model, request, request.items)
         if method == "truncate":
             return records_of(encoded)
     return [Record(f"inputs.{i}", {}, tuple(item)) for i, item in enumerate(request.items)]
+
+
+async def _encode_pairs(
+    model: ServedModel, request: TruncatingRequest, items: Sequence[Sequence[str]]
+) -> list[EncodedText]:
+    truncation = _truncation(request, model.max_seq_length)
+    return await run_tokenizer(items, encode_pairs, model.metadata.tokenizer, items, truncation)
 
 
 def _truncation(request: TruncatingRequest, max_length: int) -> Truncation:
