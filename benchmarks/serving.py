@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 import bertie
 from bertie.inference.export import export
@@ -169,6 +170,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with arguments.texts.open(encoding="utf-8") as file:
         sentences = re.split(r"(?<=[.!?])\s+", file.read(2_000_000))
+    torch.set_num_threads(arguments.threads)  # as the servers
     sentences = [sentence for sentence in sentences if 3 <= len(sentence.split()) <= 60]
     model = bertie.load(arguments.model)
     with ExitStack() as stack:

@@ -49,3 +49,10 @@ def test_hidden_states_of_a_model_with_a_head_raise(exported):
     engine = OnnxEngine(exported, read_metadata(exported))
     with pytest.raises(ModelError, match="an exported BertForSequenceClassification outputs only logits"):
         engine.hidden_states(random_sequences([4]), [CONFIG.num_hidden_layers])
+
+
+@pytest.mark.parametrize(("variable", "threads"), [("3", 3), ("", 0), ("many", 0)])
+def test_threads_are_those_of_the_environment(exported, monkeypatch, variable, threads):
+    monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    session = OnnxEngine(exported, read_metadata(exported))._session
+    assert session.get_session_options().intra_op_num_threads == threads

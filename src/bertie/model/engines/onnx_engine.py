@@ -1,5 +1,6 @@
 """Run models that formats/onnx.py exported in ONNX Runtime, without torch."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -45,6 +46,7 @@ class OnnxEngine:
         # Ragged batches have ever new shapes. ONNX Runtime would plan the memory of each one, and keep it:
         # 733 instead of 583 MiB after 3,000 texts, in the same time (docs/serving.md).
         options.enable_mem_pattern = False
+        options.intra_op_num_threads = _num_threads()
         try:
             self._session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # ONNX Runtime's errors have no common base class
@@ -106,3 +108,12 @@ class OnnxEngine:
         if self.architecture == "BertForMultipleChoice":  # takes (examples, choices, S)
             inputs = {name: values[:, None] for name, values in inputs.items()}
         return self._session.run(outputs, inputs), mask
+
+
+def _num_threads() -> int:
+    """Return the number of threads of OMP_NUM_THREADS, as for torch; 0, one for each core, without it.
+
+    ONNX Runtime does not read the variable.
+    """
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    return int(threads) if threads.isdecimal() else 0
