@@ -171,6 +171,36 @@ def test_cancelled_requests_are_not_computed():
     run(scenario)
 
 
+def test_a_computation_stops_when_nobody_waits_for_it_any_more():
+    """Between two batches of a long text."""
+
+    class CountingEngine:
+        batches = 0
+
+        def logits(self, batch):
+            self.batches += 1
+
+    async def scenario(batcher, model):
+        engine = CountingEngine()
+        turns = TakingTurns(engine, Turns())
+
+        def compute(operation, records):
+            texts = model.compute(operation, records)
+            for _ in range(3):
+                turns.logits(None)
+            return texts
+
+        batcher.compute = compute
+        (first,) = await submit_all(batcher, model, [("a", record("one"))])
+        first.cancel()
+        await asyncio.wait([first])
+        model.may_begin.set()
+        assert await batcher.submit("a", [record("two")]) == ["TWO"]
+        assert engine.batches == 3  # of the second request
+
+    run(scenario)
+
+
 def test_a_full_queue_rejects_requests_until_it_is_computed():
     async def scenario(batcher, model):
         requests = [("a", record("one")), ("a", record("b", ["12345678"]))]

@@ -71,6 +71,16 @@ def test_connections_without_a_whole_head_are_closed(model, monkeypatch):
                 assert read_until_closed(connection).count(b"HTTP/1.1 200") == answers
 
 
+@pytest.mark.parametrize("garbage", [b"\x16\x03\x01\x02", b"GET / HTTP/1.1\r\nno colon\r\n\r\n"])
+def test_malformed_http_is_answered_in_json(model, garbage):
+    with serving(model) as served, socket.create_connection(("127.0.0.1", served.port)) as connection:
+        connection.sendall(garbage + b"\r\n\r\n")
+        assert read_response(connection) == (
+            400,
+            {"error": "invalid HTTP request", "error_type": "Validation"},
+        )
+
+
 def test_a_slow_computation_is_not_a_slow_head(model, monkeypatch):
     monkeypatch.setattr(running, "HEAD_SECONDS", 0.2)
     with serving(model) as served, half_a_request(served.port, b'{"inputs": "a"}') as connection:

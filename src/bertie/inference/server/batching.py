@@ -13,6 +13,7 @@ import asyncio
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from itertools import pairwise
 from threading import Lock
 from time import perf_counter
@@ -89,8 +90,17 @@ class Turns:
                 self._is_taken = False
 
 
+class AbandonedError(Exception):
+    """Raised inside a computation for whose results nobody waits any more."""
+
+
+is_abandoned: ContextVar[Callable[[], bool]] = ContextVar("is_abandoned", default=lambda: False)
+
+
 class TakingTurns:
     """An `Engine` that several threads use in turn.
+
+    Between two batches, a computation stops with AbandonedError if nobody waits for its results.
 
     Attributes:
         engine: computes the batches.
@@ -103,24 +113,29 @@ class TakingTurns:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
 
+    def _next_turn(self) -> Turns:
+        if is_abandoned.get()():
+            raise AbandonedError
+        return self._turns
+
     def logits(self, batch: Sequences) -> Float32s:
         """See `Engine`."""
-        with self._turns:
+        with self._next_turn():
             return self.engine.logits(batch)
 
     def masked_lm_logits(self, batch: Sequences, masked_positions: Int64s) -> Float32s:
         """See `Engine`."""
-        with self._turns:
+        with self._next_turn():
             return self.engine.masked_lm_logits(batch, masked_positions)
 
     def hidden_states(self, batch: Sequences, layers: Sequence[int]) -> list[Float32s]:
         """See `Engine`."""
-        with self._turns:
+        with self._next_turn():
             return self.engine.hidden_states(batch, layers)
 
     def attention_probabilities(self, sequence: Sequences) -> Float32s:
         """See `Engine`."""
-        with self._turns:
+        with self._next_turn():
             return self.engine.attention_probabilities(sequence)
 
 
@@ -222,7 +237,10 @@ class Batcher:
                 for (operation, _), group in groups.items():
                     records = [item.record for item in group]
                     begin = perf_counter()
-                    results = await loop.run_in_executor(thread, self._compute_each, operation, records)
+                    futures = [item.result for item in group]
+                    results = await loop.run_in_executor(
+                        thread, self._compute_wanted, operation, records, futures
+                    )
                     self._observe(group, begin)
                     for item, result in zip(group, results, strict=True):
                         _deliver(item.result, result)
@@ -248,6 +266,16 @@ class Batcher:
         self.metrics.batch_size.labels(self._model).observe(len(group))
         self.metrics.batch_tokens.labels(self._model).observe(sum(item.tokens for item in group))
 
+    def _compute_wanted(
+        self, operation: Hashable, records: Sequence[Record], futures: Sequence[asyncio.Future[Any]]
+    ) -> list[Any]:
+        """Return the result, or the exception, of each record; stop when all of them are cancelled."""
+        token = is_abandoned.set(lambda: all(future.cancelled() for future in futures))
+        try:
+            return self._compute_each(operation, records)
+        finally:
+            is_abandoned.reset(token)
+
     def _compute_each(self, operation: Hashable, records: Sequence[Record]) -> list[Any]:
         """Return the result, or the exception, of each record.
 
@@ -257,8 +285,8 @@ class Batcher:
         try:
             return self.compute(operation, records)
         except Exception as error:
-            if len(records) == 1:
-                return [error]
+            if len(records) == 1 or isinstance(error, AbandonedError):
+                return [error] * len(records)
         half = len(records) // 2
         return self._compute_each(operation, records[:half]) + self._compute_each(operation, records[half:])
 

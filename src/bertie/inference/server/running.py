@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bertie.base.errors import SettingsError
+from bertie.inference.server.errors import error_response
 from bertie.inference.server.middleware import Access, Limits
 
 DRAIN_SECONDS = 30  # time for running requests to finish after the signal to stop
@@ -55,6 +56,15 @@ class Protocol(H11Protocol):
     def handle_events(self) -> None:
         super().handle_events()
         self._watch_head()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is not HTTP with an error like all others, instead of plain text."""
+        response = error_response(400, "invalid HTTP request")
+        headers = [*self.server_state.default_headers, *response.raw_headers, (b"connection", b"close")]
+        start = h11.Response(status_code=400, headers=headers, reason=b"Bad Request")
+        for event in (start, h11.Data(data=bytes(response.body)), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_watching()
