@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from tests.inference.small_models import save_small
 
 import bertie
-from bertie.base.errors import SettingsError
+from bertie.base.errors import ModelError, SettingsError
 from bertie.commands.serve import name_models
 from bertie.inference.server.middleware import Limits
 from bertie.inference.server.models import Models
@@ -88,12 +88,17 @@ def test_the_least_recently_used_idle_model_is_unloaded(paths):
     run(paths, scenario, memory_budget=sum(sizes) - min(sizes) // 2)
 
 
-def test_a_failed_load_is_tried_again(paths, monkeypatch):
+def test_a_failed_load_is_tried_again(paths, monkeypatch, caplog):
     async def scenario(models, loader):
         original = bertie.load
-        monkeypatch.setattr(bertie, "load", lambda path: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
+
+        def fail(path):
+            raise ModelError(f"{path}/model.safetensors: damaged")
+
+        monkeypatch.setattr(bertie, "load", fail)
+        with pytest.raises(HTTPException, match="500: encoder: the model cannot be loaded"):
             await use(models, "encoder")
+        assert "model.safetensors: damaged" in caplog.text
         monkeypatch.setattr(bertie, "load", original)
         await use(models, "encoder")
 

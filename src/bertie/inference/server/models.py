@@ -1,6 +1,7 @@
 """The models of a server: described at once, loaded on first use, unloaded to fit a memory budget."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -9,7 +10,7 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 
-from bertie.base.errors import SettingsError
+from bertie.base.errors import BertieError, SettingsError
 from bertie.inference.predictor import (
     Predictor,
     decision_thresholds,
@@ -26,6 +27,8 @@ from bertie.inference.server.operations import EncodedText, Operation, compute
 from bertie.model.engines.onnx_engine import ONNX_FILE
 from bertie.model.formats.directory import SEQUENCE_CLASSIFIER, read_metadata
 from bertie.model.formats.sentence_transformers import find_transformer_folder
+
+logger = logging.getLogger(__name__)
 
 GIGABYTE = 1_000_000_000
 
@@ -204,8 +207,8 @@ class Models:
         """Load a model if necessary, and keep it in memory inside the `with` statement.
 
         Raises:
-            HTTPException: the budget is taken by models with running requests (429).
-            BertieError: the directory is damaged.
+            HTTPException: the budget is taken by models with running requests (429), or the directory is
+                damaged (500).
         """
         model.users += 1
         try:
@@ -229,6 +232,12 @@ class Models:
             predictor = model.predictor
             if predictor is None:
                 predictor = await asyncio.to_thread(self._load, model.path)
+        except BertieError as error:  # no fault of the request
+            logger.error("%s: %s", model.name, error)
+            raise HTTPException(
+                500, f"{model.name}: the model cannot be loaded; see the server's log"
+            ) from None
+        else:
             model.start(predictor, self._turns, self.limits, self.metrics)
             self._used[model.name] = None
         finally:
