@@ -131,6 +131,17 @@ def test_lock_directory_removes_files_of_killed_writers(path):
         assert os.listdir(path / "inner") == []
 
 
+def test_lock_file_removes_what_a_killed_writer_left_beside_it(path):
+    writer = SPAWN.Process(target=write_and_die, args=("file", path))
+    writer.start()
+    writer.join()
+    other = path.with_name(f".other.{writer.pid}.bertie-tmp")
+    other.write_text("of another writer")
+    assert len(os.listdir(path.parent)) == 2
+    with lock_file(path):
+        assert sorted(os.listdir(path.parent)) == sorted([".run.lock", other.name])
+
+
 def test_lock_on_a_path_is_independent_of_its_directory_lock(path):
     with lock_file(path), lock_directory(path):
         assert path.with_name(".run.lock").exists()

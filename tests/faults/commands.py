@@ -39,6 +39,9 @@ COMMANDS = {
 RESUMABLE = ("prepare", "prepare-workers", "pretrain", "finetune", "finetune-2", "search", "reproduce")
 RESUMED_WITH_OPTION = ("pretrain", "finetune", "finetune-2")  # --resume; the others by the same command
 
+# Of state.json: what depends on the time, and the size of metrics.jsonl, whose rows have timings.
+TIMED_STATE = (*TIMINGS, "window_seconds", "metrics_bytes")
+
 # Returns the number of operations on files and the result of a command that nothing disturbs.
 Undisturbed = Callable[[str], tuple[int, dict[str, Any]]]
 
@@ -83,7 +86,7 @@ def read_result(folder: Path) -> dict[str, Any]:
             result[name] = read_rows(path.parent)
         elif path.name == "state.json":
             state = json.loads(path.read_text())
-            result[name] = {k: v for k, v in state.items() if k not in (*TIMINGS, "metrics_bytes")}
+            result[name] = {k: v for k, v in state.items() if k not in TIMED_STATE}
         elif path.is_file() and not is_timed:
             result[name] = path.read_bytes()
         else:

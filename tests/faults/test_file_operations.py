@@ -22,7 +22,8 @@ FAULTS = {
 }
 # In the default tests: at one operation. All operations of all commands are slow.
 QUICK = [
-    ("kill", verb) for verb in ("vocab-workers", "prepare-workers", "pretrain", "finetune", "search")
+    ("kill", verb)
+    for verb in ("vocab-workers", "prepare-workers", "pretrain", "finetune", "search", "reproduce")
 ] + [("full", "predict"), ("full", "finetune"), ("SIGINT", "convert"), ("SIGTERM-twice", "pretrain")]
 
 

@@ -58,47 +58,37 @@ def check_at_once(verb: str, processes: int, inputs: Path, folder: Path, *option
 
 
 @pytest.mark.parametrize(
-    ("verb", "processes", "rounds"),
+    ("verb", "options", "processes", "rounds"),
     [
-        ("vocab", 2, 1),
-        ("prepare", 2, 1),
-        ("convert", 4, 2),
+        ("vocab", (), 2, 1),
+        ("prepare", (), 2, 1),
+        ("convert", (), 4, 2),
+        ("finetune", ("--resume",), 2, 1),
         *(
-            pytest.param(verb, processes, 40, marks=pytest.mark.slow)
-            for verb in COMMANDS
+            pytest.param(verb, options, processes, 40, marks=pytest.mark.slow)
+            for verbs, options in ((COMMANDS, ()), (RESUMED_WITH_OPTION, ("--resume",)))
+            for verb in verbs
             for processes in (2, 4)
         ),
     ],
 )
 def test_processes_at_once_write_one_output(
-    verb: str, processes: int, rounds: int, inputs: Path, tmp_path: Path, undisturbed: Undisturbed
+    verb: str,
+    options: tuple[str, ...],
+    processes: int,
+    rounds: int,
+    inputs: Path,
+    tmp_path: Path,
+    undisturbed: Undisturbed,
 ) -> None:
-    _, expected = undisturbed(verb)
-    for number in range(rounds):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        check_at_once(verb, processes, inputs, folder)
-        assert read_result(folder) == expected, number
-
-
-@pytest.mark.parametrize(
-    ("verb", "processes", "rounds"),
-    [
-        ("finetune", 2, 1),
-        *(
-            pytest.param(verb, processes, 40, marks=pytest.mark.slow)
-            for verb in RESUMED_WITH_OPTION
-            for processes in (2, 4)
-        ),
-    ],
-)
-def test_processes_at_once_resume_one_run(
-    verb: str, processes: int, rounds: int, inputs: Path, tmp_path: Path, undisturbed: Undisturbed
-) -> None:
+    """With --resume, they resume a run that was killed, in each round at another point of its second half."""
     operations, expected = undisturbed(verb)
     for number in range(rounds):
         folder = tmp_path / str(number)
-        at = operations // 2 + number % (operations // 2)
-        assert run(verb, inputs, folder, fault="kill", at=at)[0] == -9
-        check_at_once(verb, processes, inputs, folder, "--resume")
+        folder.mkdir()
+        if options:
+            at = operations // 2 + number % (operations // 2)
+            assert run(verb, inputs, folder, fault="kill", at=at)[0] == -9
+        check_at_once(verb, processes, inputs, folder, *options)
         assert read_result(folder) == expected, number
+    print(f"{verb} {' '.join(options)}: {processes} processes, {rounds} rounds")

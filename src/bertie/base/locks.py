@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TextIO
 
 from bertie.base.errors import BertieError, SettingsError
-from bertie.base.files import check_creatable, remove_temporary_files
+from bertie.base.files import check_creatable, remove_temporary_files, remove_temporary_names
 
 # The directories that the callers of the current function hold. Other threads do not see them.
 _held: ContextVar[frozenset[Path]] = ContextVar("_held", default=frozenset())
@@ -70,7 +70,7 @@ def lock_file(path: Path, wait: bool = False) -> Iterator[None]:
     """Hold an exclusive lock on a path, which need not exist.
 
     The lock is the file `.NAME.lock` beside the path, so it is independent of
-    `lock_directory(path)`.
+    `lock_directory(path)`. What a killed writer of the path left beside it is removed.
 
     Args:
         path: the file or directory that only the holder of the lock may write.
@@ -81,7 +81,16 @@ def lock_file(path: Path, wait: bool = False) -> Iterator[None]:
         SettingsError: the name of the lock is that of something else, such as a link.
     """
     with _hold(path.with_name(f".{path.name}.lock"), path if wait else None):
+        remove_temporary_names(path)
         yield
+
+
+def remove_stale_locks(path: Path) -> None:
+    """Remove the locks that a killed process left of a file or directory that is complete."""
+    for lock in (path.with_name(f".{path.name}.lock"), path / ".lock"):
+        if lock.exists():
+            with suppress(LockedError), _hold(lock):  # another process may hold it
+                pass
 
 
 @contextmanager

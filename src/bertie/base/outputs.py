@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from bertie.base.errors import BertieError, SettingsError
-from bertie.base.files import check_creatable, remove_directory, remove_temporary_names
+from bertie.base.files import check_creatable, remove_directory
 from bertie.base.locks import LockedError, lock_file
 from bertie.base.storage import RemotePath, cache_directory, upload_directory, upload_file
 
@@ -42,7 +42,6 @@ def lock_output(
             raise BertieError(
                 f"{path}: another bertie process is writing here; wait for it or choose another path"
             ) from None
-        remove_temporary_names(path.resolve())
         check_output(path, force=force, inputs=inputs, replaces=replaces)
         if not replaces and path.is_dir():
             raise SettingsError(f"{path}: is a folder; choose the name of a file")

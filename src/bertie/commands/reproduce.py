@@ -162,7 +162,7 @@ def _prepare(text: list[Path], out: Path, scale: "Scale", cased: bool, workers: 
     """Return the corpus of these texts in `out`; prepare it if it does not exist."""
     import bertie
     from bertie.base.files import sha256
-    from bertie.base.locks import lock_file
+    from bertie.base.locks import lock_file, remove_stale_locks
     from bertie.corpus.readers import list_inputs
     from bertie.reproduction.cells import digest
 
@@ -176,4 +176,6 @@ def _prepare(text: list[Path], out: Path, scale: "Scale", cased: bool, workers: 
         if not (corpus / "manifest.json").exists():
             held_out = scale.held_out
             bertie.prepare(text, tokenizer=tokenizer, out=corpus, held_out=held_out, workers=workers)
+    for path in (tokenizer, corpus):
+        remove_stale_locks(path)
     return corpus

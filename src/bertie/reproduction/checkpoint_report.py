@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bertie.base.files import write_text
+from bertie.base.locks import lock_file
 from bertie.base.progress import format_duration
 from bertie.base.settings import Tree
 from bertie.reproduction.checkpoint_tables import CheckpointRow, CheckpointTable, TaskFiles
@@ -61,7 +62,8 @@ def write_checkpoint_report(
         parts = "; ".join(examples.describe(shorten=True).values())
         lines.append(f"- {name}, in {folder}: {parts}")
     lines += [f"- {note}" for note in notes]
-    write_text(path, "\n".join(lines) + "\n")
+    with lock_file(path):
+        write_text(path, "\n".join(lines) + "\n")
 
 
 def _row_line(result: RowResult, columns: Sequence[str]) -> str:

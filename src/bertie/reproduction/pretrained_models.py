@@ -7,13 +7,14 @@ from typing import NamedTuple
 
 from bertie.base.checksums import SUMS_FILE, write_sums
 from bertie.base.errors import SettingsError
-from bertie.base.locks import lock_file
+from bertie.base.locks import lock_directory, lock_file
 from bertie.base.settings import SETTINGS_FILE
 from bertie.model.formats.directory import ModelMetadata
 from bertie.model.formats.weights import save_model
 from bertie.model.objectives import token_objective
 from bertie.reproduction.cells import Outcomes, pretraining_directory
 from bertie.reproduction.tables import HELD_OUT
+from bertie.training.checkpoints import OPTIMIZER_FILE
 from bertie.training.distributed import Ranks
 from bertie.training.finetuning import InitialModel
 from bertie.training.metrics_file import read_metrics
@@ -133,19 +134,30 @@ class Pretraining(NamedTuple):
                     _pretrain(self.settings, corpus, run, trunk / "model" if trunk else None)
                 else:
                     _write_random_model(self.settings, corpus, run / "model")
+            for complete in filter(None, (trunk, run)):
+                _remove_moments(complete)
         return PretrainedModel(run, step, step in (0, self.settings.total_steps))
 
 
 def _pretrain(settings: PretrainingSettings, corpus: Path, run: Path, init: Path | None) -> None:
-    """Start or resume a run, and remove what only a resume would need."""
+    """Start a run, or resume it."""
     resume = (run / SETTINGS_FILE).exists()
     pretrain(settings, corpus, run, init=None if resume else init, resume=resume)
-    # The run is complete; rows that start from a checkpoint need only its weights. Without sums in between,
-    # a checkpoint whose cleaning was killed loads.
-    for moments in run.glob("checkpoints/*/optimizer.safetensors"):
-        (moments.parent / SUMS_FILE).unlink(missing_ok=True)
-        moments.unlink()
-        write_sums(moments.parent)
+
+
+def _remove_moments(run: Path) -> None:
+    """Remove what only a resume of a run would need; rows that start from a checkpoint need its weights.
+
+    A killed process may have done a part of it. In between, a checkpoint has no sums, and loads.
+    """
+    with lock_directory(run):
+        for checkpoint in run.glob("checkpoints/*"):
+            moments, sums = checkpoint / OPTIMIZER_FILE, checkpoint / SUMS_FILE
+            if moments.exists():
+                sums.unlink(missing_ok=True)
+                moments.unlink()
+            if not sums.exists():
+                write_sums(checkpoint)
 
 
 def _write_random_model(settings: PretrainingSettings, corpus: Path, path: Path) -> None:

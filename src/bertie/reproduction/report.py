@@ -10,6 +10,7 @@ from typing import get_args
 from matplotlib.figure import Figure
 
 from bertie.base.files import write_text
+from bertie.base.locks import lock_file
 from bertie.reports.drawing import BLUE, INK, ORANGE, PANEL, style, to_svg
 from bertie.reproduction.cells import Cell, Outcomes
 from bertie.reproduction.intervals import ConfidenceInterval
@@ -50,7 +51,6 @@ def write_report(
     """
     verdicts = judge_orderings(table, cells, majority_baseline)
     picture = path.with_suffix(".svg")
-    write_text(picture, draw_results(table, cells, majority_baseline))
     restarts = "each with its own" if scale.pretrain_each_seed else "which share one"
     num_done = sum(cell.outcomes is not None for cell in cells)
     lines = [
@@ -73,7 +73,9 @@ def write_report(
         lines += ["## Failed cells", ""]
         lines += [f"- {cell.row.name}, seed {cell.seed}: {cell.failure}" for cell in failed]
         lines.append("")
-    write_text(path, "\n".join(lines))
+    with lock_file(path, wait=True), lock_file(picture, wait=True):
+        write_text(picture, draw_results(table, cells, majority_baseline))
+        write_text(path, "\n".join(lines))
     return verdicts
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bertie.base.errors import BertieError, SettingsError
-from bertie.base.files import write_json, write_text
-from bertie.base.locks import LockedError, lock_file
+from bertie.base.files import remove_temporary_files, write_json, write_text
+from bertie.base.locks import LockedError, lock_file, remove_stale_locks
 from bertie.base.progress import format_duration
 from bertie.base.settings import SETTINGS_FILE, Tree, merge, read_toml, resolve, write_toml
 from bertie.reproduction.cells import (
@@ -114,6 +114,8 @@ class Runner:
         for row in self.table.rows:  # find missing data and unknown outcomes before anything is trained
             self._check_outcomes(row, self.majority_baseline)
         self._write_row_settings()
+        for cell in self._read_cells():
+            remove_stale_locks(cell.directory)
         started, num_pending_at_start = time.monotonic(), 0
         while True:
             cells = self._read_cells()
@@ -174,7 +176,8 @@ class Runner:
                     f"examples; choose another --out, or delete this directory"
                 )
         for file, settings in settings_by_file.items():
-            write_toml(file, settings)
+            with lock_file(file, wait=True):
+                write_toml(file, settings)
 
     def _row_settings(self, row: Row) -> RowSettings:
         pretraining = self.table.merge_pretraining(row, self.scale)
@@ -266,10 +269,11 @@ class Runner:
         try:
             with lock_file(directory):
                 if self._read_result(directory) is None:
+                    remove_temporary_files(directory)
                     outcomes, examples = self._run_cell(row, seed)
                     write_example_scores(directory, examples)
-                    write_json(directory / RESULT_FILE, outcomes)
                     (directory / ERROR_FILE).unlink(missing_ok=True)
+                    write_json(directory / RESULT_FILE, outcomes)
         except LockedError:
             return False
         # Errors of the user, out of memory in torch and numpy, and errors of the operating system.
