@@ -153,7 +153,7 @@ def runs(monkeypatch):
     """Replace pre-training by one that takes 0.1 s a step; return the phases of each run."""
     phases = []
 
-    def pretrain(settings, corpus, output, silent=False):
+    def pretrain(settings, corpus, output, resume=False, silent=False):
         phases.append([(phase.steps, phase.max_seq_length) for phase in settings.phases])
         rows = [{"kind": "train", "step": step, "seconds": 5 + 0.1 * step} for step in (20, 40)]
         output.mkdir(parents=True)
@@ -218,6 +218,12 @@ def test_check_passes_if_pretraining_won():
 def test_check_fails_if_pretraining_did_not_win(outcome, lost):
     with pytest.raises(BertieError, match=f"two standard errors in {lost};"):
         check(outcome, lambda line: None)
+
+
+def test_seeds_with_equal_accuracies_divide_by_nothing():
+    assert make_outcome([0.6, 0.6], [0.4, 0.4]).classifier_z() == math.inf
+    assert make_outcome([0.4, 0.4], [0.4, 0.4], accuracy=0.0).classifier_z() == 0
+    assert make_outcome([0.4, 0.4], [0.4, 0.4], accuracy=0.0).masked_token_z() == -math.inf
 
 
 def test_report_shows_right_and_wrong_guesses(tmp_path):
@@ -287,20 +293,29 @@ def test_proposed_commands_start_with_a_program_that_exists(tmp_path):
         assert subprocess.run(["sh", "-c", f"command -v {shlex.quote(program)}"], check=False).returncode == 0
 
 
-def test_a_full_disk_leaves_no_folder_in_the_way(tmp_path, monkeypatch, capsys):
-    """The advice is to run the command again, which refuses to write into a folder that exists."""
+def run_demo(monkeypatch, capsys, out, *options):
+    """Run `bertie demo`, which fails, and return its last line on stderr."""
+    monkeypatch.setattr("sys.argv", ["bertie", "demo", "--out", str(out), *options])
+    with pytest.raises(SystemExit):
+        main()
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_demo_resumes_with_the_same_command_only(tmp_path, monkeypatch, capsys):
+    """The advice on a full disk is to run the command again."""
 
     def fill_disk(out, collected):
-        out.mkdir()
         (out / "text.jsonl").write_text("{}")
         raise OSError(errno.ENOSPC, "No space left on device", str(out / "text.jsonl"))
 
     monkeypatch.setattr(demo, "collect", lambda: Collected([], [], (), [], []))
     monkeypatch.setattr(demo, "_write_documents", fill_disk)
-    monkeypatch.setattr("sys.argv", ["bertie", "demo", "--out", str(tmp_path / "demo")])
+    out = tmp_path / "demo"
     for _ in range(2):
-        with pytest.raises(SystemExit):
-            main()
-        last = capsys.readouterr().err.splitlines()[-1]
+        last = run_demo(monkeypatch, capsys, out)
         assert last.endswith("text.jsonl: the disk is full; free some space and run the command again")
-        assert not (tmp_path / "demo").exists()
+    last = run_demo(monkeypatch, capsys, out, "--seconds", "60")
+    assert last.startswith(f"bertie: {out}: this demo was started with --seconds 220; give the same, or")
+    (out / "demo.json").unlink()
+    assert run_demo(monkeypatch, capsys, out).startswith(f"bertie: {out}: exists already; choose another")
+    assert (out / "text.jsonl").read_text() == "{}"

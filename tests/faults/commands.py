@@ -35,8 +35,18 @@ COMMANDS = {
     "export": (["export", "{}/undisturbed/model", "--onnx"], "out"),
     "submission": (["submission", "{}/glue-run", "--out"], "out.zip"),
     "reproduce": (["reproduce", "{}/table.toml", *TABLE, "--out"], "out"),
+    "demo": (["demo", "--out"], "out"),  # with the text and the sizes of small_demo.py
 }
-RESUMABLE = ("prepare", "prepare-workers", "pretrain", "finetune", "finetune-2", "search", "reproduce")
+RESUMABLE = (
+    "prepare",
+    "prepare-workers",
+    "pretrain",
+    "finetune",
+    "finetune-2",
+    "search",
+    "reproduce",
+    "demo",
+)
 RESUMED_WITH_OPTION = ("pretrain", "finetune", "finetune-2")  # --resume; the others by the same command
 
 # Of state.json: what depends on the time, and the size of metrics.jsonl, whose rows have timings.

@@ -125,12 +125,13 @@ def _serve() -> None:
     """Answer requests from standard input until it ends."""
     from matplotlib.figure import Figure
     from numba.core import event
-    from tests.faults import faults
+    from tests.faults import faults, small_demo
 
     from bertie.base import executor, kernels
     from bertie.corpus import input_splits
 
     executor.SPAWN = faults.FORK  # type: ignore[assignment]
+    small_demo.install()
     input_splits.TASK_BYTES = 1 << 15  # so that the small inputs of the tests are several tasks
     event.unregister("numba:compile", kernels.notice)  # type: ignore[no-untyped-call]
 

@@ -19,6 +19,7 @@ REASONS = {
     "pretrain": "exists already; choose another directory",
     "finetune": "exists already; choose another directory",
     "search": "exists already; choose another directory",
+    "demo": "exists already; choose another folder with --out",
 }
 
 

@@ -1,6 +1,7 @@
 """`bertie demo`: pre-train on the documentation on this machine, and measure how much that helps."""
 
 import csv
+import io
 import json
 import os
 import shlex
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from bertie.commands.options import CPUS
+from bertie.commands.options import CPUS, exit_when_stopped
 
 if TYPE_CHECKING:
     from bertie.base.settings import Tree
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from bertie.commands.documentation import Passage
     from bertie.reports.page import MaskedSentence
     from bertie.tasks.classification import LabelledTexts
+    from bertie.training.pretraining_settings import PretrainingSettings
 
+STARTED_FILE, REPORT_FILE = "demo.json", "report.html"  # the first file of a demo, and the last one
 VOCABULARY_SIZE = 4096
 HELD_OUT = 0.03  # of the documents, for the measurements during pre-training
 # Speed is measured over these steps of each phase; the first half warms up caches and threads.
@@ -105,17 +108,31 @@ def demo(
 ) -> None:
     """Pre-train a small BERT on this machine's documentation.
 
-    A demo that was killed cannot be resumed; remove its folder and run it again.
+    The same command resumes a run that was stopped or killed.
     """
-    from bertie.base.errors import BertieError
+    from bertie.base.locks import lock_directory
 
-    if out.exists():
-        raise BertieError(f"{out}: already exists; remove it, or choose another folder with --out")
-    try:
+    with lock_directory(out), exit_when_stopped(f"stopped and saved in {out}; the same command resumes"):
+        _start_or_resume(out, seconds)
         _run(out, seconds)
-    except OSError:  # such as a full disk; then the advice is to run the command again
-        shutil.rmtree(out, ignore_errors=True)
-        raise
+
+
+def _start_or_resume(out: Path, seconds: int) -> None:
+    """Record that this folder is a demo's; refuse a finished demo, another one, and other files."""
+    from bertie.base.errors import SettingsError
+    from bertie.base.files import read_json, write_json
+
+    started = out / STARTED_FILE
+    other = [path.name for path in out.iterdir() if path.name != ".lock"]
+    if (out / REPORT_FILE).exists() or (other and not started.exists()):
+        raise SettingsError(f"{out}: exists already; choose another folder with --out")
+    if not started.exists():
+        write_json(started, {"seconds": seconds})
+    elif (before := read_json(started)) != {"seconds": seconds}:
+        raise SettingsError(
+            f"{out}: this demo was started with --seconds {before['seconds']}; give the same, or choose "
+            f"another folder with --out"
+        )
 
 
 def _run(out: Path, seconds: int) -> None:
@@ -145,10 +162,10 @@ def _run(out: Path, seconds: int) -> None:
     filled = _fill_masks(out, collected.aside)
     _say("6/6  writing the report")
     settings_text = (out / "pretraining" / "settings.toml").read_text(encoding="utf-8")
-    write_report(out / "report.html", collected, outcome, filled, settings_text)
+    write_report(out / REPORT_FILE, collected, outcome, filled, settings_text)
 
     _say(f"done in {(time.monotonic() - started) / 60:.1f} minutes")
-    print(f"model   {out / 'pretraining' / 'model'}\nreport  {out / 'report.html'}")
+    print(f"model   {out / 'pretraining' / 'model'}\nreport  {out / REPORT_FILE}")
     check(outcome, _say)
     _say(
         "go on with these commands; open the address that serve prints in a browser; the last command also "
@@ -218,55 +235,76 @@ def _write_documents(out: Path, collected: Collected) -> None:
 
     write_text(out / "text.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in collected.documents))
     for name, rows in (("train", collected.training), ("unseen", collected.unseen)):
-        with (out / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["text", "label"])
-            writer.writerows((text, collected.classes[index]) for text, index in rows)
+        lines = io.StringIO(newline="")
+        writer = csv.writer(lines)
+        writer.writerow(["text", "label"])
+        writer.writerows((text, collected.classes[index]) for text, index in rows)
+        write_text(out / f"{name}.csv", lines.getvalue())
 
 
 def _prepare(out: Path) -> None:
     import bertie
+    from bertie.base.locks import remove_stale_locks
 
-    text, tokenizer = out / "text.jsonl", out / "tokenizer"
-    bertie.learn_vocabulary(text, tokenizer, size=VOCABULARY_SIZE, cased=False, workers=1)
-    bertie.prepare(text, tokenizer=tokenizer, out=out / "corpus", held_out=HELD_OUT, workers=1)
+    text, tokenizer, corpus = out / "text.jsonl", out / "tokenizer", out / "corpus"
+    if not tokenizer.exists():
+        bertie.learn_vocabulary(text, tokenizer, size=VOCABULARY_SIZE, cased=False, workers=1)
+    if not (corpus / "manifest.json").exists():
+        bertie.prepare(text, tokenizer=tokenizer, out=corpus, held_out=HELD_OUT, workers=1)
+    for path in (tokenizer, corpus):
+        remove_stale_locks(path)
 
 
 def _pretrain(out: Path, seconds: int) -> None:
-    """Measure the speed of each phase, scale the phases to the time, and pre-train."""
-    import tempfile
-
-    from bertie.base.settings import resolve
+    """Start or resume pre-training; a complete run stays as it is."""
+    from bertie.base.settings import SETTINGS_FILE, read_toml, resolve
     from bertie.recipes import read_recipe
-    from bertie.training.metrics_file import read_metrics
     from bertie.training.pretraining import pretrain
     from bertie.training.pretraining_settings import PretrainingSettings
 
-    settings = resolve(PretrainingSettings, read_recipe("demo"), source="demo")
+    run = out / "pretraining"
+    resume = (run / SETTINGS_FILE).exists()
+    if resume:
+        settings = resolve(PretrainingSettings, read_toml(run / SETTINGS_FILE), source=str(run))
+    else:
+        settings = resolve(PretrainingSettings, read_recipe("demo"), source="demo")
+        scale = _measure_scale(settings, out, seconds)
+        phases = [phase.model_copy(update={"steps": round(scale * phase.steps)}) for phase in settings.phases]
+        settings = settings.model_copy(update={"phases": tuple(phases)})
+    pretrain(settings, out / "corpus", run, resume=resume)
+
+
+def _measure_scale(settings: "PretrainingSettings", out: Path, seconds: int) -> float:
+    """Measure the speed of each phase; return by how much to scale their steps to the time."""
+    from bertie.base.files import temporary_name
+    from bertie.training.metrics_file import read_metrics
+    from bertie.training.pretraining import pretrain
+
     _say("     measuring the speed first")
+    folder = temporary_name(out / "speed")  # which a resumed demo removes after a kill
     needed = 0.0  # seconds for the recipe's steps
-    for phase in settings.phases:
+    for number, phase in enumerate(settings.phases):
         trial_phase = phase.model_copy(update={"steps": CALIBRATION_STEPS})
         trial = settings.model_copy(update={"phases": (trial_phase,), "log_every": CALIBRATION_STEPS // 2})
-        with tempfile.TemporaryDirectory(dir=out) as folder:
-            pretrain(trial, out / "corpus", Path(folder) / "run", silent=True)
-            rows = [r for r in read_metrics(Path(folder) / "run" / "metrics.jsonl") if r["kind"] == "train"]
+        pretrain(trial, out / "corpus", folder / str(number), silent=True)
+        rows = [r for r in read_metrics(folder / str(number) / "metrics.jsonl") if r["kind"] == "train"]
         seconds_per_step = (rows[-1]["seconds"] - rows[0]["seconds"]) / (rows[-1]["step"] - rows[0]["step"])
         needed += phase.steps * seconds_per_step
+    shutil.rmtree(folder)
     scale = max(seconds / needed, MIN_SCALE)
     if scale * needed > 1.2 * seconds:
         _say(
             f"     this machine is slow or busy: it will take about {scale * needed / 60:.0f} minutes, "
             f"because a model trained for less answers nonsense"
         )
-    phases = [phase.model_copy(update={"steps": round(scale * phase.steps)}) for phase in settings.phases]
-    pretrain(settings.model_copy(update={"phases": tuple(phases)}), out / "corpus", out / "pretraining")
+    return scale
 
 
 def _finetune(out: Path, collected: Collected) -> "Outcome":
     """Train a classifier from pre-trained and from random weights, on the same seeds."""
+    from bertie.base.files import atomic_directory
     from bertie.base.progress import Progress
-    from bertie.base.settings import resolve
+    from bertie.base.settings import SETTINGS_FILE, resolve
     from bertie.commands.demo_report import Outcome
     from bertie.model.engines.loading import load_engine
     from bertie.model.formats.directory import read_metadata
@@ -291,7 +329,8 @@ def _finetune(out: Path, collected: Collected) -> "Outcome":
             for seed in range(SEEDS):
                 settings = resolve(FinetuningSettings, FINETUNING, {"seed": seed})
                 run = out / "classifiers" / f"{name.replace(' ', '-')}-{seed}"
-                finetune(task, start, training, {}, settings, run, silent=True)
+                resume = (run / SETTINGS_FILE).exists()
+                finetune(task, start, training, {}, settings, run, resume=resume, silent=True)
                 inputs = task.encode(unseen, metadata.tokenizer, settings.max_seq_length)
                 engine = load_engine(run / "model").engine
                 result = evaluate(task, engine, {"unseen": EncodedExamples(unseen, inputs)})
@@ -299,7 +338,9 @@ def _finetune(out: Path, collected: Collected) -> "Outcome":
                 scores.append(accuracy(gold, predicted))
                 confusions.append(confusion_matrix(gold, predicted, len(task.labels)))
                 progress.advance(1, accuracy=scores[-1])
-    shutil.copytree(out / "classifiers" / "pre-trained-0" / "model", out / "classifier")
+    if not (out / "classifier").exists():
+        with atomic_directory(out / "classifier") as temporary:
+            shutil.copytree(out / "classifiers" / "pre-trained-0" / "model", temporary, dirs_exist_ok=True)
     for name, scores in accuracies.items():
         mean = sum(scores) / len(scores)
         _say(f"     {name}: {mean:.1%} right ({', '.join(f'{score:.1%}' for score in scores)})")

@@ -32,13 +32,20 @@ class Outcome(NamedTuple):
         """Return masked-token accuracy minus unigram baseline, in standard errors."""
         accuracy = self.last["masked_lm_accuracy"]
         error = math.sqrt(accuracy * (1 - accuracy) / self.last["masked_lm_targets"])
-        return float((accuracy - self.last["unigram_accuracy"]) / error)
+        return _in_errors(float(accuracy - self.last["unigram_accuracy"]), error)
 
     def classifier_z(self) -> float:
         """Return by how many standard errors pre-trained weights beat random ones."""
         pretrained, random = self.accuracies.values()
         variances = [statistics.variance(scores) / len(scores) for scores in (pretrained, random)]
-        return (statistics.mean(pretrained) - statistics.mean(random)) / math.sqrt(sum(variances))
+        return _in_errors(statistics.mean(pretrained) - statistics.mean(random), math.sqrt(sum(variances)))
+
+
+def _in_errors(difference: float, error: float) -> float:
+    """Return a difference in standard errors; they are 0 if all seeds have the same accuracy."""
+    if error:
+        return difference / error
+    return math.copysign(math.inf, difference) if difference else 0.0
 
 
 def write_report(
