@@ -373,6 +373,21 @@ def _interrupt(*arguments: object) -> None:
     raise KeyboardInterrupt
 
 
+def test_run_killed_while_it_writes_the_tokenizer_resumes(
+    tmp_path: Path,
+    inputs: list[Path],
+    tokenizer: Path,
+    expected: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Tokenizer, "save", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(inputs, tokenizer, tmp_path / "corpus", workers=1, held_out=0.1)
+    prepare(inputs, tokenizer, tmp_path / "corpus", workers=1, held_out=0.1)
+    assert read_tree(tmp_path / "corpus") == expected
+
+
 def test_every_real_article_is_prepared_with_few_unknown_tokens(
     tmp_path: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

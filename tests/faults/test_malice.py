@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pyarrow.parquet
 import pytest
 import zstandard
 from onnx import TensorProto, helper
@@ -21,6 +22,7 @@ import bertie
 from bertie.base import compression
 from bertie.base.compression import open_binary
 from bertie.base.errors import BertieError, DataError, ModelError
+from bertie.base.tables import read_parquet_columns
 from bertie.base.texts import escape_markdown
 from bertie.model.formats import tensor_bundle
 from bertie.model.formats.sorted_table import decompress_snappy, encode_varint
@@ -160,6 +162,17 @@ def test_bomb_of_many_lines_needs_little_memory(tmp_path: Path) -> None:
         output.write(compressor.flush())
     with open_binary(file) as lines:
         assert sum(len(chunk) for chunk in iter(lambda: lines.read(1 << 20), b"")) == 44 << 24
+
+
+def test_parquet_rows_that_share_a_huge_value_run_out_of_memory(tmp_path: Path) -> None:
+    """A file of 1 kB, of which 256 rows have 5 GB. The command line makes it one line."""
+    file = tmp_path / "bomb.parquet"
+    rows = pyarrow.DictionaryArray.from_arrays(np.zeros(1000, np.int32), ["a" * 20_000_000])
+    options = {"compression": "zstd", "dictionary_pagesize_limit": 1 << 30, "store_schema": False}
+    pyarrow.parquet.write_table(pyarrow.table({"text": rows}), file, **options)
+    assert file.stat().st_size < 2000
+    with pytest.raises(MemoryError):
+        next(read_parquet_columns(file, {"text": "--column"}))
 
 
 @pytest.mark.parametrize("location", ["../secret.bin", "/etc/passwd", "link.bin"])

@@ -118,17 +118,17 @@ def _check_jobs(output: Path, plan: Mapping[str, Any]) -> None:
 
 
 def start_or_resume(output: Path, plan: Mapping[str, Any], tasks: TaskList, tokenizer: Tokenizer) -> None:
-    """Record the plan and the tasks of a new run, and write the tokenizer."""
+    """Record the plan and the tasks of a new run, by which it resumes, and then write the tokenizer."""
     parts = output / "parts"
-    if not (parts / "tasks.json").exists():  # runs of earlier versions have none
+    if not parts.exists():
+        with atomic_directory(parts) as temporary:
+            write_json(temporary / "tasks.json", asdict(tasks))
+            write_json(temporary / "plan.json", plan)
+    elif not (parts / "tasks.json").exists():  # a run of an earlier version
+        write_json(parts / "tasks.json", asdict(tasks))
+    if not (output / "tokenizer").exists():
         with atomic_directory(output / "tokenizer") as temporary:
             tokenizer.save(temporary)
-        if not parts.exists():
-            with atomic_directory(parts) as temporary:
-                write_json(temporary / "tasks.json", asdict(tasks))
-                write_json(temporary / "plan.json", plan)
-        else:
-            write_json(parts / "tasks.json", asdict(tasks))
 
 
 def read_plan(output: Path) -> tuple[dict[str, Any], TaskList]:
