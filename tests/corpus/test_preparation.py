@@ -17,7 +17,7 @@ import pytest
 
 import bertie
 from bertie.base.errors import BertieError, DataError, SettingsError
-from bertie.corpus import assembly, input_splits, preparation, readers, word_counts
+from bertie.corpus import assembly, input_splits, preparation, preparation_plan, readers, word_counts
 from bertie.corpus.preparation import prepare, read_skipped
 from bertie.corpus.readers import list_inputs
 from bertie.corpus.shards import Corpus, Shard, cut_blocks
@@ -373,7 +373,10 @@ def _interrupt(*arguments: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_run_killed_while_it_writes_the_tokenizer_resumes(
+@pytest.mark.parametrize(("owner", "function"), [(Tokenizer, "save"), (preparation_plan, "write_json")])
+def test_run_killed_while_it_starts_resumes(
+    owner: object,
+    function: str,
     tmp_path: Path,
     inputs: list[Path],
     tokenizer: Path,
@@ -381,7 +384,7 @@ def test_run_killed_while_it_writes_the_tokenizer_resumes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(Tokenizer, "save", _interrupt)
+        patch.setattr(owner, function, _interrupt)
         with pytest.raises(KeyboardInterrupt):
             prepare(inputs, tokenizer, tmp_path / "corpus", workers=1, held_out=0.1)
     prepare(inputs, tokenizer, tmp_path / "corpus", workers=1, held_out=0.1)
