@@ -42,8 +42,8 @@ def install() -> None:
     """Replace the demo's text, recipe and sizes in this process."""
     read_recipe, measure_scale = recipes.read_recipe, demo._measure_scale
 
-    def read_small_recipe(name: str) -> Any:
-        return RECIPE if name == "demo" else read_recipe(name)
+    def read_small_recipe(name: str, *options: Any) -> Any:
+        return RECIPE if name == "demo" else read_recipe(name, *options)
 
     def measure_but_keep_the_steps(settings: Any, out: Path, seconds: int) -> float:
         measure_scale(settings, out, seconds)
