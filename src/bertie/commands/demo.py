@@ -233,7 +233,9 @@ def _write_documents(out: Path, collected: Collected) -> None:
     """Write the text for pre-training, and the labelled docstrings as csv files."""
     from bertie.base.files import write_text
 
-    write_text(out / "text.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in collected.documents))
+    text = out / "text.jsonl"
+    if not text.exists():  # a prepare that was killed resumes only if its input has not been written again
+        write_text(text, "".join(json.dumps({"text": document}) + "\n" for document in collected.documents))
     for name, rows in (("train", collected.training), ("unseen", collected.unseen)):
         lines = io.StringIO(newline="")
         writer = csv.writer(lines)
