@@ -39,6 +39,7 @@ GROUPS = (
     "training",
     "finetuning",
     "embedding",
+    "inference",
     "features",
     "squad",
     "checkpoint",
