@@ -315,7 +315,9 @@ def test_a_demo_resumes_with_the_same_command_only(tmp_path, monkeypatch, capsys
         last = run_demo(monkeypatch, capsys, out)
         assert last.endswith("text.jsonl: the disk is full; free some space and run the command again")
     last = run_demo(monkeypatch, capsys, out, "--seconds", "60")
-    assert last.startswith(f"bertie: {out}: this demo was started with --seconds 220; give the same, or")
+    assert last.startswith(f"bertie: {out}/demo.json: this demo was started with " + '{"seconds": 220}; give')
+    (out / "demo.json").write_text("[]")  # another program's
+    assert "demo.json: this demo was started with []; give" in run_demo(monkeypatch, capsys, out)
     (out / "demo.json").unlink()
     assert run_demo(monkeypatch, capsys, out).startswith(f"bertie: {out}: exists already; choose another")
     assert (out / "text.jsonl").read_text() == "{}"

@@ -130,8 +130,8 @@ def _start_or_resume(out: Path, seconds: int) -> None:
         write_json(started, {"seconds": seconds})
     elif (before := read_json(started)) != {"seconds": seconds}:
         raise SettingsError(
-            f"{out}: this demo was started with --seconds {before['seconds']}; give the same, or choose "
-            f"another folder with --out"
+            f"{started}: this demo was started with {json.dumps(before)}; give the same --seconds, or "
+            f"choose another folder with --out"
         )
 
 
