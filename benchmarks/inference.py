@@ -108,7 +108,6 @@ class HiddenStates(torch.nn.Module):
 def write_onnx(source: Path, folder: Path) -> None:
     """Write `float32.onnx`, `fused.onnx` and `int8.onnx`, with the tools of torch and ONNX Runtime."""
     model = AutoModel.from_pretrained(source, attn_implementation="eager").eval()
-
     example = torch.ones((2, 8), dtype=torch.int64)
     axes = {name: {0: "batch", 1: "sequence"} for name in (*INPUTS, "last_hidden_state")}
     torch.onnx.export(
