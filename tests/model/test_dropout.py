@@ -8,7 +8,7 @@ from scipy import stats
 
 from bertie.model.attention import packed_attention
 from bertie.model.batch import pack
-from bertie.model.dropout import Dropout, dropout
+from bertie.model.dropout import Dropout, dropout, kept_scale
 
 
 def kept_mask(shape: tuple[int, ...], probability: float, seed: int = 0) -> torch.Tensor:
@@ -21,9 +21,23 @@ def kept_mask(shape: tuple[int, ...], probability: float, seed: int = 0) -> torc
 def test_elements_are_dropped_independently_at_the_given_rate(probability):
     mask = kept_mask((1000, 999), probability).double().flatten()
     assert stats.binomtest(int((mask == 0).sum()), mask.numel(), probability).pvalue > 1e-4
-    for distance in (1, 2, 3, 4, 5, 999):  # four elements share 64 random bits
+    for distance in (1, 2, 3, 4, 5, 999, len(mask) // 2):  # two elements half the length apart share a hash
         correlation = np.corrcoef(mask[:-distance], mask[distance:])[0, 1]
-        assert abs(correlation) < 4.5 / len(mask) ** 0.5
+        assert abs(correlation) < 4.5 / (len(mask) - distance) ** 0.5
+
+
+def test_masks_of_two_calls_are_independent():
+    masks = [kept_mask((400_000,), 0.1, seed).double().numpy() for seed in range(40)]
+    correlations = np.corrcoef(masks)[np.triu_indices(40, 1)]
+    assert stats.kstest(correlations * 400_000**0.5, "norm").pvalue > 1e-4
+
+
+def test_several_threads_draw_the_mask_of_one(monkeypatch):
+    masks = []
+    for threads in (1, 3):
+        monkeypatch.setattr("torch.get_num_threads", lambda threads=threads: threads)
+        masks.append(kept_mask((600_001,), 0.3))
+    assert torch.equal(*masks)
 
 
 def test_probability_close_to_one_gives_finite_values():
@@ -74,13 +88,13 @@ def test_attention_with_dropout_equals_the_fused_kernel(lengths, monkeypatch):
     qkv = torch.randn(total, 3 * 16, dtype=torch.float64)
     shapes = []
 
-    def scale_without_dropping(values: torch.Tensor, probability: float) -> torch.Tensor:
+    def drop_nothing(values: torch.Tensor, probability: float) -> torch.Tensor:
         shapes.append(values.shape)
-        return values / (1 - probability)
+        return values
 
-    monkeypatch.setattr("bertie.model.cpu.dropout", scale_without_dropping)
+    monkeypatch.setattr("bertie.model.cpu.drop_elements", drop_nothing)
     with_dropout = packed_attention(qkv, batch, 4, 0.2)
-    torch.testing.assert_close(with_dropout, packed_attention(qkv, batch, 4, 0.0) / 0.8)
+    torch.testing.assert_close(with_dropout, packed_attention(qkv, batch, 4, 0.0) * kept_scale(0.2))
     assert shapes
 
 

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertie.model.dropout import dropout
+from bertie.model.dropout import drop_elements, kept_scale
 
 # In bfloat16 training, attention with fewer multiplications than this, n·A·S²·D, is computed in
 # float32: compiling the bfloat16 product would take longer.
@@ -58,8 +58,14 @@ def cpu_attention(
             mask = torch.ones(S, S, dtype=torch.bool).tril()
         scores = (q * D**-0.5) @ k.transpose(-2, -1)  # (n, A, S, S)
         if mask is not None:
-            scores = scores.masked_fill(~mask, float("-inf"))
-        return dropout(scores.softmax(-1), dropout_p) @ v  # (n, A, S, D)
+            # A sum, because masked_fill works on one element at a time, in the backward pass too.
+            scores += torch.zeros(mask.shape, dtype=q.dtype).masked_fill_(~mask, float("-inf"))
+        weights = scores.softmax(-1)
+        if dropout_p:
+            weights = drop_elements(weights, dropout_p)
+            v = torch.mul(v, kept_scale(dropout_p))  # v is smaller than the weights
+        attended: Tensor = weights @ v  # (n, A, S, D)
+        return attended
 
 
 def pad_rows(rows: Tensor, hidden_size: int) -> Tensor:

@@ -1,16 +1,27 @@
-"""Dropout with masks that are cheap to draw on a CPU.
+"""Dropout that is cheap on a CPU.
 
-On a CPU, torch's own dropout draws one random value for each element, on one thread.
+There, torch draws one random value for each element, on one thread, and keeps the mask for the
+backward pass. Here a kernel zeroes elements in one pass over them, by hashes of their positions and
+of a key, so that the backward pass needs only the key.
 """
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import pairwise
 from typing import Any, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from bertie.base.kernels import kernel
+
 LEVELS = 1 << 16  # an element is dropped or kept by 16 random bits
+MIN_ELEMENTS_PER_THREAD = 1 << 17  # some 50 microseconds of work; starting a thread takes 20
+INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the bytes of an element
 
 
 class Dropout(nn.Module):
@@ -34,29 +45,100 @@ def dropout(values: Tensor, probability: float) -> Tensor:
         return values
     if values.device.type != "cpu":
         return F.dropout(values, probability)
-    return _cpu_dropout(values, probability)
+    return drop_elements(values, probability) * kept_scale(probability)
 
 
-class _CPUDropout(torch.autograd.Function):
-    """Dropout that draws 64 random bits for four elements at once.
+def drop_elements(values: Tensor, probability: float) -> Tensor:
+    """Zero each element with `probability`, on a CPU. Whoever uses them multiplies by `kept_scale`."""
+    return _drop_elements(values, probability)
 
-    That takes 0.8 ns per element instead of 5.8, on one core.
-    """
+
+def kept_scale(probability: float) -> float:
+    """Return the factor that restores the mean after `drop_elements`."""
+    return LEVELS / (LEVELS - _dropped_levels(probability))
+
+
+def _dropped_levels(probability: float) -> int:
+    return min(round(probability * LEVELS), LEVELS - 1)
+
+
+class _DropElements(torch.autograd.Function):
+    """`drop_elements`; the backward pass computes the same mask again."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, probability: float) -> Tensor:
-        dropped_levels = min(round(probability * LEVELS), LEVELS - 1)
-        random_bits = torch.empty(-(-values.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
-        levels = random_bits.view(torch.int16)[: values.numel()].view(values.shape)
-        kept = levels >= dropped_levels - LEVELS // 2  # a byte for each element
-        ctx.save_for_backward(kept)
-        ctx.scale = LEVELS / (LEVELS - dropped_levels)
-        return torch.where(kept, values, 0.0).mul_(ctx.scale)
+        ctx.dropped_levels = _dropped_levels(probability)
+        ctx.key = torch.randint(-(2**31), 2**31, (2,)).numpy().astype(np.uint32)
+        return _zero_by_hash(values, ctx.key, ctx.dropped_levels)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (kept,) = ctx.saved_tensors
-        return torch.where(kept, grad, 0.0).mul_(ctx.scale), None
+        return _zero_by_hash(grad, ctx.key, ctx.dropped_levels), None
 
 
-_cpu_dropout = cast(Callable[[Tensor, float], Tensor], _CPUDropout.apply)
+_drop_elements = cast(Callable[[Tensor, float], Tensor], _DropElements.apply)
+
+
+def _zero_by_hash(values: Tensor, key: NDArray[np.uint32], dropped_levels: int) -> Tensor:
+    """Return a copy of `values` with zeros where the hash of the position is below `dropped_levels`."""
+    values = values.detach().contiguous()
+    zeroed = torch.empty_like(values)
+    source, target = (x.view(INTEGERS[x.element_size()]).view(-1).numpy() for x in (values, zeroed))
+    pairs = -(-len(source) // 2)
+    threads = max(1, min(torch.get_num_threads(), len(source) // MIN_ELEMENTS_PER_THREAD))
+    bounds = [pairs * thread // threads for thread in range(threads + 1)]
+    work = [
+        (source, target, first, last, key[0], key[1], np.uint32(dropped_levels))
+        for first, last in pairwise(bounds)
+    ]
+    others = [_thread_pool().submit(_copy_or_zero, *arguments) for arguments in work[1:]]
+    _copy_or_zero(*work[0])
+    for other in others:
+        other.result()
+    return zeroed
+
+
+@cache
+def _thread_pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(thread_name_prefix="dropout")
+
+
+@kernel
+def _copy_or_zero(
+    source: NDArray[Any],
+    target: NDArray[Any],
+    first: int,
+    last: int,
+    key: np.uint32,
+    second_key: np.uint32,
+    dropped_levels: np.uint32,
+) -> None:
+    """Copy or zero the elements first..last-1 of the first half of an array, and of its second half.
+
+    Elements i of the two halves share a hash of 32 bits, so that the loop reads and writes
+    consecutive elements only, and the compiler makes vector instructions of it.
+    """
+    half = -(-len(source) // 2)
+    # Slices, because a loop from 0 has no negative indices, which would keep it from being vectorized.
+    source_1, target_1 = source[first:last], target[first:last]
+    source_2, target_2 = source[half + first : half + last], target[half + first : half + last]
+    for i in range(len(source_2)):
+        bits = _hash(np.uint32(first + i), key, second_key)
+        target_1[i] = source_1[i] if (bits & np.uint32(0xFFFF)) >= dropped_levels else 0
+        target_2[i] = source_2[i] if (bits >> np.uint32(16)) >= dropped_levels else 0
+    for i in range(len(source_2), len(source_1)):  # an odd number of elements has one without a pair
+        bits = _hash(np.uint32(first + i), key, second_key)
+        target_1[i] = source_1[i] if (bits & np.uint32(0xFFFF)) >= dropped_levels else 0
+
+
+@kernel
+def _hash(position: np.uint32, key: np.uint32, second_key: np.uint32) -> np.uint32:
+    """Return 32 random bits: Wellons' lowbias32 (nullprogram.com/blog/2018/07/31), with a key in its middle.
+
+    With the first key alone, two masks would be pieces of one sequence. Each step ends with np.uint32,
+    because numba computes in 64 bits.
+    """
+    bits = np.uint32(position * np.uint32(0x9E3779B9) + key)
+    bits = np.uint32((bits ^ (bits >> np.uint32(16))) * np.uint32(0x7FEB352D)) ^ second_key
+    bits = np.uint32((bits ^ (bits >> np.uint32(15))) * np.uint32(0x846CA68B))
+    return np.uint32(bits ^ (bits >> np.uint32(16)))
