@@ -127,6 +127,18 @@ def test_tables_have_the_papers_numbers():
     ]
 
 
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_has_a_row_without_pretraining(name):
+    table = read_table(name, read_scale("laptop"))
+    assert next(row.name for row in table.rows if not row.is_pretrained) == "no pre-training"
+    judged = {ordering.worse.name for ordering in table.orderings()}
+    assert "no pre-training" in judged
+
+
+def test_table_7_of_a_given_model_leaves_out_rows_without_pretraining():
+    assert len(read_checkpoint_table("table7").rows) == 7
+
+
 def test_probabilities_of_table_8_match_its_row_names():
     scale = read_scale("paper")
     table = read_table("table8", scale)
@@ -141,6 +153,8 @@ def test_model_sizes_of_table_6_match_its_row_names():
     for i, scale in enumerate(map(read_scale, ("paper", "laptop"))):
         table = read_table("table6", scale)
         for row in table.rows:
+            if not row.is_pretrained:
+                continue
             model = resolve(BertConfig, table.merge_pretraining(row, scale)["model"])
             size = f"{model.num_hidden_layers}/{model.hidden_size}/{model.num_attention_heads}"
             assert row.name.rstrip(")").split(" (")[i] == size

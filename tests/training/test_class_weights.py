@@ -14,7 +14,7 @@ from bertie.tasks.classification import LabelledTexts
 from bertie.tasks.ner import NER, TaggedSentences
 from bertie.tasks.registry import find_task
 from bertie.tasks.task import Inputs
-from bertie.training.class_weights import label_weights
+from bertie.training.class_weights import check_class_weights, label_weights
 from bertie.training.finetuning import finetune
 from bertie.training.finetuning_settings import FinetuningSettings, training_indices
 
@@ -80,14 +80,15 @@ def test_other_weights_are_refused(value):
         settings(class_weights=value)
 
 
-def test_weights_must_fit_the_task(initial_model, tmp_path):
+def test_weights_must_fit_the_task(initial_model, tmp_path, monkeypatch):
     texts, wrong = make_texts(0, 9), settings(class_weights={"d": 2})
+    monkeypatch.setattr("bertie.training.finetuning.encode_examples", None)  # nothing is encoded before
     with pytest.raises(SettingsError, match="letters has no label 'd'; its labels are a, b, c"):
         finetune(TASK, initial_model, texts, {}, wrong, tmp_path / "run")
     assert not (tmp_path / "run/settings.toml").exists()
     for name in ("sts-b", "squad-v1", "swag"):
         with pytest.raises(SettingsError, match=f"class_weights: {name} has no classes; leave it out"):
-            label_weights(find_task(name), inputs(np.zeros(2)), settings(class_weights="balanced"))
+            check_class_weights(find_task(name), settings(class_weights="balanced"))
 
 
 @pytest.mark.parametrize("multilabel", [False, True])

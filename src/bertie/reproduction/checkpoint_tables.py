@@ -87,6 +87,7 @@ def read_checkpoint_table(name: str) -> CheckpointTable:
             paper={"BERT-Base, dev": row.paper[column.name]},
         )
         for row in table.rows
+        if row.is_pretrained
     )
     return CheckpointTable(title=table.title, search=table.search, rows=rows)
 

@@ -13,26 +13,32 @@ from bertie.training.finetuning_settings import FinetuningSettings, training_ind
 Float64s = npt.NDArray[np.float64]
 
 
-def label_weights(task: Task[Any, Any], inputs: Inputs, settings: FinetuningSettings) -> dict[str, float]:
-    """Return the weight of each label in the loss; empty if `class_weights` is not set.
-
-    A label that `class_weights` does not name has weight 1.
+def check_class_weights(task: Task[Any, Any], settings: FinetuningSettings) -> None:
+    """Reject `class_weights` that do not fit a task.
 
     Raises:
         SettingsError: the task has no classes, or `class_weights` names a label that it has not.
     """
     chosen = settings.class_weights
-    if chosen is None:
-        return {}
-    if not task.labels:
+    if chosen is not None and not task.labels:
         raise SettingsError(f"class_weights: {task.name} has no classes; leave it out")
-    if chosen == "balanced":
-        return dict(zip(task.labels, _balanced_weights(task, inputs, settings).tolist(), strict=True))
-    for label in chosen:
+    for label in chosen if isinstance(chosen, dict) else ():
         if label not in task.labels:
             raise SettingsError(
                 f"class_weights: {task.name} has no label {label!r}; its labels are {', '.join(task.labels)}"
             )
+
+
+def label_weights(task: Task[Any, Any], inputs: Inputs, settings: FinetuningSettings) -> dict[str, float]:
+    """Return the weight of each label in the loss; empty if `class_weights` is not set.
+
+    A label that `class_weights` does not name has weight 1.
+    """
+    chosen = settings.class_weights
+    if chosen is None:
+        return {}
+    if chosen == "balanced":
+        return dict(zip(task.labels, _balanced_weights(task, inputs, settings).tolist(), strict=True))
     return {label: chosen.get(label, 1.0) for label in task.labels}
 
 

@@ -41,7 +41,7 @@ from bertie.tasks.evaluation import (
 from bertie.tasks.task import Inputs, Scores, Task
 from bertie.text.tokenizer import Tokenizer
 from bertie.training.checkpoints import RunDirectory, TrainState, check_run
-from bertie.training.class_weights import label_weights
+from bertie.training.class_weights import check_class_weights, label_weights
 from bertie.training.distributed import LossFunction, Ranks
 from bertie.training.finetuning_batches import FinetuningBatches
 from bertie.training.finetuning_settings import (
@@ -124,6 +124,7 @@ def finetune(
     ranks = ranks or Ranks()
     with lock_directory(output) if ranks.is_main else nullcontext():
         task = apply_settings(task, settings, dev_examples)
+        check_class_weights(task, settings)  # before the examples are encoded, which takes long
         data = encode_examples(task, initial_model, training_examples, dev_examples, settings)
         silent = silent or not ranks.is_main
         if not silent:
