@@ -20,6 +20,9 @@ from bertie.training.planning import EVALUATION_COST
 from bertie.training.search import SearchSettings
 
 MEASURED_STEPS, MEASURED_TOKENS = 4, 2048  # steps to measure, and about how many tokens each of them has
+# Steps of the tagger to measure: their time is a difference between two calls, each of which also scores dev.
+# With few steps the noise of scoring would be multiplied by the hundreds of steps of a run.
+TAGGER_STEPS = 32
 MIN_EXAMPLES = 32  # the lowest cap: one step at the paper's batch size
 
 
@@ -84,12 +87,12 @@ def measure_tagger(model: Path, data: Path, sentences: int, settings: FeatureTag
         settings: settings of the tagger.
     """
     seconds = []
-    for steps in (1, 1, 1 + MEASURED_STEPS):  # the first call computes the features, which are kept
+    for steps in (1, 1, 1 + TAGGER_STEPS):  # the first call computes the features, which are kept
         changes = {"epochs": 1, "max_training_examples": steps * settings.batch_size}
         started = time.perf_counter()
         train_feature_tagger(model, data, "concat-last-four", settings.model_copy(update=changes))
         seconds.append(time.perf_counter() - started)
-    per_step = max(seconds[2] - seconds[1], 0) / MEASURED_STEPS
+    per_step = max(seconds[2] - seconds[1], 0) / TAGGER_STEPS
     scoring = max(seconds[1] - per_step, 0)
     return Cost(scoring, settings.epochs * per_step / settings.batch_size, sentences)
 
