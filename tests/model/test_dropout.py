@@ -8,7 +8,7 @@ from scipy import stats
 
 from bertie.model.attention import packed_attention
 from bertie.model.batch import pack
-from bertie.model.dropout import Dropout, dropout, kept_scale
+from bertie.model.dropout import Dropout, drop_and_multiply, dropout
 
 
 def kept_mask(shape: tuple[int, ...], probability: float, seed: int = 0) -> torch.Tensor:
@@ -88,14 +88,30 @@ def test_attention_with_dropout_equals_the_fused_kernel(lengths, monkeypatch):
     qkv = torch.randn(total, 3 * 16, dtype=torch.float64)
     shapes = []
 
-    def drop_nothing(values: torch.Tensor, probability: float) -> torch.Tensor:
-        shapes.append(values.shape)
-        return values
+    def multiply(weights: torch.Tensor, values: torch.Tensor, probability: float) -> torch.Tensor:
+        shapes.append(weights.shape)
+        return weights @ values
 
-    monkeypatch.setattr("bertie.model.cpu.drop_elements", drop_nothing)
+    monkeypatch.setattr("bertie.model.cpu.drop_and_multiply", multiply)
     with_dropout = packed_attention(qkv, batch, 4, 0.2)
-    torch.testing.assert_close(with_dropout, packed_attention(qkv, batch, 4, 0.0) * kept_scale(0.2))
+    torch.testing.assert_close(with_dropout, packed_attention(qkv, batch, 4, 0.0))
     assert shapes
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_drop_and_multiply_equals_dropout_and_a_product(dtype):
+    weights, values = torch.rand(2, 3, 20, 20, dtype=dtype), torch.randn(2, 3, 20, 8, dtype=dtype)
+    results = []
+    for function in (drop_and_multiply, lambda weights, values, p: dropout(weights, p) @ values):
+        inputs = [x.clone().requires_grad_() for x in (weights, values)]
+        torch.manual_seed(4)
+        product = function(*inputs, 0.3)
+        results.append([product, *torch.autograd.grad(product.square().sum(), inputs)])
+    for actual, expected in zip(*results, strict=True):
+        tolerance = 1e-5 if dtype == torch.float32 else 2e-2
+        torch.testing.assert_close(
+            actual, expected, rtol=tolerance, atol=tolerance * expected.abs().max().item()
+        )
 
 
 def test_mean_over_many_masks_is_the_input():

@@ -44,9 +44,10 @@ MODELS = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_dropout_is_applied_where_transformers_applies_it(name, monkeypatch):
-    monkeypatch.setattr("bertie.model.dropout._drop_elements", fake_dropout)
-    for module in ("dropout", "cpu"):
-        monkeypatch.setattr(f"bertie.model.{module}.kept_scale", lambda probability: 1.0)
+    monkeypatch.setattr("bertie.model.dropout._cpu_dropout", fake_dropout)
+    monkeypatch.setattr(
+        "bertie.model.cpu.drop_and_multiply", lambda weights, v, p: fake_dropout(weights, p) @ v
+    )
     monkeypatch.setattr(
         "torch.nn.functional.dropout",
         lambda values, p, training, inplace=False: fake_dropout(values, p) if training else values,

@@ -37,8 +37,7 @@ def test_language_model_equals_bert_lm_head_model(plain_products, monkeypatch):
     model = LanguageModel(BertConfig(**DECODER))
     copy_weights(reference, model)
     if plain_products:  # a dropout probability above 0, but nothing is dropped
-        monkeypatch.setattr("bertie.model.cpu.drop_elements", lambda values, _: values)
-        monkeypatch.setattr("bertie.model.cpu.kept_scale", lambda _: 1.0)
+        monkeypatch.setattr("bertie.model.cpu.drop_and_multiply", lambda weights, v, _: weights @ v)
         for layer in model.bert.layers:
             layer.attention_dropout = 0.1
     batch = ragged_batch()

@@ -102,7 +102,7 @@ def test_dropout_differs_in_each_step_and_seed(corpus_path, tmp_path, tiny_setti
         seeds.append(torch.initial_seed())
         return values
 
-    monkeypatch.setattr("bertie.model.dropout._drop_elements", record_seed)
+    monkeypatch.setattr("bertie.model.dropout._cpu_dropout", record_seed)
     for seed in (0, 1):
         pretrain(tiny_settings(seed=seed), corpus_path, tmp_path / f"run{seed}")
     plan = 1  # its measurement, before the first step

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertie.model.dropout import drop_elements, kept_scale
+from bertie.model.dropout import drop_and_multiply
 
 # In bfloat16 training, attention with fewer multiplications than this, n·A·S²·D, is computed in
 # float32: compiling the bfloat16 product would take longer.
@@ -62,8 +62,7 @@ def cpu_attention(
             scores += torch.zeros(mask.shape, dtype=q.dtype).masked_fill_(~mask, float("-inf"))
         weights = scores.softmax(-1)
         if dropout_p:
-            weights = drop_elements(weights, dropout_p)
-            v = torch.mul(v, kept_scale(dropout_p))  # v is smaller than the weights
+            return drop_and_multiply(weights, v, dropout_p)
         attended: Tensor = weights @ v  # (n, A, S, D)
         return attended
 

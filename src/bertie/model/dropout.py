@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import torch
@@ -45,42 +45,80 @@ def dropout(values: Tensor, probability: float) -> Tensor:
         return values
     if values.device.type != "cpu":
         return F.dropout(values, probability)
-    return drop_elements(values, probability) * kept_scale(probability)
+    return _cpu_dropout(values, probability)
 
 
-def drop_elements(values: Tensor, probability: float) -> Tensor:
-    """Zero each element with `probability`, on a CPU. Whoever uses them multiplies by `kept_scale`."""
-    return _drop_elements(values, probability)
+def drop_and_multiply(weights: Tensor, values: Tensor, probability: float) -> Tensor:
+    """Return dropout(weights, probability) @ values, on a CPU.
+
+    The weights after dropout are not kept for the backward pass, which computes them again.
+
+    Args:
+        weights: attention weights, (n, A, S, S).
+        values: (n, A, S, D), of the same dtype.
+        probability: probability of zeroing a weight, above 0.
+
+    Returns:
+        (n, A, S, D).
+    """
+    return _drop_and_multiply(weights, values, probability)
 
 
-def kept_scale(probability: float) -> float:
-    """Return the factor that restores the mean after `drop_elements`."""
-    return LEVELS / (LEVELS - _dropped_levels(probability))
+class _Mask(NamedTuple):
+    """Which elements are dropped: those whose hash by the key is below a number of levels."""
+
+    key: NDArray[np.uint32]  # (2,)
+    dropped_levels: int
+
+    @classmethod
+    def draw(cls, probability: float) -> Self:
+        """Draw a mask from torch's generator."""
+        key = torch.randint(-(2**31), 2**31, (2,)).numpy().astype(np.uint32)
+        return cls(key, min(round(probability * LEVELS), LEVELS - 1))
+
+    @property
+    def scale(self) -> float:
+        """The factor of the elements that are kept."""
+        return LEVELS / (LEVELS - self.dropped_levels)
 
 
-def _dropped_levels(probability: float) -> int:
-    return min(round(probability * LEVELS), LEVELS - 1)
-
-
-class _DropElements(torch.autograd.Function):
-    """`drop_elements`; the backward pass computes the same mask again."""
+class _CPUDropout(torch.autograd.Function):
+    """`dropout` on a CPU; the backward pass computes the same mask again."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, probability: float) -> Tensor:
-        ctx.dropped_levels = _dropped_levels(probability)
-        ctx.key = torch.randint(-(2**31), 2**31, (2,)).numpy().astype(np.uint32)
-        return _zero_by_hash(values, ctx.key, ctx.dropped_levels)
+        ctx.mask = _Mask.draw(probability)
+        return _zero_dropped(values, ctx.mask).mul_(ctx.mask.scale)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return _zero_by_hash(grad, ctx.key, ctx.dropped_levels), None
+        return _zero_dropped(grad, ctx.mask).mul_(ctx.mask.scale), None
 
 
-_drop_elements = cast(Callable[[Tensor, float], Tensor], _DropElements.apply)
+class _DropAndMultiply(torch.autograd.Function):
+    """`drop_and_multiply`. The values are scaled, not the weights, which are more."""
+
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, values: Tensor, probability: float) -> Tensor:
+        ctx.mask = _Mask.draw(probability)
+        ctx.save_for_backward(weights, values)
+        return torch.matmul(_zero_dropped(weights, ctx.mask), values * ctx.mask.scale)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        weights, values = ctx.saved_tensors
+        scaled_grad = grad * ctx.mask.scale
+        values_grad = torch.matmul(_zero_dropped(weights, ctx.mask).transpose(-2, -1), scaled_grad)
+        weights_grad = torch.matmul(scaled_grad, values.transpose(-2, -1))
+        return _zero_dropped(weights_grad, ctx.mask), values_grad, None
 
 
-def _zero_by_hash(values: Tensor, key: NDArray[np.uint32], dropped_levels: int) -> Tensor:
-    """Return a copy of `values` with zeros where the hash of the position is below `dropped_levels`."""
+_cpu_dropout = cast(Callable[[Tensor, float], Tensor], _CPUDropout.apply)
+_drop_and_multiply = cast(Callable[[Tensor, Tensor, float], Tensor], _DropAndMultiply.apply)
+
+
+def _zero_dropped(values: Tensor, mask: _Mask) -> Tensor:
+    """Return a copy of `values` in which the dropped elements are 0."""
     values = values.detach().contiguous()
     zeroed = torch.empty_like(values)
     source, target = (x.view(INTEGERS[x.element_size()]).view(-1).numpy() for x in (values, zeroed))
@@ -88,7 +126,7 @@ def _zero_by_hash(values: Tensor, key: NDArray[np.uint32], dropped_levels: int) 
     threads = max(1, min(torch.get_num_threads(), len(source) // MIN_ELEMENTS_PER_THREAD))
     bounds = [pairs * thread // threads for thread in range(threads + 1)]
     work = [
-        (source, target, first, last, key[0], key[1], np.uint32(dropped_levels))
+        (source, target, first, last, *mask.key, np.uint32(mask.dropped_levels))
         for first, last in pairwise(bounds)
     ]
     others = [_thread_pool().submit(_copy_or_zero, *arguments) for arguments in work[1:]]
