@@ -3,10 +3,10 @@
     python benchmarks/long_run.py RECIPE CORPUS OUT [--kill-every SECONDS] [OPTION...]
 
 RECIPE and OPTION go to `bertie pretrain`, such as `--set save_every=500`. The run OUT/killed gets
-SIGKILL every SECONDS (120 unless given) and resumes, until it has finished. The run OUT/undisturbed
-has the same settings. The benchmark prints the resident memory of each process and compares the two
-runs: the model, the optimizer and the metrics (without timings) must be equal byte for byte. The
-exit status is 1 if they differ.
+SIGKILL every SECONDS (120 unless given) and resumes, until it has finished. Meanwhile the run
+OUT/undisturbed has the same settings. The benchmark prints the resident memory of each process and
+compares the two runs: the model, the optimizer and the metrics (without timings) must be equal byte
+for byte. The exit status is 1 if they differ.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def resident_memory(pid: int) -> float:
     return sum(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")) / 1024
 
 
-def run(arguments: Sequence[object], kill_after: float | None) -> bool:
+def run(name: str, arguments: Sequence[object], kill_after: float | None) -> bool:
     """Run `bertie pretrain`, kill it after some seconds, and return whether it finished before."""
     process = subprocess.Popen([sys.executable, "-m", "bertie", "pretrain", *map(str, arguments)])
     started, samples = time.monotonic(), []
@@ -49,12 +50,22 @@ def run(arguments: Sequence[object], kill_after: float | None) -> bool:
     samples = [sample for sample in samples if sample]
     memory = f"{samples[0]:.0f} → {samples[-1]:.0f}, at most {max(samples):.0f}" if samples else "too short"
     print(
-        f"{time.monotonic() - started:6.0f} s, exit status {process.returncode:>3}, RSS in MiB: {memory}",
+        f"{name}: {time.monotonic() - started:6.0f} s, exit status {process.returncode:>3}, "
+        f"RSS in MiB: {memory}",
         flush=True,
     )
     if process.returncode > 0:
         sys.exit(f"long_run: a run failed with exit status {process.returncode}")
     return process.returncode == 0
+
+
+def run_killed(arguments: Sequence[object], out: Path, kill_every: float) -> int:
+    """Kill and resume a run until it has finished; return the number of kills."""
+    kills, resume = 0, list[str]()
+    while not run("killed", [*arguments, out, *resume], kill_every):
+        kills += 1
+        resume = ["--resume"] if (out / "settings.toml").exists() else []
+    return kills
 
 
 def read_run(directory: Path) -> dict[str, Any]:
@@ -76,11 +87,10 @@ def main() -> None:
     arguments, options = parser.parse_known_args()
     command = [arguments.recipe, "--corpus", arguments.corpus, *options, "--out"]
     killed, undisturbed = arguments.out / "killed", arguments.out / "undisturbed"
-    kills, resume = 0, list[str]()
-    while not run([*command, killed, *resume], arguments.kill_every):
-        kills += 1
-        resume = ["--resume"] if (killed / "settings.toml").exists() else []
-    run([*command, undisturbed], None)
+    with ThreadPoolExecutor() as threads:
+        counted = threads.submit(run_killed, command, killed, arguments.kill_every)
+        threads.submit(run, "undisturbed", [*command, undisturbed], None).result()
+        kills = counted.result()
     found, expected = read_run(killed), read_run(undisturbed)
     different = sorted(key for key in found.keys() | expected.keys() if found.get(key) != expected.get(key))
     steps = expected["metrics.jsonl"][-1]["step"]
