@@ -21,6 +21,7 @@ base.locks
 base.storage
 base.outputs
 base.compression
+base.parquet_pages
 base.tables
 base.memory
 base.texts

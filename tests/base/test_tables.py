@@ -8,6 +8,7 @@ import pyarrow.parquet
 import pytest
 
 from bertie.base.errors import BertieError, DataError, SettingsError
+from bertie.base.parquet_pages import largest_page
 from bertie.base.tables import read_arrow_columns, read_parquet_columns, row_group_sizes
 
 TEXTS = [*(f"Text {number}, é." for number in range(1000)), None]
@@ -46,6 +47,29 @@ def test_column_without_text_is_rejected(tmp_path: Path) -> None:
     ):
         with pytest.raises(SettingsError, match=f"a.parquet: .*{message}"):
             list(read_parquet_columns(tmp_path / "a.parquet", {column: "--column"}))
+
+
+def test_largest_page_is_read_from_every_kind_of_page(tmp_path: Path) -> None:
+    """A chunk has as many bytes, decompressed, as its pages and their headers."""
+    file = tmp_path / "a.parquet"
+    table = pyarrow.table({"n": range(1001), "text.a": TEXTS, "words": [["a"]] * 1001})
+    for options in (
+        {"data_page_version": "2.0"},
+        {"compression": "zstd", "use_dictionary": False},
+        {"use_dictionary": False, "column_encoding": {"text.a": "DELTA_BYTE_ARRAY"}},
+        {"compression": "none", "write_statistics": False},
+    ):
+        pyarrow.parquet.write_table(table, file, **options)
+        metadata = pyarrow.parquet.read_metadata(file)
+        chunk = metadata.row_group(0).column(1)
+        size = largest_page(file, metadata, 0, ["text.a"])
+        assert 0.5 * chunk.total_uncompressed_size < size < chunk.total_uncompressed_size, options
+        assert largest_page(file, metadata, 0, ["words"]) > 0
+    content = bytearray(file.read_bytes())
+    content[chunk.data_page_offset] = 0
+    file.write_bytes(content)
+    with pytest.raises(DataError, match=r"a\.parquet: damaged or truncated"):
+        list(read_parquet_columns(file, {"text.a": "--column"}))
 
 
 def test_damaged_and_missing_files_are_named(tmp_path: Path) -> None:

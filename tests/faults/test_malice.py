@@ -7,6 +7,7 @@ import lzma
 import resource
 import struct
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,14 @@ from onnx import TensorProto, helper
 from tests.inference.small_models import TOKENIZER, save_small
 
 import bertie
-from bertie.base import compression
+from bertie.base import compression, tables
+from bertie.base import rows as rows_module
 from bertie.base.compression import open_binary
 from bertie.base.errors import BertieError, DataError, ModelError
+from bertie.base.rows import read_rows
 from bertie.base.tables import read_parquet_columns
 from bertie.base.texts import escape_markdown
+from bertie.inference.records import read_arrow_batches
 from bertie.model.formats import tensor_bundle
 from bertie.model.formats.sorted_table import decompress_snappy, encode_varint
 from bertie.model.formats.tensor_bundle import Entry, index_path, read_bundle, write_bundle, write_table
@@ -164,15 +168,37 @@ def test_bomb_of_many_lines_needs_little_memory(tmp_path: Path) -> None:
         assert sum(len(chunk) for chunk in iter(lambda: lines.read(1 << 20), b"")) == 44 << 24
 
 
-def test_parquet_rows_that_share_a_huge_value_run_out_of_memory(tmp_path: Path) -> None:
-    """A file of 1 kB, of which 256 rows have 5 GB. The command line makes it one line."""
+@pytest.fixture
+def parquet_bomb(tmp_path: Path) -> Path:
+    """A file of 1 kB whose rows share one value of 20 MB, so that 256 rows have 5 GB."""
     file = tmp_path / "bomb.parquet"
     rows = pyarrow.DictionaryArray.from_arrays(np.zeros(1000, np.int32), ["a" * 20_000_000])
     options = {"compression": "zstd", "dictionary_pagesize_limit": 1 << 30, "store_schema": False}
     pyarrow.parquet.write_table(pyarrow.table({"text": rows}), file, **options)
     assert file.stat().st_size < 2000
-    with pytest.raises(MemoryError):
-        next(read_parquet_columns(file, {"text": "--column"}))
+    return file
+
+
+def test_parquet_rows_that_share_a_huge_value_need_little_memory(parquet_bomb: Path) -> None:
+    rows = islice(read_parquet_columns(parquet_bomb, {"text": "--column"}), 20)
+    assert [len(values["text"] or b"") for _, values in rows] == [20_000_000] * 20
+    assert next(read_arrow_batches(parquet_bomb, "text", 256))[2].num_rows == 6
+
+
+def test_parquet_table_larger_than_the_limit_is_refused(
+    parquet_bomb: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows_module, "_MAX_TABLE_BYTES", 1 << 27)
+    with pytest.raises(DataError, match=r"bomb.parquet: the columns have more than .*; split the file"):
+        read_rows(parquet_bomb, ["text"])
+
+
+def test_parquet_page_larger_than_the_limit_is_refused(
+    parquet_bomb: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "_MAX_PAGE_BYTES", 1 << 24)
+    with pytest.raises(DataError, match=r"a page decompresses to 20,000,004 bytes, more than 16,777,216"):
+        read_rows(parquet_bomb, ["text"])
 
 
 @pytest.mark.parametrize("location", ["../secret.bin", "/etc/passwd", "link.bin"])

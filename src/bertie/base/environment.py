@@ -1,8 +1,12 @@
 """The environment: variables that torch reads when it is loaded, and packages to install."""
 
 import ctypes
+import mmap
 import os
 import sys
+from contextlib import suppress
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 VARIABLES = {
@@ -44,6 +48,36 @@ def set_torch_environment() -> None:
     if "torch" not in sys.modules:
         for name, value in VARIABLES.items():
             os.environ.setdefault(name, value)
+
+
+def require_torch_memory() -> None:
+    """Raise OSError if the memory does not suffice to import torch, which aborts in that case."""
+    if "torch" not in sys.modules and find_spec("torch"):
+        require_memory(560)  # torch 2.13 for CPUs maps 480
+
+
+def require_memory(mebibytes: int) -> None:
+    """Raise OSError if the memory, or its limit, lacks so many MiB.
+
+    Compiled libraries abort, or try again for ever, where an allocation fails.
+    """
+    mmap.mmap(-1, mebibytes << 20).close()
+
+
+def reserve_blas_memory() -> None:
+    """Let the OpenBLAS of numpy, and that of scipy if it is installed, allocate their buffers.
+
+    numpy's does so at its first call, and scipy's when numba imports scipy for its first kernel.
+
+    Raises:
+        OSError: the memory does not suffice.
+    """
+    import numpy as np
+
+    require_memory(192)
+    np.linalg.inv(np.eye(2))
+    with suppress(ImportError):
+        import_module("scipy.linalg.cython_blas")
 
 
 def limit_free_memory() -> None:

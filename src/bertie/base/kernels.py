@@ -24,12 +24,14 @@ from typing import Any, TypeVar, cast
 import numba
 from numba.core import event
 
-from bertie.base.environment import cache_root
+from bertie.base.environment import cache_root, reserve_blas_memory
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 PACKAGE = Path(__file__).parent.parent
 BOUNDS_CHECK = os.environ.get("BERTIE_BOUNDS_CHECK") == "1"
+
+reserve_blas_memory()  # here, because every command that computes imports this module
 
 
 @cache

@@ -16,8 +16,9 @@ from typing import Any
 from bertie.base.compression import is_compressed, open_binary
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.memory import MemoryTable, Source
-from bertie.base.tables import missing_column, open_parquet
+from bertie.base.tables import iterate_batches, missing_column, open_parquet
 
+_MAX_TABLE_BYTES = 1 << 32  # of a Parquet file whose rows are all held in memory
 _MAX_SHOWN_LINES = 10  # in an error about many malformed lines, and of skipped rows
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _JSON_LINES = (".jsonl", ".ndjson")
@@ -323,12 +324,22 @@ def _read_parquet(path: Path, columns: Sequence[str]) -> Rows:
     with open_parquet(path) as file:
         reject_duplicates(file.schema_arrow.names, str(path))
         _column_indices(columns, file.schema_arrow.names, str(path))
-        table = file.read(columns=list(columns))
-        try:
-            values = {column: table.column(column).to_pylist() for column in columns}
-        except UnicodeDecodeError as error:
-            raise DataError(f"{path}: a value is not UTF-8 ({error.reason}); write the file again") from None
-        return Rows(path, values, range(1, table.num_rows + 1), "row")
+        values: dict[str, list[Any]] = {column: [] for column in columns}
+        size = 0
+        for batch in iterate_batches(path, file, columns):
+            size += batch.nbytes
+            if size > _MAX_TABLE_BYTES:
+                raise DataError(
+                    f"{path}: the columns have more than {_MAX_TABLE_BYTES:,} bytes, and all rows are held "
+                    f"in memory; split the file"
+                )
+            try:
+                for column in columns:
+                    values[column] += batch.column(column).to_pylist()
+            except UnicodeDecodeError as error:
+                problem = f"a value is not UTF-8 ({error.reason})"
+                raise DataError(f"{path}: {problem}; write the file again") from None
+        return Rows(path, values, range(1, file.metadata.num_rows + 1), "row")
 
 
 def _column_indices(columns: Sequence[str], names: Sequence[str], location: str) -> list[int]:

@@ -8,11 +8,14 @@ from typing import Any
 
 from bertie.base.environment import install_command
 from bertie.base.errors import BertieError, DataError, SettingsError
+from bertie.base.parquet_pages import largest_page
 from bertie.base.storage import RemotePath
 
 Values = dict[str, bytes | None]  # of a row, by column
 
 _BATCH_ROWS = 256  # small, because a row may hold a book
+_BATCH_BYTES = 1 << 27  # of the values of a batch in one column; pages usually have 1 MiB
+_MAX_PAGE_BYTES = 1 << 30
 
 
 def missing_column(location: str, column: str, names: Sequence[str], advice: str = "") -> SettingsError:
@@ -45,8 +48,6 @@ def read_parquet_columns(
 ) -> Iterator[tuple[int, Values]]:
     """Iterate over text columns in a range of row groups.
 
-    At most one row group is in memory.
-
     Args:
         path: a Parquet file.
         columns: the names of columns of strings, with the options that choose them.
@@ -66,8 +67,46 @@ def read_parquet_columns(
         groups = range(file.metadata.num_row_groups)
         first = sum(file.metadata.row_group(group).num_rows for group in groups[:start])
         _check_text_columns(path, columns, file.schema_arrow)
-        batches = file.iter_batches(_BATCH_ROWS, row_groups=list(groups[start:stop]), columns=list(columns))
+        batches = iterate_batches(path, file, list(columns), groups=groups[start:stop])
         yield from enumerate(_values(columns, batches), first + 1)
+
+
+def iterate_batches(
+    path: Path,
+    file: Any,
+    columns: Sequence[str],
+    rows: int = _BATCH_ROWS,
+    groups: Sequence[int] | None = None,
+) -> Iterator[Any]:
+    """Iterate over the rows of a Parquet file in record batches whose size in memory is bounded.
+
+    No value is longer than a page of its column, so a batch has fewer rows where pages are large. This
+    does not bound lists, whose values are not counted, nor remote files, whose headers are not read.
+
+    Args:
+        path: the path of the file, for errors.
+        file: the file, from `open_parquet`.
+        columns: the columns to read.
+        rows: the largest number of rows in a batch.
+        groups: the row groups to read; None for all.
+
+    Raises:
+        DataError: a page is too large, or its header is damaged.
+    """
+    for group in range(file.metadata.num_row_groups) if groups is None else groups:
+        size = 0
+        if not isinstance(path, RemotePath):
+            try:
+                size = largest_page(path, file.metadata, group, columns)
+            except (EOFError, ValueError) as error:
+                raise DataError(f"{path}: damaged or truncated ({error})") from None
+        if size > _MAX_PAGE_BYTES:
+            raise DataError(
+                f"{path}: a page decompresses to {size:,} bytes, more than {_MAX_PAGE_BYTES:,}; "
+                f"write the file with smaller pages"
+            )
+        limited = max(1, min(rows, _BATCH_BYTES // max(1, size)))
+        yield from file.iter_batches(limited, row_groups=[group], columns=columns)
 
 
 def read_arrow_columns(path: Path, columns: Mapping[str, str]) -> Iterator[tuple[int, Values]]:

@@ -68,8 +68,15 @@ _FREE_SPACE = "free some space and run the command again"
 _NO_PERMISSION = "permission denied; choose another path or change the permissions"
 _FEW_FILES = "too many open files; allow more with `ulimit -n`, or use fewer workers"
 _OUT_OF_MEMORY = "out of memory; free some, or use fewer workers or smaller batches"
-# What torch and the loader of libraries say when the memory, or its limit (`ulimit -v`), does not suffice.
-_MEMORY_MESSAGES = ("can't allocate memory", "not enough memory", "failed to map segment", "out of memory")
+# What torch, Python and the loader of libraries say when the memory, or its limit (`ulimit -v`), is too
+# small.
+_MEMORY_MESSAGES = (
+    "can't allocate memory",
+    "not enough memory",
+    "failed to map segment",
+    "out of memory",
+    "can't start new thread",
+)
 _NOT_A_FOLDER = "a file has the name of a folder that is needed; choose another path"
 # Errors of the operating system that a user can fix. Every other OSError keeps its traceback.
 SYSTEM_ERRORS = {

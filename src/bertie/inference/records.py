@@ -24,7 +24,7 @@ from bertie.base.rows import (
     reject_duplicates,
 )
 from bertie.base.storage import as_path
-from bertie.base.tables import open_parquet
+from bertie.base.tables import iterate_batches, open_parquet
 
 InputFormat = Literal["text", "jsonl", "csv", "tsv", "parquet", "conll"]
 
@@ -37,7 +37,6 @@ _FORMATS: dict[str, InputFormat] = {
     ".parquet": "parquet",
     ".conll": "conll",
 }
-_BATCH_ROWS = 256  # rows of a Parquet file in memory at a time
 
 
 class Record(NamedTuple):
@@ -209,7 +208,7 @@ def _parquet_rows(path: Path, columns: Collection[str] | None) -> Iterator[tuple
         if columns is not None:
             names = [name for name in names if name in columns] or names
         number = 0
-        for batch in file.iter_batches(_BATCH_ROWS, columns=names):
+        for batch in iterate_batches(path, file, names):
             values = [_to_python(batch.column(name), name, path) for name in names]
             for row in zip(*values, strict=True):
                 number += 1
@@ -240,7 +239,7 @@ def read_arrow_batches(
         reject_duplicates(names, str(path))
         if column not in names:
             raise _missing_column(dict.fromkeys(names), "text", column, str(path))
-        for batch in file.iter_batches(size):
+        for batch in iterate_batches(path, file, names, size):
             values = _to_python(batch.column(column), column, path)
             texts = []
             for i, value in enumerate(values, number):

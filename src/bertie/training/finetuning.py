@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from bertie.base.environment import require_memory
 from bertie.base.errors import SettingsError
 from bertie.base.files import sha256
 from bertie.base.locks import lock_directory
@@ -121,6 +122,7 @@ def finetune(
         BertieError: another process writes to `output`.
         Stopped: a signal stopped the run; it is saved and can be resumed.
     """
+    require_memory(192)  # for oneDNN, compiled kernels and the pictures of the report, which abort without it
     ranks = ranks or Ranks()
     with lock_directory(output) if ranks.is_main else nullcontext():
         task = apply_settings(task, settings, dev_examples)
