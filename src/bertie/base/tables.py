@@ -188,6 +188,6 @@ def import_pyarrow(path: Path) -> Any:
     """
     try:
         import pyarrow
-    except ImportError:
+    except ModuleNotFoundError:  # its own libraries may fail to load, if the memory is too small
         raise BertieError(f"{path}: {path.suffix} files need pyarrow; {install_command('data')}") from None
     return pyarrow

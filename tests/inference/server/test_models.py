@@ -71,6 +71,17 @@ def test_concurrent_first_requests_load_a_model_once(paths):
     run(paths, scenario)
 
 
+def test_damage_of_any_model_is_found_at_the_start(paths, tmp_path):
+    damaged = save_small(tmp_path, "classifier")
+    file = damaged / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    models = Models({"encoder": paths["encoder"], "classifier": damaged}, bertie.load, Limits())
+    with pytest.raises(ModelError, match=r"model\.safetensors: differs from its sum in SHA256SUMS"):
+        models.load_default()
+
+
 def test_the_least_recently_used_idle_model_is_unloaded(paths):
     async def scenario(models, loader):
         await use(models, "encoder")
@@ -145,7 +156,7 @@ def test_without_a_name_the_first_able_model_answers(several, predictors):
     status, content = several.post("/models/tagger/next-sentence", {"inputs": [{"text": "a", "pair": "b"}]})
     assert (status, content["error"]) == (
         422,
-        "tagger: this BertForTokenClassification cannot next_sentence; it can: tag, embed, attention",
+        "tagger: this BertForTokenClassification does not support next_sentence; it supports: tag, embed, attention",
     )
 
 

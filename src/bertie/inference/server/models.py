@@ -10,6 +10,7 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 
+from bertie.base.checksums import verify
 from bertie.base.errors import BertieError, SettingsError
 from bertie.inference.predictor import (
     Predictor,
@@ -178,11 +179,14 @@ class Models:
         return iter(self._models.values())
 
     def load_default(self) -> None:
-        """Load the first model, and compile the kernels, before the server listens.
+        """Load the first model, verify the others, and compile the kernels, before the server listens.
 
         Raises:
-            BertieError: the directory is damaged.
+            BertieError: a directory is damaged.
         """
+        for model in self:
+            if model is not self.default:  # `load` verifies that one
+                verify(model.path, weights=True)  # the other files, when their metadata was read
         self.default.predictor = self._load(self.default.path)
         self.default.metadata.tokenizer.encode("")  # compiling takes ten seconds once
         self._used[self.default.name] = None
