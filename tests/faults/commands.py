@@ -18,6 +18,7 @@ GRID = ["--set", "finetuning.max_seq_length=16", "--set", "epochs=[1]", "--set",
 GRID += ["--set", "learning_rates=[1e-4, 1e-3]"]
 TEXTS = ["{}/text.txt", "{}/more.txt"]
 TABLE = ["--corpus", "{}/corpus", "--data", "{}/data", "--scale", "{}/scale.toml", "--device", "cpu"]
+GIVEN = ["--model", "{}/undisturbed/model", "--data", "{}/data", "--device", "cpu"]
 # The arguments of each command, with {} for the folder of the inputs, but for the output; and its name.
 COMMANDS = {
     "vocab": (["vocab", "{}/text.txt", "--size", "150", "--workers", "1", "--out"], "out"),
@@ -35,6 +36,7 @@ COMMANDS = {
     "export": (["export", "{}/undisturbed/model", "--onnx"], "out"),
     "submission": (["submission", "{}/glue-run", "--out"], "out.zip"),
     "reproduce": (["reproduce", "{}/table.toml", *TABLE, "--out"], "out"),
+    "reproduce-model": (["reproduce", "{}/given.toml", *GIVEN, "--out"], "out"),
     "demo": (["demo", "--out"], "out"),  # with the text and the sizes of small_demo.py
 }
 RESUMABLE = (
@@ -45,12 +47,14 @@ RESUMABLE = (
     "finetune-2",
     "search",
     "reproduce",
+    "reproduce-model",
     "demo",
 )
 RESUMED_WITH_OPTION = ("pretrain", "finetune", "finetune-2")  # --resume; the others by the same command
 
 # Of state.json: what depends on the time, and the size of metrics.jsonl, whose rows have timings.
 TIMED_STATE = (*TIMINGS, "window_seconds", "metrics_bytes")
+TIMED_LINE = "All runs so far took"  # of the report of `reproduce --model`
 
 # Returns the number of operations on files and the result of a command that nothing disturbs.
 Undisturbed = Callable[[str], tuple[int, dict[str, Any]]]
@@ -97,8 +101,19 @@ def read_result(folder: Path) -> dict[str, Any]:
         elif path.name == "state.json":
             state = json.loads(path.read_text())
             result[name] = {k: v for k, v in state.items() if k not in TIMED_STATE}
+        elif path.parent.is_relative_to(folder / "out/given") and path.name in ("plan.json", "result.json"):
+            result[name] = _without_seconds(json.loads(path.read_text()))
+        elif path.name == "given.md":
+            lines = path.read_text().splitlines()
+            result[name] = [line for line in lines if not line.startswith(TIMED_LINE)]
         elif path.is_file() and not is_timed:
             result[name] = path.read_bytes()
         else:
             result[name] = None
     return result
+
+
+def _without_seconds(tree: Any) -> Any:
+    if not isinstance(tree, dict):
+        return tree
+    return {key: _without_seconds(value) for key, value in tree.items() if not key.startswith("seconds")}

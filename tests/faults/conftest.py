@@ -39,6 +39,17 @@ outcome = "sst-2/dev/accuracy"
 name = "one"
 paper = { "SST-2" = 90.0 }
 """
+GIVEN_TABLE = """
+title = "A table from a given model"
+[search]
+batch_sizes = [16]
+learning_rates = [1e-3]
+epochs = [1]
+finetuning.max_seq_length = 16
+[[rows]]
+name = "SST-2"
+outcome = "sst-2/dev/accuracy"
+"""
 SCALE = """
 name = "small"
 seeds = 1
@@ -97,6 +108,7 @@ def inputs(folder: Path) -> Path:
     (folder / "more.txt").write_text("word3 word4 word5 word6.\n" * 20)
     (folder / "short.toml").write_text(SHORT_RECIPE)
     (folder / "table.toml").write_text(TABLE)
+    (folder / "given.toml").write_text(GIVEN_TABLE)
     (folder / "scale.toml").write_text(SCALE)
     (folder / "data/glue/SST-2").mkdir(parents=True)
     for part in ("train", "dev"):

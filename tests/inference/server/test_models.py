@@ -156,7 +156,8 @@ def test_without_a_name_the_first_able_model_answers(several, predictors):
     status, content = several.post("/models/tagger/next-sentence", {"inputs": [{"text": "a", "pair": "b"}]})
     assert (status, content["error"]) == (
         422,
-        "tagger: this BertForTokenClassification does not support next_sentence; it supports: tag, embed, attention",
+        "tagger: BertForTokenClassification does not support next_sentence; it supports: tag, embed, "
+        "attention",
     )
 
 

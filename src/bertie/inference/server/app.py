@@ -132,7 +132,7 @@ class Service:
         able = ", ".join(filter(None, model.methods))
         raise HTTPException(
             endpoint.unable,
-            f"{model.name}: this {model.architecture} does not support {endpoint.method}; it supports: {able}",
+            f"{model.name}: {model.architecture} does not support {endpoint.method}; it supports: {able}",
         )
 
     def _parse(self, schema: type[Request], body: Any) -> Request:
