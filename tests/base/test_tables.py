@@ -8,7 +8,7 @@ import pyarrow.parquet
 import pytest
 
 from bertie.base.errors import BertieError, DataError, SettingsError
-from bertie.base.parquet_pages import largest_page
+from bertie.base.parquet_pages import largest_page, read_chunks
 from bertie.base.tables import read_arrow_columns, read_parquet_columns, row_group_sizes
 
 TEXTS = [*(f"Text {number}, é." for number in range(1000)), None]
@@ -62,14 +62,23 @@ def test_largest_page_is_read_from_every_kind_of_page(tmp_path: Path) -> None:
         pyarrow.parquet.write_table(table, file, **options)
         metadata = pyarrow.parquet.read_metadata(file)
         chunk = metadata.row_group(0).column(1)
-        size = largest_page(file, metadata, 0, ["text.a"])
+        (chunks,) = read_chunks(file)
+        size = largest_page(file, chunks, ["text.a"])
         assert 0.5 * chunk.total_uncompressed_size < size < chunk.total_uncompressed_size, options
-        assert largest_page(file, metadata, 0, ["words"]) > 0
+        assert largest_page(file, chunks, ["words"]) > 0
     content = bytearray(file.read_bytes())
     content[chunk.data_page_offset] = 0
     file.write_bytes(content)
     with pytest.raises(DataError, match=r"a\.parquet: damaged or truncated"):
         list(read_parquet_columns(file, {"text.a": "--column"}))
+
+
+def test_column_name_that_is_not_utf8_is_damage(tmp_path: Path) -> None:
+    file = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": TEXTS}), file, store_schema=False)
+    file.write_bytes(file.read_bytes().replace(b"text", b"\xfftex"))
+    with pytest.raises(DataError, match=r"a\.parquet: damaged or truncated"):
+        list(read_parquet_columns(file, {"text": "--column"}))
 
 
 def test_damaged_and_missing_files_are_named(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from bertie.base.environment import install_command
 from bertie.base.errors import BertieError, DataError, SettingsError
-from bertie.base.parquet_pages import largest_page
+from bertie.base.parquet_pages import largest_page, read_chunks
 from bertie.base.storage import RemotePath
 
 Values = dict[str, bytes | None]  # of a row, by column
@@ -93,13 +93,13 @@ def iterate_batches(
     Raises:
         DataError: a page is too large, or its header is damaged.
     """
-    for group in range(file.metadata.num_row_groups) if groups is None else groups:
-        size = 0
-        if not isinstance(path, RemotePath):
-            try:
-                size = largest_page(path, file.metadata, group, columns)
-            except (EOFError, ValueError) as error:
-                raise DataError(f"{path}: damaged or truncated ({error})") from None
+    groups = range(file.metadata.num_row_groups) if groups is None else groups
+    try:
+        chunks = {} if isinstance(path, RemotePath) else dict(enumerate(read_chunks(path)))
+        sizes = {group: largest_page(path, chunks.get(group, ()), columns) for group in groups}
+    except (EOFError, ValueError, OverflowError) as error:
+        raise DataError(f"{path}: damaged or truncated ({error})") from None
+    for group, size in sizes.items():
         if size > _MAX_PAGE_BYTES:
             raise DataError(
                 f"{path}: a page decompresses to {size:,} bytes, more than {_MAX_PAGE_BYTES:,}; "
@@ -176,7 +176,9 @@ def _data_errors(path: Path, pyarrow: Any) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
-    except (pyarrow.ArrowInvalid, OSError) as error:
+    except MemoryError:
+        raise
+    except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:
         raise DataError(f"{path}: damaged or truncated ({str(error).splitlines()[0]})") from None
 
 
