@@ -53,7 +53,8 @@ def set_torch_environment() -> None:
 def require_torch_memory() -> None:
     """Raise OSError if the memory does not suffice to import torch, which aborts in that case."""
     if "torch" not in sys.modules and find_spec("torch"):
-        require_memory(560)  # torch 2.13 for CPUs maps 480
+        # torch 2.13 for CPUs maps 480 MiB, and numba and scipy some 300, which every command imports, too.
+        require_memory(560 if "numba" in sys.modules else 860)
 
 
 def require_memory(mebibytes: int) -> None:
@@ -81,12 +82,17 @@ def reserve_blas_memory() -> None:
 
 
 def limit_free_memory() -> None:
-    """Limit the memory of freed tensors that the C library keeps, where it is glibc.
+    """Limit the memory that compiled libraries keep; call it before torch computes.
 
-    One heap for all threads, of which 64 MiB at the end stay when they are free: a thread then finds the
-    memory of its last batch. glibc's own settings keep a heap for each thread, and return the end of a
-    heap to the system after nearly every batch (docs/decisions/serving.md).
+    oneDNN keeps its last 1,024 primitives, one for each shape. Texts of many lengths have more shapes, and
+    the layers of one batch only a few.
+
+    Where the C library is glibc, it keeps one heap for all threads, of which 64 MiB at the end stay when
+    they are free: a thread then finds the memory of its last batch. glibc's own settings keep a heap for
+    each thread, and return the end of a heap to the system after nearly every batch
+    (docs/decisions/serving.md).
     """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         libc.mallopt(-8, 1)  # M_ARENA_MAX

@@ -272,7 +272,7 @@ class CheckpointRunner:
         try:
             write_submission(files, self.folder / SUBMISSION_FILE)
         except DataError as error:
-            return [str(error)]
+            return [str(error).removeprefix(f"{self.folder}/")]
         return []
 
 
