@@ -92,7 +92,7 @@ def limit_free_memory() -> None:
     each thread, and return the end of a heap to the system after nearly every batch
     (docs/decisions/serving.md).
     """
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         libc.mallopt(-8, 1)  # M_ARENA_MAX
