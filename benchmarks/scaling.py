@@ -1,6 +1,7 @@
 """Measure how costs grow with the work: text, vocabulary, lengths, models, corpora, processes and clients.
 
-    python benchmarks/scaling.py    # prints the bytes that a rank sends in a step; nothing is measured
+    python benchmarks/scaling.py network             # the bytes that a rank sends in a step, computed
+    python benchmarks/scaling.py processes CORPUS    # two processes of `bertie pretrain` against one
 
 The rows of `make bench` are processor time and memory for amounts of work that grow by factors of 4.
 
@@ -9,6 +10,7 @@ tokens need 100 MB of disk. What a process computes, maps and allocates is as in
 only the reading from the disk is not, because the shard stays in the page cache.
 """
 
+import argparse
 import asyncio
 import json
 import os
@@ -52,6 +54,7 @@ from measure import (
     UNCASED,
     WIKIPEDIA,
     Growth,
+    Seconds,
     checkpoint,
     grow,
     paragraphs,
@@ -70,6 +73,10 @@ CONFIGS = ((2, 128), (4, 256), (6, 384), (12, 768))  # layers, width
 RANK_COUNTS, EXAMPLES_OF_RANK, RANK_SHARDS = (1, 4, 16, 64, 256, 1024), 32, 4
 CLIENT_COUNTS, TURN_SECONDS = (1, 4, 16, 64), 3.0
 MOST_LINKS = 60_000  # of a file on ext4
+# Two processes against one: processes, and sequences in a step. The first two compute the same steps, strong
+# scaling; in the last two each process has as many sequences, weak scaling.
+RUNS = ((1, 64), (2, 64), (1, 32))
+RUN_STEPS, WARM_STEPS = 24, 8
 
 
 @contextmanager
@@ -474,6 +481,80 @@ def compute_network() -> None:
             )
 
 
+def measure_processes(corpus: Path, rounds: int) -> None:
+    """Print the strong and weak scaling of two processes with a thread each.
+
+    The runs take turns. A ratio is the median over the rounds of the ratio within a round.
+    """
+    print("| model | processes | sequences | clock, s a step | processor, s | strong | weak |")
+    print("|---|---|---|---|---|---|---|")
+    for layers, width in CONFIGS[:2]:
+        turns = [[time_pretraining(corpus, layers, width, *run) for run in RUNS] for _ in range(rounds)]
+        strong = ratio(turns, 0, 1)
+        weak = ratio(turns, 2, 1)
+        for number, (processes, sequences) in enumerate(RUNS):
+            clock, processor = (statistics.median(turn[number][kind] for turn in turns) for kind in (1, 0))
+            ratios = [f"{strong} | {weak}" if processes == 2 else " | "]
+            cells = [f"{layers} × {width}", processes, sequences, f"{clock:.3f}", f"{processor:.3f}", *ratios]
+            print(f"| {' | '.join(map(str, cells))} |", flush=True)
+
+
+def ratio(turns: Sequence[Sequence[Seconds]], numerator: int, denominator: int) -> str:
+    """Return the ratio of the clock and, in brackets, of the processor time."""
+    clock, processor = (
+        statistics.median(turn[numerator][kind] / turn[denominator][kind] for turn in turns)
+        for kind in (1, 0)
+    )
+    return f"{clock:.2f} ({processor:.2f})"
+
+
+def time_pretraining(corpus: Path, layers: int, width: int, processes: int, sequences: int) -> Seconds:
+    """Pre-train with torchrun, and return what a step takes the slowest process, after the first steps."""
+    with tempfile.TemporaryDirectory() as folder:
+        code = "import sys, scaling; scaling.pretrain_and_record(*sys.argv[1:])"
+        script = Path(folder) / "run.py"
+        script.write_text(code)
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+        path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+        arguments = [script, corpus, folder, layers, width, sequences]
+        run([sys.executable, *launcher, *map(str, arguments)], PYTHONPATH=path, OMP_NUM_THREADS="1")
+        taken = [json.loads(file.read_text()) for file in Path(folder).glob("rank-*.json")]
+    assert len(taken) == processes
+    return Seconds(*np.max(taken, axis=0).tolist())
+
+
+def pretrain_and_record(corpus: str, folder: str, layers: str, width: str, sequences: str) -> None:
+    """Pre-train in a process of torchrun, and write what a step takes this process."""
+    import bertie
+    from bertie.training.checkpoints import RunDirectory
+
+    times: list[Seconds] = []
+    log = RunDirectory.log
+
+    def record(run: RunDirectory, row: dict[str, object]) -> None:  # is called on every rank
+        if row["kind"] == "train":
+            times.append(Seconds(time.process_time(), time.perf_counter()))
+        log(run, row)
+
+    RunDirectory.log = record  # type: ignore[method-assign]
+    model = {
+        "num_hidden_layers": int(layers),
+        "hidden_size": int(width),
+        "num_attention_heads": int(width) // 64,
+        "intermediate_size": 4 * int(width),
+    }
+    settings = {
+        "phases": [{"steps": RUN_STEPS, "max_seq_length": 128}],
+        "batch_size": int(sequences),
+        "log_every": WARM_STEPS,
+        "held_out_examples": 1,
+        "model": model,
+    }
+    bertie.pretrain(settings, corpus=corpus, out=Path(folder) / "run")
+    step = (np.array(times[-1]) - times[0]) / (RUN_STEPS - WARM_STEPS)
+    (Path(folder) / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(step.tolist()))
+
+
 MEASUREMENTS: tuple[Callable[[Path], Iterator[Growth]], ...] = (
     measure_text,
     measure_workers,
@@ -494,5 +575,19 @@ def rows(rounds: int) -> Iterator[Growth]:
             yield from measure_growth(Path(folder))
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("network", help="print the bytes that a rank sends in a step")
+    processes = commands.add_parser("processes", help="time two processes of `bertie pretrain` against one")
+    processes.add_argument("corpus", type=Path, help="a corpus of `bertie prepare`")
+    processes.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
+    options = parser.parse_args()
+    if options.command == "network":
+        compute_network()
+    else:
+        measure_processes(options.corpus, options.rounds)
+
+
 if __name__ == "__main__":
-    compute_network()
+    main()

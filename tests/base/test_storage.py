@@ -206,6 +206,24 @@ def test_other_urls_are_refused_in_one_line(
     assert not Path("s3:").exists()
 
 
+def test_bucket_is_missed_before_the_work(
+    folder: Path, memory: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`memory://` has no buckets, so writing fails as in S3 without one."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise FileNotFoundError("The specified bucket does not exist")
+
+    for name in ("pipe_file", "put_file"):
+        monkeypatch.setattr(type(memory), name, refuse)
+    missing = r"cannot be written \(The specified bucket does not exist\); create the bucket"
+    with pytest.raises(BertieError, match=f"memory://none/corpus: {missing}"):
+        bertie.prepare(folder / "text", tokenizer=folder / "tokenizer", out="memory://none/corpus", workers=1)
+    with pytest.raises(BertieError, match=f"memory://none/words: {missing}"):
+        bertie.learn_vocabulary(folder / "text", "memory://none/words", size=120, workers=1)
+    assert not (folder / "cache").exists()
+
+
 def test_changed_and_missing_files_are_one_line(folder: Path, memory: fsspec.AbstractFileSystem) -> None:
     memory.pipe_file("/data/a.txt", b"All is well.")
     (file,) = list_inputs(["memory://data/*.txt"])
@@ -341,6 +359,7 @@ def test_refusals_of_s3_are_one_line(folder: Path, s3: S3Server, monkeypatch: py
         bertie.prepare(folder / "text", tokenizer=folder / "tokenizer", out="s3://nobucket/corpus", workers=1)
     with pytest.raises(BertieError, match=r"s3://nobucket/words: cannot be written .* create the bucket"):
         bertie.learn_vocabulary(folder / "text", "s3://nobucket/words", size=120, workers=1)
+    assert not (folder / "cache").exists()
 
 
 @pytest.mark.slow

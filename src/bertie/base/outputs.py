@@ -7,7 +7,7 @@ from pathlib import Path
 from bertie.base.errors import BertieError, SettingsError
 from bertie.base.files import check_creatable, remove_directory
 from bertie.base.locks import LockedError, lock_file
-from bertie.base.storage import RemotePath, cache_directory, upload_directory, upload_file
+from bertie.base.storage import RemotePath, cache_directory, check_writable, upload_directory, upload_file
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def lock_output(
 
     Raises:
         SettingsError: as in `check_output`.
-        BertieError: another process is writing there, or the store of a URL cannot be reached.
+        BertieError: another process is writing there, or the store of a URL cannot be reached or written.
     """
     if isinstance(path, RemotePath):
         with _stage_output(path, force, inputs, replaces) as local:
@@ -60,6 +60,7 @@ def _stage_output(
         raise SettingsError(f"{url}: would replace the input; choose another name")
     if not force and RemotePath(f"{url}/{last}" if last else str(url)).exists():
         raise SettingsError(f"{url}: exists already; choose another URL, or replace it with --force")
+    check_writable(url, is_directory=bool(last))
     with lock_output(cache_directory(url) / url.name, force=True, replaces=replaces) as local:
         yield local
         if last:

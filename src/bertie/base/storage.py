@@ -18,7 +18,7 @@ from typing import IO, Any, cast
 
 from bertie.base.environment import cache_root, install_command
 from bertie.base.errors import BertieError, DataError, SettingsError
-from bertie.base.files import atomic_directory, sha256
+from bertie.base.files import TEMPORARY_SUFFIX, atomic_directory, sha256
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 # The packages that implement a protocol, where fsspec does not.
@@ -287,6 +287,22 @@ def _upload_errors(target: RemotePath) -> Iterator[None]:
         raise BertieError(
             f"{target}: cannot be written ({_first_line(error)}); create the bucket, then repeat the command"
         ) from None
+
+
+def check_writable(target: RemotePath, *, is_directory: bool) -> None:
+    """Write an empty file in the folder `target`, or beside the file `target`, and remove it.
+
+    A command calls it before the work whose result it copies there.
+
+    Raises:
+        BertieError: the bucket is missing, or the store refuses the file or cannot be reached.
+    """
+    probe = f"{target}{'/' if is_directory else ''}{TEMPORARY_SUFFIX}"
+    with _upload_errors(target):
+        fs = _file_system(target)
+        fs.pipe_file(probe, b"")
+        with suppress(PermissionError):  # a store may allow to write and not to remove
+            fs.rm_file(probe)
 
 
 def upload_file(source: Path, target: RemotePath) -> None:

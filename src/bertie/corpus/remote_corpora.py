@@ -11,7 +11,14 @@ from pathlib import Path
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import read_json, remove_directory
 from bertie.base.locks import lock_file
-from bertie.base.storage import RemotePath, cache_directory, download, is_copy, upload_directory
+from bertie.base.storage import (
+    RemotePath,
+    cache_directory,
+    check_writable,
+    download,
+    is_copy,
+    upload_directory,
+)
 from bertie.corpus.shards import MANIFEST_FILE, read_manifest
 
 
@@ -71,13 +78,14 @@ def staged_output(target: Path, force: bool, last: str) -> Iterator[Path]:
 
     Raises:
         SettingsError: the output exists and `force` is false.
-        BertieError: the store cannot be reached.
+        BertieError: the store cannot be reached or written.
     """
     if not isinstance(target, RemotePath):
         yield target
         return
     if not force and RemotePath(f"{target}/{last}").exists():
         raise SettingsError(f"{target}: exists already; choose another URL, or replace it with --force")
+    check_writable(target, is_directory=True)
     folder = cache_directory(target) / "output"
     yield folder
     upload_directory(folder, target, last)
