@@ -14,9 +14,11 @@ from tests.training.letters import make_texts
 from tests.training.runs import NO_DROPOUT, assert_same_weights, read_rows, read_weights
 
 from bertie.api.search import search
+from bertie.base.environment import REPORT_TIMEOUT, let_main_process_report
 from bertie.base.errors import SettingsError
 from bertie.base.settings import write_toml
 from bertie.training.distributed import Ranks, join_ranks
+from bertie.training.loop import _seed_dropout
 from bertie.training.pretraining import pretrain
 from bertie.training.pretraining_setup import check_batch_sizes
 
@@ -114,6 +116,74 @@ def test_ranks_train_the_same_model_as_one(
     for world_size in (2, 3, 4):
         finish(start_torchrun(tmp_path, corpus_path, str(world_size), ranks=world_size))
         assert_nearly_equal_runs(tmp_path / "1", tmp_path / str(world_size))
+
+
+@pytest.mark.slow
+def test_sharded_lamb_trains_the_same_model(tmp_path, corpus_path, tiny_settings):
+    """A rank has parts of the stacked queries, keys and values, whose trust ratios are of whole matrices."""
+    settings = tiny_settings(
+        save_every=3,
+        model=tiny_settings().model.model_dump() | NO_DROPOUT,
+        optimizer={"name": "lamb"},
+        shard=True,
+    )
+    write_toml(tmp_path / "recipe.toml", settings)
+    pretrain(settings, corpus_path, tmp_path / "1")
+    for world_size in (2, 3):
+        finish(start_torchrun(tmp_path, corpus_path, str(world_size), ranks=world_size))
+        assert_nearly_equal_runs(tmp_path / "1", tmp_path / str(world_size))
+
+
+@pytest.mark.slow
+def test_only_the_main_process_prints_a_wrong_setting(folder, corpus_path):
+    process = start_torchrun(folder, corpus_path, "run", "--set", "batch_size=0", ranks=3)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert err.count("bertie: ") == 1
+    assert "exitcode  : 2" in err
+
+
+def test_error_of_one_process_is_printed(monkeypatch):
+    """The other process has no such error, so that torchrun does not stop this one."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    waited = []
+    monkeypatch.setattr(time, "sleep", waited.append)
+    let_main_process_report()  # without RANK, the only process
+    assert not waited
+    monkeypatch.setenv("RANK", "1")
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        let_main_process_report()
+        assert waited == [REPORT_TIMEOUT]
+        monkeypatch.setattr(time, "sleep", lambda _: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(SystemExit) as stopped:
+            let_main_process_report()
+        assert stopped.value.code == 2
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+
+
+def test_more_processes_than_gpus_are_refused(monkeypatch):
+    for name, value in {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(SettingsError, match="2 processes, but 1 GPUs"), join_ranks("cuda"):
+        pass
+
+
+def test_every_process_computes_on_its_own_gpu():
+    second = torch.device("cuda", 1)
+    assert Ranks(1, 2, second).place("cuda:0") == second
+    assert Ranks(0, 1, second).place("cuda:0") == torch.device("cuda", 0)
+    assert Ranks(1, 2).place("cpu") == torch.device("cpu")
+
+
+def test_dropout_is_seeded_on_the_device_of_the_model(monkeypatch):
+    generators = (torch.Generator(), torch.Generator())
+    monkeypatch.setattr(torch.cuda, "default_generators", generators)
+    _seed_dropout(torch.device("cuda", 1), 5)
+    assert generators[1].initial_seed() == 5
+    assert generators[0].initial_seed() != 5
 
 
 @pytest.mark.slow

@@ -3,7 +3,9 @@
 import ctypes
 import mmap
 import os
+import signal
 import sys
+import time
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
@@ -17,6 +19,8 @@ VARIABLES = {
     # (docs/decisions/processors.md).
     "THP_MEM_ALLOC_ENABLE": "1",
 }
+
+REPORT_TIMEOUT = 30  # seconds; processes of torchrun may be some seconds apart when they start
 
 
 def install_command(extra: str) -> str:
@@ -48,6 +52,19 @@ def set_torch_environment() -> None:
     if "torch" not in sys.modules:
         for name, value in VARIABLES.items():
             os.environ.setdefault(name, value)
+
+
+def let_main_process_report() -> None:
+    """Exit with 2 as soon as torchrun stops this process; return at once in the main process.
+
+    All processes of torchrun find the same errors in their arguments, of which the main process prints one
+    line. When it exits, torchrun stops the others. If it does not, the error is only in this process: then
+    this function returns after REPORT_TIMEOUT, so that the caller prints it.
+    """
+    if "TORCHELASTIC_RUN_ID" not in os.environ or os.environ.get("RANK", "0") == "0":
+        return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))
+    time.sleep(REPORT_TIMEOUT)
 
 
 def require_torch_memory() -> None:

@@ -5,8 +5,8 @@ import sys
 
 import typer
 
-from bertie.base.environment import install_command, set_torch_environment
-from bertie.base.errors import BertieError
+from bertie.base.environment import install_command, let_main_process_report, set_torch_environment
+from bertie.base.errors import BertieError, DataError, ModelError, SettingsError
 from bertie.commands.convert import convert
 from bertie.commands.demo import demo
 from bertie.commands.doctor import EXTRAS, doctor
@@ -107,6 +107,8 @@ def main() -> None:
     try:
         app()
     except BertieError as error:
+        if isinstance(error, SettingsError | DataError | ModelError):
+            let_main_process_report()
         print(f"bertie: {error}", file=sys.stderr)
         sys.exit(2)
     except ModuleNotFoundError as error:

@@ -53,6 +53,10 @@ class Ranks:
         """Whether this is the main process, which writes the run's files."""
         return self.rank == 0
 
+    def place(self, device: str) -> torch.device:
+        """Return where this process computes: several processes have a GPU each."""
+        return self.device if self.world_size > 1 and self.device.type == "cuda" else torch.device(device)
+
     def barrier(self) -> None:
         """Wait until every rank has reached this call."""
         self.max(0)
@@ -110,11 +114,15 @@ class LossFunction(nn.Module):
         module: nn.Module = _ComputeLosses(model)
         self._is_sharded = shard and ranks.world_size > 1
         if self._is_sharded:
+            from torch.distributed.device_mesh import init_device_mesh
             from torch.distributed.fsdp import fully_shard  # the import takes 0.6 s
 
+            # The default mesh is of GPUs wherever there is one, also for a model on the CPU.
+            mesh = init_device_mesh(ranks.device.type, (ranks.world_size,))
             for layer in model.bert.layers:
-                fully_shard(layer)
-            fully_shard(module, reshard_after_forward=True)  # so that it is sharded after an evaluation too
+                fully_shard(layer, mesh=mesh)
+            # With resharding, it is sharded after an evaluation too.
+            fully_shard(module, mesh=mesh, reshard_after_forward=True)
         elif ranks.world_size > 1:
             module = DistributedDataParallel(
                 module,
@@ -236,7 +244,8 @@ def join_ranks(device_type: str) -> Iterator[Ranks]:
         device_type: "cuda" to communicate with NCCL; otherwise gloo is used.
 
     Raises:
-        SettingsError: another launcher than torchrun has set the environment.
+        SettingsError: another launcher than torchrun has set the environment, or there are fewer GPUs than
+            processes on this machine.
         BertieError: the connection to another process broke in the block.
     """
     if "WORLD_SIZE" not in os.environ:
@@ -246,9 +255,19 @@ def join_ranks(device_type: str) -> Iterator[Ranks]:
         raise SettingsError("WORLD_SIZE is set, but LOCAL_RANK is not; start several processes with torchrun")
     device = torch.device(device_type)
     if device_type == "cuda":
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)  # NCCL uses the current device from its first call on
-    dist.init_process_group("nccl" if device_type == "cuda" else "gloo", timeout=TIMEOUT)
+        local_rank, processes = share_of_node()
+        gpus = torch.cuda.device_count()
+        if processes > gpus:
+            raise SettingsError(
+                f"{processes} processes, but {gpus} GPUs on this machine; start torchrun with "
+                f"--nproc-per-node={gpus}"
+            )
+        device = torch.device("cuda", local_rank)
+        torch.cuda.set_device(device)
+        # With a device, NCCL connects at once, and not in the first operation.
+        dist.init_process_group("nccl", timeout=TIMEOUT, device_id=device)
+    else:
+        dist.init_process_group("gloo", timeout=TIMEOUT)
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size(), device)
     except RuntimeError as error:

@@ -160,7 +160,7 @@ def _finetune(
     settings = settings.model_copy(update=dict.fromkeys(lacking))
     initial_model = initial_model._replace(config=_with_dropout(initial_model.config, settings))
     class_weights = label_weights(task, inputs, settings)
-    model = _build_model(task, initial_model, settings, class_weights)
+    model = _build_model(task, initial_model, settings, class_weights).to(ranks.place(settings.device))
     metadata = ModelMetadata(
         initial_model.config,
         model.architecture,
@@ -293,7 +293,7 @@ def _build_model(
     settings: FinetuningSettings,
     class_weights: Mapping[str, float],
 ) -> TaskModel:
-    """Build the encoder with a new head for the task, on the run's device."""
+    """Build the encoder with a new head for the task."""
     torch.manual_seed(int(stream_key(settings.seed)))
     model = _new_model(task, initial_model)
     if settings.bilstm:
@@ -305,7 +305,7 @@ def _build_model(
         model.class_weights = torch.tensor([class_weights[label] for label in task.labels])
     _freeze_layers(model, settings.frozen_layers)
     model.bert.gradient_checkpointing = settings.gradient_checkpointing
-    return model.to(settings.device)
+    return model
 
 
 def _freeze_layers(model: TaskModel, frozen_layers: int) -> None:

@@ -192,7 +192,8 @@ def _seed_dropout(device: torch.device, seed: int) -> None:
     """
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
-        torch.cuda.manual_seed(seed)
+        # `torch.cuda.manual_seed` would seed the current device, which may be another one.
+        torch.cuda.default_generators[device.index].manual_seed(seed)
 
 
 class _Counts(NamedTuple):

@@ -101,10 +101,7 @@ class PretrainingSetup:
             if new_parts and ranks.is_main:
                 print(f"{init}: new with random weights: {', '.join(new_parts)}", file=sys.stderr)
         model.bert.gradient_checkpointing = settings.gradient_checkpointing
-        device = torch.device(settings.device)
-        if ranks.world_size > 1 and device.type == "cuda":
-            device = ranks.device
-        return model.to(device)
+        return model.to(ranks.place(settings.device))
 
     def example_stream(self, phase: int) -> ExampleStream:
         """Open the stream of a phase's training examples, at its start."""

@@ -22,6 +22,15 @@ def test_unavailable_device_raises():
             Hardware(device=device).resolved()
 
 
+def test_looking_for_a_gpu_takes_no_memory_of_it(monkeypatch):
+    """On this machine without a GPU, a tensor on `cuda` is an error."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert Hardware(device="cuda:1", precision="float32").resolved().device == "cuda:1"
+    with pytest.raises(SettingsError, match="device = 'cuda:2'"):
+        Hardware(device="cuda:2").resolved()
+
+
 @pytest.mark.parametrize(("precision", "dtype"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)])
 def test_autocast_sets_the_type_of_matrix_products(precision, dtype):
     a = torch.ones(2, 2)

@@ -26,12 +26,11 @@ class Hardware(Settings):
         device = self.device
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        try:
-            kind = torch.empty(0, device=device).device.type
-        except (RuntimeError, AssertionError):  # torch raises either
+        if not _is_available(device):
             raise SettingsError(
                 f"device = {device!r}: not available on this machine; use cpu, or cuda if it has a GPU"
-            ) from None
+            )
+        kind = torch.device(device).type
         precision = self.precision
         if precision == "auto":
             if kind == "cuda":
@@ -58,3 +57,19 @@ class Hardware(Settings):
         """Return the context for forward passes in `precision`."""
         kind = torch.device(self.device).type
         return torch.autocast(kind, torch.bfloat16, enabled=self.precision == "bfloat16")
+
+
+def _is_available(device: str) -> bool:
+    """Return whether this machine has a device.
+
+    A GPU is looked for without a tensor on it. Every process of torchrun calls this before it has chosen its
+    GPU, and each tensor on `cuda` would take some hundred MB of the first GPU for the process.
+    """
+    try:
+        parsed = torch.device(device)
+        if parsed.type == "cuda":
+            return torch.cuda.is_available() and (parsed.index or 0) < torch.cuda.device_count()
+        torch.empty(0, device=parsed)
+    except (RuntimeError, AssertionError):  # torch raises either
+        return False
+    return True
