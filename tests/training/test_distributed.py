@@ -32,7 +32,7 @@ def start_torchrun(folder: Path, corpus: Path, run: str, *more: str, ranks: int 
 
 
 def finish(process: subprocess.Popen[str]) -> None:
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
 
 
@@ -74,7 +74,7 @@ def test_process_that_loses_the_others_says_so_in_one_line(folder, corpus_path):
         time.sleep(0.01)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     os.kill(int(children[1]), signal.SIGKILL)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=300)
     assert "bertie: process 0 lost the others" in err
     assert "[rank0]" not in err  # torch's mark of a traceback
 
@@ -137,7 +137,7 @@ def test_sharded_lamb_trains_the_same_model(tmp_path, corpus_path, tiny_settings
 @pytest.mark.slow
 def test_only_the_main_process_prints_a_wrong_setting(folder, corpus_path):
     process = start_torchrun(folder, corpus_path, "run", "--set", "batch_size=0", ranks=3)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=300)
     assert process.returncode != 0
     assert err.count("bertie: ") == 1
     assert "exitcode  : 2" in err
@@ -194,7 +194,7 @@ def test_stopped_run_of_two_ranks_resumes_bit_for_bit(folder, corpus_path):
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=120)
+    process.communicate(timeout=300)
     assert process.returncode != 0
     assert list((folder / "stopped" / "checkpoints").glob("step-*"))
     assert not (folder / "stopped" / "model").exists()
