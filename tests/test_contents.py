@@ -91,6 +91,7 @@ model.engines.engine
 model.engines.embeddings
 model.engines.hardware
 model.engines.onnx_engine
+model.engines.openvino_engine
 model.engines.torch_engine
 model.engines.loading
 model.formats.onnx
@@ -253,6 +254,7 @@ TORCH_FREE = [
         "model.engines.engine",
         "model.engines.embeddings",
         "model.engines.onnx_engine",
+        "model.engines.openvino_engine",
         "model.engines.loading",
         "training.health",
         "training.metrics_file",

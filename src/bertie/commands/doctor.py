@@ -18,6 +18,7 @@ EXTRAS = {
     "zstandard": "data",
     "onnx": "onnx",
     "onnxruntime": "onnx",
+    "openvino": "openvino",
     "prometheus_client": "serve",
     "starlette": "serve",
     "uvicorn": "serve",

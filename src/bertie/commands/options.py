@@ -98,7 +98,10 @@ Device = Annotated[str, typer.Option(help="Where to compute: auto, cpu, cuda, cu
 PrecisionChoice = Literal["float32", "bfloat16"]
 Precision = Annotated[
     PrecisionChoice,
-    typer.Option(help="bfloat16 is faster on hardware that supports it, with about 3 digits."),
+    typer.Option(
+        help="bfloat16 is faster on hardware that supports it, with about 3 digits. Exported models need "
+        "OpenVINO for it."
+    ),
 ]
 InputFile = Annotated[
     str | None,

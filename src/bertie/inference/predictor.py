@@ -135,7 +135,7 @@ class Predictor:
 
     Attributes:
         path: the model directory.
-        engine: computes the model, in PyTorch or ONNX Runtime.
+        engine: computes the model, in PyTorch, ONNX Runtime or OpenVINO.
         config: configuration of the network.
         labels: labels of a classifier, in the order of its logits.
         tokenizer: the tokenizer of the model.
@@ -766,14 +766,15 @@ def load(
     Args:
         path: the directory. A directory from `bertie export` needs ONNX Runtime, but not PyTorch.
         device: `auto` (a CUDA device if there is one), `cpu`, `cuda`, `cuda:1` and so on.
-        precision: precision of the matrix products, `float32` or `bfloat16`.
+        precision: precision of the matrix products, `float32` or `bfloat16`. An exported model
+            needs OpenVINO for `bfloat16`; in ONNX Runtime it has the precision of its export.
         verify: compare the files with the directory's SHA256SUMS, if it has one.
 
     Raises:
-        ModelError: the directory is missing, damaged, changed or not a model directory, or PyTorch or ONNX
-            Runtime is needed and not installed.
+        ModelError: the directory is missing, damaged, changed or not a model directory, or PyTorch, ONNX
+            Runtime or OpenVINO is needed and not installed.
         SettingsError: `path` is not a path; the device does not exist; or the model is exported,
-            and another device than the CPU, or a precision, is selected.
+            and another device than the CPU is selected, or bfloat16 for an export in int8.
 
     Example:
         >>> model = bertie.load("run/model")

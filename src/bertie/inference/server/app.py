@@ -1,4 +1,4 @@
-"""The HTTP application that serves models, in PyTorch or ONNX Runtime."""
+"""The HTTP application that serves models, in PyTorch, ONNX Runtime or OpenVINO."""
 
 import asyncio
 import logging

@@ -41,7 +41,7 @@ class ServedModel:
         name: the name by which requests choose it.
         path: the model directory.
         metadata: everything in the directory except the weights.
-        is_exported: whether it runs in ONNX Runtime.
+        is_exported: whether it runs in ONNX Runtime or OpenVINO.
         size: bytes of its weights.
         predictor: the loaded model.
         users: number of requests that use it.

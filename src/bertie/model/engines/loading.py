@@ -9,6 +9,7 @@ from bertie.base.environment import install_command
 from bertie.base.errors import ModelError, SettingsError
 from bertie.model.engines.engine import Engine
 from bertie.model.engines.onnx_engine import ONNX_FILE, OnnxEngine
+from bertie.model.engines.openvino_engine import OpenVinoEngine
 from bertie.model.formats.directory import ModelMetadata, read_metadata
 
 Precision = Literal["float32", "bfloat16"]
@@ -22,23 +23,23 @@ class LoadedEngine(NamedTuple):
 
 
 def load_engine(path: Path, device: str = "auto", precision: Precision = "float32") -> LoadedEngine:
-    """Load a model directory: exported models into ONNX Runtime, others into torch.
+    """Load a model directory: exported models into ONNX Runtime or OpenVINO, others into torch.
+
+    ONNX Runtime runs exported models in the precision of their export, OpenVINO in bfloat16.
 
     Raises:
         ModelError: the directory is missing, damaged or not a model directory, or the library that
             runs the model is not installed.
-        SettingsError: the device is not available, or the model is exported and `device` is not
-            the CPU or `precision` not float32.
+        SettingsError: the device is not available; or the model is exported, and `device` is not
+            the CPU, or `precision` is bfloat16 and the export int8.
     """
     if (path / ONNX_FILE).exists():
-        if device not in ("auto", "cpu") or precision != "float32":
-            raise SettingsError(
-                f"{path}: an exported model runs on the CPU, in the precision of its export; omit device "
-                f"and precision"
-            )
+        if device not in ("auto", "cpu"):
+            raise SettingsError(f"{path}: an exported model runs on the CPU; omit device")
         metadata = read_metadata(path)
         with weights_verified(path):
-            return LoadedEngine(OnnxEngine(path, metadata), metadata)
+            engine = OpenVinoEngine if precision == "bfloat16" else OnnxEngine
+            return LoadedEngine(engine(path, metadata), metadata)
     if not find_spec("torch"):
         read_metadata(path)  # report an error in the directory before the missing library
         raise ModelError(f"{path}: this needs torch: {install_command('train')}")

@@ -22,37 +22,48 @@ class OnnxEngine:
     # A larger batch of ragged sequences has more padding and saves nothing: 32 sentences of Wikipedia took
     # 19, 12 and 8 ms of processor time each in batches of 2048, 512 and 256 tokens (int8, docs/onnx.md).
     max_batch_tokens = 256
+    length_multiple = 1  # S is rounded up to a multiple of it
 
     def __init__(self, path: Path, metadata: ModelMetadata) -> None:
         """Load the graph of a model directory.
 
         Raises:
-            ModelError: ONNX Runtime is not installed, or cannot read the file.
+            ModelError: the library that runs the graph is not installed, or cannot read the file.
+            SettingsError: the library cannot run this export.
         """
+        self.architecture = metadata.architecture
+        self._path = path
+        self._max_length = metadata.config.max_position_embeddings
+        self.num_hidden_layers = metadata.config.num_hidden_layers
+        self.hidden_size = metadata.config.hidden_size
+        self.outputs = self._load(path / ONNX_FILE)
+
+    def _load(self, file: Path) -> list[str]:
+        """Load the graph; return the names of its outputs."""
         try:
             import onnxruntime
         except ModuleNotFoundError:
             raise ModelError(
-                f"{path}: an exported model needs ONNX Runtime: {install_command('onnx')}"
+                f"{self._path}: an exported model needs ONNX Runtime: {install_command('onnx')}"
             ) from None
-        self.architecture = metadata.architecture
-        self._path = path
-        self.num_hidden_layers = metadata.config.num_hidden_layers
-        self.hidden_size = metadata.config.hidden_size
-        file = path / ONNX_FILE
         options = onnxruntime.SessionOptions()
         # Next to other processes, a batch took half as long again with spinning (docs/onnx.md).
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         # Ragged batches have ever new shapes. ONNX Runtime would plan the memory of each one, and keep it:
         # 733 instead of 583 MiB after 3,000 texts, in the same time (docs/serving.md).
         options.enable_mem_pattern = False
-        options.intra_op_num_threads = _num_threads()
+        options.intra_op_num_threads = num_threads()
         try:
             self._session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # ONNX Runtime's errors have no common base class
             reason = str(error).replace("\n", " ")
             raise ModelError(f"{file}: ONNX Runtime cannot read it ({reason}); export it again") from None
-        self.outputs = [value.name for value in self._session.get_outputs()]
+        return [value.name for value in self._session.get_outputs()]
+
+    def _infer(self, outputs: Sequence[str], inputs: dict[str, Int64s]) -> list[Float32s]:
+        """Run the graph; return the named outputs."""
+        values: list[Float32s] = self._session.run(outputs, inputs)
+        return values
 
     def logits(self, batch: Sequences) -> Float32s:
         """See `Engine`."""
@@ -100,17 +111,18 @@ class OnnxEngine:
             The named outputs, each (N, …) or (N, S, …), and the mask of the tokens, (N, S).
         """
         lengths = np.diff(batch.bounds)
-        mask = np.arange(lengths.max()) < lengths[:, None]  # (N, S)
+        S = min(-lengths.max() // self.length_multiple * -self.length_multiple, self._max_length)
+        mask = np.arange(S) < lengths[:, None]  # (N, S)
         inputs = {"attention_mask": mask.astype(np.int64)}
         for name in ("input_ids", "token_type_ids"):
             inputs[name] = np.zeros(mask.shape, dtype=np.int64)
             inputs[name][mask] = getattr(batch, name)
         if self.architecture == "BertForMultipleChoice":  # takes (examples, choices, S)
             inputs = {name: values[:, None] for name, values in inputs.items()}
-        return self._session.run(outputs, inputs), mask
+        return self._infer(outputs, inputs), mask
 
 
-def _num_threads() -> int:
+def num_threads() -> int:
     """Return the number of threads of OMP_NUM_THREADS, as for torch; 0, one for each core, without it.
 
     ONNX Runtime does not read the variable.
