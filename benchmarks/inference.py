@@ -2,12 +2,15 @@
 
 All sides turn a list of strings into an array of vectors with all-MiniLM-L6-v2 (6 × 384, at most 256
 tokens), each on one thread. In float32: sentence-transformers, ONNX Runtime with the graph that its own
-optimizer fuses, OpenVINO and CTranslate2; in int8: ONNX Runtime's dynamic quantization and CTranslate2. Those
+optimizer fuses, OpenVINO and CTranslate2; in int8: ONNX Runtime's dynamic quantization, CTranslate2 and
+OpenVINO with the static quantization of NNCF. On a processor with bfloat16 instructions there are also rows
+in bfloat16, whose peers are sentence-transformers and OpenVINO, and all of int8. Those
 that are not libraries for texts are run as sentence-transformers runs them: the texts sorted by length, in
 batches of 32. "unsorted" is fastembed's way: ONNX Runtime, batches of 256 in the order of the texts.
 
-A row compares the fastest engine of bertie with the fastest peer of the same precision. Its note has all
-sides, and the mean cosine of their vectors with those of bertie in float32.
+A row compares the fastest engine of bertie with the fastest peer. Its note has all sides, the mean cosine of
+their vectors with those of bertie in float32, and for single texts the median and the 99th percentile of the
+milliseconds of processor time.
 """
 
 import re
@@ -19,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import ctranslate2
+import nncf
 import numpy as np
 import onnxruntime
 import openvino
@@ -31,7 +35,7 @@ from transformers import AutoModel, AutoTokenizer
 import bertie
 from bertie.inference.export import export
 from bertie.model.formats.onnx import Quantization
-from measure import Row, checkpoint, chunks, compare, paragraphs, take_turns
+from measure import Row, checkpoint, chunks, compare, paragraphs, take_turns, timed
 
 BATCH = 32  # sentence-transformers' default
 FASTEMBED_BATCH = 256  # fastembed's default
@@ -72,9 +76,13 @@ def onnx_runtime(file: Path) -> Infer:
     return lambda inputs: session.run(["last_hidden_state"], inputs)[0]
 
 
-def open_vino(file: Path) -> Infer:
+def open_vino(file: Path, precision: str = "f32") -> Infer:
     """Compile a graph with OpenVINO."""
-    settings = {"INFERENCE_NUM_THREADS": 1, "INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+    settings = {
+        "INFERENCE_NUM_THREADS": 1,
+        "INFERENCE_PRECISION_HINT": precision,
+        "PERFORMANCE_HINT": "LATENCY",
+    }
     compiled = openvino.Core().compile_model(file, "CPU", settings)
     return lambda inputs: compiled(inputs)[0]
 
@@ -135,10 +143,29 @@ def write_onnx(source: Path, folder: Path) -> None:
     )
 
 
+def write_openvino_int8(tokenizer: Any, folder: Path) -> None:
+    """Write `int8.xml`, quantized on 64 sentences that are not measured."""
+    sentences = split_sentences(paragraphs(1200))[-64:]
+    batches = [tokenizer([text], truncation=True, max_length=256, return_tensors="np") for text in sentences]
+    quantized = nncf.quantize(
+        openvino.Core().read_model(folder / "float32.onnx"),
+        nncf.Dataset([{name: batch[name] for name in INPUTS} for batch in batches]),
+        model_type=nncf.ModelType.TRANSFORMER,
+        subset_size=len(batches),
+    )
+    openvino.save_model(quantized, folder / "int8.xml", compress_to_fp16=False)
+
+
+def has_bfloat16() -> bool:
+    """Return whether this processor multiplies in bfloat16."""
+    return "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+
+
 def make_sides(source: Path, folder: Path) -> dict[str, dict[str, Embed]]:
     """Load a model into all engines: the sides by precision and name."""
     tokenizer = AutoTokenizer.from_pretrained(source)
     write_onnx(source, folder)
+    write_openvino_int8(tokenizer, folder)
     ctranslate2.converters.TransformersConverter(str(source)).convert(str(folder / "ctranslate2"))
     for name, quantization in {"onnx": Quantization(), "onnx-int8": Quantization(layers=True)}.items():
         export(source, folder / name, quantization)
@@ -151,6 +178,7 @@ def make_sides(source: Path, folder: Path) -> dict[str, dict[str, Embed]]:
         "int8": {
             "ONNX Runtime": onnx_runtime(folder / "int8.onnx"),
             "CTranslate2": ctranslate(folder / "ctranslate2", "int8"),
+            "OpenVINO": open_vino(folder / "int8.xml"),
         },
     }
     sides: dict[str, dict[str, Embed]] = {
@@ -166,20 +194,45 @@ def make_sides(source: Path, folder: Path) -> dict[str, dict[str, Embed]]:
             sides[precision][name] = partial(embed_sorted, tokenizer, run)
         unsorted = partial(embed_in_order, tokenizer, engines["ONNX Runtime"], FASTEMBED_BATCH)
         sides[precision]["ONNX Runtime, unsorted"] = unsorted
+    if has_bfloat16():
+        sides["bfloat16"] = {
+            "bertie": bertie.load(source, "cpu", "bfloat16").embed,
+            "bertie, exported": bertie.load(folder / "onnx", precision="bfloat16").embed,
+            "sentence-transformers": half_precision(source).encode,
+            "OpenVINO": partial(embed_sorted, tokenizer, open_vino(folder / "float32.onnx", "bf16")),
+            "CTranslate2, int8": sides["int8"]["CTranslate2"],
+            "OpenVINO, int8": sides["int8"]["OpenVINO"],
+        }
     return sides
+
+
+def half_precision(source: Path) -> SentenceTransformer:
+    """Load a model into sentence-transformers in bfloat16."""
+    return SentenceTransformer(str(source), device="cpu", model_kwargs={"dtype": torch.bfloat16})
+
+
+def split_sentences(texts: Texts) -> Texts:
+    """Split paragraphs into sentences."""
+    return [sentence for text in texts for sentence in re.split(r"(?<=[.!?])\s+", text)]
 
 
 def read_texts(kind: str) -> Texts:
     """Return the texts of a round."""
     texts = paragraphs(1200)
     if kind != "paragraphs":
-        texts = [sentence for text in texts for sentence in re.split(r"(?<=[.!?])\s+", text)]
+        texts = split_sentences(texts)
     return texts[: AMOUNTS[kind]]
 
 
 def one_by_one(embed: Embed, texts: Texts) -> Vectors:
     """Embed texts in calls of their own."""
     return np.concatenate([embed([text]) for text in texts])
+
+
+def percentiles(embed: Embed, texts: Texts) -> str:
+    """Return the median and the 99th percentile of the milliseconds of processor time of one text."""
+    milliseconds = [timed(partial(embed, [text])).processor * 1000 for text in texts]
+    return "{:.1f}, {:.1f}".format(*np.percentile(milliseconds, [50, 99]))
 
 
 def rows(rounds: int) -> Iterator[Row]:
@@ -205,6 +258,8 @@ def compare_engines(
     peer = min((name for name in engines if not name.startswith("bertie")), key=cost.__getitem__)
     cosine = {name: float((embed(texts) * exact).sum(1).mean()) for name, embed in engines.items()}
     each = "; ".join(f"{name} {len(texts) / cost[name]:.1f}, {cosine[name]:.4f}" for name in engines)
+    if kind == "single":
+        each += f". Milliseconds, p50 and p99: {'; '.join(f'{name} {percentiles(embed, texts)}' for name, embed in engines.items())}"
     return compare(
         f"inference-{kind}-{precision}",
         f"embed {kind if kind != 'single' else 'single sentences'}, 6 × 384, {precision} ({ours})",

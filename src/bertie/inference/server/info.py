@@ -86,15 +86,9 @@ def describe(model: ServedModel) -> ModelInfo:
         long_texts=model.metadata.long_texts.method,
         num_truncated=model.predictor.num_truncated if model.predictor else 0,
         embedding=model.embedding._asdict(),
-        engine=_engine(model),
+        engine=model.engine,
         loaded=model.predictor is not None,
     )
-
-
-def _engine(model: ServedModel) -> str:
-    if model.predictor:
-        return type(model.predictor.engine).__name__
-    return "OnnxEngine" if model.is_exported else "TorchEngine"
 
 
 def describe_server(models: Models, model: ServedModel) -> Info:

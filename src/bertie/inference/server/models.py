@@ -42,6 +42,7 @@ class ServedModel:
         path: the model directory.
         metadata: everything in the directory except the weights.
         is_exported: whether it runs in ONNX Runtime or OpenVINO.
+        engine: the class of its engine; before the first load, the class for float32.
         size: bytes of its weights.
         predictor: the loaded model.
         users: number of requests that use it.
@@ -52,6 +53,7 @@ class ServedModel:
         self.path = path
         self.metadata = read_metadata(path)
         self.is_exported = (path / ONNX_FILE).exists()
+        self.engine = "OnnxEngine" if self.is_exported else "TorchEngine"
         self.size = _weight_bytes(path, self.is_exported)
         self.predictor: Predictor | None = None
         self.users = 0
@@ -125,6 +127,7 @@ class ServedModel:
     def start(self, predictor: Predictor, turns: Turns, limits: Limits, metrics: Metrics) -> None:
         """Begin to compute with a loaded model."""
         self.predictor = predictor
+        self.engine = type(predictor.engine).__name__
         predictor.engine = TakingTurns(predictor.engine, turns)
         counting = partial(_count_tokens, predictor)
         self._batcher = Batcher(partial(compute, predictor), counting, limits, metrics, self.name)
