@@ -11,7 +11,8 @@ in `--out`. Groups that are not run keep the rows that the files already have.
 The whole table takes 40 to 65 minutes. With `--rounds 1`, a third of it is enough for a first look.
 
 `--quote` brings the documents up to date: README.md and the pages of docs/ that name a file of results
-take their figures from it. A figure is followed by a comment with its row and field:
+take their figures from the file that they name last before a figure, or first of all. A figure is followed by
+a comment with its row and field:
 
     tokens in a second: **4.8**<!-- training-tiny.ratio --> × as many
 """
@@ -26,6 +27,7 @@ import sys
 import tempfile
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -212,13 +214,22 @@ def quote(text: str, results: dict[str, Any]) -> str:
     return QUOTED.sub(replace, text)
 
 
-def quoted_documents() -> dict[Path, dict[str, Any]]:
-    """Return the documents that quote a file of results, and the results."""
-    documents = {}
-    for path in DOCUMENTS:
-        if found := NAMED_RESULTS.search(path.read_text(encoding="utf-8")):
-            documents[path] = json.loads((FOLDER / "results" / f"{found[1]}.json").read_text())
-    return documents
+def update(text: str) -> str:
+    """Return a document with its marked figures from the files of results that it names.
+
+    A figure is from the file that is named last before it, or from the first one.
+    """
+    named = list(NAMED_RESULTS.finditer(text))
+    bounds = [0, *(match.start() for match in named[1:]), len(text)]
+    return "".join(
+        quote(text[begin:end], json.loads((FOLDER / "results" / f"{match[1]}.json").read_text()))
+        for match, (begin, end) in zip(named, pairwise(bounds), strict=True)
+    )
+
+
+def quoted_documents() -> list[Path]:
+    """Return the documents that name a file of results."""
+    return [path for path in DOCUMENTS if NAMED_RESULTS.search(path.read_text(encoding="utf-8"))]
 
 
 def write_results(rows: list[dict[str, Any]], measured: list[str], folder: Path) -> str:
@@ -250,8 +261,8 @@ def main() -> None:
     if unknown := set(options.groups) - set(GROUPS):
         parser.error(f"unknown group {', '.join(sorted(unknown))}; choose from {', '.join(GROUPS)}")
     if options.quote:
-        for path, results in quoted_documents().items():
-            path.write_text(quote(path.read_text(encoding="utf-8"), results), encoding="utf-8")
+        for path in quoted_documents():
+            path.write_text(update(path.read_text(encoding="utf-8")), encoding="utf-8")
         return
     if options.rows:
         (name,) = options.groups

@@ -259,7 +259,8 @@ def compare_engines(
     cosine = {name: float((embed(texts) * exact).sum(1).mean()) for name, embed in engines.items()}
     each = "; ".join(f"{name} {len(texts) / cost[name]:.1f}, {cosine[name]:.4f}" for name in engines)
     if kind == "single":
-        each += f". Milliseconds, p50 and p99: {'; '.join(f'{name} {percentiles(embed, texts)}' for name, embed in engines.items())}"
+        latencies = (f"{name} {percentiles(embed, texts)}" for name, embed in engines.items())
+        each += f". Milliseconds, p50 and p99: {'; '.join(latencies)}"
     return compare(
         f"inference-{kind}-{precision}",
         f"embed {kind if kind != 'single' else 'single sentences'}, 6 × 384, {precision} ({ours})",

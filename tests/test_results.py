@@ -40,10 +40,10 @@ def make_results(measure):
 def test_documents_quote_the_measured_figures(bench):
     documents = bench.quoted_documents()
     assert {path.name for path in documents} >= {"README.md", "results.md", "scaling.md"}
-    for path, results in documents.items():
+    for path in documents:
         text = path.read_text(encoding="utf-8")
         assert bench.QUOTED.search(text), f"{path} names a file of results, but quotes none of its figures"
-        lines = zip(text.splitlines(), bench.quote(text, results).splitlines(), strict=True)
+        lines = zip(text.splitlines(), bench.update(text).splitlines(), strict=True)
         outdated = [line for line, current in lines if line != current]
         assert not outdated, f"run `python benchmarks/bench.py --quote`: {path} differs in {outdated}"
 
@@ -104,6 +104,20 @@ def test_quote_keeps_the_number_of_decimals(bench, measure):
     assert quoted.startswith("**4.0**<!-- fast.ratio --> ×")
     assert "12<!-- fast.ours -->" in quoted
     assert "32.0<!-- growth-work.costs.2 -->" in quoted
+
+
+def test_figures_are_from_the_file_named_last(bench, measure, tmp_path, monkeypatch):
+    (tmp_path / "results").mkdir()
+    for name in ("first", "second"):
+        results = make_results(measure)
+        results["rows"][0]["ratio"] = {"first": 1.5, "second": 2.5}[name]
+        (tmp_path / "results" / f"{name}.json").write_text(json.dumps(results))
+    monkeypatch.setattr(bench, "FOLDER", tmp_path)
+    figure = "0.0<!-- fast.ratio -->"
+    text = bench.update(
+        f"{figure} benchmarks/results/first.md {figure} benchmarks/results/second.md {figure}"
+    )
+    assert re.findall(r"[\d.]+(?=<)", text) == ["1.5", "1.5", "2.5"]
 
 
 def test_quote_rejects_an_unknown_row(bench, measure):
