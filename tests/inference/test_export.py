@@ -60,12 +60,7 @@ from pathlib import Path
 from threading import Thread
 from urllib.request import urlopen
 
-class NoTorch:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("torch", "onnx", "transformers"):
-            raise ModuleNotFoundError(f"no {name} here", name=name)
-
-sys.meta_path.insert(0, NoTorch())
+sys.modules |= dict.fromkeys(("torch", "onnx", "transformers"))  # None: as if they were not installed
 import bertie
 from bertie.commands.main import main
 from bertie.inference.dispatch import REQUIRED_FIELDS
@@ -113,7 +108,6 @@ for path in sorted(Path(sys.argv[1]).glob("exported *")):
         run("evaluate", "--model", path, "--data", path.parent / "dev.csv")
 run("finetune", "--model", path, "--data", path, "--out", path / "no", status=2)
 run("convert", path, path / "no", "--to", "bertie", status=2)
-assert "torch" not in sys.modules
 """
 
 

@@ -4,6 +4,7 @@ import json
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from http.client import HTTPConnection, HTTPResponse
 from threading import Thread
 from typing import Any, NamedTuple
@@ -58,7 +59,7 @@ def serving(
     *predictors: Predictor, limits: Limits = LIMITS, access: Access = OPEN, memory_budget: int = 0
 ) -> Iterator[Served]:
     """Serve models in a thread, by the names of their directories."""
-    loaded = {predictor.path: predictor for predictor in predictors}
+    loaded = {predictor.path: copy(predictor) for predictor in predictors}  # a server replaces the engine
     paths = {path.name: path for path in loaded}
     models = Models(paths, loaded.__getitem__, limits, memory_budget)
     with listen("127.0.0.1", 0) as listening:
