@@ -139,6 +139,7 @@ training.planning
 training.pretraining
 training.finetuning_settings
 training.finetuning_batches
+training.contrastive
 training.class_weights
 training.model_selection
 training.finetuning

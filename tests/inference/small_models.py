@@ -45,6 +45,11 @@ MODELS = {
     "masked LM": (lambda: MaskedLMModel(CONFIG), (), {}),
     "next sentence": (lambda: NextSentenceModel(CONFIG), (), {}),
     "classifier": (lambda: ClassificationModel(CONFIG, 3), LABELS, {}),
+    "mean classifier": (
+        lambda: ClassificationModel(CONFIG, 3, pooling="mean"),
+        LABELS,
+        {"classifier_pooling": "mean"},
+    ),
     "multi-label": (
         lambda: ClassificationModel(CONFIG, 3, "multi_label_classification"),
         LABELS,

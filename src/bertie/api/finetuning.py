@@ -24,15 +24,16 @@ from bertie.api.task_data import (
 from bertie.base.errors import SettingsError
 from bertie.base.files import read_json_object
 from bertie.base.outputs import check_not_input
-from bertie.base.settings import SETTINGS_FILE, Tree, read_toml, resolve
+from bertie.base.settings import SETTINGS_FILE, Tree, merge, read_toml, resolve
 from bertie.reports.finetuning import write_report
 from bertie.tasks.evaluation import Evaluation, find_constant_answers, majority_baselines
 from bertie.tasks.task import Scores
 from bertie.training import finetuning
 from bertie.training.checkpoints import continues_job, lock_run
+from bertie.training.contrastive import describe_contrastive
 from bertie.training.distributed import count_processes, is_main_process, join_ranks
 from bertie.training.finetuning import InitialModel
-from bertie.training.finetuning_settings import FinetuningSettings
+from bertie.training.finetuning_settings import CONTRASTIVE_DEFAULTS, FinetuningSettings
 from bertie.training.metrics_file import read_metrics
 from bertie.training.model_selection import SCORES_FILE, describe_decisions
 
@@ -112,12 +113,15 @@ def _finetune(arguments: Tree, changes: Tree, output: Path, resume: bool) -> Fin
     check_not_input(output, [Path(arguments["model"])])
     recorded = read_toml(output / SETTINGS_FILE) if resume else {}
     # Report a wrong setting or model before reading the data.
-    resolve(FinetuningSettings, recorded, changes, source="settings").resolved()
+    chosen = resolve(FinetuningSettings, recorded, changes, source="settings").resolved()
     start = InitialModel.load(Path(arguments["model"]))
     examples = read_arguments(arguments)
     if not examples.dev and is_main_process():
         print("no dev examples: the model of the last epoch is kept, without scores", file=sys.stderr)
-    layers = (examples.task.defaults, recorded, changes)
+    defaults = examples.task.defaults
+    if chosen.contrastive_pairs:
+        defaults = merge(defaults, CONTRASTIVE_DEFAULTS)
+    layers = (defaults, recorded, changes)
     resolved = resolve(FinetuningSettings, *layers, source="settings").resolved()
     with join_ranks(torch.device(resolved.device).type) as ranks:
         result = finetuning.finetune(
@@ -135,7 +139,7 @@ def _finetune(arguments: Tree, changes: Tree, output: Path, resume: bool) -> Fin
     metrics = read_metrics(output / "metrics.jsonl")
     baselines = majority_baselines(examples.task, examples.training, examples.dev)
     if ranks.is_main:
-        _write_results(start, examples, result, metrics, baselines, output, resolved.device)
+        _write_results(start, examples, result, metrics, baselines, output, resolved)
     return FinetuningResult(
         output, Metrics(metrics), result.scores, result.predictions, baselines, result.calibration
     )
@@ -148,11 +152,11 @@ def _write_results(
     metrics: list[dict[str, Any]],
     baselines: Mapping[str, Scores],
     output: Path,
-    device: str,
+    settings: FinetuningSettings,
 ) -> None:
     """Write the rows of the dev part, the predictions on the test parts, and the report."""
     write_dev_rows(examples, output)
-    write_test_predictions(examples, output, device)
+    write_test_predictions(examples, output, settings.device)
     warnings = find_constant_answers(result.task, examples.dev, result.predictions, result.scores)
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
@@ -172,5 +176,7 @@ def _write_results(
         main_metric=result.task.main_metric,
         baselines=baselines,
         warnings=warnings,
-        facts=describe_run(start, examples, output, metrics) | describe_decisions(result.task, class_weights),
+        facts=describe_run(start, examples, output, metrics)
+        | describe_contrastive(len(examples.training), settings)
+        | describe_decisions(result.task, class_weights),
     )

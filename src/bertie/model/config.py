@@ -8,6 +8,8 @@ from bertie.base.settings import Settings
 
 # What a sequence classifier predicts, under the names of `transformers`' config.json.
 ProblemType = Literal["single_label_classification", "multi_label_classification", "regression"]
+# What a sequence classifier reads: the pooled [CLS], or the mean over the tokens, scaled to length 1.
+ClassifierPooling = Literal["pooler", "mean"]
 
 # The names are those of `transformers`.
 Activation = Literal["gelu", "gelu_new", "relu", "tanh", "linear"]

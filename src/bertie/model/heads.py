@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from bertie.model.batch import PackedBatch
 from bertie.model.bert import BertModel, Embeddings, build_activation, initialize
-from bertie.model.config import BertConfig, ProblemType
+from bertie.model.config import BertConfig, ClassifierPooling, ProblemType
 from bertie.model.cross_entropy import cross_entropy
 from bertie.model.dropout import Dropout
 from bertie.model.formats.sentence_transformers import Pooling
@@ -48,6 +48,11 @@ def _cross_entropy(
         loss_sum = F.cross_entropy(logits.float(), labels, class_weights, reduction="sum")
         num_correct = (logits.argmax(1) == labels).sum()
     return ObjectiveLoss(loss_sum, num_correct, num_targets)
+
+
+def _reduce(hidden: Tensor, batch: PackedBatch, reduction: str) -> Tensor:
+    """Reduce the vectors of the tokens (T, H) to one for each sequence, float32 (N, H)."""
+    return torch.segment_reduce(hidden.float(), reduction, lengths=batch.cu_seqlens.diff().long())
 
 
 class PreTrainingModel(nn.Module):
@@ -194,6 +199,8 @@ class LanguageModel(nn.Module):
 class ClassificationModel(nn.Module):
     """A classifier over the pooled [CLS], for one text or a pair (Figure 4 a, b).
 
+    With `pooling` "mean" it reads the mean over the tokens, scaled to length 1, and has no pooler.
+
     The form of the labels depends on `problem_type`:
 
         single_label_classification  int64 (N,), classes
@@ -212,18 +219,25 @@ class ClassificationModel(nn.Module):
         config: BertConfig,
         num_labels: int,
         problem_type: ProblemType = "single_label_classification",
+        pooling: ClassifierPooling = "pooler",
     ) -> None:
         super().__init__()
-        self.problem_type = problem_type
+        self.problem_type, self.pooling = problem_type, pooling
         self.register_buffer("class_weights", None, persistent=False)
-        self.bert = BertModel(config)
+        self.bert = BertModel(config, pooler=pooling == "pooler")
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.classifier = nn.Linear(config.hidden_size, num_labels)
         initialize(self, config)
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """Return logits (N, num_labels), or the values (N, 1) of a regression."""
-        return self.classifier(self.dropout(self.bert.pool(batch)))
+        return self.classifier(self.dropout(self.pool(batch)))
+
+    def pool(self, batch: PackedBatch) -> Tensor:
+        """Return the vector of each sequence that the classifier reads, (N, H)."""
+        if self.pooling == "pooler":
+            return self.bert.pool(batch)
+        return F.normalize(_reduce(self.bert.encode(batch), batch, "mean"))
 
     def compute_losses(self, batch: PackedBatch) -> dict[str, ObjectiveLoss]:
         """Return the cross-entropy, or the squared error of a regression.
@@ -250,6 +264,34 @@ class ClassificationModel(nn.Module):
     def count_targets(batch: PackedBatch) -> dict[str, int]:
         """Count the sequences."""
         return {"classification": len(batch)}
+
+
+class ContrastiveModel(ClassificationModel):
+    """A classifier over the mean of the tokens, whose encoder learns from pairs of labelled texts.
+
+    The cosine of the two vectors of a pair learns to be 1 for texts of the same class, and 0 for others
+    (SetFit; Tunstall et al., arXiv:2209.11055, Section 3). The losses do not depend on the classifier,
+    which is fitted afterwards. The labels are int64 (P, 3), a row for each of P pairs: the indices of
+    the two sequences in the batch, and whether their classes are the same.
+    """
+
+    def __init__(self, config: BertConfig, num_labels: int) -> None:
+        super().__init__(config, num_labels, pooling="mean")
+
+    def compute_losses(self, batch: PackedBatch) -> dict[str, ObjectiveLoss]:
+        """Return the squared error of the cosines."""
+        assert batch.labels is not None
+        first, second, is_same = batch.labels.unbind(1)
+        vectors = self.pool(batch)
+        cosines = (vectors[first] * vectors[second]).sum(1)
+        loss_sum = F.mse_loss(cosines, is_same.float(), reduction="sum")
+        return {"contrastive": ObjectiveLoss(loss_sum, None, len(batch.labels))}
+
+    @staticmethod
+    def count_targets(batch: PackedBatch) -> dict[str, int]:
+        """Count the pairs."""
+        assert batch.labels is not None
+        return {"contrastive": len(batch.labels)}
 
 
 class MultipleChoiceModel(nn.Module):
@@ -397,10 +439,10 @@ class EmbeddingModel(EncoderModel):
 
     def embed(self, batch: PackedBatch) -> Tensor:
         """Return one vector for each sequence, float32 (N, H)."""
-        hidden = self.bert.encode(batch).float()  # (T, H)
+        hidden = self.bert.encode(batch)  # (T, H)
         if self.pooling == "cls":
-            return hidden.index_select(0, batch.cu_seqlens[:-1])
-        return torch.segment_reduce(hidden, self.pooling, lengths=batch.cu_seqlens.diff().long())
+            return hidden.float().index_select(0, batch.cu_seqlens[:-1])
+        return _reduce(hidden, batch, self.pooling)
 
     def compute_losses(self, batch: PackedBatch) -> dict[str, ObjectiveLoss]:
         """Return the squared error of the cosines, or the cross-entropy over the second texts.

@@ -51,6 +51,7 @@ LATER_SETTINGS = (
     ',"class_weights":null',
     ',"frozen_layers":0',
     ',"layer_decay":1.0',
+    ',"contrastive_pairs":0',
     ',"patience":0',
     ',"main_metric":null',
     ',"tune_threshold":false',

@@ -26,6 +26,7 @@ from bertie.model.formats.sentence_transformers import EmbeddingConfig, find_tra
 from bertie.model.formats.weights import load_weights
 from bertie.model.heads import (
     ClassificationModel,
+    ContrastiveModel,
     EmbeddingModel,
     MultipleChoiceModel,
     QuestionAnsweringModel,
@@ -43,6 +44,12 @@ from bertie.tasks.task import Inputs, Scores, Task
 from bertie.text.tokenizer import Tokenizer
 from bertie.training.checkpoints import RunDirectory, TrainState, check_run
 from bertie.training.class_weights import check_class_weights, label_weights
+from bertie.training.contrastive import (
+    ContrastiveBatches,
+    check_contrastive,
+    describe_contrastive,
+    fit_classifier,
+)
 from bertie.training.distributed import LossFunction, Ranks
 from bertie.training.finetuning_batches import FinetuningBatches
 from bertie.training.finetuning_settings import (
@@ -51,7 +58,7 @@ from bertie.training.finetuning_settings import (
     lacking_settings,
     loop_schedule,
 )
-from bertie.training.loop import LoopSchedule, train
+from bertie.training.loop import Batches, LoopSchedule, train
 from bertie.training.model_selection import ModelSelection
 from bertie.training.optimizers import build_optimizer, layer_of
 
@@ -128,6 +135,9 @@ def finetune(
         task = apply_settings(task, settings, dev_examples)
         check_class_weights(task, settings)  # before the examples are encoded, which takes long
         data = encode_examples(task, initial_model, training_examples, dev_examples, settings)
+        if settings.contrastive_pairs:
+            check_contrastive(task, data[0], settings, ranks)
+        sources = {**(sources or {}), **describe_contrastive(len(data[0]), settings)}
         silent = silent or not ranks.is_main
         if not silent:
             inputs, parts, _ = data
@@ -136,7 +146,7 @@ def finetune(
                 report_truncated(name, task, part.inputs, settings.max_seq_length)
         baselines = majority_baselines(task, training_examples, dev_examples)
         run = RunDirectory(output, ranks.is_main, arguments=arguments)
-        return _finetune(task, initial_model, *data, baselines, sources or {}, run, ranks, resume, silent)
+        return _finetune(task, initial_model, *data, baselines, sources, run, ranks, resume, silent)
 
 
 def _finetune(
@@ -172,6 +182,7 @@ def _finetune(
         bilstm=settings.bilstm,
         input_columns=task.input_columns,
         long_texts=task.long_texts,
+        classifier_pooling="mean" if settings.contrastive_pairs else "pooler",
     )
     selection = ModelSelection(
         task, model, metadata, parts, baselines, settings, run.path, sources, class_weights
@@ -257,6 +268,12 @@ def _train(
     silent: bool,
 ) -> int:
     """Train to the end of the schedule, or until there is no better epoch; return the last step."""
+
+    def evaluate_and_save() -> dict[str, float]:
+        if isinstance(model, ContrastiveModel):
+            fit_classifier(model, inputs, settings)
+        return selection.evaluate_and_save(state, progress) if ranks.is_main else {}
+
     with run:
         state = run.restore(model) if resume else TrainState()
         compute_losses = LossFunction(model, ranks)
@@ -268,7 +285,7 @@ def _train(
         with Progress(title, schedule.total_steps, "steps", state.step, silent) as progress:
             train(
                 compute_losses,
-                FinetuningBatches(inputs, settings, state.step, model, ranks),
+                _batches(inputs, settings, state.step, model, ranks),
                 optimizer,
                 learning_rate=settings.optimizer.learning_rate,
                 max_gradient_norm=settings.optimizer.max_gradient_norm,
@@ -276,7 +293,7 @@ def _train(
                 seed=settings.seed,
                 state=state,
                 run=run,
-                evaluate=lambda: selection.evaluate_and_save(state, progress) if ranks.is_main else {},
+                evaluate=evaluate_and_save,
                 progress=progress,
                 ranks=ranks,
                 autocast=settings.autocast(),
@@ -287,6 +304,14 @@ def _train(
     return state.step
 
 
+def _batches(
+    inputs: Inputs, settings: FinetuningSettings, step: int, model: TaskModel, ranks: Ranks
+) -> Batches:
+    if isinstance(model, ContrastiveModel):
+        return ContrastiveBatches(inputs, settings, step)
+    return FinetuningBatches(inputs, settings, step, model, ranks)
+
+
 def _build_model(
     task: Task[Any, Any],
     initial_model: InitialModel,
@@ -295,7 +320,7 @@ def _build_model(
 ) -> TaskModel:
     """Build the encoder with a new head for the task."""
     torch.manual_seed(int(stream_key(settings.seed)))
-    model = _new_model(task, initial_model)
+    model = _new_model(task, initial_model, settings)
     if settings.bilstm:
         add_bilstm(model.bert, initial_model.config)
     if initial_model.weights is not None:
@@ -324,9 +349,11 @@ def _freeze_layers(model: TaskModel, frozen_layers: int) -> None:
         parameter.requires_grad = not frozen_layers or layer is None or layer > frozen_layers
 
 
-def _new_model(task: Task[Any, Any], initial_model: InitialModel) -> TaskModel:
+def _new_model(task: Task[Any, Any], initial_model: InitialModel, settings: FinetuningSettings) -> TaskModel:
     """Build an encoder with the task's head, with random weights."""
     config = initial_model.config
+    if settings.contrastive_pairs:
+        return ContrastiveModel(config, len(task.labels))
     match task.head:
         case "classification":
             return ClassificationModel(config, max(len(task.labels), 1), task.problem_type)

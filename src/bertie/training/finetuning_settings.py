@@ -24,6 +24,13 @@ MAY_CHANGE = {"device", "precision", "gradient_checkpointing", "micro_batch_toke
 # Settings that runs of earlier versions lack; without them, such runs resume as they started.
 ADDED = ("batch_unit", "dropout", "attention_dropout")
 
+# Defaults of contrastive training: SetFit's batch, rate and number of passes over its pairs.
+CONTRASTIVE_DEFAULTS: dict[str, Any] = {
+    "batch_size": 16,
+    "epochs": 1,
+    "optimizer": {"learning_rate": 2e-5},
+}
+
 LOG_EVERY = 50  # steps
 
 
@@ -70,6 +77,10 @@ class FinetuningSettings(Hardware):
     frozen_layers: int = pydantic.Field(0, ge=0)  # do not train the embeddings and this many lowest layers
     # Layer l of L learns at the rate times layer_decay^(L - l); the embeddings are layer 0. 1 is no decay.
     layer_decay: float = pydantic.Field(1.0, gt=0, le=1)
+    # Classification of single texts with few labels: train the encoder on this many pairs of texts for each
+    # text in an epoch, then fit a logistic regression (contrastive.py; SetFit's is 40). `batch_size` counts
+    # pairs. 0 is ordinary fine-tuning.
+    contrastive_pairs: int = pydantic.Field(0, ge=0)
     bilstm: bool = False  # put a BiLSTM with random weights under the head (Section 5.1)
     # Keep the epoch with the best score on the first dev part. Otherwise the last one is kept, and only it is
     # evaluated, unless `patience` needs the others.
@@ -127,14 +138,17 @@ def step_bounds(inputs: Inputs, settings: FinetuningSettings) -> npt.NDArray[np.
     Step i reads those from bounds[i] to before bounds[i + 1]. Usually these are `batch_size` examples,
     fewer in the last step. In tagging, an example is a window over a document. There, an epoch has as many
     steps as a batch size in sentences gives it, n / batch_size rounded up for n sentences, and the windows
-    are divided among its steps in proportion. A step reads at least one window.
+    are divided among its steps in proportion. A step reads at least one window. In contrastive training, an
+    example is a pair.
 
     Returns:
         int64 (steps + 1,), from 0 to the number of examples.
     """
-    num_examples = len(training_indices(inputs, settings))
+    num_examples = len(training_indices(inputs, settings)) * (settings.contrastive_pairs or 1)
     num_units = num_examples
-    if settings.batch_unit == "sentences":  # those of the examples that are trained on
+    if (
+        settings.batch_unit == "sentences" and not settings.contrastive_pairs
+    ):  # those of the examples that are trained on
         num_units = -(-inputs.num_batch_units * num_examples // inputs.num_examples)
     batch_size = max(settings.batch_size, -(-num_units // num_examples))
     units = np.append(np.arange(0, num_units, batch_size), num_units)

@@ -16,7 +16,7 @@ from bertie.base.checksums import verify
 from bertie.base.errors import ModelError
 from bertie.base.files import read_json_object, write_json, write_text
 from bertie.base.settings import Settings
-from bertie.model.config import BertConfig, ProblemType
+from bertie.model.config import BertConfig, ClassifierPooling, ProblemType
 from bertie.model.formats.config import BERTIE_MODEL_TYPE, read_config, read_section
 from bertie.model.formats.sentence_transformers import (
     SENTENCE_TRANSFORMERS_CONFIG_FILE,
@@ -72,7 +72,7 @@ TRUNCATE = LongTexts()
 
 
 class HeadConfig(Settings):
-    """The keys of config.json that describe the head; the last seven are bertie's own."""
+    """The keys of config.json that describe the head; the last eight are bertie's own."""
 
     architectures: tuple[str, ...] | None = None
     model_type: str = "bert"
@@ -86,6 +86,7 @@ class HeadConfig(Settings):
     decision_thresholds: tuple[float, ...] | None = None
     temperature: float | None = pydantic.Field(None, gt=0)
     long_texts: LongTexts = TRUNCATE
+    classifier_pooling: ClassifierPooling = "pooler"
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,9 @@ class ModelMetadata:
     temperature     a classifier's number that logits are divided by before the softmax or sigmoid; None
                     for 1
     long_texts      how a classifier reads texts that are longer than `max_seq_length`
+    classifier_pooling
+                    what a classifier reads: "pooler", or "mean", the mean over the tokens, scaled to
+                    length 1
     """
 
     config: BertConfig
@@ -132,16 +136,21 @@ class ModelMetadata:
     decision_thresholds: tuple[float, ...] | None = None
     temperature: float | None = None
     long_texts: LongTexts = TRUNCATE
+    classifier_pooling: ClassifierPooling = "pooler"
 
     @property
     def model_type(self) -> str:
         """The `model_type` of config.json: "bert", or "bertie".
 
         `transformers` refuses to load "bertie", so this type marks the models that it would compute
-        incorrectly: `transformers` has no BiLSTM, and it pools [CLS] even in a left-to-right model,
-        where [CLS] attends to no other token.
+        incorrectly: `transformers` has no BiLSTM, no classifier over the mean of the tokens, and it pools
+        [CLS] even in a left-to-right model, where [CLS] attends to no other token.
         """
-        is_unknown = self.bilstm or (self.config.is_decoder and self.architecture in POOLED_ARCHITECTURES)
+        is_unknown = (
+            self.bilstm
+            or self.classifier_pooling == "mean"
+            or (self.config.is_decoder and self.architecture in POOLED_ARCHITECTURES)
+        )
         return BERTIE_MODEL_TYPE if is_unknown else "bert"
 
 
@@ -169,6 +178,8 @@ def write_metadata(path: Path, metadata: ModelMetadata, card: str) -> None:
         values["long_texts"] = metadata.long_texts.model_dump(exclude_defaults=True)
     if metadata.bilstm:
         values["bilstm"] = True
+    if metadata.classifier_pooling != "pooler":
+        values["classifier_pooling"] = metadata.classifier_pooling
     if metadata.input_columns:
         values["input_columns"] = dict(metadata.input_columns)
     write_json(path / "config.json", values)
@@ -226,7 +237,13 @@ def read_metadata(
         head.decision_thresholds,
         head.temperature,
         head.long_texts,
+        head.classifier_pooling,
     )
+    if head.model_type != metadata.model_type and head.classifier_pooling == "mean":
+        raise ModelError(
+            f"{file}: model_type is {head.model_type!r}, but other libraries would compute classifier_pooling "
+            f"mean incorrectly under this type; write {BERTIE_MODEL_TYPE!r}"
+        )
     if head.model_type != metadata.model_type:
         raise ModelError(
             f"{file}: a left-to-right {architecture} that pools [CLS], which attends to no other token; "

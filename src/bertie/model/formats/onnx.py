@@ -177,7 +177,11 @@ class _GraphBuilder:
                 shape = self.op("Shape", "input_ids", end=2)
                 return {"logits": _Output(self.op("Reshape", scores, shape), PER_CHOICE)}
             case ClassificationModel():
-                logits = self.linear(self.pooler(self.encoder(only_first=True)), model.classifier)
+                is_mean = model.pooling == "mean"
+                pooled = (
+                    self.unit_mean(self.encoder()) if is_mean else self.pooler(self.encoder(only_first=True))
+                )
+                logits = self.linear(pooled, model.classifier)
                 return {"logits": _Output(logits, [*PER_SEQUENCE, model.classifier.out_features])}
             case TokenClassificationModel():
                 logits = self.linear(self.encoder(), model.classifier)
@@ -218,6 +222,16 @@ class _GraphBuilder:
         """Add the pooler over the hidden states of [CLS], (N, H) -> (N, H)."""
         assert self.bert.pooler is not None
         return self.op("Tanh", self.linear(first, self.bert.pooler))
+
+    def unit_mean(self, hidden: str) -> str:
+        """Add the mean over the tokens, scaled to length 1, (N, S, H) -> (N, H).
+
+        The sum over the tokens has the same direction, so nothing divides by their number.
+        """
+        axis = self.constant("axis_1", [1])
+        mask = self.op("Unsqueeze", self.op("Cast", "attention_mask", to=TensorProto.FLOAT), axis)
+        total = self.op("Squeeze", self.op("MatMul", mask, hidden), axis)  # (N, 1, S) · (N, S, H)
+        return self.op("Div", total, self.op("ReduceL2", total, axis, keepdims=1))
 
     def masked_lm(self, hidden: str, head: MaskedLMHead) -> str:
         """Add the masked-LM head; return the logits of all tokens, (N, S, V).

@@ -60,8 +60,8 @@ def save_model(path: Path, model: Model | EncoderModel, metadata: ModelMetadata)
     The folder is written atomically and replaces `path` if it exists.
 
     Raises:
-        ModelError: google's code does not support the model (left-to-right, or with a BiLSTM) or an option
-            of its tokenizer.
+        ModelError: google's code does not support the model (left-to-right, with a BiLSTM, or a classifier
+            over the mean of the tokens) or an option of its tokenizer.
     """
     tokenizer = metadata.tokenizer
     if (
@@ -76,6 +76,11 @@ def save_model(path: Path, model: Model | EncoderModel, metadata: ModelMetadata)
     if metadata.config.is_decoder or metadata.bilstm:
         raise ModelError(
             f"{path}: google-research/bert has no left-to-right models and no BiLSTM; choose another layout"
+        )
+    if metadata.classifier_pooling == "mean":
+        raise ModelError(
+            f"{path}: the classifiers of google-research/bert read [CLS], not the mean of the tokens; choose "
+            f"another layout"
         )
     tensors = {}
     for name, weight in model.state_dict().items():

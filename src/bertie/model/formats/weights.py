@@ -256,7 +256,7 @@ def _build_model(metadata: ModelMetadata, path: Path, pooler: bool) -> Model | E
         case NextSentenceModel.architecture:
             return NextSentenceModel(config)
         case ClassificationModel.architecture:
-            return ClassificationModel(config, num_labels, metadata.problem_type)
+            return ClassificationModel(config, num_labels, metadata.problem_type, metadata.classifier_pooling)
         case MultipleChoiceModel.architecture:
             return MultipleChoiceModel(config)
         case TokenClassificationModel.architecture:
