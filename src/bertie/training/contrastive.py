@@ -170,8 +170,8 @@ def fit_logistic_regression(
     class_weights = None if class_weights is None else class_weights.cpu().double()
     weight = torch.zeros(num_labels, x.shape[1], dtype=torch.float64, requires_grad=True)
     bias = torch.zeros(num_labels, dtype=torch.float64, requires_grad=True)
-    # Of two classes, scikit-learn has only the difference w of their vectors, which are w / 2 and -w / 2 here:
-    # their squared norms are half of its own.
+    # For two classes, scikit-learn has one vector w. Here they have w / 2 and -w / 2, whose squared norms
+    # sum to half of its own.
     penalty = 1.0 if num_labels == 2 else 0.5
     optimizer = torch.optim.LBFGS(
         [weight, bias],
@@ -185,8 +185,8 @@ def fit_logistic_regression(
         optimizer.zero_grad()
         loss = F.cross_entropy(x @ weight.T + bias, y, class_weights, reduction="sum")
         loss = loss + penalty * weight.square().sum()
-        loss.backward()
+        torch.autograd.backward(loss)
         return loss
 
-    optimizer.step(compute_loss)
+    optimizer.step(compute_loss)  # type: ignore[no-untyped-call]
     return weight.detach(), bias.detach()

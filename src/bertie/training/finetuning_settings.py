@@ -146,9 +146,7 @@ def step_bounds(inputs: Inputs, settings: FinetuningSettings) -> npt.NDArray[np.
     """
     num_examples = len(training_indices(inputs, settings)) * (settings.contrastive_pairs or 1)
     num_units = num_examples
-    if (
-        settings.batch_unit == "sentences" and not settings.contrastive_pairs
-    ):  # those of the examples that are trained on
+    if settings.batch_unit == "sentences":  # those of the examples that are trained on
         num_units = -(-inputs.num_batch_units * num_examples // inputs.num_examples)
     batch_size = max(settings.batch_size, -(-num_units // num_examples))
     units = np.append(np.arange(0, num_units, batch_size), num_units)

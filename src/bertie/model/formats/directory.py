@@ -241,8 +241,8 @@ def read_metadata(
     )
     if head.model_type != metadata.model_type and head.classifier_pooling == "mean":
         raise ModelError(
-            f"{file}: model_type is {head.model_type!r}, but other libraries would compute classifier_pooling "
-            f"mean incorrectly under this type; write {BERTIE_MODEL_TYPE!r}"
+            f"{file}: model_type is {head.model_type!r}, but a classifier with classifier_pooling mean has "
+            f"the type {BERTIE_MODEL_TYPE!r}, so that no other library misreads it; correct it"
         )
     if head.model_type != metadata.model_type:
         raise ModelError(
