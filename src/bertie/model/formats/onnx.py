@@ -177,10 +177,10 @@ class _GraphBuilder:
                 shape = self.op("Shape", "input_ids", end=2)
                 return {"logits": _Output(self.op("Reshape", scores, shape), PER_CHOICE)}
             case ClassificationModel():
-                is_mean = model.pooling == "mean"
-                pooled = (
-                    self.unit_mean(self.encoder()) if is_mean else self.pooler(self.encoder(only_first=True))
-                )
+                if model.pooling == "mean":
+                    pooled = self.unit_mean(self.encoder())
+                else:
+                    pooled = self.pooler(self.encoder(only_first=True))
                 logits = self.linear(pooled, model.classifier)
                 return {"logits": _Output(logits, [*PER_SEQUENCE, model.classifier.out_features])}
             case TokenClassificationModel():
