@@ -20,6 +20,7 @@ from bertie.base.errors import DataError, ModelError, SettingsError
 from bertie.base.files import read_json, write_json
 from bertie.base.settings import resolve
 from bertie.model.batch import pack
+from bertie.model.formats.conversion import convert
 from bertie.model.formats.directory import read_metadata
 from bertie.model.heads import ContrastiveModel
 from bertie.tasks.classification import LabelledTexts
@@ -145,6 +146,7 @@ def test_trained_model_opens_like_any_classifier(run):
     assert loaded.max_seq_length == 16
     assert (loaded.predict(dev) == result.predictions["dev"]).all()
     card = (output / "model" / "README.md").read_text()
+    assert "library_name: bertie" in card
     assert "- contrastive training: 240 pairs of 24 texts, then a logistic regression" in card
 
 
@@ -163,6 +165,11 @@ def test_classifier_is_a_logistic_regression_on_unit_means(run, initial_model):
 def test_transformers_rejects_the_model(run):
     with pytest.raises(ValueError, match="model type `bertie`"):
         AutoModelForSequenceClassification.from_pretrained(run[0] / "model")
+
+
+def test_google_checkpoint_of_the_model_is_refused(run, tmp_path):
+    with pytest.raises(ModelError, match=r"read \[CLS\], not the mean of the tokens"):
+        convert(run[0] / "model", tmp_path / "converted", "tensorflow")
 
 
 @pytest.mark.usefixtures("unverified")

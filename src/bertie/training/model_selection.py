@@ -11,6 +11,7 @@ from bertie.base.files import read_json, write_json
 from bertie.base.progress import Progress
 from bertie.base.texts import escape_markdown
 from bertie.model.engines.torch_engine import TorchEngine
+from bertie.model.formats.config import BERTIE_MODEL_TYPE
 from bertie.model.formats.directory import ModelMetadata
 from bertie.model.formats.weights import save_model
 from bertie.model.heads import Model
@@ -98,7 +99,7 @@ class ModelSelection:
             temperature=task.applied_temperature,
         )
         facts = {**self.sources, **describe_decisions(task, self.class_weights)}
-        card = _model_card(self.task, facts, evaluation.scores, self.baselines)
+        card = _model_card(self.task, metadata, facts, evaluation.scores, self.baselines)
         save_model(self.output / "model", self.model, metadata, card)
         for part, predictions in evaluation.predictions.items():
             file = self.output / "predictions" / part / self.task.predictions_file
@@ -141,6 +142,7 @@ def describe_decisions(task: Task[Any, Any], class_weights: Mapping[str, float])
 
 def _model_card(
     task: Task[Any, Any],
+    metadata: ModelMetadata,
     sources: Mapping[str, str],
     scores: Mapping[str, Scores],
     baselines: Mapping[str, Scores],
@@ -154,10 +156,13 @@ def _model_card(
     ]
     table = ["| part | score | percent | majority baseline |", "|---|---|---|---|", *rows] if rows else []
     facts = [f"- {name}: {escape_markdown(value)}" for name, value in sources.items()]
+    library = "sentence-transformers" if task.head == "embedding" else "transformers"
+    if metadata.model_type == BERTIE_MODEL_TYPE:
+        library = "bertie"
     return "\n".join(
         [
             "---",
-            f"library_name: {'sentence-transformers' if task.head == 'embedding' else 'transformers'}",
+            f"library_name: {library}",
             f"tags: [bert, {task.head}]",
             "---",
             f"# A BERT fine-tuned with bertie: {escape_markdown(task.name)}",

@@ -159,6 +159,8 @@ def _head_facts(metadata: ModelMetadata) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     if metadata.labels:
         facts |= {"labels": list(metadata.labels), "problem_type": metadata.problem_type}
+    if metadata.classifier_pooling != "pooler":
+        facts["classifier_pooling"] = metadata.classifier_pooling
     if metadata.embedding:
         facts["embedding"] = metadata.embedding._asdict()
     for key in BERTIE_KEYS:

@@ -177,11 +177,7 @@ class _GraphBuilder:
                 shape = self.op("Shape", "input_ids", end=2)
                 return {"logits": _Output(self.op("Reshape", scores, shape), PER_CHOICE)}
             case ClassificationModel():
-                if model.pooling == "mean":
-                    pooled = self.unit_mean(self.encoder())
-                else:
-                    pooled = self.pooler(self.encoder(only_first=True))
-                logits = self.linear(pooled, model.classifier)
+                logits = self.linear(self.classifier_input(model), model.classifier)
                 return {"logits": _Output(logits, [*PER_SEQUENCE, model.classifier.out_features])}
             case TokenClassificationModel():
                 logits = self.linear(self.encoder(), model.classifier)
@@ -223,12 +219,14 @@ class _GraphBuilder:
         assert self.bert.pooler is not None
         return self.op("Tanh", self.linear(first, self.bert.pooler))
 
-    def unit_mean(self, hidden: str) -> str:
-        """Add the mean over the tokens, scaled to length 1, (N, S, H) -> (N, H).
+    def classifier_input(self, model: ClassificationModel) -> str:
+        """Add the vectors that a classifier reads, (N, H): of the pooler, or means scaled to length 1.
 
-        The sum over the tokens has the same direction, so nothing divides by their number.
+        The sum over the tokens has the direction of the mean, so nothing divides by their number.
         """
-        axis = self.constant("axis_1", [1])
+        if model.pooling == "pooler":
+            return self.pooler(self.encoder(only_first=True))
+        hidden, axis = self.encoder(), self.constant("axis_1", [1])
         mask = self.op("Unsqueeze", self.op("Cast", "attention_mask", to=TensorProto.FLOAT), axis)
         total = self.op("Squeeze", self.op("MatMul", mask, hidden), axis)  # (N, 1, S) · (N, S, H)
         return self.op("Div", total, self.op("ReduceL2", total, axis, keepdims=1))
