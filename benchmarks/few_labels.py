@@ -35,11 +35,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from sklearn.linear_model import LogisticRegression
 
 from bertie.model.batch import PackedBatch, pack_selected
+from bertie.model.config import ClassifierPooling
 from bertie.model.formats.weights import load_weights
 from bertie.model.heads import ClassificationModel
+from bertie.training.contrastive import fit_logistic_regression
 from bertie.training.finetuning import InitialModel
 from bertie.training.optimizers import OptimizerSettings, build_optimizer
 
@@ -112,24 +113,9 @@ class Encoded:
         return pack_selected(encoding.input_ids, encoding.token_type_ids, encoding.bounds, rows, self.labels)
 
 
-class Classifier(ClassificationModel):
-    """An ordinary classifier, whose vectors may also be the mean over the tokens."""
-
-    pooling = "pooled"
-
-    def vectors(self, batch: PackedBatch) -> torch.Tensor:
-        """Return one vector for each text, (N, H)."""
-        if self.pooling == "pooled":
-            return self.bert.pool(batch)
-        return torch.segment_reduce(self.bert.encode(batch), "mean", lengths=batch.cu_seqlens.diff().long())
-
-    def embed(self, texts: Encoded) -> npt.NDArray[np.float32]:
-        """Return the vectors of all texts; means are scaled to length 1."""
-        vectors = apply(self, self.vectors, texts)
-        return (vectors if self.pooling == "pooled" else F.normalize(vectors)).numpy()
-
-
-def apply(model: Classifier, function: Callable[[PackedBatch], torch.Tensor], texts: Encoded) -> torch.Tensor:
+def apply(
+    model: ClassificationModel, function: Callable[[PackedBatch], torch.Tensor], texts: Encoded
+) -> torch.Tensor:
     """Return what `function` computes for each text, (N, …)."""
     model.eval()
     parts = np.split(np.arange(len(texts.labels)), range(64, len(texts.labels), 64))
@@ -137,16 +123,15 @@ def apply(model: Classifier, function: Callable[[PackedBatch], torch.Tensor], te
         return torch.cat([function(texts.batch(rows)) for rows in parts])
 
 
-def build(start: InitialModel, num_labels: int, seed: int, pooling: str) -> Classifier:
+def build(start: InitialModel, num_labels: int, seed: int, pooling: ClassifierPooling) -> ClassificationModel:
     torch.manual_seed(seed)
-    model = Classifier(start.config, num_labels)
+    model = ClassificationModel(start.config, num_labels, pooling=pooling)
     assert start.weights is not None
     load_weights(start.weights, model, prefix="bert.")
-    model.pooling = pooling
     return model
 
 
-def optimize(model: Classifier, losses: Iterator[torch.Tensor], steps: int, rate: float) -> None:
+def optimize(model: ClassificationModel, losses: Iterator[torch.Tensor], steps: int, rate: float) -> None:
     """Train with AdamW; the rate rises for a tenth of the steps, then falls linearly."""
     model.train()
     optimizer = build_optimizer(model, OptimizerSettings(learning_rate=rate, bias_correction=True))
@@ -161,7 +146,7 @@ def optimize(model: Classifier, losses: Iterator[torch.Tensor], steps: int, rate
         optimizer.zero_grad()
 
 
-def classification_losses(model: Classifier, texts: Encoded, seed: int) -> Iterator[torch.Tensor]:
+def classification_losses(model: ClassificationModel, texts: Encoded, seed: int) -> Iterator[torch.Tensor]:
     generator = np.random.default_rng(seed)
     while True:
         order = generator.permutation(len(texts.labels))
@@ -170,7 +155,7 @@ def classification_losses(model: Classifier, texts: Encoded, seed: int) -> Itera
             yield F.cross_entropy(model(batch), batch.labels)
 
 
-def pair_losses(model: Classifier, texts: Encoded, seed: int) -> Iterator[torch.Tensor]:
+def pair_losses(model: ClassificationModel, texts: Encoded, seed: int) -> Iterator[torch.Tensor]:
     """Yield the squared error of the cosines: 1 for texts of a label, 0 for others, half of each."""
     generator = np.random.default_rng(seed)
     labels = texts.labels
@@ -181,7 +166,7 @@ def pair_losses(model: Classifier, texts: Encoded, seed: int) -> Iterator[torch.
         candidates[np.arange(BATCH), first] = False
         second = np.array([generator.choice(np.flatnonzero(row)) for row in candidates])
         rows, sides = np.unique([first, second], return_inverse=True)  # a text is encoded once per batch
-        vectors = F.normalize(model.vectors(texts.batch(rows)))[torch.from_numpy(sides.reshape(2, -1))]
+        vectors = F.normalize(model.pool(texts.batch(rows)))[torch.from_numpy(sides.reshape(2, -1))]
         yield F.mse_loss((vectors[0] * vectors[1]).sum(1), torch.from_numpy(same.astype(np.float32)))
 
 
@@ -192,7 +177,7 @@ def run(
     seed, method = cell["seed"], cell["method"]
     train = Encoded(draw(pool, cell["labels"], seed), start)
     n = len(train.labels)
-    pooling = "pooled" if method in ("plain", "contrastive-pooled") else "mean"
+    pooling: ClassifierPooling = "pooler" if method in ("plain", "contrastive-pooled") else "mean"
     model = build(start, len(np.unique(pool.labels)), seed, pooling)
     began = time.process_time()
     if method == "plain":
@@ -204,9 +189,10 @@ def run(
         if method != "frozen":
             steps = min(2 * ITERATIONS * n, options.max_texts // 2) // BATCH
             optimize(model, pair_losses(model, train, seed), steps, cell["rate"])
-        head = LogisticRegression(max_iter=1000).fit(model.embed(train), train.labels)
+        vectors = apply(model, model.pool, train).numpy()
+        weight, bias = fit_logistic_regression(vectors, train.labels, model.classifier.out_features)
         seconds = time.process_time() - began
-        predicted = head.predict(model.embed(dev))
+        predicted = (apply(model, model.pool, dev) @ weight.float().T + bias.float()).argmax(1).numpy()
     return 100 * float((predicted == dev.labels).mean()), seconds
 
 
