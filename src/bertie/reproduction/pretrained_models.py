@@ -1,7 +1,6 @@
 """The models that a table's rows are fine-tuned from, and the pre-training runs that make them."""
 
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -118,25 +117,31 @@ class Pretraining(NamedTuple):
             LockedError: another process makes the model, or the trunk.
         """
         step = round(self.fraction * self.settings.total_steps)
-        with ExitStack() as locks:
-            trunk = None
-            if self.trunk is not None:
-                trunk = pretraining_directory(out, self.trunk, corpus_fingerprint)
-                locks.enter_context(lock_file(trunk))
-            name = trunk.name if trunk else "" if step else "random weights"
-            run = pretraining_directory(out, self.settings, corpus_fingerprint, name)
-            locks.enter_context(lock_file(run))
+        trunk = pretraining_directory(out, self.trunk, corpus_fingerprint) if self.trunk else None
+        name = trunk.name if trunk else "" if step else "random weights"
+        run = pretraining_directory(out, self.settings, corpus_fingerprint, name)
+        with lock_file(run):
             if not (run / "model").exists():
                 print(title, file=sys.stderr, flush=True)
-                if trunk and self.trunk and not (trunk / "model").exists():
-                    _pretrain(self.trunk, corpus, trunk, None)
+                if self.trunk and trunk:
+                    _make_trunk(self.trunk, corpus, trunk)
                 if step:
                     _pretrain(self.settings, corpus, run, trunk / "model" if trunk else None)
                 else:
                     _write_random_model(self.settings, corpus, run / "model")
-            for complete in filter(None, (trunk, run)):
-                _remove_moments(complete)
+            _remove_moments(run)
         return PretrainedModel(run, step, step in (0, self.settings.total_steps))
+
+
+def _make_trunk(settings: PretrainingSettings, corpus: Path, trunk: Path) -> None:
+    """Make the trunk, unless it exists.
+
+    It is locked only here, so that several processes can continue it at the same time.
+    """
+    with lock_file(trunk):
+        if not (trunk / "model").exists():
+            _pretrain(settings, corpus, trunk, None)
+        _remove_moments(trunk)
 
 
 def _pretrain(settings: PretrainingSettings, corpus: Path, run: Path, init: Path | None) -> None:
