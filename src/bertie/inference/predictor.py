@@ -17,6 +17,13 @@ import numpy.typing as npt
 from bertie.base.checksums import verification
 from bertie.base.errors import ModelError, SettingsError
 from bertie.base.texts import list_pairs, list_texts
+from bertie.inference.capabilities import (
+    REQUIRED_HEADS,
+    decision_thresholds,
+    main_method,
+    resolve_embedding,
+    resolve_max_seq_length,
+)
 from bertie.inference.features import (
     Combination,
     Features,
@@ -39,10 +46,10 @@ from bertie.inference.results import (
     Results,
     TaggedWord,
 )
-from bertie.inference.words import Span, entities_of, snap_to_words, split_words, word_spans
+from bertie.inference.words import entities_of, rank_answers, split_words, word_spans
 from bertie.model.engines.embeddings import embed
 from bertie.model.engines.loading import Precision, load_engine
-from bertie.model.formats.directory import SEQUENCE_CLASSIFIER, LongTexts, ModelMetadata
+from bertie.model.formats.directory import LongTexts
 from bertie.model.formats.sentence_transformers import EmbeddingConfig, Pooling
 from bertie.model.sequences import Sequences
 from bertie.tasks.classification import LabelledTexts
@@ -59,58 +66,8 @@ from bertie.tasks.squad.decoding import SpanPredictions
 from bertie.tasks.squad.questions import Questions
 from bertie.tasks.swag import Choices
 from bertie.tasks.task import Inputs
-from bertie.tasks.thresholds import DEFAULT_THRESHOLD
-from bertie.text.tokenizer import Tokenizer
 
 Float32s = npt.NDArray[np.float32]
-
-# The main method of each architecture; BertForPreTraining also has `next_sentence`.
-METHODS: dict[str, Method] = {
-    "BertForPreTraining": "fill_mask",
-    "BertForMaskedLM": "fill_mask",
-    "BertForNextSentencePrediction": "next_sentence",
-    SEQUENCE_CLASSIFIER: "classify",
-    "BertForTokenClassification": "tag",
-    "BertForQuestionAnswering": "answer",
-    "BertForMultipleChoice": "choose",
-}
-REQUIRED_HEADS: dict[Method, str] = {
-    "fill_mask": "a masked-LM head (BertForPreTraining or BertForMaskedLM)",
-    "next_sentence": "a next-sentence head (BertForPreTraining or BertForNextSentencePrediction)",
-    "classify": "a classifier whose problem_type is not regression (BertForSequenceClassification)",
-    "regress": "a classifier whose problem_type is regression (BertForSequenceClassification)",
-    "tag": "a token classifier (BertForTokenClassification)",
-    "answer": "a question-answering head (BertForQuestionAnswering)",
-    "choose": "a multiple-choice head (BertForMultipleChoice)",
-}
-
-
-def main_method(architecture: str, metadata: ModelMetadata) -> Method | None:
-    """Return the main method of a model's head; None for an encoder without a head."""
-    if architecture == SEQUENCE_CLASSIFIER and metadata.problem_type == "regression":
-        return "regress"
-    return METHODS.get(architecture)
-
-
-def decision_thresholds(method: Method | None, metadata: ModelMetadata) -> dict[str, float]:
-    """Return the thresholds of a model with this main method; see `Predictor.decision_thresholds`."""
-    several = metadata.problem_type == "multi_label_classification"
-    if method != "classify" or not (several or len(metadata.labels) == 2):
-        return {}
-    labels = metadata.labels if several else metadata.labels[1:]
-    return dict(zip(labels, metadata.decision_thresholds or [DEFAULT_THRESHOLD] * len(labels), strict=True))
-
-
-def resolve_max_seq_length(metadata: ModelMetadata) -> int:
-    """Return the maximum number of tokens that a model reads at once."""
-    return metadata.max_seq_length or metadata.config.max_position_embeddings
-
-
-def resolve_embedding(metadata: ModelMetadata) -> EmbeddingConfig:
-    """Return how a model embeds texts by default."""
-    default = metadata.embedding or EmbeddingConfig()
-    length = default.max_seq_length or resolve_max_seq_length(metadata)
-    return default._replace(max_seq_length=min(length, metadata.config.max_position_embeddings))
 
 
 class Predictor:
@@ -539,7 +496,7 @@ class Predictor:
         check_top_k(top_k, default=1)
         first, second = list_pairs(questions, contexts, ("questions", "contexts"))
         predictions = self._answer_spans(first, second, top_k)
-        results = [Results(answers[:top_k]) for answers in _rank_answers(second, predictions, self.tokenizer)]
+        results = [Results(answers[:top_k]) for answers in rank_answers(second, predictions, self.tokenizer)]
         return results[0] if isinstance(questions, str) else results
 
     @overload
@@ -728,34 +685,6 @@ class Predictor:
         if not len(inputs):
             return np.empty((0, max(len(self.labels), 2)), np.float32)
         return compute_logits(self.engine, inputs)
-
-
-def _rank_answers(
-    contexts: Sequence[str], predictions: SpanPredictions, tokenizer: Tokenizer
-) -> list[list[Answer]]:
-    """Return the answers to each question, best first, snapped to whole words.
-
-    The empty answer is included only if it is the prediction. Of answers that become equal, the
-    best remains.
-    """
-    n_best = predictions.n_best
-    assert n_best is not None
-    results = []
-    words = word_spans(contexts, tokenizer)
-    for i, (context, prediction) in enumerate(zip(contexts, predictions.texts, strict=True)):
-        count = n_best.counts[i]
-        spans, scores = (
-            map(tuple, n_best.offsets[i, :count].tolist()),
-            n_best.probabilities[i, :count].tolist(),
-        )
-        answers: dict[Span, Answer] = {}
-        for (start, end), score in zip(spans, scores, strict=True):
-            if end > 0:
-                start, end = snap_to_words(context, (start, end), words[i])
-            answers.setdefault((start, end), Answer(context[start:end], start, end, score))
-        empty = answers.pop((0, 0), None)
-        results.append([*([empty] if empty and prediction == "" else []), *answers.values()])
-    return results
 
 
 def load(

@@ -8,9 +8,10 @@ from operator import itemgetter
 
 import numpy as np
 
-from bertie.inference.results import Entity, Results, TaggedWord
+from bertie.inference.results import Answer, Entity, Results, TaggedWord
 from bertie.tasks.entities import find_entities
 from bertie.tasks.ner import word_token_ranges
+from bertie.tasks.squad.decoding import SpanPredictions
 from bertie.text.tokenizer import Tokenizer
 
 Span = tuple[int, int]
@@ -79,3 +80,31 @@ def split_words(sentences: Sequence[str | list[str]], tokenizer: Tokenizer) -> l
         [sentence[start:end] for start, end in next(spans)] if isinstance(sentence, str) else sentence
         for sentence in sentences
     ]
+
+
+def rank_answers(
+    contexts: Sequence[str], predictions: SpanPredictions, tokenizer: Tokenizer
+) -> list[list[Answer]]:
+    """Return the answers to each question, best first, snapped to whole words.
+
+    The empty answer is included only if it is the prediction. Of answers that become equal, the
+    best remains.
+    """
+    n_best = predictions.n_best
+    assert n_best is not None
+    results = []
+    words = word_spans(contexts, tokenizer)
+    for i, (context, prediction) in enumerate(zip(contexts, predictions.texts, strict=True)):
+        count = n_best.counts[i]
+        spans, scores = (
+            map(tuple, n_best.offsets[i, :count].tolist()),
+            n_best.probabilities[i, :count].tolist(),
+        )
+        answers: dict[Span, Answer] = {}
+        for (start, end), score in zip(spans, scores, strict=True):
+            if end > 0:
+                start, end = snap_to_words(context, (start, end), words[i])
+            answers.setdefault((start, end), Answer(context[start:end], start, end, score))
+        empty = answers.pop((0, 0), None)
+        results.append([*([empty] if empty and prediction == "" else []), *answers.values()])
+    return results

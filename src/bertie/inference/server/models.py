@@ -12,13 +12,13 @@ from starlette.exceptions import HTTPException
 
 from bertie.base.checksums import verify
 from bertie.base.errors import BertieError, SettingsError
-from bertie.inference.predictor import (
-    Predictor,
+from bertie.inference.capabilities import (
     decision_thresholds,
     main_method,
     resolve_embedding,
     resolve_max_seq_length,
 )
+from bertie.inference.predictor import Predictor
 from bertie.inference.records import Record
 from bertie.inference.results import Method
 from bertie.inference.server.batching import Batcher, TakingTurns, Turns, count_tokens

@@ -1,0 +1,54 @@
+"""What a model directory can do: its methods, thresholds, lengths and default embedding."""
+
+from bertie.inference.results import Method
+from bertie.model.formats.directory import SEQUENCE_CLASSIFIER, ModelMetadata
+from bertie.model.formats.sentence_transformers import EmbeddingConfig
+from bertie.tasks.thresholds import DEFAULT_THRESHOLD
+
+# The main method of each architecture; BertForPreTraining also has `next_sentence`.
+METHODS: dict[str, Method] = {
+    "BertForPreTraining": "fill_mask",
+    "BertForMaskedLM": "fill_mask",
+    "BertForNextSentencePrediction": "next_sentence",
+    SEQUENCE_CLASSIFIER: "classify",
+    "BertForTokenClassification": "tag",
+    "BertForQuestionAnswering": "answer",
+    "BertForMultipleChoice": "choose",
+}
+REQUIRED_HEADS: dict[Method, str] = {
+    "fill_mask": "a masked-LM head (BertForPreTraining or BertForMaskedLM)",
+    "next_sentence": "a next-sentence head (BertForPreTraining or BertForNextSentencePrediction)",
+    "classify": "a classifier whose problem_type is not regression (BertForSequenceClassification)",
+    "regress": "a classifier whose problem_type is regression (BertForSequenceClassification)",
+    "tag": "a token classifier (BertForTokenClassification)",
+    "answer": "a question-answering head (BertForQuestionAnswering)",
+    "choose": "a multiple-choice head (BertForMultipleChoice)",
+}
+
+
+def main_method(architecture: str, metadata: ModelMetadata) -> Method | None:
+    """Return the main method of a model's head; None for an encoder without a head."""
+    if architecture == SEQUENCE_CLASSIFIER and metadata.problem_type == "regression":
+        return "regress"
+    return METHODS.get(architecture)
+
+
+def decision_thresholds(method: Method | None, metadata: ModelMetadata) -> dict[str, float]:
+    """Return the thresholds of a model with this main method; see `Predictor.decision_thresholds`."""
+    several = metadata.problem_type == "multi_label_classification"
+    if method != "classify" or not (several or len(metadata.labels) == 2):
+        return {}
+    labels = metadata.labels if several else metadata.labels[1:]
+    return dict(zip(labels, metadata.decision_thresholds or [DEFAULT_THRESHOLD] * len(labels), strict=True))
+
+
+def resolve_max_seq_length(metadata: ModelMetadata) -> int:
+    """Return the maximum number of tokens that a model reads at once."""
+    return metadata.max_seq_length or metadata.config.max_position_embeddings
+
+
+def resolve_embedding(metadata: ModelMetadata) -> EmbeddingConfig:
+    """Return how a model embeds texts by default."""
+    default = metadata.embedding or EmbeddingConfig()
+    length = default.max_seq_length or resolve_max_seq_length(metadata)
+    return default._replace(max_seq_length=min(length, metadata.config.max_position_embeddings))
