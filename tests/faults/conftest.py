@@ -81,6 +81,35 @@ epochs = 1
 max_seq_length = 16
 """
 
+# Two rows whose runs continue one trunk, and a row with random weights.
+TRUNK_TABLE = """
+title = "A table of rows with a trunk"
+[[columns]]
+name = "perplexity"
+outcome = "held_out/perplexity"
+lower_is_better = true
+[[columns]]
+name = "SST-2"
+outcome = "sst-2/dev/accuracy"
+[[rows]]
+name = "both"
+paper = { "SST-2" = 90.0 }
+[[rows]]
+name = "no pairs"
+pretraining = { examples.pairs = "none" }
+[[rows]]
+name = "random"
+pretraining_fraction = 0.0
+"""
+TRUNK_SCALE = """
+[trunk]
+batch_size = 8
+[[trunk.phases]]
+steps = 4
+max_seq_length = 16
+pairs = "none"
+"""
+
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -110,6 +139,8 @@ def inputs(folder: Path) -> Path:
     (folder / "table.toml").write_text(TABLE)
     (folder / "given.toml").write_text(GIVEN_TABLE)
     (folder / "scale.toml").write_text(SCALE)
+    (folder / "trunk-table.toml").write_text(TRUNK_TABLE)
+    (folder / "trunk-scale.toml").write_text(SCALE.replace("seeds = 1", "seeds = 2") + TRUNK_SCALE)
     (folder / "data/glue/SST-2").mkdir(parents=True)
     for part in ("train", "dev"):
         rows = "".join(f"{'good' if n % 2 else 'bad'} word{n}\t{n % 2}\n" for n in range(16))

@@ -1,4 +1,7 @@
-"""Make `bertie demo` take seconds, and its schedule independent of the speed of the machine."""
+"""Make `bertie demo` take seconds, and its schedule independent of the speed of the machine.
+
+`python -m tests.faults.small_demo ARGUMENTS` is `bertie ARGUMENTS` with this demo.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,3 +73,10 @@ def install() -> None:
     recipes.read_recipe = read_small_recipe
     demo_report.check = check_nothing  # whether pre-training won
     documentation.passages, documentation.topics = passages, no_topics
+
+
+if __name__ == "__main__":
+    from bertie.commands.main import main
+
+    install()
+    main()

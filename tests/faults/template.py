@@ -114,7 +114,8 @@ class Forked:
 
     @property
     def output(self) -> str:
-        return Path(self.job.log).read_text()
+        log = Path(self.job.log)  # the command creates it
+        return log.read_text() if log.exists() else ""
 
     @property
     def last_line(self) -> str:

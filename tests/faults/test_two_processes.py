@@ -1,7 +1,11 @@
 """Of several processes with one output, one writes it and the others report one line."""
 
 import fcntl
+import random
+import signal
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.faults.commands import (
@@ -13,7 +17,7 @@ from tests.faults.commands import (
     read_result,
     run,
 )
-from tests.faults.runs import error_line, fork_bertie
+from tests.faults.runs import error_line, fork_bertie, wait_until
 
 LOCKED = "another bertie process is writing here; wait for it or choose another path"
 # What the others may report: the output is locked, or has been written in the meantime.
@@ -92,3 +96,79 @@ def test_processes_at_once_write_one_output(
         check_at_once(verb, processes, inputs, folder, *options)
         assert read_result(folder) == expected, number
     print(f"{verb} {' '.join(options)}: {processes} processes, {rounds} rounds")
+
+
+def trunk_arguments(inputs: Path) -> list[str]:
+    """Return the arguments, but for the output, of a table whose rows share the text and a trunk."""
+    table = [
+        inputs / "trunk-table.toml",
+        "--scale",
+        inputs / "trunk-scale.toml",
+        "--text",
+        inputs / "text.txt",
+    ]
+    options = ["--data", inputs / "data", "--device", "cpu", "--workers", "1"]
+    return [*map(str, ["reproduce", *table, *options]), "--out"]
+
+
+@pytest.fixture(scope="module")
+def table_of_one_process(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The files of such a table, which one process has written."""
+    folder = tmp_path_factory.mktemp("table")
+    process = fork_bertie(folder, *trunk_arguments(inputs), folder / "out")
+    assert process.join() == 0, process.output
+    return read_result(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 4])
+def test_processes_share_the_rows_of_a_table(
+    processes: int, inputs: Path, tmp_path: Path, table_of_one_process: dict[str, Any]
+) -> None:
+    """Together they prepare the text, make the trunk and run the rows; each ends when all is done."""
+    for number in range(10):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        forked = [fork_bertie(folder, *trunk_arguments(inputs), folder / "out") for _ in range(processes)]
+        assert [process.join() for process in forked] == [0] * processes, [p.output for p in forked]
+        assert not [p.output for p in forked if "Traceback" in p.output or "failed" in p.output]
+        assert read_result(folder) == table_of_one_process, number
+
+
+@pytest.mark.slow
+def test_processes_share_the_rows_of_killed_ones(
+    inputs: Path, tmp_path: Path, table_of_one_process: dict[str, Any]
+) -> None:
+    """Three of four are killed or stopped at random moments; the same command removes what they left."""
+    rng = random.Random(1)
+    for number in range(10):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        forked = [fork_bertie(folder, *trunk_arguments(inputs), folder / "out") for _ in range(4)]
+        for process in forked[1:]:
+            time.sleep(rng.uniform(0, 2))
+            process.kill(rng.choice((signal.SIGKILL, signal.SIGTERM)))
+        assert forked[0].join() == 0, forked[0].output
+        assert {process.join() for process in forked} <= {0, -9, -15, 143}
+        again = fork_bertie(folder, *trunk_arguments(inputs), folder / "out")
+        assert again.join() == 0, again.output
+        assert not [p.output for p in [*forked, again] if "Traceback" in p.output]
+        assert read_result(folder) == table_of_one_process, number
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [1, 3])
+def test_another_process_makes_the_trunk_of_a_killed_one(
+    step: int, inputs: Path, tmp_path: Path, table_of_one_process: dict[str, Any]
+) -> None:
+    """It waits for the process that makes the trunk, and resumes the trunk when that is killed."""
+    killed = fork_bertie(tmp_path, *trunk_arguments(inputs), tmp_path / "out")
+    wait_until(lambda: [*tmp_path.glob(f"out/pretraining/*/checkpoints/step-{step:08}")])
+    killed.kill(signal.SIGSTOP)  # so that it makes the trunk until the other one waits
+    other = fork_bertie(tmp_path, *trunk_arguments(inputs), tmp_path / "out")
+    wait_until(lambda: "running in other processes; waiting" in other.output)
+    killed.kill()
+    assert killed.join() == -signal.SIGKILL
+    assert other.join() == 0, other.output
+    assert "Traceback" not in other.output
+    assert read_result(tmp_path) == table_of_one_process

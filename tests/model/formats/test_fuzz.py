@@ -2,6 +2,7 @@
 
 import struct
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +65,51 @@ def test_any_entry_is_read_or_refused(
     write_table(index_path(prefix), [(b"", tensor_bundle.HEADER), (b"a", tensor_bundle._encode_entry(entry))])
     with suppress(BertieError):
         assert read_bundle(prefix).read("a").nbytes == 16
+
+
+@pytest.mark.parametrize(("shape", "size"), [((1,) * 70 + (4,), 16), ((0, 2**64 - 1), 0), ((2**69, 0), 0)])
+def test_shape_that_no_array_has_is_refused(tmp_path: Path, shape: tuple[int, ...], size: int) -> None:
+    """A tensor without elements fits any dimensions beside a 0, and 70 of 1 do not change the size."""
+    prefix = tmp_path / "model.ckpt"
+    write_bundle(prefix, {"a": np.ones(size // 4, np.float32)})
+    entry = replace(read_bundle(prefix).entries["a"], shape=shape)
+    write_table(index_path(prefix), [(b"", tensor_bundle.HEADER), (b"a", tensor_bundle._encode_entry(entry))])
+    with pytest.raises(BertieError, match=r"model\.ckpt\.index: a has .* do not fit its shape"):
+        read_bundle(prefix).read("a")
+
+
+@pytest.mark.parametrize("field", [1, 2])
+def test_header_with_text_for_a_number_is_refused(tmp_path: Path, field: int) -> None:
+    """Found by a fuzzer."""
+    write_table(tmp_path / "a.index", [(b"", tensor_bundle._encode_field(field, b"1"))])
+    with pytest.raises(BertieError, match=rf"a\.index: not the index .*\(field {field} is not a number\)"):
+        read_bundle(tmp_path / "a")
+
+
+def test_keys_with_one_long_prefix_are_refused() -> None:
+    """500 kB would become 10 GB of keys, each of which differs from the first one in its last byte."""
+    entry = b"".join(map(sorted_table.encode_varint, (199_999, 1, 0))) + b"b"
+    first = b"".join(map(sorted_table.encode_varint, (0, 200_000, 0))) + b"a" * 200_000
+    contents = first + 50_000 * entry + struct.pack("<2I", 0, 1)
+    with pytest.raises(ValueError, match="too many keys"):
+        for _ in sorted_table._decode_entries(contents):
+            pass
+
+
+def test_many_handles_of_one_block_are_refused(tmp_path: Path) -> None:
+    """They would multiply the entries of the block."""
+    block, index = sorted_table._Block(), sorted_table._Block(restart_interval=1)
+    block.add(b"a", bytes(1000))
+    with (tmp_path / "a.index").open("wb") as file:
+        handle = sorted_table._write_block(file, block)
+        for number in range(200):
+            index.add(b"%03d" % number, handle)
+        footer = sorted_table._write_block(file, sorted_table._Block()) + sorted_table._write_block(
+            file, index
+        )
+        file.write(footer.ljust(40, b"\0") + sorted_table.MAGIC.to_bytes(8, "little"))
+    with pytest.raises(BertieError, match=r"the index block is damaged \(blocks overlap\)"):
+        read_bundle(tmp_path / "a")
 
 
 @BUDGET

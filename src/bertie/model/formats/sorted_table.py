@@ -87,6 +87,8 @@ def read_table(path: Path) -> list[tuple[bytes, bytes]]:
         index, _ = _decode_handle(footer, position)
         block = "the index block"
         handles = [_decode_handle(value, 0)[0] for _, value in _decode_entries(_read_block(data, index))]
+        if sum(handle.size for handle in handles) > len(data):
+            raise ValueError("blocks overlap")
         for i, handle in enumerate(handles, start=1):
             block = f"block {i} of {len(handles)}"
             entries += _decode_entries(_read_block(data, handle))
@@ -206,6 +208,9 @@ def _read_block(data: bytes, handle: Handle) -> bytes:
 
 def _decode_entries(contents: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield the keys and values of a block."""
+    # In TensorFlow's files a byte is in at most RESTART_INTERVAL keys, since each interval has a whole key.
+    # Any number of keys with one long prefix would need any amount of memory.
+    key_bytes_left = RESTART_INTERVAL * len(contents)
     num_restarts = int.from_bytes(contents[-4:], "little")
     end = len(contents) - 4 * (num_restarts + 1)
     if end < 0:
@@ -217,6 +222,9 @@ def _decode_entries(contents: bytes) -> Iterator[tuple[bytes, bytes]]:
         value_size, position = decode_varint(contents, position)
         if shared > len(key) or position + unshared + value_size > end:
             raise ValueError("an entry is longer than the block")
+        key_bytes_left -= shared + unshared
+        if key_bytes_left < 0:
+            raise ValueError("too many keys have a prefix in common")
         key = key[:shared] + contents[position : position + unshared]
         position += unshared + value_size
         yield key, contents[position - value_size : position]

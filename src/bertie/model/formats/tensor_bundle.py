@@ -6,7 +6,6 @@ BundleHeaderProto. These two protocol buffers are encoded and decoded here.
 (tensorflow/core/protobuf/tensor_bundle.proto, tensorflow/core/util/tensor_bundle)
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,12 +100,13 @@ class Bundle:
             raise ModelError(f"{path}: truncated in {name}; download the file again")
         if masked_crc32c(raw.data) != entry.crc32c:
             raise ModelError(f"{path}: {name} is damaged (its checksum differs); download the file again")
-        if entry.size != math.prod(entry.shape) * dtype.itemsize:
+        try:
+            values: Array = raw.view(dtype.newbyteorder(self._byteorder)).astype(dtype).reshape(entry.shape)
+        except (ValueError, OverflowError):  # also for dimensions that no array has
             raise ModelError(
                 f"{index_path(self.prefix)}: {name} has {entry.size:,} bytes, which do not fit its shape "
                 f"{entry.shape}; download it again"
-            )
-        values: Array = raw.view(dtype.newbyteorder(self._byteorder)).astype(dtype).reshape(entry.shape)
+            ) from None
         if entry.dtype == BFLOAT16:
             return (values.astype(np.uint32) << 16).view(np.float32)
         return values
@@ -125,14 +125,14 @@ def read_bundle(prefix: Path) -> Bundle:
         if key:
             raise ValueError("it has no header")
         header_fields = _decode_message(header)
+        num_shards, is_big_endian = _get_int(header_fields, 1), _get_int(header_fields, 2)
         # The slices of partitioned variables have keys that begin with a zero byte.
         entries = {key.decode(): _decode_entry(value) for key, value in items if not key.startswith(b"\0")}
     except ValueError as error:
         raise ModelError(
             f"{path}: not the index of a TensorFlow checkpoint ({error}); download it again"
         ) from None
-    byteorder: Literal["<", ">"] = ">" if _get_int(header_fields, 2) else "<"
-    return Bundle(prefix, entries, _get_int(header_fields, 1), byteorder)
+    return Bundle(prefix, entries, num_shards, ">" if is_big_endian else "<")
 
 
 def write_bundle(prefix: Path, tensors: Mapping[str, Array]) -> None:
