@@ -145,6 +145,14 @@ def test_drawn_sentences_mask_one_known_word_and_are_reproducible():
     assert all(sentence.replace("[MASK]", word) in document for sentence, word in drawn)
 
 
+def test_resumed_demo_removes_what_a_killed_prepare_left(tmp_path):
+    for name in ("tokenizer", "corpus/parts", "corpus/.parts.bertie-tmp"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "corpus/manifest.json").touch()
+    demo._prepare(tmp_path)
+    assert [path.name for path in (tmp_path / "corpus").iterdir()] == ["manifest.json"]
+
+
 # Pre-training
 
 

@@ -322,10 +322,14 @@ def test_the_same_command_repeats_nothing(folder, monkeypatch):
         raise AssertionError
 
     before = (folder / "out" / "toy.md").read_text()
+    left = [corpus_of(folder) / name for name in ("parts", ".parts.bertie-tmp")]  # of a killed prepare
+    for path in left:
+        path.mkdir()
     monkeypatch.setattr(pretrained_models, "pretrain", fail)
     monkeypatch.setattr(runner, "finetune", fail)
     assert reproduce(folder) == 0
     assert (folder / "out" / "toy.md").read_text() == before
+    assert not [path for path in left if path.exists()]
 
 
 def test_an_out_with_former_names_is_continued(folder, monkeypatch):

@@ -17,7 +17,18 @@ RUN = ["--set", "max_seq_length=16", "--set", "batch_size=8"]
 GRID = ["--set", "finetuning.max_seq_length=16", "--set", "epochs=[1]", "--set", "batch_sizes=[16]"]
 GRID += ["--set", "learning_rates=[1e-4, 1e-3]"]
 TEXTS = ["{}/text.txt", "{}/more.txt"]
-TABLE = ["--corpus", "{}/corpus", "--data", "{}/data", "--scale", "{}/scale.toml", "--device", "cpu"]
+TABLE = [
+    "--text",
+    "{}/text.txt",
+    "--workers",
+    "1",
+    "--data",
+    "{}/data",
+    "--scale",
+    "{}/scale.toml",
+    "--device",
+    "cpu",
+]
 GIVEN = ["--model", "{}/undisturbed/model", "--data", "{}/data", "--device", "cpu"]
 # The arguments of each command, with {} for the folder of the inputs, but for the output; and its name.
 COMMANDS = {

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.faults.commands import Undisturbed, arguments_of, read_result
 from tests.faults.runs import BERTIE, assert_same_run, fork_bertie
 from tests.training.runs import read_rows
 
@@ -104,6 +105,22 @@ def test_disk_fills_during_vocab(folder: Path, tmp_path: Path) -> None:
     line = run_on_small_disk(tmp_path, PAGE, "vocab", str(folder / "text.txt"), *options)
     assert line.startswith("bertie: disk/tokenizer/tokenizer.json: the disk is full; free")
     assert read_tree(tmp_path / "copy/room/tokenizer") == read_tree(folder / "tokenizer")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fraction", [0.02, 0.2, 0.4, 0.6, 0.8, 0.95])
+@pytest.mark.parametrize("verb", ["reproduce", "reproduce-model", "demo"])
+def test_disk_fills_during_a_resumable_command(
+    verb: str, fraction: float, inputs: Path, tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    """The disk has room for a part of what is there at the end; the same command resumes."""
+    expected = undisturbed(verb)[1]
+    pages = sum(-(-len(content) // PAGE) for content in expected.values() if isinstance(content, bytes))
+    size = PAGE * max(1, int(fraction * pages))
+    line = run_on_small_disk(tmp_path, size, *arguments_of(verb, inputs), "disk/out")
+    assert line.endswith(": the disk is full; free some space and run the command again")
+    assert not list((tmp_path / "copy/room").rglob("*.bertie-tmp"))
+    assert read_result(tmp_path / "copy/room") == expected
 
 
 def test_full_disk_under_standard_output_is_reported(folder: Path) -> None:

@@ -26,6 +26,7 @@ _PROTOCOL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:")  # of a URL, as the first pa
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 TEMPORARY_SUFFIX = ".bertie-tmp"
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)  # the errors of a full disk, and of a quota that is used up
 
 
 def temporary_name(path: Path) -> Path:
@@ -55,7 +56,7 @@ def check_creatable(path: Path, output: Path | None = None) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in FULL_DISK:
             raise OSError(error.errno, error.strerror, str(output or path)) from None
         reason = (error.strerror or str(error)).lower()
         raise SettingsError(f"{output or path}: cannot be created ({reason}); choose another path") from None

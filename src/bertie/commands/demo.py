@@ -247,11 +247,14 @@ def _write_documents(out: Path, collected: Collected) -> None:
 def _prepare(out: Path) -> None:
     import bertie
     from bertie.base.locks import remove_stale_locks
+    from bertie.corpus.preparation_plan import remove_leftovers
 
     text, tokenizer, corpus = out / "text.jsonl", out / "tokenizer", out / "corpus"
     if not tokenizer.exists():
         bertie.learn_vocabulary(text, tokenizer, size=VOCABULARY_SIZE, cased=False, workers=1)
-    if not (corpus / "manifest.json").exists():
+    if (corpus / "manifest.json").exists():
+        remove_leftovers(corpus)
+    else:
         bertie.prepare(text, tokenizer=tokenizer, out=corpus, held_out=HELD_OUT, workers=1)
     for path in (tokenizer, corpus):
         remove_stale_locks(path)

@@ -163,6 +163,7 @@ def _prepare(text: list[Path], out: Path, scale: "Scale", cased: bool, workers: 
     import bertie
     from bertie.base.files import sha256
     from bertie.base.locks import lock_file, remove_stale_locks
+    from bertie.corpus.preparation_plan import remove_leftovers
     from bertie.corpus.readers import list_inputs
     from bertie.reproduction.cells import digest
 
@@ -173,7 +174,9 @@ def _prepare(text: list[Path], out: Path, scale: "Scale", cased: bool, workers: 
         if not tokenizer.exists():
             size = scale.vocabulary_size
             bertie.learn_vocabulary(text, tokenizer, size=size, cased=cased, workers=workers)
-        if not (corpus / "manifest.json").exists():
+        if (corpus / "manifest.json").exists():
+            remove_leftovers(corpus)
+        else:
             held_out = scale.held_out
             bertie.prepare(text, tokenizer=tokenizer, out=corpus, held_out=held_out, workers=workers)
     for path in (tokenizer, corpus):

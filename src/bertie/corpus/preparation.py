@@ -54,6 +54,7 @@ from bertie.corpus.preparation_plan import (
     is_prepared,
     make_plan,
     read_plan,
+    remove_leftovers,
     start_or_resume,
 )
 from bertie.corpus.shards import (
@@ -189,10 +190,10 @@ def join(output: Path, workers: int) -> Manifest:
     is_finished = (output / "manifest.json").exists()
     if not is_finished and not (output / "parts/plan.json").exists():
         raise DataError(f"{output}: no parts to join; run `bertie prepare --part I/N` first, with this --out")
+    if is_finished:
+        remove_leftovers(output)
+        return Corpus.open(output).manifest
     with lock_directory(output):
-        if is_finished:
-            remove_directory(output / "parts")
-            return Corpus.open(output).manifest
         plan, tasks = read_plan(output)
         parts = [part_directory(output / "parts", index) for index in range(len(tasks.languages))]
         jobs = plan.get("jobs", 1)

@@ -11,6 +11,7 @@ from typing import Any
 from bertie import __version__
 from bertie.base.errors import DataError
 from bertie.base.files import atomic_directory, read_json, remove_directory, write_json
+from bertie.base.locks import lock_directory
 from bertie.text.tokenizer import Tokenizer
 
 # The files and directories that a run writes.
@@ -104,6 +105,16 @@ def is_prepared(output: Path, plan: dict[str, Any], force: bool) -> bool:
             f"directory, or replace it with --force"
         )
     return False
+
+
+def remove_leftovers(output: Path) -> None:
+    """Remove what a killed process left in a complete corpus.
+
+    Raises:
+        BertieError: another process writes to `output`.
+    """
+    with lock_directory(output):
+        remove_directory(output / "parts")
 
 
 def _check_jobs(output: Path, plan: Mapping[str, Any]) -> None:

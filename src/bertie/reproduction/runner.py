@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bertie.base.errors import BertieError, SettingsError
-from bertie.base.files import remove_temporary_files, write_json, write_text
+from bertie.base.files import FULL_DISK, remove_temporary_files, write_json, write_text
 from bertie.base.locks import LockedError, lock_file, remove_stale_locks
 from bertie.base.progress import format_duration
 from bertie.base.settings import SETTINGS_FILE, Tree, merge, read_toml, resolve, write_toml
@@ -110,6 +110,7 @@ class Runner:
                 examples, or a column has an unknown outcome.
             DataError: data are missing, or the corpus is too small to draw pairs from it.
             Stopped: a signal stopped the run; the same call resumes it.
+            OSError: the disk is full; the same call resumes the run.
         """
         for row in self.table.rows:  # find missing data and unknown outcomes before anything is trained
             self._check_outcomes(row, self.majority_baseline)
@@ -278,6 +279,8 @@ class Runner:
             return False
         # Errors of the user, out of memory in torch and numpy, and errors of the operating system.
         except (BertieError, RuntimeError, MemoryError, OSError) as error:
+            if isinstance(error, OSError) and error.errno in FULL_DISK:
+                raise  # the other cells would fail, too
             self.failures[directory] = " ".join(str(error).split()) or type(error).__name__
             self._print(f"{row.name}, seed {seed} failed: {self.failures[directory]}")
             with suppress(OSError):  # the directory may not be writable
