@@ -1,12 +1,13 @@
 """Read text columns of a Parquet or Arrow file in small batches."""
 
 import difflib
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bertie.base.environment import install_command
+from bertie.base.environment import install_command, require_memory
 from bertie.base.errors import BertieError, DataError, SettingsError
 from bertie.base.parquet_pages import largest_page, read_chunks
 from bertie.base.storage import RemotePath
@@ -187,7 +188,10 @@ def import_pyarrow(path: Path) -> Any:
 
     Raises:
         BertieError: pyarrow is not installed.
+        OSError: the memory does not suffice.
     """
+    if "pyarrow" not in sys.modules:
+        require_memory(256)  # pyarrow 26 maps 223 MiB, and aborts without them
     try:
         import pyarrow
     except ModuleNotFoundError:  # its own libraries may fail to load, if the memory is too small
