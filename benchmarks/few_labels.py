@@ -1,7 +1,7 @@
 """Compare ways to train a classifier from few labels.
 
     python benchmarks/few_labels.py MODEL DATA OUT.jsonl [--task sst-2] [--labels 8 16]
-        [--seeds 0 1 2] [--methods frozen plain contrastive contrastive-pooled]
+        [--seeds 0 1 2] [--methods frozen plain contrastive contrastive-pooled finetune finetune-pairs]
         [--rates 5e-5 1e-4] [--contrastive-rate 2e-5] [--max-texts 3200]
 
 DATA is a folder with glue/SST-2 and squad/. The tasks are SST-2 (two classes) and `articles`, which
@@ -14,15 +14,19 @@ the pairs and the order of training. The methods:
     contrastive         SetFit (Tunstall et al., arXiv:2209.11055): the cosine of two texts learns
                         whether they have the same label; then a logistic regression on the vectors
     contrastive-pooled  the same on the pooler's vectors, which an ordinary classifier reads
+    finetune            plain fine-tuning with `bertie finetune`, at each of the rates
+    finetune-pairs      `bertie finetune --set contrastive_pairs=40`, fewer pairs with `--max-texts`
 
 Plain fine-tuning has 50 epochs. Contrastive training draws 40 pairs for each text, half of them with
-the same label. Either reads at most `--max-texts` texts. Each row of OUT.jsonl has the accuracy on dev
-in percent and the seconds of processor time for training. Rows that exist are not computed again.
+the same label. Either reads at most about `--max-texts` texts. Each row of OUT.jsonl has the accuracy on dev
+in percent and the seconds of processor time for training (for the whole run, if it is `finetune`). Rows
+that exist are not computed again.
 """
 
 import argparse
 import json
 import os
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -36,6 +40,7 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
+import bertie
 from bertie.model.batch import PackedBatch, pack_selected
 from bertie.model.config import ClassifierPooling
 from bertie.model.formats.weights import load_weights
@@ -51,7 +56,7 @@ MAX_LENGTH = 64  # tokens
 MIN_WORDS = 5  # of a training text; many of SST-2's are single words
 DEV_PER_CLASS = 100  # of `articles`
 NUM_ARTICLES = 10
-METHODS = ["frozen", "plain", "contrastive", "contrastive-pooled"]
+METHODS = ["frozen", "plain", "contrastive", "contrastive-pooled", "finetune", "finetune-pairs"]
 
 Int64s = npt.NDArray[np.int64]
 
@@ -170,12 +175,34 @@ def pair_losses(model: ClassificationModel, texts: Encoded, seed: int) -> Iterat
         yield F.mse_loss((vectors[0] * vectors[1]).sum(1), torch.from_numpy(same.astype(np.float32)))
 
 
+def run_command(options: argparse.Namespace, cell: dict[str, Any], train: Texts, dev: Texts) -> Any:
+    """Train and evaluate one cell with `bertie.finetune`; return as `run` does."""
+    n = len(train.labels)
+    settings = {"epochs": min(EPOCHS, options.max_texts // n), "optimizer.learning_rate": cell["rate"]}
+    if cell["method"] == "finetune-pairs":
+        settings = {"contrastive_pairs": min(2 * ITERATIONS, options.max_texts // 2 // n)}  # its own defaults
+    settings |= {"batch_size": BATCH, "max_seq_length": MAX_LENGTH, "seed": cell["seed"], "keep_best": False}
+    rows = [
+        [{"text": text, "label": f"class {label}"} for text, label in zip(*texts, strict=True)]
+        for texts in (train, dev)
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.process_time()
+        result = bertie.finetune(
+            options.model, train=rows[0], dev=rows[1], out=Path(folder) / "run", settings=settings
+        )
+        return result.scores["dev"]["accuracy"], time.process_time() - began
+
+
 def run(
-    options: argparse.Namespace, cell: dict[str, Any], start: InitialModel, pool: Texts, dev: Encoded
+    options: argparse.Namespace, cell: dict[str, Any], start: InitialModel, pool: Texts, dev_texts: Texts
 ) -> Any:
     """Train and evaluate one cell; return the accuracy in percent and the seconds of training."""
     seed, method = cell["seed"], cell["method"]
-    train = Encoded(draw(pool, cell["labels"], seed), start)
+    train_texts = draw(pool, cell["labels"], seed)
+    if method.startswith("finetune"):
+        return run_command(options, cell, train_texts, dev_texts)
+    train, dev = Encoded(train_texts, start), Encoded(dev_texts, start)
     n = len(train.labels)
     pooling: ClassifierPooling = "pooler" if method in ("plain", "contrastive-pooled") else "mean"
     model = build(start, len(np.unique(pool.labels)), seed, pooling)
@@ -217,7 +244,6 @@ def main() -> None:
     options = parse()
     start = InitialModel.load(options.model)
     pool, dev_texts = TASKS[options.task](options.data)
-    dev = Encoded(dev_texts, start)
     done = []
     if options.out.exists():
         done = [json.loads(line) for line in options.out.read_text(encoding="utf-8").splitlines()]
@@ -225,13 +251,13 @@ def main() -> None:
         for labels in options.labels:
             for method in options.methods:
                 contrastive = [0.0 if method == "frozen" else options.contrastive_rate]
-                for rate in options.rates if method == "plain" else contrastive:
+                for rate in options.rates if method in ("plain", "finetune") else contrastive:
                     cell = {"model": options.model.name, "task": options.task, "labels": labels}
                     cell |= {"method": method, "rate": rate, "seed": seed}
                     cell |= {"max_texts": options.max_texts}
                     if any(row | cell == row for row in done):
                         continue
-                    accuracy, seconds = run(options, cell, start, pool, dev)
+                    accuracy, seconds = run(options, cell, start, pool, dev_texts)
                     row = cell | {"accuracy": round(accuracy, 2), "seconds": round(seconds, 1)}
                     print(json.dumps(row), flush=True)
                     with options.out.open("a", encoding="utf-8") as file:

@@ -16,6 +16,7 @@ from tests.training.runs import assert_same_weights, read_rows
 from transformers import AutoModelForSequenceClassification
 
 import bertie
+from bertie.api.search import search
 from bertie.base.errors import DataError, ModelError, SettingsError
 from bertie.base.files import read_json, write_json
 from bertie.base.settings import resolve
@@ -249,6 +250,32 @@ def test_defaults_are_those_of_setfit(initial_model, tmp_path):
     other = bertie.finetune(initial_model.weights, out=tmp_path / "other", **options, epochs=2, batch_size=8)
     assert "24 pairs of 6 texts in each of 2 epochs" in (other.path / "report.html").read_text()
     assert "batch_size = 8" in (other.path / "settings.toml").read_text()
+
+
+def test_note_on_long_texts_does_not_suggest_windows(initial_model, tmp_path, capsys):
+    rows = [{"text": f"{label}1 " * 20, "label": label} for label in "ab" for _ in range(2)]
+    options = {"contrastive_pairs": 1, "max_seq_length": 8, "device": "cpu"}
+    run = bertie.finetune(initial_model.weights, train=rows, out=tmp_path / "run", **options)
+    note = "texts longer than 8 tokens, whose ends are ignored: 4 of 4\n"
+    assert f"train: {note}" in capsys.readouterr().err
+    bertie.evaluate(run.model_directory, data=rows, device="cpu")
+    assert f"data: {note}" in capsys.readouterr().err
+
+
+def test_search_keeps_the_best_trial_and_reports_its_pairs(initial_model, tmp_path):
+    rows = [{"text": f"{label}{n}", "label": label} for label in "ab" for n in range(3)]
+    grid = {"batch_sizes": [16], "learning_rates": [3e-3, 1e-6], "epochs": [2]}
+    changes = {"contrastive_pairs": 4, "max_seq_length": 8, "device": "cpu"}
+    examples, result = search(
+        initial_model.weights, train=rows, dev=rows, out=tmp_path, settings={**grid, "finetuning": changes}
+    )
+    assert len(result.trials) == 2
+    assert (
+        "24 pairs of 6 texts in each of 2 epochs, then a logistic" in (tmp_path / "report.html").read_text()
+    )
+    assert read_metadata(tmp_path / "model").classifier_pooling == "mean"
+    scores = bertie.evaluate(tmp_path / "model", data=rows, device="cpu").scores["dev"]
+    assert scores[examples.task.main_metric] == max(result.chosen.scores)
 
 
 @pytest.mark.skipif("BERTIE_DATA" not in os.environ, reason="needs BERTIE_DATA")

@@ -25,8 +25,10 @@ from bertie.recipes import read_recipe
 from bertie.reports.finetuning import write_search_report
 from bertie.tasks.evaluation import majority_baselines
 from bertie.training import search as training_search
+from bertie.training.contrastive import describe_contrastive
 from bertie.training.distributed import require_one_process
 from bertie.training.finetuning import InitialModel, apply_settings
+from bertie.training.finetuning_settings import FinetuningSettings
 from bertie.training.metrics_file import read_metrics
 from bertie.training.search import GRID, Search, SearchSettings
 from bertie.training.signals import Stopped
@@ -127,11 +129,13 @@ def _search(
         raise Stopped(stopped.number, output, "the same call continues it") from None
     write_dev_rows(examples, output)
     write_test_predictions(examples, output, resolved.finetuning.resolved().device)
-    _write_report(output, start, examples, result)
+    _write_report(output, start, examples, result, resolved.finetuning)
     return examples, result
 
 
-def _write_report(out: Path, start: InitialModel, examples: TaskData, result: Search) -> None:
+def _write_report(
+    out: Path, start: InitialModel, examples: TaskData, result: Search, settings: FinetuningSettings
+) -> None:
     """Write the report; warn if the search has learnt nothing."""
     task, first_part = examples.task, next(iter(examples.dev))
     baselines = majority_baselines(task, examples.training, examples.dev)
@@ -141,6 +145,8 @@ def _write_report(out: Path, start: InitialModel, examples: TaskData, result: Se
         print(f"warning: {warning}", file=sys.stderr)
     run = result.chosen.runs[0]
     facts = describe_run(start, examples, run, read_metrics(run / "metrics.jsonl"))
+    chosen = settings.model_copy(update={"epochs": result.chosen.epochs})
+    facts |= describe_contrastive(len(examples.training), chosen)
     facts |= {"run": str(out), "training time": f"{facts['training time']}, a run of the chosen trial"}
     write_search_report(
         out / "report.html",

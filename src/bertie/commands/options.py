@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bertie.base.cluster import DaskCluster
     from bertie.corpus.input_languages import Language
     from bertie.inference.dispatch import RemoteModel
+    from bertie.model.config import ClassifierPooling
     from bertie.model.formats.directory import LongTexts
     from bertie.recipes import RecipeKind
 
@@ -191,12 +192,17 @@ class SkippedRows:
             print(f"rows that were skipped and have no {lacking}: {self.count:,}", file=sys.stderr)
 
 
-def print_truncated(number: int, max_seq_length: int, long_texts: "LongTexts | None" = None) -> None:
+def print_truncated(
+    number: int,
+    max_seq_length: int,
+    long_texts: "LongTexts | None" = None,
+    pooling: "ClassifierPooling" = "pooler",
+) -> None:
     """Print how many texts a model has truncated, if there are any; see `describe_truncated`."""
     from bertie.tasks.long_texts import describe_truncated
 
     if number:
-        print(describe_truncated(f"{number:,}", max_seq_length, long_texts), file=sys.stderr)
+        print(describe_truncated(f"{number:,}", max_seq_length, long_texts, pooling), file=sys.stderr)
 
 
 def parse_columns(

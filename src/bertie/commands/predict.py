@@ -252,10 +252,15 @@ def _answer_on_workers(
 
 def _report(model: "Predictor", skipped: SkippedRows | None, texts_of_record: int) -> None:
     """Print how many rows were skipped and how many texts truncated."""
+    from bertie.model.formats.directory import read_metadata
+
     if skipped:
         skipped.report("answer")
     is_single = model.method in ("classify", "regress") and texts_of_record == 1
-    print_truncated(model.num_truncated, model.max_seq_length, model.long_texts if is_single else None)
+    if model.num_truncated:
+        pooling = read_metadata(model.path).classifier_pooling
+        how = model.long_texts if is_single else None
+        print_truncated(model.num_truncated, model.max_seq_length, how, pooling)
 
 
 def _tag_file(model: "Predictor", file: Path) -> "Answered":

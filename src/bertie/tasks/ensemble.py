@@ -12,7 +12,7 @@ from bertie.base.errors import ModelError
 from bertie.model.engines.engine import Float32s
 from bertie.model.engines.loading import Precision
 from bertie.tasks.classification import TextClassification
-from bertie.tasks.evaluation import FineTunedModel, compute_logits, load_for_task, report_truncated
+from bertie.tasks.evaluation import FineTunedModel, compute_logits, load_for_task
 from bertie.tasks.ner import WordWindows
 from bertie.tasks.squad.averaging import average_answers
 from bertie.tasks.task import Float64s, Task
@@ -60,7 +60,7 @@ def predict_ensemble(models: Sequence[FineTunedModel], examples: Any) -> Any:
     inputs = [model.task.encode(examples, model.tokenizer, model.max_seq_length) for model in models]
     logits = []
     for model, encoded in zip(models, inputs, strict=True):
-        report_truncated("data", model.task, encoded, model.max_seq_length)
+        model.report_truncated(encoded)
         columns = [model.task.labels.index(label) for label in task.labels] or slice(None)
         own = compute_logits(model.engine, encoded)[:, columns]
         if isinstance(model.task, TextClassification):

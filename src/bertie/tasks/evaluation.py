@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertie.base.errors import ModelError, SettingsError
-from bertie.model.config import BertConfig
+from bertie.model.config import BertConfig, ClassifierPooling
 from bertie.model.engines.embeddings import embed
 from bertie.model.engines.engine import Engine, Float32s
 from bertie.model.engines.loading import Precision, load_engine
@@ -153,6 +153,7 @@ class FineTunedModel(NamedTuple):
     tokenizer       the model's tokenizer
     max_seq_length  longer inputs are truncated or split into windows
     embedding       how the model embeds texts; None for a model with a head
+    classifier_pooling  what a classifier of texts reads, as in `ModelMetadata`
     """
 
     task: Task[Any, Any]
@@ -160,12 +161,17 @@ class FineTunedModel(NamedTuple):
     tokenizer: Tokenizer
     max_seq_length: int
     embedding: EmbeddingConfig | None = None
+    classifier_pooling: ClassifierPooling = "pooler"
 
     def predict(self, examples: Any) -> Any:
         """Return predictions for the task's examples, labelled or not."""
         inputs = self.task.encode(examples, self.tokenizer, self.max_seq_length)
-        report_truncated("data", self.task, inputs, self.max_seq_length)
+        self.report_truncated(inputs)
         return self.task.decode(examples, inputs, compute_logits(self.engine, inputs, self.embedding))
+
+    def report_truncated(self, inputs: Inputs) -> None:
+        """Print how many of the encoded texts are truncated, if there are any."""
+        report_truncated("data", self.task, inputs, self.max_seq_length, self.classifier_pooling)
 
 
 def load_for_task(
@@ -211,15 +217,21 @@ def load_for_task(
     recorded_length = embedding.max_seq_length if embedding else metadata.max_seq_length
     length = max_seq_length or recorded_length or default_length
     check_length(length, metadata.config)
-    return FineTunedModel(task, engine, metadata.tokenizer, length, embedding)
+    return FineTunedModel(task, engine, metadata.tokenizer, length, embedding, metadata.classifier_pooling)
 
 
-def report_truncated(name: str, task: Task[Any, Any], inputs: Inputs, max_seq_length: int) -> None:
+def report_truncated(
+    name: str,
+    task: Task[Any, Any],
+    inputs: Inputs,
+    max_seq_length: int,
+    pooling: ClassifierPooling = "pooler",
+) -> None:
     """Print how many texts, or pairs of texts, are truncated, if there are any."""
     if inputs.num_truncated:
         number = f"{inputs.num_truncated:,} of {len(inputs):,}"
         is_single = task.head == "classification" and not inputs.token_type_ids.any()
-        note = describe_truncated(number, max_seq_length, task.long_texts if is_single else None)
+        note = describe_truncated(number, max_seq_length, task.long_texts if is_single else None, pooling)
         print(f"{name}: {note}", file=sys.stderr)
 
 

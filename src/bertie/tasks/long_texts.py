@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertie.base.errors import SettingsError
+from bertie.model.config import ClassifierPooling
 from bertie.model.engines.embeddings import pool
 from bertie.model.formats.directory import LongTexts
 from bertie.tasks.task import Inputs
@@ -41,16 +42,22 @@ class TextWindows(Inputs):
         return pool(logits, self.text_bounds, self.long_texts.pooling)
 
 
-def describe_truncated(number: str, max_seq_length: int, how: LongTexts | None) -> str:
+def describe_truncated(
+    number: str, max_seq_length: int, how: LongTexts | None, pooling: ClassifierPooling = "pooler"
+) -> str:
     """Say how many texts are truncated, and how to read them whole.
 
     Args:
         number: their number, for a person to read.
         max_seq_length: the length at which they are truncated.
         how: how a classifier of single texts reads them; None for other models, which have no choice.
+        pooling: what the classifier reads. Contrastive training, whose classifiers read the mean over the
+            tokens, cannot train on windows.
     """
     part = "middles" if how and how.method == "head-tail" else "ends"
-    remedy = "; to read them whole, fine-tune with --set long_texts=windows" if how else ""
+    remedy = (
+        "; to read them whole, fine-tune with --set long_texts=windows" if how and pooling == "pooler" else ""
+    )
     return f"texts longer than {max_seq_length} tokens, whose {part} are ignored: {number}{remedy}"
 
 

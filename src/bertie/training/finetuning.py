@@ -141,9 +141,10 @@ def finetune(
         silent = silent or not ranks.is_main
         if not silent:
             inputs, parts, _ = data
-            report_truncated("train", task, inputs, settings.max_seq_length)
+            length, pooling = settings.max_seq_length, settings.classifier_pooling
+            report_truncated("train", task, inputs, length, pooling)
             for name, part in parts.items():
-                report_truncated(name, task, part.inputs, settings.max_seq_length)
+                report_truncated(name, task, part.inputs, length, pooling)
         baselines = majority_baselines(task, training_examples, dev_examples)
         run = RunDirectory(output, ranks.is_main, arguments=arguments)
         return _finetune(task, initial_model, *data, baselines, sources, run, ranks, resume, silent)
@@ -182,7 +183,7 @@ def _finetune(
         bilstm=settings.bilstm,
         input_columns=task.input_columns,
         long_texts=task.long_texts,
-        classifier_pooling="mean" if settings.contrastive_pairs else "pooler",
+        classifier_pooling=settings.classifier_pooling,
     )
     selection = ModelSelection(
         task, model, metadata, parts, baselines, settings, run.path, sources, class_weights

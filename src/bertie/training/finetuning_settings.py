@@ -11,6 +11,7 @@ import pydantic
 
 from bertie.base.random import permutation
 from bertie.base.settings import read_toml
+from bertie.model.config import ClassifierPooling
 from bertie.model.engines.hardware import Hardware
 from bertie.tasks.evaluation import DEFAULT_MAX_SEQ_LENGTH
 from bertie.tasks.label_types import label_name
@@ -96,6 +97,11 @@ class FinetuningSettings(Hardware):
     dev_fingerprint: str = ""
     initial_model_fingerprint: str = ""
     optimizer: OptimizerSettings = OptimizerSettings(learning_rate=5e-5, bias_correction=True)
+
+    @property
+    def classifier_pooling(self) -> ClassifierPooling:
+        """What a classifier of texts reads, as in `ModelMetadata`."""
+        return "mean" if self.contrastive_pairs else "pooler"
 
     renamed: ClassVar[Mapping[str, str]] = {
         "warmup_share": "warmup_ratio",
