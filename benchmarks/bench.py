@@ -42,6 +42,8 @@ GROUPS = (
     "finetuning",
     "embedding",
     "inference",
+    "inference_base",
+    "classification",
     "features",
     "squad",
     "checkpoint",

@@ -16,7 +16,7 @@ milliseconds of processor time.
 import re
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from typing import Any
 import ctranslate2
 import nncf
 import numpy as np
-import onnxruntime
 import openvino
 import torch
 from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -35,112 +34,66 @@ from transformers import AutoModel, AutoTokenizer
 import bertie
 from bertie.inference.export import export
 from bertie.model.formats.onnx import Quantization
-from measure import Row, checkpoint, chunks, compare, paragraphs, take_turns, timed
+from engines import (
+    INPUTS,
+    Compute,
+    Rows,
+    Texts,
+    ctranslate,
+    embed_in_order,
+    embed_sorted,
+    onnx_runtime,
+    open_vino,
+)
+from measure import Row, checkpoint, compare, paragraphs, take_turns, timed
 
-BATCH = 32  # sentence-transformers' default
 FASTEMBED_BATCH = 256  # fastembed's default
 AMOUNTS = {"paragraphs": 128, "sentences": 256, "single": 64}  # texts in a round
 BARS = {("paragraphs", "float32"): 1.6, ("sentences", "float32"): 2.0}  # 1 for all others
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-Texts = list[str]
-Vectors = np.ndarray
-Embed = Callable[[Texts], Vectors]
-Infer = Callable[[dict[str, np.ndarray]], np.ndarray]  # inputs (N, S) → hidden states (N, S, H)
 
 
-def embed_sorted(tokenizer: Any, infer: Infer, texts: Texts) -> Vectors:
-    """Embed texts as sentence-transformers does: sorted by length, in padded batches, the mean of tokens."""
-    order = np.argsort([-len(text) for text in texts], kind="stable")
-    vectors = embed_in_order(tokenizer, infer, BATCH, [texts[index] for index in order])
-    restored = np.empty_like(vectors)
-    restored[order] = vectors
-    return restored
-
-
-def embed_in_order(tokenizer: Any, infer: Infer, batch: int, texts: Texts) -> Vectors:
-    """Embed texts in padded batches, in their order."""
-    vectors = []
-    for part in chunks(texts, batch):
-        inputs = tokenizer(list(part), padding=True, truncation=True, max_length=256, return_tensors="np")
-        mask = inputs["attention_mask"][:, :, None]
-        pooled = (infer({name: inputs[name] for name in INPUTS}) * mask).sum(1) / mask.sum(1)
-        vectors.append(pooled / np.linalg.norm(pooled, axis=1, keepdims=True))
-    return np.concatenate(vectors).astype(np.float32)
-
-
-def onnx_runtime(file: Path) -> Infer:
-    """Load a graph into ONNX Runtime."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-    return lambda inputs: session.run(["last_hidden_state"], inputs)[0]
-
-
-def open_vino(file: Path, precision: str = "f32") -> Infer:
-    """Compile a graph with OpenVINO."""
-    settings = {
-        "INFERENCE_NUM_THREADS": 1,
-        "INFERENCE_PRECISION_HINT": precision,
-        "PERFORMANCE_HINT": "LATENCY",
-    }
-    compiled = openvino.Core().compile_model(file, "CPU", settings)
-    return lambda inputs: compiled(inputs)[0]
-
-
-def ctranslate(folder: Path, precision: str) -> Infer:
-    """Load a converted model into CTranslate2."""
-    encoder = ctranslate2.Encoder(str(folder), device="cpu", compute_type=precision, intra_threads=1)
-
-    def infer(inputs: dict[str, np.ndarray]) -> np.ndarray:
-        lengths = inputs["attention_mask"].sum(1).astype(np.int32)
-        view = ctranslate2.StorageView.from_array
-        ids = view(np.ascontiguousarray(inputs["input_ids"], dtype=np.int32))
-        return np.asarray(encoder.forward_batch(ids, view(lengths)).last_hidden_state)
-
-    return infer
-
-
-class HiddenStates(torch.nn.Module):
-    """A BertModel with the inputs in the order of INPUTS and one output."""
+class FirstOutput(torch.nn.Module):
+    """A model with the inputs in the order of INPUTS and one output."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        """Return the hidden states of the last layer, (N, S, H)."""
-        hidden: torch.Tensor = self.model(**dict(zip(INPUTS, inputs, strict=True))).last_hidden_state
-        return hidden
+        """Return the hidden states of the last layer, (N, S, H), or the logits of a classifier."""
+        output: torch.Tensor = self.model(**dict(zip(INPUTS, inputs, strict=True)))[0]
+        return output
+
+
+def write_graph(model: torch.nn.Module, file: Path) -> None:
+    """Write a model of `transformers` with eager attention in ONNX, with the tool of torch."""
+    torch.onnx.export(
+        FirstOutput(model.eval()),
+        (torch.ones((2, 8), dtype=torch.int64),) * len(INPUTS),
+        file,
+        input_names=list(INPUTS),
+        output_names=["output"],
+        dynamic_axes={name: {0: "batch", 1: "sequence"} for name in INPUTS},
+        opset_version=17,
+        dynamo=False,
+    )
 
 
 def write_onnx(source: Path, folder: Path) -> None:
     """Write `float32.onnx`, `fused.onnx` and `int8.onnx`, with the tools of torch and ONNX Runtime."""
-    model = AutoModel.from_pretrained(source, attn_implementation="eager").eval()
-    example = torch.ones((2, 8), dtype=torch.int64)
-    axes = {name: {0: "batch", 1: "sequence"} for name in (*INPUTS, "last_hidden_state")}
-    torch.onnx.export(
-        HiddenStates(model),
-        (example,) * len(INPUTS),
-        folder / "float32.onnx",
-        input_names=list(INPUTS),
-        output_names=["last_hidden_state"],
-        dynamic_axes=axes,
-        opset_version=17,
-        dynamo=False,
-    )
+    model = AutoModel.from_pretrained(source, attn_implementation="eager")
+    write_graph(model, folder / "float32.onnx")
     heads, hidden = model.config.num_attention_heads, model.config.hidden_size
     fused = optimizer.optimize_model(
         str(folder / "float32.onnx"), "bert", num_heads=heads, hidden_size=hidden, opt_level=1
     )
     fused.save_model_to_file(str(folder / "fused.onnx"))
-    # The settings of sentence-transformers' export_dynamic_quantized_onnx_model for AVX2.
-    quantize_dynamic(
-        folder / "float32.onnx",
-        folder / "int8.onnx",
-        per_channel=True,
-        weight_type=QuantType.QUInt8,
-        reduce_range=True,
-    )
+    quantize(folder / "float32.onnx", folder / "int8.onnx")
+
+
+def quantize(source: Path, output: Path) -> None:
+    """Quantize a graph as sentence-transformers' export_dynamic_quantized_onnx_model does for AVX2."""
+    quantize_dynamic(source, output, per_channel=True, weight_type=QuantType.QUInt8, reduce_range=True)
 
 
 def write_openvino_int8(tokenizer: Any, folder: Path) -> None:
@@ -161,7 +114,7 @@ def has_bfloat16() -> bool:
     return "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
-def make_sides(source: Path, folder: Path) -> dict[str, dict[str, Embed]]:
+def make_sides(source: Path, folder: Path) -> dict[str, dict[str, Compute]]:
     """Load a model into all engines: the sides by precision and name."""
     tokenizer = AutoTokenizer.from_pretrained(source)
     write_onnx(source, folder)
@@ -181,7 +134,7 @@ def make_sides(source: Path, folder: Path) -> dict[str, dict[str, Embed]]:
             "OpenVINO": open_vino(folder / "int8.xml"),
         },
     }
-    sides: dict[str, dict[str, Embed]] = {
+    sides: dict[str, dict[str, Compute]] = {
         "float32": {
             "bertie": bertie.load(source, "cpu").embed,
             "bertie, exported": bertie.load(folder / "onnx").embed,
@@ -216,59 +169,108 @@ def split_sentences(texts: Texts) -> Texts:
     return [sentence for text in texts for sentence in re.split(r"(?<=[.!?])\s+", text)]
 
 
-def read_texts(kind: str) -> Texts:
+def read_texts(kind: str, amount: int) -> Texts:
     """Return the texts of a round."""
     texts = paragraphs(1200)
     if kind != "paragraphs":
         texts = split_sentences(texts)
-    return texts[: AMOUNTS[kind]]
+    return texts[:amount]
 
 
-def one_by_one(embed: Embed, texts: Texts) -> Vectors:
-    """Embed texts in calls of their own."""
-    return np.concatenate([embed([text]) for text in texts])
+def mean_cosine(vectors: Rows, others: Rows) -> float:
+    """Return the mean cosine of vectors of length 1 with others."""
+    return float((vectors * others).sum(1).mean())
 
 
-def percentiles(embed: Embed, texts: Texts) -> str:
+def one_by_one(compute: Compute, texts: Texts) -> Rows:
+    """Compute the rows of texts in calls of their own."""
+    return np.concatenate([compute([text]) for text in texts])
+
+
+def percentiles(compute: Compute, texts: Texts) -> str:
     """Return the median and the 99th percentile of the milliseconds of processor time of one text."""
-    milliseconds = [timed(partial(embed, [text])).processor * 1000 for text in texts]
+    milliseconds = [timed(partial(compute, [text])).processor * 1000 for text in texts]
     return "{:.1f}, {:.1f}".format(*np.percentile(milliseconds, [50, 99]))
 
 
 def rows(rounds: int) -> Iterator[Row]:
-    """Compare paragraphs, sentences and single sentences in both precisions."""
+    """Compare paragraphs, sentences and single sentences in all precisions."""
+    yield from compare_model(checkpoint(), "inference", "6 × 384", AMOUNTS, BARS, rounds)
+
+
+def compare_model(
+    source: Path,
+    group: str,
+    size: str,
+    amounts: Mapping[str, int],
+    bars: Mapping[tuple[str, str], float],
+    rounds: int,
+) -> Iterator[Row]:
+    """Compare the engines with a model.
+
+    Args:
+        source: its directory, of sentence-transformers
+        group: the rows are GROUP-KIND-PRECISION
+        size: the size of the model, for the claim
+        amounts: the texts in a round, by kind
+        bars: the ratio to reach by kind and precision, 1 where there is none
+        rounds: of a measurement
+    """
     with tempfile.TemporaryDirectory() as folder:
-        sides = make_sides(checkpoint(), Path(folder))
-        for kind in AMOUNTS:
-            texts = read_texts(kind)
+        sides = make_sides(source, Path(folder))
+        for kind, amount in amounts.items():
+            texts = read_texts(kind, amount)
             exact = sides["float32"]["bertie"](texts)
+            agreement = "mean cosine with bertie in float32", partial(mean_cosine, exact)
             for precision, engines in sides.items():
                 if kind == "single":
                     engines = {name: partial(one_by_one, embed) for name, embed in engines.items()}
-                yield compare_engines(kind, precision, engines, texts, exact, rounds)
+                claim = f"embed {kind if kind != 'single' else 'single sentences'}, {size}, {precision}"
+                bar = bars.get((kind, precision), 1.0)
+                name = f"{group}-{kind}-{precision}"
+                yield compare_engines(
+                    name, claim, engines, texts, agreement, rounds, bar, is_single=kind == "single"
+                )
 
 
 def compare_engines(
-    kind: str, precision: str, engines: dict[str, Embed], texts: Texts, exact: Vectors, rounds: int
+    name: str,
+    claim: str,
+    engines: Mapping[str, Compute],
+    texts: Texts,
+    agreement: tuple[str, Callable[[Rows], float]],
+    rounds: int,
+    bar: float,
+    is_single: bool,
 ) -> Row:
-    """Compare the fastest engine of bertie with the fastest peer."""
-    seconds = take_turns({name: partial(embed, texts) for name, embed in engines.items()}, rounds)
-    cost = {name: statistics.median(taken.processor for taken in seconds[name]) for name in engines}
-    ours = min((name for name in engines if name.startswith("bertie")), key=cost.__getitem__)
-    peer = min((name for name in engines if not name.startswith("bertie")), key=cost.__getitem__)
-    cosine = {name: float((embed(texts) * exact).sum(1).mean()) for name, embed in engines.items()}
-    each = "; ".join(f"{name} {len(texts) / cost[name]:.1f}, {cosine[name]:.4f}" for name in engines)
-    if kind == "single":
-        latencies = (f"{name} {percentiles(embed, texts)}" for name, embed in engines.items())
+    """Compare the fastest engine of bertie with the fastest peer.
+
+    Args:
+        name, claim, bar: see `Row`
+        engines: the sides; those of bertie have names that begin with it
+        texts: of a round
+        agreement: what to say of an engine's rows beside its speed, and its name
+        rounds: of the measurement
+        is_single: whether to measure the latency of each text
+    """
+    seconds = take_turns({side: partial(compute, texts) for side, compute in engines.items()}, rounds)
+    cost = {side: statistics.median(taken.processor for taken in seconds[side]) for side in engines}
+    ours = min((side for side in engines if side.startswith("bertie")), key=cost.__getitem__)
+    peer = min((side for side in engines if not side.startswith("bertie")), key=cost.__getitem__)
+    title, agree = agreement
+    agreed = {side: agree(compute(texts)) for side, compute in engines.items()}
+    each = "; ".join(f"{side} {len(texts) / cost[side]:.1f}, {agreed[side]:.4f}" for side in engines)
+    if is_single:
+        latencies = (f"{side} {percentiles(compute, texts)}" for side, compute in engines.items())
         each += f". Milliseconds, p50 and p99: {'; '.join(latencies)}"
     return compare(
-        f"inference-{kind}-{precision}",
-        f"embed {kind if kind != 'single' else 'single sentences'}, 6 × 384, {precision} ({ours})",
+        name,
+        f"{claim} ({ours})",
         peer,
         "texts/s",
         len(texts),
         seconds[ours],
         seconds[peer],
-        BARS.get((kind, precision), 1.0),
-        f"texts/s and mean cosine with bertie in float32: {each}.",
+        bar,
+        f"texts/s and {title}: {each}.",
     )
