@@ -9,11 +9,17 @@ PyTorch and, exported, in int8. The peers come from environments of their own:
     --infinity PATH/bin/infinity_emb    pip install 'infinity-emb[torch,server]'
     --plain PATH/bin/python             pip install sentence-transformers fastapi uvicorn
 
-For each number of clients the servers take turns of a few seconds, and so does `bertie.load` in this
-process, which embeds 32 sentences at a time. A client sends its next request when it has the answer to
-the last one. Clients are in this process, on the same cores. The table has medians over the rounds:
-requests a second, the 50th and the 99th percentile of the latency, the server's processor time for
-a request (from /proc, which other programs disturb less), and the peak of its resident memory.
+For each number of clients the servers take turns of a few seconds, and so do the same two models of
+bertie in this process, which embeds 32 sentences at a time. A client sends its next request when it has
+the answer to the last one. Clients are in this process, on the same cores as the server. The table has
+medians over the rounds: requests a second, the 50th and the 99th percentile of the latency, the
+processor time of the server and of the clients for a request (which other programs disturb less), and
+the peak of the server's resident memory.
+
+    python benchmarks/serving.py MODEL TEXTS --memory 100000
+
+sends so many ragged texts (see memory.py) from 16 clients to `bertie serve` in PyTorch, ONNX Runtime and
+int8, and prints its resident memory on the way.
 """
 
 import argparse
@@ -37,8 +43,10 @@ import numpy as np
 import torch
 
 import bertie
+from bertie.base.environment import limit_free_memory
 from bertie.inference.export import export
 from bertie.model.formats.onnx import Quantization
+from memory import memory_of, ragged_requests
 
 PLAIN = Path(__file__).with_name("sentence_transformers_server.py")
 
@@ -60,12 +68,11 @@ class ServerProcess(NamedTuple):
     @property
     def peak_memory(self) -> float:
         """Peak of the resident memory, in MiB."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / 1024  # type: ignore[index]
+        return memory_of(self.process.pid, "VmHWM")
 
-    def request(self, text: str) -> bytes:
-        """Return the bytes of a request for the vector of a text."""
-        body = json.dumps({self.field: text, **({"model": "m"} if self.field == "input" else {})}).encode()
+    def request(self, texts: str | list[str]) -> bytes:
+        """Return the bytes of a request for the vectors of a text or of several."""
+        body = json.dumps({self.field: texts, **({"model": "m"} if self.field == "input" else {})}).encode()
         head = f"POST {self.path} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
         return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
@@ -77,6 +84,7 @@ class Turn(NamedTuple):
     p50: float
     p99: float
     processor: float
+    clients: float
 
 
 async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> bytes:
@@ -99,12 +107,13 @@ async def run_turn(server: ServerProcess, requests: Iterator[bytes], clients: in
             latencies.append(time.perf_counter() - sent)
         writer.close()
 
-    used, begin = server.processor_seconds, time.perf_counter()
+    used, own, begin = server.processor_seconds, time.process_time(), time.perf_counter()
     end = begin + seconds
     await asyncio.gather(*(run_client() for _ in range(clients)))
     rate = len(latencies) / (time.perf_counter() - begin)
     p50, p99 = 1000 * np.quantile(latencies, [0.5, 0.99])
-    return Turn(rate, p50, p99, 1000 * (server.processor_seconds - used) / len(latencies))
+    processor = 1000 * (server.processor_seconds - used) / len(latencies)
+    return Turn(rate, p50, p99, processor, 1000 * (time.process_time() - own) / len(latencies))
 
 
 def run_in_process(model: bertie.Predictor, texts: Iterator[str], seconds: float) -> Turn:
@@ -114,17 +123,36 @@ def run_in_process(model: bertie.Predictor, texts: Iterator[str], seconds: float
         model.embed([next(texts) for _ in range(32)])
         count += 32
     elapsed = time.perf_counter() - begin
-    return Turn(count / elapsed, np.nan, np.nan, 1000 * (time.process_time() - used) / count)
+    return Turn(count / elapsed, np.nan, np.nan, 1000 * (time.process_time() - used) / count, np.nan)
 
 
-def start_servers(stack: ExitStack, arguments: argparse.Namespace) -> dict[str, ServerProcess]:
-    """Start all servers, and wait until they answer."""
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-    export(arguments.model, folder / "int8", Quantization(layers=True, embeddings=True))
+async def run_ragged(server: ServerProcess, requests: Iterator[list[str]], count: int) -> None:
+    """Send ragged texts to a server from 16 clients, and print its memory after 1, 10, 50 and 100 %."""
+    done, reports = 0, [count // 100, count // 10, count // 2, count]
+
+    async def run_client() -> None:
+        nonlocal done
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=2**24)
+        while done < count:
+            texts = next(requests)
+            await ask(reader, writer, server.request(texts))
+            done += len(texts)
+            while reports and done >= reports[0]:
+                memory = memory_of(server.process.pid, "VmRSS")
+                print(f"{reports.pop(0):>9,} texts {memory:>7.0f} MiB", flush=True)
+        writer.close()
+
+    await asyncio.gather(*(run_client() for _ in range(16)))
+
+
+def start_servers(
+    stack: ExitStack, models: dict[str, Path], arguments: argparse.Namespace
+) -> dict[str, ServerProcess]:
+    """Start `bertie serve` for each model, and the peers; wait until they answer."""
     model, bertie_serve = str(arguments.model), [sys.executable, "-m", "bertie", "serve"]
     commands = {
-        "bertie torch": ([*bertie_serve, model, "--port", "{port}"], "/embed", "inputs"),
-        "bertie int8": ([*bertie_serve, str(folder / "int8"), "--port", "{port}"], "/embed", "inputs"),
+        f"bertie {name}": ([*bertie_serve, str(path), "--port", "{port}"], "/embed", "inputs")
+        for name, path in models.items()
     }
     if arguments.infinity:
         options = ["--engine", "torch", "--device", "cpu", "--no-bettertransformer", "--host", "127.0.0.1"]
@@ -167,33 +195,55 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--memory", type=int, metavar="COUNT")
     arguments = parser.parse_args()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        models = {"torch": arguments.model, "int8": folder / "int8"}
+        export(arguments.model, models["int8"], Quantization(layers=True, embeddings=True))
+        if arguments.memory:
+            models["ONNX"] = folder / "onnx"
+            export(arguments.model, models["ONNX"], Quantization())
+            arguments.infinity = arguments.plain = None
+        servers = start_servers(stack, models, arguments)
+        if arguments.memory:
+            for name, server in servers.items():
+                print(name)
+                asyncio.run(run_ragged(server, ragged_requests(arguments.texts), arguments.memory))
+        else:
+            compare(servers, models, arguments)
+
+
+def compare(
+    servers: dict[str, ServerProcess], models: dict[str, Path], arguments: argparse.Namespace
+) -> None:
+    """Print the table of all servers, and of the models in this process."""
     with arguments.texts.open(encoding="utf-8") as file:
         sentences = re.split(r"(?<=[.!?])\s+", file.read(2_000_000))
-    torch.set_num_threads(arguments.threads)  # as the servers
     sentences = [sentence for sentence in sentences if 3 <= len(sentence.split()) <= 60]
-    model = bertie.load(arguments.model)
-    with ExitStack() as stack:
-        servers = start_servers(stack, arguments)
-        requests = {name: cycle([*map(server.request, sentences)]) for name, server in servers.items()}
-        texts = cycle(sentences)
+    torch.set_num_threads(arguments.threads)  # as the servers; ONNX Runtime reads OMP_NUM_THREADS
+    limit_free_memory()
+    loaded = {f"in process, {name}": bertie.load(path) for name, path in models.items()}
+    requests = {name: cycle([*map(server.request, sentences)]) for name, server in servers.items()}
+    texts = cycle(sentences)
+    for model in loaded.values():
         run_in_process(model, texts, 1)
-        for name, server in servers.items():
-            asyncio.run(run_turn(server, requests[name], 8, 1))
-        for clients in arguments.clients:
-            turns: dict[str, list[Turn]] = {name: [] for name in [*servers, "in process, torch"]}
-            for _ in range(arguments.rounds):
-                for name, server in servers.items():
-                    turn = asyncio.run(run_turn(server, requests[name], clients, arguments.seconds))
-                    turns[name].append(turn)
-                turns["in process, torch"].append(run_in_process(model, texts, arguments.seconds))
-            print(f"\n{f'{clients} clients':<20} {'requests/s':>10} {'p50, ms':>9} {'p99, ms':>9}", end="")
-            print(f" {'processor, ms':>14} {'peak RSS, MiB':>14}")
-            for name, rounds in turns.items():
-                rate, p50, p99, processor = map(statistics.median, zip(*rounds, strict=True))
-                memory = f"{servers[name].peak_memory:.0f}" if name in servers else ""
-                print(f"{name:<20} {rate:>10.1f} {p50:>9.1f} {p99:>9.1f} {processor:>14.2f} {memory:>14}")
-            sys.stdout.flush()
+    for name, server in servers.items():
+        asyncio.run(run_turn(server, requests[name], 8, 1))
+    for clients in arguments.clients:
+        turns: dict[str, list[Turn]] = {name: [] for name in [*servers, *loaded]}
+        for _ in range(arguments.rounds):
+            for name, server in servers.items():
+                turns[name].append(asyncio.run(run_turn(server, requests[name], clients, arguments.seconds)))
+            for name, model in loaded.items():
+                turns[name].append(run_in_process(model, texts, arguments.seconds))
+        print(f"\n{f'{clients} clients':<20} {'requests/s':>10} {'p50, ms':>9} {'p99, ms':>9}", end="")
+        print(f" {'processor, ms':>14} {'clients, ms':>12} {'peak RSS, MiB':>14}")
+        for name, rounds in turns.items():
+            rate, p50, p99, processor, own = map(statistics.median, zip(*rounds, strict=True))
+            memory = f"{servers[name].peak_memory:.0f}" if name in servers else ""
+            print(f"{name:<20} {rate:>10.1f} {p50:>9.1f} {p99:>9.1f} {processor:>14.2f}", end="")
+            print(f" {own:>12.2f} {memory:>14}", flush=True)
 
 
 if __name__ == "__main__":

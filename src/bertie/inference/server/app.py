@@ -119,12 +119,11 @@ class Service:
     def _choose(self, name: str | None, body: Any, endpoint: Endpoint) -> ServedModel:
         """Return the model of the path or of the body, by default the first that has the method."""
         name = name or (body.get("model") if isinstance(body, dict) else None)
-        if isinstance(name, str):
-            model = self._models.find(name)
-        else:
-            model = next(filter(endpoint.suits, self._models), self._models.default)
-        if endpoint.suits(model):
-            return model
+        models = [self._models.find(name)] if isinstance(name, str) else [*self._models]
+        for model in models:
+            if endpoint.suits(model):
+                return model
+        model = models[0]
         if endpoint.method == "predict":
             raise HTTPException(
                 422, f"{model.name}: this model is an encoder without a head; send texts to POST /embed"

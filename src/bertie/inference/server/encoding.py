@@ -1,6 +1,7 @@
 """Tokenize the texts of requests before they are queued, and truncate them on either side."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -62,11 +63,10 @@ def encode_pairs(
 
 
 def _split(encoding: Encoding) -> list[EncodedText]:
-    cuts = encoding.bounds[1:-1]
-    if not len(encoding):
-        return []
-    parts = np.split(encoding.input_ids, cuts), np.split(encoding.token_type_ids, cuts)
-    return [EncodedText(*row) for row in zip(*parts, strict=True)]
+    return [
+        EncodedText(encoding.input_ids[start:end], encoding.token_type_ids[start:end])
+        for start, end in pairwise(encoding.bounds.tolist())
+    ]
 
 
 def _from_ids(ids: list[int]) -> EncodedText:
