@@ -152,6 +152,7 @@ inference.words
 inference.masks
 inference.likelihood
 inference.probabilities
+inference.capabilities
 inference.predictor
 inference.records
 inference.writers
