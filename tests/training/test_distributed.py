@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -50,6 +51,38 @@ def test_another_launcher_than_torchrun_is_refused(monkeypatch):
         join_ranks("cpu"),
     ):
         pass
+
+
+def test_no_thread_of_gloo_is_left_when_the_ranks_have_parted():
+    # In a new process, because the order of imports decides.
+    script = """
+import os
+import torch
+from bertie.training.distributed import join_ranks
+from bertie.training.optimizers import OptimizerSettings, build_optimizer
+
+def threads():
+    tasks = os.listdir("/proc/self/task")
+    return {open(f"/proc/self/task/{task}/comm").read().strip() for task in tasks}
+
+with join_ranks("cpu") as ranks:
+    model = torch.nn.Linear(2, 2)
+    optimizer = build_optimizer(model, OptimizerSettings())
+    parallel = torch.nn.parallel.DistributedDataParallel(model)
+    parallel(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    assert "gloo_tcp_loop" in threads()
+del parallel
+assert not {name for name in threads() if "gloo" in name}, threads()
+"""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    command = [sys.executable, "-W", "ignore", "-c", script]
+    done = subprocess.run(command, env=os.environ | address | place, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_search_is_refused_in_several_processes(monkeypatch, tmp_path):

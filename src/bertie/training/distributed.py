@@ -18,6 +18,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
+
+# Its functions take the process group as a default argument. Imported later, when an optimizer is built, they
+# would keep the group, and gloo's threads would run until the interpreter ends, which can abort the process
+# (github.com/pytorch/pytorch/issues/190489).
+import torch.distributed.nn.functional
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
