@@ -142,7 +142,7 @@ class TestAnswers:
         assert entities
         page = open_page(link(url, "entities", model="tagger", text=text))
         marks = results(page, "entities").locator("mark").all_inner_texts()
-        assert [mark.strip() for mark in marks] == [f"{each.text}{each.label}" for each in entities]
+        assert [mark.strip() for mark in marks] == [f"{each.text} {each.label}" for each in entities]
 
     def test_the_answer_is_highlighted_in_the_passage(self, open_page, url, models):
         question, context = "who?", "😀 the cat sat on a mat in Paris"

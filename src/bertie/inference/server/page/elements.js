@@ -108,7 +108,7 @@ export function marked(text, marks) {
     if (start < done) continue; // overlaps the mark before it
     parts.push(slice(done, start));
     parts.push(make("mark", { class: className }, slice(start, end),
-      label ? make("span", { class: "tag" }, label) : null));
+      label ? [" ", make("span", { class: "tag" }, label)] : null)); // the space is copied with the text
     done = end;
   }
   return [...parts, slice(done, points.length)];
