@@ -24,13 +24,14 @@ from bertie.base import compression, tables
 from bertie.base import rows as rows_module
 from bertie.base.compression import open_binary
 from bertie.base.errors import BertieError, DataError, ModelError
-from bertie.base.rows import read_rows
+from bertie.base.rows import read_rows, read_unquoted
 from bertie.base.tables import read_parquet_columns
 from bertie.base.texts import escape_markdown
 from bertie.inference.records import read_arrow_batches
 from bertie.model.formats import tensor_bundle
 from bertie.model.formats.sorted_table import decompress_snappy, encode_varint
 from bertie.model.formats.tensor_bundle import Entry, index_path, read_bundle, write_bundle, write_table
+from bertie.tasks.ner import read_conll
 
 ROOM = 600 << 20  # bytes of address space that a test may allocate
 
@@ -40,9 +41,12 @@ def limited_memory() -> Iterator[None]:
     """Let an allocation of more than `ROOM` bytes fail."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     before = resource.getrlimit(resource.RLIMIT_AS)
+    pool = pyarrow.default_memory_pool()
+    pyarrow.set_memory_pool(pyarrow.system_memory_pool())  # mimalloc reserves many times what it uses
     resource.setrlimit(resource.RLIMIT_AS, (used + ROOM, before[1]))
     yield
     resource.setrlimit(resource.RLIMIT_AS, before)
+    pyarrow.set_memory_pool(pool)
 
 
 @pytest.fixture
@@ -168,10 +172,46 @@ def test_bomb_of_many_lines_needs_little_memory(tmp_path: Path) -> None:
         assert sum(len(chunk) for chunk in iter(lambda: lines.read(1 << 20), b"")) == 44 << 24
 
 
-@pytest.fixture
-def parquet_bomb(tmp_path: Path) -> Path:
-    """A file of 1 kB whose rows share one value of 20 MB, so that 256 rows have 5 GB."""
-    file = tmp_path / "bomb.parquet"
+@pytest.mark.parametrize("suffix", COMPRESSORS)
+@pytest.mark.parametrize(
+    ("name", "line", "read"),
+    [
+        ("rows.csv", b"text\n", lambda path: read_rows(path, ["text"])),
+        ("rows.tsv", b"text\n", lambda path: read_rows(path, ["text"])),
+        ("malformed.csv", b'text\n"a"b\n', lambda path: read_rows(path, ["text"], skipped=[])),
+        ("rows.jsonl", b'{"text": 1}\n', lambda path: read_rows(path, ["text"])),
+        ("glue.tsv", b"text\n", lambda path: read_unquoted(path, ["text"])),
+        ("words.conll", b"text\n", lambda path: read_conll(path, labelled=False)),
+    ],
+)
+def test_bomb_of_many_rows_is_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    suffix: str,
+    name: str,
+    line: bytes,
+    read: Callable[[Path], object],
+) -> None:
+    """Its lines are short, and the rows of all are held in memory."""
+    monkeypatch.setattr(rows_module, "_MAX_TABLE_BYTES", 4 << 20)
+    file = tmp_path / f"{name}{suffix}"
+    file.write_bytes(COMPRESSORS[suffix](line * 10_000))
+    read(file)
+    file.write_bytes(COMPRESSORS[suffix](line * 100_000))
+    with pytest.raises(DataError, match=r"decompresses to lines of more than 4,194,304 bytes, .*; split the"):
+        read(file)
+    plain = tmp_path / name
+    plain.write_bytes(line * 100_000)
+    read(plain)
+
+
+@pytest.fixture(scope="module")
+def parquet_bomb(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of 1 kB whose rows share one value of 20 MB, so that 256 rows have 5 GB.
+
+    It is written before memory is limited.
+    """
+    file = tmp_path_factory.mktemp("parquet") / "bomb.parquet"
     rows = pyarrow.DictionaryArray.from_arrays(np.zeros(1000, np.int32), ["a" * 20_000_000])
     options = {"compression": "zstd", "dictionary_pagesize_limit": 1 << 30, "store_schema": False}
     pyarrow.parquet.write_table(pyarrow.table({"text": rows}), file, **options)
@@ -182,7 +222,7 @@ def parquet_bomb(tmp_path: Path) -> Path:
 def test_parquet_rows_that_share_a_huge_value_need_little_memory(parquet_bomb: Path) -> None:
     rows = islice(read_parquet_columns(parquet_bomb, {"text": "--column"}), 20)
     assert [len(values["text"] or b"") for _, values in rows] == [20_000_000] * 20
-    assert next(read_arrow_batches(parquet_bomb, "text", 256))[2].num_rows == 6
+    assert next(read_arrow_batches(parquet_bomb, "text", 256))[2].num_rows == 3
 
 
 def test_parquet_table_larger_than_the_limit_is_refused(
@@ -191,6 +231,16 @@ def test_parquet_table_larger_than_the_limit_is_refused(
     monkeypatch.setattr(rows_module, "_MAX_TABLE_BYTES", 1 << 27)
     with pytest.raises(DataError, match=r"bomb.parquet: the columns have more than .*; split the file"):
         read_rows(parquet_bomb, ["text"])
+
+
+def test_parquet_table_of_too_many_small_values_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows_module, "_MAX_TABLE_BYTES", 1 << 22)
+    file = tmp_path / "bomb.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": pyarrow.nulls(1_000_000)}), file)
+    with pytest.raises(DataError, match=r"bomb.parquet: the columns have more than .*; split the file"):
+        read_rows(file, ["text"])
 
 
 def test_parquet_page_larger_than_the_limit_is_refused(

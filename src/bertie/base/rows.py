@@ -18,7 +18,8 @@ from bertie.base.errors import DataError, SettingsError
 from bertie.base.memory import MemoryTable, Source
 from bertie.base.tables import iterate_batches, missing_column, open_parquet
 
-_MAX_TABLE_BYTES = 1 << 32  # of a Parquet file whose rows are all held in memory
+_MAX_TABLE_BYTES = 1 << 32  # of a Parquet or compressed file whose rows are all held in memory
+_VALUE_BYTES = sys.getsizeof("")  # of a Parquet value in memory besides its content, which may be nothing
 _MAX_SHOWN_LINES = 10  # in an error about many malformed lines, and of skipped rows
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _JSON_LINES = (".jsonl", ".ndjson")
@@ -70,7 +71,8 @@ def read_rows(source: Source, columns: Sequence[str], skipped: Skipped = None) -
 
     The file is a .csv, .tsv, .jsonl, .ndjson or .parquet file. All but Parquet files may be
     compressed (.gz, .bz2, .xz, .zst). Values of csv and tsv files are
-    strings; values of the other formats keep their types. Blank lines are skipped.
+    strings; values of the other formats keep their types. Blank lines are skipped. Compressed and
+    Parquet files may need at most 4 GiB for their lines or values.
 
     Args:
         source: the file or the table.
@@ -93,10 +95,10 @@ def read_rows(source: Source, columns: Sequence[str], skipped: Skipped = None) -
     if suffix == ".parquet":
         rows = _read_parquet(path, columns)
     elif suffix in _JSON_LINES:
-        with closing(read_lines(path)) as lines:
+        with closing(read_held_lines(path)) as lines:
             rows = _select_columns(path, columns, parse_json_lines(lines, str(path), handle), skipped)
     elif suffix in _DELIMITERS:
-        with closing(read_lines(path)) as lines:
+        with closing(read_held_lines(path)) as lines:
             parsed = parse_csv(lines, str(path), _DELIMITERS[suffix], handle)
             rows = _select_columns(path, columns, parsed, skipped)
     else:
@@ -139,7 +141,7 @@ def read_unquoted(
         SettingsError: a column does not exist.
         DataError: the file is missing, empty or not UTF-8, or a line is malformed.
     """
-    lines = read_lines(path)
+    lines = read_held_lines(path)
     names = list(header) or next(lines, "").split("\t")
     indices = _column_indices(columns, names, str(path))
     numbers: list[int] = []
@@ -189,6 +191,25 @@ def read_lines(path: Path) -> Generator[str, None, None]:
     """
     with open_binary(path) as file:
         yield from decode_lines(file, str(path))
+
+
+def read_held_lines(path: Path) -> Generator[str, None, None]:
+    """Iterate over the lines of a file whose rows are all held in memory, as `read_lines` does.
+
+    Raises:
+        DataError: also if the file is compressed, and its lines have more than 4 GiB in memory.
+    """
+    limit = _MAX_TABLE_BYTES if is_compressed(path) else sys.maxsize
+    size = 0
+    with closing(read_lines(path)) as lines:
+        for line in lines:
+            size += sys.getsizeof(line)
+            if size > limit:
+                raise DataError(
+                    f"{path}: decompresses to lines of more than {limit:,} bytes, and all rows are held in "
+                    f"memory; split the file, or decompress it first if you trust it"
+                )
+            yield line
 
 
 def decode_lines(file: Iterable[bytes], name: str, errors: str = "strict") -> Iterator[str]:
@@ -327,7 +348,7 @@ def _read_parquet(path: Path, columns: Sequence[str]) -> Rows:
         values: dict[str, list[Any]] = {column: [] for column in columns}
         size = 0
         for batch in iterate_batches(path, file, columns):
-            size += batch.nbytes
+            size += batch.nbytes + _VALUE_BYTES * batch.num_rows * len(columns)
             if size > _MAX_TABLE_BYTES:
                 raise DataError(
                     f"{path}: the columns have more than {_MAX_TABLE_BYTES:,} bytes, and all rows are held "

@@ -4,6 +4,7 @@ import difflib
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from bertie.base.storage import RemotePath
 Values = dict[str, bytes | None]  # of a row, by column
 
 _BATCH_ROWS = 256  # small, because a row may hold a book
-_BATCH_BYTES = 1 << 27  # of the values of a batch in one column; pages usually have 1 MiB
+_BATCH_BYTES = 1 << 26  # of the values of a batch in one column; pages usually have 1 MiB
 _MAX_PAGE_BYTES = 1 << 30
 
 
@@ -127,13 +128,17 @@ def read_arrow_columns(path: Path, columns: Mapping[str, str]) -> Iterator[tuple
 
 
 def _values(columns: Collection[str], batches: Iterable[Any]) -> Iterator[Values]:
+    for rows in map(partial(_batch_values, columns), batches):  # `map` keeps no batch while it reads the next
+        yield from rows
+
+
+def _batch_values(columns: Collection[str], batch: Any) -> Iterator[Values]:
     import pyarrow
 
-    for batch in batches:
-        # As bytes, so that one value that is not UTF-8 does not make the whole batch unreadable.
-        strings = [batch.column(column).cast(pyarrow.large_string()) for column in columns]
-        values = [column.cast(pyarrow.large_binary()).to_pylist() for column in strings]
-        yield from (dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True))
+    # As bytes, so that one value that is not UTF-8 does not make the whole batch unreadable.
+    strings = [batch.column(column).cast(pyarrow.large_string()) for column in columns]
+    values = [column.cast(pyarrow.large_binary()).to_pylist() for column in strings]
+    return (dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True))
 
 
 def _check_text_columns(path: Path, columns: Mapping[str, str], schema: Any) -> None:

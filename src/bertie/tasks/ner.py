@@ -24,7 +24,7 @@ import numpy.typing as npt
 from bertie.base.errors import DataError, ModelError
 from bertie.base.files import write_text
 from bertie.base.memory import Source
-from bertie.base.rows import read_lines
+from bertie.base.rows import read_held_lines
 from bertie.model.objectives import IGNORE_INDEX
 from bertie.tasks.entities import (
     EntitySpan,
@@ -187,7 +187,7 @@ def _read_fields(path: Path) -> Iterator[tuple[int, list[str]]]:
 
     Only tabs and spaces separate: words may contain other white space.
     """
-    for line_number, line in enumerate(read_lines(path), start=1):
+    for line_number, line in enumerate(read_held_lines(path), start=1):
         line = line.rstrip(" \t")
         yield line_number, line.split("\t") if "\t" in line else [part for part in line.split(" ") if part]
 

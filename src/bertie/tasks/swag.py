@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from bertie.base.errors import DataError
 from bertie.base.files import write_text
-from bertie.base.rows import read_lines, read_rows
+from bertie.base.rows import read_held_lines, read_rows
 from bertie.tasks import metrics
 from bertie.tasks.error_analysis import (
     ErrorAnalysis,
@@ -183,7 +183,7 @@ class MultipleChoice(Task[Choices, Int64s]):
         Raises:
             DataError: the file is missing or malformed, or has the ids of other examples.
         """
-        header, *lines = list(read_lines(path)) or [""]
+        header, *lines = list(read_held_lines(path)) or [""]
         if header != _HEADER:
             raise DataError(f"{path}, line 1: not {_HEADER!r}; write this header, then lines of ID,CHOICE")
         indices = [str(index) for index in range(examples.num_choices)]
