@@ -1,5 +1,6 @@
 """Atomic writes survive errors and kills; errors name the final path."""
 
+import errno
 import os
 import shutil
 import signal
@@ -17,6 +18,7 @@ from bertie.base.errors import DataError
 from bertie.base.files import (
     atomic_directory,
     atomic_file,
+    copy_directory,
     read_json,
     remove_temporary_names,
     sha256,
@@ -218,6 +220,25 @@ def test_error_inside_a_temporary_directory_names_the_final_path(tmp_path: Path)
     with pytest.raises(FileNotFoundError) as raised, atomic_directory(path) as temporary:
         (temporary / "absent" / "part").write_text("x")
     assert raised.value.filename == str(path / "absent" / "part")
+
+
+def test_copy_directory_copies_files_at_any_depth(tmp_path: Path) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "a/b/file").write_text("text")
+    (tmp_path / "copy").mkdir()
+    copy_directory(tmp_path / "a", tmp_path / "copy")
+    assert (tmp_path / "copy/b/file").read_text() == "text"
+
+
+def test_copy_directory_reports_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*paths: Path, **options: bool) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(shutil, "copyfile", fail)
+    with pytest.raises(OSError, match="No space") as error:
+        copy_directory(tmp_path, tmp_path)
+    assert error.value.errno == errno.ENOSPC
 
 
 def test_error_on_another_file_keeps_its_name(tmp_path: Path) -> None:

@@ -175,6 +175,19 @@ def atomic_directory(path: Path, has_twins: bool = False) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def copy_directory(source: Path, target: Path) -> None:
+    """Copy the files and folders of a directory into an existing one.
+
+    `shutil.copytree` would hide what its errors are, such as that the disk is full.
+    """
+    for path in sorted(source.rglob("*")):
+        copy = target / path.relative_to(source)
+        if path.is_dir():
+            copy.mkdir()
+        else:
+            shutil.copy2(path, copy)
+
+
 def remove_directory(path: Path) -> None:
     """Remove a directory, if it exists, so that a kill never leaves a part of it under its name."""
     if path.exists():

@@ -307,7 +307,7 @@ def _measure_scale(settings: "PretrainingSettings", out: Path, seconds: int) -> 
 
 def _finetune(out: Path, collected: Collected) -> "Outcome":
     """Train a classifier from pre-trained and from random weights, on the same seeds."""
-    from bertie.base.files import atomic_directory
+    from bertie.base.files import atomic_directory, copy_directory
     from bertie.base.progress import Progress
     from bertie.base.settings import SETTINGS_FILE, resolve
     from bertie.commands.demo_report import Outcome
@@ -345,7 +345,7 @@ def _finetune(out: Path, collected: Collected) -> "Outcome":
                 progress.advance(1, accuracy=scores[-1])
     if not (out / "classifier").exists():
         with atomic_directory(out / "classifier") as temporary:
-            shutil.copytree(out / "classifiers" / "pre-trained-0" / "model", temporary, dirs_exist_ok=True)
+            copy_directory(out / "classifiers" / "pre-trained-0" / "model", temporary)
     for name, scores in accuracies.items():
         mean = sum(scores) / len(scores)
         _say(f"     {name}: {mean:.1%} right ({', '.join(f'{score:.1%}' for score in scores)})")

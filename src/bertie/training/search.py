@@ -1,7 +1,6 @@
 """Exhaustive search (Appendix A.3): fine-tune over a grid, and choose on dev."""
 
 import itertools
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pydantic
 
-from bertie.base.files import atomic_directory, read_json, remove_directory, write_json
+from bertie.base.files import atomic_directory, copy_directory, read_json, remove_directory, write_json
 from bertie.base.locks import lock_directory
 from bertie.base.settings import Settings
 from bertie.tasks.task import Scores, Task
@@ -147,7 +146,7 @@ def _search(runner: "_TrialRunner", settings: SearchSettings, output: Path) -> S
     chosen = _best(trials)
     model = runner.best_model(chosen)
     with atomic_directory(output) as temporary:
-        shutil.copytree(model, temporary, dirs_exist_ok=True)
+        copy_directory(model, temporary)
     return Search(trials, chosen)
 
 
