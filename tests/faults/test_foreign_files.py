@@ -10,7 +10,7 @@ from tests.faults.runs import fork_bertie
 
 VERBS = [verb for verb in COMMANDS if verb not in ("vocab-workers", "prepare-workers", "finetune-2")]
 FORCE = ("vocab", "prepare", "predict", "embed", "features", "submission", "convert", "export")
-# An input of each command, relative to the folder of the inputs.
+# An input of each command that has one, relative to the folder of the inputs.
 INPUTS = {
     "vocab": "text.txt",
     "prepare": "tokenizer",
@@ -23,7 +23,7 @@ INPUTS = {
     "submission": "glue-run/submission/CoLA.tsv",
     "convert": "undisturbed/model",
     "export": "undisturbed/model",
-    "reproduce": "corpus",
+    "reproduce": "data",
     "reproduce-model": "undisturbed/model",
 }
 
@@ -134,7 +134,7 @@ def test_files_of_a_person_are_kept(verb: str, situation: object, inputs: Path, 
 
 
 @pytest.mark.parametrize(
-    "verb", [verb if verb in QUICK else pytest.param(verb, marks=pytest.mark.slow) for verb in VERBS]
+    "verb", [verb if verb in QUICK else pytest.param(verb, marks=pytest.mark.slow) for verb in INPUTS]
 )
 def test_an_input_is_kept(verb: str, inputs: Path, tmp_path: Path) -> None:
     """The output is an input, or inside one; also with --force."""

@@ -118,7 +118,7 @@ def _run(
     from bertie.reproduction.tables import BLIMP, read_scale, read_table
 
     check_creatable(out / "cells", out)
-    check_not_input(out, [corpus, *text])
+    check_not_input(out, [data, corpus, *text])
     sizes = read_scale(scale)
     rows = read_table(table, sizes)
     tasks = {name: _read_task(name, data, sizes) for name in rows.task_names()}

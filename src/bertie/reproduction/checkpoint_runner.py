@@ -119,7 +119,7 @@ class CheckpointRunner:
         self.tagger = resolve(FeatureTaggerSettings, tree, {"device": device}, source=scale)
         self.start = InitialModel.load(model)
         check_creatable(self.folder, out)
-        check_not_input(out, [model])
+        check_not_input(out, [model, data])
         self.tasks, self.missing = read_found_tasks(self.table, data)
 
     def run(self, budget: float) -> dict[str, float]:
