@@ -165,7 +165,7 @@ def run_job(job: "Job") -> int:
     operations = Operations(job.watched, job.fault, job.at)
     if job.watched:
         operations.install()
-    if job.disk_bytes:
+    if job.disk_bytes is not None:
         enter_mount_namespace()
         small_disk.run_twice(run_main, job.arguments, job.disk_bytes)
         return 0

@@ -32,7 +32,7 @@ class Job:
     files      the largest number of open files; 0 for no limit
     read_only  a folder on which an empty read-only file system is mounted
     clock      seconds that are added to the clock
-    disk_bytes the size of a disk on which the command runs twice, see small_disk.py; 0 for none
+    disk_bytes free bytes of a disk on which the command runs twice (small_disk.py); None for no disk
     """
 
     arguments: list[str]
@@ -44,7 +44,7 @@ class Job:
     files: int = 0
     read_only: str = ""
     clock: float = 0.0
-    disk_bytes: int = 0
+    disk_bytes: int | None = None
 
 
 class Template:

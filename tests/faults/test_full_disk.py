@@ -6,12 +6,19 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.faults.commands import Undisturbed, arguments_of, read_result
+from tests.faults.commands import (
+    COMMANDS,
+    RESUMABLE,
+    RESUMED_WITH_OPTION,
+    Undisturbed,
+    arguments_of,
+    read_result,
+)
 from tests.faults.runs import BERTIE, assert_same_run, fork_bertie
+from tests.faults.small_disk import PAGE
 from tests.training.runs import read_rows
 
 NAMESPACE = ["unshare", "--user", "--map-root-user", "--mount"]  # lets an ordinary user mount
-PAGE = 4096  # bytes that a tmpfs allocates at a time, on most machines
 
 
 def run_on_small_disk(tmp_path: Path, size: int, *command: str) -> str:
@@ -107,20 +114,26 @@ def test_disk_fills_during_vocab(folder: Path, tmp_path: Path) -> None:
     assert read_tree(tmp_path / "copy/room/tokenizer") == read_tree(folder / "tokenizer")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("fraction", [0.02, 0.2, 0.4, 0.6, 0.8, 0.95])
-@pytest.mark.parametrize("verb", ["reproduce", "reproduce-model", "demo"])
-def test_disk_fills_during_a_resumable_command(
-    verb: str, fraction: float, inputs: Path, tmp_path: Path, undisturbed: Undisturbed
+@pytest.mark.parametrize(
+    "verb", [pytest.param(verb, marks=() if verb == "predict" else pytest.mark.slow) for verb in COMMANDS]
+)
+def test_disk_fills_during_any_command(
+    verb: str, inputs: Path, tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
-    """The disk has room for a part of what is there at the end; the same command resumes."""
+    """The disk has room for nothing, or for a part of what is there at the end; the command is repeated."""
     expected = undisturbed(verb)[1]
     pages = sum(-(-len(content) // PAGE) for content in expected.values() if isinstance(content, bytes))
-    size = PAGE * max(1, int(fraction * pages))
-    line = run_on_small_disk(tmp_path, size, *arguments_of(verb, inputs), "disk/out")
-    assert line.endswith(": the disk is full; free some space and run the command again")
-    assert not list((tmp_path / "copy/room").rglob("*.bertie-tmp"))
-    assert read_result(tmp_path / "copy/room") == expected
+    sizes = sorted({PAGE * int(fraction * pages) for fraction in (0, 0.02, 0.2, 0.4, 0.6, 0.8, 0.95)})
+    for size in sizes:
+        folder = tmp_path / str(size)
+        folder.mkdir()
+        line = run_on_small_disk(folder, size, *arguments_of(verb, inputs), f"disk/{COMMANDS[verb][1]}")
+        line = line.removesuffix(" with --resume" if verb in RESUMED_WITH_OPTION else "")
+        assert line.endswith("the disk is full; free some space and run the command again")
+        if verb not in RESUMABLE:
+            assert not [path for path in (folder / "copy/full").rglob("*") if path.suffix != ".lock"]
+        assert read_result(folder / "copy/room") == expected, size
+    print(f"{verb}: {len(sizes)} full disks")
 
 
 def test_full_disk_under_standard_output_is_reported(folder: Path) -> None:
