@@ -76,7 +76,7 @@ def read_tree(path: Path) -> dict[str, bytes]:
     ("pages", "path"),
     [
         (13, "parts/000001"),
-        pytest.param(1, "tokenizer/tokenizer.json", marks=pytest.mark.slow),
+        pytest.param(1, "parts/plan.json", marks=pytest.mark.slow),
         pytest.param(22, "train-00000", marks=pytest.mark.slow),
     ],
 )
