@@ -42,6 +42,7 @@ text.matching
 text.encoding
 text.tokenizer_files
 text.added_tokens
+text.tokenizer_schemas
 text.tokenizer
 text.vocabulary_extension
 text.wordpiece_trainer

@@ -132,3 +132,19 @@ def test_bounds_check_raises_for_an_index_outside_its_array(tmp_path: Path) -> N
         )
         assert "IndexError: index is out of bounds" in process.stderr
     assert all(directory.name.endswith("-checked") for directory in tmp_path.iterdir())
+
+
+START = """
+import sys
+import numpy as np, numba
+from bertie.base.random import mix
+mix(np.uint64(1))
+before = "scipy.linalg" in sys.modules
+double = numba.njit(lambda a: a @ a)
+print(before, double(np.eye(2)).trace(), "scipy.linalg" in sys.modules)
+"""
+
+
+def test_scipy_is_only_imported_for_products_of_matrices() -> None:
+    before, trace, after = subprocess.check_output([sys.executable, "-c", START], text=True).split()
+    assert (before, trace, after) == ("False", "2.0", "True")

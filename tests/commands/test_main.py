@@ -282,3 +282,11 @@ def test_a_run_resumes_from_its_directory_only(workspace, capsys, tmp_path):
     corpus = Corpus.open(workspace / "corpus")
     assert 'The corpus "corpus" has 27 training documents' in card
     assert f"{corpus.manifest.train.tokens:,} tokens; its fingerprint is `{corpus.fingerprint}`" in card
+
+
+def test_a_command_ends_without_a_search_for_garbage():
+    code = (
+        "import atexit, gc, sys; atexit.register(lambda: print(gc.get_freeze_count() > 1000)); "
+        "from bertie.commands.main import main; sys.argv = ['bertie', '--version']; main()"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).split()[-1] == "True"

@@ -419,6 +419,12 @@ def test_words_that_are_never_split_have_offsets() -> None:
 ENCODE = "from bertie.text.tokenizer import Tokenizer; print(*Tokenizer.load('{}').encode('Abc d').input_ids)"
 
 
+def test_a_vocabulary_file_needs_no_schemas(tmp_path: Path) -> None:
+    VOCABULARY.save(tmp_path / "vocab.txt")
+    code = f"{ENCODE.format(tmp_path / 'vocab.txt')}; import sys; print('pydantic' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).split()[-1] == "False"
+
+
 @pytest.mark.slow  # compiles all kernels, without a cache
 def test_read_only_install_without_a_home_encodes(tmp_path: Path) -> None:
     package = tmp_path / "site" / "bertie"

@@ -29,7 +29,8 @@ from bertie.corpus.word_counts import (
 from bertie.text import wordpiece_trainer
 from bertie.text.casing import MAX_ACCENTED, Casing, measure_casing
 from bertie.text.tokenizer import Tokenizer
-from bertie.text.tokenizer_files import VOCABULARY_FILE, read_tokenizer_files
+from bertie.text.tokenizer_files import VOCABULARY_FILE
+from bertie.text.tokenizer_schemas import read_tokenizer_files
 from bertie.text.vocabulary import Vocabulary
 from bertie.text.vocabulary_extension import (
     MIN_OCCURRENCES,

@@ -1,13 +1,14 @@
 """The environment: variables that torch reads when it is loaded, and packages to install."""
 
 import ctypes
+import gc
 import mmap
 import os
 import signal
 import sys
 import time
-from contextlib import suppress
-from importlib import import_module
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -83,9 +84,7 @@ def require_memory(mebibytes: int) -> None:
 
 
 def reserve_blas_memory() -> None:
-    """Let the OpenBLAS of numpy, and that of scipy if it is installed, allocate their buffers.
-
-    numpy's does so at its first call, and scipy's when numba imports scipy for its first kernel.
+    """Let the OpenBLAS of numpy allocate its buffers, as it does at its first call.
 
     Raises:
         OSError: the memory does not suffice.
@@ -94,8 +93,18 @@ def reserve_blas_memory() -> None:
 
     require_memory(192)
     np.linalg.inv(np.eye(2))
-    with suppress(ImportError):
-        import_module("scipy.linalg.cython_blas")
+
+
+@contextmanager
+def collection_paused() -> Iterator[None]:
+    """Pause the garbage collector while large packages are imported, which make objects but no garbage."""
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_enabled:
+            gc.enable()
 
 
 def limit_free_memory() -> None:

@@ -18,13 +18,17 @@ import re
 import sys
 from collections.abc import Callable
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import numba
-from numba.core import event
+from bertie.base.environment import cache_root, collection_paused, reserve_blas_memory
 
-from bertie.base.environment import cache_root, reserve_blas_memory
+with collection_paused():
+    import numba
+    from numba.core import event
+    from numba.core.registry import cpu_target
+    from numba.np import linalg
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,6 +36,25 @@ PACKAGE = Path(__file__).parent.parent
 BOUNDS_CHECK = os.environ.get("BERTIE_BOUNDS_CHECK") == "1"
 
 reserve_blas_memory()  # here, because every command that computes imports this module
+
+
+def load_numba() -> None:
+    """Load numba's implementations of types and functions, as its first kernel does otherwise.
+
+    numba imports scipy.linalg there, which takes 0.2 s, only to learn whether products of matrices have a
+    BLAS. They have one if scipy is installed, and a kernel with such products imports it when it needs it.
+    """
+    ensure_blas = linalg.ensure_blas
+    if find_spec("scipy"):
+        linalg.ensure_blas = lambda: None
+    try:
+        cpu_target.target_context.refresh()
+    finally:
+        linalg.ensure_blas = ensure_blas
+
+
+with collection_paused():
+    load_numba()
 
 
 @cache

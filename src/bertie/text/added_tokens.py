@@ -7,17 +7,13 @@ ordinary entry of the vocabulary.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, chain
-from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pydantic
 
 from bertie.base.errors import ModelError
-from bertie.base.schemas import read_foreign
-from bertie.text.tokenizer_files import AddedToken, FastTokenizer, SpecialTokensMap, TokenizerConfig
-from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
+from bertie.text.vocabulary import Vocabulary
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -34,32 +30,6 @@ class AddedTokens(NamedTuple):
 
     ids: dict[str, int]
     special: tuple[str, ...]
-
-
-def read_added_tokens(directory: Path, config: TokenizerConfig, fast: FastTokenizer) -> AddedTokens:
-    """Collect the added tokens of a tokenizer directory.
-
-    Different versions of `transformers` have kept them in different files; all are read.
-
-    Args:
-        directory: may contain added_tokens.json and special_tokens_map.json.
-        config: the content of tokenizer_config.json.
-        fast: the content of tokenizer.json.
-
-    Raises:
-        DataError: a file is not JSON.
-        ModelError: a value in a file is wrong.
-    """
-    entries: list[tuple[int, AddedToken]] = [(entry.id, entry) for entry in fast.added_tokens or ()]
-    entries += (config.added_tokens_decoder or {}).items()
-    ids = {entry.content: token_id for token_id, entry in entries}
-    special = [entry.content for _, entry in entries if entry.special]
-    ids |= read_foreign(dict[str, Annotated[int, pydantic.Field(ge=0)]], directory / "added_tokens.json")
-    special += config.names
-    special += read_foreign(SpecialTokensMap, directory / "special_tokens_map.json").names
-    return AddedTokens(
-        ids, tuple(token for token in dict.fromkeys(special) if token and token not in SPECIAL_TOKENS)
-    )
 
 
 def extend_vocabulary(vocabulary: Vocabulary, added: AddedTokens, source: str) -> Vocabulary:

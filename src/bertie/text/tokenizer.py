@@ -13,17 +13,14 @@ from bertie.base.checksums import SUMS_FILE, verify
 from bertie.base.errors import SettingsError
 from bertie.base.files import read_json_object, write_json
 from bertie.base.texts import check_text, list_pairs, list_texts
-from bertie.text.added_tokens import encode_with_special_tokens, extend_vocabulary, read_added_tokens
+from bertie.text.added_tokens import encode_with_special_tokens, extend_vocabulary
 from bertie.text.encoding import Encoding, Int32s, Int64s, assemble
 from bertie.text.matching import UInt32s, character_table, encode_texts
 from bertie.text.tokenizer_files import (
     CONFIG_FILE,
     TOKENIZER_FILE,
     VOCABULARY_FILE,
-    FastModel,
-    Normalizer,
     check_same_vocabulary,
-    read_tokenizer_files,
     tokenizer_config_json,
     tokenizer_json,
 )
@@ -159,10 +156,12 @@ class Tokenizer:
         if not path.is_dir():
             vocabulary = Vocabulary.load(path)
             return cls(vocabulary, not vocabulary.is_cased if lowercase is None else lowercase)
+        from bertie.text import tokenizer_schemas as schemas  # imports pydantic, which takes 0.1 s
+
         verify(path)
-        config, fast = read_tokenizer_files(path)
-        model, normalizer = fast.model or FastModel(), fast.normalizer or Normalizer()
-        added = read_added_tokens(path, config, fast)
+        config, fast = schemas.read_tokenizer_files(path)
+        model, normalizer = fast.model or schemas.FastModel(), fast.normalizer or schemas.Normalizer()
+        added = schemas.read_added_tokens(path, config, fast)
         if (path / VOCABULARY_FILE).exists() or not model.vocab:
             vocabulary = Vocabulary.load(path / VOCABULARY_FILE)
             check_same_vocabulary(path, vocabulary, model.vocab, added.ids)

@@ -6,6 +6,7 @@ which to continue, so that no character is read twice.
 """
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -212,18 +213,20 @@ def build_trie(tokens: Sequence[str], max_word_characters: int) -> Trie:
     are left out, because longer words become [UNK] without being matched.
     """
     last_ids = {token: token_id for token_id, token in enumerate(tokens)}
-    keys = sorted(
-        (token.startswith(CONTINUATION_PREFIX), token.removeprefix(CONTINUATION_PREFIX), token_id)
-        for token, token_id in last_ids.items()
-    )
-    keys = [key for key in keys if 0 < len(key[1]) <= max_word_characters]
-    codes, bounds = code_points([text for _, text, _ in keys])
-    alphabet, indices = np.unique(codes, return_inverse=True)
+    prefix = len(CONTINUATION_PREFIX)
+    groups: tuple[list[str], list[str]] = ([], [])  # tokens that begin a word, and tokens that continue one
+    for token in sorted(last_ids):
+        is_continuation = token.startswith(CONTINUATION_PREFIX)
+        if 0 < len(token) - prefix * is_continuation <= max_word_characters:
+            groups[is_continuation].append(token)
+    keys = groups[0] + [token[prefix:] for token in groups[1]]
+    codes, bounds = code_points(keys)
     symbols = np.zeros(int(codes.max(initial=0)) + 2, dtype=np.uint32)
-    symbols[alphabet] = np.arange(1, len(alphabet) + 1)
-    ids = np.array([token_id for _, _, token_id in keys], dtype=np.int64)
-    first_continuation = sum(not is_continuation for is_continuation, _, _ in keys)
-    nodes, pops = build_nodes(indices + 1, bounds, ids, first_continuation, len(alphabet))
+    symbols[codes] = 1
+    alphabet = int(symbols.sum())
+    symbols *= np.cumsum(symbols, dtype=np.uint32)
+    ids = np.fromiter(map(last_ids.__getitem__, chain(*groups)), np.int64, len(keys))
+    nodes, pops = build_nodes(symbols[codes].astype(np.int64), bounds, ids, len(groups[0]), alphabet)
     return Trie(
         symbols,
         np.ascontiguousarray(nodes[:, [BASE, PARENT]]).view(np.uint32),

@@ -13,7 +13,8 @@ import pydantic
 from bertie.base.errors import ModelError, SettingsError
 from bertie.base.files import read_json, read_json_object, write_json
 from bertie.base.schemas import Foreign, check_foreign, read_foreign, shorten
-from bertie.text.tokenizer_files import CONFIG_FILE, read_tokenizer_files
+from bertie.text.tokenizer_files import CONFIG_FILE
+from bertie.text.tokenizer_schemas import read_tokenizer_files
 
 Pooling = Literal["mean", "cls", "max"]
 POOLINGS = ", ".join(get_args(Pooling))
