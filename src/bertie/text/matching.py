@@ -50,18 +50,19 @@ ONE = np.uint64(1)
 PIECE = 4096  # characters that `split_text` splits at a time, if the text has no gap before
 
 
-def character_table(tables: UnicodeTables, symbols: UInt32s) -> UInt32s:
+def character_table(tables: UnicodeTables, trie: Trie, unk_id: int) -> UInt32s:
     """Return what `match_plain_words` needs to know about each character.
 
     Args:
         tables: the Unicode tables, which decide how texts are normalised.
-        symbols: the symbols of the trie.
+        trie: the vocabulary.
+        unk_id: the id of [UNK].
 
     Returns:
         Entries, uint32 (TABLE_SIZE + 1,), the last one for all greater code points. The low bits are
         the kind: LETTER, which becomes one character; GAP, white space; WORD, a punctuation
         character or an ideograph, which is a word; STRIPPED, an accent that is removed; OTHER, which
-        needs `split_text`. The high bits are the symbol of the normalised character.
+        needs `split_text`. The high bits are the symbol of the normalised character, or for WORD its id.
     """
 
     def look_up(codes: Int64s) -> UInt32s:
@@ -80,8 +81,11 @@ def character_table(tables: UnicodeTables, symbols: UInt32s) -> UInt32s:
     is_other[CAPITAL_SIGMA] = True  # depends on its neighbours
     is_gap = flags & SPACE != 0
     kinds = np.select([is_other, is_gap, is_stripped, is_word], [OTHER, GAP, STRIPPED, WORD], LETTER)
-    entries = symbols[np.minimum(codes, len(symbols) - 1)] << KIND_BITS | kinds
-    return np.append(entries, OTHER).astype(np.uint32)
+    symbols = trie.symbols[np.minimum(codes, len(trie.symbols) - 1)]
+    nodes = trie.cells[WORD_START, 0] + symbols
+    is_token = (trie.cells[nodes, 1] == WORD_START) & (trie.tokens[nodes] >= 0)
+    values = np.where(is_word, np.where(is_token, trie.tokens[nodes], unk_id), symbols)
+    return np.append(values << KIND_BITS | kinds, OTHER).astype(np.uint32)
 
 
 @kernel
@@ -134,7 +138,9 @@ def write_matches(
 @kernel
 def match_word(
     text: UInt32s,
+    word_begin: Index,
     i: Index,
+    node: np.uint64,
     characters: UInt32s,
     trie: Trie,
     unk_id: int,
@@ -144,15 +150,19 @@ def match_word(
     count: Index,
     word: Index,
 ) -> tuple[Index, Index]:
-    """Match the word that begins at text[i], a LETTER; for the arguments, see `match_plain_words`.
+    """Match the rest of a word that begins with a LETTER; for the arguments, see `match_plain_words`.
+
+    The LETTERs of text[word_begin:i] lead to `node`.
 
     Returns:
-        The end of the word and the new `count`; or the arguments, if the word has an OTHER character.
+        The end of the word and the new `count`; or `word_begin` and the old one, if it has an OTHER
+        character.
     """
     ends = starts[1:]
-    word_begin, first = i, count
-    node = np.uint64(WORD_START)
-    length: Index = np.int64(0)  # characters of the word so far
+    first = count
+    length: Index = i - word_begin  # characters of the word so far
+    for k in range(length):
+        starts[k] = word_begin + k
     begin: Index = np.int64(0)  # of the next token to be written
     is_matched = True
     while True:
@@ -221,6 +231,10 @@ def match_plain_words(
             continue
         if kind == OTHER or count + len(starts) > len(rows):
             break
+        if kind == WORD:
+            write_token(rows, count, np.int64(entry >> KIND_BITS), i, i + 1, word)
+            i, count, word = i + 1, count + 1, word + 1
+            continue
         # Most words are one token: try that first, without keeping what several tokens would need.
         node = np.uint64(WORD_START)
         end = np.uint64(i)
@@ -232,21 +246,17 @@ def match_plain_words(
             end += ONE
             entry = characters[min(text[end], np.uint32(TABLE_SIZE))] if end < length else np.uint32(GAP)
             kind = entry & KIND_MASK
-        if kind == WORD and end == np.uint64(i):
-            child = np.uint64(trie.cells[node, 0] + (entry >> KIND_BITS))
-            is_token = max_word_characters > 0 and trie.cells[child, 1] == node and trie.tokens[child] >= 0
-            write_token(rows, count, trie.tokens[child] if is_token else unk_id, i, i + 1, word)
-            i, count = i + 1, count + 1
-        elif kind in (GAP, WORD) and trie.tokens[node] >= 0 and np.int64(end) - i <= max_word_characters:
-            write_token(rows, count, trie.tokens[node], i, np.int64(end), word)
-            i, count = np.int64(end), count + 1
+        stop: Index = np.int64(end)
+        if kind in (GAP, WORD) and trie.tokens[node] >= 0 and stop - i <= max_word_characters:
+            write_token(rows, count, trie.tokens[node], i, stop, word)
+            count += 1
         else:
             stop, count = match_word(
-                text, i, characters, trie, unk_id, max_word_characters, starts, rows, count, word
+                text, i, stop, node, characters, trie, unk_id, max_word_characters, starts, rows, count, word
             )
             if stop == i:
                 break
-            i = stop
+        i = stop
         word += 1
     return i, count, word
 

@@ -433,7 +433,7 @@ class Tokenizer:
 
     @cached_property
     def _characters(self) -> UInt32s:
-        return character_table(self.unicode_tables, self._trie.symbols)
+        return character_table(self.unicode_tables, self._trie, self.vocabulary.unk_id)
 
     @cached_property
     def fingerprint(self) -> str:
