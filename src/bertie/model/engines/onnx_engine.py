@@ -19,9 +19,8 @@ ONNX_FILE = "model.onnx"  # the name that optimum and sentence-transformers look
 class OnnxEngine:
     """An `Engine` on the CPU, which pads the sequences of a batch to the longest, S."""
 
-    # A larger batch of ragged sequences has more padding and saves nothing: 32 sentences of Wikipedia took
-    # 19, 12 and 8 ms of processor time each in batches of 2048, 512 and 256 tokens (int8, docs/onnx.md).
-    max_batch_tokens = 256
+    # A larger batch of ragged sequences has more padding and saves nothing (docs/decisions/inference.md).
+    max_batch_tokens = 128
     length_multiple = 1  # S is rounded up to a multiple of it
 
     def __init__(self, path: Path, metadata: ModelMetadata) -> None:
