@@ -120,7 +120,7 @@ def test_disk_fills_during_vocab(folder: Path, tmp_path: Path) -> None:
 def test_disk_fills_during_any_command(
     verb: str, inputs: Path, tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
-    """The disk has room for nothing, or for a part of what is there at the end; the command is repeated."""
+    """Run a command on a disk with too little room for its result, then again with enough."""
     expected = undisturbed(verb)[1]
     pages = sum(-(-len(content) // PAGE) for content in expected.values() if isinstance(content, bytes))
     sizes = sorted({PAGE * int(fraction * pages) for fraction in (0, 0.02, 0.2, 0.4, 0.6, 0.8, 0.95)})
