@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,6 @@ with atheris.instrument_imports(
 
 LIMITS = ["-rss_limit_mb=1536", "-timeout=10", "-max_len=4096"]  # torch has about 500 MB
 VOCABULARY = 90
-COLUMN = "text"
 
 
 class AnyChecksum(int):
@@ -101,8 +101,9 @@ def read_parquet(data: bytes, folder: Path) -> None:
     file = folder / "table.parquet"
     file.write_bytes(data)
     with suppress(EOFError, ValueError, OverflowError):  # iterate_batches reports these
-        for chunks in parquet_pages.read_chunks(file):
-            parquet_pages.largest_page(file, chunks, [COLUMN])
+        for chunk in chain.from_iterable(parquet_pages.read_chunks(file)):
+            with file.open("rb") as opened:
+                parquet_pages.read_pages(opened, chunk)
 
 
 def seed_bundle(folder: Path) -> list[bytes]:
@@ -155,7 +156,7 @@ def seed_parquet(folder: Path) -> list[bytes]:
     import pyarrow
     from pyarrow import parquet
 
-    table = pyarrow.table({COLUMN: ["a", "b", "c"] * 9, "labels": [["a"], [], ["b", "c"]] * 9})
+    table = pyarrow.table({"text": ["a", "b", "c"] * 9, "labels": [["a"], [], ["b", "c"]] * 9})
     parquet.write_table(table, folder / "a.parquet", data_page_size=32, row_group_size=9)
     return [(folder / "a.parquet").read_bytes()]
 

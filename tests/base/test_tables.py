@@ -1,16 +1,31 @@
 """Text columns of Parquet and Arrow files; other columns, damaged files."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 
 from bertie.base.errors import BertieError, DataError, SettingsError
-from bertie.base.parquet_pages import largest_page, read_chunks
-from bertie.base.tables import read_arrow_columns, read_parquet_columns, row_group_sizes
+from bertie.base.parquet_pages import read_chunks, read_pages
+from bertie.base.tables import (
+    iterate_batches,
+    open_parquet,
+    read_arrow_columns,
+    read_parquet_columns,
+    row_group_sizes,
+)
 
+PAGES: list[dict[str, Any]] = [
+    {},
+    {"data_page_version": "2.0", "compression": "zstd"},
+    {"use_dictionary": False, "data_page_size": 100},
+    {"store_schema": False, "dictionary_pagesize_limit": 20},
+]
 TEXTS = [*(f"Text {number}, é." for number in range(1000)), None]
 
 
@@ -49,10 +64,10 @@ def test_column_without_text_is_rejected(tmp_path: Path) -> None:
             list(read_parquet_columns(tmp_path / "a.parquet", {column: "--column"}))
 
 
-def test_largest_page_is_read_from_every_kind_of_page(tmp_path: Path) -> None:
+def test_sizes_are_read_from_every_kind_of_page(tmp_path: Path) -> None:
     """A chunk has as many bytes, decompressed, as its pages and their headers."""
     file = tmp_path / "a.parquet"
-    table = pyarrow.table({"n": range(1001), "text.a": TEXTS, "words": [["a"]] * 1001})
+    table = pyarrow.table({"n": range(1001), "text.a": TEXTS, "words": [["a", "b"]] * 1001})
     for options in (
         {"data_page_version": "2.0"},
         {"compression": "zstd", "use_dictionary": False},
@@ -62,15 +77,55 @@ def test_largest_page_is_read_from_every_kind_of_page(tmp_path: Path) -> None:
         pyarrow.parquet.write_table(table, file, **options)
         metadata = pyarrow.parquet.read_metadata(file)
         chunk = metadata.row_group(0).column(1)
-        (chunks,) = read_chunks(file)
-        size = largest_page(file, chunks, ["text.a"])
+        ((_, texts, words),) = read_chunks(file)
+        assert (texts.column, words.column) == ("text.a", "words")
+        with file.open("rb") as opened:
+            size, values, _ = read_pages(opened, texts)
+            assert read_pages(opened, words).values == 2002
         assert 0.5 * chunk.total_uncompressed_size < size < chunk.total_uncompressed_size, options
-        assert largest_page(file, chunks, ["words"]) > 0
+        assert values == 1001
     content = bytearray(file.read_bytes())
     content[chunk.data_page_offset] = 0
     file.write_bytes(content)
     with pytest.raises(DataError, match=r"a\.parquet: damaged or truncated"):
         list(read_parquet_columns(file, {"text.a": "--column"}))
+
+
+@pytest.mark.parametrize("options", PAGES, ids=str)
+def test_nested_columns_are_read_as_pyarrow_reads_them(tmp_path: Path, options: dict[str, Any]) -> None:
+    random = Random(0)
+
+    def draw(make: Callable[[], object], longest: int = 4) -> list[object] | None:
+        length = random.randrange(-1, longest)
+        return None if length < 0 else [make() for _ in range(length)]
+
+    def word() -> str | None:
+        return random.choice([None, "", "a", "é", "word" * random.randrange(9)])
+
+    strings = pyarrow.list_(pyarrow.string())
+    columns = {
+        "words": (strings, lambda: draw(word)),
+        "lists": (pyarrow.list_(strings), lambda: draw(lambda: draw(word))),
+        "large": (pyarrow.large_list(pyarrow.large_string()), lambda: draw(word)),
+        "fixed": (pyarrow.list_(pyarrow.string(), 2), lambda: [word(), word()]),
+        "bytes": (pyarrow.list_(pyarrow.binary()), lambda: draw(lambda: random.randbytes(2))),
+        "tags": (pyarrow.list_(pyarrow.int16()), lambda: draw(lambda: random.randrange(99))),
+        "map": (pyarrow.map_(pyarrow.string(), strings), lambda: [("k", draw(word)), ("l", None)]),
+        "struct": (pyarrow.struct({"a": strings, "b": pyarrow.int8()}), lambda: {"a": draw(word), "b": 1}),
+        "shared": (pyarrow.list_(pyarrow.dictionary(pyarrow.int8(), pyarrow.string())), lambda: draw(word)),
+        "text": (pyarrow.string(), word),
+    }  # fmt: skip
+    arrays = {
+        name: pyarrow.array([make() for _ in range(1000)], dtype) for name, (dtype, make) in columns.items()
+    }
+    table = pyarrow.table(arrays)
+    file = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(table, file, row_group_size=400, **options)
+    with open_parquet(file) as opened:
+        batches = list(iterate_batches(file, opened, [*reversed(columns)]))
+    assert pyarrow.Table.from_batches(batches).to_pydict() == table.to_pydict()
+    assert batches[0].schema.names == [*reversed(columns)]
+    assert batches[0].schema.field("words").type == strings
 
 
 def test_column_name_that_is_not_utf8_is_damage(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import onnx
 import pyarrow.parquet
@@ -25,9 +26,10 @@ from bertie.base import rows as rows_module
 from bertie.base.compression import open_binary
 from bertie.base.errors import BertieError, DataError, ModelError
 from bertie.base.rows import read_rows, read_unquoted
-from bertie.base.tables import read_parquet_columns
+from bertie.base.storage import RemotePath
+from bertie.base.tables import read_arrow_columns, read_parquet_columns
 from bertie.base.texts import escape_markdown
-from bertie.inference.records import read_arrow_batches
+from bertie.inference.records import read_arrow_batches, read_records
 from bertie.model.formats import tensor_bundle
 from bertie.model.formats.sorted_table import decompress_snappy, encode_varint
 from bertie.model.formats.tensor_bundle import Entry, index_path, read_bundle, write_bundle, write_table
@@ -249,6 +251,108 @@ def test_parquet_page_larger_than_the_limit_is_refused(
     monkeypatch.setattr(tables, "_MAX_PAGE_BYTES", 1 << 24)
     with pytest.raises(DataError, match=r"a page decompresses to 20,000,004 bytes, more than 16,777,216"):
         read_rows(parquet_bomb, ["text"])
+
+
+def write_lists(file: Path, values: pyarrow.Array, lengths: list[int], **options: Any) -> Path:
+    lists = pyarrow.ListArray.from_arrays(np.cumsum([0, *lengths]), values)
+    table = pyarrow.table({"text": ["a"] * len(lists), "words": lists})
+    pyarrow.parquet.write_table(table, file, compression="zstd", store_schema=False, **options)
+    return file
+
+
+def shared_word(size: int, count: int) -> pyarrow.DictionaryArray:
+    return pyarrow.DictionaryArray.from_arrays(np.zeros(count, np.int32), ["a" * size])
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda file: read_rows(file, ["text", "words"]),
+        lambda file: read_records(file, "parquet", {"text": "text"}),
+    ],
+)
+def test_parquet_list_that_shares_a_huge_value_is_refused(
+    tmp_path: Path, read: Callable[[Path], Any]
+) -> None:
+    """The list of the second row has 20 GB."""
+    file = write_lists(tmp_path / "bomb.parquet", shared_word(1_000_000, 20_000), [1, 19_998, 1])
+    assert file.stat().st_size < 10_000
+    with pytest.raises(
+        DataError, match=r"bomb.parquet: a row needs 19,998,.* bytes in one column, more than"
+    ):
+        list(read(file))
+    assert len(read_rows(file, ["text"])) == 3
+
+
+def test_parquet_lists_that_share_a_large_value_are_read_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lists of 200 rows have 2 GB."""
+    file = write_lists(tmp_path / "shared.parquet", shared_word(1_000_000, 2000), [10] * 200)
+    sizes = [batch.num_rows for _, _, batch in read_arrow_batches(file, "text", 256)]
+    assert sum(sizes) == 200
+    assert max(sizes) * 10_000_000 <= 1 << 26
+    monkeypatch.setattr(rows_module, "_MAX_TABLE_BYTES", 1 << 27)
+    with pytest.raises(DataError, match=r"shared.parquet: the columns have more than .*; split the file"):
+        read_rows(file, ["words"])
+
+
+@pytest.mark.parametrize("dtype", [pyarrow.string(), pyarrow.int64(), pyarrow.binary(8)], ids=str)
+def test_parquet_lists_of_too_many_values_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: pyarrow.DataType
+) -> None:
+    """The pages of the values have some bytes, however many values there are."""
+    values = pyarrow.nulls(10_000_000, dtype)
+    file = write_lists(tmp_path / "bomb.parquet", values, [10_000_000])
+    assert file.stat().st_size < 10_000
+    monkeypatch.setattr(tables, "_MAX_GROUP_BYTES", 1 << 25)
+    with pytest.raises(
+        DataError, match=r"the lists of column 'words' need .* bytes in a row group, more than"
+    ):
+        read_rows(file, ["words"])
+
+
+def test_parquet_lists_that_share_prefixes_are_refused(tmp_path: Path) -> None:
+    values = pyarrow.array([f"{'a' * 1_000_000}{i}" for i in range(100)])
+    options = {"use_dictionary": False, "column_encoding": {"words.list.element": "DELTA_BYTE_ARRAY"}}
+    file = write_lists(tmp_path / "bomb.parquet", values, [100], **options)
+    assert file.stat().st_size < 10_000
+    with pytest.raises(DataError, match=r"the lists of column 'words' have the encoding DELTA_BYTE_ARRAY"):
+        read_rows(file, ["words"])
+
+
+def test_dictionary_page_of_more_entries_than_bytes_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "bomb.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a"] * 100}), file, compression="none")
+    content = bytearray(file.read_bytes())
+    # DictionaryPageHeader: one entry, in the encoding PLAIN, as zigzag numbers.
+    at = content.index(b"\x15\x02\x15\x00", 4) + 1
+    content[at] = 127
+    file.write_bytes(content)
+    with pytest.raises(DataError, match=r"bomb.parquet: damaged or truncated \(a page header has no valid"):
+        read_rows(file, ["text"])
+
+
+def test_remote_parquet_files_are_limited(parquet_bomb: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    remote = RemotePath("memory://bomb.parquet")
+    fs = fsspec.filesystem("memory")
+    fs.pipe_file("/bomb.parquet", parquet_bomb.read_bytes())
+    rows = islice(read_parquet_columns(remote, {"text": "--column"}), 20)
+    assert [len(values["text"] or b"") for _, values in rows] == [20_000_000] * 20
+    monkeypatch.setattr(tables, "_MAX_PAGE_BYTES", 1 << 24)
+    with pytest.raises(DataError, match=r"memory://bomb.parquet: a page decompresses to 20,000,004 bytes"):
+        next(read_parquet_columns(remote, {"text": "--column"}))
+    fs.rm_file("/bomb.parquet")
+
+
+def test_arrow_rows_that_share_a_huge_value_need_little_memory(tmp_path: Path) -> None:
+    """Its 1000 rows have 20 GB."""
+    file = tmp_path / "bomb.arrow"
+    table = pyarrow.table({"text": shared_word(20_000_000, 1000)})
+    with pyarrow.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    rows = islice(read_arrow_columns(file, {"text": "--column"}), 20)
+    assert [len(values["text"] or b"") for _, values in rows] == [20_000_000] * 20
 
 
 @pytest.mark.parametrize("location", ["../secret.bin", "/etc/passwd", "link.bin"])

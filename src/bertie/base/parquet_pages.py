@@ -1,4 +1,4 @@
-"""Read the sizes that the pages of a Parquet file decompress to, from their headers.
+"""Read what the pages of a Parquet file decompress to, from their headers.
 
 The metadata at the end of the file and the header before each page are Thrift structs in the compact
 protocol (Parquet's parquet.thrift; Thrift's thrift-compact-protocol.md). Rows share the values of a
@@ -7,7 +7,6 @@ too, but nothing compares them with the pages. (pyarrow would give the places of
 metadata of a column end the process there, with pyarrow 26.)
 """
 
-from collections.abc import Collection
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -18,7 +17,12 @@ COLUMNS = 1  # of RowGroup
 META_DATA = 3  # of ColumnChunk
 # Of ColumnMetaData:
 PATH_IN_SCHEMA, TOTAL_COMPRESSED_SIZE, DATA_PAGE_OFFSET, DICTIONARY_PAGE_OFFSET = 3, 7, 9, 11
-UNCOMPRESSED_SIZE, COMPRESSED_SIZE = 2, 3  # of PageHeader
+# Of PageHeader:
+UNCOMPRESSED_SIZE, COMPRESSED_SIZE, DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 2, 3, 5, 7, 8
+NUM_VALUES = 1  # of DataPageHeader, DictionaryPageHeader and DataPageHeaderV2
+ENCODINGS = {DATA_PAGE: 2, DATA_PAGE_V2: 4}  # the number of the field `encoding`
+
+DELTA_BYTE_ARRAY = 7  # the encoding in which values share prefixes
 
 _MAX_DEPTH = 12
 _MAX_BYTES = 1 << 31
@@ -30,6 +34,19 @@ class Chunk(NamedTuple):
     column: str
     start: int
     stop: int
+
+
+class Pages(NamedTuple):
+    """What the headers of the pages of a column chunk say.
+
+    largest    the size in bytes of the largest page, decompressed
+    values     the number of values in the data pages, including nulls
+    encodings  those of the data pages
+    """
+
+    largest: int
+    values: int
+    encodings: set[int]
 
 
 def read_chunks(path: Path) -> list[list[Chunk]]:
@@ -62,24 +79,32 @@ def _chunk(metadata: dict[int, Any]) -> Chunk:
     return Chunk(column, start, start + metadata[TOTAL_COMPRESSED_SIZE])
 
 
-def largest_page(path: Path, chunks: Collection[Chunk], columns: Collection[str]) -> int:
-    """Return the largest size in bytes of a page, decompressed, of some columns.
+def read_pages(file: BinaryIO, chunk: Chunk) -> Pages:
+    """Read the headers of the pages of a column chunk.
 
     Raises:
         EOFError, ValueError: a header is damaged.
     """
-    largest = 0
-    with path.open("rb") as file:
-        for _, start, stop in (chunk for chunk in chunks if chunk.column in columns):
-            while start < stop:
-                file.seek(start)
-                header = _read_struct(file)
-                compressed, size = header.get(COMPRESSED_SIZE), header.get(UNCOMPRESSED_SIZE)
-                if not (isinstance(compressed, int) and isinstance(size, int) and compressed >= 0):
-                    raise ValueError("a page header has no valid size")
-                largest = max(largest, compressed, size)
-                start = file.tell() + compressed
-    return largest
+    largest, values, encodings, start = 0, 0, set[int](), chunk.start
+    while start < chunk.stop:
+        file.seek(start)
+        header = _read_struct(file)
+        try:
+            compressed, size = header[COMPRESSED_SIZE], header[UNCOMPRESSED_SIZE]
+            data = [kind for kind in ENCODINGS if kind in header]
+            counts = [header[kind][NUM_VALUES] for kind in data]
+            encodings |= {header[kind][ENCODINGS[kind]] for kind in data}
+            entries = header.get(DICTIONARY_PAGE, {NUM_VALUES: 0})[NUM_VALUES]
+            # An entry of a dictionary has at least one byte.
+            is_valid = min(compressed, *counts, entries) >= 0 and entries <= max(compressed, size)
+        except (LookupError, TypeError):
+            is_valid = False
+        if not is_valid:
+            raise ValueError("a page header has no valid size")
+        largest = max(largest, compressed, size)
+        values += sum(counts)
+        start = file.tell() + compressed
+    return Pages(largest, values, encodings)
 
 
 def _read_struct(file: BinaryIO, depth: int = 0) -> dict[int, Any]:

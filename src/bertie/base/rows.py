@@ -16,10 +16,9 @@ from typing import Any
 from bertie.base.compression import is_compressed, open_binary
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.memory import MemoryTable, Source
-from bertie.base.tables import iterate_batches, missing_column, open_parquet
+from bertie.base.tables import held_bytes, iterate_batches, missing_column, open_parquet
 
 _MAX_TABLE_BYTES = 1 << 32  # of a Parquet or compressed file whose rows are all held in memory
-_VALUE_BYTES = sys.getsizeof("")  # of a Parquet value in memory besides its content, which may be nothing
 _MAX_SHOWN_LINES = 10  # in an error about many malformed lines, and of skipped rows
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _JSON_LINES = (".jsonl", ".ndjson")
@@ -348,7 +347,7 @@ def _read_parquet(path: Path, columns: Sequence[str]) -> Rows:
         values: dict[str, list[Any]] = {column: [] for column in columns}
         size = 0
         for batch in iterate_batches(path, file, columns):
-            size += batch.nbytes + _VALUE_BYTES * batch.num_rows * len(columns)
+            size += sum(map(held_bytes, batch.columns))
             if size > _MAX_TABLE_BYTES:
                 raise DataError(
                     f"{path}: the columns have more than {_MAX_TABLE_BYTES:,} bytes, and all rows are held "

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path, PosixPath
-from typing import IO, Any, cast
+from typing import IO, Any, BinaryIO, cast
 
 from bertie.base.environment import cache_root, install_command
 from bertie.base.errors import BertieError, DataError, SettingsError
@@ -85,6 +85,11 @@ class RemotePath(PosixPath):
     def open(self, mode: str = "rb", *arguments: Any, **options: Any) -> IO[Any]:  # type: ignore[override]
         """Open the file for reading bytes.
 
+        Args:
+            mode: "rb".
+            arguments: not used; `Path.open` has them.
+            options: those of `AbstractFileSystem.open` of fsspec.
+
         Raises:
             FileNotFoundError: there is no such file.
             BertieError: it has changed since `stat`, or the store cannot be reached.
@@ -100,7 +105,21 @@ class RemotePath(PosixPath):
                         f"{self}: changed after this command had listed it; run the command again, with "
                         f"--force (force=True) if it has written a part of its output"
                     )
-            return io.BufferedReader(_RemoteFile(self, fs.open(str(self), "rb")), _BLOCK_BYTES)
+            return io.BufferedReader(_RemoteFile(self, fs.open(str(self), "rb", **options)), _BLOCK_BYTES)
+
+    def open_ranges(self, ranges: Iterable[tuple[int, int]]) -> BinaryIO:
+        """Open the file with some ranges of bytes in memory: only these may be read.
+
+        Each range, from its start to before its stop, is fetched once.
+
+        Raises:
+            FileNotFoundError, BertieError: as `open` does.
+        """
+        with remote_errors(self):
+            fs = _file_system(self)
+            # By name: the third argument of s3fs is another one.
+            parts = {(start, stop): fs.cat_file(str(self), start=start, end=stop) for start, stop in ranges}
+        return cast(BinaryIO, self.open(cache_type="parts", cache_options={"data": parts}))
 
     def list_files(self) -> list["RemotePath"]:
         """Return the file, the files below the folder, or those that match the pattern, sorted.

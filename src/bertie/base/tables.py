@@ -5,12 +5,13 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from bertie.base.environment import install_command, require_memory
 from bertie.base.errors import BertieError, DataError, SettingsError
-from bertie.base.parquet_pages import largest_page, read_chunks
+from bertie.base.parquet_pages import DELTA_BYTE_ARRAY, Chunk, read_chunks, read_pages
 from bertie.base.storage import RemotePath
 
 Values = dict[str, bytes | None]  # of a row, by column
@@ -18,6 +19,14 @@ Values = dict[str, bytes | None]  # of a row, by column
 _BATCH_ROWS = 256  # small, because a row may hold a book
 _BATCH_BYTES = 1 << 26  # of the values of a batch in one column; pages usually have 1 MiB
 _MAX_PAGE_BYTES = 1 << 30
+_MAX_ROW_BYTES = 1 << 30  # of a row in one column
+_MAX_GROUP_BYTES = 1 << 32  # of the lists of a column in a row group
+_MAX_RATIO = 16  # of these lists to their compressed bytes, above `_MAX_GROUP_BYTES`
+_VALUE_BYTES = sys.getsizeof("")  # of a value in memory besides its content, which may be nothing
+# Of the physical types of Parquet, in memory; strings are read as indices into a dictionary.
+_WIDTHS = {
+    "BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 4,
+}  # fmt: skip
 
 
 def missing_column(location: str, column: str, names: Sequence[str], advice: str = "") -> SettingsError:
@@ -82,33 +91,140 @@ def iterate_batches(
 ) -> Iterator[Any]:
     """Iterate over the rows of a Parquet file in record batches whose size in memory is bounded.
 
-    No value is longer than a page of its column, so a batch has fewer rows where pages are large. This
-    does not bound lists, whose values are not counted, nor remote files, whose headers are not read.
+    No value is longer than a page of its column, so a batch has fewer rows where pages are large. A list
+    may have any number of values, which share those of a dictionary, so the strings of lists are read as
+    a dictionary and indices. These are expanded once their size is known.
 
     Args:
-        path: the path of the file, for errors.
+        path: the path of the file.
         file: the file, from `open_parquet`.
         columns: the columns to read.
         rows: the largest number of rows in a batch.
         groups: the row groups to read; None for all.
 
     Raises:
-        DataError: a page is too large, or its header is damaged.
+        DataError: a page or a row is too large, or the header of a page is damaged.
     """
-    groups = range(file.metadata.num_row_groups) if groups is None else groups
+    import pyarrow
+    from pyarrow.parquet import ParquetFile
+
+    leaves = [file.schema.column(i) for i in range(file.metadata.num_columns)]
+    lists = [leaf for leaf in leaves if leaf.max_repetition_level]
+    strings = [leaf.path for leaf in lists if leaf.physical_type == "BYTE_ARRAY"]
+    types = pyarrow.schema([file.schema_arrow.field(column) for column in dict.fromkeys(columns)])
+    with _damaged(path):
+        chunks = read_chunks(path)
+    for group in range(len(chunks)) if groups is None else groups:
+        with _damaged(path):
+            selected = [
+                (leaf, chunk)
+                for leaf, chunk in zip(leaves, chunks[group], strict=True)
+                if chunk.column in columns
+            ]
+        with _open_chunks(path, [chunk for _, chunk in selected]) as source:
+            size = max((_largest_page(path, source, leaf, chunk) for leaf, chunk in selected), default=0)
+            limited = max(1, min(rows, _BATCH_BYTES // max(1, size)))
+            options = {"metadata": file.metadata, "read_dictionary": strings}
+            with ParquetFile(source if isinstance(path, RemotePath) else path, **options) as part:
+                batches = part.iter_batches(limited, row_groups=[group], columns=columns)
+                # Neither `map` nor `chain` keeps a batch while the next one is read.
+                yield from chain.from_iterable(map(partial(_expand, path, types), batches))
+
+
+def _open_chunks(path: Path, chunks: Iterable[Chunk]) -> BinaryIO:
+    """Open a file to read some of its chunks, which are fetched once if it is remote."""
+    if isinstance(path, RemotePath):
+        return path.open_ranges((chunk.start, chunk.stop) for chunk in chunks)
+    return path.open("rb")
+
+
+@contextmanager
+def _damaged(path: Path) -> Iterator[None]:
+    """Turn the errors of `parquet_pages` into DataError."""
     try:
-        chunks = {} if isinstance(path, RemotePath) else dict(enumerate(read_chunks(path)))
-        sizes = {group: largest_page(path, chunks.get(group, ()), columns) for group in groups}
+        yield
     except (EOFError, ValueError, OverflowError) as error:
         raise DataError(f"{path}: damaged or truncated ({error})") from None
-    for group, size in sizes.items():
-        if size > _MAX_PAGE_BYTES:
+
+
+def _largest_page(path: Path, file: BinaryIO, leaf: Any, chunk: Chunk) -> int:
+    """Return the size in bytes of the largest page of a chunk, decompressed.
+
+    `leaf` is the `pyarrow.parquet.ColumnSchema` of the chunk.
+
+    Raises:
+        DataError: a page or the lists of the chunk are too large, or a header is damaged.
+    """
+    with _damaged(path):
+        pages = read_pages(file, chunk)
+    if pages.largest > _MAX_PAGE_BYTES:
+        raise DataError(
+            f"{path}: a page decompresses to {pages.largest:,} bytes, more than {_MAX_PAGE_BYTES:,}; "
+            f"write the file with smaller pages"
+        )
+    if leaf.max_repetition_level:
+        size = pages.values * _WIDTHS.get(leaf.physical_type, leaf.length)
+        if size > max(_MAX_GROUP_BYTES, _MAX_RATIO * (chunk.stop - chunk.start)):
             raise DataError(
-                f"{path}: a page decompresses to {size:,} bytes, more than {_MAX_PAGE_BYTES:,}; "
-                f"write the file with smaller pages"
+                f"{path}: the lists of column {chunk.column!r} need {size:,} bytes in a row group, more than "
+                f"{_MAX_GROUP_BYTES:,}; write the file with smaller row groups"
             )
-        limited = max(1, min(rows, _BATCH_BYTES // max(1, size)))
-        yield from file.iter_batches(limited, row_groups=[group], columns=columns)
+        if DELTA_BYTE_ARRAY in pages.encodings:
+            raise DataError(
+                f"{path}: the lists of column {chunk.column!r} have the encoding DELTA_BYTE_ARRAY, which is "
+                f"not supported in lists; write the file with another encoding"
+            )
+    return pages.largest
+
+
+def _expand(path: Path, types: Any, batch: Any) -> Iterator[Any]:
+    """Yield a batch in parts that are small once their dictionaries are expanded.
+
+    Args:
+        path: the path of the file, for errors.
+        types: the Arrow schema of the parts.
+        batch: an Arrow record batch, with the columns of `types` and maybe others.
+
+    Raises:
+        DataError: a row is too large.
+    """
+    import pyarrow
+
+    batch = batch.select(types.names)
+    size = max(map(held_bytes, batch.columns))
+    if size > _BATCH_BYTES and batch.num_rows > 1:
+        middle = batch.num_rows // 2
+        for part in (range(middle), range(middle, batch.num_rows)):
+            # `slice` would leave the values of all lists in the batch, and `cast` would expand them.
+            yield from _expand(path, types, batch.take(pyarrow.array(part)))
+    elif size > _MAX_ROW_BYTES:
+        raise DataError(
+            f"{path}: a row needs {size:,} bytes in one column, more than {_MAX_ROW_BYTES:,}; split it"
+        )
+    else:
+        yield batch.cast(types)
+
+
+def held_bytes(array: Any) -> int:
+    """Return about how many bytes the values of an Arrow array need as Python objects.
+
+    A string of a dictionary counts for each value that refers to it.
+    """
+    import pyarrow
+    from pyarrow import compute
+
+    lists = (pyarrow.ListArray, pyarrow.LargeListArray, pyarrow.FixedSizeListArray)
+    size = _VALUE_BYTES * len(array)
+    if isinstance(array, pyarrow.MapArray):
+        array = array.cast(pyarrow.list_(array.type.field(0)))
+    if isinstance(array, lists):
+        return size + held_bytes(array.flatten())
+    if isinstance(array, pyarrow.StructArray):
+        return size + sum(map(held_bytes, array.flatten()))
+    if isinstance(array, pyarrow.DictionaryArray) and not pyarrow.types.is_primitive(array.type.value_type):
+        lengths = compute.binary_length(array.dictionary).take(array.indices)
+        return size + int(compute.sum(lengths).as_py() or 0)
+    return size + int(array.nbytes)
 
 
 def read_arrow_columns(path: Path, columns: Mapping[str, str]) -> Iterator[tuple[int, Values]]:
@@ -124,7 +240,9 @@ def read_arrow_columns(path: Path, columns: Mapping[str, str]) -> Iterator[tuple
         reader = (pyarrow.ipc.open_file if is_file else pyarrow.ipc.open_stream)(file)
         batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
         _check_text_columns(path, columns, reader.schema)
-        yield from enumerate(_values(columns, batches), 1)
+        types = pyarrow.schema([reader.schema.field(column) for column in columns])
+        parts = chain.from_iterable(map(partial(_expand, path, types), batches))
+        yield from enumerate(_values(columns, parts), 1)
 
 
 def _values(columns: Collection[str], batches: Iterable[Any]) -> Iterator[Values]:
