@@ -25,6 +25,7 @@ from bertie.base import compression, tables
 from bertie.base import rows as rows_module
 from bertie.base.compression import open_binary
 from bertie.base.errors import BertieError, DataError, ModelError
+from bertie.base.parquet_pages import read_chunks
 from bertie.base.rows import read_rows, read_unquoted
 from bertie.base.storage import RemotePath
 from bertie.base.tables import read_arrow_columns, read_parquet_columns
@@ -331,6 +332,14 @@ def test_dictionary_page_of_more_entries_than_bytes_is_refused(tmp_path: Path) -
     file.write_bytes(content)
     with pytest.raises(DataError, match=r"bomb.parquet: damaged or truncated \(a page header has no valid"):
         read_rows(file, ["text"])
+
+
+def test_list_of_more_floats_than_bytes_is_damage(tmp_path: Path) -> None:
+    """Found by atheris: floats were read behind the end of the metadata, without end."""
+    metadata = b"\x49\xf7" + b"\xff" * 8 + b"\x7f"  # field 4, a list of 2**63 - 1 floats
+    (tmp_path / "a.parquet").write_bytes(b"PAR1" + metadata + len(metadata).to_bytes(4, "little") + b"PAR1")
+    with pytest.raises(EOFError, match="cut off"):
+        read_chunks(tmp_path / "a.parquet")
 
 
 def test_remote_parquet_files_are_limited(parquet_bomb: Path, monkeypatch: pytest.MonkeyPatch) -> None:

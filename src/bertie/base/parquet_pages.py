@@ -127,9 +127,9 @@ def _read_value(file: BinaryIO, kind: int, depth: int) -> Any:
         case 4 | 5 | 6:
             return _read_signed(file)
         case 7:
-            return file.read(8)  # a float, which is not needed
+            return _read_bytes(file, 8)  # a float, which is not needed
         case 8:
-            return file.read(min(_read_unsigned(file), _MAX_BYTES))
+            return _read_bytes(file, min(_read_unsigned(file), _MAX_BYTES))
         case 9 | 10:
             byte = _read_byte(file)
             size = _read_unsigned(file) if byte >> 4 == 15 else byte >> 4
@@ -139,11 +139,15 @@ def _read_value(file: BinaryIO, kind: int, depth: int) -> Any:
     raise ValueError(f"a field has the unknown type {kind}")
 
 
-def _read_byte(file: BinaryIO) -> int:
-    byte = file.read(1)
-    if not byte:
+def _read_bytes(file: BinaryIO, size: int) -> bytes:
+    content = file.read(size)
+    if len(content) < size:
         raise EOFError("the file is cut off")
-    return byte[0]
+    return content
+
+
+def _read_byte(file: BinaryIO) -> int:
+    return _read_bytes(file, 1)[0]
 
 
 def _read_unsigned(file: BinaryIO) -> int:
