@@ -10,6 +10,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from bertie.base.arrow_messages import read_bodies
 from bertie.base.errors import BertieError, DataError, SettingsError
 from bertie.base.parquet_pages import read_chunks, read_pages
 from bertie.base.tables import (
@@ -91,6 +92,25 @@ def test_sizes_are_read_from_every_kind_of_page(tmp_path: Path) -> None:
         list(read_parquet_columns(file, {"text.a": "--column"}))
 
 
+@pytest.mark.parametrize("compression", [None, "zstd", "lz4"])
+def test_sizes_of_arrow_messages_are_those_of_their_buffers(tmp_path: Path, compression: str | None) -> None:
+    """The schema has none. Buffers are padded, and bitmaps of columns without nulls are left out."""
+    table = pyarrow.table({"text": TEXTS, "kind": pyarrow.array(TEXTS).dictionary_encode(), "n": range(1001)})
+    options = pyarrow.ipc.IpcWriteOptions(compression=compression)
+    for create in (pyarrow.ipc.new_stream, pyarrow.ipc.new_file):
+        with create(tmp_path / "a.arrow", table.schema, options=options) as writer:
+            writer.write_table(table, max_chunksize=300)
+        expected = [0, table["kind"].chunk(0).dictionary.nbytes]
+        expected += [
+            batch["text"].nbytes + batch["kind"].indices.nbytes + batch["n"].nbytes
+            for batch in table.to_batches(300)
+        ]
+        bodies = read_bodies(tmp_path / "a.arrow")
+        assert [size for _, size in bodies] == pytest.approx(expected, abs=100)
+        assert all(stored < 0.7 * size for stored, size in bodies[1:]) == bool(compression)
+        assert (tmp_path / "a.arrow").stat().st_size > sum(stored for stored, _ in bodies)
+
+
 @pytest.mark.parametrize("options", PAGES, ids=str)
 def test_nested_columns_are_read_as_pyarrow_reads_them(tmp_path: Path, options: dict[str, Any]) -> None:
     random = Random(0)
@@ -126,6 +146,27 @@ def test_nested_columns_are_read_as_pyarrow_reads_them(tmp_path: Path, options: 
     assert pyarrow.Table.from_batches(batches).to_pydict() == table.to_pydict()
     assert batches[0].schema.names == [*reversed(columns)]
     assert batches[0].schema.field("words").type == strings
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_damaged_arrow_files_are_refused_or_read(tmp_path: Path, compression: str | None) -> None:
+    """Offsets and indices behind the end of a buffer ended the process."""
+    random = Random(0)
+    table = pyarrow.table({"text": TEXTS, "kind": pyarrow.array(TEXTS).dictionary_encode()}).slice(900)
+    file = tmp_path / "a.arrow"
+    options = pyarrow.ipc.IpcWriteOptions(compression=compression)
+    with pyarrow.ipc.new_stream(file, table.schema, options=options) as writer:
+        writer.write_table(table, max_chunksize=50)
+    content, outcomes = file.read_bytes(), set()
+    for _ in range(300):
+        damaged = bytearray(content)
+        damaged[random.randrange(len(damaged))] = random.randrange(256)
+        file.write_bytes(damaged)
+        try:
+            outcomes.add(len(list(read_arrow_columns(file, {"text": "--column", "kind": "--column"}))))
+        except (DataError, SettingsError) as error:
+            outcomes.add(type(error))
+    assert {101, DataError} <= outcomes
 
 
 def test_column_name_that_is_not_utf8_is_damage(tmp_path: Path) -> None:

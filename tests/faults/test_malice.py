@@ -364,6 +364,22 @@ def test_arrow_rows_that_share_a_huge_value_need_little_memory(tmp_path: Path) -
     assert [len(values["text"] or b"") for _, values in rows] == [20_000_000] * 20
 
 
+@pytest.mark.parametrize("create", [pyarrow.ipc.new_file, pyarrow.ipc.new_stream])
+def test_arrow_batch_that_decompresses_to_too_much_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, create: Callable[..., Any]
+) -> None:
+    file = tmp_path / "bomb.arrow"
+    table = pyarrow.table({"text": ["a" * 20_000_000]})
+    options = pyarrow.ipc.IpcWriteOptions(compression="zstd")
+    with create(file, table.schema, options=options) as writer:
+        writer.write_table(table)
+    assert file.stat().st_size < 10_000
+    assert len(list(read_arrow_columns(file, {"text": "--column"}))) == 1
+    monkeypatch.setattr(tables, "_MAX_PAGE_BYTES", 1 << 24)
+    with pytest.raises(DataError, match=r"bomb.arrow: a record batch decompresses to 20,000,\d+ bytes, more"):
+        next(read_arrow_columns(file, {"text": "--column"}))
+
+
 @pytest.mark.parametrize("location", ["../secret.bin", "/etc/passwd", "link.bin"])
 def test_external_data_outside_the_directory_is_refused(tmp_path: Path, location: str) -> None:
     directory = save_small(tmp_path, "encoder")

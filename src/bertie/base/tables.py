@@ -1,6 +1,7 @@
 """Read text columns of a Parquet or Arrow file in small batches."""
 
 import difflib
+import struct
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from bertie.base.arrow_messages import read_bodies
 from bertie.base.environment import install_command, require_memory
 from bertie.base.errors import BertieError, DataError, SettingsError
 from bertie.base.parquet_pages import DELTA_BYTE_ARRAY, Chunk, read_chunks, read_pages
@@ -140,10 +142,10 @@ def _open_chunks(path: Path, chunks: Iterable[Chunk]) -> BinaryIO:
 
 @contextmanager
 def _damaged(path: Path) -> Iterator[None]:
-    """Turn the errors of `parquet_pages` into DataError."""
+    """Turn the errors of `parquet_pages` and `arrow_messages` into DataError."""
     try:
         yield
-    except (EOFError, ValueError, OverflowError) as error:
+    except (EOFError, ValueError, OverflowError, struct.error) as error:
         raise DataError(f"{path}: damaged or truncated ({error})") from None
 
 
@@ -234,15 +236,54 @@ def read_arrow_columns(path: Path, columns: Mapping[str, str]) -> Iterator[tuple
     `read_parquet_columns` does.
     """
     pyarrow = import_pyarrow(path)
+    _check_bodies(path)
     with _data_errors(path, pyarrow), _open_arrow(path, pyarrow) as file:
         is_file = file.read(6) == b"ARROW1"  # Arrow Columnar Format, IPC File Format
         file.seek(0)
         reader = (pyarrow.ipc.open_file if is_file else pyarrow.ipc.open_stream)(file)
         batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
+        batches = map(partial(_check_batch, columns), batches)
         _check_text_columns(path, columns, reader.schema)
         types = pyarrow.schema([reader.schema.field(column) for column in columns])
         parts = chain.from_iterable(map(partial(_expand, path, types), batches))
         yield from enumerate(_values(columns, parts), 1)
+
+
+def _check_bodies(path: Path) -> None:
+    """Check what the record batches of an Arrow file decompress to.
+
+    Raises:
+        DataError: a batch is too large, or the file is missing or damaged.
+    """
+    with _data_errors(path, import_pyarrow(path)), _damaged(path):
+        bodies = read_bodies(path)
+    for stored, size in bodies:
+        if size > max(_MAX_PAGE_BYTES, _MAX_RATIO * stored):
+            raise DataError(
+                f"{path}: a record batch decompresses to {size:,} bytes, more than {_MAX_PAGE_BYTES:,}; "
+                f"write the file with smaller batches"
+            )
+
+
+def _check_batch(columns: Collection[str], batch: Any) -> Any:
+    """Return the batch, if all values of its text columns lie within their buffers.
+
+    pyarrow relies on it when it reads a value. The values need not be UTF-8.
+
+    Raises:
+        pyarrow.ArrowInvalid: a value lies outside.
+    """
+    import pyarrow
+
+    for array in map(batch.column, columns):
+        values = array
+        if isinstance(array, pyarrow.DictionaryArray):
+            array.indices.validate(full=True)
+            pyarrow.DictionaryArray.from_arrays(array.indices, pyarrow.nulls(len(array.dictionary)))
+            values = array.dictionary
+        is_large = values.type == pyarrow.large_string()
+        values.view(pyarrow.large_binary() if is_large else pyarrow.binary()).validate(full=True)
+    return batch
 
 
 def _values(columns: Collection[str], batches: Iterable[Any]) -> Iterator[Values]:
