@@ -22,6 +22,7 @@ base.storage
 base.outputs
 base.compression
 base.parquet_pages
+base.arrow_messages
 base.tables
 base.memory
 base.texts
