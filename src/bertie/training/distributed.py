@@ -7,6 +7,7 @@ up their numbers of targets, by which all of them divide the losses, so that the
 is the gradient of the whole batch. A single process is a world of one rank.
 """
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -124,6 +125,9 @@ class LossFunction(nn.Module):
 
             # The default mesh is of GPUs wherever there is one, also for a model on the CPU.
             mesh = init_device_mesh(ranks.device.type, (ranks.world_size,))
+            # torch never forgets a mesh, and so not the process group; see the import at the top. Only
+            # torch.compile looks a group up here.
+            mesh._pg_registry = {}
             for layer in model.bert.layers:
                 fully_shard(layer, mesh=mesh)
             # With resharding, it is sharded after an evaluation too.
@@ -283,4 +287,5 @@ def join_ranks(device_type: str) -> Iterator[Ranks]:
             f"resume the run from its last checkpoint with --resume (resume=True)"
         ) from None
     finally:
+        gc.collect()  # sharded modules refer to themselves and keep the group
         dist.destroy_process_group()

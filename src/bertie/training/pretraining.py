@@ -70,18 +70,31 @@ def pretrain(
         lock_directory(output) if ranks.is_main else nullcontext(),
     ):
         run = RunDirectory(output, ranks.is_main, settings.tensorboard, arguments)
-        check_run(run, settings, resume, MAY_CHANGE)
-        check_batch_sizes(settings, ranks)
-        ranks.barrier()  # let all ranks look for an earlier run before the main process writes this one
-        model = setup.build_model(init, ranks)
-        held_out = HeldOut(setup)
-        with run:
-            state = _train(setup, model, held_out, run, ranks, init is not None, resume, silent)
-        weights = gather_weights(model)
-        if ranks.is_main:
-            metadata = ModelMetadata(settings.model, model.architecture, (), setup.tokenizer)
-            save_model(run.model_directory, weights, metadata, _model_card(run.path, setup, state))
-        ranks.barrier()  # a rank that leaves first may fail on exit, and torchrun would stop the others
+        _pretrain(setup, run, ranks, init, resume, silent)  # drops the model before the ranks part
+
+
+def _pretrain(
+    setup: PretrainingSetup,
+    run: RunDirectory,
+    ranks: Ranks,
+    init: Path | None,
+    resume: bool,
+    silent: bool,
+) -> None:
+    """Do what `pretrain` says, among the ranks."""
+    settings = setup.settings
+    check_run(run, settings, resume, MAY_CHANGE)
+    check_batch_sizes(settings, ranks)
+    ranks.barrier()  # let all ranks look for an earlier run before the main process writes this one
+    model = setup.build_model(init, ranks)
+    held_out = HeldOut(setup)
+    with run:
+        state = _train(setup, model, held_out, run, ranks, init is not None, resume, silent)
+    weights = gather_weights(model)
+    if ranks.is_main:
+        metadata = ModelMetadata(settings.model, model.architecture, (), setup.tokenizer)
+        save_model(run.model_directory, weights, metadata, _model_card(run.path, setup, state))
+    ranks.barrier()  # a rank that leaves first may fail on exit, and torchrun would stop the others
 
 
 def _train(
