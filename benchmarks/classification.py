@@ -22,7 +22,7 @@ import bertie
 from bertie.inference.export import export
 from bertie.model.formats.onnx import Quantization
 from engines import BATCH, Compute, Rows, Texts, in_batches, longest_first, onnx_runtime
-from inference import compare_engines, one_by_one, quantize, write_graph
+from inference import INT8, compare_engines, one_by_one, quantize, write_graph
 from measure import DATA, Row, checkpoint
 
 FOLDER = DATA / "glue" / "SST-2"
@@ -60,7 +60,7 @@ def transformers_pipeline(source: Path, *, int8: bool = False) -> Compute:
 
 def make_sides(source: Path, folder: Path) -> dict[str, dict[str, Compute]]:
     """Load a model into all engines: the sides by precision and name."""
-    for name, quantization in {"onnx": Quantization(), "onnx-int8": Quantization(layers=True)}.items():
+    for name, quantization in {"onnx": Quantization(), "onnx-int8": INT8}.items():
         export(source, folder / name, quantization)
     model = AutoModelForSequenceClassification.from_pretrained(source, attn_implementation="eager")
     write_graph(model, folder / "float32.onnx")

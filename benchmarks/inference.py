@@ -3,7 +3,8 @@
 All sides turn a list of strings into an array of vectors with all-MiniLM-L6-v2 (6 × 384, at most 256
 tokens), each on one thread. In float32: sentence-transformers, ONNX Runtime with the graph that its own
 optimizer fuses, OpenVINO and CTranslate2; in int8: ONNX Runtime's dynamic quantization, CTranslate2 and
-OpenVINO with the static quantization of NNCF. On a processor with bfloat16 instructions there are also rows
+OpenVINO with the static quantization of NNCF. Weights of bertie in int8 have 8 bits on a processor with VNNI,
+and 7 on others. On a processor with bfloat16 instructions there are also rows
 in bfloat16, whose peers are sentence-transformers and OpenVINO, and all of int8. Those
 that are not libraries for texts are run as sentence-transformers runs them: the texts sorted by length, in
 batches of 32. "unsorted" is fastembed's way: ONNX Runtime, batches of 256 in the order of the texts.
@@ -33,6 +34,7 @@ from transformers import AutoModel, AutoTokenizer
 
 import bertie
 from bertie.inference.export import export
+from bertie.model.engines.onnx_engine import has_vnni
 from bertie.model.formats.onnx import Quantization
 from engines import (
     INPUTS,
@@ -49,6 +51,7 @@ from measure import Row, checkpoint, compare, paragraphs, take_turns, timed
 
 FASTEMBED_BATCH = 256  # fastembed's default
 AMOUNTS = {"paragraphs": 128, "sentences": 256, "single": 64}  # texts in a round
+INT8 = Quantization(layers=True, weight_bits=8 if has_vnni() else 7)
 BARS = {("paragraphs", "float32"): 1.6, ("sentences", "float32"): 2.0}  # 1 for all others
 
 
@@ -120,8 +123,8 @@ def make_sides(source: Path, folder: Path) -> dict[str, dict[str, Compute]]:
     write_onnx(source, folder)
     write_openvino_int8(tokenizer, folder)
     ctranslate2.converters.TransformersConverter(str(source)).convert(str(folder / "ctranslate2"))
-    for name, quantization in {"onnx": Quantization(), "onnx-int8": Quantization(layers=True)}.items():
-        export(source, folder / name, quantization)
+    export(source, folder / "onnx", Quantization())
+    export(source, folder / "onnx-int8", INT8)
     infer = {
         "float32": {
             "ONNX Runtime": onnx_runtime(folder / "fused.onnx"),

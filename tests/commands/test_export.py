@@ -33,3 +33,15 @@ def test_exported_model_is_measured_and_predicts(tmp_path, capsys):
         2,
         f"bertie: {out}: exists already; choose another name, or replace it with --force\n",
     )
+
+
+def test_weight_bits_are_of_int8(tmp_path, capsys):
+    source = save_small(tmp_path, "classifier")
+    out = tmp_path / "exported"
+    status, _, err = run(capsys, "export", source, "--onnx", out, "--weight-bits", "8")
+    assert (status, err) == (2, "bertie: --weight-bits: only weights in int8 have 8 bits; add --int8\n")
+    assert not out.exists()
+    status, _, err = run(capsys, "export", source, "--onnx", out, "--weight-bits", "8", "--int8")
+    assert (status, err) == (0, "")
+    card = (out / "README.md").read_text()
+    assert "int8 in the layers, float32 elsewhere; weights of 8 bits, for processors with VNNI." in card

@@ -1,10 +1,11 @@
 """`bertie export`: write a model for ONNX Runtime."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
+from bertie.base.errors import SettingsError
 from bertie.commands.options import Force, NoVerify
 from bertie.commands.task_options import (
     Columns,
@@ -27,6 +28,14 @@ def export(
     int8_embeddings: Annotated[
         bool, typer.Option("--int8-embeddings", help="Store the word embeddings in int8: a smaller file.")
     ] = False,
+    weight_bits: Annotated[
+        int,
+        typer.Option(
+            min=7,
+            max=8,
+            help="With --int8: the bits of a weight. 8 is more exact, and only for processors with VNNI.",
+        ),
+    ] = 7,
     dev: Annotated[
         list[Path] | None,
         typer.Option(
@@ -50,9 +59,11 @@ def export(
     """
     from bertie.api.task_data import custom_task, resolve_task
     from bertie.inference.export import export
-    from bertie.model.formats.onnx import Quantization
+    from bertie.model.formats.onnx import Quantization, WeightBits
 
     chosen = resolve_task(task, custom_task(kind, text, pair, label, separator, read_columns(columns)))
-    quantization = Quantization(int8, int8_embeddings)
+    if weight_bits == 8 and not (int8 or int8_embeddings):
+        raise SettingsError("--weight-bits: only weights in int8 have 8 bits; add --int8")
+    quantization = Quantization(int8, int8_embeddings, cast(WeightBits, weight_bits))
     for file, name, before, after in export(directory, onnx, quantization, chosen, dev or [], force=force):
         print(f"{file:<16} {name:<26} {'' if before is None else f'{before:.2f} → '}{after:.4g}")

@@ -141,8 +141,12 @@ def _card(
     measurements: Sequence[Measurement],
 ) -> str:
     """Return the text of the directory's README.md."""
-    quantized = [part for part, is_quantized in quantization._asdict().items() if is_quantized]
-    precision = f"int8 in the {' and the '.join(quantized)}, float32 elsewhere" if quantized else "float32"
+    quantized = [part for part in ("layers", "embeddings") if getattr(quantization, part)]
+    precision = "float32"
+    if quantized:
+        precision = f"int8 in the {' and the '.join(quantized)}, float32 elsewhere"
+    if quantization.weight_bits == 8:
+        precision += "; weights of 8 bits, for processors with VNNI"
     origin = escape_markdown("/".join(source.resolve().parts[-2:]))
     table = ["| file | | float32 | exported |", "|---|---|---|---|"] if measurements else []
     for file, metric, before, after in measurements:

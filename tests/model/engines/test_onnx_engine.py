@@ -1,5 +1,6 @@
 """Errors of exported models: one line, which names the file and the remedy."""
 
+import platform
 import sys
 
 import pytest
@@ -7,7 +8,7 @@ from tests.inference.small_models import CONFIG, save_small
 from tests.model.formats.test_onnx import random_sequences
 
 from bertie.base.errors import ModelError
-from bertie.model.engines.onnx_engine import ONNX_FILE, OnnxEngine
+from bertie.model.engines.onnx_engine import ONNX_FILE, OnnxEngine, has_vnni
 from bertie.model.formats.directory import read_metadata
 from bertie.model.formats.onnx import Quantization, save_onnx
 from bertie.model.formats.weights import load_model
@@ -56,3 +57,32 @@ def test_threads_are_those_of_the_environment(exported, monkeypatch, variable, t
     monkeypatch.setenv("OMP_NUM_THREADS", variable)
     session = OnnxEngine(exported, read_metadata(exported))._session
     assert session.get_session_options().intra_op_num_threads == threads
+
+
+def test_weights_of_8_bits_need_vnni(exported, monkeypatch):
+    model, metadata = load_model(exported)
+    save_onnx(exported / ONNX_FILE, model, metadata.config, Quantization(layers=True, weight_bits=8))
+    monkeypatch.setattr("bertie.model.engines.onnx_engine.has_vnni", lambda: True)
+    OnnxEngine(exported, metadata)
+    monkeypatch.setattr("bertie.model.engines.onnx_engine.has_vnni", lambda: False)
+    with pytest.raises(ModelError, match="weights of 8 bits need a processor with VNNI; export it without"):
+        OnnxEngine(exported, metadata)
+    save_onnx(exported / ONNX_FILE, model, metadata.config, Quantization(layers=True))
+    OnnxEngine(exported, metadata)
+
+
+@pytest.mark.parametrize(
+    ("machine", "flags", "expected"),
+    [
+        ("x86_64", "fma avx2", False),
+        ("x86_64", "avx2 avx512f avx512_vnni", True),
+        ("x86_64", "avx2 avx_vnni", True),
+        ("AMD64", None, True),
+        ("aarch64", "asimd", True),
+    ],
+)
+def test_vnni_is_found_in_the_flags_of_the_processor(tmp_path, monkeypatch, machine, flags, expected):
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    if flags:
+        (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : {flags}\n")
+    assert has_vnni(tmp_path / "cpuinfo") is expected

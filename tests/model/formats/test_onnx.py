@@ -15,9 +15,9 @@ from bertie.base.errors import ModelError
 from bertie.model.bert import add_bilstm
 from bertie.model.config import Activation
 from bertie.model.engines.hardware import Hardware
-from bertie.model.engines.onnx_engine import ONNX_FILE, OnnxEngine
+from bertie.model.engines.onnx_engine import ONNX_FILE, OnnxEngine, has_vnni
 from bertie.model.engines.torch_engine import TorchEngine
-from bertie.model.formats.onnx import INT8_LIMIT, Quantization, save_onnx
+from bertie.model.formats.onnx import LARGEST_WEIGHT, Quantization, save_onnx
 from bertie.model.formats.weights import load_model
 from bertie.model.heads import ClassificationModel, EncoderModel, LanguageModel
 from bertie.model.sequences import Sequences
@@ -25,6 +25,7 @@ from bertie.model.sequences import Sequences
 HARDWARE = Hardware(device="cpu", precision="float32")
 FLOAT32 = Quantization()
 INT8 = Quantization(layers=True, embeddings=True)
+INT8_OF_8_BITS = INT8._replace(weight_bits=8)
 # Names of the outputs of each head, and their numbers of dimensions. Heads that are not listed have
 # two-dimensional `logits`.
 OUTPUTS = {
@@ -151,9 +152,14 @@ def round_rows(values: torch.Tensor, limit: int) -> torch.Tensor:
     return (values / step).round() * step
 
 
-@pytest.mark.parametrize("quantization", [Quantization(True), Quantization(False, True), INT8], ids=str)
+@pytest.mark.parametrize(
+    "quantization", [Quantization(True), Quantization(False, True), INT8, INT8_OF_8_BITS], ids=str
+)
 @pytest.mark.parametrize("kind", MODELS)
 def test_int8_scales_per_output_and_per_token(tmp_path, kind, quantization):
+    if quantization.weight_bits == 8 and not has_vnni():
+        pytest.skip("products of weights of 8 bits need VNNI")
+    largest = LARGEST_WEIGHT[quantization.weight_bits]
     path = save_small(tmp_path, kind)
     model, metadata = load_model(path)
     save_onnx(path / ONNX_FILE, model, metadata.config, quantization)
@@ -164,11 +170,11 @@ def test_int8_scales_per_output_and_per_token(tmp_path, kind, quantization):
             if isinstance(module, nn.Linear) and "layers" in name
         ]
         for module in modules if quantization.layers else []:
-            module.weight.copy_(round_rows(module.weight, INT8_LIMIT))
+            module.weight.copy_(round_rows(module.weight, largest))
             module.register_forward_pre_hook(lambda _, inputs: (round_rows(inputs[0], 127),))
         if quantization.embeddings:
             words = model.bert.embeddings.word_embeddings
-            words.weight.copy_(round_rows(words.weight, INT8_LIMIT))
+            words.weight.copy_(round_rows(words.weight, largest))
             if hasattr(model, "masked_lm"):
                 model.masked_lm.norm.register_forward_hook(lambda _, inputs, output: round_rows(output, 127))
     batch = random_sequences([5, 40, 2, 17])
@@ -188,20 +194,21 @@ def test_int8_result_does_not_depend_on_the_batch(engines):
         np.testing.assert_allclose(single[0], together[i], atol=1e-5)
 
 
-def test_int8_weights_are_off_by_half_a_step_at_most(tmp_path):
+@pytest.mark.parametrize("quantization", [INT8, INT8_OF_8_BITS], ids=str)
+def test_int8_weights_are_off_by_half_a_step_at_most(tmp_path, quantization):
     model, metadata = load_model(save_small(tmp_path, "pre-training"))
     with torch.no_grad():  # a pruned neuron, an unused entry of the vocabulary
         model.bert.layers[1].intermediate.weight[3] = 0
         model.bert.embeddings.word_embeddings.weight[9] = 0
-    save_onnx(tmp_path / "model.onnx", model, metadata.config, INT8)
-    save_onnx(tmp_path / "again.onnx", model, metadata.config, INT8)
+    save_onnx(tmp_path / "model.onnx", model, metadata.config, quantization)
+    save_onnx(tmp_path / "again.onnx", model, metadata.config, quantization)
     assert (tmp_path / "model.onnx").read_bytes() == (tmp_path / "again.onnx").read_bytes()
     graph = onnx.load(tmp_path / "model.onnx").graph
     stored = {weight.name: onnx.numpy_helper.to_array(weight) for weight in graph.initializer}
     for name, weight in model.state_dict().items():
         if f"{name}_int8" in stored:
             rounded, scale = stored[f"{name}_int8"].astype(np.float32), stored[f"{name}_scale"]
-            assert np.abs(rounded).max() == INT8_LIMIT
+            assert np.abs(rounded).max() == LARGEST_WEIGHT[quantization.weight_bits]
             rounded = rounded if "embeddings" in name else rounded.T
             error = np.abs(rounded * scale[:, None] - weight.numpy())
             assert (error <= scale[:, None] / 2 + 1e-6).all()

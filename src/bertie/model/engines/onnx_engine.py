@@ -1,6 +1,7 @@
 """Run models that formats/onnx.py exported in ONNX Runtime, without torch."""
 
 import os
+import platform
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from bertie.model.formats.directory import ModelMetadata
 from bertie.model.sequences import Int64s, Sequences
 
 ONNX_FILE = "model.onnx"  # the name that optimum and sentence-transformers look for
+WEIGHT_BITS = "bertie_weight_bits"  # metadata of a graph in int8 whose weights have 8 bits
 
 
 class OnnxEngine:
@@ -27,7 +29,8 @@ class OnnxEngine:
         """Load the graph of a model directory.
 
         Raises:
-            ModelError: the library that runs the graph is not installed, or cannot read the file.
+            ModelError: the library that runs the graph is not installed or cannot read the file, or this
+                processor cannot run the graph.
             SettingsError: the library cannot run this export.
         """
         self.architecture = metadata.architecture
@@ -57,6 +60,11 @@ class OnnxEngine:
         except Exception as error:  # ONNX Runtime's errors have no common base class
             reason = str(error).replace("\n", " ")
             raise ModelError(f"{file}: ONNX Runtime cannot read it ({reason}); export it again") from None
+        if self._session.get_modelmeta().custom_metadata_map.get(WEIGHT_BITS) == "8" and not has_vnni():
+            raise ModelError(
+                f"{self._path}: its weights of 8 bits need a processor with VNNI; export it without "
+                f"--weight-bits 8"
+            )
         return [value.name for value in self._session.get_outputs()]
 
     def _infer(self, outputs: Sequence[str], inputs: dict[str, Int64s]) -> list[Float32s]:
@@ -128,3 +136,14 @@ def num_threads() -> int:
     """
     threads = os.environ.get("OMP_NUM_THREADS", "")
     return int(threads) if threads.isdecimal() else 0
+
+
+def has_vnni(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Return whether this processor adds products of uint8 and int8 in 32 bits.
+
+    Processors of other kinds than x86 do; elsewhere than on Linux it is not known, and believed.
+    """
+    if platform.machine() not in ("x86_64", "AMD64") or not cpuinfo.exists():
+        return True
+    flags = cpuinfo.read_text().split()
+    return "avx512_vnni" in flags or "avx_vnni" in flags

@@ -15,12 +15,13 @@ Inputs are int64 `input_ids`, `attention_mask` and `token_type_ids`, (N, S), or 
 multiple choice. The letters of shapes are explained in bert.py, but here S is the common length to
 which all sequences of a batch are padded.
 
-In int8, weights are rounded at export, with a scale for each output, and activations at run time.
+In int8, weights are rounded at export, with a scale for each output, and activations at run time. Metadata of
+the graph say whether its weights have 8 bits.
 """
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import onnx
@@ -32,6 +33,7 @@ import bertie
 from bertie.base.errors import ModelError
 from bertie.model.bert import Layer
 from bertie.model.config import BertConfig
+from bertie.model.engines.onnx_engine import WEIGHT_BITS
 from bertie.model.heads import (
     ClassificationModel,
     EncoderModel,
@@ -48,13 +50,17 @@ from bertie.model.heads import (
 
 OPSET, IR_VERSION = 23, 11  # the first opset with Attention, which ONNX Runtime supports since 1.23
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-# Processors without VNNI add two products of uint8 and int8 in 16 bits: 2 · 255 · 64 < 2**15.
-INT8_LIMIT = 64
+# The largest rounded weight, by the bits of weights. Processors without VNNI add two products of uint8 and
+# int8 in 16 bits: 2 · 255 · 64 < 2**15.
+LARGEST_WEIGHT = {7: 64, 8: 127}
 # Shapes of outputs; names are dimensions of any size.
 PER_SEQUENCE: list[str | int] = ["batch"]
 PER_TOKEN: list[str | int] = ["batch", "sequence"]
 PER_CHOICE: list[str | int] = ["batch", "choices"]
 MAX_BYTES = 2**31 - 1  # of a protocol buffer
+
+
+WeightBits = Literal[7, 8]
 
 
 class Quantization(NamedTuple):
@@ -64,10 +70,12 @@ class Quantization(NamedTuple):
         layers: whether to quantize the matrices of the encoder's layers
         embeddings: whether to quantize the word embeddings and, tied to them, the decoder of a
             masked-LM head
+        weight_bits: 7, or 8 for processors that add products of uint8 and int8 in 32 bits
     """
 
     layers: bool = False
     embeddings: bool = False
+    weight_bits: WeightBits = 7
 
 
 class _Output(NamedTuple):
@@ -108,6 +116,8 @@ def save_onnx(
         producer_name="bertie",
         producer_version=bertie.__version__,
     )
+    if quantization.weight_bits == 8:
+        helper.set_model_props(proto, {WEIGHT_BITS: "8"})
     onnx.save(proto, file)
 
 
@@ -324,7 +334,8 @@ class _GraphBuilder:
     def int8_weight(self, module: nn.Linear | nn.Embedding) -> tuple[str, str]:
         """Store a module's `weight` in int8, and the scale of each output or word."""
         name, weight = f"{self._module_names[module]}.weight", module.weight
-        scale = (weight.abs().amax(1) / INT8_LIMIT).clamp(min=torch.finfo(weight.dtype).tiny)
+        largest = LARGEST_WEIGHT[self.quantization.weight_bits]
+        scale = (weight.abs().amax(1) / largest).clamp(min=torch.finfo(weight.dtype).tiny)
         rounded = _orient(module, (weight / scale[:, None]).round().to(torch.int8))
         return self.constant(f"{name}_int8", rounded), self.constant(f"{name}_scale", scale)
 
