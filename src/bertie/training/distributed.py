@@ -279,6 +279,9 @@ def join_ranks(device_type: str) -> Iterator[Ranks]:
         dist.init_process_group("gloo", timeout=TIMEOUT)
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size(), device)
+        # Sharded modules refer to themselves and keep the group. After an error there is no time for this:
+        # torchrun ends the process soon, and it has to say what happened before.
+        gc.collect()
     except RuntimeError as error:
         if "gloo" not in str(error) and not isinstance(error, dist.DistError):
             raise
@@ -287,5 +290,4 @@ def join_ranks(device_type: str) -> Iterator[Ranks]:
             f"resume the run from its last checkpoint with --resume (resume=True)"
         ) from None
     finally:
-        gc.collect()  # sharded modules refer to themselves and keep the group
         dist.destroy_process_group()
