@@ -77,15 +77,31 @@ def test_batch_equals_separate_encodings() -> None:
             assert np.array_equal(getattr(batch, name)[cut], getattr(separate, name)), name
 
 
-@given(st.lists(st.text("ab ", max_size=9), max_size=12), st.integers(1, 12), st.booleans())
-def test_chunk_size_does_not_matter(texts: list[str], characters: int, paired: bool) -> None:
-    pairs = [text[::-1] for text in texts] if paired else None
-    whole = TOKENIZER.encode_batch(texts, pairs, max_length=8)
+@given(
+    st.lists(st.text("abΑΣ \u0301中\t", max_size=30), max_size=12),
+    st.integers(1, 12),
+    st.sampled_from(["single", "pairs", "plain", "added", "never split"]),
+    st.sampled_from([None, 3, 8]),
+)
+def test_chunk_size_does_not_matter(
+    texts: list[str], characters: int, kind: str, max_length: int | None
+) -> None:
+    """Texts longer than a chunk are cut before spaces, unless they are pairs or a token has a space."""
+    tokenizer, pairs = TOKENIZER, None
+    if kind == "pairs":
+        pairs = [text[::-1] for text in texts]
+    if kind == "added":
+        vocabulary = Vocabulary([*TOKENIZER.vocabulary.tokens, "a b"])
+        tokenizer = Tokenizer(vocabulary, added_tokens=["a b"])
+    if kind == "never split":
+        tokenizer = Tokenizer(TOKENIZER.vocabulary, never_split=["abΑ"])
+    whole = tokenizer.encode_batch(texts, pairs, kind != "plain", max_length)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertie.text.tokenizer.CHUNK_CHARACTERS", characters)
-        cut = TOKENIZER.encode_batch(texts, pairs, max_length=8)
+        patch.setattr("bertie.text.encoding.CHUNK_CHARACTERS", characters)
+        cut = tokenizer.encode_batch(texts, pairs, kind != "plain", max_length)
     for name in ("input_ids", "token_type_ids", "offsets", "word_ids", "bounds"):
         assert np.array_equal(getattr(cut, name), getattr(whole, name)), name
+    assert cut.num_truncated == whole.num_truncated
 
 
 def test_a_string_is_one_text() -> None:

@@ -1,6 +1,9 @@
-"""Encoded texts, and the kernel that assembles them from the tokens of their parts."""
+"""Encoded texts, and how they are assembled from the tokens of their parts, chunk by chunk."""
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +12,11 @@ from bertie.base.kernels import kernel
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
+# Returns token rows and bounds of texts, as `matching.encode_texts` does, written over the given rows.
+EncodeRows = Callable[[Sequence[str], Int32s], tuple[Int32s, Int64s]]
+
+NO_LIMIT = 2**31 - 1
+CHUNK_CHARACTERS = 1 << 17  # encoded at a time, so that intermediate arrays stay in a core's cache
 
 
 @dataclass(frozen=True)
@@ -74,7 +82,7 @@ def assemble(
         rows, row_bounds: token rows and their bounds, as `encode_texts` returns them: all first
             texts, then the second texts of the pairs, if any.
         room: the maximum number of tokens without special tokens.
-        cls_id, sep_id: the ids of [CLS] and [SEP], or -1 to add none.
+        cls_id, sep_id: the ids of [CLS] and [SEP], or -1 not to add it.
         bounds: the bounds of the encoded texts; bounds[0] is read, the others are written.
         input_ids, token_type_ids, offsets, word_ids: the arrays of `Encoding`, written from
             bounds[0] on.
@@ -102,8 +110,128 @@ def assemble(
                 word_ids[t] = rows[row, 3]
                 token_type_ids[t] = part
                 t += 1
-            if cls_id >= 0:
+            if sep_id >= 0:
                 input_ids[t], token_type_ids[t], word_ids[t] = sep_id, part, -1
                 offsets[t, 0], offsets[t, 1] = 0, 0
                 t += 1
         bounds[i + 1] = t
+
+
+class Chunk(NamedTuple):
+    """What is encoded at a time: the texts from `first` to `last`, or a piece of one long text.
+
+    `end` is None for whole texts; otherwise the piece is text[begin:end].
+    """
+
+    first: int
+    last: int
+    begin: int = 0
+    end: int | None = None
+
+
+def encode_in_chunks(
+    texts: Sequence[str],
+    pairs: Sequence[str] | None,
+    encode_rows: EncodeRows,
+    room: int,
+    cls_id: int,
+    sep_id: int,
+    *,
+    may_cut: bool,
+) -> Encoding:
+    """Encode texts, or pairs of texts, chunk by chunk.
+
+    The intermediate arrays are as large as a chunk, also for one long text. Of a text that is truncated, only
+    the pieces before that are encoded.
+
+    Args:
+        texts: the texts, or the first texts of pairs.
+        pairs: the second texts of pairs, which are not cut into pieces.
+        encode_rows: encodes texts without special tokens.
+        room: the maximum number of tokens without special tokens.
+        cls_id, sep_id: the ids of [CLS] and [SEP], or -1 to add none.
+        may_cut: whether a text has the same tokens if it is cut before a space.
+    """
+    special = 0 if cls_id < 0 else 2 if pairs is None else 3
+    columns = [np.empty((0, *shape), dtype=np.int32) for shape in ((), (), (2,), ())]
+    bounds = np.zeros(len(texts) + 1, dtype=np.int64)
+    rows, num_truncated = np.empty((0, 4), dtype=np.int32), 0
+    tokens = words = 0  # of the pieces of a text so far
+    chunks = list(divide(texts, may_cut and pairs is None))
+    for number, (first, last, begin, end) in enumerate(chunks, start=1):
+        if begin == 0:
+            tokens = words = 0
+        is_piece, ends_text = end is not None, end is None or end == len(texts[first])
+        if is_piece:
+            parts = [texts[first][begin:end] if tokens <= room else ""]
+        else:
+            parts = [*texts[first:last], *(pairs[first:last] if pairs is not None else ())]
+        rows, row_bounds = encode_rows(parts, rows)
+        count = int(row_bounds[-1])
+        left = max(room - tokens, 0)
+        if is_piece:
+            rows[:count, 1:3] += begin
+            rows[:count, 3] += words
+            words = int(rows[count - 1, 3]) + 1 if count else words
+            tokens += count
+            num_truncated += ends_text and tokens > room
+        else:
+            num_truncated += _count_longer(row_bounds, last - first, room)
+        written = bounds[first : last + 1] if begin == 0 else bounds[[last, last]]
+        used, added = int(written[0]), min(count, left * (last - first)) + special * (last - first)
+        if used + added > len(columns[0]):  # expect that the remaining chunks are as long
+            columns = _enlarge(columns, used, used + added + added * (len(chunks) - number) * 9 // 8)
+        cls, sep = cls_id if begin == 0 else -1, sep_id if ends_text else -1
+        assemble(rows, row_bounds, left, cls, sep, written, *columns)
+        bounds[last] = written[-1]
+    input_ids, token_type_ids, offsets, word_ids = (column[: bounds[-1]] for column in columns)
+    return Encoding(input_ids, token_type_ids, offsets, word_ids, bounds, num_truncated)
+
+
+def divide(texts: Sequence[str], may_cut: bool) -> Iterator[Chunk]:
+    """Divide texts into chunks of about `CHUNK_CHARACTERS` characters.
+
+    Longer texts are chunks of their own, and cut before spaces if `may_cut`.
+    """
+    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    chunk_of = np.cumsum(lengths) // CHUNK_CHARACTERS
+    inner = np.flatnonzero(chunk_of[1:] != chunk_of[:-1]) + 1
+    long = np.flatnonzero(lengths > CHUNK_CHARACTERS)
+    cuts = np.unique(np.concatenate(([0], inner, long, long + 1, [len(texts)])))
+    for first, last in pairwise(cuts.tolist()):
+        if may_cut and lengths[first] > CHUNK_CHARACTERS:
+            yield from (Chunk(first, last, *piece) for piece in pairwise(_cut(texts[first])))
+        else:
+            yield Chunk(first, last)
+
+
+def _cut(text: str) -> Iterator[int]:
+    """Yield where the pieces of a text begin and end: before spaces."""
+    begin = 0
+    yield begin
+    while len(text) - begin > CHUNK_CHARACTERS:
+        end = text.rfind(" ", begin + 1, begin + CHUNK_CHARACTERS)
+        if end < 0:
+            end = text.find(" ", begin + CHUNK_CHARACTERS)
+        if end < 0:
+            break
+        yield end
+        begin = end
+    yield len(text)
+
+
+def _count_longer(row_bounds: Int64s, n: int, room: int) -> int:
+    """Count the texts, or pairs, of n that have more than `room` tokens; for the bounds, see `assemble`."""
+    if room == NO_LIMIT:
+        return 0
+    lengths = np.diff(row_bounds)
+    totals = lengths if len(lengths) == n else lengths[:n] + lengths[n:]
+    return int((totals > room).sum())
+
+
+def _enlarge(columns: list[Int32s], used: int, room: int) -> list[Int32s]:
+    """Copy the first `used` rows of each column into a new one of `room` rows."""
+    larger = [np.empty((room, *column.shape[1:]), dtype=np.int32) for column in columns]
+    for old, new in zip(columns, larger, strict=True):
+        new[:used] = old[:used]
+    return larger

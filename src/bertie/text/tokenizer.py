@@ -4,17 +4,14 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
-
-import numpy as np
 
 from bertie.base.checksums import SUMS_FILE, verify
 from bertie.base.errors import SettingsError
 from bertie.base.files import read_json_object, write_json
 from bertie.base.texts import check_text, list_pairs, list_texts
 from bertie.text.added_tokens import encode_with_special_tokens, extend_vocabulary
-from bertie.text.encoding import Encoding, Int32s, Int64s, assemble
+from bertie.text.encoding import NO_LIMIT, Encoding, Int32s, Int64s, encode_in_chunks
 from bertie.text.matching import UInt32s, character_table, encode_texts
 from bertie.text.tokenizer_files import (
     CONFIG_FILE,
@@ -28,9 +25,6 @@ from bertie.text.trie import CONTINUATION_PREFIX, Trie, build_trie
 from bertie.text.unicode import UNICODE_VERSION, UnicodeTables, code_points, unicode_tables
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertie.text.wordpiece import NeverSplit, make_never_split
-
-NO_LIMIT = 2**31 - 1
-CHUNK_CHARACTERS = 1 << 17  # encoded at a time, so that intermediate arrays stay in a core's cache
 
 
 class Tokenizer:
@@ -325,19 +319,8 @@ class Tokenizer:
                 f"max_length={max_length}: no room for the special tokens; use at least {special}"
             )
         cls_id, sep_id = (self.vocabulary.cls_id, self.vocabulary.sep_id) if add_special_tokens else (-1, -1)
-        columns = [np.empty((0, *shape), dtype=np.int32) for shape in ((), (), (2,), ())]
-        bounds = np.zeros(len(texts) + 1, dtype=np.int64)
-        cuts, num_truncated, rows = _chunk_bounds(texts), 0, np.empty((0, 4), dtype=np.int32)
-        for chunk, (first, last) in enumerate(pairwise(cuts), start=1):
-            second_texts = pairs[first:last] if pairs is not None else ()
-            rows, row_bounds = self._encode_rows([*texts[first:last], *second_texts], rows)
-            used, added = int(bounds[first]), int(row_bounds[-1]) + special * (last - first)
-            if used + added > len(columns[0]):  # expect that the remaining chunks are as long
-                columns = _enlarge(columns, used, used + added + added * (len(cuts) - 1 - chunk) * 9 // 8)
-            num_truncated += _count_longer(row_bounds, last - first, room)
-            assemble(rows, row_bounds, room, cls_id, sep_id, bounds[first : last + 1], *columns)
-        input_ids, token_type_ids, offsets, word_ids = (column[: bounds[-1]] for column in columns)
-        return Encoding(input_ids, token_type_ids, offsets, word_ids, bounds, num_truncated)
+        may_cut = not any(" " in token for token in self.added_tokens)
+        return encode_in_chunks(texts, pairs, self._encode_rows, room, cls_id, sep_id, may_cut=may_cut)
 
     def _encode_rows(self, texts: Sequence[str], rows: Int32s) -> tuple[Int32s, Int64s]:
         """Return token rows and bounds, as `encode_texts` does, recognising added tokens."""
@@ -458,31 +441,3 @@ class Tokenizer:
         if options != {"strip_accents": self.lowercase, "tokenize_chinese_chars": True, "never_split": ()}:
             parts.append(options)  # not always, because fingerprints are older than these options
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-
-
-def _count_longer(row_bounds: Int64s, n: int, room: int) -> int:
-    """Count the texts, or pairs, of n that have more than `room` tokens; for the bounds, see `assemble`."""
-    if room == NO_LIMIT:
-        return 0
-    lengths = np.diff(row_bounds)
-    totals = lengths if len(lengths) == n else lengths[:n] + lengths[n:]
-    return int((totals > room).sum())
-
-
-def _chunk_bounds(texts: Sequence[str]) -> list[int]:
-    """Divide texts into chunks of about `CHUNK_CHARACTERS` characters.
-
-    Returns:
-        Bounds: chunk i is texts[bounds[i] : bounds[i + 1]].
-    """
-    chunk_of = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts))) // CHUNK_CHARACTERS
-    inner = np.flatnonzero(chunk_of[1:] != chunk_of[:-1]) + 1
-    return [0, *inner.tolist(), len(texts)]
-
-
-def _enlarge(columns: list[Int32s], used: int, room: int) -> list[Int32s]:
-    """Copy the first `used` rows of each column into a new one of `room` rows."""
-    larger = [np.empty((room, *column.shape[1:]), dtype=np.int32) for column in columns]
-    for old, new in zip(columns, larger, strict=True):
-        new[:used] = old[:used]
-    return larger
