@@ -6,7 +6,7 @@
 `make bench` is the first command, in an environment with all peers (the extra `bench`). A group is a module
 of this folder with a function `rows(rounds)`. Groups run one after the other, each in a process pinned to
 one core. The table goes to stdout and, with the versions and the processor, to DATE-PROCESSOR.md and .json
-in `--out`. Groups that are not run keep the rows that the files already have.
+in `--out`, after each group. Groups that are not run keep the rows that the files already have.
 
 The whole table takes 40 to 65 minutes. With `--rounds 1`, a third of it is enough for a first look.
 
@@ -114,18 +114,14 @@ def run_group(name: str, rounds: int, output: Path) -> None:
             print(f"{row.name}: {figures(row.as_dict())}", file=sys.stderr, flush=True)
 
 
-def measure_groups(names: list[str], rounds: int) -> tuple[list[dict[str, Any]], list[str]]:
-    """Run groups in processes of their own; return their rows, and the groups that failed."""
-    rows, failed = [], []
-    for name in names:
-        print(f"{name} …", file=sys.stderr, flush=True)
-        with tempfile.TemporaryDirectory() as folder:
-            output = Path(folder) / "rows.jsonl"
-            command = [sys.executable, __file__, name, "--rounds", str(rounds), "--rows", str(output)]
-            if subprocess.run(command).returncode:
-                failed.append(name)
-            rows += map(json.loads, output.read_text().splitlines() if output.exists() else [])
-    return rows, failed
+def measure_group(name: str, rounds: int) -> tuple[list[dict[str, Any]], bool]:
+    """Run a group in a process of its own; return its rows, and whether it succeeded."""
+    print(f"{name} …", file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "rows.jsonl"
+        command = [sys.executable, __file__, name, "--rounds", str(rounds), "--rows", str(output)]
+        succeeded = not subprocess.run(command).returncode
+        return list(map(json.loads, output.read_text().splitlines() if output.exists() else [])), succeeded
 
 
 def figures(row: dict[str, Any]) -> str:
@@ -234,15 +230,17 @@ def quoted_documents() -> list[Path]:
     return [path for path in DOCUMENTS if NAMED_RESULTS.search(path.read_text(encoding="utf-8"))]
 
 
-def write_results(rows: list[dict[str, Any]], measured: list[str], folder: Path) -> str:
-    """Write the files of results; return the table."""
+def write_results(rows: list[dict[str, Any]], group: str | None, folder: Path, date: str) -> str:
+    """Add the rows of a group to the files of results, or replace its former ones; return the table.
+
+    A group that failed is None: its former rows are kept.
+    """
     machine = describe_machine()
-    date = datetime.date.today().isoformat()
     slug = re.sub(r"\W+", "-", machine["processor"]).strip("-").lower()
     path = folder / f"{date}-{slug}.json"
     if path.exists():
         former = json.loads(path.read_text())["rows"]
-        rows = [row for row in former if row["group"] not in measured] + rows
+        rows = [row for row in former if row["group"] != group] + rows
     rows.sort(key=lambda row: GROUPS.index(row["group"]))
     results = {"date": date, "machine": machine, "rows": rows}
     folder.mkdir(parents=True, exist_ok=True)
@@ -272,9 +270,14 @@ def main() -> None:
         return
     if not DATA.is_dir():
         parser.error(f"{DATA}: no data to measure with; set BERTIE_DATA to their folder")
-    names = options.groups or list(GROUPS)
-    rows, failed = measure_groups(names, options.rounds)
-    print(write_results(rows, [name for name in names if name not in failed], options.out))
+    date, failed = datetime.date.today().isoformat(), []
+    for name in options.groups or GROUPS:
+        rows, succeeded = measure_group(name, options.rounds)
+        if not succeeded:
+            failed.append(name)
+        # After each group, so that a stop loses only the group that it interrupts.
+        table = write_results(rows, name if succeeded else None, options.out, date)
+    print(table)
     if failed:
         raise SystemExit(f"failed: {', '.join(failed)}")
 
