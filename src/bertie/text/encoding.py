@@ -141,8 +141,8 @@ def encode_in_chunks(
 ) -> Encoding:
     """Encode texts, or pairs of texts, chunk by chunk.
 
-    The intermediate arrays are as large as a chunk, even if a text is longer. The pieces of a text that lie behind
-    its maximum length are not encoded.
+    The intermediate arrays are as large as a chunk, even if a text is longer. The pieces of a text that
+    lie behind its maximum length are not encoded.
 
     Args:
         texts: the texts, or the first texts of pairs.
