@@ -1,5 +1,7 @@
 """Packing keeps every token, and sequences of a batch do not affect each other."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -177,9 +179,15 @@ def test_sequence_ids_count_the_sequences(lengths):
     assert batch.sequence_ids.tolist() == np.repeat(np.arange(len(lengths)), lengths).tolist()
 
 
-@given(LENGTHS, st.integers(1, 60))
-def test_token_budget_batches_hold_each_sequence_once(lengths, max_tokens):
-    batches = batch_by_token_budget(bounds_of(lengths), max_tokens)
+@given(LENGTHS, st.integers(1, 60), st.none() | st.integers(0, 20))
+def test_token_budget_batches_hold_each_sequence_once(lengths, max_tokens, max_padding):
+    batches = batch_by_token_budget(bounds_of(lengths), max_tokens, max_padding)
     assert sorted(np.concatenate(batches).tolist()) == list(range(len(lengths)))
     for batch in batches:
-        assert len(batch) == 1 or np.array(lengths)[batch].sum() <= max_tokens
+        of_batch = np.array(lengths)[batch]
+        assert len(batch) == 1 or of_batch.sum() <= max_tokens
+        assert max_padding is None or (of_batch.max() - of_batch).sum() <= max_padding
+    for batch, following in pairwise(batches):  # a batch is as large as it may be
+        of_batch = np.array(lengths)[[*batch, following[0]]]
+        too_long = of_batch.sum() > max_tokens
+        assert too_long or (max_padding is not None and (of_batch[-1] - of_batch).sum() > max_padding)

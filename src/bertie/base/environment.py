@@ -107,6 +107,24 @@ def collection_paused() -> Iterator[None]:
             gc.enable()
 
 
+@contextmanager
+def only_new_collected() -> Iterator[None]:
+    """Let the garbage collector search only objects that are made from now on, and search them less often.
+
+    For a server: whenever the objects of running requests have grown by a quarter, the collector would search
+    all that PyTorch has imported, which stops every thread for 0.4 seconds.
+    """
+    threshold = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000)  # 32 running requests have 6,000 objects, none of them garbage
+    try:
+        yield
+    finally:
+        gc.set_threshold(*threshold)
+        gc.unfreeze()
+
+
 def limit_free_memory() -> None:
     """Limit the memory that compiled libraries keep; call it before torch computes.
 

@@ -184,7 +184,7 @@ class Predictor:
         listed = list_texts(texts)
         sequences = encode_masks(listed, self.tokenizer, self.config.max_position_embeddings)
         predictions: list[list[Results[MaskPrediction]]] = [[] for _ in listed]
-        for indices, batch in sequences.batches(self.engine.max_batch_tokens):
+        for indices, batch in sequences.batches(self.engine.max_batch_tokens, self.engine.max_batch_padding):
             masked_positions = np.flatnonzero(batch.input_ids == self.tokenizer.vocabulary.mask_id)
             logits = self.engine.masked_lm_logits(batch, masked_positions)
             token_ids, scores = top_softmax(logits, top_k)

@@ -29,14 +29,17 @@ class Sequences(NamedTuple):
         bounds = np.concatenate([[0], np.cumsum(np.diff(self.bounds)[indices])])
         return Sequences(self.input_ids[tokens], self.token_type_ids[tokens], bounds)
 
-    def batches(self, max_tokens: int, group_size: int = 1) -> Iterator[tuple[Int64s, "Sequences"]]:
+    def batches(
+        self, max_tokens: int, max_padding: int | None = None, group_size: int = 1
+    ) -> Iterator[tuple[Int64s, "Sequences"]]:
         """Yield batches of sequences of similar length, and the indices of the sequences.
 
         Args:
             max_tokens: largest number of tokens in a batch; see `batch_by_token_budget`.
+            max_padding: largest number of padding tokens in a batch; see there.
             group_size: number of consecutive sequences that form one example and stay together.
         """
-        for examples in batch_by_token_budget(self.bounds[::group_size], max_tokens):
+        for examples in batch_by_token_budget(self.bounds[::group_size], max_tokens, max_padding):
             indices = sequence_indices(examples, group_size)
             yield indices, self.select(indices)
 
@@ -54,23 +57,34 @@ def token_indices(bounds: Int64s, sequences: Int64s) -> Int64s:
     return indices
 
 
-def batch_by_token_budget(bounds: Int64s, max_tokens: int) -> list[Int64s]:
+def batch_by_token_budget(bounds: Int64s, max_tokens: int, max_padding: int | None = None) -> list[Int64s]:
     """Group sequences of similar length into batches of at most `max_tokens` tokens.
 
     A sequence longer than `max_tokens` becomes a batch of one. To keep examples of several
     sequences together, pass the bounds of the examples.
+
+    Args:
+        bounds: int64 (N+1,), start of each sequence, and the end of the last one.
+        max_tokens: largest number of tokens in a batch, without padding.
+        max_padding: largest number of tokens with which a batch is padded to its longest sequence;
+            None for engines that do not pad.
 
     Returns:
         The indices of each batch's sequences, int64. Every index is in exactly one batch.
     """
     lengths = np.diff(bounds)
     shortest_first = np.argsort(lengths, kind="stable")
-    ends = np.cumsum(lengths[shortest_first])
+    lengths = lengths[shortest_first]
+    ends = np.cumsum(lengths)
     batches = []
     first = 0
     while first < len(lengths):
         tokens_before = ends[first - 1] if first else 0
         last = max(int(np.searchsorted(ends, tokens_before + max_tokens, side="right")), first + 1)
+        if max_padding is not None:
+            padded = lengths[first:last] * np.arange(1, last - first + 1)
+            padding = padded - (ends[first:last] - tokens_before)
+            last = first + int(np.searchsorted(padding, max_padding, side="right"))
         batches.append(shortest_first[first:last])
         first = last
     return batches

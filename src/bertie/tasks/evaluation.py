@@ -136,7 +136,7 @@ def compute_logits(engine: Engine, inputs: Inputs, embedding: EmbeddingConfig | 
         return embed(engine, sequences, embedding)
     per_token = engine.architecture in PER_TOKEN
     logits = np.empty((0, 0), dtype=np.float32)
-    for indices, batch in sequences.batches(engine.max_batch_tokens, inputs.group):
+    for indices, batch in sequences.batches(engine.max_batch_tokens, engine.max_batch_padding, inputs.group):
         batch_logits = engine.logits(batch)
         if not len(logits):
             size = inputs.bounds[-1] if per_token else len(inputs)

@@ -194,7 +194,11 @@ def divide(texts: Sequence[str], may_cut: bool) -> Iterator[Chunk]:
     Longer texts are chunks of their own, and cut before spaces if `may_cut`.
     """
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-    chunk_of = np.cumsum(lengths) // CHUNK_CHARACTERS
+    ends = lengths.cumsum()
+    if len(texts) and ends[-1] <= CHUNK_CHARACTERS:  # a server encodes text by text
+        yield Chunk(0, len(texts))
+        return
+    chunk_of = ends // CHUNK_CHARACTERS
     inner = np.flatnonzero(chunk_of[1:] != chunk_of[:-1]) + 1
     long = np.flatnonzero(lengths > CHUNK_CHARACTERS)
     cuts = np.unique(np.concatenate(([0], inner, long, long + 1, [len(texts)])))

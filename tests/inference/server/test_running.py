@@ -1,5 +1,7 @@
 """Sockets and shutdown; tests/commands/test_serve.py sends signals to processes."""
 
+import asyncio
+import gc
 import socket
 from time import sleep
 
@@ -11,7 +13,7 @@ import bertie
 from bertie.base.errors import SettingsError
 from bertie.inference.server import running
 from bertie.inference.server.middleware import OPEN, Access
-from bertie.inference.server.running import check_access, listen
+from bertie.inference.server.running import GatheringTransport, check_access, listen
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +56,47 @@ def test_a_server_of_other_machines_needs_a_key(host):
 def test_useless_options_are_rejected(access, message):
     with pytest.raises(SettingsError, match=message):
         check_access("127.0.0.1", access, no_auth=True)
+
+
+class Packets:
+    """A transport that records what it is given to send."""
+
+    def __init__(self):
+        self.sent = []
+
+    def write(self, data):
+        if data:
+            self.sent.append(data)
+
+    def close(self):
+        self.sent.append("closed")
+
+
+def test_head_and_body_are_one_packet():
+    async def write():
+        packets = Packets()
+        transport = GatheringTransport(packets, asyncio.get_running_loop())
+        transport.write(b"head ")
+        transport.write(b"body")
+        assert packets.sent == []
+        await asyncio.sleep(0)
+        transport.write(b"next")
+        await asyncio.sleep(0)
+        transport.write(b"last")
+        transport.close()
+        await asyncio.sleep(0)
+        return packets.sent
+
+    assert asyncio.run(write()) == [b"head body", b"next", b"last", "closed"]
+
+
+def test_the_collector_leaves_out_what_exists_before_the_server(model):
+    before = gc.get_freeze_count(), gc.get_threshold()
+    with serving(model) as served:
+        served.send("GET", "/health")
+        during = gc.get_freeze_count(), gc.get_threshold()
+    assert during[0] > 10_000 and during[1] != before[1]
+    assert (gc.get_freeze_count(), gc.get_threshold()) == before
 
 
 def read_until_closed(connection):

@@ -7,6 +7,7 @@ import pytest
 from tests.inference.small_models import CONFIG, save_small
 from tests.model.formats.test_onnx import random_sequences
 
+import bertie
 from bertie.base.errors import ModelError
 from bertie.model.engines.onnx_engine import ONNX_FILE, OnnxEngine, has_vnni
 from bertie.model.formats.directory import read_metadata
@@ -57,6 +58,19 @@ def test_threads_are_those_of_the_environment(exported, monkeypatch, variable, t
     monkeypatch.setenv("OMP_NUM_THREADS", variable)
     session = OnnxEngine(exported, read_metadata(exported))._session
     assert session.get_session_options().intra_op_num_threads == threads
+
+
+def test_texts_of_unlike_lengths_are_not_padded_to_each_other(exported, monkeypatch):
+    model = bertie.load(exported)
+    infer, shapes = model.engine._infer, []
+
+    def recording(outputs, inputs):
+        shapes.append(inputs["input_ids"].shape)
+        return infer(outputs, inputs)
+
+    monkeypatch.setattr(model.engine, "_infer", recording)
+    model.classify([" ".join(["a"] * words) for words in (3, 30, 4, 31, 31)])
+    assert shapes == [(2, 4 + 2), (3, 31 + 2)]
 
 
 def test_weights_of_8_bits_need_vnni(exported, monkeypatch):

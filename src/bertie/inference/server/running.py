@@ -12,6 +12,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from bertie.base.environment import only_new_collected
 from bertie.base.errors import SettingsError
 from bertie.inference.server.errors import error_response
 from bertie.inference.server.middleware import Access, Limits
@@ -37,6 +38,36 @@ too_many_connections = JSONResponse(
 )
 
 
+class GatheringTransport:
+    """A transport that sends together what is written to it in one turn of the event loop.
+
+    uvicorn writes the head and the body of a response one after the other, which would be two packets.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._written: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Send data in the next turn of the event loop."""
+        if not self._written:
+            self._loop.call_soon(self._send)
+        self._written.append(data)
+
+    def close(self) -> None:
+        """Send what is written, and close the connection."""
+        self._send()
+        self._transport.close()
+
+    def _send(self) -> None:
+        written = b"".join(self._written)
+        self._written.clear()
+        self._transport.write(written)
+
+
 class Protocol(H11Protocol):
     """A connection that is closed if the head of a request does not arrive in time.
 
@@ -48,7 +79,8 @@ class Protocol(H11Protocol):
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        gathering: Any = GatheringTransport(transport, self.loop)
+        super().connection_made(gathering)
         if len(self.connections) > self.max_connections:
             self.app = too_many_connections
         self._watch_head()
@@ -106,6 +138,11 @@ class Server(uvicorn.Server):
             )
         )
         self._state = app.state
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer requests until a signal."""
+        with only_new_collected():
+            super().run(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop at the first signal; at a second one cancel the running requests."""
