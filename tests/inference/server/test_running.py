@@ -95,7 +95,8 @@ def test_the_collector_leaves_out_what_exists_before_the_server(model):
     with serving(model) as served:
         served.send("GET", "/health")
         during = gc.get_freeze_count(), gc.get_threshold()
-    assert during[0] > 10_000 and during[1] != before[1]
+    assert during[0] > before[0]
+    assert during[1] != before[1]
     assert (gc.get_freeze_count(), gc.get_threshold()) == before
 
 
