@@ -221,7 +221,8 @@ def compare(
     with arguments.texts.open(encoding="utf-8") as file:
         sentences = re.split(r"(?<=[.!?])\s+", file.read(2_000_000))
     sentences = [sentence for sentence in sentences if 3 <= len(sentence.split()) <= 60]
-    torch.set_num_threads(arguments.threads)  # as the servers; ONNX Runtime reads OMP_NUM_THREADS
+    torch.set_num_threads(arguments.threads)  # as the servers
+    os.environ["OMP_NUM_THREADS"] = str(arguments.threads)  # which `bertie.load` hands to ONNX Runtime
     limit_free_memory()
     loaded = {f"in process, {name}": bertie.load(path) for name, path in models.items()}
     requests = {name: cycle([*map(server.request, sentences)]) for name, server in servers.items()}
