@@ -1,5 +1,6 @@
 """Environment variables that torch reads: set once bertie is used, before torch is imported."""
 
+import gc
 import os
 import shlex
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from bertie.base.environment import VARIABLES, install_command, set_torch_environment
+from bertie.base.environment import VARIABLES, install_command, only_new_collected, set_torch_environment
 from bertie.commands.doctor import EXTRAS
 
 
@@ -47,6 +48,18 @@ def test_the_install_command_names_the_packages_of_an_extra() -> None:
         requirements = {Requirement(line) for line in project["optional-dependencies"][extra]}
         named = {Requirement(word) for word in shlex.split(install_command(extra))[2:]}
         assert named == requirements
+
+
+def test_the_collector_is_as_before_after_only_new_objects_were_collected() -> None:
+    script = """
+import gc
+from bertie.base.environment import only_new_collected
+before = gc.get_threshold()
+with only_new_collected():
+    print(gc.get_freeze_count() > 0, gc.get_threshold() == before)
+print(gc.get_freeze_count(), gc.get_threshold() == before)
+"""
+    assert run(script).split() == ["True", "False", "0", "True"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

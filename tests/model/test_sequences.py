@@ -15,7 +15,7 @@ def test_batches_hold_each_sequence_once(lengths, group_size, max_tokens):
     token_index = np.arange(bounds[-1], dtype=np.int32)
     sequences = Sequences(sequence_of_token, token_index, bounds)
     seen = []
-    for indices, batch in sequences.batches(max_tokens, group_size):
+    for indices, batch in sequences.batches(max_tokens, group_size=group_size):
         assert batch.bounds[-1] == len(batch.input_ids) <= max(max_tokens, batch.bounds[group_size])
         for index, first, last in zip(indices, batch.bounds[:-1], batch.bounds[1:], strict=True):
             assert (batch.input_ids[first:last] == index).all()
