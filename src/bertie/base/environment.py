@@ -109,10 +109,10 @@ def collection_paused() -> Iterator[None]:
 
 @contextmanager
 def only_new_collected() -> Iterator[None]:
-    """Let the garbage collector search only objects that are made from now on, and search them less often.
+    """Let the garbage collector search only objects made from now on, and less often.
 
-    For a server: whenever the objects of running requests have grown by a quarter, the collector would search
-    all that PyTorch has imported, which stops every thread for 0.4 seconds.
+    A full collection also searches what the imports of PyTorch made, and stops all threads for 0.4 seconds.
+    A server needed one every 1,400 requests (docs/decisions/serving.md).
     """
     threshold = gc.get_threshold()
     gc.collect()

@@ -36,7 +36,8 @@ class Sequences(NamedTuple):
 
         Args:
             max_tokens: largest number of tokens in a batch; see `batch_by_token_budget`.
-            max_padding: largest number of padding tokens in a batch; see there.
+            max_padding: largest number of padding tokens in a batch; see there. The lengths of the
+                sequences of an example are added.
             group_size: number of consecutive sequences that form one example and stay together.
         """
         for examples in batch_by_token_budget(self.bounds[::group_size], max_tokens, max_padding):
@@ -66,8 +67,8 @@ def batch_by_token_budget(bounds: Int64s, max_tokens: int, max_padding: int | No
     Args:
         bounds: int64 (N+1,), start of each sequence, and the end of the last one.
         max_tokens: largest number of tokens in a batch, without padding.
-        max_padding: largest number of tokens with which a batch is padded to its longest sequence;
-            None for engines that do not pad.
+        max_padding: largest number of padding tokens, if the sequences of a batch are padded to the
+            longest one; None for engines that do not pad.
 
     Returns:
         The indices of each batch's sequences, int64. Every index is in exactly one batch.

@@ -195,7 +195,7 @@ def divide(texts: Sequence[str], may_cut: bool) -> Iterator[Chunk]:
     """
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))
     ends = lengths.cumsum()
-    if len(texts) and ends[-1] <= CHUNK_CHARACTERS:  # a server encodes text by text
+    if len(texts) and ends[-1] <= CHUNK_CHARACTERS:  # a third faster for one short text
         yield Chunk(0, len(texts))
         return
     chunk_of = ends // CHUNK_CHARACTERS

@@ -39,9 +39,9 @@ too_many_connections = JSONResponse(
 
 
 class GatheringTransport:
-    """A transport that sends together what is written to it in one turn of the event loop.
+    """A transport that joins the writes of one iteration of the event loop.
 
-    uvicorn writes the head and the body of a response one after the other, which would be two packets.
+    uvicorn writes the head and the body of a response separately, which would be two packets.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
@@ -52,13 +52,13 @@ class GatheringTransport:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Send data in the next turn of the event loop."""
+        """Send data in the next iteration of the event loop."""
         if not self._written:
             self._loop.call_soon(self._send)
         self._written.append(data)
 
     def close(self) -> None:
-        """Send what is written, and close the connection."""
+        """Send pending data, then close the connection."""
         self._send()
         self._transport.close()
 
@@ -140,7 +140,7 @@ class Server(uvicorn.Server):
         self._state = app.state
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        """Answer requests until a signal."""
+        """Answer requests until a signal stops the server."""
         with only_new_collected():
             super().run(sockets)
 

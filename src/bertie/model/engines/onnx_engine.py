@@ -22,8 +22,8 @@ class OnnxEngine:
     """An `Engine` on the CPU, which pads the sequences of a batch to the longest, S."""
 
     max_batch_tokens = 256
-    # A run costs as much as 6 to 10 tokens, so more padding is dearer than another run. 6 × 384 and 12 × 768
-    # in float32 and int8 do not differ in this (docs/decisions/inference.md).
+    # A run of the graph takes as long as 5 to 10 tokens, for 6 × 384 and 12 × 768 in float32 and int8, so
+    # more padding costs more than another run (docs/decisions/inference.md).
     max_batch_padding: int | None = 8
     length_multiple = 1  # S is rounded up to a multiple of it
 
