@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("count", nargs="?", type=int, default=100_000)
     parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
     arguments = parser.parse_args()
-    limit_free_memory()  # as `bertie serve`
+    limit_free_memory(arguments.precision)  # as `bertie serve`
     model = bertie.load(arguments.model, precision=arguments.precision)
     requests = ragged_requests(arguments.texts)
     done = reported = 0

@@ -223,7 +223,7 @@ def compare(
     sentences = [sentence for sentence in sentences if 3 <= len(sentence.split()) <= 60]
     torch.set_num_threads(arguments.threads)  # as the servers
     os.environ["OMP_NUM_THREADS"] = str(arguments.threads)  # which `bertie.load` hands to ONNX Runtime
-    limit_free_memory()
+    limit_free_memory("float32")
     loaded = {f"in process, {name}": bertie.load(path) for name, path in models.items()}
     requests = {name: cycle([*map(server.request, sentences)]) for name, server in servers.items()}
     texts = cycle(sentences)

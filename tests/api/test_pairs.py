@@ -1,5 +1,7 @@
 """Tasks on pairs of texts that the model embeds one by one."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
@@ -48,6 +50,17 @@ def test_dev_scores_are_scaled_like_the_training_scores():
     task = task.fitted(task.read(as_source(scored([0, 5]), "train"), labelled=True))
     dev = task.read(as_source(scored([1, 2]), "dev"), labelled=True)
     np.testing.assert_allclose(task.gold(dev), [0.2, 0.4])
+
+
+def test_training_labels_are_equal_for_equal_texts_only():
+    task, texts = CustomPairs(), ["a", "b", "a\0", "long " * 20_000]
+    rows = [{"text": text, "pair": pair} for text, pair in zip(texts, ["b", "c", "a", "d"], strict=True)]
+    examples = task.read(as_source(rows, "train"), labelled=True)
+    tracemalloc.start()
+    labels = task._training_labels(examples)
+    assert tracemalloc.get_traced_memory()[1] < 100_000
+    tracemalloc.stop()
+    assert labels.tolist() == [[0, 1], [1, 2], [3, 0], [4, 5]]
 
 
 def test_rank_counts_the_second_texts_that_are_nearer():

@@ -67,7 +67,7 @@ def test_threads_share_the_memory_of_freed_arrays() -> None:
     script = """
 import numpy as np, sys, threading
 from bertie.base.environment import limit_free_memory
-if sys.argv[1] == "limit": limit_free_memory()
+if sys.argv[1] == "limit": limit_free_memory("float32")
 def resident():
     lines = open("/proc/self/status")
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) // 1024
@@ -88,3 +88,23 @@ print(resident() - before); end.set()
     )
     assert kept > 150, "MiB"
     assert limited < 80, "MiB"
+
+
+@pytest.mark.parametrize(("precision", "expected"), [("float32", 4), ("bfloat16", 3)])
+def test_onednn_keeps_the_primitives_of_one_batch(precision: str, expected: int) -> None:
+    """In float32 the third shape takes the place of the first, which is then compiled again."""
+    script = f"""
+from bertie.base.environment import limit_free_memory
+limit_free_memory({precision!r})
+import torch
+for rows in (64, 80, 64, 80, 96, 64):
+    torch.nn.functional.gelu(torch.ones(rows, 512))
+"""
+    environment = {**os.environ, "ONEDNN_VERBOSE": "2"}
+    environment.pop("ONEDNN_PRIMITIVE_CACHE_CAPACITY", None)
+    command = [sys.executable, "-c", script]
+    output = subprocess.run(command, env=environment, capture_output=True, check=True, text=True).stdout
+    compiled = output.count("create:cache_miss")
+    if not compiled:
+        pytest.skip("torch computes GELU without oneDNN here")
+    assert compiled == expected

@@ -30,6 +30,7 @@ learning_rates = [1e-3, 1e-2]
 epochs = [1]
 finetuning.max_seq_length = 32
 finetuning.keep_best = false
+finetuning.patience = 1
 
 [[rows]]
 name = "SST-2"
@@ -145,6 +146,13 @@ def test_report_has_our_scores_beside_the_papers(folder):
     assert f"- qqp: no {folder}/data/glue/QQP/train.tsv, or a dev file is missing" in text
     assert "glue.zip: not written, because no run has predictions for CoLA, MRPC" in text
     assert len((folder / "out/toy/sst-2/submission/SST-2.tsv").read_text().split("\n")) == 1 + 10 + 1
+
+
+def test_the_runs_use_the_given_device(folder):
+    """Not "auto", which is a GPU where there is one."""
+    settings = [path.read_text() for path in (folder / "out").glob("toy/*/trials/*/settings.toml")]
+    assert len(settings) == 4
+    assert all('device = "cpu"\n' in text for text in settings)
 
 
 def test_the_same_call_repeats_nothing(folder, monkeypatch):

@@ -16,6 +16,14 @@ import bertie
 from bertie.base.errors import DataError, SettingsError
 from bertie.commands.options import parse_languages
 from bertie.corpus import input_splits, preparation
+from bertie.corpus.assembly import (
+    HELD_OUT,
+    TRAIN,
+    Parts,
+    assign_documents,
+    part_directory,
+    write_hashes,
+)
 from bertie.corpus.documents import InputErrors
 from bertie.corpus.examples import ExampleSettings
 from bertie.corpus.formats import ROW_FORMATS, Format
@@ -86,6 +94,31 @@ def test_a_single_held_out_document_of_a_language_stays_in_training(texts):
     for held_out in (0.1, 0.2, 0.3):  # so that one, two or none of the five are below it
         corpus = bertie.prepare(texts, out=f"corpus-{held_out}", held_out=held_out, **options)
         assert all(len(shard.document_ends) >= 2 for shard in corpus.held_out)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_two_documents_of_the_largest_language_are_held_out(seed, tmp_path):
+    """Not the two with the lowest hashes: they may be of two languages."""
+    random = np.random.default_rng(seed)
+    for index, count in enumerate((40, 60)):
+        part = part_directory(tmp_path, index)
+        part.mkdir(parents=True)
+        write_hashes(part, random.integers(0, 2**64, (count, 2), dtype=np.uint64))
+    parts = Parts(tmp_path, np.array([0, 40, 100]), vocabulary_size=100, languages=("de", "en"))
+    assign_documents(parts, held_out=1e-6)
+    assert np.flatnonzero(parts.read_assignments() == HELD_OUT).size == 2
+    assert (parts.read_assignments()[:40] == TRAIN).all()
+
+
+def test_no_language_is_held_out_entirely(tmp_path):
+    for index, hashes in enumerate(([0, 1, 2], range(2**63, 2**63 + 30))):
+        part = part_directory(tmp_path, index)
+        part.mkdir(parents=True)
+        write_hashes(part, np.array([[value, value] for value in hashes], dtype=np.uint64))
+    parts = Parts(tmp_path, np.array([0, 3, 33]), vocabulary_size=100, languages=("de", "en"))
+    assign_documents(parts, held_out=0.3)  # the hashes of the first three are below it
+    assert (parts.read_assignments()[:3] == TRAIN).all()
+    assert (parts.read_assignments()[3:] == HELD_OUT).sum() == 2
 
 
 BY_COLUMN = {"language": ["en", "de"], "language_column": "lang"}

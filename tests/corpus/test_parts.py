@@ -151,6 +151,15 @@ def test_join_while_a_job_runs_is_one_line(folder: Path, tmp_path: Path) -> None
     bertie.join_parts(out, workers=1)
 
 
+def test_part_that_was_killed_while_it_wrote_the_tokenizer_resumes(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "corpus"
+    command = [folder / "text", "--tokenizer", folder / "tokenizer", "--out", out]
+    assert run(*command, "--part", "1/2") == ""
+    (out / "tokenizer").rename(out / ".tokenizer.bertie-tmp")
+    assert run(*command, "--part", "2/2") == ""
+    assert not (out / ".tokenizer.bertie-tmp").exists()
+
+
 def test_part_must_exist_in_python_too(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="part 3/2"):
         bertie.prepare_part(

@@ -107,10 +107,11 @@ def test_layers_are_concatenated_summed_or_averaged(directory):
         features = model.features(TEXTS, [0, -1], combine=combine)
         assert features.columns == ["combined"]
         assert_close(features.vectors, vectors[None])
-    assert_close(
-        model.features(TEXTS, [0, -1], combine="sum", weights=[0.25, -2]).vectors[0],
-        0.25 * separate[0] - 2 * separate[1],
-    )
+    for weights in ([0.25, -2], np.array([0.25, -2])):
+        assert_close(
+            model.features(TEXTS, [0, -1], combine="sum", weights=weights).vectors[0],
+            0.25 * separate[0] - 2 * separate[1],
+        )
 
 
 @pytest.mark.parametrize(

@@ -152,3 +152,13 @@ def test_causal_classifier_of_transformers_is_rejected(tmp_path):
     write_json(tmp_path / "model" / "config.json", {**values, "model_type": "bert"})
     with pytest.raises(ModelError, match=r"config.json: a left-to-right BertForSequenceClassification that"):
         bertie.load(tmp_path / "model")
+
+
+@pytest.mark.usefixtures("unverified")
+def test_a_model_type_that_does_not_fit_is_rejected(tmp_path):
+    save_and_load(tmp_path / "model", TokenClassificationModel(CONFIG, 3))
+    values = read_json(tmp_path / "model" / "config.json")
+    write_json(tmp_path / "model" / "config.json", {**values, "model_type": "bertie"})
+    message = "model_type is 'bertie', but the other keys describe a model of the type 'bert'; correct it"
+    with pytest.raises(ModelError, match=message):
+        bertie.load(tmp_path / "model")

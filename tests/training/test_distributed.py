@@ -226,6 +226,27 @@ def test_stopped_run_of_two_ranks_resumes_bit_for_bit(folder, corpus_path):
 
 
 @pytest.mark.slow
+def test_ranks_fine_tune_embeddings(tmp_path, initial_model):
+    """The pooler of the model takes no part, so it has no gradient."""
+    texts = make_texts(0, 24).texts
+    rows = [{"text": text, "pair": texts[0], "label": i % 3} for i, text in enumerate(texts)]
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = ["-m", "bertie", "finetune", "--kind", "scored-pairs", "--model", str(initial_model.weights)]
+    options = ["--out", "out", "--train", "train.jsonl", "--dev", "train.jsonl", "--json"]
+    options += ["--set", "epochs=2", "--set", "batch_size=6", "--set", "max_seq_length=32"]
+    done = subprocess.run(
+        [sys.executable, *launcher, *command, *options],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)  # printed once
+
+
+@pytest.mark.slow
 def test_ranks_fine_tune_the_same_model_as_one(tmp_path, initial_model):
     """An epoch ends with a batch of one example, in which two of three ranks have none of their own."""
     for name, seed, count in (("train", 0, 31), ("dev", 1, 20)):

@@ -125,18 +125,20 @@ def only_new_collected() -> Iterator[None]:
         gc.unfreeze()
 
 
-def limit_free_memory() -> None:
-    """Limit the memory that compiled libraries keep; call it before torch computes.
+def limit_free_memory(precision: str) -> None:
+    """Limit the memory that compiled libraries keep; call it before torch computes in this precision.
 
-    oneDNN keeps its last 1,024 primitives, one for each shape. Texts of many lengths have more shapes, and
-    the layers of one batch only a few.
+    oneDNN keeps its last 1,024 primitives, one for each shape. Batches of ragged texts have ever new shapes,
+    so the primitives only take memory, and they lie between the tensors, in gaps of the heap that no
+    large tensor fits in any more. The layers of one batch have a few shapes. In float32 only GELU is a
+    primitive, with one shape in the last layer and one in the others; in bfloat16 the products are too.
 
     Where the C library is glibc, it keeps one heap for all threads, of which 64 MiB at the end stay when
     they are free: a thread then finds the memory of its last batch. glibc's own settings keep a heap for
     each thread, and return the end of a heap to the system after nearly every batch
     (docs/decisions/serving.md).
     """
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "2" if precision == "float32" else "32")
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         libc.mallopt(-8, 1)  # M_ARENA_MAX

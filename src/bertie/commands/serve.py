@@ -86,7 +86,7 @@ def serve(
     if log_requests:
         logging.basicConfig(format="%(asctime)s %(message)s")
         logging.getLogger("bertie.requests").setLevel(logging.INFO)
-    limit_free_memory()
+    limit_free_memory(precision)
     models = Models(
         name_models(directories),
         lambda path: bertie.load(path, device, precision),

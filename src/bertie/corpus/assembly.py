@@ -87,6 +87,10 @@ class Parts:
         stops = [*starts[1:], len(self.languages)]
         return [(self.languages[a], range(a, b)) for a, b in zip(starts, stops, strict=True)]
 
+    def documents_of(self, indices: range) -> range:
+        """Return the indices of the documents in consecutive parts."""
+        return range(int(self.offsets[indices.start]), int(self.offsets[indices.stop]))
+
     def read(self, index: int) -> Shard:
         """Return the documents of a part, mapped into memory."""
         return read_shard(part_directory(self.directory, index), self.vocabulary_size)
@@ -127,14 +131,17 @@ def assign_documents(parts: Parts, held_out: float) -> None:
     kept. A document is held out if the high half of its hash, divided by 2⁶⁴, is below `held_out`,
     so the choice does not depend on the order of the inputs. At least one document stays in the
     training split. A corpus of MIN_DOCUMENTS_TO_HOLD_OUT or more documents holds out at least
-    MIN_HELD_OUT_DOCUMENTS, unless `held_out` is 0.
+    MIN_HELD_OUT_DOCUMENTS, unless `held_out` is 0; in several languages, if too few documents are left,
+    those of the largest language.
     """
     assignments = _create_assignments(parts)
     runs = _sort_hashes(parts)
     bucket_count = -(-parts.document_count // BUCKET_DOCUMENTS)
     edges = [(bucket << 64) // bucket_count for bucket in range(bucket_count + 1)]
     unique_count = held_out_count = 0
-    lowest: list[int] = []  # the documents with the lowest hashes
+    _, largest = max(parts.groups(), key=lambda group: len(parts.documents_of(group[1])))
+    candidates = parts.documents_of(largest)
+    lowest: list[int] = []  # the candidates with the lowest hashes
     highest = -1  # the document with the highest hash
     for start, stop in pairwise(edges):
         high, low, documents = _read_bucket(runs, start, stop)
@@ -149,24 +156,32 @@ def assign_documents(parts: Parts, held_out: float) -> None:
         unique_count += len(documents)
         held_out_count += len(chosen)
         if len(documents):
-            lowest = [*lowest, *documents[:MIN_HELD_OUT_DOCUMENTS].tolist()][:MIN_HELD_OUT_DOCUMENTS]
+            is_candidate = (documents >= candidates.start) & (documents < candidates.stop)
+            lowest = [*lowest, *documents[is_candidate].tolist()][:MIN_HELD_OUT_DOCUMENTS]
             highest = int(documents[-1])
+    if parts.languages:
+        held_out_count -= _keep_few_for_training(parts, assignments)
     if held_out_count == unique_count:
         assignments[highest] = TRAIN
     elif held_out_count < MIN_HELD_OUT_DOCUMENTS and held_out and unique_count >= MIN_DOCUMENTS_TO_HOLD_OUT:
         assignments[lowest] = HELD_OUT
-    if parts.languages:
-        _keep_few_for_training(parts, assignments)
     assignments.flush()
 
 
-def _keep_few_for_training(parts: Parts, assignments: npt.NDArray[np.uint8]) -> None:
-    """Hold out no documents of a language that has fewer than MIN_HELD_OUT_DOCUMENTS of them."""
+def _keep_few_for_training(parts: Parts, assignments: npt.NDArray[np.uint8]) -> int:
+    """Return documents of some languages to the training split; return their number.
+
+    These are languages with fewer than MIN_HELD_OUT_DOCUMENTS held-out documents, and those with no others.
+    """
+    count = 0
     for _, indices in parts.groups():
-        of_language = assignments[parts.offsets[indices.start] : parts.offsets[indices.stop]]
+        documents = parts.documents_of(indices)
+        of_language = assignments[documents.start : documents.stop]
         held_out = np.flatnonzero(of_language == HELD_OUT)
-        if len(held_out) < MIN_HELD_OUT_DOCUMENTS:
+        if len(held_out) < MIN_HELD_OUT_DOCUMENTS or not (of_language == TRAIN).any():
             of_language[held_out] = TRAIN
+            count += len(held_out)
+    return count
 
 
 def _create_assignments(parts: Parts) -> "np.memmap[tuple[int], np.dtype[np.uint8]]":

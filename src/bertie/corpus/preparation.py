@@ -30,6 +30,7 @@ from bertie.base.files import (
     read_json,
     remove_directory,
     remove_temporary_files,
+    remove_temporary_names,
     write_json,
 )
 from bertie.base.locks import LockedError, lock_directory, lock_file
@@ -166,6 +167,7 @@ def prepare_part(
     with lock_directory(output, shared=True):
         plan = work.plan(jobs)
         with lock_file(output / "parts", wait=True):
+            remove_temporary_names(output / "tokenizer")
             if is_prepared(output, plan, force=False):
                 return
             tasks = work.start(plan, on_error)

@@ -89,8 +89,8 @@ class LayerSelection:
             case "concat":
                 columns = np.concatenate(outputs, axis=1)[None]
             case "sum":
-                weights = np.array(self.weights or [1.0] * len(outputs), dtype=np.float32)
-                columns = np.einsum("l,lph->ph", weights, np.stack(outputs))[None]
+                weights = np.ones(len(outputs)) if self.weights is None else np.array(self.weights)
+                columns = np.einsum("l,lph->ph", weights.astype(np.float32), np.stack(outputs))[None]
             case "mean":
                 columns = np.mean(outputs, axis=0)[None]
             case None:

@@ -54,6 +54,8 @@ def measure_search(data: TaskData, start: InitialModel, settings: SearchSettings
         "max_training_examples": MEASURED_STEPS * batch_size,
         "epochs": 1,
         "batch_unit": None,  # windows, in tagging: what `inputs` has
+        # These need a dev part, whose cost is added below.
+        **{"patience": 0, "main_metric": None, "tune_threshold": False, "calibrate": False},
     }
     started = time.perf_counter()
     with TemporaryDirectory() as folder:

@@ -191,7 +191,7 @@ class CheckpointRunner:
             "model": hash_weights(self.start),
             "data": digest(*(sha256(Path(str(path))) for path in paths)),
             "restarts": self.restarts,
-            "search": self.search,
+            "search": merge(self.search),
             "tagger": self.tagger.model_dump(mode="json"),
             "budget": budget,
         }

@@ -25,7 +25,7 @@ from bertie.tasks.label_types import (
     sort_labels,
 )
 from bertie.tasks.ner import TaggedSentences, Tagging
-from bertie.tasks.squad.questions import Answer, Questions, has_text_at, read_questions
+from bertie.tasks.squad.questions import Answer, Questions, find_duplicate, has_text_at, read_questions
 from bertie.tasks.squad.task import QuestionAnswering
 from bertie.tasks.swag import Choices, MultipleChoice
 
@@ -387,8 +387,7 @@ class CustomQuestionAnswering(_CustomFiles, QuestionAnswering):
 
         rows = self._read_rows(path, columns, check)
         ids = [str(value) for value in rows.columns[self.identifier]]
-        if len(set(ids)) < len(ids):
-            i = next(i for i, name in enumerate(ids) if name in ids[:i])
+        if (i := find_duplicate(ids)) is not None:
             raise DataError(
                 f"{rows.location(i)}: a second question has the id {ids[i]!r}; rename one, since predictions "
                 f"are matched by id"

@@ -154,8 +154,11 @@ class CustomPairs(_Pairs, CustomClassification):
 
     def _training_labels(self, examples: LabelledTexts) -> npt.NDArray[Any]:
         """Return an index for each text, the same for the same text: int64 (n, 2)."""
-        _, indices = np.unique([examples.texts, examples.pairs], return_inverse=True)
-        return indices.reshape(2, -1).T.astype(np.int64)
+        assert examples.pairs is not None
+        index_of: dict[str, int] = {}
+        pairs = zip(examples.texts, examples.pairs, strict=True)
+        indices = [[index_of.setdefault(text, len(index_of)) for text in pair] for pair in pairs]
+        return np.array(indices, dtype=np.int64)
 
     def decode(self, examples: LabelledTexts, inputs: Inputs, logits: npt.NDArray[np.float32]) -> LabelArray:
         """Return the rank of each second text."""

@@ -390,8 +390,9 @@ class Tokenizer:
             '[CLS] he plays. [SEP]'
         """
         words: list[str] = []
+        skipped = {*SPECIAL_TOKENS, *self.added_tokens} if skip_special_tokens else ()
         for token in self.convert_ids_to_tokens(ids):
-            if skip_special_tokens and token in (*SPECIAL_TOKENS, *self.added_tokens):
+            if token in skipped:
                 continue
             if words and token.startswith(CONTINUATION_PREFIX):
                 words.append(token.removeprefix(CONTINUATION_PREFIX))

@@ -277,7 +277,8 @@ def _train(
 
     with run:
         state = run.restore(model) if resume else TrainState()
-        compute_losses = LossFunction(model, ranks)
+        # Embeddings are learned without BERT's pooler, which the model keeps.
+        compute_losses = LossFunction(model, ranks, may_skip_parameters=isinstance(model, EmbeddingModel))
         optimizer = build_optimizer(model, settings.optimizer, settings.layer_decay)
         if resume:
             run.restore_moments(model, optimizer)

@@ -87,6 +87,9 @@ def test_the_root_path_may_be_removed_by_the_proxy_or_not(closed):
     for path in ("/bert/predict", "/predict"):
         assert closed.post(path, BODY, headers=bearer(KEY))[0] == 200
     assert closed.send("GET", "/bert/health")[0].status == 200
+    response, _ = closed.send_text("GET", "/bert")
+    assert (response.status, response.headers["Location"]) == (307, "/bert/")
+    assert closed.send_text("GET", "/bert/")[0].status == 200
     assert closed.post("/bert/bert/predict", BODY, headers=bearer(KEY))[0] == 404
     assert closed.post("/bertpredict", BODY, headers=bearer(KEY))[0] == 404
 

@@ -42,7 +42,7 @@ def test_a_server_of_this_machine_needs_no_key(host):
     check_access(host, OPEN, no_auth=False)
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "203.0.113.7"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "203.0.113.7", ""])
 def test_a_server_of_other_machines_needs_a_key(host):
     with pytest.raises(SettingsError, match=f"--host {host}: .*; set BERTIE_API_KEY or --api-key, or allow"):
         check_access(host, OPEN, no_auth=False)

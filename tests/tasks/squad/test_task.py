@@ -10,7 +10,7 @@ from bertie.base.errors import DataError, ModelError, SettingsError
 from bertie.model.formats.directory import ModelMetadata
 from bertie.tasks.custom import CustomQuestionAnswering
 from bertie.tasks.squad.decoding import SpanPredictions
-from bertie.tasks.squad.questions import read_questions
+from bertie.tasks.squad.questions import Answer, Questions, read_questions
 from bertie.tasks.squad.task import SQUAD_TASKS
 from bertie.text.tokenizer import Tokenizer
 
@@ -182,6 +182,31 @@ def test_written_predictions_are_read_back(write, tokenizer, shared_data, tmp_pa
     assert scores["best_f1"] <= scores["f1"] < scores["best_f1"] + 0.2
     assert scores["f1"] > V2.score(examples, V2.decode(examples, windows, logits))["f1"]
     assert scores_of_file == {name: score for name, score in scores.items() if "best" not in name}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_tuned_threshold_reaches_the_best_f1(seed):
+    """Answers that are partly right: the sum of their F1 depends on the order of the additions."""
+    random = np.random.default_rng(seed)
+    words = random.choice(["red", "green", "blue", "big", "house"], (200, 5))
+    sizes = random.integers(1, 6, 200)
+    has_answer = random.random(200) < 0.5
+    golds = [[Answer(" ".join(row), 0)] if has else [] for row, has in zip(words, has_answer, strict=True)]
+    texts = [" ".join(row[:size]) for row, size in zip(words, sizes, strict=True)]
+    odds = np.where(has_answer, -2, 2) + random.normal(size=200)
+    ids = [str(i) for i in range(200)]
+    examples = Questions(ids, ["?"] * 200, ["c"], np.zeros(200, np.int64), golds)
+    predictions = SpanPredictions(texts, odds)
+    tuned = V2.with_tuned_threshold(examples, predictions)
+    f1 = V2.score(examples, replace(predictions, null_threshold=tuned.null_threshold))["f1"]
+    assert f1 == pytest.approx(V2.score(examples, predictions)["best_f1"])
+    assert f1 > 60
+
+
+def test_the_tuned_threshold_allows_no_answer_if_that_is_best():
+    examples = Questions(["1", "2"], ["?"] * 2, ["c"], np.zeros(2, np.int64), [[], []])
+    predictions = SpanPredictions(["a", "b"], np.array([-1.0, -2.0]))
+    assert V2.with_tuned_threshold(examples, predictions).null_threshold == -3
 
 
 def test_v1_writes_no_null_odds(tmp_path, write):

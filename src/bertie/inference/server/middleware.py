@@ -9,7 +9,7 @@ from typing import NamedTuple
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bertie.inference.server.metrics import Metrics
@@ -80,6 +80,9 @@ class RootPath:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and self._root_path:
             path = scope["path"]
+            if path == self._root_path:  # the links of the page are relative to the root
+                await RedirectResponse(f"{path}/")(scope, receive, send)
+                return
             if not path.startswith(f"{self._root_path}/"):
                 path = self._root_path + path
             scope = {**scope, "path": path, "root_path": self._root_path}

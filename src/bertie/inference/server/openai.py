@@ -57,7 +57,7 @@ class Embeddings(TypedDict):
 
 
 class Model(TypedDict):
-    """A served model; `created` is when its config.json was written, in seconds since 1970."""
+    """A served model; `created` is when its folder last changed, in seconds since 1970."""
 
     id: str
     object: Literal["model"]

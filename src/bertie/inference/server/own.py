@@ -7,6 +7,7 @@ from starlette.exceptions import HTTPException
 
 from bertie.inference.records import Record
 from bertie.inference.results import Attention
+from bertie.inference.server.batching import run_tokenizer
 from bertie.inference.server.models import ServedModel
 from bertie.inference.server.operations import Attend, Predict
 from bertie.inference.server.schemas import (
@@ -63,7 +64,8 @@ async def next_sentence(model: ServedModel, request: NextSentenceRequest) -> Pro
 async def attention(model: ServedModel, request: AttentionRequest) -> AttentionMaps:
     """Return the attention probabilities of every layer and head for a text or a pair."""
     texts = request.inputs.texts
-    length = len(model.metadata.tokenizer.encode(*texts).input_ids)
+    encoding = await run_tokenizer(texts, model.metadata.tokenizer.encode, *texts)
+    length = len(encoding.input_ids)
     limit = min(MAX_ATTENTION_TOKENS, model.max_seq_length)
     if length > limit:
         raise HTTPException(413, f"inputs: {length} tokens; send at most {limit}")

@@ -173,7 +173,7 @@ def check_access(host: str, access: Access, no_auth: bool) -> None:
 
 def _is_loopback(host: str) -> bool:
     try:
-        found = socket.getaddrinfo(host, None)
+        found = socket.getaddrinfo(host or "0.0.0.0", None)  # as `listen` does
     except (OSError, UnicodeError):
         return True  # unknown: `listen` reports it
     return all(ip_address(address[0]).is_loopback for *_, address in found)

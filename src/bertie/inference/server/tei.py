@@ -1,5 +1,6 @@
 """The API of Text Embeddings Inference 1.9: its requests, its defaults and its responses."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -330,8 +331,7 @@ async def decode(model: ServedModel, request: DecodeRequest) -> list[str]:
     require_inputs(request.items, "ids")
     for ids in request.items:
         check_ids(model, ids)
-    tokenizer = model.metadata.tokenizer
-    return [tokenizer.decode(ids, request.skip_special_tokens) for ids in request.items]
+    return await asyncio.to_thread(_decode, model, request.items, request.skip_special_tokens)
 
 
 def records_of(texts: Sequence[EncodedText]) -> list[Record]:
@@ -410,6 +410,10 @@ def _probabilities(model: ServedModel, logits: Float32s) -> Float64s:
     scaled = logits / np.float32(model.metadata.temperature or 1)
     several = model.metadata.problem_type == "multi_label_classification"
     return sigmoid(scaled) if several or logits.shape[1] == 1 else softmax(scaled)
+
+
+def _decode(model: ServedModel, items: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
+    return [model.metadata.tokenizer.decode(ids, skip_special_tokens) for ids in items]
 
 
 def _tokenize(model: ServedModel, texts: list[str], add_special_tokens: bool) -> list[list[SimpleToken]]:

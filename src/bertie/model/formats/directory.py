@@ -239,15 +239,15 @@ def read_metadata(
         head.long_texts,
         head.classifier_pooling,
     )
-    if head.model_type != metadata.model_type and head.classifier_pooling == "mean":
-        raise ModelError(
-            f"{file}: model_type is {head.model_type!r}, but a classifier with classifier_pooling mean has "
-            f"the type {BERTIE_MODEL_TYPE!r}, so that no other library misreads it; correct it"
-        )
     if head.model_type != metadata.model_type:
+        if config.is_decoder and head.classifier_pooling == "pooler" and not head.bilstm:
+            raise ModelError(
+                f"{file}: a left-to-right {architecture} that pools [CLS], which attends to no other token; "
+                f"bertie pools the last token, so fine-tune the model again with `bertie finetune`"
+            )
         raise ModelError(
-            f"{file}: a left-to-right {architecture} that pools [CLS], which attends to no other token; "
-            f"bertie pools the last token, so fine-tune the model again with `bertie finetune`"
+            f"{file}: model_type is {head.model_type!r}, but the other keys describe a model of the type "
+            f"{metadata.model_type!r}; correct it"
         )
     return metadata
 

@@ -73,6 +73,16 @@ def has_text_at(context: str, text: str, start: int) -> bool:
     return bool(text.strip()) and start >= 0 and context.startswith(text, start)
 
 
+def find_duplicate(ids: Sequence[str]) -> int | None:
+    """Return the index of the first id that an earlier question has, or None."""
+    seen: set[str] = set()
+    for index, name in enumerate(ids):
+        if name in seen:
+            return index
+        seen.add(name)
+    return None
+
+
 def read_questions(path: Path, labelled: bool = True, allow_no_answer: bool = True) -> Questions:
     """Read a file in SQuAD's JSON, v1.1 or v2.0.
 
@@ -105,10 +115,9 @@ def read_questions(path: Path, labelled: bool = True, allow_no_answer: bool = Tr
                 answers.append(_read_answers(question, question_location, allow_no_answer))
     if not ids:
         raise DataError(f"{path}: no questions in the file; add at least one to its 'qas'")
-    if len(set(ids)) < len(ids):
-        duplicate = next(name for i, name in enumerate(ids) if name in ids[:i])
+    if (i := find_duplicate(ids)) is not None:
         raise DataError(
-            f"{path}: two questions have the id {duplicate}; rename one, since predictions are matched by id"
+            f"{path}: two questions have the id {ids[i]}; rename one, since predictions are matched by id"
         )
     questions = Questions(
         ids, texts, contexts, np.array(context_indices, dtype=np.int64), answers if labelled else None

@@ -110,11 +110,10 @@ class QuestionAnswering(Task[Questions, SpanPredictions]):
             return self
         assert predictions.null_odds is not None
         scores = self.score(examples, predictions)
-        tuned = replace(self, null_threshold=scores["best_f1_thresh"])
-        at_threshold = replace(predictions, null_threshold=scores["best_f1_thresh"])
-        if self.score(examples, at_threshold)["f1"] < scores["best_f1"]:
+        no_answers = score_v2(examples.answer_texts, [""] * len(examples))
+        if scores["best_f1"] <= no_answers["f1"]:
             return replace(self, null_threshold=float(predictions.null_odds.min()) - 1)
-        return tuned
+        return replace(self, null_threshold=scores["best_f1_thresh"])
 
     def score(self, examples: Questions, predictions: SpanPredictions) -> Scores:
         """Compute `exact_match` and `f1`, or all scores of evaluate-v2.0.py.
