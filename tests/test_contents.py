@@ -101,6 +101,7 @@ model.formats.conversion
 model.formats.inspection
 tasks.metrics
 tasks.thresholds
+tasks.probabilities
 tasks.calibration
 tasks.error_analysis
 tasks.task
@@ -153,7 +154,6 @@ inference.inputs
 inference.words
 inference.masks
 inference.likelihood
-inference.probabilities
 inference.capabilities
 inference.predictor
 inference.records

@@ -34,7 +34,6 @@ from bertie.inference.features import (
 )
 from bertie.inference.inputs import check_document_bounds, check_top_k, list_endings, list_sentences
 from bertie.inference.masks import encode_masks, replace_mask
-from bertie.inference.probabilities import rank, sigmoid, softmax, top_softmax
 from bertie.inference.results import (
     Answer,
     Attention,
@@ -62,6 +61,7 @@ from bertie.tasks.custom import (
 from bertie.tasks.entities import is_plain
 from bertie.tasks.evaluation import compute_logits
 from bertie.tasks.ner import TaggedSentences
+from bertie.tasks.probabilities import rank, sigmoid, softmax, top_softmax
 from bertie.tasks.squad.decoding import SpanPredictions
 from bertie.tasks.squad.questions import Questions
 from bertie.tasks.swag import Choices

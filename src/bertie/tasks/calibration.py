@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from bertie.tasks.probabilities import softmax
+
 NUM_BINS = 15
 LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 0.05, 20.0  # a perfect dev part has no finite best temperature
 STEPS = 40  # of the bisection, which halves the logarithm's range of 6
@@ -97,9 +99,3 @@ def _reliability(logits: Float64s, gold: Int64s) -> Reliability:
     sums = (np.bincount(bins, weights, NUM_BINS)[filled] for weights in (confidence, is_correct))
     confidences, accuracies = (total / counts[filled] for total in sums)
     return Reliability(confidences, accuracies, counts[filled])
-
-
-def softmax(logits: Float64s) -> Float64s:
-    """Return the probabilities of the classes, (n, classes)."""
-    exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return np.asarray(exponentials / exponentials.sum(axis=1, keepdims=True))

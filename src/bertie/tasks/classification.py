@@ -17,7 +17,7 @@ from bertie.base.rows import Rows, read_header, read_unquoted
 from bertie.model.config import ProblemType
 from bertie.model.formats.directory import TRUNCATE, LongTexts, ModelMetadata
 from bertie.tasks import metrics
-from bertie.tasks.calibration import Calibration, fit_temperature, measure_calibration, softmax
+from bertie.tasks.calibration import Calibration, fit_temperature, measure_calibration
 from bertie.tasks.error_analysis import (
     MISTAKE_LENGTH,
     ErrorAnalysis,
@@ -32,6 +32,7 @@ from bertie.tasks.error_analysis import (
 )
 from bertie.tasks.long_texts import encode_long_texts
 from bertie.tasks.metrics import LabelArray
+from bertie.tasks.probabilities import sigmoid, softmax
 from bertie.tasks.task import Float64s, Head, Inputs, Scores, Task
 from bertie.tasks.thresholds import DEFAULT_THRESHOLD, tune_thresholds
 from bertie.text.tokenizer import Tokenizer
@@ -257,7 +258,7 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
         scaled = logits.astype(np.float64) / (self.applied_temperature or 1.0)
         if self.problem_type == "single_label_classification":
             scaled = scaled[:, 1:] - scaled[:, :1]
-        return np.asarray((1 + np.tanh(scaled / 2)) / 2)  # the sigmoid
+        return sigmoid(scaled)
 
     def _decisions(
         self, examples: LabelledTexts, logits: npt.NDArray[np.float32]

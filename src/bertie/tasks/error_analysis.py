@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertie.tasks.metrics import LabelArray, confusion_matrix, label_scores
+from bertie.tasks.probabilities import softmax
 
 Float64s = npt.NDArray[np.float64]
 Int64s = npt.NDArray[np.int64]
@@ -150,8 +151,7 @@ def sample_confusions(gold: Int64s, predicted: Int64s, confidence: Float64s | No
 
 def top_probabilities(logits: npt.NDArray[np.float32]) -> Float64s:
     """Return the softmax probability of the likeliest class: float64 (n,), of logits (n, L)."""
-    exponentials = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
-    return np.asarray(exponentials.max(axis=1) / exponentials.sum(axis=1))
+    return np.asarray(softmax(logits).max(axis=1))
 
 
 def probability_at(confidence: Float64s | None, i: int) -> float | None:

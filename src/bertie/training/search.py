@@ -88,7 +88,6 @@ def search(
     settings: SearchSettings,
     output: Path,
     *,
-    silent: bool = False,
     arguments: Mapping[str, Any] | None = None,
     sources: Mapping[str, str] | None = None,
 ) -> Search:
@@ -102,7 +101,7 @@ def search(
     model was deleted earlier, that run is repeated.
 
     Args:
-        task, initial_model, training_examples, dev_examples, silent, arguments, sources: as in `finetune`.
+        task, initial_model, training_examples, dev_examples, arguments, sources: as in `finetune`.
         settings: the grid, and the other settings of fine-tuning.
         output: directory of the search.
 
@@ -127,7 +126,7 @@ def search(
         directory.write_settings(settings)
         trials_folder = _trials_folder(output)
         runner = _TrialRunner(
-            task, initial_model, training_examples, dev_examples, finetuning, trials_folder, silent, sources
+            task, initial_model, training_examples, dev_examples, finetuning, trials_folder, sources
         )
         return _search(runner, settings, directory.model_directory)
 
@@ -160,7 +159,6 @@ class _TrialRunner:
     dev_examples: Mapping[str, Any]
     settings: FinetuningSettings
     folder: Path
-    silent: bool
     sources: Mapping[str, str] | None
 
     def run_trial(self, batch_size: int, learning_rate: float, epochs: int, restarts: int) -> Trial:
@@ -197,7 +195,6 @@ class _TrialRunner:
                 self.settings.model_copy(update=changes),
                 run,
                 resume=(run / "settings.toml").exists(),
-                silent=self.silent,
                 sources=self.sources,
             )
             write_json(run / RESULT_FILE, result.scores)

@@ -10,7 +10,6 @@ from pydantic_core import PydanticCustomError
 from starlette.exceptions import HTTPException
 from typing_extensions import TypedDict
 
-from bertie.inference.probabilities import Float64s, rank, sigmoid, softmax
 from bertie.inference.records import Record
 from bertie.inference.server.batching import run_tokenizer
 from bertie.inference.server.encoding import Truncation, encode_pairs, encode_singles
@@ -21,6 +20,7 @@ from bertie.inference.server.schemas import Request, Schema
 from bertie.model.engines.embeddings import normalize
 from bertie.model.engines.engine import Float32s
 from bertie.model.formats.sentence_transformers import Pooling
+from bertie.tasks.probabilities import Float64s, rank, sigmoid, softmax
 from bertie.text.vocabulary import SPECIAL_TOKENS
 
 

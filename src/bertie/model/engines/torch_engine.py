@@ -52,8 +52,9 @@ class TorchEngine:
     def hidden_states(self, batch: Sequences, layers: Sequence[int]) -> list[Float32s]:
         """See `Engine`."""
         with self._hardware.autocast():
-            outputs = list(islice(self.model.bert.hidden_states(self._pack(batch)), max(layers) + 1))
-        return [_to_numpy(outputs[layer]) for layer in layers]
+            outputs = islice(self.model.bert.hidden_states(self._pack(batch)), max(layers) + 1)
+            kept = {layer: output for layer, output in enumerate(outputs) if layer in layers}
+        return [_to_numpy(kept[layer]) for layer in layers]
 
     @torch.inference_mode()
     def attention_probabilities(self, sequence: Sequences) -> Float32s:

@@ -223,21 +223,21 @@ def read_metadata(
         )
     _check_thresholds(file, head.decision_thresholds, labels, problem_type)
     metadata = ModelMetadata(
-        config,
-        architecture,
-        labels,
-        trim_tokenizer(tokenizer, config, str(folder)) if trim_vocabulary else tokenizer,
-        problem_type,
-        head.null_threshold,
-        head.max_seq_length,
-        read_embedding_config(path, config.max_position_embeddings),
-        head.bilstm,
-        read_json_object(path / SENTENCE_TRANSFORMERS_CONFIG_FILE),
-        head.input_columns,
-        head.decision_thresholds,
-        head.temperature,
-        head.long_texts,
-        head.classifier_pooling,
+        config=config,
+        architecture=architecture,
+        labels=labels,
+        tokenizer=trim_tokenizer(tokenizer, config, str(folder)) if trim_vocabulary else tokenizer,
+        problem_type=problem_type,
+        null_threshold=head.null_threshold,
+        max_seq_length=head.max_seq_length,
+        embedding=read_embedding_config(path, config.max_position_embeddings),
+        bilstm=head.bilstm,
+        sentence_transformers_config=read_json_object(path / SENTENCE_TRANSFORMERS_CONFIG_FILE),
+        input_columns=head.input_columns,
+        decision_thresholds=head.decision_thresholds,
+        temperature=head.temperature,
+        long_texts=head.long_texts,
+        classifier_pooling=head.classifier_pooling,
     )
     if head.model_type != metadata.model_type:
         if config.is_decoder and head.classifier_pooling == "pooler" and not head.bilstm:

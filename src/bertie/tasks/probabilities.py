@@ -7,14 +7,14 @@ Float32s = npt.NDArray[np.float32]
 Float64s = npt.NDArray[np.float64]
 
 
-def softmax(logits: Float32s) -> Float64s:
+def softmax(logits: Float32s | Float64s) -> Float64s:
     """Return the softmax over the last axis, in float64."""
     exponentials = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
     probabilities: Float64s = exponentials / exponentials.sum(axis=-1, keepdims=True)
     return probabilities
 
 
-def sigmoid(logits: Float32s) -> Float64s:
+def sigmoid(logits: Float32s | Float64s) -> Float64s:
     """Return the sigmoid of each logit, in float64."""
     values: Float64s = (1 + np.tanh(logits.astype(np.float64) / 2)) / 2  # exp(-x) may overflow
     return values

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertie.inference.probabilities import softmax, top_softmax
+from bertie.tasks.probabilities import softmax, top_softmax
 
 
 @given(st.integers(0, 4), st.integers(1, 30), st.integers(1, 40))
