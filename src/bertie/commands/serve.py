@@ -19,7 +19,9 @@ MaxWaiting = Annotated[
 MemoryBudget = Annotated[
     float,
     typer.Option(
-        min=0, help="Gigabytes of weights in memory; models used least recently are unloaded. 0: no limit."
+        min=0,
+        max=1_000_000,
+        help="Gigabytes of weights in memory; models used least recently are unloaded. 0: no limit.",
     ),
 ]
 MaxConnections = Annotated[int, typer.Option(min=1, help="The largest number of connections.")]
@@ -115,6 +117,8 @@ def name_models(arguments: list[str]) -> dict[str, Path]:
         named = separator and "/" not in name and not Path(argument).exists()
         path = Path(rest if named else argument).absolute()  # absolute, because the name "." says nothing
         name = name if named else path.name
+        if separator and not name:
+            raise SettingsError(f"{argument}: no name before the equals sign; name the model: NAME={rest}")
         if not name or set(name) & set("/?#%"):
             raise SettingsError(
                 f"{argument}: the name {name!r} cannot be part of a URL; name the model: NAME={argument}"

@@ -287,7 +287,7 @@ def test_truncate_false_rejects_what_head_tail_would_drop(tmp_path):
     long, short = "cat sat the " * 100, "the cat sat"
     with serving(model) as served:
         status, content = served.post("/predict", {"inputs": [[short], [long]], "truncate": False})
-        assert (status, content["error_type"]) == (422, "Validation")
+        assert (status, content["error_type"]) == (413, "Validation")
         assert content["error"].startswith("`inputs` must have at most 128 tokens. Given: 302")
         for body in ({"inputs": long}, {"inputs": short, "truncate": False}):
             assert served.post("/predict", body)[0] == 200
@@ -315,7 +315,10 @@ def test_info_reports_the_method_of_a_regression(models):
         ("masked LM", "/predict", {"inputs": ["[MASK]", "a cat"]}, 422, "inputs.1: no [MASK] in 'a cat'"),
         ("masked LM", "/predict", {"inputs": ["[MASK]" * 20] * 2}, 413, "inputs: 40 texts; send at most 32"),
         ("masked LM", "/", {"inputs": "[MASK]" + " a" * 200}, 422, "inputs: 203 tokens in "),
-        ("encoder", "/predict", {"inputs": "a"}, 422, "encoder: this model is an encoder without a head"),
+        ("encoder", "/models/encoder/embed", {"inputs": "a", "model": "b"}, 404, "model 'b': no such model"),
+        ("encoder", "/embed", {"inputs": [1] * 200_000 + ["a"]}, 422, "inputs: Input should be a text, a"),
+        ("encoder", "/embed", dict.fromkeys(map(str, range(101))), 422, "Input should have fewer keys"),
+        ("choices", "/predict", {"inputs": [{}] * 200_000}, 422, "inputs.0.context: Field required"),
         ("next sentence", "/", {"inputs": "a"}, 422, "there is no pipeline for the method"),
         ("classifier", "/nowhere", {}, 404, "POST /nowhere: Not Found"),
         ("classifier", "/health", {}, 405, "POST /health: Method Not Allowed"),
@@ -327,6 +330,28 @@ def test_errors_are_one_line(models, kind, path, body, status, message):
     assert (found, content["error_type"]) == (status, "Validation")
     assert content["error"].startswith(message)
     assert "\n" not in content["error"]
+
+
+def test_an_encoder_has_no_predictions(models):
+    with serving(models["encoder"]) as served:
+        status, content = served.post("/predict", {"inputs": "a"})
+    assert (status, content["error_type"]) == (424, "Backend")  # as Text Embeddings Inference
+    assert content["error"].startswith("encoder: this model is an encoder without a head")
+
+
+@pytest.mark.parametrize("kind", ["classifier", "tagger", "squad-v1"])
+def test_a_request_without_inputs_is_rejected(models, kind):
+    with serving(models[kind]) as served:
+        assert served.post("/predict", {"inputs": []}) == (
+            400,
+            {"error": "`inputs` cannot be empty", "error_type": "Empty"},
+        )
+
+
+def test_a_compressed_body_is_rejected(models):
+    with serving(models["encoder"]) as served:
+        status, content = served.post("/embed", b"\x1f\x8b", headers={"Content-Encoding": "gzip"})
+    assert (status, content["error"]) == (415, "Content-Encoding: not supported; send plain JSON")
 
 
 def test_errors_show_the_models_name_and_not_its_path(models, monkeypatch):

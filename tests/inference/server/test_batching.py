@@ -215,6 +215,23 @@ def test_a_full_queue_rejects_requests_until_it_is_computed():
     run(scenario, LIMITS._replace(max_waiting=10))
 
 
+def test_cancelled_requests_leave_the_queue():
+    async def scenario(batcher, model):
+        requests = [("a", record("one")), ("a", record("b", ["12345678"]))]
+        first, second = await submit_all(batcher, model, requests)
+        (third,) = await submit_all(batcher, model, [("a", record("c"))])
+        for task in (second, third):
+            task.cancel()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        fourth = asyncio.create_task(batcher.submit("a", [record("d")]))
+        await asyncio.sleep(0)
+        model.may_begin.set()
+        assert [await first, await fourth] == [["ONE"], ["D"]]
+
+    run(scenario, LIMITS._replace(max_waiting=10))
+
+
 def test_a_request_that_takes_too_long_fails_and_is_not_computed():
     async def scenario(batcher, model):
         tasks = await submit_all(batcher, model, [("a", record("one")), ("a", record("two"))])

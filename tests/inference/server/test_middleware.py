@@ -144,6 +144,41 @@ def test_metrics_have_the_names_of_text_embeddings_inference(model):
     assert value("process_resident_memory_bytes") > 1e7
 
 
+def test_the_root_of_a_model_is_counted_as_the_root(model):
+    with serving(model) as served:
+        for path in ("/", "/models/classifier"):
+            assert served.post(path, BODY)[0] == 200
+        text = served.send_text("GET", "/metrics")[1]
+    (line,) = (line for line in text.split("\n") if line.startswith("te_request_count{"))
+    assert 'method="/"' in line
+    assert line.endswith(" 2.0")
+
+
+def test_errors_of_openai_routes_have_its_format(closed):
+    for path in ("/v1/embeddings", "/bert/v1/embeddings", "/models/classifier/v1/embeddings"):
+        response, content = closed.send("POST", path, {"input": "a"})
+        assert (response.status, content["error"]["type"]) == (401, "authentication_error")
+    headers = bearer(KEY)
+    for method, path in [("GET", "/bert/v1/models/x"), ("GET", "/models/classifier/v1/embeddings")]:
+        response, content = closed.send(method, path, headers=headers)
+        assert response.status in (404, 405)
+        assert content["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_an_ambiguous_end_of_the_body_closes_the_connection(model, version):
+    """A proxy may take the rest of the body for another request."""
+    head = [f"POST /predict HTTP/{version}", "Host: a", "Transfer-Encoding: chunked"]
+    head += ["Content-Length: 4"] * (version == "1.1")
+    rest = b"0\r\n\r\nGET /health HTTP/1.1\r\nHost: a\r\n\r\n"
+    with serving(model) as served, socket.create_connection(("127.0.0.1", served.port)) as connection:
+        connection.sendall("\r\n".join([*head, "", ""]).encode() + rest)
+        received = b"".join(iter(lambda: connection.recv(1000), b""))
+    assert received.startswith(b"HTTP/1.1 400 ")
+    assert received.count(b"HTTP/1.1 ") == 1
+    assert b"the end of the body is ambiguous" in received
+
+
 def test_the_log_of_requests_has_no_texts(model, caplog):
     with caplog.at_level(logging.INFO, "bertie.requests"), serving(model) as served:
         served.post("/predict?secret=1", {"inputs": "secret"})

@@ -1,6 +1,7 @@
 """Several models: chosen by name, loaded once on first use, unloaded to fit the memory budget."""
 
 import asyncio
+import shutil
 from threading import Event
 
 import huggingface_hub
@@ -13,6 +14,7 @@ from bertie.base.errors import ModelError, SettingsError
 from bertie.commands.serve import name_models
 from bertie.inference.server.middleware import Limits
 from bertie.inference.server.models import Models
+from bertie.inference.server.openai import describe
 
 KINDS = ("encoder", "classifier", "masked LM")
 
@@ -116,6 +118,56 @@ def test_a_failed_load_is_tried_again(paths, monkeypatch, caplog):
     run(paths, scenario)
 
 
+def replace_with_classifier(directory, labels):
+    """Put a classifier with other labels in the place of a model."""
+    shutil.rmtree(directory)
+    save_small(directory.parent / "new", "classifier", labels=labels).rename(directory)
+
+
+def test_a_replaced_model_has_its_new_labels(paths, tmp_path):
+    path = save_small(tmp_path, "classifier")
+
+    async def scenario(models, loader):
+        await use(models, "classifier")
+        await use(models, "encoder")
+        replace_with_classifier(path, ("x", "y", "z"))
+        await use(models, "classifier")
+        assert models.find("classifier").metadata.labels == ("x", "y", "z")
+
+    run({"encoder": paths["encoder"], "classifier": path}, scenario, memory_budget=largest(paths))
+
+
+def test_a_model_with_another_head_asks_for_another_request(paths, tmp_path):
+    path = save_small(tmp_path, "encoder")
+
+    async def scenario(models, loader):
+        replace_with_classifier(path, ("x", "y", "z"))
+        with pytest.raises(HTTPException, match="503: encoder: replaced by a model with other methods; send"):
+            await use(models, "encoder")
+        await use(models, "encoder")
+        assert models.find("encoder").method == "classify"
+
+    run({"masked LM": paths["masked LM"], "encoder": path}, scenario)
+
+
+def test_a_removed_model_unloads_no_other_and_is_still_listed(paths, tmp_path):
+    path = save_small(tmp_path, "encoder")
+
+    async def scenario(models, loader):
+        await use(models, "classifier")
+        shutil.rmtree(path)
+        with pytest.raises(HTTPException, match="500: encoder: the model cannot be loaded"):
+            await use(models, "encoder")
+        assert models.find("classifier").predictor
+        assert describe(models.find("encoder"))["id"] == "encoder"
+
+    run({"classifier": paths["classifier"], "encoder": path}, scenario, memory_budget=largest(paths))
+
+
+def largest(paths):
+    return max(path.joinpath("model.safetensors").stat().st_size for path in paths.values())
+
+
 def test_a_model_larger_than_the_budget_is_rejected(paths):
     with pytest.raises(SettingsError, match=r"--memory-budget 1e-06: the weights of encoder take .*; raise"):
         Models(paths, bertie.load, Limits(), 1000)
@@ -145,6 +197,11 @@ def test_requests_choose_a_model(several, predictors):
     for path, body in (("/models/x/embed", {"inputs": "a"}), ("/predict", {"inputs": "a", "model": "x"})):
         status, content = several.post(path, body)
         assert (status, content["error"].split(";")[0]) == (404, "model 'x': no such model")
+    status, content = several.post("/models/regression/predict", {"inputs": [row], "model": "encoder"})
+    assert (status, content["error"]) == (
+        422,
+        "model: 'encoder', but the address names 'regression'; omit one",
+    )
 
 
 def test_without_a_name_the_first_able_model_answers(several, predictors):

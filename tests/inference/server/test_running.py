@@ -2,8 +2,10 @@
 
 import asyncio
 import gc
+import json
 import socket
-from time import sleep
+from contextlib import suppress
+from time import monotonic, sleep
 
 import pytest
 from tests.inference.server.serving import LIMITS, half_a_request, read_response, serving
@@ -128,6 +130,45 @@ def test_a_slow_computation_is_not_a_slow_head(model, monkeypatch):
         sleep(0.5)
         connection.sendall(b'{"inputs": "a"}')
         assert read_response(connection)[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/health", "/nowhere"])
+def test_a_body_that_goes_on_after_the_response_is_cut_off(model, path, monkeypatch):
+    """The response, such as a 401, was sent before the body; each byte stops uvicorn's own timer."""
+    monkeypatch.setattr(running, "HEAD_SECONDS", 0.5)
+    with serving(model) as served, socket.create_connection(("127.0.0.1", served.port)) as connection:
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n".encode())
+        assert connection.recv(10_000).startswith(b"HTTP/1.1 ")
+        begin = monotonic()
+        with suppress(ConnectionError):
+            while monotonic() - begin < 4:
+                connection.sendall(b"x")
+                sleep(0.1)
+        assert monotonic() - begin < 3
+
+
+def test_a_client_that_does_not_read_is_cut_off(model):
+    body = json.dumps({"inputs": ["the cat sat " * 40] * 32}).encode()
+    with serving(model) as served, socket.socket() as connection:
+        served.server.config.timeout_keep_alive = 0.3
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", served.port))
+        head = f"POST /embed_all HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        connection.sendall(head + body)
+        for _ in range(100):
+            sleep(0.1)
+            if not served.server.server_state.connections:
+                break
+        assert not served.server.server_state.connections
+
+
+def test_a_malformed_chunk_after_the_response_only_closes(model, caplog):
+    with serving(model) as served, socket.create_connection(("127.0.0.1", served.port)) as connection:
+        connection.sendall(b"POST /nowhere HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+        assert connection.recv(10_000).startswith(b"HTTP/1.1 404 ")
+        connection.sendall(b"zz\r\n")
+        assert read_until_closed(connection) == b""
+    assert "Traceback" not in caplog.text
 
 
 def test_too_many_connections_are_turned_away(model):

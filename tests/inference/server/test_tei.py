@@ -122,7 +122,7 @@ def test_rerank_rejects_a_long_pair_without_truncation(several):
     body = {"query": "the cat", "texts": ["mat", "sat " * 200]}
     assert several.post("/rerank", body)[0] == 200
     status, content = several.post("/rerank", {**body, "truncate": False})
-    assert (status, content["error_type"]) == (422, "Validation")
+    assert (status, content["error_type"]) == (413, "Validation")
     assert content["error"].startswith("`inputs` must have at most 128 tokens. Given: 205")
 
 
@@ -172,7 +172,7 @@ def test_truncation_equals_that_of_transformers(several, predictors, direction, 
     body = {"inputs": text, "truncation_direction": direction}
     assert several.post("/embed", body)[0] == 200
     status, content = several.post("/embed", {"inputs": text, "truncate": False})
-    assert (status, content["error_type"]) == (422, "Validation")
+    assert (status, content["error_type"]) == (413, "Validation")
     assert content["error"].startswith("`inputs` must have at most 128 tokens. Given: 182")
 
 

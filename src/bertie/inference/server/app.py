@@ -20,7 +20,13 @@ from bertie.base.errors import BertieError
 from bertie.inference.server import openai
 from bertie.inference.server.docs import docs_routes
 from bertie.inference.server.endpoints import ENDPOINTS, Endpoint
-from bertie.inference.server.errors import EmptyRequestError, ErrorFormat, error_response, validation_message
+from bertie.inference.server.errors import (
+    EmptyRequestError,
+    ErrorFormat,
+    error_format,
+    error_response,
+    validation_message,
+)
 from bertie.inference.server.info import describe_server
 from bertie.inference.server.middleware import OPEN, Access, middlewares
 from bertie.inference.server.models import Models, ServedModel
@@ -51,7 +57,7 @@ def create_app(models: Models, access: Access = OPEN) -> Starlette:
         routes.append(Route(f"/models/{{name}}{path}", answer, methods=["POST"]))
     app = Starlette(
         routes=[*routes, *docs_routes(), *page_routes()],
-        exception_handlers={HTTPException: _http_error},
+        exception_handlers={HTTPException: _http_error, Exception: _internal_error},
         middleware=middlewares(access, models.limits, models.metrics),
         lifespan=service.lifespan,
     )
@@ -96,6 +102,8 @@ class Service:
 
         async def answer(request: HttpRequest) -> Response:
             try:
+                if "content-encoding" in request.headers:
+                    raise HTTPException(415, "Content-Encoding: not supported; send plain JSON")
                 body = _parse_json(await request.body())
                 model = self._choose(request.path_params.get("name"), body, endpoint)
                 request.state.model = model.name  # for metrics and logs
@@ -118,7 +126,10 @@ class Service:
 
     def _choose(self, name: str | None, body: Any, endpoint: Endpoint) -> ServedModel:
         """Return the model of the path or of the body, by default the first that has the method."""
-        name = name or (body.get("model") if isinstance(body, dict) else None)
+        in_body = body.get("model") if isinstance(body, dict) else None
+        if name is not None and isinstance(in_body, str) and self._models.find(in_body).name != name:
+            raise HTTPException(422, f"model: {in_body[:80]!r}, but the address names {name!r}; omit one")
+        name = in_body if name is None else name
         models = [self._models.find(name)] if isinstance(name, str) else [*self._models]
         for model in models:
             if endpoint.suits(model):
@@ -126,7 +137,8 @@ class Service:
         model = models[0]
         if endpoint.method == "predict":
             raise HTTPException(
-                422, f"{model.name}: this model is an encoder without a head; send texts to POST /embed"
+                endpoint.unable,
+                f"{model.name}: this model is an encoder without a head; send texts to POST /embed",
             )
         able = ", ".join(filter(None, model.methods))
         raise HTTPException(
@@ -205,9 +217,14 @@ def _stopping(format: ErrorFormat) -> Response:
     return error_response(503, "the server is shutting down", format=format)
 
 
+def _internal_error(request: HttpRequest, error: Exception) -> Response:
+    """Return the response for a fault of the server, whose traceback uvicorn logs."""
+    return error_response(500, "internal error; see the server's log", format=error_format(request.scope))
+
+
 def _http_error(request: HttpRequest, error: Exception) -> Response:
     """Return the response for an unknown path, method or model."""
     assert isinstance(error, HTTPException)
-    format: ErrorFormat = "openai" if request.url.path.startswith("/v1/") else "tei"
+    format = error_format(request.scope)
     message = f"{request.method} {request.url.path}: {error.detail}"
     return error_response(error.status_code, message, format=format, headers=error.headers)

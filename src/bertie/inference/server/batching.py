@@ -190,7 +190,10 @@ class Batcher:
         self._model = model
         self._short: asyncio.Queue[QueuedRecord] = asyncio.Queue()
         self._long: asyncio.Queue[QueuedRecord] = asyncio.Queue()
-        self._waiting = 0  # tokens
+        self._queued: dict[
+            asyncio.Future[Any], int
+        ] = {}  # tokens of the records in the queue by their result
+        self._waiting = 0  # their sum
 
     async def submit(self, operation: Hashable, records: Sequence[Record]) -> list[Any]:
         """Return the results for the records of one request.
@@ -215,6 +218,8 @@ class Batcher:
             results = []
             for record, tokens in zip(records, counts, strict=True):
                 results.append(loop.create_future())
+                results[-1].add_done_callback(self._leave_queue)
+                self._queued[results[-1]] = tokens
                 self._waiting += tokens
                 lane.put_nowait(QueuedRecord(operation, record, tokens, results[-1], queued_at))
             self.metrics.queue_size.labels(self._model).inc(len(records))
@@ -254,9 +259,14 @@ class Batcher:
         while size < MAX_BATCH_TOKENS and not lane.empty():
             batch.append(lane.get_nowait())
             size += batch[-1].tokens
-        self._waiting -= size
+        for item in batch:
+            self._leave_queue(item.result)
         self.metrics.queue_size.labels(self._model).dec(len(batch))
         return [item for item in batch if not item.result.cancelled()]
+
+    def _leave_queue(self, result: asyncio.Future[Any]) -> None:
+        """Stop counting a record that will be computed next, or that nobody waits for any more."""
+        self._waiting -= self._queued.pop(result, 0)
 
     def _observe(self, group: Sequence[QueuedRecord], begin: float) -> None:
         seconds = perf_counter() - begin

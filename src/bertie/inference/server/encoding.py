@@ -81,7 +81,7 @@ def _truncate(
         return row
     if not truncation.allowed:
         raise HTTPException(
-            422, f"`inputs` must have at most {limit} tokens. Given: {length}; shorten it or truncate"
+            413, f"`inputs` must have at most {limit} tokens. Given: {length}; shorten it or truncate"
         )
     if not has_special_tokens:
         kept = slice(-limit, None) if truncation.left else slice(limit)

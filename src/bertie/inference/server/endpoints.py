@@ -74,7 +74,7 @@ ENDPOINTS = (
     Endpoint("/tokenize", None, tei.tokenize, {"inputs": _TEXT}, loads=False),
     Endpoint("/decode", None, tei.decode, {"ids": [2, 5, 6, 3]}, loads=False),
     Endpoint("/v1/embeddings", "embed", openai.create_embeddings, {"input": [_TEXT]}, errors="openai"),
-    Endpoint("/predict", "predict", own.predict, {"inputs": [_PAIR]}, own.choose_predict_request, unable=422),
+    Endpoint("/predict", "predict", own.predict, {"inputs": [_PAIR]}, own.choose_predict_request),
     Endpoint("/next-sentence", "next_sentence", own.next_sentence, {"inputs": [_PAIR]}, unable=422),
     Endpoint("/attention", "attention", own.attention, {"inputs": _PAIR}, unable=422),
     Endpoint("/", None, pipelines.run_pipeline, {"inputs": _TEXT}, pipelines.choose_pipeline_request),

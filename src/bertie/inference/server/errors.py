@@ -1,11 +1,13 @@
 """Errors of requests, as responses in the formats of Text Embeddings Inference and OpenAI."""
 
+import re
 from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
+from starlette.types import Scope
 
 ErrorFormat = Literal["tei", "openai"]
 
@@ -20,6 +22,12 @@ OPENAI_TYPES = {
     503: "server_error",
 }
 OPENAI_CODES = {404: "model_not_found", 429: "rate_limit_exceeded"}
+
+
+def error_format(scope: Scope) -> ErrorFormat:
+    """Return the format of errors of a path, with or without a root path and /models/NAME before it."""
+    path = scope["path"].removeprefix(scope.get("root_path", ""))
+    return "openai" if re.match(r"(/models/[^/]+)?/v1/", path) else "tei"
 
 
 class EmptyRequestError(HTTPException):

@@ -9,9 +9,10 @@ from typing import NamedTuple
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import JSONResponse, RedirectResponse
+from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from bertie.inference.server.errors import error_format, error_response
 from bertie.inference.server.metrics import Metrics
 
 logger = logging.getLogger("bertie.requests")
@@ -61,7 +62,7 @@ OPEN = Access()  # everybody on this machine, as `bertie serve` without options
 
 def middlewares(access: Access, limits: Limits, metrics: Metrics) -> list[Middleware]:
     """Return the layers of an application, outermost first."""
-    layers = [Middleware(RootPath, access.root_path), Middleware(Observer, metrics)]
+    layers = [Middleware(RootPath, access.root_path), Middleware(Observer, metrics), Middleware(OneFraming)]
     if access.cors:
         headers = ["Authorization", "Content-Type"]
         methods = ["GET", "POST"]
@@ -121,8 +122,29 @@ class Observer:
 
 def _operation(scope: Scope) -> str:
     """Return the name of a route, such as `embed`; empty if there is no such route."""
-    path: str = getattr(scope.get("route"), "path", "")
-    return path.removeprefix("/models/{name}").strip("/") or path
+    path: str | None = getattr(scope.get("route"), "path", None)
+    if path is None:
+        return ""
+    return path.removeprefix("/models/{name}").strip("/") or "/"
+
+
+class OneFraming:
+    """Reject a request whose body could end at two places, and close its connection (RFC 9112, Section 6.1).
+
+    A proxy that reads the other end would take the rest of the body for another request.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        names = {name for name, _ in scope.get("headers", ())}
+        other = b"content-length" in names or scope.get("http_version") == "1.0"
+        if b"transfer-encoding" in names and other:
+            message = "Transfer-Encoding with Content-Length or HTTP/1.0: the end of the body is ambiguous"
+            await error_response(400, message, headers={"Connection": "close"})(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
 
 class RequireKey:
@@ -135,7 +157,9 @@ class RequireKey:
         if scope["type"] == "http" and not _is_open(scope) and not self._has_key(scope):
             headers = {"WWW-Authenticate": "Bearer"}
             message = "missing or wrong API key; send the header Authorization: Bearer KEY"
-            response = JSONResponse({"error": message, "error_type": "Unauthorized"}, 401, headers)
+            response = error_response(
+                401, message, format=error_format(scope), error_type="Unauthorized", headers=headers
+            )
             await response(scope, receive, send)
         else:
             await self._app(scope, receive, send)

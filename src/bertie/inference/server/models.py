@@ -26,7 +26,7 @@ from bertie.inference.server.metrics import Metrics
 from bertie.inference.server.middleware import Limits
 from bertie.inference.server.operations import EncodedText, Operation, compute
 from bertie.model.engines.onnx_engine import ONNX_FILE
-from bertie.model.formats.directory import SEQUENCE_CLASSIFIER, read_metadata
+from bertie.model.formats.directory import SEQUENCE_CLASSIFIER, ModelMetadata, read_metadata
 from bertie.model.formats.sentence_transformers import find_transformer_folder
 
 logger = logging.getLogger(__name__)
@@ -44,6 +44,7 @@ class ServedModel:
         is_exported: whether it runs in ONNX Runtime or OpenVINO.
         engine: the class of its engine; before the first load, the class for float32.
         size: bytes of its weights.
+        modified: when its folder last changed, in seconds since 1970.
         predictor: the loaded model.
         users: number of requests that use it.
     """
@@ -51,15 +52,20 @@ class ServedModel:
     def __init__(self, name: str, path: Path) -> None:
         self.name = name
         self.path = path
-        self.metadata = read_metadata(path)
-        self.is_exported = (path / ONNX_FILE).exists()
-        self.engine = "OnnxEngine" if self.is_exported else "TorchEngine"
-        self.size = _weight_bytes(path, self.is_exported)
         self.predictor: Predictor | None = None
+        self.describe(read_metadata(path))
         self.users = 0
         self.loading: asyncio.Task[None] | None = None
         self._batcher: Batcher | None = None
         self._running: asyncio.Task[None] | None = None
+
+    def describe(self, metadata: ModelMetadata) -> None:
+        """Take everything except the weights from the directory, which may have been replaced."""
+        self.metadata = metadata
+        self.is_exported = (self.path / ONNX_FILE).exists()
+        self.engine = "OnnxEngine" if self.is_exported else "TorchEngine"
+        self.size = _weight_bytes(self.path, self.is_exported)
+        self.modified = int(self.path.stat().st_mtime)
 
     @property
     def architecture(self) -> str:
@@ -221,7 +227,6 @@ class Models:
         try:
             if not model.is_running:
                 if model.loading is None:
-                    self._make_room(model)
                     model.loading = asyncio.create_task(self._start(model))
                 await asyncio.shield(model.loading)  # a client that goes away does not stop it
             self._used[model.name] = self._used.pop(model.name)  # to the end
@@ -238,6 +243,9 @@ class Models:
         try:
             predictor = model.predictor
             if predictor is None:
+                # Before room is made, so that a damaged directory unloads no other model.
+                await self._describe(model)
+                self._make_room(model)
                 predictor = await asyncio.to_thread(self._load, model.path)
         except BertieError as error:  # no fault of the request
             logger.error("%s: %s", model.name, error)
@@ -250,11 +258,23 @@ class Models:
         finally:
             model.loading = None
 
+    async def _describe(self, model: ServedModel) -> None:
+        """Read the metadata of a directory again.
+
+        Raises:
+            HTTPException: it now has a model with other methods, which the request does not fit (503).
+        """
+        methods = model.methods
+        model.describe(await asyncio.to_thread(read_metadata, model.path))
+        if model.methods != methods:
+            message = f"{model.name}: replaced by a model with other methods; send the request again"
+            raise HTTPException(503, message, {"Retry-After": "1"})
+
     def _make_room(self, model: ServedModel) -> None:
         """Unload models until another one fits."""
-        if not self._budget or model.predictor:
+        if not self._budget:
             return
-        held = [other for other in self if other.predictor or other.loading]
+        held = [other for other in self if other is not model and (other.predictor or other.loading)]
         excess = sum(other.size for other in held) + model.size - self._budget
         by_age = (self._models[name] for name in self._used)
         evicted = []

@@ -85,8 +85,7 @@ async def create_embeddings(model: ServedModel, request: EmbeddingsRequest) -> E
 
 def describe(model: ServedModel) -> Model:
     """Describe a model as OpenAI does."""
-    created = int(model.path.stat().st_mtime)
-    return Model(id=model.name, object="model", created=created, owned_by="bertie")
+    return Model(id=model.name, object="model", created=model.modified, owned_by="bertie")
 
 
 def list_models(models: Iterable[ServedModel]) -> ModelList:

@@ -20,7 +20,7 @@ from bertie.inference.server.schemas import (
     Probabilities,
     Request,
 )
-from bertie.inference.server.tei import ClassifyRequest, Prediction, classify
+from bertie.inference.server.tei import ClassifyRequest, Prediction, classify, require_inputs
 from bertie.inference.writers import as_json
 
 # The response has L · A · T² numbers: 12 layers of 12 heads with 128 tokens are 2.4 million.
@@ -37,6 +37,7 @@ async def predict(
     """
     if isinstance(request, ClassifyRequest):
         return await classify(model, request)
+    require_inputs(request.inputs, "inputs")
     results = await model.submit(Predict(request.top_k), request.records)
     return Predictions(predictions=as_json(results))
 
@@ -57,6 +58,7 @@ def choose_predict_request(model: ServedModel, body: Any) -> type[Request]:
 
 async def next_sentence(model: ServedModel, request: NextSentenceRequest) -> Probabilities:
     """Return for each pair the probability that its second text follows the first."""
+    require_inputs(request.inputs, "inputs")
     results = await model.submit(Predict(method="next_sentence"), request.records)
     return Probabilities(predictions=results)
 

@@ -1,6 +1,7 @@
 """Run an application on a socket until a signal stops it."""
 
 import asyncio
+import math
 import socket
 from ipaddress import ip_address
 from types import FrameType
@@ -19,6 +20,7 @@ from bertie.inference.server.middleware import Access, Limits
 
 DRAIN_SECONDS = 30  # time for running requests to finish after the signal to stop
 HEAD_SECONDS = 10  # time for a client to send the line and the headers of a request
+LEAST_READ = 65_536  # bytes of a response that a client must read in the 5 s of uvicorn's timer
 HEADERS = [
     ("X-Content-Type-Options", "nosniff"),
     ("Cache-Control", "no-store"),
@@ -69,14 +71,15 @@ class GatheringTransport:
 
 
 class Protocol(H11Protocol):
-    """A connection that is closed if the head of a request does not arrive in time.
+    """A connection that is closed if its client is too slow.
 
-    uvicorn limits only the time between two requests. A client that sends its headers one by one
-    would otherwise keep a connection for ever.
+    uvicorn limits only the time between two requests. A client that sends its headers one by one, or does not
+    read its response, would otherwise keep a connection for ever.
     """
 
     max_connections: int  # set by `Server` in a subclass
     _head_timer: asyncio.TimerHandle | None = None
+    _unsent: float = math.inf  # bytes of the response in the buffer when the connection was last looked at
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         gathering: Any = GatheringTransport(transport, self.loop)
@@ -89,8 +92,28 @@ class Protocol(H11Protocol):
         super().handle_events()
         self._watch_head()
 
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection; abort one whose client does not read its response."""
+        unsent = self.transport.get_write_buffer_size()
+        if unsent == 0:
+            super().timeout_keep_alive_handler()
+        elif unsent > self._unsent - LEAST_READ:
+            self.transport.abort()
+        else:
+            self._unsent = unsent
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def on_response_complete(self) -> None:
+        self._unsent = math.inf
+        super().on_response_complete()
+
     def send_400_response(self, msg: str) -> None:
         """Answer what is not HTTP with an error like all others, instead of plain text."""
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):  # there is a response already
+            self.transport.close()
+            return
         response = error_response(400, "invalid HTTP request")
         headers = [*self.server_state.default_headers, *response.raw_headers, (b"connection", b"close")]
         start = h11.Response(status_code=400, headers=headers, reason=b"Bad Request")
@@ -103,8 +126,12 @@ class Protocol(H11Protocol):
         super().connection_lost(exc)
 
     def _watch_head(self) -> None:
-        """Start the timer while a head is awaited, and stop it when it is complete."""
-        if self.conn.their_state is not h11.IDLE:
+        """Start the timer while a head is awaited, and stop it when it is complete.
+
+        The rest of a body whose response was sent before it, such as a 401, counts as part of the next head.
+        """
+        is_answered = self.conn.their_state is h11.SEND_BODY and self.conn.our_state is h11.DONE
+        if self.conn.their_state is not h11.IDLE and not is_answered:
             self._stop_watching()
         elif self._head_timer is None and not self.transport.is_closing():
             self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.close)

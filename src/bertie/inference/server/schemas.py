@@ -9,18 +9,29 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, PydanticCustomError
 from typing_extensions import TypedDict
 
 from bertie.inference.records import Record
 from bertie.inference.results import Method
 from bertie.text.vocabulary import MASK
 
+MAX_KEYS = 100  # pydantic makes an error for each unknown key, and does nothing else meanwhile
+# For lists: stop at the first wrong item, for the same reason.
+FirstError = Field(fail_fast=True)
+
 
 class Schema(BaseModel):
     """Base class that rejects unknown keys, and strings in place of numbers."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _limit_keys(cls, value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > MAX_KEYS:
+            raise PydanticCustomError("keys", "Input should have fewer keys")
+        return value
 
 
 class Row(Schema):
@@ -90,7 +101,7 @@ class Endings(Row):
     """
 
     context: str
-    endings: list[str]
+    endings: Annotated[list[str], FirstError]
 
     @property
     def text_count(self) -> int:
@@ -130,7 +141,7 @@ ModelName = Annotated[str | None, Field(description="The name of a served model.
 class RowsRequest(Request, Generic[R]):
     """Body with rows."""
 
-    inputs: Annotated[list[R], AsList, ItemOrList]
+    inputs: Annotated[list[R], FirstError, AsList, ItemOrList]
     model: ModelName = None
 
     @property

@@ -16,7 +16,7 @@ from bertie.inference.server.encoding import Truncation, encode_pairs, encode_si
 from bertie.inference.server.errors import EmptyRequestError
 from bertie.inference.server.models import ServedModel
 from bertie.inference.server.operations import ComputeLogits, Embed, EmbedTokens, EncodedText
-from bertie.inference.server.schemas import Request, Schema
+from bertie.inference.server.schemas import FirstError, Request, Schema
 from bertie.model.engines.embeddings import normalize
 from bertie.model.engines.engine import Float32s
 from bertie.model.formats.sentence_transformers import Pooling
@@ -42,16 +42,20 @@ def require_inputs(values: Sequence[Any], key: str) -> None:
         raise EmptyRequestError(key)
 
 
-TokenIds = list[Annotated[int, Field(ge=0)]]
+Strings = Annotated[list[str], FirstError]
+TokenIds = Annotated[list[Annotated[int, Field(ge=0)]], FirstError]
 Input = Annotated[
-    str | TokenIds | list[str | TokenIds],
+    str | TokenIds | Annotated[list[str | TokenIds], FirstError],
     one_message("a text, a list of texts, a list of token ids, or a list of such lists"),
 ]
-Texts = Annotated[str | list[str], one_message("a text or a list of texts")]
-Ids = Annotated[TokenIds | list[TokenIds], one_message("a list of token ids, or a list of such lists")]
+Texts = Annotated[str | Strings, one_message("a text or a list of texts")]
+Ids = Annotated[
+    TokenIds | Annotated[list[TokenIds], FirstError],
+    one_message("a list of token ids, or a list of such lists"),
+]
 Sentence = Annotated[list[str], Field(min_length=1, max_length=2)]
 Sentences = Annotated[
-    str | Sentence | list[Sentence],
+    str | Sentence | Annotated[list[Sentence], FirstError],
     one_message("a text, a pair [text, text], or a list of [text] and [text, text]"),
 ]
 Direction = Annotated[
@@ -129,7 +133,7 @@ class RerankRequest(TruncatingRequest):
     """Body of POST /rerank."""
 
     query: str
-    texts: list[str]
+    texts: Strings
     raw_scores: bool = False
     return_text: bool = False
 
@@ -142,7 +146,7 @@ class SimilarityInput(Schema):
     """A sentence, and the sentences to compare it with."""
 
     source_sentence: str
-    sentences: list[str]
+    sentences: Strings
 
 
 class SimilarityParameters(TruncatingRequest):

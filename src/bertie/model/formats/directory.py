@@ -240,7 +240,8 @@ def read_metadata(
         classifier_pooling=head.classifier_pooling,
     )
     if head.model_type != metadata.model_type:
-        if config.is_decoder and head.classifier_pooling == "pooler" and not head.bilstm:
+        pools_cls = head.classifier_pooling == "pooler" and architecture in POOLED_ARCHITECTURES
+        if config.is_decoder and pools_cls and not head.bilstm:
             raise ModelError(
                 f"{file}: a left-to-right {architecture} that pools [CLS], which attends to no other token; "
                 f"bertie pools the last token, so fine-tune the model again with `bertie finetune`"
