@@ -1,4 +1,4 @@
-"""Write docs/api.md from the docstrings of the public API; tests/test_api_page.py keeps it current.
+"""Write docs/api.md from the docstrings of the public API; tests/api/test_examples.py keeps it current.
 
 python scripts/make_api_page.py
 """
@@ -42,9 +42,10 @@ RETURNED = {
 }
 INTRODUCTION = """# Python API
 
-`import bertie` exposes everything on this page. It imports neither torch nor numba until they are
-needed. The functions take the same words as the command line; each example below is run by the
-tests. This page is generated from the docstrings by `make docs`.
+`import bertie` exposes the functions, `Predictor`, `Tokenizer`, `BertConfig` and the errors on this
+page. It imports neither torch nor numba until they are needed. The functions take the same words as
+the command line; each example below is run by the tests. This page is generated from the docstrings
+by `make docs`.
 """
 
 
@@ -121,11 +122,11 @@ def _markdown(value: Any) -> str:
     lines: list[str] = []
     section, in_list = "", False
     for line in (inspect.getdoc(value) or "").splitlines():
-        if heading := re.fullmatch(r"(Args|Returns|Raises|Examples?):", line):
+        if heading := re.fullmatch(r"(Args|Attributes|Returns|Raises|Examples?):", line):
             section = "Arguments" if heading[1] == "Args" else heading[1]
             lines.append(f"**{section}**\n")
             continue
-        # Arguments and errors are indented; the fields of a class are aligned in columns.
+        # Arguments, attributes and errors are indented; the fields of a class are aligned in columns.
         item = re.match(r" {4}(\*{0,2}\w[\w, ]*?): +(\S.*)" if section else r"(\w[\w, ]*?) {2,}(\S.*)", line)
         if section.startswith("Example"):
             lines.append(line.removeprefix("    "))

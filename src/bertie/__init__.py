@@ -7,7 +7,7 @@
     run = bertie.pretrain("tiny-laptop", corpus="corpus", out="run")
     run.load().fill_mask("The capital of France is [MASK].")
 
-docs/paper.md leads from each section and table of the paper to its file here.
+docs/paper.md names the file that implements each section and table of the paper.
 
 Importing bertie imports neither torch nor numba; each name below is loaded on first use.
 """

@@ -49,6 +49,12 @@ def test_api_page_is_current():
     assert (ROOT / "docs" / "api.md").read_text(encoding="utf-8") == GENERATOR.make_page(), "run make docs"
 
 
+def test_api_page_lists_attributes_as_items():
+    page = GENERATOR.make_page()
+    assert "\nAttributes:" not in page
+    assert "\n**Attributes**\n\n- `input_ids`: int32 (T,)" in page
+
+
 def test_api_page_lists_every_public_name():
     listed = {name for names in GENERATOR.SECTIONS.values() for name in names}
     assert listed == OBJECTS.keys()

@@ -238,13 +238,13 @@ CASES = {
     ),
     "size of an extension": Case(
         "vocab in.txt --extend {encoder} --out out",
-        "how many entries to learn? Pass --add N",
+        "the number of entries to learn; pass --add N",
         "vocab in.txt --extend {encoder} --out out --add 1",
         {"in.txt": b"oak oak oak\n"},
     ),
     "which tokenizer to extend": Case(
         "vocab in.txt --add 1 --out out",
-        "which tokenizer to extend? Pass --extend DIR",
+        "need a tokenizer to extend; pass --extend DIR",
         "vocab in.txt --extend {encoder} --out out --add 1",
         {"in.txt": b"oak oak oak\n"},
     ),
@@ -256,7 +256,7 @@ CASES = {
     ),
     "languages without a place": Case(
         "vocab in.jsonl --size 100 --out out --language en --language de",
-        "Pass --language CODE=PATH with the file or folder of each, or --language-column NAME",
+        "pass --language CODE=PATH with the file or folder of each, or --language-column NAME",
         "vocab in.jsonl --size 100 --out out --language en --language de --language-column lang",
         {"in.jsonl": b'{"lang": "en", "text": "The cat sat."}\n{"lang": "de", "text": "Die Katze."}\n'},
     ),

@@ -224,7 +224,7 @@ def test_check_passes_if_pretraining_won():
     ],
 )
 def test_check_fails_if_pretraining_did_not_win(outcome, lost):
-    with pytest.raises(BertieError, match=f"two standard errors in {lost};"):
+    with pytest.raises(BertieError, match=f"improved {lost} by less than two standard errors;"):
         check(outcome, lambda line: None)
 
 

@@ -87,9 +87,12 @@ def test_entity_scores_have_the_names_of_conlleval(evaluate, tmp_path):
         (["--data", ".", "--task", "SST-3", "--model", "m"], "did you mean 'sst-2'? there are: cola,"),
         (
             ["--task", "blimp", "--model", "m", "--data", "d", "--text", "review"],
-            "--text: blimp has no use for it",
+            "--text: not supported with --task blimp; omit it",
         ),
-        (["--task", "blimp", "--model", "m", "--data", "d", "--column", "a=b"], "--column: blimp has no use"),
+        (
+            ["--task", "blimp", "--model", "m", "--data", "d", "--column", "a=b"],
+            "--column: not supported with --task",
+        ),
     ],
 )
 def test_wrong_arguments_are_one_line_with_status_2(evaluate, arguments, message):

@@ -263,7 +263,8 @@ def test_search_resumes_and_keeps_the_best_model(bertie, folder):
         assert (path.stat().st_mtime_ns == time) == (path.parent != lost)
     without_dev = bertie(folder, "search", *CUSTOM[:2], *CUSTOM[4:], "--out", "without_dev")
     assert without_dev.stderr.endswith(
-        "\nbertie: a search chooses the best model on dev examples; give some as dev\n"
+        "\nbertie: a search needs dev examples to choose the best model; "
+        "pass --dev FILE or --dev 0.1 (dev=…)\n"
     )
     assert "is kept" not in without_dev.stderr
     other = bertie(folder, *arguments, "--set", "finetuning.max_seq_length=64")

@@ -170,9 +170,9 @@ def test_extend_adds_entries_and_reports_how_many(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--extend", "old"], "--extend: how many entries to learn? Pass --add N"),
-        (["--add", 5], "--add and --fill-unused: which tokenizer to extend? Pass --extend DIR"),
-        (["--fill-unused"], "--add and --fill-unused: which tokenizer to extend? Pass --extend DIR"),
+        (["--extend", "old"], "--extend needs the number of entries to learn; pass --add N"),
+        (["--add", 5], "--add and --fill-unused need a tokenizer to extend; pass --extend DIR"),
+        (["--fill-unused"], "--add and --fill-unused need a tokenizer to extend; pass --extend DIR"),
         (
             ["--extend", "old", "--add", 5, "--cased"],
             "--cased: for a new vocabulary only; leave it out with --extend",

@@ -293,8 +293,10 @@ def test_column_of_languages_needs_their_codes(language):
 
 
 def test_codes_need_a_column_or_paths():
-    advice = "Pass --language CODE=PATH with the file or folder of each, or --language-column NAME"
-    with pytest.raises(SettingsError, match=rf"language = de, en: which documents have which\? {advice}"):
+    advice = "pass --language CODE=PATH with the file or folder of each, or --language-column NAME"
+    with pytest.raises(
+        SettingsError, match=f"language = de, en: the language of each document is unknown; {advice}"
+    ):
         group_by_language([Path("a")], ["en", "de"])
     files = [Path("a"), Path("b")]
     assert group_by_language(files, ["en", "de"], "lang") == {"de": files, "en": files}

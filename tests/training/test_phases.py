@@ -222,7 +222,7 @@ def test_earlier_run_with_other_pairs_resumes(corpus_path, tmp_path, tiny_settin
 
 
 def test_neighbours_are_refused_as_negatives(tiny_settings):
-    with pytest.raises(SettingsError, match=r"examples\.near_distance = 1: .*choose 2 or more"):
+    with pytest.raises(SettingsError, match=r"examples\.near_distance = 1: .*use 2 or more"):
         tiny_settings(examples={"near_distance": 1})
 
 

@@ -1,1 +1,4 @@
-"""The public Python API: a function for each command. `import bertie` exposes them."""
+"""The public Python API: make tokenizers, corpora and models, and evaluate models.
+
+`import bertie` exposes these functions, except `search`.
+"""

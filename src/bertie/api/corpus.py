@@ -44,8 +44,9 @@ def prepare(
         held_out: the fraction of documents kept for evaluation, from 0 to below 1.
         format: the format of every input; detected file by file if not given.
         column: the key or column of the text in JSON lines, csv, tsv, Parquet and Arrow files.
-        language: the ISO 639-1 code; the path of each, {"de": "texts/german", "en": …}; or the codes in
-            `language_column`, ["de", "en"].
+        language: one ISO 639-1 code for all inputs; a dict from each code to its file or folder, such as
+            {"de": "texts/german", "en": …}; or, with `language_column`, the list of the codes that occur
+            in that column, such as ["de", "en"].
         language_column: the key or column that gives the language of each document, as one of the codes.
         on_error: "stop" at an unreadable input, or "skip" and count it.
         workers: processes to use; all available processors if not given.

@@ -122,7 +122,11 @@ class PretrainingResult:
 
     @property
     def model_directory(self) -> Path:
-        """The directory of the trained model, which `transformers` loads too."""
+        """The directory of the trained model.
+
+        `transformers` loads it too, except left-to-right classifiers, models with a BiLSTM and
+        contrastive classifiers.
+        """
         return self.path / "model"
 
     @property

@@ -110,7 +110,9 @@ def _search(
     start = InitialModel.load(Path(arguments["model"]))
     examples = read_arguments(arguments)
     if not examples.dev:
-        raise SettingsError("a search chooses the best model on dev examples; give some as dev")
+        raise SettingsError(
+            "a search needs dev examples to choose the best model; pass --dev FILE or --dev 0.1 (dev=…)"
+        )
     layers = ({"finetuning": examples.task.defaults}, recorded, grid, changes)
     resolved = resolve(SearchSettings, *layers, source=source)
     examples = examples._replace(task=apply_settings(examples.task, resolved.finetuning, examples.dev))

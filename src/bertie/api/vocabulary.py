@@ -74,7 +74,7 @@ def learn_vocabulary(
         format: the format of every input; detected file by file if not given.
         column: the key or column of the text in JSON lines, csv, tsv, Parquet and Arrow files.
         language, language_column: for inputs of several languages, as in `prepare`.
-        smoothing: S, for several languages; a fraction p of the words counts as one proportional to p^S.
+        smoothing: exponent S, for several languages: a fraction p of the words becomes proportional to p^S.
         on_error: "stop" at an unreadable input, or "skip" and count it.
         workers, scheduler: where to count words, as in `prepare`.
         force: replace a tokenizer that bertie wrote to `out` before.
@@ -119,7 +119,8 @@ def extend_tokenizer(
     """Learn more entries for an existing tokenizer, like `bertie vocab --extend`.
 
     The new entries are those that save the most tokens on the text. The old ones keep their ids, and
-    casing, added tokens and other options stay the same. `pretrain` takes a model into it with `init`.
+    casing, added tokens and other options stay the same. To adapt a model to the extended tokenizer,
+    continue its pre-training with `pretrain(…, init=MODEL)`.
 
     Args:
         tokenizer: a tokenizer or model directory, or a vocab.txt file.

@@ -65,7 +65,7 @@ def write_report(
 
 
 def check(outcome: Outcome, say: Callable[[str], None]) -> None:
-    """Raise BertieError if pre-training did not win by two standard errors."""
+    """Raise BertieError if pre-training improved a score by less than two standard errors."""
     from bertie.base.errors import BertieError
 
     won = {"masked tokens": outcome.masked_token_z(), "the classifier": outcome.classifier_z()}
@@ -74,8 +74,8 @@ def check(outcome: Outcome, say: Callable[[str], None]) -> None:
     lost = [name for name, z in won.items() if z < 2]
     if lost:
         raise BertieError(
-            f"pre-training did not win by two standard errors in {' and '.join(lost)}; run again with more "
-            f"--seconds"
+            f"pre-training improved {' and '.join(lost)} by less than two standard errors; run again with a "
+            f"larger --seconds"
         )
 
 

@@ -13,8 +13,6 @@ from bertie.base.storage import as_path
 from bertie.commands.options import (
     Device,
     Force,
-    InputFile,
-    InputFormat,
     NoVerify,
     Precision,
     RowOnError,
@@ -29,6 +27,17 @@ if TYPE_CHECKING:
     from bertie.inference.predictor import Predictor
     from bertie.model.formats.sentence_transformers import EmbeddingConfig
 
+Input = Annotated[
+    str | None,
+    typer.Option(
+        help="A file, or its URL: .csv, .tsv, .jsonl, .parquet, or plain text with one text a line; - is "
+        "standard input. A blank text has no vector.",
+    ),
+]
+Format = Annotated[
+    Literal["text", "jsonl", "csv", "tsv", "parquet"] | None,
+    typer.Option(help="The format of the input; by default from the file's name."),
+]
 Output = Annotated[
     Path | None,
     typer.Option(
@@ -43,9 +52,9 @@ Output = Annotated[
 def embed(
     directory: Annotated[Path, typer.Argument(help="A model directory; its head is ignored.")],
     text: Annotated[list[str] | None, typer.Option(help="A text; may be repeated.")] = None,
-    input: InputFile = None,
+    input: Input = None,
     columns: TextColumn = None,
-    format: InputFormat = None,
+    format: Format = None,
     output: Output = None,
     pooling: Annotated[
         Literal["mean", "cls", "max"] | None,

@@ -15,7 +15,7 @@ from bertie.commands.task_options import (
     OnError,
     Pair,
     Separator,
-    TaskName,
+    TaskNameWithBlimp,
     Text,
     print_scores,
     read_columns,
@@ -46,7 +46,7 @@ AddToReport = Annotated[
 def evaluate(
     context: typer.Context,
     data: Annotated[Path, typer.Option(help="A file with gold labels, or the folder of a task's files.")],
-    task: TaskName = None,
+    task: TaskNameWithBlimp = None,
     models: Models = None,
     predictions: Annotated[
         Path | None,
@@ -118,7 +118,7 @@ def _evaluate_blimp(
     from bertie.tasks.blimp import NUM_PARADIGMS
 
     if unfit := sorted(given - BLIMP_OPTIONS):
-        raise bertie.SettingsError(f"{unfit[0]}: blimp has no use for it; leave it out")
+        raise bertie.SettingsError(f"{unfit[0]}: not supported with --task blimp; omit it")
     if len(models) != 1:
         raise bertie.SettingsError("blimp: give the directory of one pre-trained model (--model)")
     scores = bertie.evaluate_blimp(

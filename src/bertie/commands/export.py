@@ -11,9 +11,9 @@ from bertie.commands.task_options import (
     Columns,
     Kind,
     Label,
+    MeasuredTask,
     Pair,
     Separator,
-    TaskName,
     Text,
     read_columns,
 )
@@ -43,7 +43,7 @@ def export(
             "may be repeated. The scores are written into the model card."
         ),
     ] = None,
-    task: TaskName = None,
+    task: MeasuredTask = None,
     kind: Kind = "texts",
     text: Text = "text",
     pair: Pair = None,

@@ -11,7 +11,6 @@ from bertie.base.storage import as_path
 from bertie.commands.options import (
     Device,
     Force,
-    InputFile,
     InputFormat,
     NoVerify,
     Precision,
@@ -57,6 +56,13 @@ Pool = Annotated[
     ),
 ]
 
+Input = Annotated[
+    str,
+    typer.Option(
+        help="A file, or its URL: .csv, .tsv, .jsonl, .parquet, .conll (words), or plain text with one text "
+        "a line; - is standard input. A blank text has no vectors.",
+    ),
+]
 Output = Annotated[
     Path,
     typer.Option(
@@ -70,12 +76,13 @@ Output = Annotated[
 def features(
     directory: Annotated[Path, typer.Argument(help="A model directory; its head is ignored.")],
     output: Output,
-    input: InputFile = "-",
+    input: Input = "-",
     columns: TextColumn = None,
     format: InputFormat = None,
     layers: Layers = "-1",
     combine: Annotated[
-        Literal["concat", "sum", "mean"] | None, typer.Option(help="Combine all layers into one column.")
+        Literal["concat", "sum", "mean"] | None,
+        typer.Option(help="Combine the selected layers into one column."),
     ] = None,
     weights: Annotated[
         str | None, typer.Option(help="The weights of the sum, one for each layer, separated by commas.")

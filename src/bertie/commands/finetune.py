@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bertie.commands.options import Assignments, Device, Json, NoVerify, exit_when_stopped
+from bertie.commands.options import Device, Json, NoVerify, assignments_option, exit_when_stopped
 from bertie.commands.task_options import (
     Columns,
     Data,
@@ -24,6 +24,8 @@ from bertie.commands.task_options import (
     read_columns,
     read_dev,
 )
+
+Assignments = Annotated[list[str] | None, assignments_option("epochs=4 or optimizer.learning_rate=1e-3")]
 
 
 def finetune(

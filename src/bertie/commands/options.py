@@ -139,14 +139,12 @@ AllowPickle = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace the output if it exists already.")]
 
-Assignments = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Change a setting, such as epochs=4 or optimizer.learning_rate=1e-3; may be repeated.",
-    ),
-]
+
+def assignments_option(examples: str) -> Any:
+    """Return the option --set, whose help shows examples of the command's own settings."""
+    help = f"Change a setting, such as {examples}; may be repeated."
+    return typer.Option("--set", metavar="KEY=VALUE", help=help)
+
 
 Version = Annotated[
     bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")

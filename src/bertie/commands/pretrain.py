@@ -6,7 +6,9 @@ from typing import Annotated
 import typer
 
 from bertie.base.storage import as_path
-from bertie.commands.options import Assignments, NoVerify, exit_when_stopped
+from bertie.commands.options import NoVerify, assignments_option, exit_when_stopped
+
+Assignments = Annotated[list[str] | None, assignments_option("batch_size=64 or optimizer.learning_rate=1e-3")]
 
 
 def pretrain(

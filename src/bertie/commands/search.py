@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertie.commands.options import Assignments, Device, Json, NoVerify, exit_when_stopped
+from bertie.commands.options import Device, Json, NoVerify, assignments_option, exit_when_stopped
 from bertie.commands.task_options import (
     Columns,
     Data,
@@ -27,6 +27,10 @@ from bertie.commands.task_options import (
 if TYPE_CHECKING:
     from bertie.api.task_data import TaskData
     from bertie.training.search import Search
+
+Assignments = Annotated[
+    list[str] | None, assignments_option("'learning_rates=[1e-4, 3e-4]' or finetuning.max_seq_length=64")
+]
 
 
 def search(

@@ -14,7 +14,7 @@ from bertie.commands.options import Device, NoVerify, Precision
 MaxTexts = Annotated[int, typer.Option(min=1, help="The largest number of texts in a request.")]
 MaxBody = Annotated[int, typer.Option(min=1, help="The largest number of bytes in a request.")]
 MaxWaiting = Annotated[
-    int, typer.Option(min=1, help="Queued tokens from which on clients are asked to retry later.")
+    int, typer.Option(min=1, help="Answer 429 while this number of tokens, or more, is queued.")
 ]
 MemoryBudget = Annotated[
     float,

@@ -11,14 +11,20 @@ if TYPE_CHECKING:
     from bertie.tasks.task import Scores
 
 InitialModel = Annotated[Path | None, typer.Option("--model", help="The model directory to start from.")]
-TaskName = Annotated[
+_TASKS = (
+    "Texts, in GLUE's .tsv files: cola, sst-2, mrpc, sts-b, qqp, mnli, qnli, rte, wnli, ax. Questions, in "
+    "SQuAD's .json files: squad-v1, squad-v2. Tagged words, in columns: ner. Multiple choice, in SWAG's .csv "
+    "files: swag. Embeddings: sts-b-embeddings."
+)
+_IN_DATA = f"A task of the paper, with its official files in --data. {_TASKS}"
+TaskName = Annotated[str | None, typer.Option("--task", help=_IN_DATA)]
+TaskNameWithBlimp = Annotated[
+    str | None, typer.Option("--task", help=f"{_IN_DATA} Minimal pairs, for a pre-trained model: blimp.")
+]
+MeasuredTask = Annotated[
     str | None,
     typer.Option(
-        "--task",
-        help="A task of the paper, with its official files in --data. Texts, in GLUE's .tsv files: cola, "
-        "sst-2, mrpc, sts-b, qqp, mnli, qnli, rte, wnli, ax. Questions, in SQuAD's .json files: squad-v1, "
-        "squad-v2. Tagged words, in columns: ner. Multiple choice, in SWAG's .csv files: swag. "
-        "Embeddings: sts-b-embeddings.",
+        "--task", help=f"The task on which to measure the model, with the gold labels in --dev. {_TASKS}"
     ),
 ]
 Data = Annotated[Path | None, typer.Option(help="The folder of the task's official files.")]
@@ -46,9 +52,13 @@ Kind = Annotated[
         "texts that belong together, or pairs with a score of their similarity.",
     ),
 ]
-Text = Annotated[str, typer.Option(help="texts, pairs: the column of the text.")]
+Text = Annotated[str, typer.Option(help="texts, pairs, scored-pairs: the column of the text.")]
 Pair = Annotated[
-    str | None, typer.Option(help="texts, pairs: the column of a second text; for pairs, pair by default.")
+    str | None,
+    typer.Option(
+        help="texts, pairs, scored-pairs: the column of a second text; for the two kinds of pairs, pair by "
+        "default."
+    ),
 ]
 Label = Annotated[str, typer.Option(help="texts, choices, scored-pairs: the column of the label or score.")]
 Separator = Annotated[

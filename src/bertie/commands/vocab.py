@@ -156,6 +156,6 @@ def _check_options(context: typer.Context) -> None:
         if useless := sorted(given & NEW_VOCABULARY_OPTIONS):
             raise SettingsError(f"{useless[0]}: for a new vocabulary only; leave it out with --extend")
         if "--add" not in given:
-            raise SettingsError("--extend: how many entries to learn? Pass --add N")
+            raise SettingsError("--extend needs the number of entries to learn; pass --add N")
     elif given & {"--add", "--fill-unused"}:
-        raise SettingsError("--add and --fill-unused: which tokenizer to extend? Pass --extend DIR")
+        raise SettingsError("--add and --fill-unused need a tokenizer to extend; pass --extend DIR")

@@ -62,7 +62,10 @@ class ExampleSettings(Settings):
     @classmethod
     def _neighbours_are_no_negatives(cls, distance: int) -> int:
         if distance == 1:
-            raise ValueError("the neighbours of a segment are no negatives; choose 2 or more")
+            raise ValueError(
+                "allows only neighbouring sentences, which cannot be negatives; use 2 or more, or 0 for no "
+                "limit"
+            )
         return distance
 
     @pydantic.model_validator(mode="after")

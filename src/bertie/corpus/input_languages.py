@@ -55,8 +55,8 @@ def group_by_language(
         return {language: list(inputs)}
     if not isinstance(language, Mapping):
         raise SettingsError(
-            f"language = {', '.join(codes)}: which documents have which? Pass --language CODE=PATH with the "
-            f"file or folder of each, or --language-column NAME"
+            f"language = {', '.join(codes)}: the language of each document is unknown; pass --language "
+            f"CODE=PATH with the file or folder of each, or --language-column NAME"
         )
     groups: dict[str, list[Path]] = {code: [] for code in codes}
     paths = {as_path(path).resolve(): code for code, path in language.items()}

@@ -85,10 +85,11 @@ class Predictor:
     - `embed`, `features`: every PyTorch model, and exported encoders
     - `attention`: every PyTorch model
 
-    Every method takes one text (a string) and returns one result, or takes a list of texts and
-    returns a list of results in the same order. Texts that come in pairs are two strings, or two
-    lists of equal length. Anything else raises DataError. Results are dataclasses, which a notebook
-    shows as tables.
+    Every method except `attention` takes one text (a string) and returns one result, or takes a list
+    of texts and returns the results in the same order. Texts that come in pairs are two strings, or
+    two lists of equal length. Other types raise DataError. Most results are dataclasses, which a
+    notebook shows as tables; `embed` returns an array, and `regress` and `next_sentence` return
+    numbers.
 
     Attributes:
         path: the model directory.
@@ -170,7 +171,7 @@ class Predictor:
 
         Raises:
             ModelError: the model has no masked-LM head.
-            TextError: a text has no [MASK], or more tokens than the model can read.
+            DataError: a text has no [MASK], or more tokens than the model can read.
 
         Example:
             >>> predictions = model.fill_mask("The capital of France is [MASK].", top_k=3)
@@ -284,9 +285,9 @@ class Predictor:
     ) -> Results[Label] | list[Results[Label]]:
         """Classify a text, or a pair of texts.
 
-        If fine-tuning tuned the threshold of two classes, the predicted class comes first, even where its
-        probability is below 0.5. A text has those of several labels whose probability is above their
-        `decision_thresholds`.
+        If fine-tuning tuned the threshold of a two-class model, the predicted class comes first, even if
+        its probability is below 0.5. A multi-label model assigns each label whose probability exceeds its
+        threshold in `decision_thresholds`.
 
         Args:
             texts: a text, or a list of texts. Long texts are truncated or read in windows, as

@@ -33,8 +33,8 @@ class BertConfig(Settings):
         intermediate_size: width of the feed-forward sublayer; 4H in the paper.
         hidden_act: the activation of the feed-forward sublayers and of the masked-LM head. `gelu`
             is the exact form, with which the published checkpoints were trained; `gelu_new` is the
-            tanh approximation, which google's code has used since February 2019 (bee6030). `relu`,
-            `tanh` and `linear` (none) are the other choices of google's code
+            tanh approximation, which Google's code has used since February 2019 (bee6030). `relu`,
+            `tanh` and `linear` (none) are the other choices of Google's code
             (modeling.get_activation).
         hidden_dropout_prob: dropout of the embeddings and of each sublayer's output.
         attention_probs_dropout_prob: dropout of the attention weights.
@@ -42,7 +42,7 @@ class BertConfig(Settings):
         type_vocab_size: number of segments; 2 where the model reads pairs of texts.
         initializer_range: standard deviation of the initial weights.
         position_initializer_range: the same for the position embeddings
-            (docs/decisions/small_recipes.md); None for `initializer_range`, as in google's code.
+            (docs/decisions/small_recipes.md); None for `initializer_range`, as in Google's code.
         layer_norm_eps: epsilon of the layer norms.
         is_decoder: whether attention is causal, as in Table 5's left-to-right model.
 

@@ -148,8 +148,8 @@ def _add_calibration(page: Page, measured: Calibration) -> None:
     page.picture(
         reliability_diagram(measured),
         "Predictions in bins of equal width by the model's probability of the likeliest class, or of the "
-        "decision about each of several labels; larger points have more predictions. Below the dashed line, "
-        "the model is too confident.",
+        "decision about each of several labels; larger points have more predictions. Points below the dashed "
+        "line show predictions that are too confident.",
         "Accuracy against confidence",
     )
     page.table(

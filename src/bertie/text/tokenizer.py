@@ -125,9 +125,9 @@ class Tokenizer:
 
         Args:
             path: a directory that contains vocab.txt or tokenizer.json, or a vocab.txt file.
-            lowercase: overrides the setting of the directory. If both are missing, texts are
-                lower-cased unless the vocabulary has upper-case letters. (`transformers`
-                lower-cases in that case too.)
+            lowercase: overrides the setting of the directory. If neither is set, texts are
+                lower-cased, unless the vocabulary has upper-case letters. (`transformers`
+                lower-cases even then.)
 
         Returns:
             The tokenizer.

@@ -78,7 +78,7 @@ def learn_vocabulary(
     """
     max_characters = min(alphabet, (size - len(SPECIAL_TOKENS)) // 4)
     if max_characters < 1:
-        raise SettingsError(f"size = {size}: too small for a vocabulary; use 1,000 or more (BERT has 30,522)")
+        raise SettingsError(f"size = {size}: too small for a vocabulary; use 100 or more (BERT has 30,522)")
     table = [(word, int(count)) for word, count in zip(words, counts, strict=True)]
     characters = _most_frequent_characters(table, max_characters)
     table = [

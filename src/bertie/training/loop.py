@@ -334,6 +334,6 @@ def _progress_figures(row: dict[str, Any]) -> dict[str, str | float]:
 def _not_finite_message(step: int, run: RunDirectory) -> str:
     return (
         f"{run.path}: the gradients of steps {step - MAX_SKIPPED_STEPS + 1:,} to {step:,} were not finite; "
-        f"the run is saved with the weights before them, and --resume (resume=True) goes on after them; if "
-        f"it stops again, start a new run with a lower optimizer.learning_rate"
+        f"the run saved the weights from before these steps. Pass --resume (resume=True) to continue with "
+        f"the next data. If it stops again, start a new run with a lower optimizer.learning_rate"
     )
