@@ -18,10 +18,12 @@ A second simulation has tables of 24 orderings, 4 neighbours in each of 6 column
 over seeds with Holm's adjustment. It prints the tables with a false verdict, in percent, and the
 orderings found if all differences are 4 or 8 standard errors. The methods:
 
-    own         Student's t with each ordering's own spread, as `reproduction.verdicts`
+    own         Student's t with each ordering's own spread
     pooled      the spread of all rows of a column together, with more degrees of freedom
+    bertie      each ordering's own spread and the table's usual one, as `reproduction.verdicts`
 
-Rows have equal spreads, or log-normal ones.
+Rows have equal spreads, or log-normal ones; columns too; or one cell in twenty is five standard deviations
+worse, as a seed that has not learned.
 """
 
 import argparse
@@ -32,7 +34,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertie.reproduction.example_scores import deviations
-from bertie.reproduction.intervals import LEVEL, adjust_p_values, confidence_interval, student_t_cdf
+from bertie.reproduction.intervals import (
+    LEVEL,
+    adjust_p_values,
+    confidence_interval,
+    student_t_cdf,
+    usual_variance,
+)
 
 DRAWS = 400  # of the bootstrap; all tables of a case share them
 OUTCOME = "task/dev/accuracy"
@@ -42,6 +50,14 @@ CASES = (
     ("both vary", 0.1, 0.5, 0.7),
     ("seeds vary most", 0.3, 0.3, 0.7),
     ("noise varies most", 0.02, 0.0, 1.0),
+)
+# (name, standard deviation of the logarithm of a row's spread, of a column's, fraction of cells that failed)
+SPREADS = (
+    ("equal", 0.0, 0.0, 0.0),
+    ("of rows (0.5)", 0.5, 0.0, 0.0),
+    ("of rows (1.0)", 1.0, 0.0, 0.0),
+    ("of rows (0.5) and columns (1.0)", 0.5, 1.0, 0.0),
+    ("of rows (0.2) and columns (0.5), failed cells", 0.2, 0.5, 0.05),
 )
 Float64s = NDArray[np.float64]
 
@@ -113,20 +129,24 @@ def measure(
     return results
 
 
-def count_verdicts(seeds: int, unequal: float, effect: float, tables: int) -> dict[str, list[float]]:
+def count_verdicts(
+    seeds: int, spreads: tuple[float, float, float], effect: float, tables: int
+) -> dict[str, list[float]]:
     """Return by method the fraction of the orderings of each table that Holm's method finds.
 
     Args:
         seeds: the number of seeds.
-        unequal: the standard deviation of the logarithm of a row's spread.
+        spreads: an entry of SPREADS without its name.
         effect: the true differences, in standard errors.
         tables: the number of tables to simulate.
     """
     rng, columns, rows = np.random.default_rng(0), 6, 5
-    found: dict[str, list[float]] = {"own": [], "pooled": []}
+    row_sd, column_sd, failed = spreads
+    found: dict[str, list[float]] = {"own": [], "pooled": [], "bertie": []}
     for _ in range(tables):
-        spread = np.exp(rng.normal(0, unequal, (columns, rows, 1)))
-        scores = rng.normal(0, 1, (columns, rows, seeds)) * spread
+        spread = np.exp(rng.normal(0, row_sd, (columns, rows, 1)) + rng.normal(0, column_sd, (columns, 1, 1)))
+        scores = rng.normal(0, 1, (columns, rows, seeds))
+        scores = (scores - 5 * (rng.random(scores.shape) < failed)) * spread
         differences = scores[:, :-1] - scores[:, 1:]
         true_errors = np.hypot(spread[:, :-1, 0], spread[:, 1:, 0]) / math.sqrt(seeds)
         means = differences.mean(axis=2) + effect * true_errors
@@ -136,9 +156,16 @@ def count_verdicts(seeds: int, unequal: float, effect: float, tables: int) -> di
         pooled = 2 * (residuals**2).sum(axis=(1, 2)) / degrees
         own_t = np.abs(means) / np.sqrt(differences.var(axis=2, ddof=1) / seeds)
         pooled_t = np.abs(means) / np.sqrt(pooled[:, None] / seeds)
-        for name, t, df in (("own", own_t, seeds - 1), ("pooled", pooled_t, degrees)):
-            adjusted = adjust_p_values((2 * student_t_cdf(-t.ravel(), df)).tolist())
-            found[name].append(float(np.mean(np.array(adjusted) <= LEVEL)))
+        moved = differences - differences.mean(axis=2, keepdims=True) + means[:, :, None]
+        samples = moved.reshape(-1, seeds).tolist()
+        usual = usual_variance(samples)
+        p_values = {
+            "own": (2 * student_t_cdf(-own_t.ravel(), seeds - 1)).tolist(),
+            "pooled": (2 * student_t_cdf(-pooled_t.ravel(), degrees)).tolist(),
+            "bertie": [confidence_interval(sample, None, usual).p_value for sample in samples],
+        }
+        for name, values in p_values.items():
+            found[name].append(float(np.mean(np.array(adjust_p_values(values)) <= LEVEL)))
     return found
 
 
@@ -146,14 +173,13 @@ def print_verdicts(tables: int) -> None:
     print("| seeds | spreads | method | false verdicts | found at 4 | at 8 |")
     print("|---|---|---|---|---|---|")
     for seeds in (3, 5):
-        for unequal, spreads in ((0.0, "equal"), (0.5, "unequal (0.5)"), (1.0, "very unequal (1.0)")):
-            results = [count_verdicts(seeds, unequal, effect, tables) for effect in (0, 4, 8)]
+        for name, *spreads in SPREADS:
+            shape = (spreads[0], spreads[1], spreads[2])
+            results = [count_verdicts(seeds, shape, effect, tables) for effect in (0, 4, 8)]
             for method in results[0]:
                 false = 100 * np.mean(np.array(results[0][method]) > 0)
                 at_4, at_8 = (100 * np.mean(result[method]) for result in results[1:])
-                print(
-                    f"| {seeds} | {spreads} | {method} | {false:.1f} | {at_4:.1f} | {at_8:.1f} |", flush=True
-                )
+                print(f"| {seeds} | {name} | {method} | {false:.1f} | {at_4:.1f} | {at_8:.1f} |", flush=True)
 
 
 def main() -> None:
@@ -173,7 +199,7 @@ def main() -> None:
             width = np.median(results["bertie width"])
             widths = ", ".join(f"{np.median(results[f'{method} width']) / width:.2f}" for method in methods)
             print(f"| {name} | {seeds} | {examples:,} | {coverage} | {widths} |", flush=True)
-    print_verdicts(1000)  # cheap, because there are no examples
+    print_verdicts(1000)  # five minutes of a core, though there are no examples
     print(f"{tables} simulations of each interval; {time.perf_counter() - begin:.0f} seconds")
 
 

@@ -2,8 +2,9 @@
 
 The test for "row A is better than row B in a column" compares cells of the same seed, on the same
 dev examples. `intervals` gives the mean of the differences A - B, with the sign changed where lower
-is better, its 95 % interval over seeds and examples, and a p-value. Holm's method adjusts the
-p-values for the number of orderings in the table. The ordering is
+is better, its 95 % interval over seeds and examples, and a p-value. The spread over the seeds is estimated
+with the help of the table's other orderings. Holm's method adjusts the p-values for the number of
+orderings in the table. The ordering is
 
     at chance    if the row with the better mean is not above the baseline: its own 95 % interval
                  does not exclude the score of the majority class, or the loss of the unigram
@@ -31,6 +32,7 @@ from bertie.reproduction.intervals import (
     Float64s,
     adjust_p_values,
     confidence_interval,
+    usual_variance,
 )
 from bertie.reproduction.tables import HELD_OUT, Column, Row, Table, source_of
 
@@ -68,6 +70,19 @@ class Verdict(NamedTuple):
     difference: ConfidenceInterval | None
     p_value: float
     decision: Decision
+
+
+class Sample(NamedTuple):
+    """The advantages of one row over another.
+
+    Attributes:
+        values: by seed; empty if no seed has both rows.
+        deviations: float64 (seeds, examples), what each example contributes to each value; None if only
+            seeds vary.
+    """
+
+    values: list[float]
+    deviations: Float64s | None
 
 
 def cells_by_seed(cells: Sequence[Cell], row: Row, column: Column) -> dict[int, Cell]:
@@ -108,7 +123,12 @@ def judge_orderings(table: Table, cells: Sequence[Cell], majority_baseline: Outc
         majority_baseline: the scores of always predicting the majority class, by outcome.
     """
     orderings = table.orderings()
-    differences = [_difference(cells, *ordering) for ordering in orderings]
+    samples = [_sample(cells, *ordering) for ordering in orderings]
+    usual = usual_variance([sample.values for sample in samples])
+    differences = [
+        confidence_interval(sample.values, sample.deviations, usual) if sample.values else None
+        for sample in samples
+    ]
     p_values = adjust_p_values([1.0 if interval is None else interval.p_value for interval in differences])
     verdicts = []
     for (better, worse, column), difference, p_value in zip(orderings, differences, p_values, strict=True):
@@ -125,12 +145,10 @@ def judge_orderings(table: Table, cells: Sequence[Cell], majority_baseline: Outc
     return verdicts
 
 
-def _difference(cells: Sequence[Cell], better: Row, worse: Row, column: Column) -> ConfidenceInterval | None:
-    """Return the interval of the advantage of a row, from the seeds that both rows have."""
+def _sample(cells: Sequence[Cell], better: Row, worse: Row, column: Column) -> Sample:
+    """Return the advantages of a row, from the seeds that both rows have."""
     better_cells, worse_cells = (cells_by_seed(cells, row, column) for row in (better, worse))
     seeds = [seed for seed in better_cells if seed in worse_cells]
-    if not seeds:
-        return None
     sign = -1 if column.lower_is_better else 1
     better_found, worse_found = [better_cells[seed] for seed in seeds], [worse_cells[seed] for seed in seeds]
     values = [
@@ -139,8 +157,8 @@ def _difference(cells: Sequence[Cell], better: Row, worse: Row, column: Column) 
     ]
     moved, moved_worse = _deviations(better_found, better, column), _deviations(worse_found, worse, column)
     if moved is None or moved_worse is None or moved.shape != moved_worse.shape:
-        return confidence_interval(values)
-    return confidence_interval(values, moved - moved_worse)
+        return Sample(values, None)
+    return Sample(values, moved - moved_worse)
 
 
 def _paper_difference(better: Row, worse: Row, column: Column) -> float | None:
