@@ -37,9 +37,9 @@ class ExampleSettings(Settings):
             makes single segments.
         near_distance: with the pairs "near", the replacement begins at most this many sentences from
             the first segment, and at least two. If no sentence of the document does, it comes from
-            another document. 0 allows any sentence of the document, as before there was a limit.
-        language_smoothing: S. In a corpus of several languages, a language with the fraction p of the
-            tokens has a fraction of the training text proportional to p^S; 1 is as the corpus is.
+            another document. 0 allows any sentence of the document.
+        language_smoothing: exponent S. In a corpus of several languages, a language with the fraction p
+            of the tokens gets a fraction of the training text proportional to p^S. 1 changes nothing.
     """
 
     max_seq_length: int = pydantic.Field(128, exclude=True)  # in a run, each phase has its own

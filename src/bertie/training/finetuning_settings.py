@@ -49,50 +49,75 @@ class FinetuningSettings(Hardware):
     """Settings of a fine-tuning run; the defaults are those of Section 4.1.
 
     Unlike the paper's code, fine-tuning corrects Adam's bias, which small training sets need.
+
+    Attributes:
+        seed: seed of the new head, dropout and the order of the examples.
+        batch_size: examples per step; in tagging, sentences.
+        batch_unit: whether `batch_size` counts sentences or windows over documents, in tagging. None,
+            in runs of earlier versions, is windows.
+        epochs: passes over the training examples.
+        warmup_ratio: the fraction of the steps in which the learning rate rises from 0.
+        max_seq_length: the maximum number of tokens of a sequence, with [CLS] and [SEP].
+        long_texts: how a classifier or a regression reads a single text that is longer than
+            `max_seq_length`.
+        window_stride: with the long texts "windows", tokens from the start of a window to the start of
+            the next one; 0 for a whole window.
+        window_pooling: how the logits of a text's windows become those of the text.
+        max_training_examples: train on this many examples (windows, in question answering and tagging),
+            the same for every seed; 0 for all.
+        micro_batch_tokens: about how many tokens are in memory at a time; fewer need less memory.
+        dropout: dropout of the network's layers, whatever the initial model was pre-trained with
+            (Appendix A.3: "always 0.1"). None, in runs of earlier versions, keeps the initial model's.
+        attention_dropout: the same for the attention weights.
+        class_weights: weights of the labels in the loss: "balanced", or a number for each label. Labels
+            without a number have weight 1.
+        frozen_layers: do not train the embeddings and this many of the lowest layers.
+        layer_decay: layer l of L learns at the learning rate times `layer_decay`^(L - l), where the
+            embeddings are layer 0. 1 is no decay.
+        contrastive_pairs: with few labels, train the encoder on this many pairs of texts for each text
+            in an epoch, then fit a logistic regression; SetFit's number is 40. `batch_size` counts
+            pairs. 0 is ordinary fine-tuning.
+        bilstm: put a BiLSTM with random weights under the head (Section 5.1).
+        keep_best: keep the epoch with the best score on the first dev part. With false, the last epoch
+            is kept, and only it is evaluated, unless `patience` needs the others.
+        patience: stop after this many epochs without a better main score on the first dev part; 0 never
+            stops early.
+        main_metric: the score that selects the epoch; None for the task's own.
+        tune_threshold: tune the decision thresholds of two classes or of several labels on the first
+            dev part.
+        calibrate: divide logits by a temperature that is fitted on the first dev part.
+        training_fingerprint: hash of the training data, filled in when the run starts and checked on
+            resume.
+        dev_fingerprint: the same for the dev data.
+        initial_model_fingerprint: the same for the initial weights.
+        optimizer: the optimizer.
     """
 
-    seed: int = 0  # of the new head, dropout and the order of the examples
-    batch_size: int = pydantic.Field(32, gt=0)  # examples per step; sentences, in tagging
-    # Tagging: whether `batch_size` counts sentences or windows over documents. None, in runs of earlier
-    # versions, is windows.
+    seed: int = 0
+    batch_size: int = pydantic.Field(32, gt=0)
     batch_unit: Literal["sentences", "windows"] | None = "sentences"
     epochs: int = pydantic.Field(3, gt=0)
     warmup_ratio: float = pydantic.Field(0.1, ge=0, le=1)  # run_classifier.py:843-845
     max_seq_length: int = pydantic.Field(DEFAULT_MAX_SEQ_LENGTH, gt=2)
-    # Classification of single texts: how to read those that are longer than `max_seq_length` (`LongTexts`).
-    long_texts: Literal["truncate", "head-tail", "windows"] = "truncate"
-    window_stride: int = pydantic.Field(0, ge=0)  # tokens; 0 is a whole window
-    window_pooling: Literal["mean", "max"] = "mean"  # of the logits of a text's windows
-    # Train on this many examples (windows, in question answering and tagging), the same for every seed;
-    # 0 means all.
+    long_texts: Literal["truncate", "head-tail", "windows"] = "truncate"  # see `LongTexts`
+    window_stride: int = pydantic.Field(0, ge=0)
+    window_pooling: Literal["mean", "max"] = "mean"
     max_training_examples: int = pydantic.Field(0, ge=0)
-    micro_batch_tokens: int = pydantic.Field(16384, gt=0)  # about how many tokens are in memory at a time
-    # Dropout of the network's layers and of its attention weights: "always 0.1" (Appendix A.3), whatever the
-    # initial model was pre-trained with. None, as in runs of earlier versions, keeps the initial model's.
+    micro_batch_tokens: int = pydantic.Field(16384, gt=0)
     dropout: float | None = pydantic.Field(0.1, ge=0, lt=1)
     attention_dropout: float | None = pydantic.Field(0.1, ge=0, lt=1)
-    # Weights of the labels in the loss: "balanced", or by label (see class_weights.py).
     class_weights: Annotated[
         Literal["balanced"] | dict[str, float] | None, pydantic.PlainValidator(_parse_class_weights)
     ] = None
-    frozen_layers: int = pydantic.Field(0, ge=0)  # do not train the embeddings and this many lowest layers
-    # Layer l of L learns at the rate times layer_decay^(L - l); the embeddings are layer 0. 1 is no decay.
+    frozen_layers: int = pydantic.Field(0, ge=0)
     layer_decay: float = pydantic.Field(1.0, gt=0, le=1)
-    # Classification of single texts with few labels: train the encoder on this many pairs of texts for each
-    # text in an epoch, then fit a logistic regression (contrastive.py; SetFit's is 40). `batch_size` counts
-    # pairs. 0 is ordinary fine-tuning.
     contrastive_pairs: int = pydantic.Field(0, ge=0)
-    bilstm: bool = False  # put a BiLSTM with random weights under the head (Section 5.1)
-    # Keep the epoch with the best score on the first dev part. Otherwise the last one is kept, and only it is
-    # evaluated, unless `patience` needs the others.
+    bilstm: bool = False
     keep_best: bool = True
-    # Stop after this many epochs without a better main score on the first dev part; 0 never stops early.
     patience: int = pydantic.Field(0, ge=0)
-    main_metric: str | None = None  # the score that selects the epoch; None is the task's own
-    # Tune the decision thresholds of two classes or of several labels on the first dev part.
+    main_metric: str | None = None
     tune_threshold: bool = False
-    calibrate: bool = False  # divide logits by a temperature that is fitted on the first dev part
-    # Hashes of the data and of the initial weights, filled in when the run starts, checked on resume.
+    calibrate: bool = False
     training_fingerprint: str = ""
     dev_fingerprint: str = ""
     initial_model_fingerprint: str = ""

@@ -14,7 +14,18 @@ from bertie.model.formats.weight_names import hugging_face_names
 
 
 class OptimizerSettings(Settings):
-    """Optimizer settings; defaults from Appendix A.2 and optimization.py:59-74."""
+    """Optimizer settings; defaults from Appendix A.2 and optimization.py:59-74.
+
+    Attributes:
+        name: AdamW, or LAMB for very large batches.
+        learning_rate: the learning rate at the end of warm-up; afterwards it falls linearly.
+        beta1: decay of the mean of the gradients.
+        beta2: decay of the mean of their squares.
+        epsilon: added to the denominator of the update.
+        weight_decay: decay of the weights, except biases and norms.
+        bias_correction: correct the bias of Adam's moments. The paper's code has none.
+        max_gradient_norm: gradients with a larger norm are scaled down to it; inf turns this off.
+    """
 
     name: Literal["adamw", "lamb"] = "adamw"
     learning_rate: float = pydantic.Field(1e-4, gt=0)
@@ -25,7 +36,7 @@ class OptimizerSettings(Settings):
     # The paper's code has none (google-research/bert issue 153). Warm-up compensates in pre-training, but
     # fine-tuning on few examples needs the correction (Zhang et al., arXiv:2006.05987).
     bias_correction: bool = False
-    max_gradient_norm: float = pydantic.Field(1.0, gt=0)  # inf turns clipping off
+    max_gradient_norm: float = pydantic.Field(1.0, gt=0)
 
 
 # Adam divides its moments by 1 - β^step. At this step the divisor is exactly 1, so nothing is corrected, and

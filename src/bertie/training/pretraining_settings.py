@@ -34,7 +34,7 @@ class Phase(Settings):
     Attributes:
         steps: the number of steps.
         max_seq_length: the maximum number of tokens of an example, with [CLS] and [SEP].
-        batch_size: sequences per step; None for the run's own.
+        batch_size: sequences per step; None for the run's `batch_size`.
         masking_rate: the fraction of tokens to predict; None for `examples.masking_rate`.
         pairs: the kind of pairs; None for `examples.pairs`. In a phase with "none", the model
             learns masked tokens only.
@@ -48,12 +48,33 @@ class Phase(Settings):
 
 
 class PretrainingSettings(Hardware):
-    """Settings of a whole pre-training run; the defaults are those of Appendix A.2."""
+    """Settings of a whole pre-training run; the defaults are those of Appendix A.2.
+
+    Attributes:
+        seed: seed of the initial weights, the examples and their order, and dropout.
+        corpus_fingerprint: hash of the corpus, filled in when the run starts and checked on resume.
+        batch_size: sequences per step, unless a phase sets its own.
+        micro_batch_tokens: about how many tokens are in memory at a time; fewer need less memory.
+        warmup_steps: steps in which the learning rate rises from 0 to `optimizer.learning_rate`.
+        log_every: steps between two rows of training metrics; 0 for the last step only.
+        evaluate_every: steps between two evaluations on held-out text; 0 for the last step only.
+        save_every: steps between two checkpoints; 0 to save only when a signal stops the run.
+        keep_checkpoints: the number of checkpoints to keep, the newest ones.
+        held_out_examples: the number of held-out examples in an evaluation.
+        tensorboard: also write the metrics for TensorBoard; needs the extra `tensorboard`.
+        shard: divide weights, gradients and moments among the processes of torchrun (FSDP2).
+        next_sentence_loss: learn next sentences. With false, examples keep their pairs, but the model
+            learns masked tokens only.
+        phases: the phases of the run, in their order.
+        model: the shape of the network.
+        examples: how pre-training examples are made.
+        optimizer: the optimizer.
+    """
 
     seed: int = 0
-    corpus_fingerprint: str = ""  # filled in when the run starts, checked on resume
-    batch_size: int = pydantic.Field(256, gt=0)  # sequences per step, unless a phase has its own
-    micro_batch_tokens: int = pydantic.Field(16384, gt=0)  # about how many tokens are in memory at a time
+    corpus_fingerprint: str = ""
+    batch_size: int = pydantic.Field(256, gt=0)
+    micro_batch_tokens: int = pydantic.Field(16384, gt=0)
     warmup_steps: int = 10_000
     log_every: int = 100
     evaluate_every: int = 5_000
@@ -61,8 +82,8 @@ class PretrainingSettings(Hardware):
     keep_checkpoints: int = pydantic.Field(2, gt=0)
     held_out_examples: int = pydantic.Field(1024, gt=0)
     tensorboard: bool = False
-    shard: bool = False  # several processes divide the weights, gradients and moments among them (FSDP2)
-    next_sentence_loss: bool = True  # False: pairs, if there are any, but only masked tokens are learnt
+    shard: bool = False
+    next_sentence_loss: bool = True
     phases: tuple[Phase, ...] = (
         Phase(steps=900_000, max_seq_length=128),
         Phase(steps=100_000, max_seq_length=512),

@@ -32,15 +32,25 @@ TRIALS_FOLDER, FORMER_TRIALS_FOLDER = "trials", "cells"
 
 
 class SearchSettings(Settings):
-    """Settings of a search; the default grid comes from Appendix A.3."""
+    """Settings of a search; the default grid comes from Appendix A.3.
+
+    Attributes:
+        batch_sizes: the batch sizes of the grid.
+        learning_rates: the learning rates of the grid.
+        epochs: the numbers of epochs of the grid.
+        restarts: runs of each trial, with the seeds 0, 1 and so on.
+        training_fingerprint: as in `FinetuningSettings`.
+        dev_fingerprint: as in `FinetuningSettings`.
+        finetuning: all settings of fine-tuning that are not in the grid.
+    """
 
     batch_sizes: tuple[int, ...] = pydantic.Field((16, 32), min_length=1)
     learning_rates: tuple[float, ...] = pydantic.Field((5e-5, 3e-5, 2e-5), min_length=1)
     epochs: tuple[int, ...] = pydantic.Field((2, 3, 4), min_length=1)
-    restarts: int = pydantic.Field(1, gt=0)  # runs of each trial, with the seeds 0, 1, …
-    training_fingerprint: str = ""  # as in FinetuningSettings
+    restarts: int = pydantic.Field(1, gt=0)
+    training_fingerprint: str = ""
     dev_fingerprint: str = ""
-    finetuning: FinetuningSettings = FinetuningSettings()  # all settings that are not in the grid
+    finetuning: FinetuningSettings = FinetuningSettings()
 
     renamed: ClassVar[Mapping[str, str]] = {
         "training_set": "training_fingerprint",

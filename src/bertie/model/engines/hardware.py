@@ -9,13 +9,19 @@ from bertie.base.settings import Settings
 
 
 class Hardware(Settings):
-    """Hardware settings of a run; `resolved` fills in `auto` for this machine."""
+    """Hardware settings of a run; `resolved` fills in `auto` for this machine.
 
-    device: str = "auto"  # CUDA if available, otherwise the CPU
-    # Precision of matrix products in training: `auto` is bfloat16 where the hardware multiplies it
-    # faster. Weights, moments, norms and losses are always float32.
+    Attributes:
+        device: where to compute: auto, cpu, cuda, cuda:1 and so on. auto is CUDA if available, otherwise
+            the CPU.
+        precision: precision of matrix products in training. auto is bfloat16 where the hardware
+            multiplies it faster. Weights, moments, norms and losses are always float32.
+        gradient_checkpointing: recompute each layer in the backward pass to save memory.
+    """
+
+    device: str = "auto"
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    gradient_checkpointing: bool = False  # recompute each layer in the backward pass to save memory
+    gradient_checkpointing: bool = False
 
     def resolved(self) -> Self:
         """Return these settings with `auto` replaced by values that suit this machine.
