@@ -26,6 +26,7 @@ base.arrow_messages
 base.tables
 base.memory
 base.texts
+base.arguments
 base.rows
 base.kernels
 base.random

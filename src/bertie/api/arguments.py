@@ -28,18 +28,20 @@ IN_MEMORY = "in_memory"  # key of the names of inputs that were objects in memor
 MAX_MESSAGES = 10  # about skipped inputs; all of them are in a file
 
 
-def as_paths(paths: PathLike | Iterable[PathLike]) -> list[Path]:
+def as_paths(paths: PathLike | Iterable[PathLike], name: str = "inputs") -> list[Path]:
     """Return a list of paths, given one path or several; URLs become `RemotePath`s.
+
+    `name` is the name of the argument, for error messages.
 
     Raises:
         DataError: an argument is not a path.
     """
     listed = (
-        [paths] if isinstance(paths, str | Path) else list_items(paths, "inputs", "a path or a list of paths")
+        [paths] if isinstance(paths, str | Path) else list_items(paths, name, "a path or a list of paths")
     )
     for i, path in enumerate(listed):
         if not isinstance(path, str | Path):
-            raise DataError(f"inputs[{i}]: expected a path, got {type(path).__name__}")
+            raise DataError(f"{name}[{i}]: expected a path, got {type(path).__name__}")
     return [as_path(path) for path in listed]
 
 
@@ -107,7 +109,7 @@ def recall_arguments(run: Path, given: Mapping[str, Any], defaults: Mapping[str,
                 f"{run}: {key} was {recorded.get(key)!r} when the run started and is {now!r} now; leave it "
                 f"out to resume the run, or choose another directory"
             )
-    if lost := [key for key in in_memory if arguments[key] is None]:
+    if lost := [key for key in in_memory if arguments.get(key) is None]:
         raise SettingsError(
             f"{run}: this run started with data in memory, which are not recorded; pass "
             f"{' and '.join(lost)} again"

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bertie.api.arguments import PathLike, absolute_if, as_paths, available_cpus, open_workers, print_skipped
+from bertie.base.arguments import checked
 from bertie.base.errors import SettingsError
 from bertie.base.storage import RemotePath, as_path, fetch_directory
 from bertie.corpus import preparation
@@ -17,6 +18,7 @@ from bertie.corpus.remote_corpora import fetch_corpus, staged_output
 from bertie.corpus.shards import MANIFEST_FILE, Corpus, Manifest
 
 
+@checked
 def prepare(
     inputs: PathLike | Iterable[PathLike],
     *,
@@ -79,6 +81,7 @@ def prepare(
     return Corpus.open(fetch_corpus(output))
 
 
+@checked
 def prepare_part(
     inputs: PathLike | Iterable[PathLike],
     part: int,
@@ -125,6 +128,7 @@ def prepare_part(
     preparation.prepare_part(files, tokenizer_directory, output, cpus, part, parts, *options)
 
 
+@checked
 def join_parts(out: PathLike, *, workers: int | None = None) -> Corpus:
     """Join the parts of a corpus, like `bertie prepare --join`; neither inputs nor settings are needed.
 

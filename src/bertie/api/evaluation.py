@@ -7,12 +7,14 @@ from typing import Any, Literal, NamedTuple
 from bertie.api.arguments import PathLike, as_paths
 from bertie.api.results import EvaluationResult
 from bertie.api.task_data import AnyTask, Kind, OnError, custom_task, resolve_task
+from bertie.base.arguments import checked
 from bertie.base.errors import SettingsError
 from bertie.base.memory import Source, as_source
 from bertie.tasks.ensemble import load_ensemble, predict_ensemble
 from bertie.tasks.evaluation import FineTunedModel
 
 
+@checked
 def evaluate(
     model: PathLike | Sequence[PathLike] | None = None,
     data: Any = None,
@@ -70,7 +72,7 @@ def evaluate(
         file = Path(predictions)
         scored = {name: _read_predictions(chosen, gold, file, null_scores) for name, gold in parts.items()}
     else:
-        models = load_ensemble(chosen, as_paths(model or ()), device, precision, max_seq_length)
+        models = load_ensemble(chosen, as_paths(model or (), "model"), device, precision, max_seq_length)
         scored = {name: _predict(models, gold) for name, gold in parts.items()}
     return _join_scores(scored)
 

@@ -21,6 +21,7 @@ from bertie.api.task_data import (
     write_dev_rows,
     write_test_predictions,
 )
+from bertie.base.arguments import checked
 from bertie.base.errors import SettingsError
 from bertie.base.files import read_json_object
 from bertie.base.outputs import check_not_input
@@ -38,6 +39,7 @@ from bertie.training.metrics_file import read_metrics
 from bertie.training.model_selection import SCORES_FILE, describe_decisions
 
 
+@checked
 def finetune(
     model: PathLike | None = None,
     *,
@@ -92,7 +94,7 @@ def finetune(
     output = _find_output(out, resume)
     arguments: Tree = {"model": model, "train": train, "dev": dev, "task": task, "data": data, "kind": kind}
     arguments |= {"text": text, "pair": pair, "label": label, "separator": separator}
-    arguments |= {"columns": columns and dict(columns), "on_error": on_error}
+    arguments |= {"columns": dict(columns) if columns else None, "on_error": on_error}
     with lock_run(output) if is_main_process() else nullcontext():
         resume = resume or continues_job(output)  # torchrun has started this process again
         arguments = recall_task_arguments(output, arguments, resume)

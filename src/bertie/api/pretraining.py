@@ -13,6 +13,7 @@ from bertie.api.arguments import (
     require_arguments,
 )
 from bertie.api.results import Metrics, PretrainingResult
+from bertie.base.arguments import checked
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import read_json_object
 from bertie.base.outputs import check_not_input
@@ -35,6 +36,7 @@ from bertie.training.pretraining_settings import PretrainingSettings
 BLIMP_FILE = "blimp.json"  # in the directory of a run, written by `evaluate_blimp`
 
 
+@checked
 def pretrain(
     recipe: PathLike | Mapping[str, Any] | None = None,
     *,
@@ -168,6 +170,8 @@ def _prepare_start(
         settings = resolve(PretrainingSettings, read_toml(file), changes, source=str(file))
     elif recipe is None:
         raise SettingsError("no recipe; name one, such as tiny-laptop, or the path of a .toml file")
+    elif recipe == "continue" and arguments["init"] is None:
+        raise SettingsError("recipe continue: no model to continue; name its directory (--init, init=…)")
     else:
         initial = None if arguments["init"] is None else Path(arguments["init"])
         settings = resolve_recipe(recipe, changes, initial, corpus)

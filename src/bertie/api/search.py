@@ -86,7 +86,7 @@ def search(
         "pair": pair,
         "label": label,
         "separator": separator,
-        "columns": None if columns is None else dict(columns),
+        "columns": dict(columns) if columns else None,
         "on_error": on_error,
     }
     with lock_directory(output):

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertie.api.arguments import PathLike, absolute_if, as_paths, open_workers, print_skipped
+from bertie.base.arguments import checked
 from bertie.base.checksums import write_sums
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import atomic_directory
@@ -40,6 +41,7 @@ from bertie.text.vocabulary_extension import (
 )
 
 
+@checked
 def learn_vocabulary(
     inputs: PathLike | Iterable[PathLike],
     out: PathLike | None = None,
@@ -102,6 +104,7 @@ def learn_vocabulary(
     return tokenizer
 
 
+@checked
 def extend_tokenizer(
     tokenizer: PathLike,
     inputs: PathLike | Iterable[PathLike],

@@ -24,7 +24,7 @@ _ZSTD_WINDOW_BYTES = 1 << 31  # `zstd --long=31`, the format's maximum
 
 def is_compressed(path: Path) -> bool:
     """Return whether `path` has the suffix of a supported compression format."""
-    return path.suffix in _OPENERS
+    return path.suffix.lower() in _OPENERS
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def open_binary(path: Path) -> Iterator[BinaryIO]:
         DataError: the file is missing, unreadable, damaged or truncated, or decompresses to a huge line.
         BertieError: it is a .zst file, and the package `zstandard` is not installed.
     """
-    opener: Callable[..., Any] = _OPENERS.get(path.suffix, io.FileIO)
+    opener: Callable[..., Any] = _OPENERS.get(path.suffix.lower(), io.FileIO)
     try:
         # Without the buffer, every line of a gzip, bz2 or lzma file costs four calls in Python.
         with ExitStack() as stack:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Protocol, TypeVar
 
-from bertie.base.errors import BertieError
+from bertie.base.errors import BertieError, SettingsError
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -56,6 +56,8 @@ def run_tasks(
     Raises:
         BertieError: more than `MAX_DEATHS` times, a worker died while the same task was unfinished.
     """
+    if isinstance(workers, int) and workers < 1:
+        raise SettingsError(f"workers = {workers}: expected 1 or more")
     if not isinstance(workers, int):
         yield from workers.run_tasks(function, arguments)
         return

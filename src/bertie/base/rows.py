@@ -114,7 +114,7 @@ def format_suffix(path: Path) -> str:
 
     It is `.csv` for both a.csv and a.csv.gz.
     """
-    return path.with_suffix("").suffix if is_compressed(path) else path.suffix
+    return (path.with_suffix("") if is_compressed(path) else path).suffix.lower()
 
 
 def read_header(path: Path) -> list[str]:

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
-from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -20,6 +19,7 @@ from bertie.commands.options import (
     TextColumn,
     parse_columns,
     print_truncated,
+    writable_stdout,
 )
 
 if TYPE_CHECKING:
@@ -110,9 +110,7 @@ def _print(embedded: "Iterator[tuple[TextChunk, Float32s]]") -> None:
     """Print each row with its vector as a JSON object."""
     from bertie.inference.embedding_files import write_json_lines
 
-    assert isinstance(sys.stdout, TextIOWrapper)
-    sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
-    write_json_lines(embedded, sys.stdout)
+    write_json_lines(embedded, writable_stdout())
 
 
 def _chunks(

@@ -5,8 +5,9 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TextIO
 
 import typer
 from typer.core import TyperCommand
@@ -306,3 +307,16 @@ def exit_on_interrupt(message: Callable[[], str]) -> Iterator[None]:
     except KeyboardInterrupt:
         print(f"bertie: stopped; {message()}", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
+
+
+def writable_stdout() -> TextIO:
+    """Return standard output, in UTF-8; unpaired surrogates, which JSON may contain, are escaped.
+
+    Raises:
+        BertieError: it is closed.
+    """
+    if sys.stdout is None:
+        raise bertie.BertieError("standard output is closed; write to a file with --output")
+    if isinstance(sys.stdout, TextIOWrapper):  # otherwise a caller has replaced it
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+    return sys.stdout

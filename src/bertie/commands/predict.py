@@ -1,10 +1,8 @@
 """`bertie predict`: answer texts with a trained model."""
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from functools import partial
-from io import TextIOWrapper
 from itertools import islice, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -28,6 +26,7 @@ from bertie.commands.options import (
     parse_columns,
     print_truncated,
     reject_conll_on_workers,
+    writable_stdout,
 )
 
 if TYPE_CHECKING:
@@ -289,13 +288,12 @@ def _write(
     with ExitStack() as stack:
         if output:
             temporary = stack.enter_context(atomic_file(output))
-            stream: TextIO = stack.enter_context(temporary.open("w", encoding="utf-8", newline=""))
+            stream: TextIO = stack.enter_context(
+                temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="")
+            )
             answered = _with_progress(answered, stack.enter_context(Progress("predicting", unit="texts")))
         else:
-            stream = sys.stdout
-        assert isinstance(stream, TextIOWrapper)
-        # JSON input can contain unpaired surrogates, which UTF-8 cannot encode.
-        stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+            stream = writable_stdout()
         write_results(answered, stream, written, method, thresholds)
 
 

@@ -27,12 +27,13 @@ def tokenize(
 ) -> None:
     """Show the tokens of a text, their ids and positions."""
     from bertie.base.progress import announce_stdin
+    from bertie.base.rows import decode_lines
     from bertie.text.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(directory, lowercase=None if cased is None else not cased)
     if not texts:
         announce_stdin()
-    for text in texts or (line.rstrip("\n") for line in sys.stdin):
+    for text in texts or (line.rstrip("\r\n") for line in decode_lines(sys.stdin.buffer, "standard input")):
         encoding = tokenizer.encode(text, pair)
         tokens = tokenizer.convert_ids_to_tokens(encoding.input_ids)
         rows = zip(

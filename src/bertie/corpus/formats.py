@@ -52,8 +52,8 @@ def detect_format(path: Path) -> Format:
     Raises:
         DataError: the file is missing, empty, binary, damaged, or a single JSON array.
     """
-    if path.suffix in TABLE_FORMATS:
-        return TABLE_FORMATS[path.suffix]
+    if format := TABLE_FORMATS.get(path.suffix.lower()):
+        return format
     head = _read_head(path)
     if format := TEXT_FORMATS.get(format_suffix(path)):
         return format

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from numbers import Integral
-from typing import Literal, Self, get_args
+from typing import Literal, Self, get_args, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -71,6 +71,8 @@ class LayerSelection:
                 f"{len(self.weights)} weights for {len(self.layers)} layers and combine = {self.combine}; "
                 f"weights need combine = sum, and one for each layer"
             )
+        if self.weights is not None and not np.isfinite(self.weights).all():
+            raise SettingsError("weights: expected finite numbers")
         return replace(self, layers=layers)
 
     @property
@@ -163,7 +165,15 @@ class Features:
     def __iter__(self) -> Iterator[TextFeatures]:
         return map(self.__getitem__, range(len(self)))
 
-    def __getitem__(self, i: int) -> TextFeatures:
+    @overload
+    def __getitem__(self, i: int) -> TextFeatures: ...
+
+    @overload
+    def __getitem__(self, i: slice) -> list[TextFeatures]: ...
+
+    def __getitem__(self, i: int | slice) -> TextFeatures | list[TextFeatures]:
+        if isinstance(i, slice):
+            return [self[j] for j in range(len(self))[i]]
         i = range(len(self))[i]  # negative values count from the end
         first, end = self.bounds[i : i + 2]
         return TextFeatures(self.columns, self.vectors[:, first:end], self.tokens[first:end])

@@ -14,6 +14,7 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
+from bertie.base.arguments import checked
 from bertie.base.checksums import verification
 from bertie.base.errors import ModelError, SettingsError
 from bertie.base.texts import list_pairs, list_texts
@@ -688,6 +689,7 @@ class Predictor:
         return compute_logits(self.engine, inputs)
 
 
+@checked
 def load(
     path: str | Path, device: str = "auto", precision: Precision = "float32", *, verify: bool = True
 ) -> Predictor:

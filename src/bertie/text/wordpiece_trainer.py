@@ -76,6 +76,8 @@ def learn_vocabulary(
     Raises:
         SettingsError: `size` leaves no room for an alphabet.
     """
+    if alphabet < 1:
+        raise SettingsError(f"alphabet = {alphabet}: expected the number of characters, 1 or more")
     max_characters = min(alphabet, (size - len(SPECIAL_TOKENS)) // 4)
     if max_characters < 1:
         raise SettingsError(f"size = {size}: too small for a vocabulary; use 100 or more (BERT has 30,522)")

@@ -84,9 +84,9 @@ class PretrainingSettings(Hardware):
     tensorboard: bool = False
     shard: bool = False
     next_sentence_loss: bool = True
-    phases: tuple[Phase, ...] = (
-        Phase(steps=900_000, max_seq_length=128),
-        Phase(steps=100_000, max_seq_length=512),
+    phases: tuple[Phase, ...] = pydantic.Field(
+        (Phase(steps=900_000, max_seq_length=128), Phase(steps=100_000, max_seq_length=512)),
+        min_length=1,
     )
     model: BertConfig = BertConfig()
     examples: ExampleSettings = ExampleSettings()

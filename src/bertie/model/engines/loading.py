@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 from bertie.base.checksums import weights_verified
 from bertie.base.environment import install_command
 from bertie.base.errors import ModelError, SettingsError
+from bertie.base.settings import resolve
 from bertie.model.engines.engine import Engine
 from bertie.model.engines.onnx_engine import ONNX_FILE, OnnxEngine
 from bertie.model.engines.openvino_engine import OpenVinoEngine
@@ -46,4 +47,5 @@ def load_engine(path: Path, device: str = "auto", precision: Precision = "float3
     from bertie.model.engines.hardware import Hardware  # exported models need no torch
     from bertie.model.engines.torch_engine import load_torch_engine
 
-    return LoadedEngine(*load_torch_engine(path, Hardware(device=device, precision=precision).resolved()))
+    hardware = resolve(Hardware, {"device": device, "precision": precision}, source="load").resolved()
+    return LoadedEngine(*load_torch_engine(path, hardware))

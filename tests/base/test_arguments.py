@@ -1,0 +1,84 @@
+"""Types of the arguments of public functions."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+import bertie
+from bertie.base.arguments import checked
+from bertie.base.errors import SettingsError
+
+
+@checked
+def function(
+    path: str | Path,
+    *,
+    size: int = 5,
+    fraction: float | None = None,
+    force: bool = False,
+    on_error: Literal["stop", "skip"] = "stop",
+    column: str | None = None,
+    rest: Any = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """Return the arguments."""
+    return {"path": path, "size": size, "fraction": fraction, "force": force, "rest": rest, **more}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"size": np.int64(7)}, {"size": 7}),
+        ({"size": "200"}, {"size": 200}),
+        ({"fraction": "0.1"}, {"fraction": 0.1}),
+        ({"force": "no"}, {"force": False}),
+        ({"rest": {1: 2}, "other": [3]}, {"rest": {1: 2}, "other": [3]}),
+    ],
+)
+def test_numbers_and_flags_mean_what_they_say(arguments, expected):
+    assert function("a", **arguments).items() >= expected.items()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"path": None}, "path: expected a path, got NoneType"),
+        ({"path": b"a"}, "path: expected a path, got bytes"),
+        ({"column": 0}, "column: expected a string, got int; write '0'"),
+        ({"size": 2.5}, "size = 2.5: expected a valid integer, got a number with a fractional part"),
+        ({"size": None}, "size = None: expected a valid integer"),
+        ({"force": "perhaps"}, "force = 'perhaps': expected a valid boolean, unable to interpret input"),
+        ({"on_error": "Stop"}, "on_error = 'Stop': expected 'stop' or 'skip'"),
+    ],
+)
+def test_other_values_are_one_line(arguments, message):
+    with pytest.raises(SettingsError) as error:
+        function(**{"path": "a", **arguments})
+    assert str(error.value) == message
+
+
+def test_the_public_functions_are_checked(tmp_path):
+    tokenizer = bertie.Tokenizer(
+        bertie.text.vocabulary.Vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
+    )
+    file = tmp_path / "a.txt"
+    file.write_text("one two\n")
+    for call in (
+        lambda: bertie.learn_vocabulary(file, on_error="Stop"),
+        lambda: bertie.learn_vocabulary(file, merges="bpe"),
+        lambda: bertie.learn_vocabulary(file, format="text"),
+        lambda: bertie.learn_vocabulary(file, alphabet=0),
+        lambda: bertie.prepare(file, tokenizer=tokenizer, out=tmp_path / "corpus"),
+        lambda: bertie.prepare(file, tokenizer=tmp_path, out=None),
+        lambda: bertie.pretrain("tiny", corpus=tmp_path, out=None),
+        lambda: bertie.pretrain("continue", corpus=tmp_path, out=tmp_path / "run"),
+        lambda: bertie.finetune(tokenizer, train=[{"text": "a", "label": "b"}]),
+        lambda: bertie.evaluate(tmp_path, [], precision="float16"),
+        lambda: bertie.load(tmp_path, device=0),
+    ):
+        with pytest.raises(bertie.BertieError) as error:
+            call()
+        assert "\n" not in str(error.value)
+    assert not (tmp_path / "corpus").exists()
