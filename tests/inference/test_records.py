@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertie.base.errors import BertieError, DataError, SettingsError
+from bertie.base.rows import format_suffix
 from bertie.inference.records import input_format, read_records
 
 ROWS = [
@@ -95,6 +96,21 @@ def test_standard_input_is_read_line_by_line(monkeypatch):
 def test_endings_are_a_list_or_several_columns(tmp_path, row, column):
     (record,) = read(write(tmp_path / "a.jsonl", [row]), {"context": "context", "endings": column})
     assert record.texts == ("a", ["b", "c"])
+
+
+def test_a_row_of_json_lines_that_lacks_the_text_can_be_skipped(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{"text": "a"}, {"x": 1}, {"text": "b"}])
+    skipped: list[DataError] = []
+    records = list(read_records(path, "jsonl", {"text": "text"}, skipped=skipped.append))
+    assert [record.texts for record in records] == [("a",), ("",), ("b",)]
+    assert [str(error).partition(";")[0] for error in skipped] == [f"{path}, line 2: no column 'text'"]
+    with pytest.raises(SettingsError, match="no column 'body'"):
+        list(read_records(path, "jsonl", {"text": "body"}, skipped=skipped.append))
+
+
+def test_the_suffix_of_a_format_may_be_in_upper_case(tmp_path):
+    assert format_suffix(tmp_path / "A.CSV") == ".csv"
+    assert format_suffix(tmp_path / "A.JSONL.GZ") == ".jsonl"
 
 
 BAD = {

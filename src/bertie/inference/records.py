@@ -105,9 +105,9 @@ def read_records(
             column, the columns ending0, ending1, … are read. If both `words` and `text` are given, the
             words of a row are read if it has them, otherwise its text.
         whole_rows: read the other columns of a Parquet file too.
-        skipped: receives the error of each row with a value that is not text, which then counts as
-            blank, and of each malformed row of a csv, tsv or jsonl file, which is left out. None raises
-            the error.
+        skipped: receives the error of each row with a value that is not text, or without a column that
+            an earlier row had, which then counts as blank, and of each malformed row of a csv, tsv or
+            jsonl file, which is left out. None raises the error.
 
     Raises:
         SettingsError: a column does not exist, or plain text cannot have all the fields.
@@ -120,6 +120,7 @@ def read_records(
             f"plain text cannot have the columns {fields}; give a .csv, .tsv, .jsonl or .parquet file"
         )
     name = str(path or "standard input")
+    has_columns = False  # whether a row had them: only rows of JSON lines can differ in that
     for location, row in _rows(path, name, format, columns, whole_rows, skipped or raise_error):
         texts: tuple[Any, ...]
         present = columns
@@ -128,10 +129,11 @@ def read_records(
             present = {chosen: columns[chosen]}
         try:
             texts = tuple(_pick(row, field, column, location) for field, column in present.items())
-        except DataError as error:
-            if skipped is None:
+            has_columns = True
+        except (DataError, SettingsError) as error:
+            if skipped is None or (isinstance(error, SettingsError) and not has_columns):
                 raise
-            skipped(error)
+            skipped(DataError(str(error)))
             texts = ("",) * len(present)
         yield Record(location, row, texts)
 
