@@ -246,7 +246,7 @@ def test_wrong_data_are_an_error_at_the_row(model, options, error, message):
             {"train": ROWS, "columns": {"text": "review"}},
             "columns are for tags, questions and choices; texts",
         ),
-        ({"train": ROWS, "kind": "tag"}, "unknown kind 'tag'; use one of texts, tags, questions, choices"),
+        ({"train": ROWS, "kind": "tag"}, "kind = 'tag': expected 'texts', 'tags', 'questions', 'choices', "),
         (
             {"train": ROWS, "kind": "tags", "columns": {"word": "w"}},
             "columns: tags have no 'word'; use words",
@@ -398,7 +398,7 @@ def test_bad_rows_are_skipped_and_reported(model, capsys):
         assert f"{name}: skipped 2 of 18 rows" in lines
     with pytest.raises(bertie.DataError, match="train, row 1: no label"):
         bertie.finetune(model, train=bad[:1], on_error="skip", **REVIEWS, **FAST)
-    with pytest.raises(bertie.SettingsError, match="unknown on_error 'ignore'; use stop or skip"):
+    with pytest.raises(bertie.SettingsError, match="on_error = 'ignore': expected 'stop' or 'skip'"):
         bertie.finetune(model, train=ROWS, on_error="ignore", **REVIEWS, **FAST)
 
 

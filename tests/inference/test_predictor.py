@@ -167,7 +167,7 @@ def test_no_results_cannot_be_asked_for(load, call):
 
 
 def test_load_takes_only_a_path():
-    with pytest.raises(SettingsError, match="expected the path of a model directory, got NoneType"):
+    with pytest.raises(SettingsError, match="path: expected a path, got NoneType"):
         bertie.load(None)
 
 

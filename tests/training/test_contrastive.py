@@ -179,7 +179,7 @@ def test_model_type_of_other_libraries_is_rejected(run, tmp_path):
         (tmp_path / file.name).write_bytes(file.read_bytes())
     values = read_json(tmp_path / "config.json")
     write_json(tmp_path / "config.json", {**values, "model_type": "bert"})
-    with pytest.raises(ModelError, match=r"config.json: model_type is 'bert', but a classifier with"):
+    with pytest.raises(ModelError, match=r"config.json: model_type is 'bert', but the other keys describe"):
         bertie.load(tmp_path)
 
 

@@ -17,6 +17,7 @@ from bertie.api.task_data import (
     write_dev_rows,
     write_test_predictions,
 )
+from bertie.base.arguments import checked
 from bertie.base.errors import SettingsError
 from bertie.base.locks import lock_directory
 from bertie.base.outputs import check_not_input
@@ -34,6 +35,7 @@ from bertie.training.search import GRID, Search, SearchSettings
 from bertie.training.signals import Stopped
 
 
+@checked
 def search(
     model: PathLike | None = None,
     *,

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from bertie.api.arguments import recall_arguments, require_arguments
 from bertie.base.errors import SettingsError
@@ -98,8 +98,6 @@ def custom_task(
     Raises:
         SettingsError: the kind has no such column, or no use for the separator, or this is empty.
     """
-    if on_error not in get_args(OnError):
-        raise SettingsError(f"unknown on_error {on_error!r}; use stop or skip")
     if separator == "":
         raise SettingsError("the separator is empty; give the text between two labels")
     if separator and kind != "texts":
@@ -110,8 +108,6 @@ def custom_task(
         return _PAIRS[kind](text=text, pair=pair or "pair", label=label, on_error=on_error)
     if kind == "texts":
         return CustomClassification(text=text, pair=pair, label=label, separator=separator, on_error=on_error)
-    if kind not in _FAMILIES:
-        raise SettingsError(f"unknown kind {kind!r}; use one of {', '.join(get_args(Kind))}")
     family, roles = _FAMILIES[kind]
     arguments: dict[str, Any] = {"label": label} if kind == "choices" else {}
     for role, column in (columns or {}).items():

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from bertie.base.arguments import checked
 from bertie.base.checksums import verification
-from bertie.base.errors import ModelError, SettingsError
+from bertie.base.errors import ModelError
 from bertie.base.texts import list_pairs, list_texts
 from bertie.inference.capabilities import (
     REQUIRED_HEADS,
@@ -713,7 +713,5 @@ def load(
         >>> model.embed("a text").shape == (model.config.hidden_size,)
         True
     """
-    if not isinstance(path, str | Path):
-        raise SettingsError(f"expected the path of a model directory, got {type(path).__name__}")
     with verification(verify):
         return Predictor(Path(path), device, precision)

@@ -258,17 +258,20 @@ def make_never_split(words: Sequence[str], ids: Mapping[str, int], unk_id: int) 
     return NeverSplit(codes.astype(np.int32), bounds, word_ids)
 
 
-def split_words(texts: Sequence[str], tables: UnicodeTables) -> tuple[UInt32s, Int64s, Int64s]:
+def split_words(
+    texts: Sequence[str], tables: UnicodeTables, never_split: NeverSplit | None = None
+) -> tuple[UInt32s, Int64s, Int64s]:
     """Clean texts and split them into normalised words, without a vocabulary.
 
     Args:
         texts: the texts.
         tables: the Unicode tables, which decide how texts are normalised.
+        never_split: words that are neither normalised nor split, if any.
 
     Returns:
         The code points of all words, uint32 (C,); bounds, int64 (W + 1,): word i is
         codes[bounds[i] : bounds[i + 1]]; and bounds of the texts, int64 (n + 1,): text i has the words
         from text_bounds[i] to text_bounds[i + 1].
     """
-    codes, bounds, text_bounds = split_texts(*code_points(texts), tables, None)
+    codes, bounds, text_bounds = split_texts(*code_points(texts), tables, never_split)
     return codes[:, 0].view(np.uint32), bounds[:, 0], text_bounds
