@@ -16,9 +16,9 @@ Capsys = pytest.CaptureFixture[str]
 REASONS = {
     "prepare-workers": "contains other files (model); choose a new directory",
     "prepare": "contains other files (model); choose a new directory",
-    "pretrain": "exists already; choose another directory",
-    "finetune": "exists already; choose another directory",
-    "search": "exists already; choose another directory",
+    "pretrain": "exists already; choose an empty or a new directory",
+    "finetune": "exists already; choose an empty or a new directory",
+    "search": "exists already; choose an empty or a new directory",
     "demo": "exists already; choose another folder with --out",
 }
 
@@ -51,6 +51,36 @@ def test_existing_output_is_not_overwritten(
     assert line == f"bertie: {mine if verb in ('pretrain', 'finetune', 'search') else out}: {reason}"
     assert mine.read_text() == "mine"
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [mine]
+
+
+@pytest.mark.parametrize("verb", ["pretrain", "finetune", "search"])
+def test_a_run_is_not_written_among_other_files(
+    verb: str, inputs: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    arguments, name = COMMANDS[verb]
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "notes.txt").write_text("mine")
+    line = error_line(capsys, *(argument.format(inputs) for argument in arguments), tmp_path / name)
+    assert line == f"bertie: {tmp_path / name / 'notes.txt'}: {REASONS[verb]}"
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["notes.txt"]
+
+
+RUNS = {
+    "pretrain": "[[phases]]\nsteps = 1\n",
+    "finetune": "epochs = 1\n",
+    "search": "learning_rates = [1e-3]\n",
+}
+
+
+@pytest.mark.parametrize("command", RUNS)
+@pytest.mark.parametrize("found", RUNS)
+def test_a_run_of_another_command_is_not_resumed(
+    command: str, found: str, tmp_path: Path, capsys: Capsys
+) -> None:
+    (tmp_path / "settings.toml").write_text(RUNS[found])
+    line = error_line(capsys, command, "--resume", "--out", tmp_path)
+    expected = f"bertie: {tmp_path}: holds a run of `bertie {found}`; choose another directory, or resume it"
+    assert line.startswith(expected) == (command != found)
 
 
 def test_vocabulary_is_replaced_with_force(inputs: Path, tmp_path: Path) -> None:

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bertie.base.cluster import connect
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.executor import Executor
 from bertie.base.files import read_json_object
-from bertie.base.settings import ARGUMENTS_FILE, SETTINGS_FILE, Tree, merge
+from bertie.base.settings import ARGUMENTS_FILE, SETTINGS_FILE, Tree, merge, read_toml
 from bertie.base.storage import as_path
 from bertie.base.texts import list_items
 
@@ -79,6 +79,22 @@ def record_arguments(arguments: Mapping[str, Any]) -> Tree:
         elif value is not None:
             recorded[key] = value
     return recorded | ({IN_MEMORY: in_memory} if in_memory else {})
+
+
+def check_command(run: Path, command: Literal["pretrain", "finetune", "search"]) -> None:
+    """Check that the run in a directory, if there is one, is of this command.
+
+    Raises:
+        SettingsError: it is of another one.
+    """
+    if (run / SETTINGS_FILE).exists():
+        keys = read_toml(run / SETTINGS_FILE).keys()
+        found = "pretrain" if "phases" in keys else "search" if "learning_rates" in keys else "finetune"
+        if found != command:
+            raise SettingsError(
+                f"{run}: holds a run of `bertie {found}`; choose another directory, or resume it with that "
+                f"command"
+            )
 
 
 def recall_arguments(run: Path, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Tree:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from bertie.api.arguments import PathLike, free_directory, nest_settings, record_arguments
+from bertie.api.arguments import PathLike, check_command, free_directory, nest_settings, record_arguments
 from bertie.api.results import FinetuningResult, Metrics
 from bertie.api.task_data import (
     Kind,
@@ -97,6 +97,7 @@ def finetune(
     arguments |= {"columns": dict(columns) if columns else None, "on_error": on_error}
     with lock_run(output) if is_main_process() else nullcontext():
         resume = resume or continues_job(output)  # torchrun has started this process again
+        check_command(output, "finetune")
         arguments = recall_task_arguments(output, arguments, resume)
         return _finetune(arguments, nest_settings(settings, more_settings), output, resume)
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from bertie.api.arguments import (
     PathLike,
+    check_command,
     nest_settings,
     recall_arguments,
     record_arguments,
@@ -160,6 +161,7 @@ def _prepare_start(
     changes: Tree,
 ) -> _Start:
     """Resolve the settings and the arguments of a new run, or of one to resume in `output`."""
+    check_command(output, "pretrain")
     arguments = recall_arguments(output, given, {}) if resume else dict(given)
     require_arguments(output, arguments, resume, corpus="the corpus directory")
     corpus = fetch_corpus(as_path(arguments["corpus"]))

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertie.api.arguments import PathLike, nest_settings, record_arguments
+from bertie.api.arguments import PathLike, check_command, nest_settings, record_arguments
 from bertie.api.task_data import (
     Kind,
     OnError,
@@ -93,6 +93,7 @@ def search(
     }
     with lock_directory(output):
         require_one_process("search")
+        check_command(output, "search")
         arguments = recall_task_arguments(output, given, resume)
         return _search(arguments, recipe, nest_settings(settings), output, resume)
 

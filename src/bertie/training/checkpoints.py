@@ -10,6 +10,7 @@ RUN/model/                            the model directory, written when the run 
 RUN/finished.json                     fine-tuning: written last, after which no checkpoint is needed
 """
 
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Set
 from contextlib import ExitStack, contextmanager
@@ -48,13 +49,8 @@ from bertie.training.distributed import (
 from bertie.training.metrics_file import MetricsFile, read_metrics
 from bertie.training.tracking import TensorBoard
 
-RESULTS = (
-    "model",
-    "scores.json",
-    "predictions",
-    "submission",
-    "report.html",
-)  # not of a run without settings
+# A run that was killed before it had written its settings may have left these.
+RUN_FILES = (ARGUMENTS_FILE, "metrics.jsonl", "checkpoints", "tensorboard")
 JOB = "torchrun_job"  # in arguments.json: the job that wrote it
 RESUME_NOTE = "--resume resumes the run"
 OPTIMIZER_FILE, STATE_FILE = "optimizer.safetensors", "state.json"
@@ -289,8 +285,8 @@ def check_run(run: RunDirectory, settings: Settings, resume: bool, may_change: S
             for a setting of an inner section.
 
     Raises:
-        SettingsError: there is no run to resume; there is a run, or a file that one would replace,
-            but `resume` is false; or a setting differs.
+        SettingsError: there is no run to resume; there is a run, or something else, but `resume` is
+            false; or a setting differs.
         DataError: the run started with different data or from a different model.
     """
     if not run.settings_file.exists():
@@ -298,16 +294,18 @@ def check_run(run: RunDirectory, settings: Settings, resume: bool, may_change: S
             raise SettingsError(
                 f"{run.path}: no run to resume here; start one without --resume (resume=True)"
             )
-        for name in RESULTS:
-            if (run.path / name).exists():
-                raise SettingsError(f"{run.path / name}: exists already; choose another directory")
+        for name in sorted(os.listdir(run.path)) if run.path.exists() else ():
+            if not name.startswith(".") and name not in RUN_FILES:
+                raise SettingsError(f"{run.path / name}: exists already; choose an empty or a new directory")
         return
     if not resume:
         raise SettingsError(
             f"{run.path}: already holds a run; pass --resume (resume=True), or choose another directory"
         )
     original = resolve(type(settings), read_toml(run.settings_file), source=str(run.settings_file))
-    for (key, old), (_, new) in zip(_flatten(original), _flatten(settings), strict=True):
+    old_values, new_values = dict(_flatten(original)), dict(_flatten(settings))
+    for key in old_values | new_values:
+        old, new = old_values.get(key), new_values.get(key)
         if old == new or key in may_change:
             continue
         if input_name := FINGERPRINTS.get(key.rpartition(".")[2]):
@@ -323,10 +321,13 @@ def check_run(run: RunDirectory, settings: Settings, resume: bool, may_change: S
 
 
 def _flatten(section: Settings, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (key, value) of every setting; keys in inner sections are `section.key`."""
+    """Yield (key, value) of every setting; keys in inner sections are `section.key` or `section.0.key`."""
     for key, value in section:
         if isinstance(value, Settings):
             yield from _flatten(value, f"{prefix}{key}.")
+        elif isinstance(value, tuple) and any(isinstance(item, Settings) for item in value):
+            for i, item in enumerate(value):
+                yield from _flatten(item, f"{prefix}{key}.{i}.")
         else:
             yield prefix + key, value
 
