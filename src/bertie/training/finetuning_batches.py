@@ -30,7 +30,8 @@ class FinetuningBatches:
         self, inputs: Inputs, settings: FinetuningSettings, step: int, model: Model, ranks: Ranks
     ) -> None:
         self._inputs, self._settings, self._step, self._ranks = inputs, settings, step, ranks
-        self._indices = training_indices(inputs, settings)
+        self._indices = self._order = training_indices(inputs, settings)
+        self._epoch = -1  # of the order
         self._steps = step_bounds(inputs, settings)
         self._example_lengths = np.diff(inputs.bounds[:: inputs.group])
         labels = inputs.labels
@@ -52,8 +53,10 @@ class FinetuningBatches:
         settings, inputs, ranks = self._settings, self._inputs, self._ranks
         epoch, step_in_epoch = divmod(self._step, len(self._steps) - 1)
         self._step += 1
-        order = self._indices[permutation(len(self._indices), settings.seed, epoch)]
-        chosen = order[self._steps[step_in_epoch] : self._steps[step_in_epoch + 1]]
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._order = self._indices[permutation(len(self._indices), settings.seed, epoch)]
+        chosen = self._order[self._steps[step_in_epoch] : self._steps[step_in_epoch + 1]]
         if isinstance(inputs, TextWindows):
             chosen = token_indices(inputs.text_bounds, chosen)  # the windows of the chosen texts
         shares = split_sequences(self._bounds(chosen), ranks.world_size)
