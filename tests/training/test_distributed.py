@@ -225,25 +225,24 @@ def test_stopped_run_of_two_ranks_resumes_bit_for_bit(folder, corpus_path):
     assert read_rows(folder / "undisturbed") == read_rows(folder / "stopped")
 
 
+def finetune_with_ranks(ranks: int, folder, *options: object):
+    """Run `bertie finetune` under torchrun in a folder; return the scores, which are printed once."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    command = [sys.executable, *launcher, "-m", "bertie", "finetune", "--json", *map(str, options)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
 @pytest.mark.slow
 def test_ranks_fine_tune_embeddings(tmp_path, initial_model):
     """The pooler of the model takes no part, so it has no gradient."""
     texts = make_texts(0, 24).texts
     rows = [{"text": text, "pair": texts[0], "label": i % 3} for i, text in enumerate(texts)]
     (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command = ["-m", "bertie", "finetune", "--kind", "scored-pairs", "--model", str(initial_model.weights)]
-    options = ["--out", "out", "--train", "train.jsonl", "--dev", "train.jsonl", "--json"]
+    options = ["--kind", "scored-pairs", "--train", "train.jsonl", "--dev", "train.jsonl", "--out", "out"]
     options += ["--set", "epochs=2", "--set", "batch_size=6", "--set", "max_seq_length=32"]
-    done = subprocess.run(
-        [sys.executable, *launcher, *command, *options],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)  # printed once
+    assert finetune_with_ranks(2, tmp_path, "--model", initial_model.weights, *options)
 
 
 @pytest.mark.slow
@@ -253,7 +252,7 @@ def test_ranks_fine_tune_the_same_model_as_one(tmp_path, initial_model):
         examples = make_texts(seed, count)
         rows = [{"text": t, "label": label} for t, label in zip(examples.texts, examples.labels, strict=True)]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    options = ["--json", "--train", "train.jsonl", "--dev", "dev.jsonl"]
+    options = ["--model", initial_model.weights, "--train", "train.jsonl", "--dev", "dev.jsonl"]
     for setting in (
         "epochs=2",
         "batch_size=6",
@@ -265,17 +264,7 @@ def test_ranks_fine_tune_the_same_model_as_one(tmp_path, initial_model):
         options += ["--set", setting]
     scores = {}
     for ranks in (1, 2, 3):
-        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-        command = ["-m", "bertie", "finetune", "--model", str(initial_model.weights), "--out", str(ranks)]
-        done = subprocess.run(
-            [sys.executable, *launcher, *command, *options],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        scores[ranks] = json.loads(done.stdout)  # printed once
+        scores[ranks] = finetune_with_ranks(ranks, tmp_path, "--out", ranks, *options)
         assert (tmp_path / str(ranks) / "report.html").exists()
         if ranks > 1:
             assert_nearly_equal_runs(tmp_path / "1", tmp_path / str(ranks))
