@@ -209,6 +209,23 @@ def test_the_tuned_threshold_allows_no_answer_if_that_is_best():
     assert V2.with_tuned_threshold(examples, predictions).null_threshold == -3
 
 
+def test_a_gold_answer_that_normalizes_to_nothing_counts_as_an_answer():
+    """Rejecting the first answer is as wrong as giving it, so the second decides."""
+    golds = [[Answer("the", 0)], [Answer("red", 4)]]
+    examples = Questions(["1", "2"], ["?"] * 2, ["the red"], np.zeros(2, np.int64), golds)
+    predictions = SpanPredictions(["x", "red"], np.array([1.0, -1.0]))
+    assert V2.with_tuned_threshold(examples, predictions).null_threshold == -1
+
+
+def test_questions_with_the_same_null_odds_are_answered_together():
+    """evaluate-v2.0.py reports 100, the F1 of answering only the first; answering all gives 25, and none 75."""
+    golds = [[Answer("red", 0)], [], [], []]
+    examples = Questions(list("1234"), ["?"] * 4, ["red"], np.zeros(4, np.int64), golds)
+    predictions = SpanPredictions(["red", "a", "b", "c"], np.array([0.5] * 4))
+    assert V2.score(examples, predictions)["best_f1"] == 100
+    assert V2.with_tuned_threshold(examples, predictions).null_threshold == -0.5
+
+
 def test_v1_writes_no_null_odds(tmp_path, write):
     examples = V1.read(write(squad_json(question())), labelled=True)
     V1.write_predictions(examples, SpanPredictions(["Bern"]), tmp_path / "p.json")

@@ -103,17 +103,21 @@ class QuestionAnswering(Task[Questions, SpanPredictions]):
     def with_tuned_threshold(self, examples: Questions, predictions: SpanPredictions) -> Self:
         """Return this task with the threshold that maximizes F1 (Section 4.3).
 
-        If answering no question at all is best, evaluate-v2.0.py reports the threshold 0, which
-        would allow some answers; the returned task's threshold is then below all null odds.
+        If answering no question at all is best, evaluate-v2.0.py reports the threshold 0, which would allow
+        some answers; the returned task's threshold is then below all null odds. If several questions have
+        the same null odds, the script may report an F1 that no threshold reaches; so both are compared by
+        the F1 that they have.
         """
         if not self.allow_no_answer:
             return self
         assert predictions.null_odds is not None
-        scores = self.score(examples, predictions)
-        no_answers = score_v2(examples.answer_texts, [""] * len(examples))
-        if scores["best_f1"] <= no_answers["f1"]:
-            return replace(self, null_threshold=float(predictions.null_odds.min()) - 1)
-        return replace(self, null_threshold=scores["best_f1_thresh"])
+        found = self.score(examples, predictions)["best_f1_thresh"]
+        thresholds = (float(predictions.null_odds.min()) - 1, found)
+        f1 = [
+            self.score(examples, replace(predictions, null_threshold=threshold))["f1"]
+            for threshold in thresholds
+        ]
+        return replace(self, null_threshold=thresholds[f1.index(max(f1))])
 
     def score(self, examples: Questions, predictions: SpanPredictions) -> Scores:
         """Compute `exact_match` and `f1`, or all scores of evaluate-v2.0.py.
