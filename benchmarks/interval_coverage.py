@@ -20,10 +20,11 @@ orderings found if all differences are 4 or 8 standard errors. The methods:
 
     own         Student's t with each ordering's own spread
     pooled      the spread of all rows of a column together, with more degrees of freedom
-    bertie      each ordering's own spread and the table's usual one, as `reproduction.verdicts`
+    bertie      each ordering's own spread and the table's prior variance, as `reproduction.verdicts`
 
 Rows have equal spreads, or log-normal ones; columns too; or one cell in twenty is five standard deviations
-worse, as a seed that has not learned.
+worse, as a seed that has not learned. A third simulation has smaller tables in which some orderings have
+much larger spreads than others, and compares `own` and `bertie`.
 """
 
 import argparse
@@ -38,12 +39,13 @@ from bertie.reproduction.intervals import (
     LEVEL,
     adjust_p_values,
     confidence_interval,
+    prior_variance,
     student_t_cdf,
-    usual_variance,
 )
 
 DRAWS = 400  # of the bootstrap; all tables of a case share them
 OUTCOME = "task/dev/accuracy"
+EFFECTS = (0, 4, 8)  # true differences, in standard errors
 # (name, standard deviation of a seed's luck, of how a row suits an example, of the noise)
 CASES = (
     ("examples vary most", 0.02, 1.0, 0.3),
@@ -58,6 +60,14 @@ SPREADS = (
     ("of rows (1.0)", 1.0, 0.0, 0.0),
     ("of rows (0.5) and columns (1.0)", 0.5, 1.0, 0.0),
     ("of rows (0.2) and columns (0.5), failed cells", 0.2, 0.5, 0.05),
+)
+# (name, the spread of each ordering)
+SMALL_TABLES = (
+    ("1, 1, 5", (1, 1, 5)),
+    ("3, 1, 1, 0.3", (3, 1, 1, 0.3)),
+    ("3 of 2, 6 of 0.3", (2, 2, 2, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3)),
+    ("7 of 1, 2 of 4", (1, 1, 1, 1, 1, 1, 1, 4, 4)),
+    ("22 of 1, 3 of 4", (1,) * 22 + (4,) * 3),
 )
 Float64s = NDArray[np.float64]
 
@@ -158,14 +168,29 @@ def count_verdicts(
         pooled_t = np.abs(means) / np.sqrt(pooled[:, None] / seeds)
         moved = differences - differences.mean(axis=2, keepdims=True) + means[:, :, None]
         samples = moved.reshape(-1, seeds).tolist()
-        usual = usual_variance(samples)
+        prior = prior_variance(samples)
         p_values = {
             "own": (2 * student_t_cdf(-own_t.ravel(), seeds - 1)).tolist(),
             "pooled": (2 * student_t_cdf(-pooled_t.ravel(), degrees)).tolist(),
-            "bertie": [confidence_interval(sample, None, usual).p_value for sample in samples],
+            "bertie": [confidence_interval(sample, None, prior).p_value for sample in samples],
         }
         for name, values in p_values.items():
             found[name].append(float(np.mean(np.array(adjust_p_values(values)) <= LEVEL)))
+    return found
+
+
+def count_in_small_tables(
+    seeds: int, spreads: tuple[float, ...], effect: float, tables: int
+) -> dict[str, list[float]]:
+    """Return the same as `count_verdicts` for independent orderings with these spreads."""
+    rng = np.random.default_rng(0)
+    found: dict[str, list[float]] = {"own": [], "bertie": []}
+    for _ in range(tables):
+        samples = rng.normal(effect / math.sqrt(seeds), 1, (len(spreads), seeds)) * np.array(spreads)[:, None]
+        priors = {"own": None, "bertie": prior_variance(samples.tolist())}
+        for name, prior in priors.items():
+            p_values = [confidence_interval(sample, None, prior).p_value for sample in samples.tolist()]
+            found[name].append(float(np.mean(np.array(adjust_p_values(p_values)) <= LEVEL)))
     return found
 
 
@@ -175,11 +200,19 @@ def print_verdicts(tables: int) -> None:
     for seeds in (3, 5):
         for name, *spreads in SPREADS:
             shape = (spreads[0], spreads[1], spreads[2])
-            results = [count_verdicts(seeds, shape, effect, tables) for effect in (0, 4, 8)]
-            for method in results[0]:
-                false = 100 * np.mean(np.array(results[0][method]) > 0)
-                at_4, at_8 = (100 * np.mean(result[method]) for result in results[1:])
-                print(f"| {seeds} | {name} | {method} | {false:.1f} | {at_4:.1f} | {at_8:.1f} |", flush=True)
+            results = [count_verdicts(seeds, shape, effect, tables) for effect in EFFECTS]
+            print_rows(seeds, name, results)
+        for name, small in SMALL_TABLES:
+            results = [count_in_small_tables(seeds, small, effect, tables) for effect in EFFECTS]
+            print_rows(seeds, name, results)
+
+
+def print_rows(seeds: int, name: str, results: list[dict[str, list[float]]]) -> None:
+    """Print a row for each method, from what it finds for each of EFFECTS."""
+    for method in results[0]:
+        false = 100 * np.mean(np.array(results[0][method]) > 0)
+        at_4, at_8 = (100 * np.mean(result[method]) for result in results[1:])
+        print(f"| {seeds} | {name} | {method} | {false:.1f} | {at_4:.1f} | {at_8:.1f} |", flush=True)
 
 
 def main() -> None:

@@ -9,14 +9,11 @@ from scipy import stats
 from bertie.reproduction.example_scores import deviations, score_of
 from bertie.reproduction.intervals import (
     LEVEL,
-    MAX_PRIOR_DEGREES,
-    UNKNOWN,
-    UsualVariance,
     adjust_p_values,
     confidence_interval,
+    prior_variance,
     shared_error,
     student_t_cdf,
-    usual_variance,
 )
 
 
@@ -97,59 +94,52 @@ def test_holm_rejects_falsely_in_5_percent_of_tables():
     assert np.mean(rejected) == pytest.approx(0.05, abs=0.015)
 
 
-def draw_samples(random, count, seeds, spread):
-    """Draw the differences of `count` orderings without a true difference, whose spreads are log-normal."""
-    return (random.normal(size=(count, seeds)) * np.exp(random.normal(0, spread, (count, 1)))).tolist()
-
-
-@pytest.mark.parametrize("prior_degrees", [1, 2, 3])
-def test_usual_variance_recovers_the_parameters(prior_degrees):
-    """Variances from a scaled inverse chi-square distribution, as Smyth's model has it."""
+def test_prior_variance_recovers_the_parameter():
+    """The variances are drawn as in Smyth's model, with one degree of freedom."""
     random = np.random.default_rng(0)
-    variances = 9 * prior_degrees / random.chisquare(prior_degrees, 5_000)
-    samples = random.normal(size=(5_000, 3)) * np.sqrt(variances)[:, None]
-    usual = usual_variance(samples.tolist())
-    assert usual.degrees in (prior_degrees - 1, prior_degrees)  # rounded down
-    if usual.degrees == prior_degrees:
-        assert usual.variance == pytest.approx(9, rel=0.2)
+    variances = 9 / random.chisquare(1, 20_000)
+    samples = random.normal(size=(20_000, 3)) * np.sqrt(variances)[:, None]
+    assert prior_variance(samples.tolist()) == pytest.approx(9, rel=0.05)
 
 
-def test_usual_variance_counts_more_the_more_alike_the_spreads_are():
-    random = np.random.default_rng(0)
-    degrees = [usual_variance(draw_samples(random, 500, 3, spread)).degrees for spread in (0, 1, 2, 6)]
-    assert degrees[0] == MAX_PRIOR_DEGREES
-    assert degrees == sorted(degrees, reverse=True)
-    assert degrees[-1] == 0
+def test_too_few_differences_have_no_prior_variance():
+    assert prior_variance([[1.0, 2.0, 3.0], [1.0, 3.0, 9.0]]) is None
+    # Two seeds, and equal differences, say too little about the spread.
+    assert prior_variance([[1.0, 2.0, 3.0], [1.0, 3.0, 9.0], [4.0, 5.0], [2.0, 2.0, 2.0]]) is None
+    assert prior_variance([[1.0, 2.0, 3.0], [1.0, 3.0, 9.0], [4.0, 5.0, 6.0]]) is not None
 
 
-def test_too_few_orderings_have_no_usual_variance():
-    assert usual_variance([[1.0, 2.0, 3.0], [1.0, 3.0]]) == UNKNOWN
-    # One seed, and equal differences, say nothing about the spread.
-    assert usual_variance([[1.0, 2.0], [1.0, 3.0], [4.0], [2.0, 2.0]]) == UNKNOWN
+def test_an_interval_with_a_prior_variance_is_a_moderated_t():
+    values = [1.0, 2.0, 4.0]
+    interval = confidence_interval(values, prior=9.0)
+    error = np.sqrt((9 + 2 * np.var(values, ddof=1)) / 3 / 3)
+    assert interval.p_value == pytest.approx(2 * stats.t.sf(np.mean(values) / error, 3), abs=1e-5)
+    assert interval.half_width == pytest.approx(stats.t.ppf(0.975, 3) * error, rel=1e-4)
 
 
-def test_an_interval_with_the_usual_variance_is_a_moderated_t():
-    values, usual = [1.0, 2.0, 4.0], UsualVariance(9.0, 4)
-    interval = confidence_interval(values, usual=usual)
-    variance = (4 * 9 + 2 * np.var(values, ddof=1)) / 6
-    error = np.sqrt(variance / 3)
-    assert interval.p_value == pytest.approx(2 * stats.t.sf(np.mean(values) / error, 6), abs=1e-5)
-    assert interval.half_width == pytest.approx(stats.t.ppf(0.975, 6) * error, rel=1e-4)
+def test_two_seeds_are_judged_by_their_own_spread():
+    assert confidence_interval([1.0, 2.0], prior=9.0) == confidence_interval([1.0, 2.0])
 
 
-@pytest.mark.parametrize("spread", [0.0, 0.5])
-def test_three_seeds_find_large_differences_and_few_false_ones(spread):
-    random, false, found = np.random.default_rng(0), 0, []
-    for _ in range(40):
-        samples = np.array(draw_samples(random, 20, 3, spread))
+@pytest.mark.parametrize(
+    "spreads", [[1] * 9, [2] * 3 + [0.3] * 6, [1] * 7 + [4] * 2], ids=["equal", "3 larger", "2 larger"]
+)
+def test_three_seeds_find_large_differences_and_few_false_ones(spreads):
+    """The true differences are 0 or 8 standard errors."""
+    random, tables = np.random.default_rng(0), 100
+    false, found, found_alone = 0, [], []
+    for _ in range(tables):
+        samples = random.normal(size=(9, 3)) * np.array(spreads)[:, None]
         for shift in (0.0, 8.0):
-            errors = samples.std(axis=1).mean() / np.sqrt(3)
-            moved = (samples + shift * errors).tolist()
-            usual = usual_variance(moved)
-            p_values = adjust_p_values([confidence_interval(values, usual=usual).p_value for values in moved])
-            if shift:
-                found.append(np.mean(np.array(p_values) <= LEVEL))
-            else:
-                false += min(p_values) <= LEVEL
-    assert false <= 6  # of 40, at 5 %
-    assert np.mean(found) > 0.5  # with each ordering's own spread it is a tenth
+            moved = (samples + shift * np.array(spreads)[:, None] / np.sqrt(3)).tolist()
+            for prior, results in ((prior_variance(moved), found), (None, found_alone)):
+                p_values = adjust_p_values(
+                    [confidence_interval(values, prior=prior).p_value for values in moved]
+                )
+                if shift:
+                    results.append(np.mean(np.array(p_values) <= LEVEL))
+                elif prior is not None:
+                    false += min(p_values) <= LEVEL
+    assert false <= 0.09 * tables
+    assert np.mean(found) > 0.9
+    assert np.mean(found_alone) < 0.6

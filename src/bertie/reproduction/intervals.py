@@ -16,8 +16,8 @@ A plain bootstrap that resamples seeds and examples is too narrow with few seeds
 docs/decisions/verdicts.md for the coverage of both.
 
 With few seeds, s is uncertain itself. The differences of a table have similar spreads, so s² can be averaged
-with what is usual in the table, which then counts as so many more degrees of freedom (the moderated t
-statistic; Smyth, 2004, doi:10.2202/1544-6115.1027, Sections 3 and 6).
+with a prior variance that follows from all of them, which then counts as one more degree of freedom (the
+moderated t statistic; Smyth, 2004, doi:10.2202/1544-6115.1027, Sections 3 and 6).
 """
 
 import math
@@ -40,24 +40,11 @@ NORMAL_WEIGHTS = np.exp(-(NORMAL_GRID**2) / 2) / np.exp(-(NORMAL_GRID**2) / 2).s
 BISECTIONS = 30
 
 
-# The usual variance counts as at most so many degrees of freedom. Smyth's estimate may be infinite; with it,
-# up to 12 % of tables whose spreads differ had false verdicts (docs/decisions/verdicts.md).
-MAX_PRIOR_DEGREES = 4
-
-
-class UsualVariance(NamedTuple):
-    """The variance over seeds that is usual among the differences of a table.
-
-    Attributes:
-        variance: its value.
-        degrees: the degrees of freedom as which it counts: more, the more alike the differences vary.
-    """
-
-    variance: float = 0.0
-    degrees: int = 0
-
-
-UNKNOWN = UsualVariance()
+# Smyth estimates these degrees of freedom, too. With so few seeds and orderings, this gave too many false
+# verdicts (docs/decisions/verdicts.md).
+PRIOR_DEGREES = 1
+MIN_SEEDS = 3  # of a difference to which the prior variance applies; two gave even more false verdicts
+MIN_DIFFERENCES = 3  # from which a prior variance can be estimated
 
 
 class ConfidenceInterval(NamedTuple):
@@ -76,34 +63,34 @@ class ConfidenceInterval(NamedTuple):
     p_value: float
 
 
-def usual_variance(samples: Sequence[Sequence[float]]) -> UsualVariance:
-    """Estimate the usual variance of differences, each with its values by seed (Smyth, 2004, Section 6.2).
+def prior_variance(samples: Sequence[Sequence[float]]) -> float | None:
+    """Estimate the prior variance of the differences of a table (Smyth, 2004, Section 6.2).
 
-    The true variances are taken as draws from a scaled inverse chi-square distribution. Its two parameters
-    follow from the mean and the variance of the logarithms of the observed ones.
+    The true variances are taken as draws from a scaled inverse chi-square distribution with PRIOR_DEGREES
+    degrees of freedom. Its scale follows from the mean of the logarithms of the observed variances.
+
+    Args:
+        samples: the differences, each with its values by seed.
+
+    Returns:
+        The prior variance; None if too few differences have enough seeds.
     """
     found = [
         (len(values) - 1, statistics.variance(values))
         for values in samples
-        if len(values) > 1 and statistics.stdev(values) / math.sqrt(len(values)) >= ROUNDING_ERROR
+        if len(values) >= MIN_SEEDS and statistics.stdev(values) / math.sqrt(len(values)) >= ROUNDING_ERROR
     ]
-    if len(found) < 3:
-        return UNKNOWN
-    halves = torch.tensor([degrees / 2 for degrees, _ in found], dtype=torch.float64)
+    if len(found) < MIN_DIFFERENCES:
+        return None
+    halves = torch.tensor([PRIOR_DEGREES / 2] + [degrees / 2 for degrees, _ in found], dtype=torch.float64)
+    # What the logarithm of a mean of so many squared normal variables is on average.
+    bias = halves.digamma() - halves.log()
     logs = torch.tensor([variance for _, variance in found], dtype=torch.float64).log()
-    centred = logs - halves.digamma() + halves.log()
-    # The part of the variance of the logarithms that the few seeds do not explain.
-    excess = centred.var() - torch.polygamma(1, halves).mean()
-    prior = torch.arange(1, MAX_PRIOR_DEGREES + 1, dtype=torch.float64) / 2
-    degrees = int((torch.polygamma(1, prior) >= excess).sum())
-    if degrees == 0:
-        return UNKNOWN
-    half = prior[degrees - 1]
-    return UsualVariance(math.exp(centred.mean() + half.digamma() - half.log()), degrees)
+    return math.exp((logs - bias[1:]).mean() + bias[0])
 
 
 def confidence_interval(
-    values: Sequence[float], deviations: Float64s | None = None, usual: UsualVariance = UNKNOWN
+    values: Sequence[float], deviations: Float64s | None = None, prior: float | None = None
 ) -> ConfidenceInterval:
     """Return the 95 % interval of the mean over seeds.
 
@@ -111,7 +98,7 @@ def confidence_interval(
         values: the score, or the difference of two scores, of each of n seeds.
         deviations: float64 (n, examples), what each example contributes to each value; see
             `example_scores.deviations`. None if only seeds vary.
-        usual: the usual variance among the differences of the table.
+        prior: the prior variance of the differences of the table, which applies to MIN_SEEDS values or more.
     """
     n, mean = len(values), statistics.fmean(values)
     if n == 1:
@@ -120,8 +107,11 @@ def confidence_interval(
     if math.sqrt(own / n) < ROUNDING_ERROR:
         # Models that predict one class for every example have equal scores; that is no evidence.
         return ConfidenceInterval(mean, 0.0, n, 1.0)
-    degrees = n - 1 + usual.degrees
-    seed_error = math.sqrt(((n - 1) * own + usual.degrees * usual.variance) / degrees / n)
+    degrees, variance = n - 1, own
+    if prior is not None and n >= MIN_SEEDS:
+        degrees = n - 1 + PRIOR_DEGREES
+        variance = ((n - 1) * own + PRIOR_DEGREES * prior) / degrees
+    seed_error = math.sqrt(variance / n)
     # In units of the seed error from here on.
     example_error = shared_error(deviations) / seed_error if deviations is not None else 0.0
     high = 1.0

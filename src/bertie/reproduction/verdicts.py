@@ -32,7 +32,7 @@ from bertie.reproduction.intervals import (
     Float64s,
     adjust_p_values,
     confidence_interval,
-    usual_variance,
+    prior_variance,
 )
 from bertie.reproduction.tables import HELD_OUT, Column, Row, Table, source_of
 
@@ -72,8 +72,8 @@ class Verdict(NamedTuple):
     decision: Decision
 
 
-class Sample(NamedTuple):
-    """The advantages of one row over another.
+class PairedDifferences(NamedTuple):
+    """The advantages of one row over another, seed by seed.
 
     Attributes:
         values: by seed; empty if no seed has both rows.
@@ -123,11 +123,10 @@ def judge_orderings(table: Table, cells: Sequence[Cell], majority_baseline: Outc
         majority_baseline: the scores of always predicting the majority class, by outcome.
     """
     orderings = table.orderings()
-    samples = [_sample(cells, *ordering) for ordering in orderings]
-    usual = usual_variance([sample.values for sample in samples])
+    pairs = [_paired_differences(cells, *ordering) for ordering in orderings]
+    prior = prior_variance([pair.values for pair in pairs])
     differences = [
-        confidence_interval(sample.values, sample.deviations, usual) if sample.values else None
-        for sample in samples
+        confidence_interval(pair.values, pair.deviations, prior) if pair.values else None for pair in pairs
     ]
     p_values = adjust_p_values([1.0 if interval is None else interval.p_value for interval in differences])
     verdicts = []
@@ -145,7 +144,7 @@ def judge_orderings(table: Table, cells: Sequence[Cell], majority_baseline: Outc
     return verdicts
 
 
-def _sample(cells: Sequence[Cell], better: Row, worse: Row, column: Column) -> Sample:
+def _paired_differences(cells: Sequence[Cell], better: Row, worse: Row, column: Column) -> PairedDifferences:
     """Return the advantages of a row, from the seeds that both rows have."""
     better_cells, worse_cells = (cells_by_seed(cells, row, column) for row in (better, worse))
     seeds = [seed for seed in better_cells if seed in worse_cells]
@@ -157,8 +156,8 @@ def _sample(cells: Sequence[Cell], better: Row, worse: Row, column: Column) -> S
     ]
     moved, moved_worse = _deviations(better_found, better, column), _deviations(worse_found, worse, column)
     if moved is None or moved_worse is None or moved.shape != moved_worse.shape:
-        return Sample(values, None)
-    return Sample(values, moved - moved_worse)
+        return PairedDifferences(values, None)
+    return PairedDifferences(values, moved - moved_worse)
 
 
 def _paper_difference(better: Row, worse: Row, column: Column) -> float | None:

@@ -218,7 +218,7 @@ def test_a_gold_answer_that_normalizes_to_nothing_counts_as_an_answer():
 
 
 def test_questions_with_the_same_null_odds_are_answered_together():
-    """evaluate-v2.0.py reports 100, the F1 of answering only the first; answering all gives 25, and none 75."""
+    """evaluate-v2.0.py reports 100, as if only the first were answered; all give 25, and none 75."""
     golds = [[Answer("red", 0)], [], [], []]
     examples = Questions(list("1234"), ["?"] * 4, ["red"], np.zeros(4, np.int64), golds)
     predictions = SpanPredictions(["red", "a", "b", "c"], np.array([0.5] * 4))
