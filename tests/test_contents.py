@@ -118,6 +118,8 @@ tasks.squad.averaging
 tasks.squad.scores
 tasks.squad.task
 tasks.entities
+tasks.conll
+tasks.tagging_errors
 tasks.ner
 tasks.swag
 tasks.label_types

@@ -18,9 +18,10 @@ from bertie.commands.main import main
 from bertie.inference.writers import as_json
 from bertie.model.formats.directory import LongTexts
 from bertie.tasks.classification import LabelledTexts
+from bertie.tasks.conll import read_conll
 from bertie.tasks.custom import CustomClassification
 from bertie.tasks.evaluation import compute_logits
-from bertie.tasks.ner import NER, read_conll
+from bertie.tasks.ner import NER
 
 
 def run(capsys, *arguments: object) -> tuple[int, str, str]:

@@ -34,7 +34,7 @@ from bertie.inference.records import read_arrow_batches, read_records
 from bertie.model.formats import tensor_bundle
 from bertie.model.formats.sorted_table import decompress_snappy, encode_varint
 from bertie.model.formats.tensor_bundle import Entry, index_path, read_bundle, write_bundle, write_table
-from bertie.tasks.ner import read_conll
+from bertie.tasks.conll import read_conll
 
 ROOM = 600 << 20  # bytes of address space that a test may allocate
 

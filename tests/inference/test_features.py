@@ -13,7 +13,8 @@ import bertie
 from bertie.base.errors import SettingsError
 from bertie.inference.features import LayerSelection, compute_features, encode_sentences, encode_texts
 from bertie.model.engines.loading import load_engine
-from bertie.tasks.ner import NER, TaggedSentences
+from bertie.tasks.conll import TaggedSentences
+from bertie.tasks.ner import NER
 from bertie.tasks.windows import place_windows
 
 L = CONFIG.num_hidden_layers

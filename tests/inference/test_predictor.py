@@ -18,8 +18,9 @@ from bertie.inference.inputs import TextError
 from bertie.inference.predictor import Predictor
 from bertie.inference.results import Answer, Result
 from bertie.model.heads import ClassificationModel
+from bertie.tasks.conll import read_conll
 from bertie.tasks.evaluation import compute_logits
-from bertie.tasks.ner import NER, read_conll
+from bertie.tasks.ner import NER
 
 TEXTS = ["the cat sat on a mat .", "rings, cats and mats!", "", "a cat ." * 60, "Paris"]
 PAIRS = ["on a mat", "cats", "the cat", "paris", "sitting? " * 70]

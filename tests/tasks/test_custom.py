@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from bertie.base.errors import DataError, ModelError, SettingsError
 from bertie.model.formats.directory import ModelMetadata
 from bertie.tasks.classification import LabelledTexts
+from bertie.tasks.conll import TaggedSentences
 from bertie.tasks.custom import (
     CustomClassification,
     CustomMultipleChoice,
     CustomQuestionAnswering,
     CustomTagging,
 )
-from bertie.tasks.ner import TaggedSentences
 from bertie.tasks.squad.decoding import SpanPredictions
 from bertie.tasks.squad.questions import read_questions
 from bertie.text.tokenizer import Tokenizer

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from bertie.tasks import error_analysis
 from bertie.tasks.classification import LabelledTexts
+from bertie.tasks.conll import TaggedSentences
 from bertie.tasks.custom import CustomClassification, CustomTagging
 from bertie.tasks.entities import entity_scores
 from bertie.tasks.error_analysis import Mistake
-from bertie.tasks.ner import NER, TaggedSentences
+from bertie.tasks.ner import NER
 from bertie.tasks.registry import find_task
 from bertie.tasks.squad.decoding import NBest, SpanPredictions
 from bertie.tasks.squad.questions import Questions

@@ -11,7 +11,8 @@ from tests.training.runs import read_weights
 from bertie.base.errors import SettingsError
 from bertie.base.settings import parse_assignments, resolve
 from bertie.tasks.classification import LabelledTexts
-from bertie.tasks.ner import NER, TaggedSentences
+from bertie.tasks.conll import TaggedSentences
+from bertie.tasks.ner import NER
 from bertie.tasks.registry import find_task
 from bertie.tasks.task import Inputs
 from bertie.training.class_weights import check_class_weights, label_weights

@@ -18,10 +18,11 @@ from bertie.base.errors import DataError, SettingsError
 from bertie.base.settings import resolve
 from bertie.model.formats.directory import read_metadata
 from bertie.tasks.classification import LabelledTexts
+from bertie.tasks.conll import TaggedSentences
 from bertie.tasks.custom import CustomClassification
 from bertie.tasks.evaluation import load_for_task
 from bertie.tasks.metrics import accuracy
-from bertie.tasks.ner import NER, TaggedSentences
+from bertie.tasks.ner import NER
 from bertie.training.checkpoints import RunDirectory
 from bertie.training.finetuning import finetune
 from bertie.training.finetuning_settings import FinetuningSettings

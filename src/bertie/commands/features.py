@@ -137,7 +137,7 @@ def features(
 def _word_features(loaded: "LoadedEngine", selection: "LayerSelection", file: Path) -> "Iterator[Features]":
     """Yield the vectors of the words of a CoNLL file, read in their documents."""
     from bertie.inference.features import compute_features, encode_sentences
-    from bertie.tasks.ner import read_conll
+    from bertie.tasks.conll import read_conll
 
     sentences = read_conll(file, labelled=False)
     encoded = encode_sentences(sentences, loaded.metadata.tokenizer, _max_seq_length(loaded))

@@ -265,7 +265,7 @@ def _report(model: "Predictor", skipped: SkippedRows | None, texts_of_record: in
 def _tag_file(model: "Predictor", file: Path) -> "Answered":
     """Yield each sentence of a CoNLL file, read in its document, with its tags."""
     from bertie.inference.records import Record
-    from bertie.tasks.ner import read_conll
+    from bertie.tasks.conll import read_conll
 
     sentences = read_conll(file, labelled=False)
     tags = model.tag_words(sentences.words, sentences.document_bounds.tolist())

@@ -18,7 +18,8 @@ from bertie.base.errors import SettingsError
 from bertie.model.config import BertConfig
 from bertie.model.engines.engine import Engine
 from bertie.model.sequences import Sequences, token_indices
-from bertie.tasks.ner import NER, TaggedSentences, word_token_ranges
+from bertie.tasks.conll import TaggedSentences
+from bertie.tasks.ner import NER, word_token_ranges
 from bertie.tasks.windows import split_into_windows
 from bertie.text.tokenizer import Tokenizer
 

@@ -53,6 +53,7 @@ from bertie.model.formats.directory import LongTexts
 from bertie.model.formats.sentence_transformers import EmbeddingConfig, Pooling
 from bertie.model.sequences import Sequences
 from bertie.tasks.classification import LabelledTexts
+from bertie.tasks.conll import TaggedSentences
 from bertie.tasks.custom import (
     CustomClassification,
     CustomMultipleChoice,
@@ -61,7 +62,6 @@ from bertie.tasks.custom import (
 )
 from bertie.tasks.entities import is_plain
 from bertie.tasks.evaluation import compute_logits
-from bertie.tasks.ner import TaggedSentences
 from bertie.tasks.probabilities import rank, sigmoid, softmax, top_softmax
 from bertie.tasks.squad.decoding import SpanPredictions
 from bertie.tasks.squad.questions import Questions

@@ -27,7 +27,8 @@ from bertie.model.bilstm import FeatureTagger
 from bertie.model.engines.hardware import Hardware
 from bertie.model.engines.torch_engine import load_torch_engine
 from bertie.model.sequences import batch_by_token_budget
-from bertie.tasks.ner import NER, TaggedSentences, WordWindows
+from bertie.tasks.conll import TaggedSentences
+from bertie.tasks.ner import NER, WordWindows
 from bertie.tasks.task import Scores
 from bertie.training.schedules import warmup_then_linear_decay
 

@@ -15,8 +15,9 @@ from bertie.reproduction.example_scores import ExampleScores
 from bertie.reproduction.pretrained_models import PretrainedModel
 from bertie.tasks.blimp import Paradigm
 from bertie.tasks.classification import TextClassification
+from bertie.tasks.conll import TaggedSentences
 from bertie.tasks.entities import find_entities
-from bertie.tasks.ner import TaggedSentences, Tagging
+from bertie.tasks.ner import Tagging
 from bertie.tasks.task import Task
 
 

@@ -16,6 +16,7 @@ from bertie.base.rows import Rows, format_suffix, read_rows, report_skipped
 from bertie.model.config import ProblemType
 from bertie.model.formats.directory import ModelMetadata
 from bertie.tasks.classification import LabelledTexts, TextClassification
+from bertie.tasks.conll import TaggedSentences
 from bertie.tasks.entities import find_invalid_tag, is_plain
 from bertie.tasks.label_types import (
     as_label_sets,
@@ -24,7 +25,7 @@ from bertie.tasks.label_types import (
     parse_numbers,
     sort_labels,
 )
-from bertie.tasks.ner import TaggedSentences, Tagging
+from bertie.tasks.ner import Tagging
 from bertie.tasks.squad.questions import Answer, Questions, find_duplicate, has_text_at, read_questions
 from bertie.tasks.squad.task import QuestionAnswering
 from bertie.tasks.swag import Choices, MultipleChoice
