@@ -123,7 +123,11 @@ tasks.tagging_errors
 tasks.ner
 tasks.swag
 tasks.label_types
-tasks.custom
+tasks.custom.tables
+tasks.custom.classification
+tasks.custom.tagging
+tasks.custom.questions
+tasks.custom.choices
 tasks.blimp
 tasks.pairs
 tasks.registry

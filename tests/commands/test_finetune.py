@@ -19,7 +19,7 @@ from bertie.model.config import BertConfig
 from bertie.model.formats.directory import ModelMetadata
 from bertie.model.formats.weights import save_model
 from bertie.model.heads import PreTrainingModel
-from bertie.tasks.custom import CustomMultipleChoice
+from bertie.tasks.custom.choices import CustomMultipleChoice
 from bertie.tasks.glue import SUBMISSION_FILES
 from bertie.tasks.registry import TASKS
 from bertie.text.tokenizer import Tokenizer

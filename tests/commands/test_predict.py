@@ -19,7 +19,7 @@ from bertie.inference.writers import as_json
 from bertie.model.formats.directory import LongTexts
 from bertie.tasks.classification import LabelledTexts
 from bertie.tasks.conll import read_conll
-from bertie.tasks.custom import CustomClassification
+from bertie.tasks.custom.classification import CustomClassification
 from bertie.tasks.evaluation import compute_logits
 from bertie.tasks.ner import NER
 

@@ -15,7 +15,7 @@ from bertie.base.errors import DataError, ModelError, SettingsError
 from bertie.inference.export import export, percent_equal
 from bertie.model.formats.directory import LongTexts
 from bertie.model.formats.onnx import Quantization
-from bertie.tasks.custom import CustomClassification
+from bertie.tasks.custom.classification import CustomClassification
 
 TEXTS = ["the cat sat on a mat .", "rings, cats and mats!", "a cat ." * 40, "Paris", "on " * 9]
 INT8 = Quantization(layers=True, embeddings=True)

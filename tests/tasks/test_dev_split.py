@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bertie.base.errors import DataError, SettingsError
 from bertie.tasks.classification import LabelledTexts
 from bertie.tasks.conll import TaggedSentences
-from bertie.tasks.custom import CustomClassification
+from bertie.tasks.custom.classification import CustomClassification
 from bertie.tasks.dev_split import draw_dev_examples
 from bertie.tasks.ner import NER
 from bertie.tasks.squad.questions import Questions

@@ -10,7 +10,7 @@ from tests.inference.small_models import LABELS, TAGS, TOKENIZER, save_small
 from bertie.base.errors import ModelError
 from bertie.tasks.classification import LabelledTexts
 from bertie.tasks.conll import TaggedSentences
-from bertie.tasks.custom import CustomClassification
+from bertie.tasks.custom.classification import CustomClassification
 from bertie.tasks.ensemble import load_ensemble, predict_ensemble
 from bertie.tasks.evaluation import compute_logits
 from bertie.tasks.ner import NER

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from bertie.tasks import error_analysis
 from bertie.tasks.classification import LabelledTexts
 from bertie.tasks.conll import TaggedSentences
-from bertie.tasks.custom import CustomClassification, CustomTagging
+from bertie.tasks.custom.classification import CustomClassification
+from bertie.tasks.custom.tagging import CustomTagging
 from bertie.tasks.entities import entity_scores
 from bertie.tasks.error_analysis import Mistake
 from bertie.tasks.ner import NER

@@ -10,7 +10,7 @@ from bertie.model.formats.directory import ModelMetadata
 from bertie.model.formats.weights import save_model
 from bertie.model.heads import PreTrainingModel
 from bertie.tasks.classification import LabelledTexts
-from bertie.tasks.custom import CustomClassification
+from bertie.tasks.custom.classification import CustomClassification
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertie.training.finetuning import InitialModel

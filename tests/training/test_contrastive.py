@@ -25,7 +25,7 @@ from bertie.model.formats.conversion import convert
 from bertie.model.formats.directory import read_metadata
 from bertie.model.heads import ContrastiveModel
 from bertie.tasks.classification import LabelledTexts
-from bertie.tasks.custom import CustomClassification
+from bertie.tasks.custom.classification import CustomClassification
 from bertie.tasks.evaluation import load_for_task
 from bertie.training.contrastive import ContrastiveBatches, draw_pair, fit_logistic_regression
 from bertie.training.finetuning import finetune

@@ -19,7 +19,7 @@ from bertie.base.settings import resolve
 from bertie.model.formats.directory import read_metadata
 from bertie.tasks.classification import LabelledTexts
 from bertie.tasks.conll import TaggedSentences
-from bertie.tasks.custom import CustomClassification
+from bertie.tasks.custom.classification import CustomClassification
 from bertie.tasks.evaluation import load_for_task
 from bertie.tasks.metrics import accuracy
 from bertie.tasks.ner import NER

@@ -11,12 +11,10 @@ from bertie.base.files import write_json
 from bertie.base.memory import MemoryTable, Source, as_source
 from bertie.base.settings import Tree
 from bertie.model.config import BertConfig
-from bertie.tasks.custom import (
-    CustomClassification,
-    CustomMultipleChoice,
-    CustomQuestionAnswering,
-    CustomTagging,
-)
+from bertie.tasks.custom.choices import CustomMultipleChoice
+from bertie.tasks.custom.classification import CustomClassification
+from bertie.tasks.custom.questions import CustomQuestionAnswering
+from bertie.tasks.custom.tagging import CustomTagging
 from bertie.tasks.dev_split import draw_dev_examples
 from bertie.tasks.evaluation import load_for_task
 from bertie.tasks.pairs import CustomPairs, CustomScoredPairs

@@ -313,7 +313,7 @@ def _finetune(out: Path, collected: Collected) -> "Outcome":
     from bertie.commands.demo_report import Outcome
     from bertie.model.engines.loading import load_engine
     from bertie.model.formats.directory import read_metadata
-    from bertie.tasks.custom import CustomClassification
+    from bertie.tasks.custom.classification import CustomClassification
     from bertie.tasks.evaluation import EncodedExamples, evaluate
     from bertie.tasks.metrics import accuracy, confusion_matrix
     from bertie.training.finetuning import InitialModel, finetune

@@ -54,12 +54,10 @@ from bertie.model.formats.sentence_transformers import EmbeddingConfig, Pooling
 from bertie.model.sequences import Sequences
 from bertie.tasks.classification import LabelledTexts
 from bertie.tasks.conll import TaggedSentences
-from bertie.tasks.custom import (
-    CustomClassification,
-    CustomMultipleChoice,
-    CustomQuestionAnswering,
-    CustomTagging,
-)
+from bertie.tasks.custom.choices import CustomMultipleChoice
+from bertie.tasks.custom.classification import CustomClassification
+from bertie.tasks.custom.questions import CustomQuestionAnswering
+from bertie.tasks.custom.tagging import CustomTagging
 from bertie.tasks.entities import is_plain
 from bertie.tasks.evaluation import compute_logits
 from bertie.tasks.probabilities import rank, sigmoid, softmax, top_softmax

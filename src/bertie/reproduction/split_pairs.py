@@ -14,7 +14,7 @@ import numpy.typing as npt
 from bertie.base.errors import DataError
 from bertie.corpus.masking import Bools, continuation_mask
 from bertie.corpus.shards import Corpus, Shard
-from bertie.tasks.custom import CustomClassification
+from bertie.tasks.custom.classification import CustomClassification
 from bertie.tasks.metrics import LabelArray
 from bertie.tasks.task import Inputs
 from bertie.text.tokenizer import Tokenizer

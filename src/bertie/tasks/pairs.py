@@ -16,7 +16,7 @@ from bertie.base.memory import Source
 from bertie.model.config import ProblemType
 from bertie.model.formats.directory import ModelMetadata
 from bertie.tasks.classification import LabelledTexts, TextClassification
-from bertie.tasks.custom import CustomClassification
+from bertie.tasks.custom.classification import CustomClassification
 from bertie.tasks.error_analysis import ErrorAnalysis, Mistake, largest_errors
 from bertie.tasks.glue import TASKS as GLUE_TASKS
 from bertie.tasks.glue import GlueTask

@@ -8,7 +8,7 @@ import pytest
 
 from bertie.base.errors import DataError, ModelError, SettingsError
 from bertie.model.formats.directory import ModelMetadata
-from bertie.tasks.custom import CustomQuestionAnswering
+from bertie.tasks.custom.questions import CustomQuestionAnswering
 from bertie.tasks.squad.decoding import SpanPredictions
 from bertie.tasks.squad.questions import Answer, Questions, read_questions
 from bertie.tasks.squad.task import SQUAD_TASKS

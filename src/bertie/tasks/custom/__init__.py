@@ -1,0 +1,1 @@
+"""Custom data: tables with named columns, for every family of tasks."""

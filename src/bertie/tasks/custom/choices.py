@@ -1,0 +1,71 @@
+"""Custom contexts with several endings."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bertie.base.errors import DataError
+from bertie.base.memory import Source
+from bertie.base.rows import Rows
+from bertie.tasks.custom.tables import CustomFiles, check_strings, check_text
+from bertie.tasks.label_types import label_name
+from bertie.tasks.swag import Choices, MultipleChoice
+
+
+@dataclass(frozen=True)
+class CustomMultipleChoice(CustomFiles, MultipleChoice):
+    """Contexts with several endings, one of which is right.
+
+    context  column of the contexts
+    endings  columns of the endings, or a single column with a list of them in each row
+    label    column of the right ending's index, from 0
+    """
+
+    name: str = "choices"
+    labels: tuple[str, ...] = ()
+    main_metric: str = "accuracy"
+    defaults: dict[str, Any] = field(default_factory=dict)
+    context: str = "context"
+    endings: tuple[str, ...] = ("endings",)
+    label: str = "label"
+
+    @property
+    def input_columns(self) -> dict[str, str]:
+        return {"context": self.context, "endings": ",".join(self.endings)}
+
+    def read(self, path: Source, labelled: bool) -> Choices:
+        """Read a table of contexts, endings and labels.
+
+        Raises:
+            SettingsError: a column is missing.
+            DataError: the file cannot be read, a text is empty, a row has fewer than two endings or
+                not as many as the first row, or its label is not the index of an ending.
+        """
+
+        def check(rows: Rows, i: int) -> None:
+            check_text(rows, i, self.context)
+            count = len(self._endings(rows, 0))
+            if len(endings := self._endings(rows, i)) != count or count < 2:
+                raise DataError(
+                    f"{rows.location(i)}: {len(endings)} endings; every row needs the same number, at least "
+                    f"two"
+                )
+            if not all(isinstance(ending, str) and ending.strip() for ending in endings):
+                raise DataError(f"{rows.location(i)}: an ending is not text; add it or delete the row")
+            indices = [str(index) for index in range(count)]
+            if labelled and (name := label_name(rows.columns[self.label][i])) not in indices:
+                raise DataError(f"{rows.location(i)}: label {name!r}; use one of {', '.join(indices)}")
+
+        rows = self._read_rows(path, [self.context, *self.endings, *[self.label] * labelled], check)
+        endings = [self._endings(rows, i) for i in range(len(rows))]
+        labels = None
+        if labelled:
+            labels = np.array([label_name(value) for value in rows.columns[self.label]], dtype=np.int64)
+        ids = [str(index) for index in range(len(rows))]
+        return Choices(rows.columns[self.context], [""] * len(rows), endings, labels, ids)
+
+    def _endings(self, rows: Rows, i: int) -> list[str]:
+        if len(self.endings) == 1:
+            return check_strings(rows, i, self.endings[0])
+        return [rows.columns[column][i] for column in self.endings]

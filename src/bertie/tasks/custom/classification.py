@@ -1,0 +1,190 @@
+"""Texts with custom labels: classes, several labels for each text, or numbers."""
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, Self
+
+from bertie.base.errors import DataError
+from bertie.base.memory import Source
+from bertie.base.rows import Rows
+from bertie.model.config import ProblemType
+from bertie.model.formats.directory import ModelMetadata
+from bertie.tasks.classification import LabelledTexts, TextClassification
+from bertie.tasks.custom.tables import CustomFiles, check_text
+from bertie.tasks.label_types import (
+    as_label_sets,
+    infer_problem_type,
+    label_name,
+    parse_numbers,
+    sort_labels,
+)
+
+# The first metric selects the checkpoint.
+_METRICS: dict[ProblemType, tuple[str, ...]] = {
+    "single_label_classification": ("accuracy", "f1_macro"),
+    "multi_label_classification": ("f1_micro", "f1_macro", "accuracy"),
+    "regression": ("spearmanr", "pearson"),
+}
+
+
+@dataclass(frozen=True)
+class CustomClassification(CustomFiles, TextClassification):
+    """Texts with custom labels, which the training examples define.
+
+    text        column of the texts, or of the first texts of pairs
+    pair        column of the second texts; None for single texts
+    label       column of the labels: strings, numbers, or lists of labels (multi-label)
+    separator   separator of labels that are joined in one string; None if labels are not joined
+    infer_type  whether `fitted` infers the problem type from the labels
+    """
+
+    name: str = "classification"
+    labels: tuple[str, ...] = ()
+    main_metric: str = "accuracy"
+    defaults: dict[str, Any] = field(default_factory=dict)
+    text: str = "text"
+    pair: str | None = None
+    label: str = "label"
+    separator: str | None = None
+    infer_type: bool = True
+
+    @property
+    def input_columns(self) -> dict[str, str]:
+        return {"text": self.text} | ({"pair": self.pair} if self.pair else {})
+
+    def with_problem_type(self, problem_type: ProblemType) -> Self:
+        """Return this task for labels of one type, with the metrics of that type."""
+        metrics = _METRICS[problem_type]
+        return replace(
+            self, problem_type=problem_type, metrics=metrics, main_metric=metrics[0], infer_type=False
+        )
+
+    def read(self, path: Source, labelled: bool) -> LabelledTexts:
+        """Read a table of texts.
+
+        Read the training part before `fitted`, and the other parts after it.
+
+        Raises:
+            SettingsError: a column is missing.
+            DataError: the file cannot be read (see `read_rows`), a text or a label is empty, or a
+                label is not one of the labels that the task was `fitted` to.
+        """
+        texts = [self.text, *filter(None, [self.pair])]
+
+        def check(rows: Rows, i: int) -> None:
+            for column in texts:
+                check_text(rows, i, column)
+            if labelled:
+                self._parse_label(rows, i)
+
+        rows = self._read_rows(path, [*texts, *[self.label] * labelled], check)
+        examples = LabelledTexts(
+            rows.columns[self.text],
+            rows.columns[self.pair] if self.pair else None,
+            [self._parse_label(rows, i) for i in range(len(rows))] if labelled else None,
+            rows,
+        )
+        if labelled and not self.infer_type:
+            self._check_type(examples)
+            if self.labels or self.problem_type == "regression":
+                self.gold(examples)  # reject unknown labels before anything is trained
+        return examples
+
+    def fitted(self, examples: LabelledTexts) -> Self:
+        """Return this task with the problem type and the labels of training examples.
+
+        See `infer_problem_type` and `sort_labels`.
+
+        Raises:
+            DataError: a label is not of the problem type.
+        """
+        assert examples.labels is not None
+        task = self.with_problem_type(infer_problem_type(examples.labels)) if self.infer_type else self
+        task._check_type(examples)
+        if task.problem_type == "regression":
+            task.gold(examples)
+            return task
+        return replace(task, labels=sort_labels(set(chain.from_iterable(as_label_sets(examples.labels)))))
+
+    def fitted_to_predictions(self, examples: LabelledTexts, path: Path) -> Self:
+        """Return this task with the labels of gold examples and of a file of predictions.
+
+        Both are needed: a predicted class may be missing from the gold labels, and the gold values
+        of a regression may all be whole.
+        """
+        task = self.fitted(examples)
+        if task.problem_type == "regression":
+            return task
+        assert examples.labels is not None
+        predicted, _ = task._read_labels(examples, path)
+        if task.problem_type == "multi_label_classification":
+            predicted = [tuple(names) for names in predicted]
+        return self.fitted(replace(examples, labels=[*examples.labels, *predicted], rows=None))
+
+    def fitted_to_model(self, metadata: ModelMetadata) -> Self:
+        """Return this task with the problem type and the labels of a fine-tuned model."""
+        if self.infer_type:
+            return self.with_problem_type(metadata.problem_type).fitted_to_model(metadata)
+        return super().fitted_to_model(metadata)
+
+    def check_training(self, examples: LabelledTexts, path: Source) -> None:
+        """Reject labels that are all the same, and a class with only one example."""
+        assert examples.labels is not None
+        if len(set(examples.labels)) == 1:
+            raise DataError(
+                f"{examples.location(0)}: all examples have the label {examples.labels[0]!r}; add examples "
+                f"with other labels"
+            )
+        if self.problem_type == "regression":
+            return
+        label_sets = as_label_sets(examples.labels)
+        counts = Counter(chain.from_iterable(label_sets))
+        rare = [name for name, count in counts.items() if count == 1]
+        if not rare:
+            return
+
+        def location(name: str) -> str:
+            return examples.location(next(i for i, names in enumerate(label_sets) if name in names))
+
+        non_numeric = [name for name in counts if not parse_numbers([name])]
+        if non_numeric and parse_numbers(rare[:1]):
+            raise DataError(
+                f"{location(non_numeric[0])}: {non_numeric[0]!r} is a non-numeric label, so labels are class "
+                f"names; class {rare[0]!r} has only one example; correct or delete the row"
+            )
+        others = f" (and {len(rare) - 1} other labels have only one example)" if len(rare) > 1 else ""
+        raise DataError(
+            f"{location(rare[0])}: no other example has the label {rare[0]!r}{others}; add some or delete it"
+        )
+
+    def _parse_label(self, rows: Rows, i: int) -> str | tuple[str, ...]:
+        value = rows.columns[self.label][i]
+        if any(isinstance(item, list | dict) for item in (value if isinstance(value, list) else [value])):
+            raise DataError(
+                f"{rows.location(i)}: {value!r} in the column {self.label!r} is not a label; write a string, "
+                f"a number or a list of them"
+            )
+        if self.separator is not None and not isinstance(value, list):
+            # Split before white space is normalized, since white space may be the separator.
+            value = value.split(self.separator) if isinstance(value, str) else [value]
+        if isinstance(value, list):
+            return tuple(filter(None, map(label_name, value)))
+        name = label_name(value)
+        if not name:
+            raise DataError(
+                f"{rows.location(i)}: no label in the column {self.label!r}; add it or delete the row"
+            )
+        return name
+
+    def _check_type(self, examples: LabelledTexts) -> None:
+        is_multilabel = self.problem_type == "multi_label_classification"
+        for i, label in enumerate(examples.labels or ()):
+            if isinstance(label, tuple) != is_multilabel:
+                if is_multilabel:
+                    advice = "a list of labels, as other rows have; write a list, or name the separator"
+                else:
+                    advice = "a single label, as other rows have; write the labels of all rows in one way"
+                shown = list(label) if isinstance(label, tuple) else label
+                raise DataError(f"{examples.location(i)}: {shown!r} is not {advice}")

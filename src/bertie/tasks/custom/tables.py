@@ -1,0 +1,81 @@
+"""Tables of custom examples: read their rows, and check the values."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from bertie.base.errors import DataError, SettingsError
+from bertie.base.memory import Source
+from bertie.base.rows import Rows, read_rows, report_skipped
+
+
+@dataclass(frozen=True)
+class CustomFiles:
+    """Mixin for tasks on custom files, which have no official names.
+
+    on_error  what to do at a row of a table that is malformed or incomplete: stop, or skip and report it
+    """
+
+    on_error: Literal["stop", "skip"] = "stop"
+
+    def file(self, data: Path, part: str) -> Path:
+        """Return `data`, the file itself."""
+        return data
+
+    def _check_stops(self, path: Path, format: str) -> None:
+        """Raise SettingsError if malformed rows are to be skipped, but the file is not a table."""
+        if self.on_error == "skip":
+            raise SettingsError(
+                f"{path}: --on-error skip (on_error) is for rows of tables, and this file is {format}; "
+                f"correct the file, and leave the option out"
+            )
+
+    def _read_rows(
+        self, source: Source, columns: Sequence[str], check: Callable[[Rows, int], object]
+    ) -> Rows:
+        """Read the rows of a table that pass a check, which raises DataError for the others.
+
+        Raises:
+            SettingsError: a column is missing.
+            DataError: the table cannot be read (see `read_rows`), or a row is not skipped, or all would be.
+        """
+        skipped: list[DataError] | None = [] if self.on_error == "skip" else None
+        rows = read_rows(source, columns, skipped)
+        kept = []
+        for i in range(len(rows)):
+            try:
+                check(rows, i)
+            except DataError as error:
+                if skipped is None:
+                    raise
+                skipped.append(error)
+            else:
+                kept.append(i)
+        if skipped:
+            if not kept:
+                raise skipped[0]
+            report_skipped(source, skipped, len(kept))
+            return rows.select(kept)
+        return rows
+
+
+def check_text(rows: Rows, i: int, column: str) -> None:
+    """Raise DataError unless the value is a text that is not blank."""
+    text = rows.columns[column][i]
+    if not (isinstance(text, str) and text.strip()):
+        problem = "no text" if text is None or text == "" else f"{text!r} is not text"
+        raise DataError(f"{rows.location(i)}: {problem} in the column {column!r}; add it or delete the row")
+
+
+def check_strings(rows: Rows, i: int, column: str) -> list[str]:
+    """Return a list of strings; raise DataError if the value is something else."""
+    value = rows.columns[column][i]
+    if not (isinstance(value, list) and value and all(isinstance(item, str) for item in value)):
+        advice = 'write one such as ["a", "b"]'
+        if isinstance(value, str):
+            advice += ", in a .jsonl or .parquet file"
+        raise DataError(
+            f"{rows.location(i)}: {value!r} in the column {column!r} is not a list of strings; {advice}"
+        )
+    return value

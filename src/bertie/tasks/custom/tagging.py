@@ -1,0 +1,90 @@
+"""Custom sentences with a tag for each word."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from bertie.base.errors import DataError
+from bertie.base.memory import Source
+from bertie.base.rows import Rows, format_suffix
+from bertie.tasks.conll import TaggedSentences
+from bertie.tasks.custom.tables import CustomFiles, check_strings
+from bertie.tasks.entities import find_invalid_tag, is_plain
+from bertie.tasks.ner import Tagging
+
+
+@dataclass(frozen=True)
+class CustomTagging(CustomFiles, Tagging):
+    """Tagged sentences, in the rows of a table or in a file in CoNLL format.
+
+    Each sentence of a table is a document. A sentence longer than `max_seq_length` is read in
+    windows. If no tag of the training examples marks an entity, the tags are plain, such as
+    parts of speech.
+
+    words  column of the words, a list in each row
+    tags   column of their tags, likewise
+    """
+
+    name: str = "tagging"
+    labels: tuple[str, ...] = ()
+    main_metric: str = "f1"
+    defaults: dict[str, Any] = field(default_factory=dict)
+    plain: bool | None = None
+    words: str = "words"
+    tags: str = "tags"
+
+    @property
+    def input_columns(self) -> dict[str, str]:
+        return {"words": self.words}
+
+    def read(self, path: Source, labelled: bool) -> TaggedSentences:
+        """Read a .jsonl or .parquet table; any other file but .csv is read by `read_conll`.
+
+        Raises:
+            SettingsError: a column is missing.
+            DataError: the file cannot be read, a row has no words or not one tag for each word, or
+                a tag is not valid.
+        """
+        if isinstance(path, Path) and format_suffix(path) == ".csv":
+            raise DataError(
+                f"{path}: a csv file cannot hold the words and tags of a sentence; write a .conll file with "
+                f"a word, a tab and its tag in each line, and a blank line after each sentence, or a .jsonl "
+                f'file with lines such as {{"words": ["Ada", "slept"], "tags": ["B-PER", "O"]}}'
+            )
+        if isinstance(path, Path) and format_suffix(path) not in (".jsonl", ".ndjson", ".parquet"):
+            self._check_stops(path, "in CoNLL columns")
+            return super().read(path, labelled)
+
+        def check(rows: Rows, i: int) -> None:
+            words = check_strings(rows, i, self.words)
+            if labelled and len(tags := check_strings(rows, i, self.tags)) != len(words):
+                raise DataError(
+                    f"{rows.location(i)}: {len(tags)} tags for {len(words)} words; give one for each"
+                )
+
+        rows = self._read_rows(path, [self.words, *[self.tags] * labelled], check)
+        words, document_bounds = rows.columns[self.words], np.arange(len(rows) + 1)
+        if not labelled:
+            return TaggedSentences(words, None, document_bounds)
+        tags = rows.columns[self.tags]
+        if invalid := find_invalid_tag(list(chain.from_iterable(tags)), self.plain):
+            index, reason = invalid
+            i = int(np.searchsorted(np.cumsum([len(row) for row in tags]), index, side="right"))
+            raise DataError(f"{rows.location(i)}: {reason}")
+        examples = TaggedSentences.from_tags(words, tags, document_bounds)
+        self._report_unknown_tags(examples, path)
+        return examples
+
+    def with_labels(self, labels: Sequence[str]) -> Self:
+        """Return this task with a model's labels, which decide whether tags are plain.
+
+        Raises:
+            ModelError: the labels mix plain tags with tags of entities, or the task's tags are of
+                the other kind.
+        """
+        plain = is_plain(labels)
+        return replace(super().with_labels(labels), plain=plain, main_metric="accuracy" if plain else "f1")

@@ -1,0 +1,50 @@
+"""Custom choices: endings in columns or lists, and errors in rows."""
+
+import numpy as np
+import pytest
+from tests.tasks.custom.tables import write
+
+from bertie.base.errors import DataError
+from bertie.tasks.custom.choices import CustomMultipleChoice
+from bertie.text.tokenizer import Tokenizer
+from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
+
+
+def test_endings_are_read_from_columns_or_lists(tmp_path):
+    table = {
+        "context": ["a", "b"],
+        "one": ["c", "d"],
+        "two": ["e", "f"],
+        "three": ["g", "h"],
+        "label": [2, 0],
+    }
+    task = CustomMultipleChoice(endings=("one", "two", "three"))
+    expected = task.read(write(tmp_path / "a.csv", table), labelled=True)
+    assert expected.endings == [["c", "e", "g"], ["d", "f", "h"]]
+    assert expected.labels.tolist() == [2, 0]
+    listed = {"context": table["context"], "endings": expected.endings, "label": table["label"]}
+    for suffix in (".jsonl", ".parquet"):
+        examples = CustomMultipleChoice().read(write(tmp_path / f"a{suffix}", listed), labelled=True)
+        assert (examples.contexts, examples.endings) == (expected.contexts, expected.endings)
+        assert examples.labels.tolist() == [2, 0]
+    tokenizer = Tokenizer(Vocabulary([*SPECIAL_TOKENS, *"abcdefgh"]))
+    inputs = task.encode(expected, tokenizer, 10)
+    assert (len(inputs), inputs.group) == (6, 3)
+    assert task.read(tmp_path / "a.csv", labelled=False).labels is None
+    assert np.diff(inputs.bounds).tolist() == [5] * 6
+
+
+@pytest.mark.parametrize(
+    ("endings", "label", "message"),
+    [
+        ([["a", "b"], ["c"]], [0, 0], "line 2: 1 endings; every row needs the same number"),
+        ([["a"], ["c"]], [0, 0], "line 1: 1 endings; every row needs the same number, at least two"),
+        ([["a", "b"], ["c", " "]], [0, 0], "line 2: an ending is not text; add it or delete the row"),
+        ([["a", "b"], ["c", "d"]], [0, 2], "line 2: label '2'; use one of 0, 1"),
+        ([["a", "b"], ["c", "d"]], [0, None], "line 2: label ''; use one of 0, 1"),
+    ],
+)
+def test_bad_rows_of_choices_are_reported(tmp_path, endings, label, message):
+    path = write(tmp_path / "a.jsonl", {"context": ["x", "y"], "endings": endings, "label": label})
+    with pytest.raises(DataError, match=message):
+        CustomMultipleChoice().read(path, labelled=True)

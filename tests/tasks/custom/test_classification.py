@@ -1,0 +1,252 @@
+"""Texts with custom labels: how they are read, their labels, and errors in rows."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.tasks.custom.tables import write
+
+from bertie.base.errors import DataError, ModelError, SettingsError
+from bertie.model.formats.directory import ModelMetadata
+from bertie.tasks.classification import LabelledTexts
+from bertie.tasks.custom.classification import CustomClassification
+
+
+def texts_and_labels(labels):
+    return {"text": [f"text {i}" for i in range(len(labels))], "label": labels}
+
+
+def fit(path, task=None):
+    """Return the task fitted to a file, and the gold labels as an array."""
+    task = task or CustomClassification()
+    examples = task.read(path, labelled=True)
+    task = task.fitted(examples)
+    task.check_training(examples, path)
+    return task, task.gold(examples).tolist()
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_classes_are_inferred_from_training_labels(tmp_path, suffix):
+    path = write(tmp_path / f"a{suffix}", texts_and_labels(["good", "bad", "bad", "good", " good  "]))
+    task, gold = fit(path)
+    assert (task.labels, task.problem_type, task.main_metric) == (
+        ("bad", "good"),
+        "single_label_classification",
+        "accuracy",
+    )
+    assert gold == [1, 0, 0, 1, 1]
+    assert task.label_counts(task.read(path, labelled=True)) == {"bad": 2, "good": 3}
+    assert CustomClassification().read(path, labelled=False).labels is None
+
+
+def test_whole_numbers_are_classes_and_fractions_a_regression(tmp_path):
+    stars = ["10", "9", "10", "9", "1", "1"]
+    assert fit(write(tmp_path / "stars.csv", texts_and_labels(stars)))[0].labels == ("1", "9", "10")
+    floats = write(tmp_path / "floats.parquet", texts_and_labels([1.0, 2.0, 1.0, 2.0]))
+    assert fit(floats)[0].labels == ("1", "2")
+    for suffix in (".csv", ".jsonl", ".parquet"):
+        task, gold = fit(write(tmp_path / f"a{suffix}", texts_and_labels([3.5, 4.0, -1.25])))
+        assert (task.problem_type, task.labels, gold) == ("regression", (), [3.5, 4, -1.25])
+        assert task.main_metric in task.metrics
+
+
+def test_the_problem_type_can_be_set(tmp_path):
+    path = write(tmp_path / "a.csv", texts_and_labels(["1", "2", "2", "1"]))
+    assert fit(path, CustomClassification().with_problem_type("regression"))[1] == [1, 2, 2, 1]
+    path = write(tmp_path / "b.csv", texts_and_labels(["1.1", "2.1", "2.1", "1.1"]))
+    assert fit(path, CustomClassification().with_problem_type("single_label_classification"))[0].labels == (
+        "1.1",
+        "2.1",
+    )
+
+
+def test_lists_of_labels_are_multilabel(tmp_path):
+    labels = [["sport", "news"], [], ["news"], ["news", "sport"]]
+    for suffix in (".jsonl", ".parquet"):
+        task, gold = fit(write(tmp_path / f"a{suffix}", texts_and_labels(labels)))
+        assert (task.labels, task.problem_type) == (("news", "sport"), "multi_label_classification")
+        assert gold == [[True, True], [False, False], [True, False], [True, True]]
+    joined = write(tmp_path / "a.csv", texts_and_labels(["sport | news", "", "news", "news|sport|"]))
+    assert fit(joined, CustomClassification(separator="|"))[1] == gold
+    assert task.label_counts(task.read(tmp_path / "a.jsonl", labelled=True)) == {"news": 3, "sport": 2}
+
+
+def test_columns_can_be_named(tmp_path):
+    table = {"b": ["x", "y", "z"], "a": ["1", "2", "3"], "stars": ["p", "q", "p"], "other": ["", "", ""]}
+    path = write(tmp_path / "a.csv", table)
+    examples = CustomClassification(text="a", pair="b", label="stars").read(path, labelled=True)
+    assert (examples.texts, examples.pairs, examples.labels) == (table["a"], table["b"], table["stars"])
+
+
+names = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1)
+
+
+@given(st.lists(names, min_size=2, unique=True))
+def test_every_label_has_its_own_class_index(labels):
+    labels = labels * 2
+    examples = LabelledTexts(["text"] * len(labels), labels=labels)
+    task = CustomClassification().with_problem_type("single_label_classification").fitted(examples)
+    assert sorted(task.labels) == sorted(set(labels))
+    assert [task.labels[index] for index in task.gold(examples)] == labels
+
+
+def training_csv(lines):
+    return "text,label\n" + "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("task", "content", "message"),
+    [
+        (
+            CustomClassification(),
+            training_csv(["a,x", "b,y", "c,x", "d,z"]),
+            r"line 3: no other example has the label 'y' \(",
+        ),
+        (
+            CustomClassification(),
+            training_csv(["a,x", '"b\nb",x', "c,z", "d,x"]),
+            "line 5: no other example has .* 'z'; add",
+        ),
+        (
+            CustomClassification(),
+            training_csv(["a,x", "b,x"]),
+            "line 2: all examples have the label 'x'; add examples with other labels",
+        ),
+        (
+            CustomClassification(),
+            training_csv(["a,1.5", "b,nan", "c,2.5"]),
+            "line 3: 'nan' is a non-numeric label, so labels are class names; class '1.5' has only one",
+        ),
+        (CustomClassification(), training_csv(["a,0.5", "b,0.5"]), "line 2: all examples have the label"),
+        (
+            CustomClassification(),
+            training_csv(["a,x", ",y"]),
+            "line 3: no text in the column 'text'; add it or delete the row",
+        ),
+        (
+            CustomClassification(),
+            training_csv(["a,x", " ,y"]),
+            "line 3: ' ' is not text in the column 'text'",
+        ),
+        (
+            CustomClassification(),
+            training_csv(["a,x", "b,"]),
+            "line 3: no label in the column 'label'; add it or delete",
+        ),
+        (
+            CustomClassification().with_problem_type("regression"),
+            training_csv(["a,1", "b,high"]),
+            "line 3: 'high' is not a number",
+        ),
+        (
+            CustomClassification().with_problem_type("multi_label_classification"),
+            training_csv(["a,x|y", "b,x"]),
+            r"line 2: 'x\|y' is not a list of labels, as other rows have; write a list, or name the",
+        ),
+        (CustomClassification(), "text,label\n", "empty"),
+        (CustomClassification(), "", "empty"),
+    ],
+)
+def test_bad_training_files_are_rejected(tmp_path, task, content, message):
+    path = tmp_path / "train.csv"
+    path.write_text(content)
+    with pytest.raises(DataError, match=r"train\.csv[,:] " + message):
+        fit(path, task)
+
+
+@pytest.mark.parametrize("label", [{"a": 1}, [["a"]]])
+def test_labels_must_be_strings_numbers_or_lists(tmp_path, label):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"text": "a", "label": label}))
+    with pytest.raises(DataError, match=r"line 1: .* in the column 'label' is not a label; write a string"):
+        CustomClassification().read(path, labelled=True)
+
+
+@pytest.mark.parametrize(
+    ("gold", "predicted", "labels", "scores"),
+    [
+        # These files cannot be trained on, but predictions can be scored with them.
+        (["a", "b", "a"], ["a", "b", "c"], ("a", "b", "c"), {"accuracy": 200 / 3, "f1_macro": 500 / 9}),
+        (["a", "a", "a"], ["a", "a", "a"], ("a",), {"accuracy": 100, "f1_macro": 100}),
+        (["1", "2", "3"], ["1.5", "2.5", "3.5"], (), {"spearmanr": 100, "pearson": 100}),
+        (["1.5", "2.5", "3.5"], ["1", "2", "3"], (), {"spearmanr": 100, "pearson": 100}),
+        (
+            [["a"], [], ["a"]],
+            ['["a"]', '["b"]', "[]"],
+            ("a", "b"),
+            {"f1_micro": 50, "f1_macro": 100 / 3, "accuracy": 100 / 3},
+        ),
+    ],
+)
+def test_predictions_are_scored_without_training_examples(tmp_path, gold, predicted, labels, scores):
+    path = write(tmp_path / "gold.jsonl", texts_and_labels(gold))
+    rows = [f"{i}\t{label}\n" for i, label in enumerate(predicted)]
+    (tmp_path / "predictions.tsv").write_text("index\tprediction\n" + "".join(rows))
+    examples = CustomClassification().read(path, labelled=True)
+    task = CustomClassification().fitted_to_predictions(examples, tmp_path / "predictions.tsv")
+    assert task.labels == labels
+    predictions = task.read_predictions(examples, tmp_path / "predictions.tsv")
+    assert task.score(examples, predictions) == pytest.approx(scores)
+
+
+@pytest.mark.parametrize("separator", ["\t", "\n", " ", "  "])
+def test_white_space_can_separate_labels(tmp_path, separator):
+    path = write(tmp_path / "a.jsonl", texts_and_labels([f"x{separator} y", 3]))
+    assert CustomClassification(separator=separator).read(path, labelled=True).labels == [("x", "y"), ("3",)]
+
+
+def test_labels_with_one_example_are_counted(tmp_path):
+    path = write(tmp_path / "a.csv", texts_and_labels(["x", "y", "z", "x", "u"]))
+    with pytest.raises(
+        DataError, match=r"line 3: no other .* 'y' \(and 2 other labels have only one example\); add"
+    ):
+        fit(path)
+
+
+def test_missing_column_is_reported_with_the_nearest(tmp_path):
+    path = write(tmp_path / "a.csv", texts_and_labels(["x", "y"]))
+    with pytest.raises(
+        SettingsError, match=r"no column 'texts'; did you mean 'text'\? the columns are text, label"
+    ):
+        CustomClassification(text="texts").read(path, labelled=True)
+
+
+def test_single_labels_and_lists_cannot_be_mixed(tmp_path):
+    path = write(tmp_path / "a.jsonl", texts_and_labels([["x"], "y", ["x"]]))
+    with pytest.raises(DataError, match=r"line 1: \['x'\] is not a single label, as other rows have"):
+        fit(path)
+    for value in (None, [None], 7):
+        bad = {"text": ["a", "b"], "label": [["x"], value]}
+        with pytest.raises(DataError, match=r"a\.jsonl, line"):
+            fit(write(tmp_path / "a.jsonl", bad))
+
+
+def test_dev_labels_must_be_among_the_training_labels(tmp_path):
+    task, _ = fit(write(tmp_path / "train.csv", texts_and_labels(["x", "y", "y", "x"])))
+    assert task.read(write(tmp_path / "dev.csv", texts_and_labels(["y"])), labelled=True).labels == ["y"]
+    dev = write(tmp_path / "dev.csv", texts_and_labels(["x", "z"]))
+    with pytest.raises(DataError, match=r"dev\.csv, line 3: unknown label 'z'; known: x, y"):
+        task.read(dev, labelled=True)
+    multilabel, _ = fit(write(tmp_path / "train.jsonl", texts_and_labels([["x"], ["y"], ["y", "x"]])))
+    dev = write(tmp_path / "dev.jsonl", texts_and_labels(["x"]))
+    with pytest.raises(DataError, match=r"dev\.jsonl, line 1: 'x' is not a list of labels"):
+        multilabel.read(dev, labelled=True)
+    regression, _ = fit(write(tmp_path / "numbers.csv", texts_and_labels(["0.5", "1.5"])))
+    with pytest.raises(DataError, match=r"dev\.csv, line 2: 'x' is not a number"):
+        regression.read(write(tmp_path / "dev.csv", texts_and_labels(["x"])), labelled=True)
+
+
+def test_a_models_labels_replace_training_examples(tmp_path):
+    task = CustomClassification().with_problem_type("single_label_classification").with_labels(["y", "x"])
+    examples = task.read(write(tmp_path / "a.csv", texts_and_labels(["x", "x"])), labelled=True)
+    assert task.gold(examples).tolist() == [1, 1]
+
+
+def test_fitted_to_model_takes_the_problem_type_and_labels():
+    model = ModelMetadata(None, "", ("y", "x"), None, "multi_label_classification")
+    task = CustomClassification().fitted_to_model(model)
+    assert (task.problem_type, task.labels) == ("multi_label_classification", ("y", "x"))
+    assert task.main_metric == "f1_micro"
+    with pytest.raises(ModelError, match=r"fine-tuned for multi label classification, but .* is regression"):
+        CustomClassification().with_problem_type("regression").fitted_to_model(model)

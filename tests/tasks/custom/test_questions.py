@@ -1,0 +1,106 @@
+"""Custom questions: tables, SQuAD's JSON, and errors in rows."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from tests.tasks.custom.tables import write
+
+from bertie.base.errors import DataError
+from bertie.tasks.custom.questions import CustomQuestionAnswering
+from bertie.tasks.squad.decoding import SpanPredictions
+from bertie.tasks.squad.questions import read_questions
+
+
+def question_table(questions, as_lists):
+    answers = [
+        {"text": [text for text, _ in row], "answer_start": [start for _, start in row]}
+        if as_lists
+        else [{"text": text, "answer_start": start} for text, start in row]
+        for row in questions.answers
+    ]
+    contexts = [questions.contexts[index] for index in questions.context_indices]
+    return {
+        "id": questions.ids,
+        "question": questions.questions,
+        "context": contexts,
+        "answers": answers,
+    }
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_a_table_gives_the_same_questions_as_squads_json(tmp_path, shared_data, suffix):
+    source = next((shared_data / "squad").glob("dev*2.0.json"))
+    expected = read_questions(source)
+    table = {name: column[:500] for name, column in question_table(expected, suffix == ".parquet").items()}
+    questions = CustomQuestionAnswering().read(write(tmp_path / f"a{suffix}", table), labelled=True)
+    assert questions.ids == expected.ids[:500]
+    assert questions.answers == expected.answers[:500]
+    for i in range(500):
+        context = questions.contexts[questions.context_indices[i]]
+        assert context == expected.contexts[expected.context_indices[i]]
+    assert len(set(questions.contexts)) == len(questions.contexts)
+    assert CustomQuestionAnswering().fitted(questions).version == "2.0"
+    assert CustomQuestionAnswering().read(tmp_path / f"a{suffix}", labelled=False).answers is None
+    assert CustomQuestionAnswering().read(source, labelled=True).ids == expected.ids
+
+
+ONE_QUESTION = {
+    "id": 7,
+    "question": "Who?",
+    "context": "It was Ada.",
+    "answers": [{"text": "Ada", "answer_start": 7}],
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"id": 7}, "line 2: a second question has the id '7'"),
+        ({"question": " "}, "line 2: ' ' is not text in the column 'question'"),
+        (
+            {"answers": [{"text": "Ada", "answer_start": 6}]},
+            "line 2: the answer 'Ada' is not at character 6",
+        ),
+        ({"answers": [{"text": "Ada"}]}, "line 2: the answers have another form than"),
+        ({"answers": "Ada"}, "line 2: the answers have another form than"),
+        ({"answers": None}, "line 2: the answers have another form than"),
+        ({"answers": {"text": "Ada", "answer_start": 7}}, "line 2: the answers have another form than"),
+        ({"answers": {"text": "Ada", "answer_start": [7]}}, "line 2: the answers have another form than"),
+        (
+            {"answers": {"text": ["Ada", "A"], "answer_start": [7]}},
+            "line 2: the answers have another form than",
+        ),
+    ],
+)
+def test_bad_rows_of_questions_are_reported(tmp_path, change, message):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(ONE_QUESTION) + "\n" + json.dumps(ONE_QUESTION | {"id": 8} | change))
+    with pytest.raises(DataError, match=message):
+        CustomQuestionAnswering().read(path, labelled=True)
+
+
+def test_questions_with_answers_are_fitted_as_squad_v1(tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps(ONE_QUESTION))
+    questions = CustomQuestionAnswering().read(tmp_path / "a.jsonl", labelled=True)
+    assert CustomQuestionAnswering().fitted(questions).version == "1.1"
+
+
+@pytest.mark.parametrize("name", ["dev.jsonl", "dev.json"])
+def test_unanswerable_question_scores_0_in_v1(tmp_path, capsys, name):
+    questions = [ONE_QUESTION | {"id": "7"}, ONE_QUESTION | {"id": "8", "answers": []}]
+    if name == "dev.json":
+        document = {"data": [{"paragraphs": [{"context": "It was Ada.", "qas": questions}]}]}
+        (tmp_path / name).write_text(json.dumps(document))
+    else:
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in questions))
+    unfitted = CustomQuestionAnswering()
+    assert unfitted.read(tmp_path / name, labelled=True).ids == ["7", "8"]
+    assert capsys.readouterr().err == ""
+    task = replace(unfitted, null_threshold=None)
+    examples = task.read(tmp_path / name, labelled=True)
+    err = capsys.readouterr().err
+    assert err.startswith(f"{tmp_path / name}: questions without an answer, which score 0, as all training ")
+    assert err.endswith("questions have one: 1 (first: 8)\n")
+    assert err.count("\n") == 1
+    assert task.score(examples, SpanPredictions(["Ada", "Ada"])) == {"exact_match": 50, "f1": 50}
