@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bertie.base.errors import DataError
 from bertie.tasks.label_types import infer_problem_type, label_name, parse_numbers, sort_labels
 
 
@@ -20,14 +21,30 @@ def test_label_names_are_normalized(value, name):
     [
         (["1", "2.0"], "single_label_classification"),
         (["1", "2.5"], "regression"),
-        (["1", "2.5", "nan"], "single_label_classification"),
+        (["1", "2", "nan"], "single_label_classification"),
+        (["1", "2.5", "high", "nan"], "single_label_classification"),
+        (["nan", "N/A"], "single_label_classification"),
         (["True", "False"], "single_label_classification"),
         ([("1.5",), ()], "multi_label_classification"),
         ([("1.5",), "1.5"], "single_label_classification"),  # the task rejects the mixture
     ],
 )
 def test_problem_type_is_inferred_from_the_labels(labels, problem_type):
-    assert infer_problem_type(labels) == problem_type
+    assert infer_problem_type(labels, "line {}".format) == problem_type
+
+
+@pytest.mark.parametrize(
+    "label", ["nan", "NaN", "inf", "-Infinity", "N/A", "NA", "null", "<NA>", "None", "1e999"]
+)
+@pytest.mark.parametrize("numbers", [["1.5", "2"], ["1.5", "1.5", "2.5", "2.5"]])
+def test_missing_numbers_of_a_regression_are_reported(numbers, label):
+    with pytest.raises(DataError) as caught:
+        infer_problem_type([*numbers, label, "nan"], "train.csv, line {}".format)
+    assert str(caught.value) == (
+        f"train.csv, line {len(numbers)}: label {label!r} is not a number, but the other labels are numbers "
+        f"with fractions, as in a regression; write a number or delete the row, or rename the label if the "
+        f"labels are names of classes"
+    )
 
 
 @given(st.sets(st.integers().map(str) | st.text(min_size=1)))

@@ -1,10 +1,15 @@
 """Labels of custom data: their names, order and problem type."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from bertie.base.errors import DataError
 from bertie.model.config import ProblemType
+
+# Other names of nan: the default na_values of pandas.read_csv, in lower case.
+_MISSING = {"#n/a", "#n/a n/a", "#na", "<na>", "n/a", "na", "none", "null"}
+_MISSING |= {"1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"}
 
 
 def label_name(value: Any) -> str:
@@ -25,18 +30,44 @@ def as_label_sets(labels: Sequence[Any]) -> list[tuple[str, ...]]:
     return [label if isinstance(label, tuple) else (label,) for label in labels]
 
 
-def infer_problem_type(labels: Sequence[Any]) -> ProblemType:
+def infer_problem_type(labels: Sequence[Any], location: Callable[[int], str]) -> ProblemType:
     """Infer the problem type from the labels of training examples.
 
     Tuples mean multi-label. Numbers mean a regression, unless all are whole: whole numbers, like
     other labels, are names of classes.
+
+    Args:
+        labels: the label of each example.
+        location: returns the file and line of an example, for an error message.
+
+    Raises:
+        DataError: the labels are numbers with fractions, except for one that is nan, infinite or a
+            name of a missing value, such as N/A.
     """
     if all(isinstance(label, tuple) for label in labels):
         return "multi_label_classification"
-    numbers = parse_numbers(labels)
-    if numbers and not all(map(float.is_integer, numbers)):
-        return "regression"
-    return "single_label_classification"
+    not_finite = [i for i, label in enumerate(labels) if _is_not_finite(label)]
+    numbers = parse_numbers([label for label in labels if not _is_not_finite(label)])
+    if all(map(float.is_integer, numbers)):
+        return "single_label_classification"
+    if not_finite:
+        i = not_finite[0]
+        raise DataError(
+            f"{location(i)}: label {labels[i]!r} is not a number, but the other labels are numbers with "
+            f"fractions, as in a regression; write a number or delete the row, or rename the label if the "
+            f"labels are names of classes"
+        )
+    return "regression"
+
+
+def _is_not_finite(label: Any) -> bool:
+    """Return whether a label is nan, infinite or a name of a missing value."""
+    if isinstance(label, str) and label.lower() in _MISSING:
+        return True
+    try:
+        return not math.isfinite(float(label))
+    except (TypeError, ValueError):
+        return False
 
 
 def sort_labels(names: Iterable[str]) -> tuple[str, ...]:

@@ -115,8 +115,14 @@ def training_csv(lines):
         ),
         (
             CustomClassification(),
-            training_csv(["a,1.5", "b,nan", "c,2.5"]),
-            "line 3: 'nan' is a non-numeric label, so labels are class names; class '1.5' has only one",
+            training_csv(["a,1.5", "b,high", "c,2.5"]),
+            "line 3: 'high' is a non-numeric label, so labels are class names; class '1.5' has only one",
+        ),
+        (
+            CustomClassification(),
+            training_csv(["a,1.5", "b,1.5", "c,N/A", "d,2.5", "e,2.5", "f,N/A"]),
+            "line 4: label 'N/A' is not a number, but the other labels are numbers with fractions, as in a "
+            "regression; write a number or delete the row, or rename the label",
         ),
         (CustomClassification(), training_csv(["a,0.5", "b,0.5"]), "line 2: all examples have the label"),
         (
@@ -188,6 +194,14 @@ def test_predictions_are_scored_without_training_examples(tmp_path, gold, predic
     assert task.labels == labels
     predictions = task.read_predictions(examples, tmp_path / "predictions.tsv")
     assert task.score(examples, predictions) == pytest.approx(scores)
+
+
+def test_predicted_numbers_that_are_missing_are_reported(tmp_path):
+    path = write(tmp_path / "gold.csv", texts_and_labels(["1", "2", "3"]))
+    (tmp_path / "predictions.tsv").write_text("index\tprediction\n2\t2.5\n1\tnan\n0\t1.5\n")
+    examples = CustomClassification().read(path, labelled=True)
+    with pytest.raises(DataError, match=r"predictions\.tsv, line 3: label 'nan' is not a number"):
+        CustomClassification().fitted_to_predictions(examples, tmp_path / "predictions.tsv")
 
 
 @pytest.mark.parametrize("separator", ["\t", "\n", " ", "  "])

@@ -1,6 +1,7 @@
 """Texts with custom labels: classes, several labels for each text, or numbers."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -11,7 +12,7 @@ from bertie.base.memory import Source
 from bertie.base.rows import Rows
 from bertie.model.config import ProblemType
 from bertie.model.formats.directory import ModelMetadata
-from bertie.tasks.classification import LabelledTexts, TextClassification
+from bertie.tasks.classification import LabelledTexts, LocationOf, TextClassification
 from bertie.tasks.custom.tables import CustomFiles, check_text
 from bertie.tasks.label_types import (
     as_label_sets,
@@ -87,7 +88,7 @@ class CustomClassification(CustomFiles, TextClassification):
             rows,
         )
         if labelled and not self.infer_type:
-            self._check_type(examples)
+            self._check_type(examples.labels or (), examples.location)
             if self.labels or self.problem_type == "regression":
                 self.gold(examples)  # reject unknown labels before anything is trained
         return examples
@@ -101,12 +102,15 @@ class CustomClassification(CustomFiles, TextClassification):
             DataError: a label is not of the problem type.
         """
         assert examples.labels is not None
-        task = self.with_problem_type(infer_problem_type(examples.labels)) if self.infer_type else self
-        task._check_type(examples)
+        return self._fitted(examples.labels, examples.location)
+
+    def _fitted(self, labels: Sequence[Any], location: LocationOf) -> Self:
+        task = self.with_problem_type(infer_problem_type(labels, location)) if self.infer_type else self
+        task._check_type(labels, location)
         if task.problem_type == "regression":
-            task.gold(examples)
+            task._to_array(labels, location)  # reject labels that are not numbers
             return task
-        return replace(task, labels=sort_labels(set(chain.from_iterable(as_label_sets(examples.labels)))))
+        return replace(task, labels=sort_labels(set(chain.from_iterable(as_label_sets(labels)))))
 
     def fitted_to_predictions(self, examples: LabelledTexts, path: Path) -> Self:
         """Return this task with the labels of gold examples and of a file of predictions.
@@ -118,10 +122,15 @@ class CustomClassification(CustomFiles, TextClassification):
         if task.problem_type == "regression":
             return task
         assert examples.labels is not None
-        predicted, _ = task._read_labels(examples, path)
+        gold = examples.labels
+        predicted, location_of_prediction = task._read_labels(examples, path)
         if task.problem_type == "multi_label_classification":
             predicted = [tuple(names) for names in predicted]
-        return self.fitted(replace(examples, labels=[*examples.labels, *predicted], rows=None))
+
+        def location(i: int) -> str:
+            return examples.location(i) if i < len(gold) else location_of_prediction(i - len(gold))
+
+        return self._fitted([*gold, *predicted], location)
 
     def fitted_to_model(self, metadata: ModelMetadata) -> Self:
         """Return this task with the problem type and the labels of a fine-tuned model."""
@@ -178,13 +187,13 @@ class CustomClassification(CustomFiles, TextClassification):
             )
         return name
 
-    def _check_type(self, examples: LabelledTexts) -> None:
+    def _check_type(self, labels: Sequence[Any], location: LocationOf) -> None:
         is_multilabel = self.problem_type == "multi_label_classification"
-        for i, label in enumerate(examples.labels or ()):
+        for i, label in enumerate(labels):
             if isinstance(label, tuple) != is_multilabel:
                 if is_multilabel:
                     advice = "a list of labels, as other rows have; write a list, or name the separator"
                 else:
                     advice = "a single label, as other rows have; write the labels of all rows in one way"
                 shown = list(label) if isinstance(label, tuple) else label
-                raise DataError(f"{examples.location(i)}: {shown!r} is not {advice}")
+                raise DataError(f"{location(i)}: {shown!r} is not {advice}")
