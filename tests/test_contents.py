@@ -160,6 +160,10 @@ inference.results
 inference.inputs
 inference.words
 inference.masks
+inference.labels
+inference.tags
+inference.answers
+inference.choices
 inference.likelihood
 inference.capabilities
 inference.predictor

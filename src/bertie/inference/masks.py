@@ -1,4 +1,4 @@
-"""Encode texts with [MASK], and fill in predicted tokens."""
+"""Predict the tokens at the [MASK]s of texts."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -7,13 +7,49 @@ import numpy as np
 import numpy.typing as npt
 
 from bertie.inference.inputs import TextError
+from bertie.inference.results import MaskPrediction, Results
+from bertie.model.engines.engine import Engine
 from bertie.model.sequences import Sequences
+from bertie.tasks.probabilities import top_softmax
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import MASK
 
 Int64s = npt.NDArray[np.int64]
 
 _SHOWN_CHARACTERS = 60  # of a text, in an error message
+
+
+def fill_masks(
+    texts: Sequence[str], engine: Engine, tokenizer: Tokenizer, max_length: int, top_k: int
+) -> list[Results[Results[MaskPrediction]]]:
+    """Return the most likely tokens at each [MASK] of each text, best first.
+
+    Args:
+        texts: the texts.
+        engine: a model with a masked-LM head.
+        tokenizer, max_length: as in `encode_masks`.
+        top_k: number of tokens for each [MASK].
+
+    Raises:
+        TextError: as in `encode_masks`.
+    """
+    sequences = encode_masks(texts, tokenizer, max_length)
+    predictions: list[list[Results[MaskPrediction]]] = [[] for _ in texts]
+    for indices, batch in sequences.batches(engine.max_batch_tokens, engine.max_batch_padding):
+        masked_positions = np.flatnonzero(batch.input_ids == tokenizer.vocabulary.mask_id)
+        logits = engine.masked_lm_logits(batch, masked_positions)
+        token_ids, scores = top_softmax(logits, top_k)
+        text_of_mask = indices[np.searchsorted(batch.bounds, masked_positions, side="right") - 1]
+        for i, ids, row in zip(text_of_mask.tolist(), token_ids.tolist(), scores.tolist(), strict=True):
+            mask = len(predictions[i])
+            tokens = zip(row, ids, tokenizer.convert_ids_to_tokens(ids), strict=True)
+            predictions[i].append(
+                Results(
+                    MaskPrediction(score, token_id, token, replace_mask(texts[i], mask, token))
+                    for score, token_id, token in tokens
+                )
+            )
+    return [Results(masks) for masks in predictions]
 
 
 def encode_masks(texts: Sequence[str], tokenizer: Tokenizer, max_length: int) -> Sequences:

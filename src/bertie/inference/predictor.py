@@ -9,7 +9,7 @@ The tasks (`bertie.tasks`) encode texts and decode logits here as they do in eva
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from bertie.base.arguments import checked
 from bertie.base.checksums import verification
 from bertie.base.errors import ModelError
 from bertie.base.texts import list_pairs, list_texts
+from bertie.inference.answers import rank_answers, unanswered_questions
 from bertie.inference.capabilities import (
     REQUIRED_HEADS,
     decision_thresholds,
@@ -25,6 +26,7 @@ from bertie.inference.capabilities import (
     resolve_embedding,
     resolve_max_seq_length,
 )
+from bertie.inference.choices import rank_endings
 from bertie.inference.features import (
     Combination,
     Features,
@@ -33,8 +35,9 @@ from bertie.inference.features import (
     compute_features,
     encode_texts,
 )
-from bertie.inference.inputs import check_document_bounds, check_top_k, list_endings, list_sentences
-from bertie.inference.masks import encode_masks, replace_mask
+from bertie.inference.inputs import check_top_k, list_endings, list_sentences
+from bertie.inference.labels import rank_labels
+from bertie.inference.masks import fill_masks
 from bertie.inference.results import (
     Answer,
     Attention,
@@ -46,25 +49,23 @@ from bertie.inference.results import (
     Results,
     TaggedWord,
 )
-from bertie.inference.words import entities_of, rank_answers, split_words, word_spans
+from bertie.inference.tags import entities_of, tagged_words, untagged_sentences
+from bertie.inference.words import slice_words, split_words, word_spans
 from bertie.model.engines.embeddings import embed
 from bertie.model.engines.loading import Precision, load_engine
 from bertie.model.formats.directory import LongTexts
 from bertie.model.formats.sentence_transformers import EmbeddingConfig, Pooling
 from bertie.model.sequences import Sequences
 from bertie.tasks.classification import LabelledTexts
-from bertie.tasks.conll import TaggedSentences
 from bertie.tasks.custom.choices import CustomMultipleChoice
 from bertie.tasks.custom.classification import CustomClassification
 from bertie.tasks.custom.questions import CustomQuestionAnswering
 from bertie.tasks.custom.tagging import CustomTagging
 from bertie.tasks.entities import is_plain
 from bertie.tasks.evaluation import compute_logits
-from bertie.tasks.probabilities import rank, sigmoid, softmax, top_softmax
+from bertie.tasks.probabilities import softmax
 from bertie.tasks.squad.decoding import SpanPredictions
-from bertie.tasks.squad.questions import Questions
-from bertie.tasks.swag import Choices
-from bertie.tasks.task import Inputs
+from bertie.tasks.task import Examples, Inputs, Task
 
 Float32s = npt.NDArray[np.float32]
 
@@ -182,23 +183,8 @@ class Predictor:
         self._require("fill_mask")
         check_top_k(top_k, default=5)
         listed = list_texts(texts)
-        sequences = encode_masks(listed, self.tokenizer, self.config.max_position_embeddings)
-        predictions: list[list[Results[MaskPrediction]]] = [[] for _ in listed]
-        for indices, batch in sequences.batches(self.engine.max_batch_tokens, self.engine.max_batch_padding):
-            masked_positions = np.flatnonzero(batch.input_ids == self.tokenizer.vocabulary.mask_id)
-            logits = self.engine.masked_lm_logits(batch, masked_positions)
-            token_ids, scores = top_softmax(logits, top_k)
-            text_of_mask = indices[np.searchsorted(batch.bounds, masked_positions, side="right") - 1]
-            for i, ids, row in zip(text_of_mask.tolist(), token_ids.tolist(), scores.tolist(), strict=True):
-                mask = len(predictions[i])
-                tokens = zip(row, ids, self.tokenizer.convert_ids_to_tokens(ids), strict=True)
-                predictions[i].append(
-                    Results(
-                        MaskPrediction(score, token_id, token, replace_mask(listed[i], mask, token))
-                        for score, token_id, token in tokens
-                    )
-                )
-        results = [Results(masks) for masks in predictions]
+        max_length = self.config.max_position_embeddings
+        results = fill_masks(listed, self.engine, self.tokenizer, max_length, top_k)
         return results[0] if isinstance(texts, str) else results
 
     @overload
@@ -312,15 +298,7 @@ class Predictor:
         """
         self._require("classify")
         check_top_k(top_k, default=None)
-        logits = self.classifier_logits(texts, pairs) / np.float32(self._metadata.temperature or 1)
-        probabilities = sigmoid(logits) if self.is_multilabel else softmax(logits)
-        limits = np.zeros(len(self.labels))
-        if not self.is_multilabel and (tuned := self._metadata.decision_thresholds):
-            limits = np.array([1 - tuned[0], tuned[0]])
-        results = [
-            Results(Label(self.labels[i], score) for i, score in rank(row, limits)[:top_k])
-            for row in probabilities
-        ]
+        results = rank_labels(self.classifier_logits(texts, pairs), self._metadata, top_k)
         return results[0] if isinstance(texts, str) else results
 
     @overload
@@ -371,11 +349,7 @@ class Predictor:
             examples = LabelledTexts(list_texts(texts))
         else:
             examples = LabelledTexts(*list_pairs(texts, pairs))
-        inputs = CustomClassification(long_texts=self.long_texts).encode(
-            examples, self.tokenizer, self.max_seq_length
-        )
-        self.num_truncated += inputs.num_truncated
-        return self._logits(inputs)
+        return self._compute(CustomClassification(long_texts=self.long_texts), examples)[1]
 
     @overload
     def tag(self, texts: str) -> Results[Entity]: ...
@@ -410,10 +384,7 @@ class Predictor:
             )
         listed = list_texts(texts)
         spans = word_spans(listed, self.tokenizer)
-        words = [
-            [text[start:end] for start, end in text_spans]
-            for text, text_spans in zip(listed, spans, strict=True)
-        ]
+        words = [*map(slice_words, listed, spans)]
         results = [*map(entities_of, listed, spans, self._tag(words))]
         return results[0] if isinstance(texts, str) else results
 
@@ -534,20 +505,8 @@ class Predictor:
         self._require("choose")
         check_top_k(top_k, default=None)
         listed, endings_of = list_endings(contexts, endings)
-        results: list[Results[Choice]] = [Results() for _ in listed]
-        counts = np.array([len(row) for row in endings_of], dtype=np.int64)
-        for count in np.unique(counts[counts > 0]).tolist():  # all examples of a batch have the same number
-            chosen = np.flatnonzero(counts == count).tolist()
-            examples = Choices(
-                [listed[i] for i in chosen], [""] * len(chosen), [endings_of[i] for i in chosen], None, []
-            )
-            inputs = CustomMultipleChoice().encode(examples, self.tokenizer, self.max_seq_length)
-            self.num_truncated += inputs.num_truncated
-            probabilities = softmax(self._logits(inputs).reshape(len(chosen), count))
-            for i, row in zip(chosen, probabilities, strict=True):
-                results[i] = Results(
-                    Choice(number, endings_of[i][number], score) for number, score in rank(row)[:top_k]
-                )
+        task = CustomMultipleChoice()
+        results = rank_endings(listed, endings_of, top_k, lambda examples: self._compute(task, examples)[1])
         return results[0] if isinstance(contexts, str) else results
 
     @overload
@@ -651,20 +610,11 @@ class Predictor:
         self, sentences: list[list[str]], document_bounds: Sequence[int] | None = None
     ) -> list[Results[TaggedWord]]:
         """Tag the words of sentences; `document_bounds` is as in `tag_words`."""
-        if document_bounds is None:
-            document_bounds = range(len(sentences) + 1)
-        check_document_bounds(document_bounds, len(sentences))
-        bounds = np.array(document_bounds, dtype=np.int64)
         task = CustomTagging().with_labels(self.labels)
-        examples = TaggedSentences(sentences, None, bounds)
-        inputs = task.encode(examples, self.tokenizer, self.max_seq_length)
-        logits = self._logits(inputs)
-        tags = task.decode(examples, inputs, logits)
-        scores = iter(softmax(logits[inputs.word_positions]).max(axis=1).tolist())
-        return [
-            Results(TaggedWord(word, tag, next(scores)) for word, tag in zip(*sentence, strict=True))
-            for sentence in zip(sentences, tags, strict=True)
-        ]
+        examples = untagged_sentences(sentences, document_bounds)
+        inputs, logits = self._compute(task, examples)
+        probabilities = task.confidence(examples, inputs, logits)
+        return tagged_words(examples, task.decode(examples, inputs, logits), probabilities)
 
     def _answer_spans(self, questions: list[str], contexts: list[str], n_best: int) -> SpanPredictions:
         """Predict the most likely spans of each context.
@@ -673,13 +623,20 @@ class Predictor:
         """
         task = CustomQuestionAnswering(null_threshold=self._metadata.null_threshold)
         task = replace(task, n_best=max(task.n_best, n_best))
-        indices = np.arange(len(questions))
-        examples = Questions([*map(str, indices)], questions, contexts, indices)
+        examples = unanswered_questions(questions, contexts)
         max_seq_length = self._metadata.max_seq_length or min(
             task.defaults["max_seq_length"], self.config.max_position_embeddings
         )
-        inputs = task.encode(examples, self.tokenizer, max_seq_length)
-        return task.decode(examples, inputs, self._logits(inputs))
+        inputs, logits = self._compute(task, examples, max_seq_length)
+        return task.decode(examples, inputs, logits)
+
+    def _compute(
+        self, task: Task[Examples, Any], examples: Examples, max_seq_length: int | None = None
+    ) -> tuple[Inputs, Float32s]:
+        """Encode a task's examples, count the truncated ones, and compute their logits."""
+        inputs = task.encode(examples, self.tokenizer, max_seq_length or self.max_seq_length)
+        self.num_truncated += inputs.num_truncated
+        return inputs, self._logits(inputs)
 
     def _logits(self, inputs: Inputs) -> Float32s:
         if not len(inputs):

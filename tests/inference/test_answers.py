@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from tests.inference.small_models import save_small
 
 import bertie
-from bertie.inference.words import snap_to_words, word_spans
+from bertie.inference.answers import snap_to_words
+from bertie.inference.words import word_spans
 from bertie.model.engines.torch_engine import TorchEngine
 from bertie.tasks.squad.questions import read_questions
 from bertie.text.tokenizer import Tokenizer

@@ -1,0 +1,75 @@
+"""Answers to questions: the most likely spans of a context, widened to whole words."""
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from operator import itemgetter
+
+import numpy as np
+
+from bertie.inference.results import Answer
+from bertie.inference.words import Span, word_spans
+from bertie.tasks.squad.decoding import SpanPredictions
+from bertie.tasks.squad.questions import Questions
+from bertie.text.tokenizer import Tokenizer
+
+# Characters of scripts without spaces between words, in which a "word" of BERT's basic tokenizer may be a
+# whole sentence: the scripts of UAX #14's class SA (Thai, Lao, Burmese, Khmer, …), kana, and Han.
+_UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u1950-\u19df\u1a20-\u1aaf\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\ua9e0-\ua9ff\uaa60-\uaadf\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
+)
+
+
+def unanswered_questions(questions: Sequence[str], contexts: Sequence[str]) -> Questions:
+    """Return questions, each with its context, as examples."""
+    indices = np.arange(len(questions))
+    return Questions([*map(str, indices)], questions, contexts, indices)
+
+
+def rank_answers(
+    contexts: Sequence[str], predictions: SpanPredictions, tokenizer: Tokenizer
+) -> list[list[Answer]]:
+    """Return the answers to each question, best first, snapped to whole words.
+
+    The empty answer is included only if it is the prediction. Of answers that become equal, the
+    best remains.
+    """
+    n_best = predictions.n_best
+    assert n_best is not None
+    results = []
+    words = word_spans(contexts, tokenizer)
+    for i, (context, prediction) in enumerate(zip(contexts, predictions.texts, strict=True)):
+        count = n_best.counts[i]
+        spans, scores = (
+            map(tuple, n_best.offsets[i, :count].tolist()),
+            n_best.probabilities[i, :count].tolist(),
+        )
+        answers: dict[Span, Answer] = {}
+        for (start, end), score in zip(spans, scores, strict=True):
+            if end > 0:
+                start, end = snap_to_words(context, (start, end), words[i])
+            answers.setdefault((start, end), Answer(context[start:end], start, end, score))
+        empty = answers.pop((0, 0), None)
+        results.append([*([empty] if empty and prediction == "" else []), *answers.values()])
+    return results
+
+
+def snap_to_words(text: str, span: Span, words: Sequence[Span]) -> Span:
+    """Widen a span of tokens to whole words.
+
+    A span does not grow across the characters of scripts that write no spaces.
+
+    Args:
+        text: the text.
+        span: the span, which begins and ends at tokens of the text.
+        words: the offsets of the words of the text, from `word_spans`.
+    """
+    start, end = span
+    word_start = words[bisect_right(words, start, key=itemgetter(0)) - 1][0]
+    word_end = words[bisect_left(words, end, key=itemgetter(1))][1]
+    while start > word_start and not _UNSPACED.search(text, start - 1, start + 1):
+        start -= 1
+    while end < word_end and not _UNSPACED.search(text, end - 1, end + 1):
+        end += 1
+    return start, end

@@ -1,0 +1,30 @@
+"""Rank the labels of classified texts."""
+
+import numpy as np
+import numpy.typing as npt
+
+from bertie.inference.results import Label, Results
+from bertie.model.formats.directory import ModelMetadata
+from bertie.tasks.probabilities import rank, sigmoid, softmax
+
+
+def rank_labels(
+    logits: npt.NDArray[np.float32], metadata: ModelMetadata, top_k: int | None
+) -> list[Results[Label]]:
+    """Return the labels of each text with their probabilities, the predicted one first.
+
+    Args:
+        logits: the logits of a classifier, float32 (n, labels), before any temperature.
+        metadata: has the labels, the temperature, and the threshold of two classes.
+        top_k: the number of labels to return for each text; None for all.
+    """
+    is_multilabel = metadata.problem_type == "multi_label_classification"
+    logits = logits / np.float32(metadata.temperature or 1)
+    probabilities = sigmoid(logits) if is_multilabel else softmax(logits)
+    limits = np.zeros(len(metadata.labels))
+    if not is_multilabel and (tuned := metadata.decision_thresholds):
+        limits = np.array([1 - tuned[0], tuned[0]])
+    return [
+        Results(Label(metadata.labels[i], score) for i, score in rank(row, limits)[:top_k])
+        for row in probabilities
+    ]
