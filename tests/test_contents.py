@@ -154,11 +154,11 @@ training.class_weights
 training.model_selection
 training.finetuning
 training.search
+inference.words
 inference.features
 inference.feature_files
 inference.results
 inference.inputs
-inference.words
 inference.masks
 inference.labels
 inference.tags

@@ -24,6 +24,7 @@ from bertie.corpus.formats import Format
 from bertie.corpus.input_languages import oversampling_factors
 from bertie.corpus.input_splits import InputSplit, read_splits, split_inputs
 from bertie.corpus.sources import LanguageColumn
+from bertie.text.encoding import word_token_ranges
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.unicode import unicode_tables
 from bertie.text.wordpiece import split_words
@@ -197,10 +198,8 @@ def _split_normalized(lowercase: bool, texts: list[str]) -> tuple[UInt32s, Int64
 def _split_tokenized(tokenizer: Tokenizer, texts: list[str]) -> tuple[UInt32s, Int64s]:
     """Return the token ids of the words of texts, and the bounds of the words."""
     encoding = tokenizer.encode_batch(texts, add_special_tokens=False)
-    starts_word = np.diff(encoding.word_ids, prepend=-1) != 0
-    starts_word[encoding.bounds[:-1][np.diff(encoding.bounds) > 0]] = True
-    bounds = np.append(np.flatnonzero(starts_word), len(starts_word))
-    return encoding.input_ids.astype(np.uint32), bounds
+    first, _ = word_token_ranges(encoding)
+    return encoding.input_ids.astype(np.uint32), np.append(first, len(encoding.input_ids))
 
 
 def _count_task(

@@ -15,12 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from bertie.base.errors import SettingsError
+from bertie.inference.words import encoded_word_spans, slice_words
 from bertie.model.config import BertConfig
 from bertie.model.engines.engine import Engine
 from bertie.model.sequences import Sequences, token_indices
 from bertie.tasks.conll import TaggedSentences
-from bertie.tasks.ner import NER, word_token_ranges
+from bertie.tasks.ner import NER
 from bertie.tasks.windows import split_into_windows
+from bertie.text.encoding import word_token_ranges
 from bertie.text.tokenizer import Tokenizer
 
 Int64s = npt.NDArray[np.int64]
@@ -201,12 +203,9 @@ def encode_texts(
     if not words:
         tokens = tokenizer.convert_ids_to_tokens(encoding.input_ids)
         return EncodedTexts(windows, cut.positions, tokens, encoding.bounds)
-    first, end = word_token_ranges(encoding)
-    bounds = np.searchsorted(first, encoding.bounds)
-    text_of_word = np.repeat(np.arange(len(texts)), np.diff(bounds)).tolist()
-    starts, stops = encoding.offsets[first, 0].tolist(), encoding.offsets[end - 1, 1].tolist()
-    tokens = [texts[i][start:stop] for i, start, stop in zip(text_of_word, starts, stops, strict=True)]
-    return EncodedTexts(windows, cut.positions[first], tokens, bounds)
+    first, _ = word_token_ranges(encoding)
+    tokens = list(chain.from_iterable(map(slice_words, texts, encoded_word_spans(encoding))))
+    return EncodedTexts(windows, cut.positions[first], tokens, np.searchsorted(first, encoding.bounds))
 
 
 def encode_sentences(sentences: TaggedSentences, tokenizer: Tokenizer, max_seq_length: int) -> EncodedTexts:

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from bertie.tasks.ner import word_token_ranges
+from bertie.text.encoding import Encoding, word_token_ranges
 from bertie.text.tokenizer import Tokenizer
 
 Span = tuple[int, int]
@@ -16,7 +16,11 @@ def word_spans(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[Span]]:
 
     A word is what BERT's basic tokenizer splits a text into, so punctuation marks are words.
     """
-    encoding = tokenizer.encode_batch(texts, add_special_tokens=False)
+    return encoded_word_spans(tokenizer.encode_batch(texts, add_special_tokens=False))
+
+
+def encoded_word_spans(encoding: Encoding) -> list[list[Span]]:
+    """Return the spans of `word_spans` for texts that are encoded without special tokens."""
     first, end = word_token_ranges(encoding)
     ends = encoding.offsets[end - 1, 1].tolist()
     spans = list(zip(encoding.offsets[first, 0].tolist(), ends, strict=True))

@@ -29,7 +29,6 @@ from bertie.tasks.metrics import accuracy, f1_macro
 from bertie.tasks.tagging_errors import analyze_entities, analyze_plain_tags
 from bertie.tasks.task import Float64s, Head, Inputs, Scores, Task
 from bertie.tasks.windows import cumulative_bounds, split_into_windows
-from bertie.text.encoding import Encoding
 from bertie.text.tokenizer import Tokenizer
 
 _STEMS = {"train": ("train",), "dev": ("dev", "devel", "valid", "testa"), "test": ("test", "testb")}
@@ -244,18 +243,6 @@ class Tagging(Task[TaggedSentences, Tags]):
             DataError: the file cannot be read, or has other words; see `read_tags`.
         """
         return read_tags(examples, path, self.plain)
-
-
-def word_token_ranges(encoding: Encoding) -> tuple[Int64s, Int64s]:
-    """Return the range of tokens of each word in texts without special tokens.
-
-    Returns:
-        The index of each word's first token, and the index after its last; int64 (words,) each.
-    """
-    begins_word = np.diff(encoding.word_ids, prepend=-1) != 0
-    begins_word[encoding.bounds[:-1][np.diff(encoding.bounds) > 0]] = True
-    first = np.flatnonzero(begins_word)
-    return first, np.append(first, len(begins_word))[1:]
 
 
 # Section 5.3 names no settings of fine-tuning; these are from Appendix A.3's grid.

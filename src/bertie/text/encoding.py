@@ -63,6 +63,18 @@ class Encoding:
         return len(self.bounds) - 1
 
 
+def word_token_ranges(encoding: Encoding) -> tuple[Int64s, Int64s]:
+    """Return the range of tokens of each word in texts without special tokens.
+
+    Returns:
+        The index of each word's first token, and the index after its last; int64 (words,) each.
+    """
+    begins_word = np.diff(encoding.word_ids, prepend=-1) != 0
+    begins_word[encoding.bounds[:-1][np.diff(encoding.bounds) > 0]] = True
+    first = np.flatnonzero(begins_word)
+    return first, np.append(first, len(begins_word))[1:]
+
+
 @kernel
 def assemble(
     rows: Int32s,
