@@ -214,9 +214,8 @@ def encode_sentences(sentences: TaggedSentences, tokenizer: Tokenizer, max_seq_l
     The vector of a word is read at its first token. The tags of the sentences are ignored.
     """
     inputs = NER.encode(replace(sentences, tags=None), tokenizer, max_seq_length)
-    windows = Sequences(inputs.input_ids, inputs.token_type_ids, inputs.bounds)
     words = list(chain.from_iterable(sentences.words))
-    return EncodedTexts(windows, inputs.word_positions, words, sentences.bounds)
+    return EncodedTexts(inputs.sequences, inputs.word_positions, words, sentences.bounds)
 
 
 def compute_features(

@@ -13,7 +13,8 @@ import numpy.typing as npt
 from bertie.base.errors import DataError
 from bertie.base.progress import Progress
 from bertie.model.engines.engine import Engine, Float32s
-from bertie.model.sequences import Int64s, Sequences, batch_by_token_budget
+from bertie.model.sequences import Int64s, Sequences, batch_by_token_budget, cumulative_bounds
+from bertie.tasks.task import Inputs
 from bertie.text.tokenizer import Tokenizer
 
 MASKED_LM_ARCHITECTURES = ("BertForPreTraining", "BertForMaskedLM")
@@ -30,8 +31,7 @@ def encode_sentences(sentences: Sequence[str], tokenizer: Tokenizer, max_length:
     Raises:
         DataError: a sentence has more than `max_length` tokens.
     """
-    encoding = tokenizer.encode_batch(sentences)
-    sequences = Sequences(encoding.input_ids, encoding.token_type_ids, encoding.bounds)
+    sequences = Inputs.from_encoding(tokenizer.encode_batch(sentences)).sequences
     lengths = np.diff(sequences.bounds)
     if lengths.max(initial=0) > max_length:
         i = int(lengths.argmax())
@@ -69,7 +69,7 @@ def _masked(engine: Engine, sequences: Sequences, mask_id: int, progress: Progre
     sequence_of_copy = np.repeat(np.arange(len(counts)), counts)
     # Copy i of a sequence masks its token i + 1; the first is [CLS].
     offset_of_copy = np.arange(len(sequence_of_copy)) - np.repeat(np.cumsum(counts) - counts, counts) + 1
-    copy_bounds = np.concatenate([[0], np.cumsum((counts + 2)[sequence_of_copy])])
+    copy_bounds = cumulative_bounds((counts + 2)[sequence_of_copy])
     scores = np.zeros(len(counts))
     for copies in batch_by_token_budget(copy_bounds, engine.max_batch_tokens, engine.max_batch_padding):
         batch = sequences.select(sequence_of_copy[copies])

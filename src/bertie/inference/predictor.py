@@ -55,7 +55,6 @@ from bertie.model.engines.embeddings import embed
 from bertie.model.engines.loading import Precision, load_engine
 from bertie.model.formats.directory import LongTexts
 from bertie.model.formats.sentence_transformers import EmbeddingConfig, Pooling
-from bertie.model.sequences import Sequences
 from bertie.tasks.classification import LabelledTexts
 from bertie.tasks.custom.choices import CustomMultipleChoice
 from bertie.tasks.custom.classification import CustomClassification
@@ -214,7 +213,7 @@ class Predictor:
         first, second = list_pairs(texts, pairs)
         encoding = self.tokenizer.encode_batch(first, second, max_length=self.max_seq_length)
         self.num_truncated += encoding.num_truncated
-        logits = self._logits(Inputs(encoding.input_ids, encoding.token_type_ids, encoding.bounds, None))
+        logits = self._logits(Inputs.from_encoding(encoding))
         probabilities: list[float] = softmax(logits)[:, 0].tolist()
         return probabilities[0] if isinstance(texts, str) else probabilities
 
@@ -252,8 +251,7 @@ class Predictor:
         embedding = self.embedding.override(pooling, normalize)
         encoding = self.tokenizer.encode_batch(list_texts(texts), max_length=embedding.max_seq_length)
         self.num_truncated += encoding.num_truncated
-        sequences = Sequences(encoding.input_ids, encoding.token_type_ids, encoding.bounds)
-        vectors = embed(self.engine, sequences, embedding)
+        vectors = embed(self.engine, Inputs.from_encoding(encoding).sequences, embedding)
         return vectors[0] if isinstance(texts, str) else vectors
 
     @overload
@@ -590,11 +588,10 @@ class Predictor:
             ('[CLS]', True)
         """
         encoding = self.tokenizer.encode(text, pair, max_length=self.max_seq_length)
-        sequence = Sequences(encoding.input_ids, encoding.token_type_ids, encoding.bounds)
         return Attention(
             self.tokenizer.convert_ids_to_tokens(encoding.input_ids),
             encoding.token_type_ids.tolist(),
-            self.engine.attention_probabilities(sequence),
+            self.engine.attention_probabilities(Inputs.from_encoding(encoding).sequences),
         )
 
     def _require(self, method: Method) -> None:

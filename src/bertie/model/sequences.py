@@ -26,7 +26,7 @@ class Sequences(NamedTuple):
     def select(self, indices: Int64s) -> "Sequences":
         """Return the sequences at `indices`, in that order."""
         tokens = token_indices(self.bounds, indices)
-        bounds = np.concatenate([[0], np.cumsum(np.diff(self.bounds)[indices])])
+        bounds = cumulative_bounds(np.diff(self.bounds)[indices])
         return Sequences(self.input_ids[tokens], self.token_type_ids[tokens], bounds)
 
     def batches(
@@ -43,6 +43,11 @@ class Sequences(NamedTuple):
         for examples in batch_by_token_budget(self.bounds[::group_size], max_tokens, max_padding):
             indices = sequence_indices(examples, group_size)
             yield indices, self.select(indices)
+
+
+def cumulative_bounds(sizes: Int64s) -> Int64s:
+    """Return the bounds of n adjacent segments of these sizes: int64 (n+1,)."""
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
 
 
 def sequence_indices(examples: Int64s, group_size: int) -> Int64s:

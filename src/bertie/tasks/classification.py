@@ -233,13 +233,7 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
                 )
             return encode_long_texts(examples.texts, labels, tokenizer, max_seq_length, self.long_texts)
         encoding = tokenizer.encode_batch(examples.texts, examples.pairs, max_length=max_seq_length)
-        return Inputs(
-            encoding.input_ids,
-            encoding.token_type_ids,
-            encoding.bounds,
-            labels,
-            num_truncated=encoding.num_truncated,
-        )
+        return Inputs.from_encoding(encoding, labels)
 
     def decode(self, examples: LabelledTexts, inputs: Inputs, logits: npt.NDArray[np.float32]) -> LabelArray:
         """Return the likeliest class, the labels above their thresholds (0.5), or the number."""

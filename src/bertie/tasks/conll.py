@@ -14,8 +14,8 @@ import numpy.typing as npt
 from bertie.base.errors import DataError
 from bertie.base.files import write_text
 from bertie.base.rows import read_held_lines
+from bertie.model.sequences import cumulative_bounds
 from bertie.tasks.entities import Scheme, detect_scheme, find_invalid_tag, to_iob2
-from bertie.tasks.windows import cumulative_bounds
 
 Int64s = npt.NDArray[np.int64]
 Tags = Sequence[Sequence[str]]  # of each word of each sentence

@@ -14,7 +14,7 @@ from bertie.model.engines.engine import Engine, Float32s
 from bertie.model.engines.loading import Precision, load_engine
 from bertie.model.formats.directory import SEQUENCE_CLASSIFIER
 from bertie.model.formats.sentence_transformers import EmbeddingConfig
-from bertie.model.sequences import Sequences, token_indices
+from bertie.model.sequences import token_indices
 from bertie.tasks.calibration import Calibration
 from bertie.tasks.long_texts import TextWindows, describe_truncated
 from bertie.tasks.pairs import for_embeddings
@@ -131,12 +131,12 @@ def compute_logits(engine: Engine, inputs: Inputs, embedding: EmbeddingConfig | 
         float32, in the order of the inputs: (T, labels) for heads with logits for each token,
         otherwise (N, labels), pooled for each text of `TextWindows`; vectors (N, H).
     """
-    sequences = Sequences(inputs.input_ids, inputs.token_type_ids, inputs.bounds)
     if embedding is not None:
-        return embed(engine, sequences, embedding)
+        return embed(engine, inputs.sequences, embedding)
     per_token = engine.architecture in PER_TOKEN
     logits = np.empty((0, 0), dtype=np.float32)
-    for indices, batch in sequences.batches(engine.max_batch_tokens, engine.max_batch_padding, inputs.group):
+    batches = inputs.sequences.batches(engine.max_batch_tokens, engine.max_batch_padding, inputs.group)
+    for indices, batch in batches:
         batch_logits = engine.logits(batch)
         if not len(logits):
             size = inputs.bounds[-1] if per_token else len(inputs)

@@ -10,8 +10,9 @@ from bertie.base.errors import SettingsError
 from bertie.model.config import ClassifierPooling
 from bertie.model.engines.embeddings import pool
 from bertie.model.formats.directory import LongTexts
+from bertie.model.sequences import cumulative_bounds
 from bertie.tasks.task import Inputs
-from bertie.tasks.windows import cumulative_bounds, cut_windows
+from bertie.tasks.windows import cut_windows
 from bertie.text.tokenizer import Tokenizer
 
 HEAD_FRACTION = 128 / 510  # of the tokens without [CLS] and [SEP] (Section 5.3.1)

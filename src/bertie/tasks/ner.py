@@ -22,13 +22,14 @@ import numpy.typing as npt
 from bertie.base.errors import DataError, ModelError
 from bertie.base.memory import Source
 from bertie.model.objectives import IGNORE_INDEX
+from bertie.model.sequences import cumulative_bounds
 from bertie.tasks.conll import Int64s, TaggedSentences, Tags, read_conll, read_tags, write_tags
 from bertie.tasks.entities import detect_scheme, entity_scores, find_invalid_tag, to_iob2
 from bertie.tasks.error_analysis import ErrorAnalysis, top_probabilities
 from bertie.tasks.metrics import accuracy, f1_macro
 from bertie.tasks.tagging_errors import analyze_entities, analyze_plain_tags
 from bertie.tasks.task import Float64s, Head, Inputs, Scores, Task
-from bertie.tasks.windows import cumulative_bounds, split_into_windows
+from bertie.tasks.windows import split_into_windows
 from bertie.text.tokenizer import Tokenizer
 
 _STEMS = {"train": ("train",), "dev": ("dev", "devel", "valid", "testa"), "test": ("test", "testb")}

@@ -53,15 +53,7 @@ class _Pairs(TextClassification):
         assert examples.pairs is not None
         texts = [text for pair in zip(examples.texts, examples.pairs, strict=True) for text in pair]
         encoding = tokenizer.encode_batch(texts, max_length=max_seq_length)
-        labels = self._training_labels(examples)
-        return Inputs(
-            encoding.input_ids,
-            encoding.token_type_ids,
-            encoding.bounds,
-            labels,
-            group=2,
-            num_truncated=encoding.num_truncated,
-        )
+        return Inputs.from_encoding(encoding, self._training_labels(examples), group=2)
 
     def _training_labels(self, examples: LabelledTexts) -> npt.NDArray[Any] | None:
         """Return `Inputs.labels`."""

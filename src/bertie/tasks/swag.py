@@ -117,14 +117,7 @@ class MultipleChoice(Task[Choices, Int64s]):
             for ending in endings
         ]
         encoding = tokenizer.encode_batch(firsts, seconds, max_length=max_seq_length)
-        return Inputs(
-            encoding.input_ids,
-            encoding.token_type_ids,
-            encoding.bounds,
-            examples.labels,
-            group=examples.num_choices,
-            num_truncated=encoding.num_truncated,
-        )
+        return Inputs.from_encoding(encoding, examples.labels, group=examples.num_choices)
 
     def decode(self, examples: Choices, inputs: Inputs, logits: npt.NDArray[np.float32]) -> Int64s:
         """Return the choice with the highest score."""

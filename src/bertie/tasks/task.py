@@ -39,8 +39,10 @@ import numpy.typing as npt
 from bertie.base.errors import ModelError, SettingsError
 from bertie.model.config import ProblemType
 from bertie.model.formats.directory import TRUNCATE, LongTexts, ModelMetadata
+from bertie.model.sequences import Sequences
 from bertie.tasks.calibration import Calibration
 from bertie.tasks.error_analysis import ErrorAnalysis
+from bertie.text.encoding import Encoding
 from bertie.text.tokenizer import Tokenizer
 
 Examples = TypeVar("Examples")
@@ -79,6 +81,17 @@ class Inputs:
     labels: npt.NDArray[Any] | None
     group: int = 1
     num_truncated: int = 0
+
+    @staticmethod
+    def from_encoding(encoding: Encoding, labels: npt.NDArray[Any] | None = None, group: int = 1) -> "Inputs":
+        """Return encoded texts, or pairs of texts, each one sequence, as inputs."""
+        sequences = encoding.input_ids, encoding.token_type_ids, encoding.bounds
+        return Inputs(*sequences, labels, group, encoding.num_truncated)
+
+    @property
+    def sequences(self) -> Sequences:
+        """The sequences without their labels."""
+        return Sequences(self.input_ids, self.token_type_ids, self.bounds)
 
     def __len__(self) -> int:
         """Return the number of sequences, N."""

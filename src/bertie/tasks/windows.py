@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from bertie.model.sequences import cumulative_bounds
 from bertie.text.vocabulary import Vocabulary
 
 Int32s = npt.NDArray[np.int32]
@@ -108,8 +109,3 @@ def place_windows(document_bounds: Int64s, window_size: int) -> WindowSpans:
     # without overlap, that is the start itself.
     best_start = np.concatenate([start[:1], (end[:-1] + start[1:] + 1) // 2])
     return WindowSpans(start, end, best_start)
-
-
-def cumulative_bounds(sizes: Int64s) -> Int64s:
-    """Return the bounds of n adjacent segments of these sizes: int64 (n+1,)."""
-    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])

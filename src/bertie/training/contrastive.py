@@ -20,7 +20,7 @@ from bertie.model.engines.embeddings import embed
 from bertie.model.engines.torch_engine import TorchEngine
 from bertie.model.formats.sentence_transformers import EmbeddingConfig
 from bertie.model.heads import ContrastiveModel
-from bertie.model.sequences import Int64s, Sequences
+from bertie.model.sequences import Int64s
 from bertie.tasks.long_texts import TextWindows
 from bertie.tasks.task import Inputs, Task
 from bertie.training.distributed import Ranks
@@ -115,7 +115,7 @@ class ContrastiveBatches:
         pairs = np.array([draw_pair(self._classes, i, self._seed) for i in range(start, stop)])  # (P, 3)
         texts, positions = np.unique(pairs[:, :2], return_inverse=True)
         labels = np.concatenate([positions.reshape(-1, 2), pairs[:, 2:]], axis=1)
-        return Batch([pack(*_sequences(self._inputs).select(self._indices[texts]), labels=labels)], 0)
+        return Batch([pack(*self._inputs.sequences.select(self._indices[texts]), labels=labels)], 0)
 
     def cursor(self) -> dict[str, Any]:
         """Return nothing: the step is the position in the data."""
@@ -127,17 +127,13 @@ def fit_classifier(model: ContrastiveModel, inputs: Inputs, settings: Finetuning
     assert inputs.labels is not None
     chosen = training_indices(inputs, settings)
     engine = TorchEngine(model, settings.in_float32())
-    vectors = embed(engine, _sequences(inputs).select(chosen), EmbeddingConfig(normalize=True))
+    vectors = embed(engine, inputs.sequences.select(chosen), EmbeddingConfig(normalize=True))
     weight, bias = fit_logistic_regression(
         vectors, inputs.labels[chosen], model.classifier.out_features, model.class_weights
     )
     with torch.no_grad():
         model.classifier.weight.copy_(weight)
         model.classifier.bias.copy_(bias)
-
-
-def _sequences(inputs: Inputs) -> Sequences:
-    return Sequences(inputs.input_ids, inputs.token_type_ids, inputs.bounds)
 
 
 def fit_logistic_regression(

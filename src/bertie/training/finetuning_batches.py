@@ -9,7 +9,7 @@ from bertie.base.errors import SettingsError
 from bertie.base.random import permutation
 from bertie.model.batch import pack_selected
 from bertie.model.heads import EmbeddingModel, Model, TokenClassificationModel
-from bertie.model.sequences import token_indices
+from bertie.model.sequences import cumulative_bounds, token_indices
 from bertie.tasks.long_texts import TextWindows
 from bertie.tasks.task import Inputs
 from bertie.training.distributed import Ranks
@@ -85,4 +85,4 @@ class FinetuningBatches:
 
     def _bounds(self, examples: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the bounds of examples in their tokens, int64 (n + 1,)."""
-        return np.concatenate([[0], np.cumsum(self._example_lengths[examples])])
+        return cumulative_bounds(self._example_lengths[examples])

@@ -17,7 +17,7 @@ from bertie.inference.results import Method
 from bertie.model.engines.embeddings import embed
 from bertie.model.engines.engine import Float32s
 from bertie.model.formats.sentence_transformers import EmbeddingConfig, Pooling
-from bertie.model.sequences import Int32s, Sequences
+from bertie.model.sequences import Int32s, Sequences, cumulative_bounds
 from bertie.tasks.evaluation import compute_logits
 from bertie.tasks.task import Inputs
 
@@ -84,13 +84,12 @@ def compute(model: Predictor, operation: Operation, records: Sequence[Record]) -
         case EmbedTokens():
             return _token_vectors(model, sequences)
         case ComputeLogits():
-            inputs = Inputs(sequences.input_ids, sequences.token_type_ids, sequences.bounds, None)
-            return [*compute_logits(model.engine, inputs)]
+            return [*compute_logits(model.engine, Inputs(*sequences, labels=None))]
 
 
 def _join(texts: Sequence[EncodedText]) -> Sequences:
     """Lay encoded texts end to end."""
-    bounds = np.cumsum([0, *(len(text.input_ids) for text in texts)], dtype=np.int64)
+    bounds = cumulative_bounds(np.array([len(text.input_ids) for text in texts], dtype=np.int64))
     return Sequences(
         np.concatenate([text.input_ids for text in texts]),
         np.concatenate([text.token_type_ids for text in texts]),

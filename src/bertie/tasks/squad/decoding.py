@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertie.base.kernels import kernel
+from bertie.model.sequences import cumulative_bounds
 from bertie.tasks.squad.questions import Questions
 from bertie.tasks.squad.windows import ContextWindows
 
@@ -135,8 +136,8 @@ def n_best_entries(questions: Questions, n_best: NBest) -> list[list[dict[str, s
             strict=True,
         )
     ]
-    bounds = [0, *np.cumsum(n_best.counts).tolist()]
-    return [entries[first:last] for first, last in pairwise(bounds)]
+    bounds = cumulative_bounds(n_best.counts)
+    return [entries[first:last] for first, last in pairwise(bounds.tolist())]
 
 
 def _character_offsets(spans: Int64s, windows: ContextWindows) -> Int64s:

@@ -14,9 +14,9 @@ import numpy.typing as npt
 from bertie.base.errors import SettingsError
 from bertie.base.kernels import kernel
 from bertie.model.objectives import IGNORE_INDEX
+from bertie.model.sequences import cumulative_bounds
 from bertie.tasks.squad.questions import Questions
 from bertie.tasks.task import Inputs
-from bertie.tasks.windows import cumulative_bounds
 from bertie.text.encoding import Encoding
 from bertie.text.tokenizer import Tokenizer
 
