@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bertie.base.compression import is_compressed, open_binary
 from bertie.base.errors import DataError, SettingsError
@@ -20,8 +20,16 @@ from bertie.base.tables import held_bytes, iterate_batches, missing_column, open
 
 _MAX_TABLE_BYTES = 1 << 32  # of a Parquet or compressed file whose rows are all held in memory
 _MAX_SHOWN_LINES = 10  # in an error about many malformed lines, and of skipped rows
-_DELIMITERS = {".csv": ",", ".tsv": "\t"}
-_JSON_LINES = (".jsonl", ".ndjson")
+
+TableFormat = Literal["csv", "tsv", "jsonl", "parquet"]
+TABLE_FORMATS: dict[str, TableFormat] = {  # by suffix
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+}
+DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 ErrorHandler = Callable[[DataError], None]
 Skipped = list[DataError] | None
@@ -90,18 +98,14 @@ def read_rows(source: Source, columns: Sequence[str], skipped: Skipped = None) -
         values = {column: source.columns[column] for column in columns}
         return Rows(source, values, range(1, len(source) + 1), "row")
     path, handle = source, raise_error if skipped is None else skipped.append
-    suffix = format_suffix(path)
-    if suffix == ".parquet":
-        rows = _read_parquet(path, columns)
-    elif suffix in _JSON_LINES:
-        with closing(read_held_lines(path)) as lines:
-            rows = _select_columns(path, columns, parse_json_lines(lines, str(path), handle), skipped)
-    elif suffix in _DELIMITERS:
-        with closing(read_held_lines(path)) as lines:
-            parsed = parse_csv(lines, str(path), _DELIMITERS[suffix], handle)
-            rows = _select_columns(path, columns, parsed, skipped)
-    else:
+    format = TABLE_FORMATS.get(format_suffix(path))
+    if format is None:
         raise DataError(f"{path}: unknown table format; use .csv, .tsv, .jsonl or .parquet")
+    if format == "parquet":
+        rows = _read_parquet(path, columns)
+    else:
+        with closing(read_held_lines(path)) as lines:
+            rows = _select_columns(path, columns, parse_rows(lines, str(path), format, handle), skipped)
     if not rows:
         if skipped:
             raise skipped[0]
@@ -234,6 +238,13 @@ def raise_error(error: DataError) -> None:
     raise error from None
 
 
+def parse_rows(lines: Iterable[str], name: str, format: str, handle: ErrorHandler) -> Iterator[NumberedRow]:
+    """Iterate over the rows of a csv, tsv or jsonl table; see `parse_csv` and `parse_json_lines`."""
+    if format == "jsonl":
+        return parse_json_lines(lines, name, handle)
+    return parse_csv(lines, name, DELIMITERS[format], handle)
+
+
 def parse_csv(
     lines: Iterable[str], name: str, delimiter: str, handle: ErrorHandler = raise_error
 ) -> Iterator[NumberedRow]:
@@ -323,7 +334,7 @@ def _select_columns(
     for number, row in rows:
         if not row.keys() >= required:
             # In JSON lines every row has its own columns; other tables have one header.
-            is_json = format_suffix(path) in _JSON_LINES
+            is_json = TABLE_FORMATS[format_suffix(path)] == "jsonl"
             try:
                 _column_indices(columns, list(row), f"{path}, line {number}" if is_json else str(path))
             except (DataError, SettingsError) as error:

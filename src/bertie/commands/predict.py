@@ -99,7 +99,8 @@ def predict(
     """
     import bertie
     from bertie.base.outputs import lock_output
-    from bertie.inference.records import DELIMITERS, find_input, read_records
+    from bertie.base.rows import DELIMITERS
+    from bertie.inference.records import find_input, read_records
     from bertie.inference.writers import output_format
 
     _check_texts(text, pair, input)
@@ -168,7 +169,7 @@ def _check_method(model: "Predictor", directory: Path, formats: Sequence[str | N
 
 def _remembered_columns(model: "Predictor", read: str) -> dict[str, str]:
     """Return the columns of the model's fine-tuning that a file of this format can have."""
-    from bertie.inference.records import DELIMITERS
+    from bertie.base.rows import DELIMITERS
 
     if read == "text":
         return {}

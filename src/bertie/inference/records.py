@@ -15,10 +15,10 @@ from typing import Any, Literal, NamedTuple
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.progress import announce_stdin
 from bertie.base.rows import (
+    TABLE_FORMATS,
     decode_lines,
     format_suffix,
-    parse_csv,
-    parse_json_lines,
+    parse_rows,
     raise_error,
     read_lines,
     reject_duplicates,
@@ -28,15 +28,7 @@ from bertie.base.tables import iterate_batches, open_parquet
 
 InputFormat = Literal["text", "jsonl", "csv", "tsv", "parquet", "conll"]
 
-DELIMITERS = {"csv": ",", "tsv": "\t"}
-_FORMATS: dict[str, InputFormat] = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".parquet": "parquet",
-    ".conll": "conll",
-}
+_FORMATS: dict[str, InputFormat] = {**TABLE_FORMATS, ".conll": "conll"}  # by suffix
 
 
 class Record(NamedTuple):
@@ -188,10 +180,8 @@ def _rows(
     if not path:
         announce_stdin()
     lines = read_lines(path) if path else decode_lines(sys.stdin.buffer, name)
-    if format in DELIMITERS:
-        rows = parse_csv(lines, name, DELIMITERS[format], handle)
-    elif format == "jsonl":
-        rows = parse_json_lines(lines, name, handle)
+    if format in ("csv", "tsv", "jsonl"):
+        rows = parse_rows(lines, name, format, handle)
     else:
         (column,) = columns.values()
         rows = ((number, {column: line}) for number, line in enumerate(lines, 1))

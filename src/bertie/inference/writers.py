@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from bertie.base.errors import SettingsError
-from bertie.inference.records import DELIMITERS, Record
+from bertie.base.rows import DELIMITERS
+from bertie.inference.records import Record
 from bertie.inference.results import (
     Answer,
     Choice,

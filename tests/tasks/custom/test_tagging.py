@@ -25,8 +25,9 @@ def test_tags_are_read_from_tables_and_conll_files(tmp_path):
         assert examples.document_bounds.tolist() == [0, 1, 2]
         assert task.fitted(examples).labels == ("O", "B-L", "B-P", "I-P")
         assert task.read(path, labelled=False).tags is None
-    (tmp_path / "a.txt").write_text("Ada B-P\nwrote O\n")
-    assert CustomTagging().read(tmp_path / "a.txt", labelled=True).tags == [["B-P", "O"]]
+    for name in ("a.txt", "a.tsv"):
+        (tmp_path / name).write_text("Ada\tB-P\nwrote\tO\n")
+        assert CustomTagging().read(tmp_path / name, labelled=True).tags == [["B-P", "O"]]
 
 
 PARTS_OF_SPEECH = [["PROPN", "PROPN", "VERB"], ["PROPN"]]

@@ -10,7 +10,7 @@ import numpy as np
 
 from bertie.base.errors import DataError
 from bertie.base.memory import Source
-from bertie.base.rows import Rows, format_suffix
+from bertie.base.rows import TABLE_FORMATS, Rows, format_suffix
 from bertie.tasks.conll import TaggedSentences
 from bertie.tasks.custom.tables import CustomFiles, check_strings
 from bertie.tasks.entities import find_invalid_tag, is_plain
@@ -55,7 +55,7 @@ class CustomTagging(CustomFiles, Tagging):
                 f"a word, a tab and its tag in each line, and a blank line after each sentence, or a .jsonl "
                 f'file with lines such as {{"words": ["Ada", "slept"], "tags": ["B-PER", "O"]}}'
             )
-        if isinstance(path, Path) and format_suffix(path) not in (".jsonl", ".ndjson", ".parquet"):
+        if isinstance(path, Path) and TABLE_FORMATS.get(format_suffix(path)) not in ("jsonl", "parquet"):
             self._check_stops(path, "in CoNLL columns")
             return super().read(path, labelled)
 
