@@ -110,15 +110,35 @@ def test_two_documents_of_the_largest_language_are_held_out(seed, tmp_path):
     assert (parts.read_assignments()[:40] == TRAIN).all()
 
 
-def test_no_language_is_held_out_entirely(tmp_path):
-    for index, hashes in enumerate(([0, 1, 2], range(2**63, 2**63 + 30))):
-        part = part_directory(tmp_path, index)
+def assign(directory, documents, held_out):
+    """Assign documents of several languages, given by their hashes; return their assignments by language."""
+    for index, hashes in enumerate(documents.values()):
+        part = part_directory(directory, index)
         part.mkdir(parents=True)
         write_hashes(part, np.array([[value, value] for value in hashes], dtype=np.uint64))
-    parts = Parts(tmp_path, np.array([0, 3, 33]), vocabulary_size=100, languages=("de", "en"))
-    assign_documents(parts, held_out=0.3)  # the hashes of the first three are below it
-    assert (parts.read_assignments()[:3] == TRAIN).all()
-    assert (parts.read_assignments()[3:] == HELD_OUT).sum() == 2
+    offsets = np.cumsum([0, *map(len, documents.values())])
+    assign_documents(Parts(directory, offsets, 100, tuple(documents)), held_out)
+    assignments = Parts(directory, offsets, 100, tuple(documents)).read_assignments()
+    return dict(zip(documents, np.split(assignments, offsets[1:-1]), strict=True))
+
+
+def test_no_language_is_held_out_entirely(tmp_path):
+    documents = {"de": [0, 1, 2], "en": range(2**63, 2**63 + 30)}
+    assigned = assign(tmp_path, documents, held_out=0.3)  # the hashes of the first three are below it
+    assert (assigned["de"] == TRAIN).all()
+    assert (assigned["en"] == HELD_OUT).sum() == 2
+
+
+def test_duplicates_do_not_make_a_language_the_largest(tmp_path):
+    assigned = assign(tmp_path, {"de": [7] * 100, "en": range(2**63, 2**63 + 90)}, held_out=1e-6)
+    assert (assigned["de"] == TRAIN).sum() == 1
+    assert np.bincount(assigned["en"]).tolist() == [88, 2]
+
+
+def test_languages_of_two_documents_keep_both(tmp_path):
+    documents = {code: [value, value + 2**40] for value, code in enumerate("abcdefghij", 2**63)}
+    assigned = assign(tmp_path, documents, held_out=1e-6)
+    assert all((of_language == TRAIN).all() for of_language in assigned.values())
 
 
 BY_COLUMN = {"language": ["en", "de"], "language_column": "lang"}

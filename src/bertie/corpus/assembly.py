@@ -131,17 +131,16 @@ def assign_documents(parts: Parts, held_out: float) -> None:
     kept. A document is held out if the high half of its hash, divided by 2⁶⁴, is below `held_out`,
     so the choice does not depend on the order of the inputs. At least one document stays in the
     training split. A corpus of MIN_DOCUMENTS_TO_HOLD_OUT or more documents holds out at least
-    MIN_HELD_OUT_DOCUMENTS, unless `held_out` is 0; in several languages, if too few documents are left,
-    those of the largest language.
+    MIN_HELD_OUT_DOCUMENTS, unless `held_out` is 0. In several languages, if too few documents are held out,
+    those of the largest language are, unless it would then have none for training.
     """
     assignments = _create_assignments(parts)
     runs = _sort_hashes(parts)
     bucket_count = -(-parts.document_count // BUCKET_DOCUMENTS)
     edges = [(bucket << 64) // bucket_count for bucket in range(bucket_count + 1)]
     unique_count = held_out_count = 0
-    _, largest = max(parts.groups(), key=lambda group: len(parts.documents_of(group[1])))
-    candidates = parts.documents_of(largest)
-    lowest: list[int] = []  # the candidates with the lowest hashes
+    languages = [parts.documents_of(indices) for _, indices in parts.groups()]
+    lowest: list[list[int]] = [[] for _ in languages]  # the documents of each with the lowest hashes
     highest = -1  # the document with the highest hash
     for start, stop in pairwise(edges):
         high, low, documents = _read_bucket(runs, start, stop)
@@ -155,16 +154,20 @@ def assign_documents(parts: Parts, held_out: float) -> None:
         assignments[chosen] = HELD_OUT
         unique_count += len(documents)
         held_out_count += len(chosen)
+        for found, of_language in zip(lowest, languages, strict=True):
+            if missing := MIN_HELD_OUT_DOCUMENTS - len(found):
+                is_inside = (documents >= of_language.start) & (documents < of_language.stop)
+                found.extend(documents[is_inside][:missing].tolist())
         if len(documents):
-            is_candidate = (documents >= candidates.start) & (documents < candidates.stop)
-            lowest = [*lowest, *documents[is_candidate].tolist()][:MIN_HELD_OUT_DOCUMENTS]
             highest = int(documents[-1])
     if parts.languages:
         held_out_count -= _keep_few_for_training(parts, assignments)
     if held_out_count == unique_count:
         assignments[highest] = TRAIN
     elif held_out_count < MIN_HELD_OUT_DOCUMENTS and held_out and unique_count >= MIN_DOCUMENTS_TO_HOLD_OUT:
-        assignments[lowest] = HELD_OUT
+        sizes = [np.count_nonzero(assignments[x.start : x.stop] != DUPLICATE) for x in languages]
+        if max(sizes) > MIN_HELD_OUT_DOCUMENTS:
+            assignments[lowest[int(np.argmax(sizes))]] = HELD_OUT
     assignments.flush()
 
 

@@ -147,10 +147,9 @@ class CustomPairs(_Pairs, CustomClassification):
     def _training_labels(self, examples: LabelledTexts) -> npt.NDArray[Any]:
         """Return an index for each text, the same for the same text: int64 (n, 2)."""
         assert examples.pairs is not None
-        index_of: dict[str, int] = {}
+        index_of = {text: index for index, text in enumerate(sorted({*examples.texts, *examples.pairs}))}
         pairs = zip(examples.texts, examples.pairs, strict=True)
-        indices = [[index_of.setdefault(text, len(index_of)) for text in pair] for pair in pairs]
-        return np.array(indices, dtype=np.int64)
+        return np.array([[index_of[text] for text in pair] for pair in pairs], dtype=np.int64)
 
     def decode(self, examples: LabelledTexts, inputs: Inputs, logits: npt.NDArray[np.float32]) -> LabelArray:
         """Return the rank of each second text."""
