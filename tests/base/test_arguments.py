@@ -1,5 +1,6 @@
 """Types of the arguments of public functions."""
 
+import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,7 +38,7 @@ def function(
         ({"rest": {1: 2}, "other": [3]}, {"rest": {1: 2}, "other": [3]}),
     ],
 )
-def test_numbers_and_flags_mean_what_they_say(arguments, expected):
+def test_numbers_and_flags_are_converted(arguments, expected):
     assert function("a", **arguments).items() >= expected.items()
 
 
@@ -46,7 +47,9 @@ def test_numbers_and_flags_mean_what_they_say(arguments, expected):
     [
         ({"path": None}, "path: expected a path, got NoneType"),
         ({"path": b"a"}, "path: expected a path, got bytes"),
+        ({"path": True}, "path: expected a path, got bool"),
         ({"column": 0}, "column: expected a string, got int; write '0'"),
+        ({"column": np.int64(0)}, "column: expected a string, got int64; write '0'"),
         ({"size": 2.5}, "size = 2.5: expected a valid integer, got a number with a fractional part"),
         ({"size": None}, "size = None: expected a valid integer"),
         ({"force": "perhaps"}, "force = 'perhaps': expected a valid boolean, unable to interpret input"),
@@ -59,26 +62,47 @@ def test_other_values_are_one_line(arguments, message):
     assert str(error.value) == message
 
 
+def test_a_long_value_is_shortened_to_one_line():
+    with pytest.raises(SettingsError) as error:
+        function("a", size="a\n" * 3000)
+    assert len(str(error.value)) < 200
+    with pytest.raises(SettingsError) as error:
+        function("a", size=np.zeros((50, 50)))
+    assert "\n" not in str(error.value)
+
+
+def test_any_object_with_a_path_is_a_path(tmp_path):
+    (tmp_path / "a.txt").touch()
+    (entry,) = os.scandir(tmp_path)
+    assert function(entry)["path"] == str(tmp_path / "a.txt")
+
+
+def test_a_wrong_call_is_a_type_error_that_names_the_function():
+    with pytest.raises(TypeError, match=r"^function\(\) missing 1 required positional argument: 'path'"):
+        function()
+
+
 def test_the_public_functions_are_checked(tmp_path):
     tokenizer = bertie.Tokenizer(
         bertie.text.vocabulary.Vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
     )
     file = tmp_path / "a.txt"
     file.write_text("one two\n")
-    for call in (
-        lambda: bertie.learn_vocabulary(file, on_error="Stop"),
-        lambda: bertie.learn_vocabulary(file, merges="bpe"),
-        lambda: bertie.learn_vocabulary(file, format="text"),
-        lambda: bertie.learn_vocabulary(file, alphabet=0),
-        lambda: bertie.prepare(file, tokenizer=tokenizer, out=tmp_path / "corpus"),
-        lambda: bertie.prepare(file, tokenizer=tmp_path, out=None),
-        lambda: bertie.pretrain("tiny", corpus=tmp_path, out=None),
-        lambda: bertie.pretrain("continue", corpus=tmp_path, out=tmp_path / "run"),
-        lambda: bertie.finetune(tokenizer, train=[{"text": "a", "label": "b"}]),
-        lambda: bertie.evaluate(tmp_path, [], precision="float16"),
-        lambda: bertie.load(tmp_path, device=0),
-    ):
-        with pytest.raises(bertie.BertieError) as error:
+    calls = [
+        ("on_error", lambda: bertie.learn_vocabulary(file, on_error="Stop")),
+        ("merges", lambda: bertie.learn_vocabulary(file, merges="bpe")),
+        ("format", lambda: bertie.learn_vocabulary(file, format="text")),
+        ("tokenizer", lambda: bertie.prepare(file, tokenizer=tokenizer, out=tmp_path / "corpus")),
+        ("out", lambda: bertie.prepare(file, tokenizer=tmp_path, out=None)),
+        ("out", lambda: bertie.pretrain("tiny", corpus=tmp_path, out=None)),
+        ("model", lambda: bertie.finetune(tokenizer, train=[{"text": "a", "label": "b"}])),
+        ("precision", lambda: bertie.evaluate(tmp_path, [], precision="float16")),
+        ("device", lambda: bertie.load(tmp_path, device=0)),
+        ("device", lambda: bertie.evaluate_blimp(tmp_path, tmp_path, device=0)),
+        ("restarts", lambda: bertie.reproduce("table1", model="m", data="d", out="o", restarts="many")),
+    ]
+    for name, call in calls:
+        with pytest.raises(SettingsError, match=rf"^{name}(:| =) .*expected") as error:
             call()
         assert "\n" not in str(error.value)
     assert not (tmp_path / "corpus").exists()

@@ -6,6 +6,7 @@ from typing import Literal
 
 from bertie.api.arguments import PathLike
 from bertie.api.pretraining import BLIMP_FILE, write_run_report
+from bertie.base.arguments import checked
 from bertie.base.errors import ModelError, SettingsError
 from bertie.base.files import write_json
 from bertie.base.progress import Progress
@@ -23,6 +24,7 @@ from bertie.training.checkpoints import lock_run
 from bertie.training.metrics_file import read_metrics
 
 
+@checked
 def evaluate_blimp(
     model: PathLike,
     data: PathLike,

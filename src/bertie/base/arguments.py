@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from functools import wraps
 from inspect import signature
+from numbers import Integral
+from os import PathLike, fspath
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -14,7 +16,7 @@ R = TypeVar("R")
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Check the arguments of a function that are numbers, flags, strings, paths or words of a choice.
+    """Check the arguments of a function that are numbers, flags, strings, paths or one of several words.
 
     Numbers and flags of other types are converted, such as numpy's, or "200". Arguments with other
     annotations are not checked.
@@ -25,7 +27,10 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def check(*args: P.args, **kwargs: P.kwargs) -> R:
-        bound = signature(function).bind(*args, **kwargs)
+        try:
+            bound = signature(function).bind(*args, **kwargs)
+        except TypeError:  # whose message lacks the function's name; Python's has it
+            return function(*args, **kwargs)
         for name, annotation in get_type_hints(function).items():
             if name in bound.arguments:
                 bound.arguments[name] = _check(name, bound.arguments[name], annotation)
@@ -40,15 +45,20 @@ def _check(name: str, value: Any, annotation: Any) -> Any:
     if {*members} <= {str, Path, NoneType}:
         if isinstance(value, members):
             return value
+        if Path in members and isinstance(value, PathLike):
+            return fspath(value)
         kind = "a path" if Path in members else "a string"
-        advice = f"; write {str(value)!r}" if isinstance(value, int) else ""
+        is_number = isinstance(value, Integral) and not isinstance(value, bool)
+        advice = f"; write {str(value)!r}" if is_number else ""
         raise SettingsError(f"{name}: expected {kind}, got {type(value).__name__}{advice}")
     if all(member in (int, float, bool, NoneType) or get_origin(member) is Literal for member in members):
         from pydantic import TypeAdapter, ValidationError  # takes 0.1 s
+
+        from bertie.base.schemas import shorten
 
         try:
             return TypeAdapter(annotation).validate_python(value)
         except ValidationError as error:
             message = error.errors()[0]["msg"].replace("Input should be", "expected")
-            raise SettingsError(f"{name} = {value!r}: {message}") from None
+            raise SettingsError(f"{name} = {shorten(value)}: {message}") from None
     return value

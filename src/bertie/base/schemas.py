@@ -56,7 +56,7 @@ def check_foreign(schema: Any, values: Any, path: Path, only: str = "") -> Any:
 
 def shorten(value: Any) -> str:
     """Return the representation of a value, on one line and not too long."""
-    text = reprlib.repr(value)
+    text = " ".join(reprlib.repr(value).split())
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from bertie.api.arguments import PathLike
 from bertie.api.search import search
 from bertie.api.task_data import describe_sources
+from bertie.base.arguments import checked
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import check_creatable, read_json, sha256, write_json
 from bertie.base.locks import lock_directory
@@ -58,6 +59,7 @@ class Cell(NamedTuple):
         return self.task if self.features is None else f"{FEATURES}-{self.features}-seed-{self.seed}"
 
 
+@checked
 def reproduce(
     table: str,
     *,
