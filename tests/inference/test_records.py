@@ -98,12 +98,17 @@ def test_endings_are_a_list_or_several_columns(tmp_path, row, column):
     assert record.texts == ("a", ["b", "c"])
 
 
-def test_a_row_of_json_lines_that_lacks_the_text_can_be_skipped(tmp_path):
-    path = write(tmp_path / "a.jsonl", [{"text": "a"}, {"x": 1}, {"text": "b"}])
+@pytest.mark.parametrize("bad", [0, 1, 2])
+def test_a_row_of_json_lines_that_lacks_the_text_can_be_skipped(tmp_path, bad):
+    rows = [{"text": "a"}, {"text": "b"}]
+    path = write(tmp_path / "a.jsonl", [*rows[:bad], {"x": 1}, *rows[bad:]])
     skipped: list[DataError] = []
     records = list(read_records(path, "jsonl", {"text": "text"}, skipped=skipped.append))
-    assert [record.texts for record in records] == [("a",), ("",), ("b",)]
-    assert [str(error).partition(";")[0] for error in skipped] == [f"{path}, line 2: no column 'text'"]
+    texts = ["a", "b"]
+    assert [record.texts for record in records] == [(text,) for text in [*texts[:bad], "", *texts[bad:]]]
+    assert [str(error).partition(";")[0] for error in skipped] == [
+        f"{path}, line {bad + 1}: no column 'text'"
+    ]
     with pytest.raises(SettingsError, match="no column 'body'"):
         list(read_records(path, "jsonl", {"text": "body"}, skipped=skipped.append))
 

@@ -98,11 +98,11 @@ def read_records(
             words of a row are read if it has them, otherwise its text.
         whole_rows: read the other columns of a Parquet file too.
         skipped: receives the error of each row with a value that is not text, or without a column that
-            an earlier row had, which then counts as blank, and of each malformed row of a csv, tsv or
+            other rows have, which then counts as blank, and of each malformed row of a csv, tsv or
             jsonl file, which is left out. None raises the error.
 
     Raises:
-        SettingsError: a column does not exist, or plain text cannot have all the fields.
+        SettingsError: no row has a column, or plain text cannot have all the fields.
         DataError: the file is missing or damaged, two columns have the same name, or a row or a
             column cannot be read.
     """
@@ -112,7 +112,7 @@ def read_records(
             f"plain text cannot have the columns {fields}; give a .csv, .tsv, .jsonl or .parquet file"
         )
     name = str(path or "standard input")
-    has_columns = False  # whether a row had them: only rows of JSON lines can differ in that
+    has_columns, missing = False, None
     for location, row in _rows(path, name, format, columns, whole_rows, skipped or raise_error):
         texts: tuple[Any, ...]
         present = columns
@@ -123,11 +123,16 @@ def read_records(
             texts = tuple(_pick(row, field, column, location) for field, column in present.items())
             has_columns = True
         except (DataError, SettingsError) as error:
-            if skipped is None or (isinstance(error, SettingsError) and not has_columns):
+            if isinstance(error, SettingsError):  # a column is missing
+                missing = missing or error
+            # Only rows of JSON lines can differ in their columns.
+            if skipped is None or (missing and format != "jsonl"):
                 raise
             skipped(DataError(str(error)))
             texts = ("",) * len(present)
         yield Record(location, row, texts)
+    if missing and not has_columns:  # the name of the column is wrong
+        raise missing
 
 
 def _pick(row: Mapping[str, Any], field: str, column: str, location: str) -> Any:
