@@ -4,7 +4,7 @@ import asyncio
 import gc
 import json
 import socket
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from time import monotonic, sleep
 
 import pytest
@@ -147,19 +147,44 @@ def test_a_body_that_goes_on_after_the_response_is_cut_off(model, path, monkeypa
         assert monotonic() - begin < 3
 
 
-def test_a_client_that_does_not_read_is_cut_off(model):
-    body = json.dumps({"inputs": ["the cat sat " * 40] * 32}).encode()
-    with serving(model) as served, socket.socket() as connection:
-        served.server.config.timeout_keep_alive = 0.3
+@contextmanager
+def large_response(served):
+    """Open a connection that has sent a request with a response of 8 MB."""
+    body = json.dumps({"inputs": "a " * 100_000}).encode()
+    with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(("127.0.0.1", served.port))
-        head = f"POST /embed_all HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        head = f"POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n".encode()
         connection.sendall(head + body)
-        for _ in range(100):
+        yield connection
+
+
+@pytest.mark.parametrize("next_request", [b"", b"G"], ids=["silent", "begins another request"])
+def test_a_client_that_does_not_read_is_cut_off(model, monkeypatch, next_request):
+    """Also if it sends something, which stops uvicorn's own timer."""
+    monkeypatch.setattr(running, "READ_SECONDS", 0.5)
+    monkeypatch.setattr(running, "HEAD_SECONDS", 0.5)
+    with serving(model) as served, large_response(served) as connection:
+        connection.recv(1)  # the response has begun
+        connection.sendall(next_request)
+        begin = monotonic()
+        while served.server.server_state.connections:
+            assert monotonic() - begin < 20
             sleep(0.1)
-            if not served.server.server_state.connections:
-                break
-        assert not served.server.server_state.connections
+
+
+def test_a_client_that_reads_slowly_is_not_cut_off(model, monkeypatch):
+    """The kernel takes nothing from the server while the client reads the first megabytes."""
+    monkeypatch.setattr(running, "READ_SECONDS", 0.5)
+    monkeypatch.setattr(running, "LEAST_READ", 1)
+    with serving(model) as served, large_response(served) as connection:
+        served.server.config.timeout_keep_alive = 0.5
+        connection.recv(1)
+        begin = monotonic()
+        while monotonic() - begin < 2.5:
+            assert connection.recv(16_384)
+            sleep(0.02)
+        assert served.server.server_state.connections
 
 
 def test_a_malformed_chunk_after_the_response_only_closes(model, caplog):

@@ -1,9 +1,11 @@
 """Run an application on a socket until a signal stops it."""
 
 import asyncio
-import math
 import socket
+import sys
+from fcntl import ioctl
 from ipaddress import ip_address
+from termios import TIOCOUTQ
 from types import FrameType
 from typing import Any
 
@@ -20,7 +22,8 @@ from bertie.inference.server.middleware import Access, Limits
 
 DRAIN_SECONDS = 30  # time for running requests to finish after the signal to stop
 HEAD_SECONDS = 10  # time for a client to send the line and the headers of a request
-LEAST_READ = 65_536  # bytes of a response that a client must read in the 5 s of uvicorn's timer
+READ_SECONDS = 10  # time for a client to read LEAST_READ bytes of a response
+LEAST_READ = 65_536
 HEADERS = [
     ("X-Content-Type-Options", "nosniff"),
     ("Cache-Control", "no-store"),
@@ -79,9 +82,11 @@ class Protocol(H11Protocol):
 
     max_connections: int  # set by `Server` in a subclass
     _head_timer: asyncio.TimerHandle | None = None
-    _unsent: float = math.inf  # bytes of the response in the buffer when the connection was last looked at
+    _read_timer: asyncio.TimerHandle | None = None
+    _unread: int = 0  # bytes of the response when the connection was last looked at
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        transport.set_write_buffer_limits(0)  # `pause_writing` is called whenever bytes wait for the client
         gathering: Any = GatheringTransport(transport, self.loop)
         super().connection_made(gathering)
         if len(self.connections) > self.max_connections:
@@ -93,21 +98,18 @@ class Protocol(H11Protocol):
         self._watch_head()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection; abort one whose client does not read its response."""
-        unsent = self.transport.get_write_buffer_size()
-        if unsent == 0:
+        """Close an idle connection, but not while its client reads a response."""
+        if self._read_timer is None:
             super().timeout_keep_alive_handler()
-        elif unsent > self._unsent - LEAST_READ:
-            self.transport.abort()
-        else:
-            self._unsent = unsent
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
 
-    def on_response_complete(self) -> None:
-        self._unsent = math.inf
-        super().on_response_complete()
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self._count_unread()
+        self._read_timer = self.loop.call_later(READ_SECONDS, self._check_reading)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_read_timer()
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is not HTTP with an error like all others, instead of plain text."""
@@ -123,6 +125,7 @@ class Protocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_watching()
+        self._stop_read_timer()
         super().connection_lost(exc)
 
     def _watch_head(self) -> None:
@@ -140,6 +143,29 @@ class Protocol(H11Protocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+    def _check_reading(self) -> None:
+        """Abort the connection if its client has read too little since the last look."""
+        unread = self._count_unread()
+        if unread > self._unread - LEAST_READ:
+            self.transport.abort()
+        else:
+            self._unread = unread
+            self._read_timer = self.loop.call_later(READ_SECONDS, self._check_reading)
+
+    def _count_unread(self) -> int:
+        """Return the bytes that the client has not acknowledged, here and in the kernel.
+
+        The kernel holds megabytes and takes more only when a third of them is gone, so a slow client changes
+        nothing here for many seconds.
+        """
+        in_kernel = ioctl(self.transport.get_extra_info("socket").fileno(), TIOCOUTQ, bytes(4))
+        return self.transport.get_write_buffer_size() + int.from_bytes(in_kernel, sys.byteorder)
+
+    def _stop_read_timer(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None
 
 
 class Server(uvicorn.Server):
