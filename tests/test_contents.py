@@ -172,6 +172,7 @@ inference.writers
 inference.embedding_files
 inference.dispatch
 inference.export
+inference.server.responses
 inference.server.schemas
 inference.server.errors
 inference.server.metrics

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -31,6 +31,7 @@ from bertie.inference.server.info import describe_server
 from bertie.inference.server.middleware import OPEN, Access, middlewares
 from bertie.inference.server.models import Models, ServedModel
 from bertie.inference.server.page import page_routes
+from bertie.inference.server.responses import json_response
 from bertie.inference.server.schemas import Request
 
 logger = logging.getLogger(__name__)
@@ -87,15 +88,15 @@ class Service:
         """Describe the default model or the one of the path, the limits, and all models."""
         name = request.path_params.get("name")
         model = self._models.find(name) if name else self._models.default
-        return _json(describe_server(self._models, model))
+        return json_response(describe_server(self._models, model))
 
     async def list_models(self, request: HttpRequest) -> Response:
         """List the models as OpenAI does."""
-        return _json(openai.list_models(self._models))
+        return json_response(openai.list_models(self._models))
 
     async def describe_model(self, request: HttpRequest) -> Response:
         """Describe a model as OpenAI does."""
-        return _json(openai.describe(self._models.find(request.path_params["name"])))
+        return json_response(openai.describe(self._models.find(request.path_params["name"])))
 
     def endpoint(self, endpoint: Endpoint) -> Callable[[HttpRequest], Awaitable[Response]]:
         """Return the function that answers the requests to an endpoint."""
@@ -109,7 +110,7 @@ class Service:
                 request.state.model = model.name  # for metrics and logs
                 parsed = self._parse(endpoint.schema(model, body), body)
                 result = await _cancel_on_disconnect(request, self._handle(endpoint, model, parsed))
-                return _json(result)
+                return json_response(result)
             except asyncio.CancelledError:  # shutting down, and the time to finish requests is over
                 return _stopping(endpoint.errors)
             except Exception as error:
@@ -193,10 +194,6 @@ def _parse_json(body: bytes) -> Any:
         return from_json(body, allow_inf_nan=False)
     except ValueError as error:
         raise HTTPException(400, f"Invalid JSON: {error}") from None
-
-
-def _json(content: Any) -> Response:
-    return Response(to_json(content), media_type="application/json")
 
 
 async def _cancel_on_disconnect(request: HttpRequest, computing: Coroutine[Any, Any, Any]) -> Any:

@@ -53,7 +53,7 @@ class Endpoint(NamedTuple):
 @cache
 def annotations(handle: Handler) -> dict[str, Any]:
     """Return the types of a handler's `request` and `return`."""
-    return get_type_hints(handle)
+    return get_type_hints(handle, include_extras=True)
 
 
 _TEXT = "Deep learning is a part of machine learning."

@@ -76,5 +76,5 @@ async def attention(model: ServedModel, request: AttentionRequest) -> AttentionM
     return AttentionMaps(
         tokens=found.tokens,
         token_type_ids=found.token_type_ids,
-        attentions=np.round(found.probabilities.astype(np.float64), DECIMALS).tolist(),
+        attentions=found.probabilities.astype(np.float64).round(DECIMALS),
     )

@@ -14,6 +14,8 @@ from typing_extensions import TypedDict
 
 from bertie.inference.records import Record
 from bertie.inference.results import Method
+from bertie.inference.server.responses import written_as
+from bertie.tasks.probabilities import Float64s
 from bertie.text.vocabulary import MASK
 
 MAX_KEYS = 100  # pydantic makes an error for each unknown key, and does nothing else meanwhile
@@ -188,7 +190,7 @@ class AttentionMaps(TypedDict):
 
     tokens: list[str]
     token_type_ids: list[int]
-    attentions: list[list[list[list[float]]]]
+    attentions: Annotated[Float64s, written_as(list[list[list[list[float]]]])]
 
 
 AnyPredictRequest = (

@@ -1,0 +1,82 @@
+"""JSON in pieces: the same bytes as in one call, with room for other requests between the pieces."""
+
+import asyncio
+
+import numpy as np
+import pytest
+from pydantic_core import to_json
+
+from bertie.inference.server.responses import PIECE_BYTES, json_pieces, json_response
+
+RANDOM = np.random.default_rng(1)
+
+
+def vectors(*shape):
+    return RANDOM.normal(size=shape).astype(np.float32)
+
+
+def to_lists(content):
+    if isinstance(content, dict):
+        return {key: to_lists(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [to_lists(value) for value in content]
+    return content.tolist() if isinstance(content, np.ndarray) else content
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        vectors(1, 384),
+        vectors(300, 384) / 1e9,
+        [vectors(7, 8), vectors(300, 384)],
+        {"tokens": ["[CLS]", "é"], "attentions": vectors(3, 4, 40, 40).astype(np.float64).round(4)},
+        {"data": [{"index": i, "embedding": vectors(384).tolist()} for i in range(100)], "usage": {"a": 1}},
+        [[{"id": i, "text": "a", "start": None} for i in range(10_000)], []],
+        {"predictions": [None, [{"label": "a", "score": 0.1}]]},
+        [[]],
+        [],
+        {},
+        0.5,
+        None,
+    ],
+    ids=str,
+)
+def test_pieces_are_the_same_bytes(content):
+    pieces = [*json_pieces(content)]
+    assert b"".join(pieces) == to_json(to_lists(content))
+    assert all(PIECE_BYTES <= len(piece) < 3 * PIECE_BYTES for piece in pieces[:-1])
+
+
+def test_a_large_response_lets_the_event_loop_run_between_its_pieces():
+    content, events = vectors(300, 384), []
+
+    async def write():
+        async for _ in json_response(content).body_iterator:
+            events.append("piece")
+
+    async def run_another():
+        while len(events) < 20:
+            events.append("another")
+            await asyncio.sleep(0)
+
+    async def run_both():
+        await asyncio.gather(write(), run_another())
+
+    asyncio.run(run_both())
+    assert events[:20] == ["piece", "another"] * 10
+
+
+def test_a_large_response_ends_quietly_when_it_is_cancelled():
+    """As at the second signal to stop; an exception would be a traceback in the log."""
+    scope = {"type": "http", "asgi": {"spec_version": "2.3"}}
+
+    async def wait_for_ever(*_):
+        await asyncio.Event().wait()
+
+    async def cancel():
+        sending = asyncio.create_task(json_response(vectors(300, 384))(scope, wait_for_ever, wait_for_ever))
+        await asyncio.sleep(0.01)
+        sending.cancel()
+        await sending
+
+    asyncio.run(cancel())
