@@ -52,6 +52,26 @@ def test_requests_without_the_key_are_rejected(closed, headers):
     assert closed.send("GET", "/nowhere", headers=headers)[0].status == 401
 
 
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("http://example.com/health", 200),
+        ("HTTPS://example.com:80/bert/health?a=/b", 200),
+        ("http://example.com/models/classif%69er/info", 200),
+        ("http://example.com/nowhere", 404),
+        ("http://example.com", 200),
+        ("http://example.com?a=b", 200),
+    ],
+)
+def test_absolute_targets_are_answered_as_their_path(closed, target, status):
+    response, text = closed.send_text("GET", target, headers=bearer(KEY))
+    assert response.status == status
+    if status == 404:
+        assert "GET /bert/nowhere: Not Found" in text
+    if "models" in target:
+        assert closed.send("GET", target)[0].status == 401
+
+
 def test_requests_with_the_key_are_answered(closed):
     for headers in (bearer(KEY), bearer(KEY, "bearer"), bearer(f" {KEY} ")):
         assert closed.post("/predict", BODY, headers=headers)[0] == 200

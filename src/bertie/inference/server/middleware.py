@@ -3,8 +3,10 @@
 import asyncio
 import hmac
 import logging
+import re
 from time import perf_counter
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -21,6 +23,7 @@ logger = logging.getLogger("bertie.requests")
 # results then send the key.
 OPEN_PATHS = ("/", "/health", "/docs", "/openapi.json")
 OPEN_FOLDERS = ("/page/", "/docs/")
+ORIGIN = re.compile(rb"https?://[^/]*", re.IGNORECASE)
 
 
 class Limits(NamedTuple):
@@ -62,7 +65,12 @@ OPEN = Access()  # everybody on this machine, as `bertie serve` without options
 
 def middlewares(access: Access, limits: Limits, metrics: Metrics) -> list[Middleware]:
     """Return the layers of an application, outermost first."""
-    layers = [Middleware(RootPath, access.root_path), Middleware(Observer, metrics), Middleware(OneFraming)]
+    layers = [
+        Middleware(OriginForm),
+        Middleware(RootPath, access.root_path),
+        Middleware(Observer, metrics),
+        Middleware(OneFraming),
+    ]
     if access.cors:
         headers = ["Authorization", "Content-Type"]
         methods = ["GET", "POST"]
@@ -70,6 +78,19 @@ def middlewares(access: Access, limits: Limits, metrics: Metrics) -> list[Middle
     if access.api_key is not None:
         layers.append(Middleware(RequireKey, access.api_key))
     return [*layers, Middleware(LimitBody, limits)]
+
+
+class OriginForm:
+    """Accept `GET http://host/path`, the form of a request to a proxy (RFC 9112, Section 3.2.2)."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and (origin := ORIGIN.match(scope["raw_path"])):
+            raw_path = scope["raw_path"][origin.end() :] or b"/"
+            scope = {**scope, "path": unquote(raw_path.decode()), "raw_path": raw_path}
+        await self._app(scope, receive, send)
 
 
 class RootPath:
