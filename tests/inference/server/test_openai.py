@@ -49,5 +49,15 @@ def test_errors_have_openais_format(client):
     with pytest.raises(openai.BadRequestError, match="dimensions") as raised:
         client.embeddings.create(model="encoder", input="a", dimensions=17)
     assert raised.value.type == "invalid_request_error"
-    with pytest.raises(openai.BadRequestError, match="cannot be empty"):
-        client.embeddings.create(model="encoder", input=[])
+
+
+def test_errors_name_the_key_input(client):
+    for value, message in [
+        ([], "`input` cannot be empty"),
+        ([[]], "`input` cannot be empty"),
+        ([[1000]], "input: no token has the id 1000"),
+        (["a"] * 33, "input: 33 texts"),
+    ]:
+        with pytest.raises(openai.APIStatusError) as raised:
+            client.embeddings.create(model="encoder", input=value)
+        assert raised.value.body["message"].startswith(message)

@@ -151,7 +151,8 @@ class Service:
         parsed = schema.model_validate(body)
         most = self._models.limits.max_texts
         if parsed.text_count > most:
-            raise HTTPException(413, f"inputs: {parsed.text_count} texts; send at most {most} in a request")
+            count = f"{parsed.key}: {parsed.text_count} {parsed.counted}"
+            raise HTTPException(413, f"{count}; send at most {most} in a request")
         return parsed
 
     def _failure(self, request: HttpRequest, error: Exception, format: ErrorFormat) -> Response:

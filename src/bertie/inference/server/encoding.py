@@ -20,11 +20,13 @@ class Truncation(NamedTuple):
         max_length: the largest number of tokens, with special tokens.
         allowed: truncate longer texts, or reject them.
         left: drop the first tokens instead of the last.
+        truncated: what may be too long, for errors.
     """
 
     max_length: int
     allowed: bool = True
     left: bool = False
+    truncated: str = "`inputs`"
 
 
 def encode_singles(
@@ -81,7 +83,9 @@ def _truncate(
         return row
     if not truncation.allowed:
         raise HTTPException(
-            413, f"`inputs` must have at most {limit} tokens. Given: {length}; shorten it or truncate"
+            413,
+            f"{truncation.truncated} must have at most {limit} tokens. Given: {length}; "
+            "shorten the text or leave `truncate` out",
         )
     if not has_special_tokens:
         kept = slice(-limit, None) if truncation.left else slice(limit)

@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 from typing_extensions import TypedDict
@@ -13,9 +13,16 @@ from bertie.inference.server.tei import Input, PromptRequest, compute_vectors
 from bertie.model.engines.engine import Float32s
 
 
+class Prompts(PromptRequest):
+    """The inputs of a body of POST /v1/embeddings."""
+
+    key: ClassVar[str] = "input"
+
+
 class EmbeddingsRequest(Request):
     """Body of POST /v1/embeddings. `user` is accepted and not used."""
 
+    key: ClassVar[str] = "input"
     input: Input
     model: ModelName = None
     encoding_format: Literal["float", "base64"] = "float"
@@ -25,7 +32,7 @@ class EmbeddingsRequest(Request):
     @property
     def prompts(self) -> PromptRequest:
         """The same inputs as Text Embeddings Inference's request."""
-        return PromptRequest.model_construct(inputs=self.input)
+        return Prompts.model_construct(inputs=self.input)
 
     @property
     def text_count(self) -> int:

@@ -47,6 +47,10 @@ class PipelineRequest(Request, Generic[R]):
     def text_count(self) -> int:
         return self.inputs.text_count
 
+    @property
+    def counted(self) -> str:
+        return self.inputs.counted
+
 
 class TagRequest(PipelineRequest[Text]):
     """Body of POST / for a tagger."""

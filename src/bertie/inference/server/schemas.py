@@ -5,7 +5,7 @@ The model's head determines the rows of a request to /predict.
 Unknown keys and values of another type are errors.
 """
 
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -37,7 +37,13 @@ class Schema(BaseModel):
 
 
 class Row(Schema):
-    """The texts of one record, in the order of `dispatch.REQUIRED_FIELDS`."""
+    """The texts of one record, in the order of `dispatch.REQUIRED_FIELDS`.
+
+    Attributes:
+        counted: what `text_count` counts.
+    """
+
+    counted: ClassVar[str] = "texts"
 
     @property
     def texts(self) -> tuple[Any, ...]:
@@ -71,6 +77,8 @@ class Text(Row):
 class MaskedText(Text):
     """A text with masks; each [MASK] counts as a text."""
 
+    counted: ClassVar[str] = "[MASK] tokens"
+
     @property
     def text_count(self) -> int:
         return self.text.count(MASK)
@@ -102,6 +110,8 @@ class Endings(Row):
     Each ending counts as a text, since the model reads it with the context.
     """
 
+    counted: ClassVar[str] = "endings"
+
     context: str
     endings: Annotated[list[str], FirstError]
 
@@ -128,12 +138,23 @@ DEFAULT_TOP_K = 5  # as `bertie predict`
 
 
 class Request(Schema):
-    """Body of a request."""
+    """Body of a request.
+
+    Attributes:
+        key: the key of its texts, for errors.
+    """
+
+    key: ClassVar[str] = "inputs"
 
     @property
     def text_count(self) -> int:
         """The number of texts that count towards the limit of a request."""
         return 1
+
+    @property
+    def counted(self) -> str:
+        """What `text_count` counts."""
+        return "texts"
 
 
 # In the body of OpenAI's and bertie's own requests.
@@ -149,6 +170,10 @@ class RowsRequest(Request, Generic[R]):
     @property
     def text_count(self) -> int:
         return sum(row.text_count for row in self.inputs)
+
+    @property
+    def counted(self) -> str:
+        return self.inputs[0].counted
 
     @property
     def records(self) -> list[Record]:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, ClassVar, Literal, NotRequired
 
 import numpy as np
 from pydantic import BeforeValidator, Field, WrapValidator
@@ -71,6 +71,11 @@ class TruncatingRequest(Request):
     truncate: bool | None = None  # Text Embeddings Inference truncates by default since 1.9
     truncation_direction: Direction = "Right"
 
+    @property
+    def truncated(self) -> str:
+        """What may be too long, for errors."""
+        return f"`{self.key}`"
+
 
 class PromptRequest(TruncatingRequest):
     """Body with texts that a prompt may precede."""
@@ -133,6 +138,7 @@ class ClassifyRequest(TruncatingRequest):
 class RerankRequest(TruncatingRequest):
     """Body of POST /rerank."""
 
+    key: ClassVar[str] = "texts"
     query: str
     texts: Strings
     raw_scores: bool = False
@@ -141,6 +147,10 @@ class RerankRequest(TruncatingRequest):
     @property
     def text_count(self) -> int:
         return len(self.texts)
+
+    @property
+    def truncated(self) -> str:
+        return "`query` with one of `texts`"
 
 
 class SimilarityInput(Schema):
@@ -187,6 +197,7 @@ class TokenizeRequest(Request):
 class DecodeRequest(Request):
     """Body of POST /decode."""
 
+    key: ClassVar[str] = "ids"
     ids: Ids
     skip_special_tokens: bool = True
 
@@ -199,6 +210,10 @@ class DecodeRequest(Request):
     @property
     def text_count(self) -> int:
         return len(self.items)
+
+    @property
+    def counted(self) -> str:
+        return "lists of token ids"
 
 
 class Prediction(TypedDict):
@@ -257,7 +272,7 @@ async def compute_vectors(
     Raises:
         HTTPException: the model has fewer dimensions.
     """
-    require_inputs(request.items, "inputs")
+    require_inputs(request.items, request.key)
     size = model.metadata.config.hidden_size
     if dimensions is not None and dimensions > size:
         raise HTTPException(
@@ -338,7 +353,7 @@ async def decode(model: ServedModel, request: DecodeRequest) -> list[str]:
     """Return the text of each list of token ids."""
     require_inputs(request.items, "ids")
     for ids in request.items:
-        check_ids(model, ids)
+        check_ids(model, ids, request.key)
     return await asyncio.to_thread(_decode, model, request.items, request.skip_special_tokens)
 
 
@@ -347,11 +362,12 @@ def records_of(texts: Sequence[EncodedText]) -> list[Record]:
     return [Record(f"inputs.{i}", {}, (text,)) for i, text in enumerate(texts)]
 
 
-def check_ids(model: ServedModel, ids: Sequence[int]) -> None:
+def check_ids(model: ServedModel, ids: Sequence[int], key: str) -> None:
     """Raise HTTPException unless all token ids are in the model's vocabulary."""
     size = len(model.metadata.tokenizer.vocabulary)
     if ids and max(ids) >= size:
-        raise HTTPException(422, f"token id {max(ids)}: the vocabulary of {model.name} has {size:,} entries")
+        message = f"{key}: no token has the id {max(ids)}; the ids of {model.name} end at {size - 1}"
+        raise HTTPException(422, message)
 
 
 async def _encode(model: ServedModel, request: PromptRequest) -> list[EncodedText]:
@@ -363,8 +379,8 @@ async def _encode(model: ServedModel, request: PromptRequest) -> list[EncodedTex
         if isinstance(item, str):
             items.append(prompt + item)
         else:
-            require_inputs(item, "inputs")
-            check_ids(model, item)
+            require_inputs(item, request.key)
+            check_ids(model, item, request.key)
             items.append(prompt + tokenizer.decode(item) if prompt else item)
     length = model.embedding.max_seq_length
     return await run_tokenizer(items, encode_singles, tokenizer, items, _truncation(request, length))
@@ -398,7 +414,8 @@ async def _encode_pairs(
 
 
 def _truncation(request: TruncatingRequest, max_length: int) -> Truncation:
-    return Truncation(max_length, request.truncate is not False, request.truncation_direction == "Left")
+    allowed, left = request.truncate is not False, request.truncation_direction == "Left"
+    return Truncation(max_length, allowed, left, request.truncated)
 
 
 def _find_prompt(model: ServedModel, name: str | None) -> str:
