@@ -7,6 +7,7 @@ from threading import Event
 import huggingface_hub
 import pytest
 from starlette.exceptions import HTTPException
+from tests.inference.server.serving import serving
 from tests.inference.small_models import save_small
 
 import bertie
@@ -216,6 +217,14 @@ def test_without_a_name_the_first_able_model_answers(several, predictors):
         "tagger: BertForTokenClassification does not support next_sentence; it supports: tag, embed, "
         "attention",
     )
+
+
+def test_an_error_names_no_model_that_the_client_did_not_choose(predictors):
+    with serving(predictors["tagger"], predictors["classifier"]) as served:
+        for path, status in (("/next-sentence", 422), ("/rerank", 424)):
+            found, content = served.post(path, {})
+            assert found == status
+            assert content["error"].startswith("no served model supports ")
 
 
 def test_inference_client_calls_a_model_by_its_address(several, predictors):

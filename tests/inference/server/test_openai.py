@@ -44,6 +44,9 @@ def test_errors_have_openais_format(client):
     with pytest.raises(openai.NotFoundError, match="model 'gpt': no such model; served: encoder") as raised:
         client.embeddings.create(model="gpt", input="a")
     assert raised.value.code == "model_not_found"
+    with pytest.raises(openai.NotFoundError, match="/v1/chat/completions: Not Found") as raised:
+        client.chat.completions.create(model="encoder", messages=[])
+    assert raised.value.code is None
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("gpt")
     with pytest.raises(openai.BadRequestError, match="dimensions") as raised:

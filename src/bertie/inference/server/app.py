@@ -21,10 +21,10 @@ from bertie.inference.server import openai
 from bertie.inference.server.docs import docs_routes
 from bertie.inference.server.endpoints import ENDPOINTS, Endpoint
 from bertie.inference.server.errors import (
-    EmptyRequestError,
     ErrorFormat,
     error_format,
     error_response,
+    http_error_response,
     validation_message,
 )
 from bertie.inference.server.info import describe_server
@@ -136,6 +136,9 @@ class Service:
             if endpoint.suits(model):
                 return model
         model = models[0]
+        if len(models) > 1:
+            message = f"no served model supports {endpoint.method}; GET /info lists what each model supports"
+            raise HTTPException(endpoint.unable, message)
         if endpoint.method == "predict":
             raise HTTPException(
                 endpoint.unable,
@@ -166,14 +169,7 @@ class Service:
                     message = message.replace(str(model.path), model.name)
                 return error_response(422, message, format=format)
             case HTTPException():
-                error_type = "Empty" if isinstance(error, EmptyRequestError) else None
-                return error_response(
-                    error.status_code,
-                    error.detail,
-                    format=format,
-                    error_type=error_type,
-                    headers=error.headers,
-                )
+                return http_error_response(error, error.detail, format)
             case asyncio.QueueFull():
                 return error_response(
                     429, "queue full; retry later", format=format, headers={"Retry-After": "1"}
@@ -225,4 +221,4 @@ def _http_error(request: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     format = error_format(request.scope)
     message = f"{request.method} {request.url.path}: {error.detail}"
-    return error_response(error.status_code, message, format=format, headers=error.headers)
+    return http_error_response(error, message, format)

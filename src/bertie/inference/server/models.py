@@ -22,6 +22,7 @@ from bertie.inference.predictor import Predictor
 from bertie.inference.records import Record
 from bertie.inference.results import Method
 from bertie.inference.server.batching import Batcher, TakingTurns, Turns, count_tokens
+from bertie.inference.server.errors import ModelNotFoundError
 from bertie.inference.server.metrics import Metrics
 from bertie.inference.server.middleware import Limits
 from bertie.inference.server.operations import EncodedText, Operation, compute
@@ -209,10 +210,10 @@ class Models:
         """Return the model of a name.
 
         Raises:
-            HTTPException: there is no such model (404).
+            ModelNotFoundError: there is no such model.
         """
         if name not in self._models:
-            raise HTTPException(404, f"model {name[:80]!r}: no such model; served: {', '.join(self._models)}")
+            raise ModelNotFoundError(name, self._models)
         return self._models[name]
 
     @asynccontextmanager
