@@ -1,5 +1,6 @@
 """Text Embeddings Inference's API: its OpenAPI document, and what its own router tests expect."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -174,6 +175,17 @@ def test_truncation_equals_that_of_transformers(several, predictors, direction, 
     status, content = several.post("/embed", {"inputs": text, "truncate": False})
     assert (status, content["error_type"]) == (413, "Validation")
     assert content["error"].startswith("`inputs` must have at most 128 tokens. Given: 182")
+
+
+@pytest.mark.parametrize("max_length", [3, 4, 9, 10])
+def test_pairs_are_truncated_as_by_the_tokenizer(predictors, max_length):
+    tokenizer = predictors["classifier"].tokenizer
+    for sizes in itertools.product(range(12), repeat=2):
+        pair = ["the " * size for size in sizes]
+        (encoded,) = encode_pairs(tokenizer, [pair], Truncation(max_length))
+        expected = tokenizer.encode(*pair, max_length=max_length)
+        assert encoded.input_ids.tolist() == expected.input_ids.tolist()
+        assert encoded.token_type_ids.tolist() == expected.token_type_ids.tolist()
 
 
 def test_token_ids_and_prompts_are_inputs(several, predictors):

@@ -94,17 +94,17 @@ def _truncate(
 
 
 def _truncate_segments(tokenizer: Tokenizer, row: EncodedText, truncation: Truncation) -> EncodedText:
-    """Shorten the longer segment, token by token, as `Tokenizer.encode` does on the right."""
+    """Shorten the longer segment until both fit, as `Tokenizer.encode` does on the right."""
     first = int(np.count_nonzero(row.token_type_ids == 0))
     segments = [row.input_ids[1 : first - 1], row.input_ids[first:-1]]  # without special tokens
     specials = 3 if first < len(row.input_ids) else 2
-    kept = [len(segment) for segment in segments]
-    while sum(kept) > truncation.max_length - specials:
-        kept[0 if kept[0] > kept[1] else 1] -= 1
+    room = truncation.max_length - specials
+    # The same as to drop a token of the longer segment, or of the second, until both fit.
+    kept = min(len(segments[0]), max(room - len(segments[1]), (room + 1) // 2))
     cls_id, sep_id = tokenizer.vocabulary.cls_id, tokenizer.vocabulary.sep_id
     ids: list[Int32s] = [np.array([cls_id], np.int32)]
     types: list[Int32s] = [np.zeros(1, np.int32)]
-    for i, (segment, size) in enumerate(zip(segments[: specials - 1], kept, strict=False)):
+    for i, (segment, size) in enumerate(zip(segments[: specials - 1], (kept, room - kept), strict=False)):
         ids += [
             segment[len(segment) - size :] if truncation.left else segment[:size],
             np.array([sep_id], np.int32),
