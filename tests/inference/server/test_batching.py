@@ -356,3 +356,20 @@ def test_stopping_does_not_wait_for_a_running_computation():
         return is_computing
 
     assert asyncio.run(asyncio.wait_for(stop(), 60))
+
+
+def test_a_batcher_that_stops_leaves_no_records_in_the_metrics():
+    """The server unloads a model when the clients of all its requests have left."""
+
+    async def stop_while_a_record_waits():
+        model, metrics = Model(), Metrics()
+        batcher = Batcher(model.compute, count_characters, LIMITS, metrics, "model")
+        running = asyncio.create_task(batcher.run())
+        tasks = await submit_all(batcher, model, [("a", record("one")), ("a", record("two"))])
+        for task in (*tasks, running):
+            task.cancel()
+        await asyncio.wait([running])
+        model.may_begin.set()
+        return metrics.registry.get_sample_value("te_queue_size", {"model": "model"})
+
+    assert asyncio.run(stop_while_a_record_waits()) == 0

@@ -227,9 +227,12 @@ class Batcher:
 
     async def run(self) -> None:
         """Compute queued records until cancelled."""
-        async with asyncio.TaskGroup() as lanes:
-            lanes.create_task(self._run_lane(self._short))
-            lanes.create_task(self._run_lane(self._long))
+        try:
+            async with asyncio.TaskGroup() as lanes:
+                lanes.create_task(self._run_lane(self._short))
+                lanes.create_task(self._run_lane(self._long))
+        finally:  # nobody waits for records that are still in the queue
+            self.metrics.queue_size.labels(self._model).set(0)
 
     async def _run_lane(self, lane: asyncio.Queue[QueuedRecord]) -> None:
         loop = asyncio.get_running_loop()
