@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -290,3 +291,35 @@ def test_a_command_ends_without_a_search_for_garbage():
         "from bertie.commands.main import main; sys.argv = ['bertie', '--version']; main()"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).split()[-1] == "True"
+
+
+@pytest.mark.parametrize("command", ["tokenize", "predict"])
+def test_closed_pipe_ends_a_command_quietly_with_141(workspace, command):
+    """As in `bertie tokenize … | head -1`; the output is larger than a pipe."""
+    (workspace / "lines.txt").write_text("all [MASK] well\n" * 5000)
+    arguments = {
+        "tokenize": ["tokenizer", "all is well " * 9000],
+        "predict": ["run/model", "--input", "lines.txt", "--json"],
+    }[command]
+    with subprocess.Popen(
+        [sys.executable, "-m", "bertie", command, *arguments],
+        cwd=workspace,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 128 + signal.SIGPIPE
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["pretrain", "--help"], ["tokenize", "tokenizer", "well"]])
+def test_pipe_that_is_closed_before_the_first_line(workspace, arguments):
+    """Output that fits in a buffer is written at the end."""
+    command = [sys.executable, "-m", "bertie", *arguments]
+    with subprocess.Popen(["true"], stdin=subprocess.PIPE) as reader:
+        reader.wait()
+        done = subprocess.run(
+            command, cwd=workspace, stdout=reader.stdin, stderr=subprocess.PIPE, check=False
+        )
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")

@@ -3,6 +3,7 @@
 import atexit
 import errno
 import gc
+import signal
 import sys
 
 import typer
@@ -103,7 +104,8 @@ SYSTEM_ERRORS = {
 def main() -> None:
     """Run the command line.
 
-    Exit with 0, with 2 on an error that the user can fix, or with 128 + n after signal n.
+    Exit with 0, with 2 on an error that the user can fix, or with 128 + n after signal n. Like other
+    programs, it counts as stopped by SIGPIPE if the reader of its output is gone (`bertie … | head`).
     """
     set_torch_environment()
     atexit.register(gc.freeze)  # or Python searches all that was imported several times, which takes 0.3 s
@@ -120,9 +122,10 @@ def main() -> None:
         command = install_command(EXTRAS[error.name])
         print(f"bertie: this needs {error.name}: {command}", file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:  # the reader of the output is gone, as in `bertie … | head`
-        sys.stderr.close()
-        sys.exit(141)
+    except SystemExit as exit:
+        if isinstance(exit.__context__, BrokenPipeError):  # which typer handles, with exit status 1
+            sys.exit(128 + signal.SIGPIPE)
+        raise
     except (MemoryError, RuntimeError, ImportError) as error:
         if not isinstance(error, MemoryError) and not any(text in str(error) for text in _MEMORY_MESSAGES):
             raise
