@@ -323,3 +323,67 @@ def test_pipe_that_is_closed_before_the_first_line(workspace, arguments):
             command, cwd=workspace, stdout=reader.stdin, stderr=subprocess.PIPE, check=False
         )
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+# A command that Ctrl-C interrupts where Python or numba would drop KeyboardInterrupt.
+INTERRUPTED = """
+import os, signal, sys, threading, time
+import numpy as np
+from bertie.base.kernels import kernel
+from bertie.commands.main import app, main
+from bertie.commands.options import exit_on_interrupt
+
+@kernel
+def compute(steps):
+    array = np.zeros(1)
+    for _ in range(steps):
+        array[0] = np.cos(array[0])
+    return array, np.zeros(1)
+
+class Freed:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+@app.command()
+def wait(place: str):
+    with exit_on_interrupt(lambda: "run it again"):
+        if place == "kernel":
+            compute(1)
+            threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT]).start()
+            compute(30_000_000)
+        else:
+            Freed()
+        time.sleep(60)
+
+sys.argv = ["bertie", "wait", sys.argv[1]]
+main()
+"""
+
+
+@pytest.mark.parametrize("place", ["kernel", "destructor"])
+def test_ctrl_c_is_one_line_and_status_130(tmp_path, place):
+    (tmp_path / "interrupted.py").write_text(INTERRUPTED)
+    command = [sys.executable, tmp_path / "interrupted.py", place]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
+    assert done.stderr.splitlines()[-1] == "bertie: stopped; run it again"
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 130
+
+
+def test_ctrl_c_before_the_command_runs(capsys, monkeypatch):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bertie.commands.main.app", interrupt)
+    assert run(capsys, "doctor") == (130, "", "")
+
+
+def test_ctrl_c_stays_ignored_where_it_was():
+    """As in a script's job in the background."""
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); sys.argv = ['bertie', '--help']\n"
+        "from bertie.commands.main import main\n"
+        "try: main()\n"
+        "finally: print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).split()[-1] == "True"

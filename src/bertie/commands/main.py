@@ -5,6 +5,8 @@ import errno
 import gc
 import signal
 import sys
+from types import FrameType
+from typing import Any
 
 import typer
 
@@ -100,6 +102,15 @@ SYSTEM_ERRORS = {
     errno.EIO: "the disk cannot read or write this file; check the disk or use another one",
 }
 
+# Functions whose callers, in compiled code, do not check for exceptions.
+_UNCHECKED_FUNCTIONS = {
+    "_numba_unpickle",  # in a kernel that returns arrays: an exception gives a SystemError, or a crash
+    "_raw_object_cache_notify",  # these two while a kernel is loaded: llvmlite drops an exception
+    "_raw_object_cache_getbuffer",
+    "create_module",  # of an extension module, which may drop an exception of its own imports
+    "__del__",  # Python drops it
+}
+
 
 def main() -> None:
     """Run the command line.
@@ -108,6 +119,8 @@ def main() -> None:
     programs, it counts as stopped by SIGPIPE if the reader of its output is gone (`bertie … | head`).
     """
     set_torch_environment()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a job in the background ignores it
+        signal.signal(signal.SIGINT, _interrupt)
     atexit.register(gc.freeze)  # or Python searches all that was imported several times, which takes 0.3 s
     try:
         app()
@@ -122,6 +135,8 @@ def main() -> None:
         command = install_command(EXTRAS[error.name])
         print(f"bertie: this needs {error.name}: {command}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:  # before a command runs; then typer handles it
+        sys.exit(128 + signal.SIGINT)
     except SystemExit as exit:
         if isinstance(exit.__context__, BrokenPipeError):  # which typer handles, with exit status 1
             sys.exit(128 + signal.SIGPIPE)
@@ -145,6 +160,26 @@ def main() -> None:
             advice += " with --resume"
         print(f"bertie: {location}{advice}", file=sys.stderr)
         sys.exit(2)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt on Ctrl-C; below an unchecked function, wait for its end.
+
+    Python runs this handler at the next Python instruction. If the signal arrives inside a kernel, that is
+    the first one of `_numba_unpickle`.
+    """
+    _interrupt_outside_unchecked(frame)
+    sys.setprofile(_interrupt_outside_unchecked)  # Python calls it at the next calls and returns
+
+
+def _interrupt_outside_unchecked(frame: FrameType | None, *_: Any) -> None:
+    caller = frame
+    while caller is not None:
+        if caller.f_code.co_name in _UNCHECKED_FUNCTIONS:
+            return
+        caller = caller.f_back
+    sys.setprofile(None)
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":
