@@ -163,6 +163,27 @@ def test_error_names_the_setting_and_the_remedy(layer: dict[str, Any], message: 
     assert str(raised.value) == message
 
 
+class Fractions(Settings):
+    first: float = 0.5
+    second: float = 0.5
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> "Fractions":
+        if self.first + self.second > 1:
+            raise ValueError("first and second exceed 1; lower one of them")
+        return self
+
+
+class Sampling(Settings):
+    fractions: Fractions = Fractions()
+
+
+def test_error_about_a_whole_section_does_not_print_it() -> None:
+    with pytest.raises(SettingsError) as raised:
+        resolve(Sampling, parse_assignments(["fractions.first=0.8"]))
+    assert str(raised.value) == "settings: fractions: first and second exceed 1; lower one of them"
+
+
 trees: st.SearchStrategy[dict[str, Any]] = st.recursive(
     st.dictionaries(st.sampled_from("abc"), st.integers() | st.lists(st.integers())),
     lambda inner: st.dictionaries(st.sampled_from("abc"), st.integers() | inner),

@@ -130,6 +130,24 @@ BAD = {
         ["pretrain", "recipe.toml", "--corpus", "corpus", "--out", "new", "--set", "batch_size=many"],
         "batch_size = 'many'",
     ),
+    "heads that do not divide the width": (
+        [
+            *["pretrain", "recipe.toml", "--corpus", "corpus", "--out", "new"],
+            *["--set", "model.num_attention_heads=3"],
+        ],
+        "recipe.toml: model.num_attention_heads = 3: expected a divisor of hidden_size 16, such as 2",
+    ),
+    "width that the heads do not divide": (
+        ["pretrain", "recipe.toml", "--corpus", "corpus", "--out", "new", "--set", "model.hidden_size=25"],
+        "recipe.toml: model.num_attention_heads = 2: expected a divisor of hidden_size 25, such as 1",
+    ),
+    "probabilities that exceed 1": (
+        [
+            *["pretrain", "recipe.toml", "--corpus", "corpus", "--out", "new"],
+            *["--set", "examples.mask_probability=0.95"],
+        ],
+        "recipe.toml: examples: mask_probability 0.95 and keep_probability 0.1 add up to more than 1",
+    ),
     "misspelt recipe": (["pretrain", "bass", "--corpus", "corpus", "--out", "new"], "did you mean 'base'?"),
     "missing recipe file": (
         ["pretrain", "no.toml", "--corpus", "corpus", "--out", "new"],

@@ -281,7 +281,10 @@ def test_features_that_bert_lacks_are_rejected(tmp_path, key, value):
     [
         ([], "not a JSON object"),
         ({}, "missing or empty"),
-        ({"hidden_size": 10, "num_attention_heads": 4}, "hidden_size 10 is not a multiple"),
+        (
+            {"hidden_size": 10, "num_attention_heads": 4},
+            "num_attention_heads = 4: expected a divisor of hidden_size 10, such as 5",
+        ),
         ({"id2label": ["bad", "good"]}, "id2label = "),
         ({"id2label": {"bad": "0", "good": "1"}}, "id2label.bad"),
         ({"num_labels": "two"}, "num_labels = 'two': input should be a valid integer"),

@@ -156,7 +156,11 @@ def _describe_error(section: type[Settings], failure: pydantic.ValidationError) 
     else:
         message = error["msg"].removeprefix("Value error, ")
         message = message[0].lower() + message[1:]
-    return f"{key} = {error['input']!r}: {message}" if key else message
+    if not key:
+        return message
+    if nested is not None and error["type"] == "value_error":  # the message names the settings of the section
+        return f"{key}: {message}"
+    return f"{key} = {error['input']!r}: {message}"
 
 
 def with_current_names(section: type[Settings], layer: Mapping[str, Any]) -> Tree:

@@ -58,7 +58,7 @@ class BertConfig(Settings):
     vocab_size: int = pydantic.Field(30522, gt=0, le=MAX_VOCABULARY)
     hidden_size: int = pydantic.Field(768, gt=0, le=MAX_SIZE)
     num_hidden_layers: int = pydantic.Field(12, gt=0, le=MAX_LAYERS)
-    num_attention_heads: int = pydantic.Field(12, gt=0, le=MAX_SIZE)
+    num_attention_heads: int = pydantic.Field(12, gt=0, le=MAX_SIZE, validate_default=True)
     intermediate_size: int = pydantic.Field(3072, gt=0, le=MAX_SIZE)
     hidden_act: Activation = "gelu"
     hidden_dropout_prob: float = pydantic.Field(0.1, ge=0, lt=1)
@@ -70,11 +70,12 @@ class BertConfig(Settings):
     layer_norm_eps: float = pydantic.Field(1e-12, gt=0)
     is_decoder: bool = False  # as `transformers` calls it
 
-    @pydantic.model_validator(mode="after")
-    def _heads_divide_hidden_size(self) -> "BertConfig":
-        if self.hidden_size % self.num_attention_heads:
-            raise ValueError(
-                f"hidden_size {self.hidden_size} is not a multiple of "
-                f"num_attention_heads {self.num_attention_heads}"
-            )
-        return self
+    @pydantic.field_validator("num_attention_heads")
+    @classmethod
+    def _heads_divide_hidden_size(cls, heads: int, info: pydantic.ValidationInfo) -> int:
+        size = info.data.get("hidden_size", heads)  # absent if it is invalid
+        if size % heads:
+            divisors = (number for number in range(1, size + 1) if size % number == 0)
+            nearest = min(divisors, key=lambda number: abs(number - heads))
+            raise ValueError(f"expected a divisor of hidden_size {size}, such as {nearest}")
+        return heads
