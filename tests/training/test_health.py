@@ -195,8 +195,23 @@ def test_every_phase_is_checked_before_it_starts(corpus_path, tmp_path, tiny_set
 
 def test_pairs_without_a_loss_are_not_checked(corpus_path, tmp_path, tiny_settings):
     phases = [{"steps": 1, "max_seq_length": 8}]
-    pretrain(tiny_settings(phases=phases, next_sentence_loss=False), corpus_path, tmp_path / "run")
+    settings = tiny_settings(phases=phases, warmup_steps=1, next_sentence_loss=False)
+    pretrain(settings, corpus_path, tmp_path / "run")
     assert corpus_warnings(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize(("warmup_steps", "expected"), [(4, []), (5, ["warmup"])])
+def test_warmup_longer_than_the_run_is_reported(
+    corpus_path, tmp_path, tiny_settings, capsys, warmup_steps, expected
+):
+    phases = [{"steps": 4, "max_seq_length": 32}]
+    pretrain(tiny_settings(phases=phases, warmup_steps=warmup_steps), corpus_path, tmp_path / "run")
+    warnings = corpus_warnings(tmp_path / "run")
+    assert [warning["check"] for warning in warnings] == expected
+    lines = [line for line in capsys.readouterr().err.splitlines() if "the warm-up" in line]
+    assert lines == [f"warning: {warning['message']}" for warning in warnings]
+    for line in lines:
+        assert "has 5 steps, more than the run's 4, so the learning rate only rises to 60% of" in line
 
 
 def pretrain_and_check(corpus_path: Path, out: Path, settings) -> list[Finding]:

@@ -1,7 +1,7 @@
 """Detect known failures of a training run.
 
 Each is reported in one line: the problem, its figures and a remedy. All checks are functions of the
-corpus and of the rows of metrics.jsonl, so a resumed run reports the same. The thresholds are well
+settings, the corpus and the rows of metrics.jsonl, so a resumed run reports the same. The thresholds are well
 beyond every real corpus and every healthy run measured; the comments beside them have the figures.
 """
 
@@ -62,13 +62,27 @@ CLIPPED_NORM = 1.0
 class Finding(NamedTuple):
     """A detected failure.
 
-    check    label_balance, random_negatives, duplicated_lines, unigram_plateau, skipped_steps or
-             exploding_gradient
+    check    warmup, label_balance, random_negatives, duplicated_lines, unigram_plateau, skipped_steps
+             or exploding_gradient
     message  one line for the user: the problem, its figures and a remedy
     """
 
     check: str
     message: str
+
+
+def check_warmup(warmup_steps: int, total_steps: int) -> list[Finding]:
+    """Check that the warm-up of a run ends before the run."""
+    if warmup_steps <= total_steps:
+        return []
+    return [
+        Finding(
+            "warmup",
+            f"the warm-up has {warmup_steps:,} steps, more than the run's {total_steps:,}, so the learning "
+            f"rate only rises to {(total_steps - 1) / warmup_steps:.0%} of optimizer.learning_rate; set "
+            f"warmup_steps to a tenth of the steps or less",
+        )
+    ]
 
 
 def check_corpus(

@@ -20,7 +20,7 @@ from bertie.model.formats.directory import ModelMetadata
 from bertie.model.formats.weights import save_model
 from bertie.training.checkpoints import RunDirectory, TrainState, check_run
 from bertie.training.distributed import LossFunction, Ranks, gather_weights, join_ranks
-from bertie.training.health import check_corpus
+from bertie.training.health import check_corpus, check_warmup
 from bertie.training.held_out import HeldOut
 from bertie.training.loop import train
 from bertie.training.optimizers import build_optimizer
@@ -132,7 +132,7 @@ def _train(
         run.write_settings(settings)
         if state.step == 0:
             if ranks.is_main:
-                _warn_about_corpus(setup, run, progress)
+                _warn_before_training(setup, run, progress)
             if is_initialized or run.checkpoints():  # of the initial weights
                 model.eval()
                 metrics = held_out.evaluate(compute_losses, 0, progress, ranks)
@@ -155,13 +155,15 @@ def _train(
     return state
 
 
-def _warn_about_corpus(setup: PretrainingSetup, run: RunDirectory, progress: Progress) -> None:
-    """Check the corpus; show its problems, and log them as warnings of step 0."""
+def _warn_before_training(setup: PretrainingSetup, run: RunDirectory, progress: Progress) -> None:
+    """Check the schedule and the corpus; show their problems, and log them as warnings of step 0."""
     settings = setup.settings
     phases = []
     if settings.learns_next_sentences:
         phases = [settings.examples_of(phase) for phase in range(len(settings.phases))]
-    for finding in check_corpus(setup.corpus, phases, setup.tokenizer.vocabulary, settings.seed):
+    findings = check_warmup(settings.warmup_steps, settings.total_steps)
+    findings += check_corpus(setup.corpus, phases, setup.tokenizer.vocabulary, settings.seed)
+    for finding in findings:
         progress.print(f"warning: {finding.message}")
         run.log({"kind": "warning", "step": 0, **finding._asdict()})
 
