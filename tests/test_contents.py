@@ -61,6 +61,7 @@ corpus.input_splits
 corpus.word_counts
 corpus.shards
 corpus.remote_corpora
+corpus.part_writer
 corpus.assembly
 corpus.preparation_plan
 corpus.preparation

@@ -33,8 +33,8 @@ TASKS = 30
 SLOW_TASKS = """
 import time
 from distributed import get_worker
-from bertie.corpus import preparation, word_counts
-for module in (preparation, word_counts):
+from bertie.corpus import part_writer, word_counts
+for module in (part_writer, word_counts):
     def read_splits(*arguments, read=module.read_splits):
         with open("started", "a") as file:
             file.write(get_worker().address + "\\n")

@@ -22,12 +22,12 @@ from bertie.corpus.assembly import (
     Parts,
     assign_documents,
     part_directory,
-    write_hashes,
 )
 from bertie.corpus.documents import InputErrors
 from bertie.corpus.examples import ExampleSettings
 from bertie.corpus.formats import ROW_FORMATS, Format
 from bertie.corpus.input_languages import group_by_language
+from bertie.corpus.part_writer import write_hashes
 from bertie.corpus.readers import read_documents
 from bertie.corpus.sampling import ExampleStream, draw_held_out_examples
 from bertie.corpus.shards import BLOCK_TOKENS, Corpus

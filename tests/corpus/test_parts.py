@@ -106,16 +106,16 @@ def test_job_that_runs_twice_is_one_line(folder: Path, tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 import bertie
-from bertie.corpus import input_splits, preparation
+from bertie.corpus import input_splits, part_writer
 input_splits.TASK_BYTES = 2000
-write_hashes, calls = preparation.write_hashes, int(sys.argv[4])
+write_hashes, calls = part_writer.write_hashes, int(sys.argv[4])
 def die_at_last_call(*arguments):
     global calls
     calls -= 1
     if not calls:
         os.kill(os.getpid(), signal.SIGKILL)
     write_hashes(*arguments)
-preparation.write_hashes = die_at_last_call
+part_writer.write_hashes = die_at_last_call
 folder, out, part = sys.argv[1:4]
 options = {"tokenizer": folder + "/tokenizer", "out": out, "held_out": 0.1, "workers": 1}
 bertie.prepare_part(folder + "/text", int(part), 3, **options)

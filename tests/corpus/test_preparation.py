@@ -158,11 +158,11 @@ def test_killed_worker_does_not_change_the_bytes(
 KILLED_RUN = """
 import os, signal, sys
 from pathlib import Path
-from bertie.corpus import assembly, input_splits, preparation
+from bertie.corpus import assembly, input_splits, part_writer, preparation
 
 input_splits.TASK_BYTES = 4000
 name, calls = sys.argv[1:3]
-module = assembly if name == "_assemble_shard" else preparation
+module = assembly if name == "_assemble_shard" else part_writer
 function = getattr(module, name)
 remaining = int(calls)
 
@@ -200,8 +200,8 @@ def test_killed_run_resumes(
         Corpus.open(output)
 
     written = []
-    write_part = preparation._write_part
-    monkeypatch.setattr(preparation, "_write_part", lambda *a: (written.append(a), write_part(*a)))
+    write_part = preparation.write_part
+    monkeypatch.setattr(preparation, "write_part", lambda *a: (written.append(a), write_part(*a)))
     prepare(inputs, tokenizer, output, workers=1, held_out=0.1)
     assert read_tree(output) == expected
     assert len(written) == len(input_splits.split_inputs(inputs)) - finished_parts

@@ -13,6 +13,7 @@ from bertie.corpus.assembly import MIN_DOCUMENTS_TO_HOLD_OUT
 from bertie.corpus.documents import OnError
 from bertie.corpus.formats import Format
 from bertie.corpus.input_languages import Language
+from bertie.corpus.part_writer import SKIPPED_FILE
 from bertie.corpus.readers import check_columns, list_inputs
 from bertie.corpus.remote_corpora import fetch_corpus, staged_output
 from bertie.corpus.shards import MANIFEST_FILE, Corpus, Manifest
@@ -177,4 +178,4 @@ def _print_summary(manifest: Manifest, output: Path) -> None:
     )
     print_skipped(manifest.skipped, preparation.read_skipped(output))
     if manifest.skipped:
-        print(f"all skipped inputs are listed in {output / preparation.SKIPPED_FILE}", file=sys.stderr)
+        print(f"all skipped inputs are listed in {output / SKIPPED_FILE}", file=sys.stderr)

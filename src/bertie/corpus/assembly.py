@@ -1,9 +1,8 @@
 """Assemble the parts of a corpus into shards.
 
-A part is the output of one task of `preparation.py`: a shard of all documents that the task read, and
-a hash of each document. Assembly finds duplicates, holds documents out, and writes the documents of
-each split as shards of about equal size. A document is identified by its index in the order of all
-inputs.
+A part is what `part_writer.py` writes: a shard of all documents that one task read, and a hash of each
+document. Assembly finds duplicates, holds documents out, and writes the documents of each split as
+shards of about equal size. A document is identified by its index in the order of all inputs.
 
 Memory does not grow with the corpus: hashes are compared bucket by bucket, and everything else is
 mapped from disk.
@@ -96,7 +95,7 @@ class Parts:
         return read_shard(part_directory(self.directory, index), self.vocabulary_size)
 
     def read_hashes(self, index: int) -> UInt64s:
-        """Return the hashes that `write_hashes` wrote for a part: uint64 (3, documents).
+        """Return the hashes that `part_writer.write_hashes` wrote for a part: uint64 (3, documents).
 
         The rows are the high half, the low half, and the index of the document in its part. The
         columns are sorted by the high half.
@@ -112,16 +111,6 @@ class Parts:
 def part_directory(directory: Path, index: int) -> Path:
     """Return the directory of a part."""
     return directory / f"{index:06d}"
-
-
-def write_hashes(part: Path, hashes: UInt64s) -> None:
-    """Write the hashes of a part's documents, uint64 (D, 2).
-
-    The hashes are sorted by their high halves, so that each bucket is contiguous.
-    """
-    order = np.argsort(hashes[:, 0], kind="stable")
-    rows = np.stack([hashes[order, 0], hashes[order, 1], order.astype(np.uint64)])
-    (part / "hashes.bin").write_bytes(rows.astype("<u8").tobytes())
 
 
 def assign_documents(parts: Parts, held_out: float) -> None:
