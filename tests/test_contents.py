@@ -141,6 +141,7 @@ training.distributed
 training.tracking
 training.metrics_file
 training.checkpoints
+training.resuming
 training.health
 training.loop
 training.pretraining_settings

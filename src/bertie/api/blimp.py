@@ -20,8 +20,8 @@ from bertie.inference.likelihood import (
 )
 from bertie.model.engines.loading import load_engine
 from bertie.tasks.blimp import BlimpScores, read_blimp, score
-from bertie.training.checkpoints import lock_run
 from bertie.training.metrics_file import read_metrics
+from bertie.training.resuming import lock_run
 
 
 @checked

@@ -30,13 +30,13 @@ from bertie.reports.finetuning import write_report
 from bertie.tasks.evaluation import Evaluation, find_constant_answers, majority_baselines
 from bertie.tasks.task import Scores
 from bertie.training import finetuning
-from bertie.training.checkpoints import continues_job, lock_run
 from bertie.training.contrastive import describe_contrastive
 from bertie.training.distributed import count_processes, is_main_process, join_ranks
 from bertie.training.finetuning import InitialModel
 from bertie.training.finetuning_settings import CONTRASTIVE_DEFAULTS, FinetuningSettings
 from bertie.training.metrics_file import read_metrics
 from bertie.training.model_selection import SCORES_FILE, describe_decisions
+from bertie.training.resuming import continues_job, lock_run
 
 
 @checked

@@ -27,12 +27,12 @@ from bertie.recipes import read_recipe
 from bertie.reports.pretraining import write_report
 from bertie.text.tokenizer import Tokenizer
 from bertie.training import pretraining
-from bertie.training.checkpoints import continues_job, lock_run
 from bertie.training.distributed import is_main_process
 from bertie.training.metrics_file import read_metrics, run_facts
 from bertie.training.planning import Plan
 from bertie.training.planning import plan_pretraining as plan
 from bertie.training.pretraining_settings import PretrainingSettings
+from bertie.training.resuming import continues_job, lock_run
 
 BLIMP_FILE = "blimp.json"  # in the directory of a run, written by `evaluate_blimp`
 

@@ -42,7 +42,7 @@ from bertie.tasks.evaluation import (
 )
 from bertie.tasks.task import Inputs, Scores, Task
 from bertie.text.tokenizer import Tokenizer
-from bertie.training.checkpoints import RunDirectory, TrainState, check_run
+from bertie.training.checkpoints import RunDirectory, TrainState
 from bertie.training.class_weights import check_class_weights, label_weights
 from bertie.training.contrastive import (
     ContrastiveBatches,
@@ -61,6 +61,7 @@ from bertie.training.finetuning_settings import (
 from bertie.training.loop import Batches, LoopSchedule, train
 from bertie.training.model_selection import ModelSelection
 from bertie.training.optimizers import build_optimizer, layer_of
+from bertie.training.resuming import check_run
 
 TaskModel = (
     ClassificationModel

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from bertie.model.batch import PackedBatch
 from bertie.model.heads import Model
-from bertie.training.checkpoints import RunDirectory, check_run
+from bertie.training.checkpoints import RunDirectory
 from bertie.training.distributed import Ranks
 from bertie.training.held_out import HeldOut
 from bertie.training.pretraining_settings import MAY_CHANGE, PretrainingSettings
 from bertie.training.pretraining_setup import PretrainedModel, PretrainingSetup, pack_range
+from bertie.training.resuming import check_run
 
 BATCH_GROWTH = 4  # measure batches of 1, 4, 16, … sequences
 MIN_BATCH_SECONDS = 0.5  # a batch that takes this long predicts the speed of larger ones

@@ -18,7 +18,7 @@ from bertie.base.progress import Progress
 from bertie.base.texts import escape_markdown
 from bertie.model.formats.directory import ModelMetadata
 from bertie.model.formats.weights import save_model
-from bertie.training.checkpoints import RunDirectory, TrainState, check_run
+from bertie.training.checkpoints import RunDirectory, TrainState
 from bertie.training.distributed import LossFunction, Ranks, gather_weights, join_ranks
 from bertie.training.health import check_corpus, check_warmup
 from bertie.training.held_out import HeldOut
@@ -32,6 +32,7 @@ from bertie.training.pretraining_setup import (
     PretrainingSetup,
     check_batch_sizes,
 )
+from bertie.training.resuming import check_run
 
 
 def pretrain(

@@ -13,9 +13,10 @@ from bertie.base.files import atomic_directory, copy_directory, read_json, remov
 from bertie.base.locks import lock_directory
 from bertie.base.settings import Settings
 from bertie.tasks.task import Scores, Task
-from bertie.training.checkpoints import RunDirectory, check_run
+from bertie.training.checkpoints import RunDirectory
 from bertie.training.finetuning import InitialModel, apply_settings, encode_examples, finetune
 from bertie.training.finetuning_settings import MAY_CHANGE, FinetuningSettings, lacking_settings
+from bertie.training.resuming import check_run
 
 # The axes of the grid: setting of fine-tuning -> setting of the search.
 GRID = {
