@@ -59,10 +59,20 @@ def test_a_run_is_not_written_among_other_files(
 ) -> None:
     arguments, name = COMMANDS[verb]
     (tmp_path / name).mkdir()
-    (tmp_path / name / "notes.txt").write_text("mine")
+    (tmp_path / name / "notes.md").write_text("mine")
     line = error_line(capsys, *(argument.format(inputs) for argument in arguments), tmp_path / name)
-    assert line == f"bertie: {tmp_path / name / 'notes.txt'}: {REASONS[verb]}"
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["notes.txt"]
+    assert line == f"bertie: {tmp_path / name / 'notes.md'}: {REASONS[verb]}"
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["notes.md"]
+
+
+def test_a_log_in_the_folder_of_a_run_stays(inputs: Path, tmp_path: Path) -> None:
+    arguments, name = COMMANDS["finetune"]
+    out = tmp_path / name
+    out.mkdir()
+    (out / "slurm-1.out").write_text("mine")
+    run_bertie(*(argument.format(inputs) for argument in arguments), out)
+    assert (out / "slurm-1.out").read_text() == "mine"
+    assert (out / "model").is_dir()
 
 
 RUNS = {

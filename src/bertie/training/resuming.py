@@ -16,6 +16,8 @@ from bertie.training.distributed import is_restarted, torchrun_job
 RESUME_NOTE = "--resume resumes the run"
 # A run that was killed before it had written its settings may have left these.
 RUN_FILES = (ARGUMENTS_FILE, "metrics.jsonl", "checkpoints", "tensorboard")
+# Of the job that runs the command, such as `2> RUN/log.txt`; no run writes files with these suffixes here.
+LOG_SUFFIXES = (".log", ".out", ".err", ".txt")
 
 # Settings that hold the hash of a run's input, with the name of that input in error messages.
 FINGERPRINTS = {
@@ -76,7 +78,7 @@ def check_run(run: RunDirectory, settings: Settings, resume: bool, may_change: S
                 f"{run.path}: no run to resume here; start one without --resume (resume=True)"
             )
         for name in sorted(os.listdir(run.path)) if run.path.exists() else ():
-            if not name.startswith(".") and name not in RUN_FILES:
+            if not name.startswith(".") and name not in RUN_FILES and not name.endswith(LOG_SUFFIXES):
                 raise SettingsError(f"{run.path / name}: exists already; choose an empty or a new directory")
         return
     if not resume:
