@@ -8,7 +8,7 @@ of a batch are of similar length, and only the layers that are needed are comput
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Literal, Self, get_args, overload
 
 import numpy as np
@@ -74,8 +74,10 @@ class LayerSelection:
                 f"{len(self.weights)} weights for {len(self.layers)} layers and combine = {self.combine}; "
                 f"weights need combine = sum, and one for each layer"
             )
-        if self.weights is not None and not np.isfinite(self.weights).all():
-            raise SettingsError("weights: expected finite numbers")
+        if self.weights is not None and not (
+            all(isinstance(weight, Real) for weight in self.weights) and np.isfinite(self.weights).all()
+        ):
+            raise SettingsError("weights: expected a list of finite numbers")
         return replace(self, layers=layers)
 
     @property

@@ -16,7 +16,8 @@ from tests.inference.test_predictor import flatten
 import bertie
 from bertie.inference.dispatch import answer_records
 from bertie.inference.records import Record
-from bertie.inference.server import batching
+from bertie.inference.server import batching, openai
+from bertie.inference.server.middleware import Access
 from bertie.inference.writers import as_json
 from bertie.model.formats.directory import LongTexts
 
@@ -375,7 +376,20 @@ def test_a_request_without_inputs_is_rejected(models, kind):
 def test_a_compressed_body_is_rejected(models):
     with serving(models["encoder"]) as served:
         status, content = served.post("/embed", b"\x1f\x8b", headers={"Content-Encoding": "gzip"})
-    assert (status, content["error"]) == (415, "Content-Encoding: not supported; send plain JSON")
+        assert (status, content["error"]) == (415, "Content-Encoding: not supported; send plain JSON")
+        headers = {"Content-Encoding": "identity"}
+        assert served.post("/embed", {"inputs": "word1"}, headers=headers)[0] == 200
+
+
+@pytest.mark.parametrize("root", ["", "/bert"])
+def test_a_fault_of_the_server_has_the_format_of_the_path(models, monkeypatch, root):
+    def fail(_):
+        raise RuntimeError
+
+    monkeypatch.setattr(openai, "list_models", fail)
+    with serving(models["encoder"], access=Access(root_path="/bert")) as served:
+        response, content = served.send("GET", f"{root}/v1/models")
+    assert (response.status, content["error"]["type"]) == (500, "server_error")
 
 
 def test_errors_show_the_models_name_and_not_its_path(models, monkeypatch):

@@ -1,6 +1,8 @@
 """Waiting records form batches; failures and cancellations affect no others."""
 
 import asyncio
+import gc
+import weakref
 from threading import Event, Thread
 from time import sleep
 
@@ -230,6 +232,30 @@ def test_cancelled_requests_leave_the_queue():
         assert [await first, await fourth] == [["ONE"], ["D"]]
 
     run(scenario, LIMITS._replace(max_waiting=10))
+
+
+def test_the_records_of_cancelled_requests_are_freed():
+    """Clients that send and go away must not fill the memory while a long batch is computed."""
+
+    class Text(str):
+        """A text that can be referred to weakly."""
+
+    async def scenario(batcher, model):
+        (first,) = await submit_all(batcher, model, [("a", record("one"))])
+        texts = [Text("word") for _ in range(100)]
+        references = [weakref.ref(text) for text in texts]
+        tasks = await submit_all(batcher, model, [("a", record(text)) for text in texts])
+        del texts
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        del task, tasks
+        gc.collect()
+        assert not any(reference() for reference in references)
+        model.may_begin.set()
+        assert await first == ["ONE"]
+
+    run(scenario)
 
 
 def test_a_request_that_takes_too_long_fails_and_is_not_computed():

@@ -151,6 +151,17 @@ def test_a_model_with_another_head_asks_for_another_request(paths, tmp_path):
     run({"masked LM": paths["masked LM"], "encoder": path}, scenario)
 
 
+def test_a_model_that_a_larger_one_replaced_does_not_wait_for_room(paths, tmp_path):
+    path = save_small(tmp_path, "encoder")
+
+    async def scenario(models, loader):
+        (path / "model.safetensors").write_bytes(bytes(2 * largest({"encoder": path})))
+        with pytest.raises(HTTPException, match="500: encoder: larger than --memory-budget; raise it"):
+            await use(models, "encoder")
+
+    run({"encoder": path}, scenario, memory_budget=largest({"encoder": path}))
+
+
 def test_a_removed_model_unloads_no_other_and_is_still_listed(paths, tmp_path):
     path = save_small(tmp_path, "encoder")
 

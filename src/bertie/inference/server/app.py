@@ -56,9 +56,15 @@ def create_app(models: Models, access: Access = OPEN) -> Starlette:
         path = endpoint.path.rstrip("/")
         routes.append(Route(endpoint.path, answer, methods=["POST"]))
         routes.append(Route(f"/models/{{name}}{path}", answer, methods=["POST"]))
+
+    def internal_error(request: HttpRequest, error: Exception) -> Response:
+        """Return the response for a fault of the server, whose traceback uvicorn logs."""
+        format = error_format({**request.scope, "root_path": access.root_path})  # outside the middleware
+        return error_response(500, "internal error; see the server's log", format=format)
+
     app = Starlette(
         routes=[*routes, *docs_routes(), *page_routes()],
-        exception_handlers={HTTPException: _http_error, Exception: _internal_error},
+        exception_handlers={HTTPException: _http_error, Exception: internal_error},
         middleware=middlewares(access, models.limits, models.metrics),
         lifespan=service.lifespan,
     )
@@ -103,7 +109,7 @@ class Service:
 
         async def answer(request: HttpRequest) -> Response:
             try:
-                if "content-encoding" in request.headers:
+                if request.headers.get("content-encoding", "").lower() not in ("", "identity"):
                     raise HTTPException(415, "Content-Encoding: not supported; send plain JSON")
                 body = _parse_json(await request.body())
                 model = self._choose(request.path_params.get("name"), body, endpoint)
@@ -209,11 +215,6 @@ async def _cancel_on_disconnect(request: HttpRequest, computing: Coroutine[Any, 
 
 def _stopping(format: ErrorFormat) -> Response:
     return error_response(503, "the server is shutting down", format=format)
-
-
-def _internal_error(request: HttpRequest, error: Exception) -> Response:
-    """Return the response for a fault of the server, whose traceback uvicorn logs."""
-    return error_response(500, "internal error; see the server's log", format=error_format(request.scope))
 
 
 def _http_error(request: HttpRequest, error: Exception) -> Response:

@@ -140,20 +140,18 @@ class TakingTurns:
 
 
 class QueuedRecord(NamedTuple):
-    """A record in the queue, and the future of its result.
+    """A record in the queue.
 
     Attributes:
         operation: what to compute; records of equal operations can be computed together.
         record: the record.
         tokens: number of the record's tokens.
-        result: receives the result, or the exception.
         queued_at: time in seconds, of `perf_counter`.
     """
 
     operation: Hashable
     record: Record
     tokens: int
-    result: asyncio.Future[Any]
     queued_at: float
 
     @property
@@ -188,12 +186,11 @@ class Batcher:
         self._limits = limits
         self.metrics = metrics
         self._model = model
-        self._short: asyncio.Queue[QueuedRecord] = asyncio.Queue()
-        self._long: asyncio.Queue[QueuedRecord] = asyncio.Queue()
-        self._queued: dict[
-            asyncio.Future[Any], int
-        ] = {}  # tokens of the records in the queue by their result
-        self._waiting = 0  # their sum
+        # The futures of the results, and the records of those that somebody waits for.
+        self._short: asyncio.Queue[asyncio.Future[Any]] = asyncio.Queue()
+        self._long: asyncio.Queue[asyncio.Future[Any]] = asyncio.Queue()
+        self._queued: dict[asyncio.Future[Any], QueuedRecord] = {}
+        self._waiting = 0  # the sum of their tokens
 
     async def submit(self, operation: Hashable, records: Sequence[Record]) -> list[Any]:
         """Return the results for the records of one request.
@@ -217,59 +214,61 @@ class Batcher:
             loop = asyncio.get_running_loop()
             results = []
             for record, tokens in zip(records, counts, strict=True):
-                results.append(loop.create_future())
-                results[-1].add_done_callback(self._leave_queue)
-                self._queued[results[-1]] = tokens
+                result: asyncio.Future[Any] = loop.create_future()
+                result.add_done_callback(self._take)
+                self._queued[result] = QueuedRecord(operation, record, tokens, queued_at)
                 self._waiting += tokens
-                lane.put_nowait(QueuedRecord(operation, record, tokens, results[-1], queued_at))
+                lane.put_nowait(result)
+                results.append(result)
             self.metrics.queue_size.labels(self._model).inc(len(records))
             return await asyncio.gather(*results)
 
     async def run(self) -> None:
         """Compute queued records until cancelled."""
-        try:
-            async with asyncio.TaskGroup() as lanes:
-                lanes.create_task(self._run_lane(self._short))
-                lanes.create_task(self._run_lane(self._long))
-        finally:  # nobody waits for records that are still in the queue
-            self.metrics.queue_size.labels(self._model).set(0)
+        async with asyncio.TaskGroup() as lanes:
+            lanes.create_task(self._run_lane(self._short))
+            lanes.create_task(self._run_lane(self._long))
 
-    async def _run_lane(self, lane: asyncio.Queue[QueuedRecord]) -> None:
+    async def _run_lane(self, lane: asyncio.Queue[asyncio.Future[Any]]) -> None:
         loop = asyncio.get_running_loop()
         thread = ThreadPoolExecutor(max_workers=1)
         try:
             while True:
                 groups = defaultdict(list)
-                for item in await self._next_batch(lane):
-                    groups[item.group].append(item)
+                for result, item in await self._next_batch(lane):
+                    groups[item.group].append((result, item))
                 for (operation, _), group in groups.items():
-                    records = [item.record for item in group]
+                    futures, items = zip(*group, strict=True)
                     begin = perf_counter()
-                    futures = [item.result for item in group]
                     results = await loop.run_in_executor(
-                        thread, self._compute_wanted, operation, records, futures
+                        thread, self._compute_wanted, operation, [item.record for item in items], futures
                     )
-                    self._observe(group, begin)
-                    for item, result in zip(group, results, strict=True):
-                        _deliver(item.result, result)
+                    self._observe(items, begin)
+                    for future, result in zip(futures, results, strict=True):
+                        _deliver(future, result)
         finally:  # without waiting for the thread, which would hold up the event loop
             thread.shutdown(wait=False)
 
-    async def _next_batch(self, lane: asyncio.Queue[QueuedRecord]) -> list[QueuedRecord]:
-        """Wait for a record; return a batch of queued records without the cancelled ones."""
-        batch = [await lane.get()]
-        size = batch[0].tokens
-        while size < MAX_BATCH_TOKENS and not lane.empty():
-            batch.append(lane.get_nowait())
-            size += batch[-1].tokens
-        for item in batch:
-            self._leave_queue(item.result)
-        self.metrics.queue_size.labels(self._model).dec(len(batch))
-        return [item for item in batch if not item.result.cancelled()]
+    async def _next_batch(
+        self, lane: asyncio.Queue[asyncio.Future[Any]]
+    ) -> list[tuple[asyncio.Future[Any], QueuedRecord]]:
+        """Wait for a record that somebody waits for; return a batch of such records."""
+        batch: list[tuple[asyncio.Future[Any], QueuedRecord]] = []
+        size = 0
+        while not batch or (size < MAX_BATCH_TOKENS and not lane.empty()):
+            result = await lane.get()
+            if item := self._take(result):
+                batch.append((result, item))
+                size += item.tokens
+        return batch
 
-    def _leave_queue(self, result: asyncio.Future[Any]) -> None:
-        """Stop counting a record that will be computed next, or that nobody waits for any more."""
-        self._waiting -= self._queued.pop(result, 0)
+    def _take(self, result: asyncio.Future[Any]) -> QueuedRecord | None:
+        """Take a record from the queue, to compute it or because its result is no longer awaited."""
+        item = self._queued.pop(result, None)
+        if item:
+            self._waiting -= item.tokens
+            self.metrics.queue_size.labels(self._model).dec()
+        return item
 
     def _observe(self, group: Sequence[QueuedRecord], begin: float) -> None:
         seconds = perf_counter() - begin

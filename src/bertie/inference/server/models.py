@@ -275,6 +275,8 @@ class Models:
         """Unload models until another one fits."""
         if not self._budget:
             return
+        if model.size > self._budget:  # a larger model has replaced it
+            raise HTTPException(500, f"{model.name}: larger than --memory-budget; raise it")
         held = [other for other in self if other is not model and (other.predictor or other.loading)]
         excess = sum(other.size for other in held) + model.size - self._budget
         by_age = (self._models[name] for name in self._used)
