@@ -26,11 +26,11 @@ base.arrow_messages
 base.tables
 base.memory
 base.texts
-base.arguments
 base.rows
 base.kernels
 base.random
 base.schemas
+base.arguments
 base.settings
 base.progress
 base.executor
