@@ -75,10 +75,10 @@ class PretrainingSettings(Hardware):
     corpus_fingerprint: str = ""
     batch_size: int = pydantic.Field(256, gt=0)
     micro_batch_tokens: int = pydantic.Field(16384, gt=0)
-    warmup_steps: int = 10_000
-    log_every: int = 100
-    evaluate_every: int = 5_000
-    save_every: int = 1_000
+    warmup_steps: int = pydantic.Field(10_000, ge=0)
+    log_every: int = pydantic.Field(100, ge=0)
+    evaluate_every: int = pydantic.Field(5_000, ge=0)
+    save_every: int = pydantic.Field(1_000, ge=0)
     keep_checkpoints: int = pydantic.Field(2, gt=0)
     held_out_examples: int = pydantic.Field(1024, gt=0)
     tensorboard: bool = False
