@@ -179,3 +179,33 @@ def test_perplexities_are_compared_as_logarithms():
     assert verdict.paper_difference == pytest.approx(np.log(2))
     assert verdict.difference.mean == pytest.approx(np.log(3) - np.log(1.01) / 3)
     assert verdict.decision == "held"
+
+
+def test_losses_and_scores_have_different_spreads():
+    """A loss in nats varies a hundred times less than an accuracy in percent."""
+    random = np.random.default_rng(0)
+    names = ["a", "b", "c", "d", "e"]
+    columns = [
+        {"name": "accuracy", "outcome": "task/dev/accuracy"},
+        {"name": "loss", "outcome": "held_out/loss", "lower_is_better": True},
+    ]
+    rows = [{"name": name, "paper": {"accuracy": i, "loss": -i}} for i, name in enumerate(names)]
+    table = resolve(Table, {"title": "toy", "columns": columns, "rows": rows})
+    cells = [
+        Cell(
+            row,
+            seed,
+            Path(),
+            {
+                "task/dev/accuracy": 60 + 2 * random.normal(),
+                "held_out/loss": 5 - 0.3 * i + 0.02 * random.normal(),
+            },
+        )
+        for i, row in enumerate(table.rows)
+        for seed in range(3)
+    ]
+    verdicts = judge_orderings(table, cells, {})
+    decisions = {"accuracy": [], "loss": []}
+    for verdict in verdicts:
+        decisions[verdict.column.name].append(verdict.decision)
+    assert decisions == {"accuracy": ["unresolved"] * 4, "loss": ["held"] * 4}

@@ -3,8 +3,8 @@
 The test for "row A is better than row B in a column" compares cells of the same seed, on the same
 dev examples. `intervals` gives the mean of the differences A - B, with the sign changed where lower
 is better, its 95 % interval over seeds and examples, and a p-value. The spread over the seeds is estimated
-with the help of the table's other orderings. Holm's method adjusts the p-values for the number of
-orderings in the table. The ordering is
+with the help of the table's other orderings, of scores and of losses separately. Holm's method adjusts
+the p-values for the number of orderings in the table. The ordering is
 
     at chance    if the row with the better mean is not above the baseline: its own 95 % interval
                  does not exclude the score of the majority class, or the loss of the unigram
@@ -124,9 +124,17 @@ def judge_orderings(table: Table, cells: Sequence[Cell], majority_baseline: Outc
     """
     orderings = table.orderings()
     pairs = [_paired_differences(cells, *ordering) for ordering in orderings]
-    prior = prior_variance([pair.values for pair in pairs])
+    # Scores are in percent and losses in nats, so their spreads have nothing in common.
+    is_loss = [column.lower_is_better for _, _, column in orderings]
+    priors = {
+        kind: prior_variance(
+            [pair.values for pair, found in zip(pairs, is_loss, strict=True) if found == kind]
+        )
+        for kind in (False, True)
+    }
     differences = [
-        confidence_interval(pair.values, pair.deviations, prior) if pair.values else None for pair in pairs
+        confidence_interval(pair.values, pair.deviations, priors[kind]) if pair.values else None
+        for pair, kind in zip(pairs, is_loss, strict=True)
     ]
     p_values = adjust_p_values([1.0 if interval is None else interval.p_value for interval in differences])
     verdicts = []
