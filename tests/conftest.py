@@ -1,6 +1,7 @@
 """Settings and fixtures for all tests."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ from matplotlib.figure import Figure
 # The networks of the tests are too small for two threads, which would wait for each other on a busy
 # machine (docs/decisions/threads.md). torch reads this when it is first imported.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+# A shell's job in the background ignores Ctrl-C, and so would every command that the tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadline, as the first call of a kernel compiles it. CI uses the same examples in every run.
 settings.register_profile("bertie", deadline=None, derandomize="CI" in os.environ)
