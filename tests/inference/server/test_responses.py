@@ -70,13 +70,24 @@ def test_a_large_response_ends_quietly_when_it_is_cancelled():
     """As at the second signal to stop; an exception would be a traceback in the log."""
     scope = {"type": "http", "asgi": {"spec_version": "2.3"}}
 
-    async def wait_for_ever(*_):
+    sent = []
+
+    async def receive():
+        await asyncio.Event().wait()
+
+    async def send(message):
+        sent.append(message)
         await asyncio.Event().wait()
 
     async def cancel():
-        sending = asyncio.create_task(json_response(vectors(300, 384))(scope, wait_for_ever, wait_for_ever))
-        await asyncio.sleep(0.01)
+        sending = asyncio.create_task(json_response(vectors(300, 384))(scope, receive, send))
+        while not sent:
+            await asyncio.sleep(0)
         sending.cancel()
-        await sending
+        await asyncio.wait([sending])
+        return sending
 
-    asyncio.run(cancel())
+    sending = asyncio.run(cancel())
+    assert len(sent) == 1
+    assert not sending.cancelled()
+    assert sending.exception() is None
