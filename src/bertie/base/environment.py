@@ -128,10 +128,11 @@ def only_new_collected() -> Iterator[None]:
 def limit_free_memory(precision: str) -> None:
     """Limit the memory that compiled libraries keep; call it before torch computes in this precision.
 
-    oneDNN keeps its last 1,024 primitives, one for each shape. Batches of ragged texts have ever new shapes,
-    so the primitives only take memory, and they lie between the tensors, in gaps of the heap that no
-    large tensor fits in any more. The layers of one batch have a few shapes. In float32 only GELU is a
-    primitive, with one shape in the last layer and one in the others; in bfloat16 the products are too.
+    oneDNN keeps its last 1,024 primitives, one for each shape. Nearly every batch of ragged texts has new
+    shapes, so primitives are rarely used again. They take memory, and they divide the free memory between
+    tensors into parts that are too small for the next tensor. Within a batch there are few shapes: in
+    float32 only GELU is a primitive, with one shape in the last layer and one in the others; in bfloat16
+    the products are primitives too.
 
     Where the C library is glibc, it keeps one heap for all threads, of which 64 MiB at the end stay when
     they are free: a thread then finds the memory of its last batch. glibc's own settings keep a heap for
