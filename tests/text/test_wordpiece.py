@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bertie.text.encoding import Encoding
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.unicode import UNICODE_VERSION, unicode_tables
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
@@ -70,17 +71,22 @@ TOKENS = ("a", "##a", "b", "az", "##zσ", "##ς", "中", ".", "##e", "ßa", "ª"
 plain_vocabulary = Vocabulary([*SPECIAL_TOKENS, *TOKENS])
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.lists(texts, max_size=4), st.booleans(), st.integers(0, 4), st.sampled_from([1, 2000]))
-def test_both_ways_to_match_words_agree(batch: list[str], lowercase: bool, limit: int, repeats: int) -> None:
-    batch = [*batch, "".join(batch) * repeats]
+def encode_both_ways(vocabulary: Vocabulary, lowercase: bool, limit: int, batch: list[str]) -> Encoding:
     # A tokenizer that never splits some word splits all words before it matches them.
     usual, other = (
-        Tokenizer(plain_vocabulary, lowercase, limit, never_split=words).encode_batch(batch)
+        Tokenizer(vocabulary, lowercase, limit, never_split=words).encode_batch(batch)
         for words in ((), ("\ue000never",))
     )
     for name in ("input_ids", "token_type_ids", "offsets", "word_ids", "bounds"):
         assert np.array_equal(getattr(usual, name), getattr(other, name)), name
+    return usual
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(texts, max_size=4), st.booleans(), st.integers(0, 4), st.sampled_from([1, 2000]))
+def test_both_ways_to_match_words_agree(batch: list[str], lowercase: bool, limit: int, repeats: int) -> None:
+    batch = [*batch, "".join(batch) * repeats]
+    usual = encode_both_ways(plain_vocabulary, lowercase, limit, batch)
     for i, text in enumerate(batch[:-1]):
         expected = [
             token_id
@@ -116,6 +122,30 @@ def test_tokens_are_the_longest_matches(vocabulary: Vocabulary, words: list[str]
     for i, word in enumerate(words):
         ids = encoding.input_ids[encoding.bounds[i] : encoding.bounds[i + 1]].tolist()
         assert ids == oracle.match(word, vocabulary.ids, vocabulary.unk_id, limit)
+
+
+@settings(max_examples=500, deadline=None)
+@given(vocabularies, st.integers(0, 12), st.text(alphabet="ab\u0301 ."))
+def test_an_accent_belongs_to_the_token_before_it(vocabulary: Vocabulary, limit: int, text: str) -> None:
+    encoding = encode_both_ways(vocabulary, True, limit, [text])
+    for end in encoding.offsets[1:-1, 1]:
+        assert text[end : end + 1] != "\u0301" or text[end - 1] == "."
+
+
+def test_an_accent_inside_a_word_of_several_tokens() -> None:
+    # The match of "abc" fails at "f": its tokens are "ab", and "c" as the beginning of the next match.
+    vocabulary = Vocabulary([*SPECIAL_TOKENS, "ab", "abcde", "##c", "##f"])
+    encoding = encode_both_ways(
+        vocabulary, True, 100, ["a\u0301bcf", "ab\u0301cf", "abc\u0301\u0301f\u0301."]
+    )
+    offsets = [
+        encoding.offsets[encoding.bounds[i] + 1 : encoding.bounds[i + 1] - 1].tolist() for i in range(3)
+    ]
+    assert offsets == [
+        [[0, 3], [3, 4], [4, 5]],
+        [[0, 3], [3, 4], [4, 5]],
+        [[0, 2], [2, 5], [5, 7], [7, 8]],
+    ]
 
 
 @pytest.mark.parametrize("last", ["", "b"])

@@ -82,6 +82,8 @@ def assemble(
     room: int,
     cls_id: int,
     sep_id: int,
+    first_character: int,
+    first_word: int,
     bounds: Int64s,
     input_ids: Int32s,
     token_type_ids: Int32s,
@@ -95,6 +97,7 @@ def assemble(
             texts, then the second texts of the pairs, if any.
         room: the maximum number of tokens without special tokens.
         cls_id, sep_id: the ids of [CLS] and [SEP], or -1 not to add it.
+        first_character, first_word: where the texts begin, if they are pieces of a text; 0 otherwise.
         bounds: the bounds of the encoded texts; bounds[0] is read, the others are written.
         input_ids, token_type_ids, offsets, word_ids: the arrays of `Encoding`, written from
             bounds[0] on.
@@ -117,9 +120,9 @@ def assemble(
             begin = row_bounds[part * n + i]
             for row in range(begin, begin + kept[part]):
                 input_ids[t] = rows[row, 0]
-                offsets[t, 0] = rows[row, 1]
-                offsets[t, 1] = rows[row, 2]
-                word_ids[t] = rows[row, 3]
+                offsets[t, 0] = first_character + rows[row, 1]
+                offsets[t, 1] = first_character + rows[row, 2]
+                word_ids[t] = first_word + rows[row, 3]
                 token_type_ids[t] = part
                 t += 1
             if sep_id >= 0:
@@ -182,11 +185,7 @@ def encode_in_chunks(
         count = int(row_bounds[-1])
         left = max(room - tokens, 0)
         if is_piece:
-            rows[:count, 1:3] += begin
-            rows[:count, 3] += words
-            words = int(rows[count - 1, 3]) + 1 if count else words
-            tokens += count
-            num_truncated += ends_text and tokens > room
+            num_truncated += ends_text and tokens + count > room
         else:
             num_truncated += _count_longer(row_bounds, last - first, room)
         written = bounds[first : last + 1] if begin == 0 else bounds[[last, last]]
@@ -194,8 +193,11 @@ def encode_in_chunks(
         if used + added > len(columns[0]):  # expect that the remaining chunks are as long
             columns = _enlarge(columns, used, used + added + added * (len(chunks) - number) * 9 // 8)
         cls, sep = cls_id if begin == 0 else -1, sep_id if ends_text else -1
-        assemble(rows, row_bounds, left, cls, sep, written, *columns)
+        assemble(rows, row_bounds, left, cls, sep, begin, words, written, *columns)
         bounds[last] = written[-1]
+        if is_piece and count:
+            tokens += count
+            words += int(rows[count - 1, 3]) + 1
     input_ids, token_type_ids, offsets, word_ids = (column[: bounds[-1]] for column in columns)
     return Encoding(input_ids, token_type_ids, offsets, word_ids, bounds, num_truncated)
 

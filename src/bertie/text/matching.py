@@ -8,11 +8,13 @@ Most words consist of characters that normalisation replaces by one character or
 through `wordpiece.split_text` and `match_words`.
 """
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from bertie.base.kernels import kernel
-from bertie.text.trie import INSIDE_WORD, WORD_START, Trie, grow
+from bertie.text.trie import HALF, INSIDE_WORD, LOW_HALF, WORD_START, Trie, child_slot, grow, parent_slot
 from bertie.text.unicode import (
     BLOCK_BITS,
     BLOCK_MASK,
@@ -40,13 +42,15 @@ from bertie.text.wordpiece import (
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 UInt32s = npt.NDArray[np.uint32]
+Integer = int | np.integer[Any]
 
 # The kinds of characters, in the low bits of an entry of `character_table`.
-LETTER, GAP, WORD, STRIPPED, OTHER = range(5)
+LETTER, GAP, WORD, STRIPPED, OTHER = range(5)  # those that do not end a word: the first and the last two
 KIND_BITS = 3
 KIND_MASK = (1 << KIND_BITS) - 1
 TABLE_SIZE = 1 << 16  # code points with an entry of their own: the basic multilingual plane
-ONE = np.uint64(1)
+OTHERS = np.uint32(TABLE_SIZE)  # the entry of all greater code points
+ONE = np.uint64(1)  # numba adds unsigned and signed numbers as floats
 PIECE = 4096  # characters that `split_text` splits at a time, if the text has no gap before
 
 
@@ -82,14 +86,16 @@ def character_table(tables: UnicodeTables, trie: Trie, unk_id: int) -> UInt32s:
     is_gap = flags & SPACE != 0
     kinds = np.select([is_other, is_gap, is_stripped, is_word], [OTHER, GAP, STRIPPED, WORD], LETTER)
     symbols = trie.symbols[np.minimum(codes, len(trie.symbols) - 1)]
-    nodes = trie.cells[WORD_START, 0] + symbols
-    is_token = (trie.cells[nodes, 1] == WORD_START) & (trie.tokens[nodes] >= 0)
+    nodes = int(trie.cells[WORD_START] & LOW_HALF) + symbols
+    is_token = (trie.cells[nodes] >> HALF == WORD_START) & (trie.tokens[nodes] >= 0)
     values = np.where(is_word, np.where(is_token, trie.tokens[nodes], unk_id), symbols)
     return np.append(values << KIND_BITS | kinds, OTHER).astype(np.uint32)
 
 
 @kernel
-def write_token(rows: Int32s, i: Index, token: Index, start: Index, end: Index, word: Index) -> None:
+def write_token(
+    rows: Int32s, i: Integer, token: Integer, start: Integer, end: Integer, word: Integer
+) -> None:
     """Write a token row: id, start and end in the text, index of the word."""
     rows[i, 0] = token
     rows[i, 1] = start
@@ -136,66 +142,9 @@ def write_matches(
 
 
 @kernel
-def match_word(
-    text: UInt32s,
-    word_begin: Index,
-    i: Index,
-    node: np.uint64,
-    characters: UInt32s,
-    trie: Trie,
-    unk_id: int,
-    max_word_characters: int,
-    starts: Int32s,
-    rows: Int32s,
-    count: Index,
-    word: Index,
-) -> tuple[Index, Index]:
-    """Match the rest of a word that begins with a LETTER; for the arguments, see `match_plain_words`.
-
-    The LETTERs of text[word_begin:i] lead to `node`.
-
-    Returns:
-        The end of the word and the new `count`; or `word_begin` and the old one, if it has an OTHER
-        character.
-    """
-    ends = starts[1:]
-    first = count
-    length: Index = i - word_begin  # characters of the word so far
-    for k in range(length):
-        starts[k] = word_begin + k
-    begin: Index = np.int64(0)  # of the next token to be written
-    is_matched = True
-    while True:
-        entry = characters[min(text[i], np.uint32(TABLE_SIZE))] if i < len(text) else np.uint32(GAP)
-        kind = entry & KIND_MASK
-        if kind == STRIPPED:
-            i += 1
-            continue
-        if kind == LETTER and length == max_word_characters:
-            is_matched = False
-        if is_matched:
-            starts[length] = i
-        while is_matched:
-            if kind == LETTER:
-                child = np.uint64(trie.cells[node, 0] + (entry >> KIND_BITS))
-                if trie.cells[child, 1] == node:
-                    node = child
-                    break
-            elif node == INSIDE_WORD:
-                break
-            node, begin, count, is_matched = write_matches(
-                trie, node, starts, ends, begin, length, word, rows, count
-            )
-        if kind != LETTER:
-            break
-        length += 1
-        i += 1
-    if kind == OTHER:
-        return word_begin, first
-    if not is_matched:
-        write_token(rows, first, unk_id, word_begin, i, word)
-        count = first + 1
-    return i, count
+def entry_at(text: UInt32s, i: np.uint64, characters: UInt32s) -> np.uint32:
+    """Return the entry of a character, or that of a GAP at the end of the text."""
+    return characters[min(text[i], OTHERS)] if i < np.uint64(len(text)) else np.uint32(GAP)
 
 
 @kernel
@@ -206,59 +155,99 @@ def match_plain_words(
     trie: Trie,
     unk_id: int,
     max_word_characters: int,
-    starts: Int32s,
     rows: Int32s,
     count: Index,
     word: Index,
 ) -> tuple[Index, Index, Index]:
-    """Match the words of text[i:], up to one that has an OTHER character or finds no room in `rows`.
+    """Match the words of text[i:], up to one that needs `split`, or finds no room in `rows`.
+
+    That word has an OTHER character, or may have too many characters. There are no calls with arrays in
+    here, because numba counts references for them, which takes a tenth of the time.
 
     Args:
         text, i: the text, and where to begin.
         characters, trie, unk_id, max_word_characters: see `encode_texts`.
-        starts: room for the start of each character of the longest word, and one more.
         rows, count, word: token rows, of which rows[count:] are written, and the index of the next word.
 
     Returns:
         Where the first word begins that is not matched, or the end; the new `count` and `word`.
     """
-    length = np.uint64(len(text))
-    while i < len(text):
-        entry = characters[min(text[i], np.uint32(TABLE_SIZE))]
+    cells, tokens, failures = trie.cells, trie.tokens, trie.failures
+    length, longest = np.uint64(len(text)), np.uint64(max_word_characters)
+    begin, used, room = np.uint64(i), np.uint64(count), np.uint64(len(rows))
+    while begin < length:
+        entry = characters[min(text[begin], OTHERS)]
         kind = entry & KIND_MASK
         if kind in (GAP, STRIPPED):  # no word has begun that the accent could belong to
-            i += 1
+            begin += ONE
             continue
-        if kind == OTHER or count + len(starts) > len(rows):
+        if kind == OTHER or used + min(longest, length) >= room:
             break
         if kind == WORD:
-            write_token(rows, count, np.int64(entry >> KIND_BITS), i, i + 1, word)
-            i, count, word = i + 1, count + 1, word + 1
+            write_token(rows, used, entry >> KIND_BITS, begin, begin + ONE, word)
+            begin, used, word = begin + ONE, used + ONE, word + 1
             continue
-        # Most words are one token: try that first, without keeping what several tokens would need.
-        node = np.uint64(WORD_START)
-        end = np.uint64(i)
-        while kind == LETTER:
-            child = np.uint64(trie.cells[node, 0] + (entry >> KIND_BITS))
-            if trie.cells[child, 1] != node:
+        node, cell = np.uint64(WORD_START), cells[WORD_START]
+        first, token_begin, end = used, begin, begin
+        is_matched = False
+        while True:
+            if kind == LETTER:
+                child = child_slot(cell, entry >> KIND_BITS)
+                cell = cells[child]
+                if parent_slot(cell) == node:
+                    node = child
+                    end += ONE
+                    entry = entry_at(text, end, characters)
+                    kind = entry & KIND_MASK
+                    continue
+            elif kind >= STRIPPED:
+                if kind == OTHER:
+                    break
+                # An accent belongs to the character before it, so to the token that ends behind it.
+                end += ONE
+                entry = entry_at(text, end, characters)
+                kind = entry & KIND_MASK
+                continue
+            elif node == INSIDE_WORD:
+                is_matched = True
                 break
-            node = child
-            end += ONE
-            entry = characters[min(text[end], np.uint32(TABLE_SIZE))] if end < length else np.uint32(GAP)
-            kind = entry & KIND_MASK
-        stop: Index = np.int64(end)
-        if kind in (GAP, WORD) and trie.tokens[node] >= 0 and stop - i <= max_word_characters:
-            write_token(rows, count, trie.tokens[node], i, stop, word)
-            count += 1
-        else:
-            stop, count = match_word(
-                text, i, stop, node, characters, trie, unk_id, max_word_characters, starts, rows, count, word
-            )
-            if stop == i:
+            # No longer match is possible, as in `write_matches`.
+            if end - begin > longest:
                 break
-        i = stop
+            if tokens[node] >= 0:
+                write_token(rows, used, tokens[node], token_begin, end, word)
+                used += ONE
+                token_begin = end
+                node = np.uint64(INSIDE_WORD)
+            elif failures[node] < 0:
+                break
+            else:
+                for k in range(trie.pop_bounds[node, 0], trie.pop_bounds[node, 1]):
+                    token = trie.pops[k]
+                    token_end, letters = token_begin, trie.lengths[token]
+                    while letters > 0 or (
+                        token_end < end and characters[min(text[token_end], OTHERS)] & KIND_MASK == STRIPPED
+                    ):
+                        letters -= characters[min(text[token_end], OTHERS)] & KIND_MASK == LETTER
+                        token_end += ONE
+                    write_token(rows, used, token, token_begin, token_end, word)
+                    used += ONE
+                    token_begin = token_end
+                node = np.uint64(failures[node])
+            cell = cells[node]
+        if not is_matched:
+            while kind in (LETTER, STRIPPED):
+                end += ONE
+                entry = entry_at(text, end, characters)
+                kind = entry & KIND_MASK
+            used = first
+            if kind == OTHER or end - begin > longest:
+                break
+            write_token(rows, used, unk_id, begin, end, word)
+            used += ONE
+        begin = end
         word += 1
-    return i, count, word
+    return np.int64(begin), np.int64(used), word
 
 
 @kernel
@@ -296,9 +285,8 @@ def match_words(
         is_matched = end - begin <= max_word_characters
         while is_matched:
             while i < end:
-                # Slots are unsigned, because numba then omits the code for negative indices.
-                child = np.uint64(trie.cells[node, 0] + trie.symbols[min(codes[i], unknown_symbol)])
-                if trie.cells[child, 1] != node:
+                child = child_slot(trie.cells[node], trie.symbols[min(codes[i], unknown_symbol)])
+                if parent_slot(trie.cells[child]) != node:
                     break
                 node = child
                 i += 1
@@ -321,7 +309,7 @@ def find_stop(text: UInt32s, begin: Index, characters: UInt32s, is_word_a_stop: 
     """
     i = begin if is_word_a_stop else begin + PIECE
     while i < len(text):
-        kind = characters[min(text[i], np.uint32(TABLE_SIZE))] & KIND_MASK
+        kind = characters[min(text[i], OTHERS)] & KIND_MASK
         if kind == GAP or (is_word_a_stop and kind == WORD):
             return i
         i += 1
@@ -357,7 +345,7 @@ def encode_texts(
         `rows`, or a larger array, and the bounds of each text in it, int64 (n + 1,).
     """
     words = allocate_words(PIECE)
-    starts = np.empty(min(max_word_characters, len(text)) + 1, np.int32)
+    room = min(max_word_characters, len(text)) + 1  # rows that `match_plain_words` asks for
     if len(rows) < len(text) // 4:  # English has 4 to 5 characters per token
         rows = np.empty((len(text) // 4, 4), dtype=np.int32)
     row_bounds = np.zeros(len(bounds), dtype=np.int64)
@@ -369,12 +357,12 @@ def encode_texts(
         while i < len(of_text):
             if never_split is None:
                 i, count, word = match_plain_words(
-                    of_text, i, characters, trie, unk_id, max_word_characters, starts, rows, count, word
+                    of_text, i, characters, trie, unk_id, max_word_characters, rows, count, word
                 )
                 if i == len(of_text):
                     break
-                if count + len(starts) > len(rows):
-                    rows = grow(rows, count + len(starts))
+                if count + room > len(rows):
+                    rows = grow(rows, count + room)
                     continue
             stop = find_stop(of_text, i, characters, never_split is None)
             if (stop - i) * LONGEST_SEQUENCE > len(words.codes):

@@ -18,10 +18,13 @@ from bertie.text.unicode import Index, code_points
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 UInt32s = npt.NDArray[np.uint32]
+UInt64s = npt.NDArray[np.uint64]
 A = TypeVar("A", Int32s, Int64s)
 
 CONTINUATION_PREFIX = "##"  # begins every token that continues a word
 WORD_START, INSIDE_WORD = 0, 1  # the two roots, as indices of their slots
+HALF = np.uint64(32)
+LOW_HALF = np.uint64((1 << 32) - 1)
 BASE, PARENT, TOKEN, FAILURE, POPS_BEGIN, POPS_END = range(6)  # the columns while the trie is built
 
 
@@ -32,8 +35,8 @@ class Trie(NamedTuple):
 
     symbols    uint32          the symbol of each code point: its number in the alphabet, from 1, or 0 if
                                it is not there; the last entry, 0, is for all greater code points
-    cells      uint32 (S, 2)   the base of the node: base + symbol is the slot of a child; and the slot
-                               of its parent, by which a match is verified
+    cells      uint64 (S,)     in the low half the base of the node: base + symbol is the slot of a child;
+                               in the high half the slot of its parent, by which a match is verified
     tokens     int32 (S,)      the id of the token that ends at the node, or -1
     failures   int32 (S,)      the slot at which to continue if the node has no matching child; -1 if
                                the word has no tokens
@@ -43,12 +46,24 @@ class Trie(NamedTuple):
     """
 
     symbols: UInt32s
-    cells: UInt32s
+    cells: UInt64s
     tokens: Int32s
     failures: Int32s
     pop_bounds: Int32s
     pops: Int32s
     lengths: Int32s
+
+
+@kernel
+def child_slot(cell: np.uint64, symbol: np.uint32) -> np.uint64:
+    """Return the slot where a child of a node would be, given its cell, see `Trie`."""
+    return (cell & LOW_HALF) + np.uint64(symbol)
+
+
+@kernel
+def parent_slot(cell: np.uint64) -> np.uint64:
+    """Return the slot of a node's parent, given its cell, see `Trie`."""
+    return cell >> HALF
 
 
 @kernel
@@ -154,15 +169,17 @@ def build_nodes(
 ) -> tuple[Int32s, Int32s]:
     """Build the trie of sorted keys, level by level.
 
-    Args:
-        symbols, bounds: key i is symbols[bounds[i] : bounds[i + 1]].
-        ids: the token id of each key.
-        first_continuation: the index of the first key of a token that begins with ##.
-        alphabet: the largest symbol.
+        Args:
+            symbols, bounds: key i is symbols[bounds[i] : bounds[i + 1]].
+            ids: the token id of each key.
+            first_continuation: the index of the first key of a token that begins with ##.
+            alphabet: the largest symbol.
 
-    Returns:
-        The nodes, int32 (S, 6), with the columns BASE, PARENT, TOKEN, FAILURE, POPS_BEGIN and
-        POPS_END, and the pops, int32 (P, 1).
+        Returns:
+            The nodes, int32 (S, 6), with the columns HALF = np.uint64(32)
+    LOW_HALF = np.uint64((1 << 32) - 1)
+    BASE, PARENT, TOKEN, FAILURE, POPS_BEGIN and
+            POPS_END, and the pops, int32 (P, 1).
     """
     nodes = np.full((2 * (alphabet + len(symbols)) + 16, 6), -1, dtype=np.int32)
     next_free = np.arange(len(nodes))
@@ -229,7 +246,7 @@ def build_trie(tokens: Sequence[str], max_word_characters: int) -> Trie:
     nodes, pops = build_nodes(symbols[codes].astype(np.int64), bounds, ids, len(groups[0]), alphabet)
     return Trie(
         symbols,
-        np.ascontiguousarray(nodes[:, [BASE, PARENT]]).view(np.uint32),
+        nodes[:, PARENT].astype(np.uint64) << HALF | nodes[:, BASE].astype(np.uint64) & LOW_HALF,
         np.ascontiguousarray(nodes[:, TOKEN]),
         np.ascontiguousarray(nodes[:, FAILURE]),
         np.ascontiguousarray(nodes[:, [POPS_BEGIN, POPS_END]]),
