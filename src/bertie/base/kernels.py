@@ -109,7 +109,21 @@ def kernel(function: F) -> F:
 
     The compiled function releases the interpreter lock while it runs.
     """
+    return _compile(function)
+
+
+def inlined_kernel(function: F) -> F:
+    """Compile a function as `kernel` does, and copy its machine code into every kernel that calls it.
+
+    For functions that are called for each word or each character: in a call numba counts references to
+    every array, with instructions that lock memory.
+    """
+    return _compile(function, forceinline=True)
+
+
+def _compile(function: F, forceinline: bool = False) -> F:
     notice.kernels.add(function)
+    options: Any = {"nogil": True, "boundscheck": BOUNDS_CHECK, "forceinline": forceinline}
     config: Any = numba.config
     previous = config.CACHE_DIR
     compiled: Any
@@ -118,10 +132,10 @@ def kernel(function: F) -> F:
         directory = cache_directory(Path(inspect.getfile(function)))
         directory.mkdir(parents=True, exist_ok=True)
         config.CACHE_DIR = str(directory)
-        compiled = numba.njit(cache=True, nogil=True, boundscheck=BOUNDS_CHECK)(function)
+        compiled = numba.njit(cache=True, **options)(function)
     except (OSError, RuntimeError):  # not writable; numba raises RuntimeError for that
         notice.is_cached = False
-        compiled = numba.njit(nogil=True, boundscheck=BOUNDS_CHECK)(function)
+        compiled = numba.njit(**options)(function)
     finally:
         config.CACHE_DIR = previous
     return cast(F, compiled)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bertie.base.kernels import kernel
+from bertie.base.kernels import inlined_kernel, kernel
 from bertie.text.trie import HALF, INSIDE_WORD, LOW_HALF, WORD_START, Trie, child_slot, grow, parent_slot
 from bertie.text.unicode import (
     BLOCK_BITS,
@@ -92,7 +92,7 @@ def character_table(tables: UnicodeTables, trie: Trie, unk_id: int) -> UInt32s:
     return np.append(values << KIND_BITS | kinds, OTHER).astype(np.uint32)
 
 
-@kernel
+@inlined_kernel
 def write_token(
     rows: Int32s, i: Integer, token: Integer, start: Integer, end: Integer, word: Integer
 ) -> None:
@@ -141,10 +141,79 @@ def write_matches(
     return np.uint64(trie.failures[node]), begin, count, True
 
 
-@kernel
+@inlined_kernel
 def entry_at(text: UInt32s, i: np.uint64, characters: UInt32s) -> np.uint32:
     """Return the entry of a character, or that of a GAP at the end of the text."""
     return characters[min(text[i], OTHERS)] if i < np.uint64(len(text)) else np.uint32(GAP)
+
+
+@inlined_kernel
+def skip_letters(
+    text: UInt32s, i: np.uint64, end: np.uint64, characters: UInt32s, letters: Integer
+) -> np.uint64:
+    """Return where so many LETTERs of text[i:end], and the accents behind them, end."""
+    while letters > 0 or (i < end and entry_at(text, i, characters) & KIND_MASK == STRIPPED):
+        letters -= entry_at(text, i, characters) & KIND_MASK == LETTER
+        i += ONE
+    return i
+
+
+@inlined_kernel
+def match_plain_word(
+    text: UInt32s,
+    begin: np.uint64,
+    characters: UInt32s,
+    trie: Trie,
+    max_word_characters: int,
+    rows: Int32s,
+    used: np.uint64,
+    word: Index,
+) -> tuple[np.uint64, np.uint64, bool]:
+    """Match the word that begins at text[begin], a LETTER; for the arguments, see `match_plain_words`.
+
+    Returns:
+        The end of the word, or of what was read of it; the new `used`; and whether the word has tokens.
+    """
+    node, cell = np.uint64(WORD_START), trie.cells[WORD_START]
+    token_begin, end = begin, begin
+    entry = entry_at(text, end, characters)
+    while True:
+        kind = entry & KIND_MASK
+        if kind == LETTER:
+            child = child_slot(cell, entry >> KIND_BITS)
+            cell = trie.cells[child]
+            if parent_slot(cell) == node:
+                node = child
+                end += ONE
+                entry = entry_at(text, end, characters)
+                continue
+        elif kind >= STRIPPED:
+            if kind == OTHER:
+                return end, used, False
+            # An accent belongs to the character before it, so to the token that ends behind it.
+            end += ONE
+            entry = entry_at(text, end, characters)
+            continue
+        elif node == INSIDE_WORD:
+            return end, used, True
+        # No longer match is possible, as in `write_matches`.
+        if end - begin > np.uint64(max_word_characters):
+            return end, used, False
+        if trie.tokens[node] >= 0:
+            write_token(rows, used, trie.tokens[node], token_begin, end, word)
+            used += ONE
+            token_begin = end
+            node = np.uint64(INSIDE_WORD)
+        elif trie.failures[node] < 0:
+            return end, used, False
+        else:
+            for k in range(trie.pop_bounds[node, 0], trie.pop_bounds[node, 1]):
+                token_end = skip_letters(text, token_begin, end, characters, trie.lengths[trie.pops[k]])
+                write_token(rows, used, trie.pops[k], token_begin, token_end, word)
+                used += ONE
+                token_begin = token_end
+            node = np.uint64(trie.failures[node])
+        cell = trie.cells[node]
 
 
 @kernel
@@ -161,8 +230,7 @@ def match_plain_words(
 ) -> tuple[Index, Index, Index]:
     """Match the words of text[i:], up to one that needs `split`, or finds no room in `rows`.
 
-    That word has an OTHER character, or may have too many characters. There are no calls with arrays in
-    here, because numba counts references for them, which takes a tenth of the time.
+    That word has an OTHER character, or may have too many characters.
 
     Args:
         text, i: the text, and where to begin.
@@ -172,79 +240,34 @@ def match_plain_words(
     Returns:
         Where the first word begins that is not matched, or the end; the new `count` and `word`.
     """
-    cells, tokens, failures = trie.cells, trie.tokens, trie.failures
     length, longest = np.uint64(len(text)), np.uint64(max_word_characters)
     begin, used, room = np.uint64(i), np.uint64(count), np.uint64(len(rows))
     while begin < length:
-        entry = characters[min(text[begin], OTHERS)]
+        entry = entry_at(text, begin, characters)
         kind = entry & KIND_MASK
         if kind in (GAP, STRIPPED):  # no word has begun that the accent could belong to
             begin += ONE
             continue
         if kind == OTHER or used + min(longest, length) >= room:
             break
+        first, end = used, begin + ONE
         if kind == WORD:
-            write_token(rows, used, entry >> KIND_BITS, begin, begin + ONE, word)
-            begin, used, word = begin + ONE, used + ONE, word + 1
-            continue
-        node, cell = np.uint64(WORD_START), cells[WORD_START]
-        first, token_begin, end = used, begin, begin
-        is_matched = False
-        while True:
-            if kind == LETTER:
-                child = child_slot(cell, entry >> KIND_BITS)
-                cell = cells[child]
-                if parent_slot(cell) == node:
-                    node = child
-                    end += ONE
-                    entry = entry_at(text, end, characters)
-                    kind = entry & KIND_MASK
-                    continue
-            elif kind >= STRIPPED:
-                if kind == OTHER:
-                    break
-                # An accent belongs to the character before it, so to the token that ends behind it.
-                end += ONE
-                entry = entry_at(text, end, characters)
-                kind = entry & KIND_MASK
-                continue
-            elif node == INSIDE_WORD:
-                is_matched = True
-                break
-            # No longer match is possible, as in `write_matches`.
-            if end - begin > longest:
-                break
-            if tokens[node] >= 0:
-                write_token(rows, used, tokens[node], token_begin, end, word)
-                used += ONE
-                token_begin = end
-                node = np.uint64(INSIDE_WORD)
-            elif failures[node] < 0:
-                break
-            else:
-                for k in range(trie.pop_bounds[node, 0], trie.pop_bounds[node, 1]):
-                    token = trie.pops[k]
-                    token_end, letters = token_begin, trie.lengths[token]
-                    while letters > 0 or (
-                        token_end < end and characters[min(text[token_end], OTHERS)] & KIND_MASK == STRIPPED
-                    ):
-                        letters -= characters[min(text[token_end], OTHERS)] & KIND_MASK == LETTER
-                        token_end += ONE
-                    write_token(rows, used, token, token_begin, token_end, word)
-                    used += ONE
-                    token_begin = token_end
-                node = np.uint64(failures[node])
-            cell = cells[node]
-        if not is_matched:
-            while kind in (LETTER, STRIPPED):
-                end += ONE
-                entry = entry_at(text, end, characters)
-                kind = entry & KIND_MASK
-            used = first
-            if kind == OTHER or end - begin > longest:
-                break
-            write_token(rows, used, unk_id, begin, end, word)
+            write_token(rows, used, entry >> KIND_BITS, begin, end, word)
             used += ONE
+        else:
+            end, used, is_matched = match_plain_word(
+                text, begin, characters, trie, max_word_characters, rows, used, word
+            )
+            if not is_matched:
+                kind = entry_at(text, end, characters) & KIND_MASK
+                while kind in (LETTER, STRIPPED):
+                    end += ONE
+                    kind = entry_at(text, end, characters) & KIND_MASK
+                used = first
+                if kind == OTHER or end - begin > longest:
+                    break
+                write_token(rows, used, unk_id, begin, end, word)
+                used += ONE
         begin = end
         word += 1
     return np.int64(begin), np.int64(used), word
