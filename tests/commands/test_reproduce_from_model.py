@@ -5,6 +5,7 @@ import shutil
 import signal
 import sys
 import zipfile
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from tests.inference.small_models import save_small
 
 import bertie
 from bertie.base.errors import SettingsError
+from bertie.base.locks import lock_directory, lock_file
 from bertie.commands.main import main
 from bertie.reproduction import checkpoint_runner
 from bertie.reproduction.budget import Cost, choose_cap
@@ -192,6 +194,26 @@ def test_a_stopped_table_resumes_to_the_same_scores(folder, monkeypatch, capsys)
     assert searched == ["rte"]
     assert fields(folder, "RTE", "stopped") == fields(folder, "RTE")
     assert fields(folder, "SST-2", "stopped") == fields(folder, "SST-2")
+
+
+def test_cells_of_another_process_are_left_to_it(folder, monkeypatch, capsys):
+    """The first task is locked: the second one is run before waiting."""
+    shared = folder / "shared" / "toy"
+    with ExitStack() as other_process:
+        other_process.enter_context(lock_directory(shared, shared=True))
+        other_process.enter_context(lock_file(shared / "sst-2"))
+
+        def finish_the_other(_):
+            assert fields(folder, "RTE", "shared") == fields(folder, "RTE")
+            assert fields(folder, "SST-2", "shared")[1] == "–"
+            shutil.copytree(folder / "out" / "toy" / "sst-2", shared / "sst-2")
+            other_process.close()
+
+        monkeypatch.setattr(checkpoint_runner.time, "sleep", finish_the_other)
+        assert run(folder, out="shared") == 0
+    assert capsys.readouterr().err.count("all of these are running in other processes; waiting") == 1
+    assert fields(folder, "SST-2", "shared") == fields(folder, "SST-2")
+    assert not [*shared.rglob("*.lock")]
 
 
 def test_a_budget_caps_the_training_examples(folder, monkeypatch, capsys):

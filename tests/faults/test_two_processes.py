@@ -27,7 +27,7 @@ REFUSALS = (
     "already holds a run",
     "already contains a prepared corpus",
 )
-# `reproduce` is not here: its processes share the work, or, with --model, lock a folder in the output.
+# `reproduce` is not here: its processes share the work.
 EXCLUSIVE = [verb for verb in COMMANDS if not verb.startswith("reproduce")]
 
 

@@ -8,7 +8,8 @@ The output directory OUT contains
     TABLE/features-KIND-seed-0/  result.json of a tagger over features
     TABLE/glue.zip               Table 1: the predictions for GLUE's server, if all tasks are here
 
-Finished cells are never repeated; a search that was killed resumes.
+Finished cells are never repeated; a search that was killed resumes. Several processes may run the same
+table: a process locks the cell that it works on.
 """
 
 import sys
@@ -23,7 +24,7 @@ from bertie.api.task_data import describe_sources
 from bertie.base.arguments import checked
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import check_creatable, read_json, sha256, write_json
-from bertie.base.locks import lock_directory
+from bertie.base.locks import LockedError, lock_directory, lock_file
 from bertie.base.outputs import check_not_input
 from bertie.base.progress import format_duration
 from bertie.base.settings import Tree, merge, resolve
@@ -37,6 +38,7 @@ from bertie.reproduction.checkpoint_tables import (
     read_found_tasks,
 )
 from bertie.reproduction.feature_tagger import FeatureKind, FeatureTaggerSettings, train_feature_tagger
+from bertie.reproduction.runner import WAIT_SECONDS
 from bertie.reproduction.tables import FEATURES, read_scale
 from bertie.tasks.evaluation import DEFAULT_MAX_SEQ_LENGTH, majority_baselines
 from bertie.tasks.glue import write_submission
@@ -125,19 +127,35 @@ class CheckpointRunner:
         self.tasks, self.missing = read_found_tasks(self.table, data)
 
     def run(self, budget: float) -> dict[str, float]:
-        """Run the cells that are not done; return the score of each row."""
-        with lock_directory(self.folder):
-            plan = self._read_plan(budget)
-            for cell in self._cells():
-                directory = self.folder / cell.name
-                if not (directory / RESULT_FILE).exists():
-                    self._write_report(plan)
-                    self._print_progress(plan)
+        """Run the cells that are not done, or wait for other processes; return the score of each row."""
+        with lock_directory(self.folder, shared=True):
+            with lock_file(self.folder / PLAN_FILE, wait=True):
+                plan = self._read_plan(budget)
+            while pending := [cell for cell in self._cells() if not self._result_file(cell).exists()]:
+                self._write_report(plan)
+                self._print_progress(pending, plan)
+                if not any(self._try_cell(cell, plan) for cell in pending):
+                    self._print("all of these are running in other processes; waiting")
+                    while not any(self._try_cell(cell, plan) for cell in pending):
+                        time.sleep(WAIT_SECONDS)
+            return self._write_report(plan)
+
+    def _result_file(self, cell: Cell) -> Path:
+        return self.folder / cell.name / RESULT_FILE
+
+    def _try_cell(self, cell: Cell, plan: Tree) -> bool:
+        """Run a cell, unless it is done; return False if another process has locked it."""
+        file = self._result_file(cell)
+        try:
+            with lock_file(file.parent):
+                if not file.exists():
                     started = time.perf_counter()
                     result = self._run_cell(cell, plan)
                     result["seconds"] = time.perf_counter() - started
-                    write_json(directory / RESULT_FILE, result)
-            return self._write_report(plan)
+                    write_json(file, result)
+        except LockedError:
+            return False
+        return True
 
     def _cells(self) -> list[Cell]:
         """Return the cells whose data are here, in the order of the table's rows."""
@@ -238,11 +256,9 @@ class CheckpointRunner:
         }
         return {"max_training_examples": cap, "seconds_uncapped": whole, "cells": cells}
 
-    def _print_progress(self, plan: Tree) -> None:
-        cells = self._cells()
-        left = [cell for cell in cells if not (self.folder / cell.name / RESULT_FILE).exists()]
-        seconds = sum(plan["cells"][cell.name]["seconds"] for cell in left)
-        self._print(f"{len(left)} of {len(cells)} runs left, about {format_duration(seconds)}")
+    def _print_progress(self, pending: list[Cell], plan: Tree) -> None:
+        seconds = sum(plan["cells"][cell.name]["seconds"] for cell in pending)
+        self._print(f"{len(pending)} of {len(self._cells())} runs left, about {format_duration(seconds)}")
 
     def _print(self, line: str) -> None:
         print(f"{self.name}: {line}", file=sys.stderr, flush=True)
@@ -250,9 +266,7 @@ class CheckpointRunner:
     def _write_report(self, plan: Tree) -> dict[str, float]:
         """Write the report of the cells that are done; return the score of each row."""
         results = {
-            cell.name: read_json(file)
-            for cell in self._cells()
-            if (file := self.folder / cell.name / RESULT_FILE).exists()
+            cell.name: read_json(file) for cell in self._cells() if (file := self._result_file(cell)).exists()
         }
         rows = [RowResult(row, self._results_of(row, results)) for row in self.table.rows]
         notes = [f"{name}: {line}" for name, line in self.missing.items()]

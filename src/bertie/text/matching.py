@@ -168,11 +168,12 @@ def match_plain_word(
     rows: Int32s,
     used: np.uint64,
     word: Index,
-) -> tuple[np.uint64, np.uint64, bool]:
+) -> tuple[np.uint64, np.uint64, np.uint32, bool]:
     """Match the word that begins at text[begin], a LETTER; for the arguments, see `match_plain_words`.
 
     Returns:
-        The end of the word, or of what was read of it; the new `used`; and whether the word has tokens.
+        The end of the word, or of what was read of it; the new `used`; the kind of the next character; and
+        whether the word has tokens.
     """
     node, cell = np.uint64(WORD_START), trie.cells[WORD_START]
     token_begin, end = begin, begin
@@ -189,23 +190,23 @@ def match_plain_word(
                 continue
         elif kind >= STRIPPED:
             if kind == OTHER:
-                return end, used, False
+                return end, used, kind, False
             # An accent belongs to the character before it, so to the token that ends behind it.
             end += ONE
             entry = entry_at(text, end, characters)
             continue
         elif node == INSIDE_WORD:
-            return end, used, True
+            return end, used, kind, True
         # No longer match is possible, as in `write_matches`.
         if end - begin > np.uint64(max_word_characters):
-            return end, used, False
+            return end, used, kind, False
         if trie.tokens[node] >= 0:
             write_token(rows, used, trie.tokens[node], token_begin, end, word)
             used += ONE
             token_begin = end
             node = np.uint64(INSIDE_WORD)
         elif trie.failures[node] < 0:
-            return end, used, False
+            return end, used, kind, False
         else:
             for k in range(trie.pop_bounds[node, 0], trie.pop_bounds[node, 1]):
                 token_end = skip_letters(text, token_begin, end, characters, trie.lengths[trie.pops[k]])
@@ -255,11 +256,10 @@ def match_plain_words(
             write_token(rows, used, entry >> KIND_BITS, begin, end, word)
             used += ONE
         else:
-            end, used, is_matched = match_plain_word(
+            end, used, kind, is_matched = match_plain_word(
                 text, begin, characters, trie, max_word_characters, rows, used, word
             )
             if not is_matched:
-                kind = entry_at(text, end, characters) & KIND_MASK
                 while kind in (LETTER, STRIPPED):
                     end += ONE
                     kind = entry_at(text, end, characters) & KIND_MASK
@@ -268,9 +268,9 @@ def match_plain_words(
                     break
                 write_token(rows, used, unk_id, begin, end, word)
                 used += ONE
-        begin = end
+        begin = end + np.uint64(kind == GAP)  # a space behind a word needs no turn of the loop
         word += 1
-    return np.int64(begin), np.int64(used), word
+    return np.int64(min(begin, length)), np.int64(used), word
 
 
 @kernel
