@@ -118,7 +118,7 @@ CASES = {
     ),
     "name of the output": Case(
         "embed {encoder} --text cat --output out.txt",
-        "unknown format; name it .npy, .parquet, .jsonl",
+        "unknown format; name it .npy, .parquet or .jsonl",
         "embed {encoder} --text cat --output out.npy",
     ),
     "words": Case(

@@ -127,6 +127,13 @@ def test_an_empty_file_has_no_vectors(directory, capsys, tmp_path, suffix):
     assert read_vectors(output) == []
 
 
+@pytest.mark.parametrize("suffix", [".NPY", ".Parquet", ".JSONL"])
+def test_suffixes_may_have_capital_letters(directory, capsys, tmp_path, suffix):
+    for output in (tmp_path / f"out{suffix}", tmp_path / f"out{suffix.lower()}"):
+        assert run(capsys, directory, *TEXT, "--output", output)[0] == 0
+    assert (tmp_path / f"out{suffix}").read_bytes() == (tmp_path / f"out{suffix.lower()}").read_bytes()
+
+
 TEXT = ["--text", "the cat"]
 BAD = {
     "neither": ([], "give either --text or --input"),

@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from bertie.base.errors import SettingsError
-from bertie.inference.feature_files import check_suffix, write_features
+from bertie.inference.feature_files import write_features
 from bertie.inference.features import Features
 
 SIZES = [[2, 0, 3], [0], [1, 4]]  # tokens of each text of each chunk
@@ -102,8 +102,9 @@ def test_a_lone_surrogate_is_written_as_its_escape(tmp_path):
     assert read(tmp_path / "out.arrow")["words"].to_pylist() == [["a\\ud800"]]
 
 
-def test_an_unknown_suffix_is_rejected():
-    with pytest.raises(
-        SettingsError, match=r"--output out\.csv: unknown format; name it \.parquet or \.arrow"
-    ):
-        check_suffix(Path("out.csv"))
+@pytest.mark.parametrize("name", ["out.PARQUET", "out.Arrow"])
+def test_suffixes_may_have_capital_letters(name, tmp_path):
+    features = Features(["layer_0"], np.zeros((1, 1, 4), np.float32), ["a"], np.array([0, 1]))
+    write_features([features], tmp_path / name, "words")
+    (tmp_path / name).rename(tmp_path / name.lower())
+    assert read(tmp_path / name.lower())["words"].to_pylist() == [["a"]]

@@ -146,5 +146,9 @@ def test_conll_has_a_line_for_each_word():
 
 @pytest.mark.parametrize("name", ["a.parquet", "a", "a.txt"])
 def test_an_unknown_suffix_is_rejected(name):
-    with pytest.raises(SettingsError, match=r"unknown format; name it \.jsonl, \.csv, \.tsv, \.conll"):
+    with pytest.raises(SettingsError, match=r"unknown format; name it \.jsonl, \.csv, \.tsv or \.conll"):
         output_format(Path(name))
+
+
+def test_a_suffix_may_have_capital_letters():
+    assert output_format(Path("a.CSV")) == "csv"

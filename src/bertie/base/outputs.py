@@ -10,6 +10,19 @@ from bertie.base.locks import LockedError, lock_file
 from bertie.base.storage import RemotePath, cache_directory, check_writable, upload_directory, upload_file
 
 
+def check_suffix(output: Path, allowed: Collection[str]) -> str:
+    """Check the suffix of an output file, which says its format; return it in lower case.
+
+    Raises:
+        SettingsError: it is none of the allowed ones.
+    """
+    suffix = output.suffix.lower()
+    if suffix not in allowed:
+        *others, last = allowed
+        raise SettingsError(f"--output {output}: unknown format; name it {', '.join(others)} or {last}")
+    return suffix
+
+
 @contextmanager
 def lock_output(
     path: Path, *, force: bool, inputs: Iterable[Path] = (), replaces: Collection[str] = ()

@@ -79,8 +79,8 @@ def embed(
     """
     import bertie
     from bertie.base.errors import SettingsError
-    from bertie.base.outputs import lock_output
-    from bertie.inference.embedding_files import check_suffix, write_embeddings
+    from bertie.base.outputs import check_suffix, lock_output
+    from bertie.inference.embedding_files import SUFFIXES, write_embeddings
     from bertie.inference.records import find_input
 
     if bool(text) == (input is not None):
@@ -88,12 +88,11 @@ def embed(
     file, read = find_input(input, format)
     if read == "conll":
         raise SettingsError(f"{file}: .conll files have words; bertie features writes their vectors")
-    if output:
-        check_suffix(output)
+    suffix = check_suffix(output, SUFFIXES) if output else None
     sources = [directory, file or directory]
     with lock_output(output, force=force, inputs=sources) if output else nullcontext() as path:
         model = bertie.load(directory, device, precision)
-        is_arrow = read == "parquet" and output is not None and output.suffix == ".parquet"
+        is_arrow = read == "parquet" and suffix == ".parquet"
         column = parse_columns(columns or [], ["text"])["text"]
         skipped = SkippedRows() if on_error == "skip" else None
         chunks = _chunks(text, file, read, column, is_arrow, skipped)

@@ -104,13 +104,13 @@ def features(
     """
     import numpy as np
 
-    from bertie.base.outputs import lock_output
-    from bertie.inference.feature_files import Unit, check_suffix, write_features
+    from bertie.base.outputs import check_suffix, lock_output
+    from bertie.inference.feature_files import SUFFIXES, Unit, write_features
     from bertie.inference.features import LayerSelection
     from bertie.inference.records import find_input, read_records
     from bertie.model.engines.loading import load_engine
 
-    check_suffix(output)
+    check_suffix(output, SUFFIXES)
     numbers = _parse_numbers("--weights", weights, float) if weights else None
     selection = LayerSelection(_parse_numbers("--layers", layers, int), combine, numbers)
     file, read = find_input(input, format)

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple, TextIO
 import numpy as np
 import numpy.typing as npt
 
-from bertie.base.errors import DataError, SettingsError
+from bertie.base.errors import DataError
 from bertie.base.files import atomic_file
 from bertie.base.tables import import_pyarrow
 from bertie.inference.records import Record, read_arrow_batches
@@ -41,12 +41,6 @@ class TextChunk(NamedTuple):
     texts: list[str]
     rows: Any
     location: str
-
-
-def check_suffix(path: Path) -> None:
-    """Raise SettingsError unless an output file has one of the `SUFFIXES`."""
-    if path.suffix not in SUFFIXES:
-        raise SettingsError(f"--output {path}: unknown format; name it {', '.join(SUFFIXES)}")
 
 
 def chunk_records(records: Iterable[Record]) -> Iterator[TextChunk]:
@@ -89,11 +83,12 @@ def write_embeddings(
         DataError: a column cannot be written to a Parquet file.
         BertieError: pyarrow is needed and not installed.
     """
+    suffix = path.suffix.lower()
     with atomic_file(path) as temporary:
-        if path.suffix == ".npy":
+        if suffix == ".npy":
             with temporary.open("wb") as file:
                 _write_npy(chunks, file, vector_size)
-        elif path.suffix == ".jsonl":
+        elif suffix == ".jsonl":
             with temporary.open("w", encoding="utf-8", errors="backslashreplace") as lines:
                 write_json_lines(chunks, lines)
         else:

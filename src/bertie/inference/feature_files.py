@@ -13,7 +13,6 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from bertie.base.errors import SettingsError
 from bertie.base.files import atomic_file
 from bertie.base.tables import import_pyarrow
 from bertie.inference.features import Features
@@ -22,12 +21,6 @@ Unit = Literal["tokens", "words"]
 Pooling = Literal["mean", "max"]
 
 SUFFIXES = (".parquet", ".arrow")
-
-
-def check_suffix(path: Path) -> None:
-    """Raise SettingsError unless an output file has the suffix .parquet or .arrow."""
-    if path.suffix not in SUFFIXES:
-        raise SettingsError(f"--output {path}: unknown format; name it {' or '.join(SUFFIXES)}")
 
 
 def write_features(
@@ -59,7 +52,7 @@ def write_features(
         for features in chunks:
             table = _to_table(features, unit, dtype, pooling, pyarrow)
             if writer is None:
-                writer = stack.enter_context(_open(temporary, path.suffix, table.schema, pyarrow))
+                writer = stack.enter_context(_open(temporary, path.suffix.lower(), table.schema, pyarrow))
             writer.write_table(table)
             del features, table
 

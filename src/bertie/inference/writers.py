@@ -8,7 +8,7 @@ from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from bertie.base.errors import SettingsError
+from bertie.base.outputs import check_suffix
 from bertie.base.rows import DELIMITERS
 from bertie.inference.records import Record
 from bertie.inference.results import (
@@ -45,9 +45,7 @@ def output_format(path: Path) -> OutputFormat:
     Raises:
         SettingsError: no format has this suffix.
     """
-    if path.suffix not in _FORMATS:
-        raise SettingsError(f"--output {path}: unknown format; name it {', '.join(_FORMATS)}")
-    return _FORMATS[path.suffix]
+    return _FORMATS[check_suffix(path, _FORMATS)]
 
 
 def write_results(
