@@ -7,6 +7,7 @@ import pytest
 
 from bertie.base.settings import resolve
 from bertie.reproduction.cells import Cell
+from bertie.reproduction.report import format_p_value
 from bertie.reproduction.tables import Table
 from bertie.reproduction.verdicts import judge_orderings
 
@@ -209,3 +210,13 @@ def test_losses_and_scores_have_different_spreads():
     for verdict in verdicts:
         decisions[verdict.column.name].append(verdict.decision)
     assert decisions == {"accuracy": ["unresolved"] * 4, "loss": ["held"] * 4}
+
+
+def test_no_p_value_is_0():
+    assert [format_p_value(p) for p in (0.0, 0.0004, 0.0006, 0.05, 1.0)] == [
+        "< 0.001",
+        "< 0.001",
+        "0.001",
+        "0.050",
+        "1.000",
+    ]

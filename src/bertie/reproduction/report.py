@@ -139,7 +139,7 @@ def _verdict_lines(verdicts: Sequence[Verdict]) -> list[str]:
     for better, worse, column, paper_difference, difference, p_value, decision in verdicts:
         paper = f"{paper_difference:.2f}" if paper_difference is not None else "–"
         ours = _format_interval(difference) if difference is not None else "–"
-        p = f"{p_value:.3f}" if difference is not None and difference.n > 1 else "–"
+        p = format_p_value(p_value) if difference is not None and difference.n > 1 else "–"
         lines.append(_table_line(better.name, worse.name, column.name, paper, ours, p, decision))
     return [*lines, ""]
 
@@ -153,6 +153,11 @@ def _logarithm_lines(verdicts: Sequence[Verdict]) -> list[str]:
 def _format_values(values: Sequence[float]) -> str:
     mean = f"{statistics.mean(values):.2f}"
     return f"{mean} ± {statistics.stdev(values):.2f}" if len(values) > 1 else mean
+
+
+def format_p_value(p_value: float) -> str:
+    """Return a p-value with three decimals; one that would be 0.000 as "< 0.001"."""
+    return "< 0.001" if p_value < 0.0005 else f"{p_value:.3f}"
 
 
 def _format_interval(interval: ConfidenceInterval) -> str:
