@@ -16,6 +16,7 @@ from bertie.corpus.preparation import prepare
 from bertie.corpus.shards import Corpus
 from bertie.text.tokenizer import Tokenizer
 from bertie.training.health import Finding, RunHealth, check_corpus
+from bertie.training.planning import plan_pretraining
 from bertie.training.pretraining import pretrain
 
 # A sentence that a careless copy may leave in every document.
@@ -204,12 +205,14 @@ def test_pairs_without_a_loss_are_not_checked(corpus_path, tmp_path, tiny_settin
 def test_warmup_longer_than_the_run_is_reported(
     corpus_path, tmp_path, tiny_settings, capsys, warmup_steps, expected
 ):
-    phases = [{"steps": 4, "max_seq_length": 32}]
-    pretrain(tiny_settings(phases=phases, warmup_steps=warmup_steps), corpus_path, tmp_path / "run")
+    settings = tiny_settings(phases=[{"steps": 4, "max_seq_length": 32}], warmup_steps=warmup_steps)
+    plan_pretraining(settings, corpus_path, tmp_path / "run")
+    planned = [line for line in capsys.readouterr().err.splitlines() if "the warm-up" in line]
+    pretrain(settings, corpus_path, tmp_path / "run")
     warnings = corpus_warnings(tmp_path / "run")
     assert [warning["check"] for warning in warnings] == expected
     lines = [line for line in capsys.readouterr().err.splitlines() if "the warm-up" in line]
-    assert lines == [f"warning: {warning['message']}" for warning in warnings]
+    assert lines == planned == [f"warning: {warning['message']}" for warning in warnings]
     for line in lines:
         assert "has 5 steps, more than the run's 4, so the learning rate only rises to 60% of" in line
 

@@ -1,6 +1,7 @@
 """Estimate the cost of a pre-training run: steps, tokens, memory and time."""
 
 import os
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -90,6 +91,8 @@ def plan_pretraining(
 ) -> Plan:
     """Estimate the cost of `pretrain` with the same arguments; write nothing.
 
+    Prints the warnings that `pretrain` would print before training.
+
     Raises the errors that `pretrain` would raise before training, but does not verify the corpus's
     files.
     """
@@ -97,6 +100,8 @@ def plan_pretraining(
     check_run(RunDirectory(output), setup.settings, resume, MAY_CHANGE)
     model = setup.build_model(init, Ranks())
     HeldOut(setup)  # for its errors
+    for finding in () if resume else setup.find_problems():
+        print(f"warning: {finding.message}", file=sys.stderr)
     return measure_plan(model, setup, Ranks())
 
 

@@ -20,7 +20,6 @@ from bertie.model.formats.directory import ModelMetadata
 from bertie.model.formats.weights import save_model
 from bertie.training.checkpoints import RunDirectory, TrainState
 from bertie.training.distributed import LossFunction, Ranks, gather_weights, join_ranks
-from bertie.training.health import check_corpus, check_warmup
 from bertie.training.held_out import HeldOut
 from bertie.training.loop import train
 from bertie.training.optimizers import build_optimizer
@@ -157,14 +156,8 @@ def _train(
 
 
 def _warn_before_training(setup: PretrainingSetup, run: RunDirectory, progress: Progress) -> None:
-    """Check the schedule and the corpus; show their problems, and log them as warnings of step 0."""
-    settings = setup.settings
-    phases = []
-    if settings.learns_next_sentences:
-        phases = [settings.examples_of(phase) for phase in range(len(settings.phases))]
-    findings = check_warmup(settings.warmup_steps, settings.total_steps)
-    findings += check_corpus(setup.corpus, phases, setup.tokenizer.vocabulary, settings.seed)
-    for finding in findings:
+    """Show problems of the schedule and the corpus, and log them as warnings of step 0."""
+    for finding in setup.find_problems():
         progress.print(f"warning: {finding.message}")
         run.log({"kind": "warning", "step": 0, **finding._asdict()})
 

@@ -20,6 +20,7 @@ from bertie.model.heads import LanguageModel, MaskedLMModel, PreTrainingModel
 from bertie.text.tokenizer import Tokenizer
 from bertie.training.checkpoints import TrainState
 from bertie.training.distributed import Ranks, share_of_node
+from bertie.training.health import Finding, check_corpus, check_warmup
 from bertie.training.loop import Batch, count_micro_batches, split_sequences
 from bertie.training.pretraining_settings import PretrainingSettings
 
@@ -115,6 +116,14 @@ class PretrainingSetup:
             self.corpus.train_languages,
             settings.batch_size_of(phase),
         )
+
+    def find_problems(self) -> list[Finding]:
+        """Return problems of the schedule and the corpus that are known before training."""
+        settings, phases = self.settings, []
+        if settings.learns_next_sentences:
+            phases = [settings.examples_of(phase) for phase in range(len(settings.phases))]
+        findings = check_warmup(settings.warmup_steps, settings.total_steps)
+        return findings + check_corpus(self.corpus, phases, self.tokenizer.vocabulary, settings.seed)
 
 
 def check_batch_sizes(settings: PretrainingSettings, ranks: Ranks) -> None:
