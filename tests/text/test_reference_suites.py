@@ -267,5 +267,8 @@ def test_transformers_suite_passes(tmp_path: Path) -> None:
     )
     path = SUITES / "transformers" / "tests_models_bert_test_tokenization_bert.py"
     result = run_suite(path, "suite.models.bert.test_tokenization_bert", substitutes)
-    assert (result.testsRun, result.errors, result.failures) == (20, [], [])
-    assert [test.id().rpartition(".")[2] for test, _ in result.skipped] == ["test_sequence_builders"]
+    skipped = [test.id().rpartition(".")[2] for test, _ in result.skipped]
+    assert (result.errors, result.failures, skipped) == ([], [], ["test_sequence_builders"])
+    assert result.testsRun == (
+        20 if sys.version_info < (3, 12, 1) else 19
+    )  # which no longer counts skipped ones
