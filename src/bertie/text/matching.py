@@ -45,7 +45,7 @@ UInt32s = npt.NDArray[np.uint32]
 Integer = int | np.integer[Any]
 
 # The kinds of characters, in the low bits of an entry of `character_table`.
-LETTER, GAP, WORD, STRIPPED, OTHER = range(5)  # those that do not end a word: the first and the last two
+LETTER, GAP, WORD, STRIPPED, OTHER = range(5)  # GAP and WORD, and no others, end a word
 KIND_BITS = 3
 KIND_MASK = (1 << KIND_BITS) - 1
 TABLE_SIZE = 1 << 16  # code points with an entry of their own: the basic multilingual plane
@@ -169,11 +169,13 @@ def match_plain_word(
     used: np.uint64,
     word: Index,
 ) -> tuple[np.uint64, np.uint64, np.uint32, bool]:
-    """Match the word that begins at text[begin], a LETTER; for the arguments, see `match_plain_words`.
+    """Match the word that begins at text[begin], a LETTER; for the other arguments, see `match_plain_words`.
+
+    Token rows are written to rows[used:].
 
     Returns:
-        The end of the word, or of what was read of it; the new `used`; the kind of the next character; and
-        whether the word has tokens.
+        The end of the word, or of what was read of it; the new `used`; the kind of the character at that
+        end; and whether the word could be matched.
     """
     node, cell = np.uint64(WORD_START), trie.cells[WORD_START]
     token_begin, end = begin, begin

@@ -169,17 +169,15 @@ def build_nodes(
 ) -> tuple[Int32s, Int32s]:
     """Build the trie of sorted keys, level by level.
 
-        Args:
-            symbols, bounds: key i is symbols[bounds[i] : bounds[i + 1]].
-            ids: the token id of each key.
-            first_continuation: the index of the first key of a token that begins with ##.
-            alphabet: the largest symbol.
+    Args:
+        symbols, bounds: key i is symbols[bounds[i] : bounds[i + 1]].
+        ids: the token id of each key.
+        first_continuation: the index of the first key of a token that begins with ##.
+        alphabet: the largest symbol.
 
-        Returns:
-            The nodes, int32 (S, 6), with the columns HALF = np.uint64(32)
-    LOW_HALF = np.uint64((1 << 32) - 1)
-    BASE, PARENT, TOKEN, FAILURE, POPS_BEGIN and
-            POPS_END, and the pops, int32 (P, 1).
+    Returns:
+        The nodes, int32 (S, 6), with the columns BASE, PARENT, TOKEN, FAILURE, POPS_BEGIN and
+        POPS_END, and the pops, int32 (P, 1).
     """
     nodes = np.full((2 * (alphabet + len(symbols)) + 16, 6), -1, dtype=np.int32)
     next_free = np.arange(len(nodes))
