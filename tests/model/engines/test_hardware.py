@@ -1,19 +1,39 @@
 """The device and the precision of a run."""
 
+import time
+
 import pytest
 import torch
 
 from bertie.base.errors import SettingsError
+from bertie.model.engines import hardware
 from bertie.model.engines.hardware import Hardware
 
 
 @pytest.mark.parametrize(("bfloat16", "precision"), [(True, "bfloat16"), (False, "float32")])
-def test_auto_precision_is_bfloat16_on_cpus_that_multiply_it(monkeypatch, bfloat16, precision):
+def test_auto_precision_is_bfloat16_on_cpus_that_multiply_it_faster(monkeypatch, bfloat16, precision):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bfloat16)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    monkeypatch.setattr(hardware, "_is_bfloat16_faster", lambda: bfloat16)
     assert Hardware().resolved() == Hardware(device="cpu", precision=precision)
     for explicit in ("float32", "bfloat16"):
         assert Hardware(precision=explicit).resolved().precision == explicit
+
+
+def test_auto_precision_is_float32_on_cpus_without_bfloat16(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    monkeypatch.setattr(hardware, "_is_bfloat16_faster", lambda: True)
+    assert Hardware().resolved().precision == "float32"
+
+
+@pytest.mark.parametrize("slower", [torch.float32, torch.bfloat16])
+def test_the_faster_type_of_matrix_products_is_measured(monkeypatch, slower):
+    def multiply(a, b):
+        time.sleep(0.02 if a.dtype == slower else 0)
+
+    monkeypatch.setattr(torch.nn.functional, "linear", multiply)
+    assert hardware._is_bfloat16_faster.__wrapped__() == (slower == torch.float32)
 
 
 def test_unavailable_device_raises():

@@ -1,11 +1,16 @@
 """Settings of the hardware: device, precision and memory."""
 
+import functools
+import time
 from typing import Literal, Self
 
 import torch
 
 from bertie.base.errors import SettingsError
 from bertie.base.settings import Settings
+
+# By how much bfloat16 has to be faster in `_is_bfloat16_faster`: a step also converts between the two.
+BFLOAT16_GAIN = 1.25
 
 
 class Hardware(Settings):
@@ -42,7 +47,7 @@ class Hardware(Settings):
             if kind == "cuda":
                 is_fast = torch.cuda.is_bf16_supported(including_emulation=False)
             else:
-                is_fast = torch.cpu._is_avx512_bf16_supported()
+                is_fast = torch.cpu._is_avx512_bf16_supported() and _is_bfloat16_faster()
             precision = "bfloat16" if is_fast else "float32"
         return self.model_copy(update={"device": device, "precision": precision})
 
@@ -63,6 +68,27 @@ class Hardware(Settings):
         """Return the context for forward passes in `precision`."""
         kind = torch.device(self.device).type
         return torch.autocast(kind, torch.bfloat16, enabled=self.precision == "bfloat16")
+
+
+@functools.cache
+def _is_bfloat16_faster() -> bool:
+    """Measure whether this processor multiplies matrices faster in bfloat16 than in float32.
+
+    Having the instructions is not enough: Intel Xeons of the fourth and fifth generation without AMX, which
+    some virtual machines hide, take 1.9 times as long in bfloat16 (docs/decisions/processors.md). The
+    measurement takes some 30 ms. Of five alternating rounds the fastest count, so other programs hardly
+    matter.
+    """
+    a = torch.ones(512, 512)
+    matrices = {dtype: a.to(dtype) for dtype in (torch.float32, torch.bfloat16)}
+    seconds = dict.fromkeys(matrices, float("inf"))
+    with torch.inference_mode():
+        for _ in range(5):
+            for dtype, matrix in matrices.items():
+                started = time.perf_counter()
+                torch.nn.functional.linear(matrix, matrix)
+                seconds[dtype] = min(seconds[dtype], time.perf_counter() - started)
+    return seconds[torch.float32] > BFLOAT16_GAIN * seconds[torch.bfloat16]
 
 
 def _is_available(device: str) -> bool:
