@@ -29,10 +29,10 @@ def test_loss_and_gradient_equal_torch_cross_entropy(dtype, tolerance, n, classe
     logits = (scale * torch.randn(n, classes, generator=generator)).to(dtype).requires_grad_()
     labels = torch.randint(classes, (n,), generator=generator)
     labels[torch.rand(n, generator=generator) < 0.3] = IGNORE_INDEX
+    exact = logits.detach().clone().double().requires_grad_()
     with mock.patch.object(cross_entropy_module, "CPU_CHUNK", chunk):
         loss_sum, correct = cross_entropy(logits, labels)
     (3.0 * loss_sum).backward()
-    exact = logits.detach().double().requires_grad_()
     expected = F.cross_entropy(exact, labels, reduction="sum")
     (3.0 * expected).backward()
     torch.testing.assert_close(loss_sum.double(), expected, atol=1e-4, rtol=1e-5)
@@ -45,6 +45,19 @@ def test_prediction_is_the_first_class_with_the_highest_logit():
     logits = torch.tensor([[1.0, 2.0, 2.0], [3.0, 3.0, 3.0], [0.0, 0.0, 1.0]])
     assert cross_entropy(logits, torch.tensor([1, 0, 2]))[1] == 3
     assert cross_entropy(logits, torch.tensor([2, 1, 1]))[1] == 0
+
+
+def test_logits_are_overwritten_only_if_they_need_a_gradient():
+    logits, labels = torch.randn(3, 5), torch.tensor([0, 4, IGNORE_INDEX])
+    before = logits.clone()
+    loss_sum, _ = cross_entropy(logits, labels)
+    assert torch.equal(logits, before)
+    with_gradient = logits.requires_grad_() * 1
+    same_loss, _ = cross_entropy(with_gradient, labels)
+    assert torch.equal(loss_sum, same_loss)
+    expected = before.softmax(1) - F.one_hot(torch.tensor([0, 4, 0]), 5)
+    torch.testing.assert_close(with_gradient[:2].detach(), expected[:2])
+    assert (with_gradient[2] == 0).all()
 
 
 def test_without_targets_loss_and_gradient_are_zero():

@@ -6,9 +6,7 @@ import torch
 import torch.nn.functional as F
 from scipy import stats
 
-from bertie.model.attention import packed_attention
-from bertie.model.batch import pack
-from bertie.model.dropout import Dropout, drop_and_multiply, dropout
+from bertie.model.dropout import Dropout, dropout
 
 
 def kept_mask(shape: tuple[int, ...], probability: float, seed: int = 0) -> torch.Tensor:
@@ -79,39 +77,6 @@ def test_evaluation_and_probability_zero_return_the_values():
     values = torch.randn(5, 5)
     assert Dropout(0.5).eval()(values) is values
     assert dropout(values, 0.0) is values
-
-
-@pytest.mark.parametrize("lengths", [[7, 7], [9, 8, 3]])
-def test_attention_with_dropout_equals_the_fused_kernel(lengths, monkeypatch):
-    total = sum(lengths)
-    batch = pack(np.ones(total, np.int32), np.zeros(total, np.int32), np.cumsum([0, *lengths]))
-    qkv = torch.randn(total, 3 * 16, dtype=torch.float64)
-    shapes = []
-
-    def multiply(weights: torch.Tensor, values: torch.Tensor, probability: float) -> torch.Tensor:
-        shapes.append(weights.shape)
-        return weights @ values
-
-    monkeypatch.setattr("bertie.model.cpu.drop_and_multiply", multiply)
-    with_dropout = packed_attention(qkv, batch, 4, 0.2)
-    torch.testing.assert_close(with_dropout, packed_attention(qkv, batch, 4, 0.0))
-    assert shapes
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_drop_and_multiply_equals_dropout_and_a_product(dtype):
-    weights, values = torch.rand(2, 3, 20, 20, dtype=dtype), torch.randn(2, 3, 20, 8, dtype=dtype)
-    results = []
-    for function in (drop_and_multiply, lambda weights, values, p: dropout(weights, p) @ values):
-        inputs = [x.clone().requires_grad_() for x in (weights, values)]
-        torch.manual_seed(4)
-        product = function(*inputs, 0.3)
-        results.append([product, *torch.autograd.grad(product.square().sum(), inputs)])
-    for actual, expected in zip(*results, strict=True):
-        tolerance = 1e-5 if dtype == torch.float32 else 2e-2
-        torch.testing.assert_close(
-            actual, expected, rtol=tolerance, atol=tolerance * expected.abs().max().item()
-        )
 
 
 def test_mean_over_many_masks_is_the_input():

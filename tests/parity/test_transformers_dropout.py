@@ -33,6 +33,18 @@ def fake_dropout(values: torch.Tensor, probability: float) -> torch.Tensor:
     return values + probability * values.square()
 
 
+class FakeMask:
+    """A mask that applies `fake_dropout` to the attention weights."""
+
+    scale = 1.0
+
+    def __init__(self, probability: float) -> None:
+        self.probability = probability
+
+    def zero(self, values: torch.Tensor) -> torch.Tensor:
+        return fake_dropout(values, self.probability)
+
+
 MODELS = {
     "pre-training": (BertForPreTraining, lambda: PreTrainingModel(CONFIG)),
     "classification": (BertForSequenceClassification, lambda: ClassificationModel(CONFIG, 2)),
@@ -45,9 +57,7 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_dropout_is_applied_where_transformers_applies_it(name, monkeypatch):
     monkeypatch.setattr("bertie.model.dropout._cpu_dropout", fake_dropout)
-    monkeypatch.setattr(
-        "bertie.model.cpu.drop_and_multiply", lambda weights, v, p: fake_dropout(weights, p) @ v
-    )
+    monkeypatch.setattr("bertie.model.cpu.DropoutMask.draw", FakeMask)
     monkeypatch.setattr(
         "torch.nn.functional.dropout",
         lambda values, p, training, inplace=False: fake_dropout(values, p) if training else values,

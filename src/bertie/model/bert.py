@@ -48,12 +48,15 @@ class BertModel(nn.Module):
         self.bilstm = None
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if pooler else None
 
-    def forward(self, batch: PackedBatch, positions: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, batch: PackedBatch, positions: Tensor | None = None, words: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """Encode a batch.
 
         Args:
             batch: T tokens in N sequences.
             positions: indices of the tokens to return in `sequence_output`, (R,); None for all.
+            words: the word embeddings of the tokens, (T, H), if the caller has looked them up.
 
         Returns:
             `sequence_output`, (T, H) or (R, H), and `pooled_output`, (N, H), or None without a
@@ -63,19 +66,21 @@ class BertModel(nn.Module):
             ModelError: the model has only one segment, and the batch has pairs of texts.
         """
         if self.pooler is None:
-            return self.encode(batch, positions), None
+            return self.encode(batch, positions, words), None
         # In a causal model [CLS] attends only to itself, and the last token to the whole sequence.
         # OpenAI GPT's classifiers read the last token too.
         pooled = batch.cu_seqlens[1:] - 1 if self.is_decoder else batch.cu_seqlens[:-1]  # (N,)
         if positions is None:
-            sequence_output = self.encode(batch)  # (T, H)
+            sequence_output = self.encode(batch, words=words)  # (T, H)
             to_pool = sequence_output.index_select(0, pooled)  # (N, H)
         else:
-            hidden = self.encode(batch, torch.cat([pooled, positions]))  # (N + R, H)
+            hidden = self.encode(batch, torch.cat([pooled, positions]), words)  # (N + R, H)
             to_pool, sequence_output = torch.split(hidden, [len(pooled), len(positions)])
         return sequence_output, torch.tanh(self.pooler(to_pool))
 
-    def encode(self, batch: PackedBatch, positions: Tensor | None = None) -> Tensor:
+    def encode(
+        self, batch: PackedBatch, positions: Tensor | None = None, words: Tensor | None = None
+    ) -> Tensor:
         """Run the embeddings, the layers and the BiLSTM, if there is one.
 
         Returns:
@@ -83,7 +88,7 @@ class BertModel(nn.Module):
             `positions` and without a BiLSTM, the last layer transforms only these tokens after
             attention.
         """
-        hidden = self.embeddings(batch)  # (T, H)
+        hidden = self.embeddings(batch, words)  # (T, H)
         H = hidden.shape[1]
         hidden = pad_rows(hidden, H)
         *lower_layers, last_layer = self.layers
@@ -141,8 +146,8 @@ class Embeddings(nn.Module):
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, batch: PackedBatch) -> Tensor:
-        """Embed the tokens of a batch, (T, H).
+    def forward(self, batch: PackedBatch, words: Tensor | None = None) -> Tensor:
+        """Embed the tokens of a batch, (T, H); `words` are their word embeddings, if known.
 
         Raises:
             ModelError: the model has only one segment, and the batch has pairs of texts.
@@ -150,7 +155,7 @@ class Embeddings(nn.Module):
         if self.token_type_embeddings.num_embeddings == 1 and batch.token_type_ids.any():
             raise ModelError("type_vocab_size is 1: the model reads only single texts; pass no pairs")
         embedded = (
-            self.word_embeddings(batch.input_ids)
+            (self.word_embeddings(batch.input_ids) if words is None else words)
             + self.position_embeddings(batch.position_ids)
             + self.token_type_embeddings(batch.token_type_ids)
         )  # (T, H)
@@ -186,8 +191,15 @@ class Layer(nn.Module):
             attended = attended.index_select(0, positions)  # (R, H)
             hidden = hidden.index_select(0, positions)  # (R, H)
         hidden = self.attention_norm(hidden + self.dropout(self.attention_output(attended)))  # (T or R, H)
-        widened = self.activation(self.intermediate(hidden))  # (T or R, 4H)
-        return self.output_norm(hidden + self.dropout(self.output(widened)))  # (T or R, H)
+        widened = self.intermediate(hidden)  # (T or R, 4H)
+        if self.training:  # compute the activation again in the backward pass, which is cheap, to save memory
+            narrowed = checkpoint(self._narrow, widened, use_reentrant=False, preserve_rng_state=False)
+        else:
+            narrowed = self._narrow(widened)
+        return self.output_norm(hidden + self.dropout(narrowed))  # (T or R, H)
+
+    def _narrow(self, widened: Tensor) -> Tensor:
+        return self.output(self.activation(widened))  # (T or R, H)
 
 
 def build_activation(config: BertConfig) -> nn.Module:

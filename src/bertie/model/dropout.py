@@ -48,24 +48,8 @@ def dropout(values: Tensor, probability: float) -> Tensor:
     return _cpu_dropout(values, probability)
 
 
-def drop_and_multiply(weights: Tensor, values: Tensor, probability: float) -> Tensor:
-    """Return dropout(weights, probability) @ values, on a CPU.
-
-    The weights after dropout are not kept for the backward pass, which computes them again.
-
-    Args:
-        weights: attention weights, (n, A, S, S).
-        values: (n, A, S, D), of the same dtype.
-        probability: probability of zeroing a weight, above 0.
-
-    Returns:
-        (n, A, S, D).
-    """
-    return _drop_and_multiply(weights, values, probability)
-
-
-class _Mask(NamedTuple):
-    """Which elements are dropped: those whose hash by the key is below a number of levels."""
+class DropoutMask(NamedTuple):
+    """Which elements are dropped on a CPU: those whose hash by the key is below a number of levels."""
 
     key: NDArray[np.uint32]  # (2,)
     dropped_levels: int
@@ -81,59 +65,41 @@ class _Mask(NamedTuple):
         """The factor of the elements that are kept."""
         return LEVELS / (LEVELS - self.dropped_levels)
 
+    def zero(self, values: Tensor) -> Tensor:
+        """Return a copy of `values` in which the dropped elements are 0."""
+        values = values.detach().contiguous()
+        zeroed = torch.empty_like(values)
+        source, target = (x.view(INTEGERS[x.element_size()]).view(-1).numpy() for x in (values, zeroed))
+        pairs = -(-len(source) // 2)
+        threads = max(1, min(torch.get_num_threads(), len(source) // MIN_ELEMENTS_PER_THREAD))
+        bounds = [pairs * thread // threads for thread in range(threads + 1)]
+        work = [
+            (source, target, first, last, *self.key, np.uint32(self.dropped_levels))
+            for first, last in pairwise(bounds)
+        ]
+        others = [_thread_pool().submit(_copy_or_zero, *arguments) for arguments in work[1:]]
+        _copy_or_zero(*work[0])
+        for other in others:
+            other.result()
+        return zeroed
+
 
 class _CPUDropout(torch.autograd.Function):
     """`dropout` on a CPU; the backward pass computes the same mask again."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, probability: float) -> Tensor:
-        ctx.mask = _Mask.draw(probability)
-        return _zero_dropped(values, ctx.mask).mul_(ctx.mask.scale)
+        mask = DropoutMask.draw(probability)
+        ctx.mask = mask
+        return mask.zero(values).mul_(mask.scale)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return _zero_dropped(grad, ctx.mask).mul_(ctx.mask.scale), None
-
-
-class _DropAndMultiply(torch.autograd.Function):
-    """`drop_and_multiply`. The values are scaled, not the weights, which are more."""
-
-    @staticmethod
-    def forward(ctx: Any, weights: Tensor, values: Tensor, probability: float) -> Tensor:
-        ctx.mask = _Mask.draw(probability)
-        ctx.save_for_backward(weights, values)
-        return torch.matmul(_zero_dropped(weights, ctx.mask), values * ctx.mask.scale)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
-        weights, values = ctx.saved_tensors
-        scaled_grad = grad * ctx.mask.scale
-        values_grad = torch.matmul(_zero_dropped(weights, ctx.mask).transpose(-2, -1), scaled_grad)
-        weights_grad = torch.matmul(scaled_grad, values.transpose(-2, -1))
-        return _zero_dropped(weights_grad, ctx.mask), values_grad, None
+        mask: DropoutMask = ctx.mask
+        return mask.zero(grad).mul_(mask.scale), None
 
 
 _cpu_dropout = cast(Callable[[Tensor, float], Tensor], _CPUDropout.apply)
-_drop_and_multiply = cast(Callable[[Tensor, Tensor, float], Tensor], _DropAndMultiply.apply)
-
-
-def _zero_dropped(values: Tensor, mask: _Mask) -> Tensor:
-    """Return a copy of `values` in which the dropped elements are 0."""
-    values = values.detach().contiguous()
-    zeroed = torch.empty_like(values)
-    source, target = (x.view(INTEGERS[x.element_size()]).view(-1).numpy() for x in (values, zeroed))
-    pairs = -(-len(source) // 2)
-    threads = max(1, min(torch.get_num_threads(), len(source) // MIN_ELEMENTS_PER_THREAD))
-    bounds = [pairs * thread // threads for thread in range(threads + 1)]
-    work = [
-        (source, target, first, last, *mask.key, np.uint32(mask.dropped_levels))
-        for first, last in pairwise(bounds)
-    ]
-    others = [_thread_pool().submit(_copy_or_zero, *arguments) for arguments in work[1:]]
-    _copy_or_zero(*work[0])
-    for other in others:
-        other.result()
-    return zeroed
 
 
 @cache

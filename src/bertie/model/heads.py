@@ -20,8 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertie.model.batch import PackedBatch
-from bertie.model.bert import BertModel, Embeddings, build_activation, initialize
+from bertie.model.bert import BertModel, build_activation, initialize
 from bertie.model.config import BertConfig, ClassifierPooling, ProblemType
+from bertie.model.cpu import embed_and_tie
 from bertie.model.cross_entropy import cross_entropy
 from bertie.model.dropout import Dropout
 from bertie.model.formats.sentence_transformers import Pooling
@@ -50,6 +51,11 @@ def _cross_entropy(
     return ObjectiveLoss(loss_sum, num_correct, num_targets)
 
 
+def _embed(bert: BertModel, batch: PackedBatch) -> tuple[Tensor, Tensor]:
+    """Return the word embeddings of the tokens, (T, H), and the weights of the decoder, (V, H)."""
+    return embed_and_tie(bert.embeddings.word_embeddings.weight, batch.input_ids)
+
+
 def _reduce(hidden: Tensor, batch: PackedBatch, reduction: str) -> Tensor:
     """Reduce the vectors of the tokens (T, H) to one for each sequence, float32 (N, H)."""
     return torch.segment_reduce(hidden.float(), reduction, lengths=batch.cu_seqlens.diff().long())
@@ -69,8 +75,9 @@ class PreTrainingModel(nn.Module):
 
     def forward(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
         """Return the masked-LM logits, (M, V), and the next-sentence logits, (N, 2)."""
-        masked, pooled_output = self.bert(batch, batch.masked_positions)  # (M, H), (N, H)
-        return self.masked_lm(masked, self.bert.embeddings), self.next_sentence(pooled_output)
+        words, decoder = _embed(self.bert, batch)  # (T, H), (V, H)
+        masked, pooled_output = self.bert(batch, batch.masked_positions, words)  # (M, H), (N, H)
+        return self.masked_lm(masked, decoder), self.next_sentence(pooled_output)
 
     def compute_losses(self, batch: PackedBatch) -> dict[str, ObjectiveLoss]:
         """Return both losses; only masked LM's if there are no `next_sentence_labels`."""
@@ -104,11 +111,11 @@ class MaskedLMHead(nn.Module):
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
-    def forward(self, hidden: Tensor, embeddings: Embeddings) -> Tensor:
-        """Return the logits (n, V) of n tokens with the vectors `hidden`, (n, H)."""
+    def forward(self, hidden: Tensor, decoder: Tensor) -> Tensor:
+        """Return the logits (n, V) of n tokens with the vectors `hidden`, (n, H); `decoder` is (V, H)."""
         # Under autocast the dense layer's output is bfloat16, in which epsilon would be lost.
         hidden = self.norm(self.activation(self.dense(hidden)).float())  # (n, H)
-        return F.linear(hidden, embeddings.word_embeddings.weight, self.bias)  # (n, V)
+        return F.linear(hidden, decoder, self.bias)  # (n, V)
 
 
 class MaskedLMModel(nn.Module):
@@ -124,8 +131,9 @@ class MaskedLMModel(nn.Module):
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """Return logits (M, V) of the masked tokens."""
-        masked, _ = self.bert(batch, batch.masked_positions)  # (M, H)
-        return self.masked_lm(masked, self.bert.embeddings)
+        words, decoder = _embed(self.bert, batch)  # (T, H), (V, H)
+        masked, _ = self.bert(batch, batch.masked_positions, words)  # (M, H)
+        return self.masked_lm(masked, decoder)
 
     def compute_losses(self, batch: PackedBatch) -> dict[str, ObjectiveLoss]:
         """Return the cross-entropy with `masked_labels`."""
@@ -181,8 +189,9 @@ class LanguageModel(nn.Module):
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """Return, at each token, the logits of the token that follows it, (T, V)."""
-        sequence_output, _ = self.bert(batch)  # (T, H)
-        return self.masked_lm(sequence_output, self.bert.embeddings)
+        words, decoder = _embed(self.bert, batch)  # (T, H), (V, H)
+        sequence_output, _ = self.bert(batch, words=words)  # (T, H)
+        return self.masked_lm(sequence_output, decoder)
 
     def compute_losses(self, batch: PackedBatch) -> dict[str, ObjectiveLoss]:
         """Return the cross-entropy with the next tokens; the last of a sequence has none."""
