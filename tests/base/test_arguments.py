@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+import torch
 
 import bertie
 from bertie.base.arguments import checked
@@ -26,6 +27,14 @@ def function(
 ) -> dict[str, Any]:
     """Return the arguments."""
     return {"path": path, "size": size, "fraction": fraction, "force": force, "rest": rest, **more}
+
+
+def test_device_may_be_an_object_of_torch():
+    @checked
+    def place(device: str = "auto") -> str:
+        return device
+
+    assert place(device=torch.device("cuda:1")) == "cuda:1"
 
 
 @pytest.mark.parametrize(
@@ -51,6 +60,7 @@ def test_numbers_and_flags_are_converted(arguments, expected):
         ({"column": 0}, "column: expected a string, got int; write '0'"),
         ({"column": np.int64(0)}, "column: expected a string, got int64; write '0'"),
         ({"size": 2.5}, "size = 2.5: expected a valid integer, got a number with a fractional part"),
+        ({"size": True}, "size = True: expected a number, not a flag"),
         ({"size": None}, "size = None: expected a valid integer"),
         ({"force": "perhaps"}, "force = 'perhaps': expected a valid boolean, unable to interpret input"),
         ({"on_error": "Stop"}, "on_error = 'Stop': expected 'stop' or 'skip'"),

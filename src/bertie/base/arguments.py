@@ -42,6 +42,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 def _check(name: str, value: Any, annotation: Any) -> Any:
     """Return the value, converted if necessary."""
     members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    if name == "device" and value is not None:  # a torch.device, too
+        return str(value)
     if {*members} <= {str, Path, NoneType}:
         if isinstance(value, members):
             return value
@@ -56,6 +58,8 @@ def _check(name: str, value: Any, annotation: Any) -> Any:
 
         from bertie.base.schemas import shorten
 
+        if isinstance(value, bool) and {int, float} & {*members} and bool not in members:
+            raise SettingsError(f"{name} = {value}: expected a number, not a flag")
         try:
             return TypeAdapter(annotation).validate_python(value)
         except ValidationError as error:
