@@ -192,7 +192,8 @@ class Layer(nn.Module):
             hidden = hidden.index_select(0, positions)  # (R, H)
         hidden = self.attention_norm(hidden + self.dropout(self.attention_output(attended)))  # (T or R, H)
         widened = self.intermediate(hidden)  # (T or R, 4H)
-        if self.training:  # compute the activation again in the backward pass, which is cheap, to save memory
+        if self.training and widened.device.type == "cpu":
+            # The backward pass computes the activation again, which is cheap, so that it need not be kept.
             narrowed = checkpoint(self._narrow, widened, use_reentrant=False, preserve_rng_state=False)
         else:
             narrowed = self._narrow(widened)
