@@ -16,6 +16,7 @@ Int64s = npt.NDArray[np.int64]
 EncodeRows = Callable[[Sequence[str], Int32s], tuple[Int32s, Int64s]]
 
 NO_LIMIT = 2**31 - 1
+ONE = np.uint64(1)
 CHUNK_CHARACTERS = 1 << 17  # encoded at a time, so that intermediate arrays stay in a core's cache
 
 
@@ -105,7 +106,7 @@ def assemble(
     n = len(bounds) - 1
     parts = (len(row_bounds) - 1) // max(n, 1)
     kept = np.zeros(2, dtype=np.int64)  # tokens of each part
-    t = bounds[0]
+    t = np.uint64(bounds[0])  # unsigned, and a loop for each array, so that the loops are vectorised
     for i in range(n):
         for part in range(parts):
             text = part * n + i
@@ -115,20 +116,23 @@ def assemble(
         if cls_id >= 0:
             input_ids[t], token_type_ids[t], word_ids[t] = cls_id, 0, -1
             offsets[t, 0], offsets[t, 1] = 0, 0
-            t += 1
+            t += ONE
         for part in range(parts):
-            begin = row_bounds[part * n + i]
-            for row in range(begin, begin + kept[part]):
-                input_ids[t] = rows[row, 0]
-                offsets[t, 0] = first_character + rows[row, 1]
-                offsets[t, 1] = first_character + rows[row, 2]
-                word_ids[t] = first_word + rows[row, 3]
-                token_type_ids[t] = part
-                t += 1
+            begin, count = np.uint64(row_bounds[part * n + i]), np.uint64(kept[part])
+            for k in range(count):
+                input_ids[t + k] = rows[begin + k, 0]
+            for k in range(count):
+                offsets[t + k, 0] = first_character + rows[begin + k, 1]
+                offsets[t + k, 1] = first_character + rows[begin + k, 2]
+            for k in range(count):
+                word_ids[t + k] = first_word + rows[begin + k, 3]
+            for k in range(count):
+                token_type_ids[t + k] = part
+            t += count
             if sep_id >= 0:
                 input_ids[t], token_type_ids[t], word_ids[t] = sep_id, part, -1
                 offsets[t, 0], offsets[t, 1] = 0, 0
-                t += 1
+                t += ONE
         bounds[i + 1] = t
 
 

@@ -8,7 +8,7 @@ Most words consist of characters that normalisation replaces by one character or
 through `wordpiece.split_text` and `match_words`.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -142,9 +142,9 @@ def write_matches(
 
 
 @inlined_kernel
-def entry_at(text: UInt32s, i: np.uint64, characters: UInt32s) -> np.uint32:
-    """Return the entry of a character, or that of a GAP at the end of the text."""
-    return characters[min(text[i], OTHERS)] if i < np.uint64(len(text)) else np.uint32(GAP)
+def entry_at(text: UInt32s, i: np.uint64, end: np.uint64, characters: UInt32s) -> np.uint32:
+    """Return the entry of a character, or that of a GAP at the end of its text."""
+    return characters[min(text[i], OTHERS)] if i < end else np.uint32(GAP)
 
 
 @inlined_kernel
@@ -152,15 +152,32 @@ def skip_letters(
     text: UInt32s, i: np.uint64, end: np.uint64, characters: UInt32s, letters: Integer
 ) -> np.uint64:
     """Return where so many LETTERs of text[i:end], and the accents behind them, end."""
-    while letters > 0 or (i < end and entry_at(text, i, characters) & KIND_MASK == STRIPPED):
-        letters -= entry_at(text, i, characters) & KIND_MASK == LETTER
+    while letters > 0 or (i < end and entry_at(text, i, end, characters) & KIND_MASK == STRIPPED):
+        letters -= entry_at(text, i, end, characters) & KIND_MASK == LETTER
         i += ONE
     return i
+
+
+class Place(NamedTuple):
+    """A place among texts, and what was written before it.
+
+    text       int64  the index of the text
+    character  int64  the index of the character in this text
+    row        int64  the number of token rows before it
+    word       int64  the number of words before it in this text
+    """
+
+    text: Index
+    character: Index
+    row: Index
+    word: Index
 
 
 @inlined_kernel
 def match_plain_word(
     text: UInt32s,
+    text_begin: np.uint64,
+    text_end: np.uint64,
     begin: np.uint64,
     characters: UInt32s,
     trie: Trie,
@@ -169,9 +186,9 @@ def match_plain_word(
     used: np.uint64,
     word: Index,
 ) -> tuple[np.uint64, np.uint64, np.uint32, bool]:
-    """Match the word that begins at text[begin], a LETTER; for the other arguments, see `match_plain_words`.
+    """Match the word of text[text_begin:text_end] that begins at text[begin], a LETTER.
 
-    Token rows are written to rows[used:].
+    Token rows are written to rows[used:]. For the other arguments, see `match_plain_words`.
 
     Returns:
         The end of the word, or of what was read of it; the new `used`; the kind of the character at that
@@ -179,7 +196,7 @@ def match_plain_word(
     """
     node, cell = np.uint64(WORD_START), trie.cells[WORD_START]
     token_begin, end = begin, begin
-    entry = entry_at(text, end, characters)
+    entry = entry_at(text, end, text_end, characters)
     while True:
         kind = entry & KIND_MASK
         if kind == LETTER:
@@ -188,14 +205,13 @@ def match_plain_word(
             if parent_slot(cell) == node:
                 node = child
                 end += ONE
-                entry = entry_at(text, end, characters)
+                entry = entry_at(text, end, text_end, characters)
                 continue
         elif kind >= STRIPPED:
             if kind == OTHER:
                 return end, used, kind, False
-            # An accent belongs to the character before it, so to the token that ends behind it.
-            end += ONE
-            entry = entry_at(text, end, characters)
+            end += ONE  # an accent belongs to the character before it, so to the token that ends behind it
+            entry = entry_at(text, end, text_end, characters)
             continue
         elif node == INSIDE_WORD:
             return end, used, kind, True
@@ -203,7 +219,7 @@ def match_plain_word(
         if end - begin > np.uint64(max_word_characters):
             return end, used, kind, False
         if trie.tokens[node] >= 0:
-            write_token(rows, used, trie.tokens[node], token_begin, end, word)
+            write_token(rows, used, trie.tokens[node], token_begin - text_begin, end - text_begin, word)
             used += ONE
             token_begin = end
             node = np.uint64(INSIDE_WORD)
@@ -211,8 +227,9 @@ def match_plain_word(
             return end, used, kind, False
         else:
             for k in range(trie.pop_bounds[node, 0], trie.pop_bounds[node, 1]):
-                token_end = skip_letters(text, token_begin, end, characters, trie.lengths[trie.pops[k]])
-                write_token(rows, used, trie.pops[k], token_begin, token_end, word)
+                token = trie.pops[k]
+                token_end = skip_letters(text, token_begin, end, characters, trie.lengths[token])
+                write_token(rows, used, token, token_begin - text_begin, token_end - text_begin, word)
                 used += ONE
                 token_begin = token_end
             node = np.uint64(trie.failures[node])
@@ -222,57 +239,62 @@ def match_plain_word(
 @kernel
 def match_plain_words(
     text: UInt32s,
-    i: Index,
+    bounds: Int64s,
     characters: UInt32s,
     trie: Trie,
     unk_id: int,
     max_word_characters: int,
     rows: Int32s,
-    count: Index,
-    word: Index,
-) -> tuple[Index, Index, Index]:
-    """Match the words of text[i:], up to one that needs `split`, or finds no room in `rows`.
+    row_bounds: Int64s,
+    place: Place,
+) -> Place:
+    """Match the words of texts, up to one that needs `split`, or finds no room in `rows`.
 
     That word has an OTHER character, or may have too many characters.
 
     Args:
-        text, i: the text, and where to begin.
-        characters, trie, unk_id, max_word_characters: see `encode_texts`.
-        rows, count, word: token rows, of which rows[count:] are written, and the index of the next word.
+        text, bounds, characters, trie, unk_id, max_word_characters: see `encode_texts`.
+        rows, row_bounds: token rows and the bounds of each text in them, written from `place` on.
+        place: where to begin.
 
     Returns:
-        Where the first word begins that is not matched, or the end; the new `count` and `word`.
+        The place of the first word that is not matched, or the end of all texts.
     """
-    length, longest = np.uint64(len(text)), np.uint64(max_word_characters)
-    begin, used, room = np.uint64(i), np.uint64(count), np.uint64(len(rows))
-    while begin < length:
-        entry = entry_at(text, begin, characters)
-        kind = entry & KIND_MASK
-        if kind in (GAP, STRIPPED):  # no word has begun that the accent could belong to
-            begin += ONE
-            continue
-        if kind == OTHER or used + min(longest, length) >= room:
-            break
-        first, end = used, begin + ONE
-        if kind == WORD:
-            write_token(rows, used, entry >> KIND_BITS, begin, end, word)
-            used += ONE
-        else:
-            end, used, kind, is_matched = match_plain_word(
-                text, begin, characters, trie, max_word_characters, rows, used, word
-            )
-            if not is_matched:
-                while kind in (LETTER, STRIPPED):
-                    end += ONE
-                    kind = entry_at(text, end, characters) & KIND_MASK
-                used = first
-                if kind == OTHER or end - begin > longest:
-                    break
-                write_token(rows, used, unk_id, begin, end, word)
+    k, i, count, word = place
+    longest = np.uint64(max_word_characters)
+    begin, used, room = np.uint64(bounds[k] + i), np.uint64(count), np.uint64(len(rows))
+    while k < len(bounds) - 1:
+        text_begin, text_end = np.uint64(bounds[k]), np.uint64(bounds[k + 1])
+        while begin < text_end:
+            entry = entry_at(text, begin, text_end, characters)
+            kind = entry & KIND_MASK
+            if kind in (GAP, STRIPPED):  # no word has begun that the accent could belong to
+                begin += ONE
+                continue
+            if kind == OTHER or used + min(longest, text_end - text_begin) >= room:
+                return Place(k, np.int64(begin - text_begin), np.int64(used), word)
+            first, end = used, begin + ONE
+            if kind == WORD:
+                write_token(rows, used, entry >> KIND_BITS, begin - text_begin, end - text_begin, word)
                 used += ONE
-        begin = end + np.uint64(kind == GAP)  # a space behind a word needs no turn of the loop
-        word += 1
-    return np.int64(min(begin, length)), np.int64(used), word
+            else:
+                end, used, kind, is_matched = match_plain_word(
+                    text, text_begin, text_end, begin, characters, trie, max_word_characters, rows, used, word
+                )
+                if not is_matched:
+                    while kind in (LETTER, STRIPPED):
+                        end += ONE
+                        kind = entry_at(text, end, text_end, characters) & KIND_MASK
+                    used = first
+                    if kind == OTHER or end - begin > longest:
+                        return Place(k, np.int64(begin - text_begin), np.int64(used), word)
+                    write_token(rows, used, unk_id, begin - text_begin, end - text_begin, word)
+                    used += ONE
+            begin = end + np.uint64(kind == GAP)  # a space behind a word needs no turn of the loop
+            word += 1
+        begin, k, word = text_end, k + 1, np.int64(0)
+        row_bounds[k] = used
+    return Place(k, np.int64(0), np.int64(used), word)
 
 
 @kernel
@@ -374,31 +396,30 @@ def encode_texts(
     if len(rows) < len(text) // 4:  # English has 4 to 5 characters per token
         rows = np.empty((len(text) // 4, 4), dtype=np.int32)
     row_bounds = np.zeros(len(bounds), dtype=np.int64)
-    count: Index = np.int64(0)
-    for k in range(len(bounds) - 1):
-        of_text = text[bounds[k] : bounds[k + 1]]
-        i: Index = np.int64(0)
-        word: Index = np.int64(0)
-        while i < len(of_text):
-            if never_split is None:
-                i, count, word = match_plain_words(
-                    of_text, i, characters, trie, unk_id, max_word_characters, rows, count, word
-                )
-                if i == len(of_text):
-                    break
-                if count + room > len(rows):
-                    rows = grow(rows, count + room)
-                    continue
-            stop = find_stop(of_text, i, characters, never_split is None)
-            if (stop - i) * LONGEST_SEQUENCE > len(words.codes):
-                words = allocate_words(stop - i)
-            number = split(of_text, i, stop, tables, never_split, words)
-            characters_written = np.int64(words.word_ends[number - 1]) if number else 0
-            if count + characters_written > len(rows):
-                rows = grow(rows, count + characters_written)
-            count = match_words(
-                words, number, trie, unk_id, max_word_characters, never_split, rows, count, word
+    place = Place(np.int64(0), np.int64(0), np.int64(0), np.int64(0))
+    while place.text < len(bounds) - 1:
+        if never_split is None:
+            place = match_plain_words(
+                text, bounds, characters, trie, unk_id, max_word_characters, rows, row_bounds, place
             )
-            i, word = stop, word + number
-        row_bounds[k + 1] = count
+            if place.text == len(bounds) - 1:
+                break
+            if place.row + room > len(rows):
+                rows = grow(rows, place.row + room)
+                continue
+        k, i, count, word = place
+        of_text = text[bounds[k] : bounds[k + 1]]
+        stop = find_stop(of_text, i, characters, never_split is None)
+        if (stop - i) * LONGEST_SEQUENCE > len(words.codes):
+            words = allocate_words(stop - i)
+        number = split(of_text, i, stop, tables, never_split, words)
+        characters_written = np.int64(words.word_ends[number - 1]) if number else 0
+        if count + characters_written > len(rows):
+            rows = grow(rows, count + characters_written)
+        count = match_words(words, number, trie, unk_id, max_word_characters, never_split, rows, count, word)
+        if stop < len(of_text):
+            place = Place(k, stop, count, word + number)
+        else:
+            row_bounds[k + 1] = count
+            place = Place(k + 1, np.int64(0), count, np.int64(0))
     return rows, row_bounds
