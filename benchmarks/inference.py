@@ -4,7 +4,7 @@ All sides turn a list of strings into an array of vectors with all-MiniLM-L6-v2 
 tokens), each on one thread. In float32: sentence-transformers, ONNX Runtime with the graph that its own
 optimizer fuses, OpenVINO and CTranslate2; in int8: ONNX Runtime's dynamic quantization, CTranslate2 and
 OpenVINO with the static quantization of NNCF. Weights of bertie in int8 have 8 bits on a processor with VNNI,
-and 7 on others. On a processor with bfloat16 instructions there are also rows
+and 7 on others. On a processor that multiplies bfloat16 faster than float32 there are also rows
 in bfloat16, whose peers are sentence-transformers and OpenVINO, and all of int8. Those
 that are not libraries for texts are run as sentence-transformers runs them: the texts sorted by length, in
 batches of 32. "unsorted" is fastembed's way: ONNX Runtime, batches of 256 in the order of the texts.
@@ -34,6 +34,7 @@ from transformers import AutoModel, AutoTokenizer
 
 import bertie
 from bertie.inference.export import export
+from bertie.model.engines.hardware import Hardware
 from bertie.model.engines.onnx_engine import has_vnni
 from bertie.model.formats.onnx import Quantization
 from engines import (
@@ -112,11 +113,6 @@ def write_openvino_int8(tokenizer: Any, folder: Path) -> None:
     openvino.save_model(quantized, folder / "int8.xml", compress_to_fp16=False)
 
 
-def has_bfloat16() -> bool:
-    """Return whether this processor multiplies in bfloat16."""
-    return "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-
-
 def make_sides(source: Path, folder: Path) -> dict[str, dict[str, Compute]]:
     """Load a model into all engines: the sides by precision and name."""
     tokenizer = AutoTokenizer.from_pretrained(source)
@@ -150,7 +146,7 @@ def make_sides(source: Path, folder: Path) -> dict[str, dict[str, Compute]]:
             sides[precision][name] = partial(embed_sorted, tokenizer, run)
         unsorted = partial(embed_in_order, tokenizer, engines["ONNX Runtime"], FASTEMBED_BATCH)
         sides[precision]["ONNX Runtime, unsorted"] = unsorted
-    if has_bfloat16():
+    if Hardware(device="cpu").resolved().precision == "bfloat16":
         sides["bfloat16"] = {
             "bertie": bertie.load(source, "cpu", "bfloat16").embed,
             "bertie, exported": bertie.load(folder / "onnx", precision="bfloat16").embed,

@@ -29,8 +29,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bertie.corpus.assembly import SHARD_TOKENS, Parts, assign_documents, part_directory, write_hashes
+from bertie.corpus.assembly import SHARD_TOKENS, Parts, assign_documents, part_directory
 from bertie.corpus.examples import Examples, ExampleSettings
+from bertie.corpus.part_writer import write_hashes
 from bertie.corpus.preparation import prepare
 from bertie.corpus.readers import list_inputs, read_documents
 from bertie.corpus.sampling import BlockSlice, ExampleStream

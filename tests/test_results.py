@@ -1,5 +1,6 @@
 """The table of `make bench`: what it says of measurements, and that documents quote it."""
 
+import ast
 import importlib
 import json
 import re
@@ -62,6 +63,16 @@ def test_tables_of_results_are_those_of_their_figures(bench):
     for path in (ROOT / "benchmarks" / "results").glob("*.json"):
         results = json.loads(path.read_text(encoding="utf-8"))
         assert path.with_suffix(".md").read_text(encoding="utf-8") == bench.to_markdown(results)
+
+
+@pytest.mark.parametrize(
+    "file", [*ROOT.glob("benchmarks/*.py"), *ROOT.glob("scripts/*.py")], ids=lambda file: file.stem
+)
+def test_benchmarks_and_scripts_import_what_exists(file):
+    # Without running them, since their peers may not be installed.
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "bertie":
+            exec(ast.unparse(node))
 
 
 def test_ratio_is_the_median_over_rounds(measure):
