@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from bertie.base.environment import VARIABLES, install_command, set_torch_environment
+from bertie.base.environment import (
+    VARIABLES,
+    install_command,
+    set_torch_environment,
+    threads_switched_quickly,
+)
 from bertie.commands.doctor import EXTRAS
 
 
@@ -59,6 +64,13 @@ with only_new_collected():
 print(gc.get_freeze_count(), gc.get_threshold() == before)
 """
     assert run(script).split()[:4] == ["True", "False", "0", "True"]
+
+
+def test_threads_are_switched_as_before_after_they_were_switched_quickly() -> None:
+    before = sys.getswitchinterval()
+    with threads_switched_quickly():
+        assert sys.getswitchinterval() < before
+    assert sys.getswitchinterval() == before
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

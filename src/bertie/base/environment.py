@@ -125,6 +125,22 @@ def only_new_collected() -> Iterator[None]:
         gc.unfreeze()
 
 
+@contextmanager
+def threads_switched_quickly() -> Iterator[None]:
+    """Let a thread that waits for the interpreter have it after 0.1 milliseconds instead of 5.
+
+    The event loop of a server works for several milliseconds without a pause when it answers the requests of
+    a batch. The thread that computes the next batch waited for it for a tenth of the time
+    (docs/decisions/serving.md).
+    """
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(0.0001)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+
+
 def limit_free_memory(precision: str) -> None:
     """Limit the memory that compiled libraries keep; call it before torch computes in this precision.
 

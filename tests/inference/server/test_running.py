@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 import socket
+import sys
 from contextlib import contextmanager, suppress
 from time import monotonic, sleep
 
@@ -97,6 +98,14 @@ def test_the_collector_leaves_out_what_exists_before_the_server(model):
         served.send("GET", "/health")
         assert gc.get_freeze_count() > 10_000
         assert gc.get_threshold()[0] == 10_000
+
+
+def test_the_computing_thread_does_not_wait_long_for_the_event_loop(model):
+    before = sys.getswitchinterval()
+    with serving(model) as served:
+        served.send("GET", "/health")
+        assert sys.getswitchinterval() <= before / 10
+    assert sys.getswitchinterval() == before
 
 
 def read_until_closed(connection):

@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from bertie.base.environment import only_new_collected
+from bertie.base.environment import only_new_collected, threads_switched_quickly
 from bertie.base.errors import SettingsError
 from bertie.inference.server.errors import error_response
 from bertie.inference.server.middleware import Access, Limits
@@ -194,7 +194,7 @@ class Server(uvicorn.Server):
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer requests until a signal stops the server."""
-        with only_new_collected():
+        with only_new_collected(), threads_switched_quickly():
             super().run(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
