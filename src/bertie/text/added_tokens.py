@@ -66,7 +66,7 @@ def extend_vocabulary(vocabulary: Vocabulary, added: AddedTokens, source: str) -
 def encode_with_special_tokens(
     texts: Sequence[str],
     special: Mapping[str, int],
-    encode: Callable[[Sequence[str], Int32s], tuple[Int32s, Int64s]],
+    encode: Callable[[Sequence[str], Int64s | None, Int32s], tuple[Int32s, Int64s]],
     rows: Int32s,
 ) -> tuple[Int32s, Int64s]:
     """Encode texts in which special tokens are recognised.
@@ -77,8 +77,8 @@ def encode_with_special_tokens(
     Args:
         texts: the texts.
         special: the ids of the special tokens.
-        encode: a function that encodes texts without recognising special tokens, and takes `rows` and
-            returns the same as `matching.encode_texts`.
+        encode: a function that encodes texts without recognising special tokens. It takes the texts, their
+            lengths if they are known, and `rows`, and returns the same as `matching.encode_texts`.
         rows: where to write token rows.
 
     Returns:
@@ -89,7 +89,7 @@ def encode_with_special_tokens(
     parts = list(chain.from_iterable(parts_of_texts))
     is_special = np.array([i % 2 for of_text in parts_of_texts for i in range(len(of_text))], dtype=bool)
     rows, bounds = encode(
-        [PLACEHOLDER if flag else part for flag, part in zip(is_special, parts, strict=True)], rows
+        [PLACEHOLDER if flag else part for flag, part in zip(is_special, parts, strict=True)], None, rows
     )
     lengths = np.fromiter(map(len, parts), np.int64, len(parts))
     special_parts = np.flatnonzero(is_special)

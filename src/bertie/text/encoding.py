@@ -12,8 +12,9 @@ from bertie.base.kernels import kernel
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
-# Returns token rows and bounds of texts, as `matching.encode_texts` does, written over the given rows.
-EncodeRows = Callable[[Sequence[str], Int32s], tuple[Int32s, Int64s]]
+# Takes texts, and their lengths if they are known. Returns token rows and bounds of texts, as
+# `matching.encode_texts` does, written over the given rows.
+EncodeRows = Callable[[Sequence[str], Int64s | None, Int32s], tuple[Int32s, Int64s]]
 
 NO_LIMIT = 2**31 - 1
 ONE = np.uint64(1)
@@ -176,7 +177,8 @@ def encode_in_chunks(
     bounds = np.zeros(len(texts) + 1, dtype=np.int64)
     rows, num_truncated = np.empty((0, 4), dtype=np.int32), 0
     tokens = words = 0  # of the pieces of a text so far
-    chunks = list(divide(texts, may_cut and pairs is None))
+    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    chunks = list(divide(texts, lengths, may_cut and pairs is None))
     for number, (first, last, begin, end) in enumerate(chunks, start=1):
         if begin == 0:
             tokens = words = 0
@@ -185,7 +187,8 @@ def encode_in_chunks(
             parts = [texts[first][begin:end] if tokens <= room else ""]
         else:
             parts = [*texts[first:last], *(pairs[first:last] if pairs is not None else ())]
-        rows, row_bounds = encode_rows(parts, rows)
+        known = None if is_piece or pairs is not None else lengths[first:last]
+        rows, row_bounds = encode_rows(parts, known, rows)
         count = int(row_bounds[-1])
         left = max(room - tokens, 0)
         if is_piece:
@@ -206,12 +209,11 @@ def encode_in_chunks(
     return Encoding(input_ids, token_type_ids, offsets, word_ids, bounds, num_truncated)
 
 
-def divide(texts: Sequence[str], may_cut: bool) -> Iterator[Chunk]:
-    """Divide texts into chunks of about `CHUNK_CHARACTERS` characters.
+def divide(texts: Sequence[str], lengths: Int64s, may_cut: bool) -> Iterator[Chunk]:
+    """Divide texts of these lengths into chunks of about `CHUNK_CHARACTERS` characters.
 
     Longer texts are chunks of their own, and cut before spaces if `may_cut`.
     """
-    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
     ends = lengths.cumsum()
     if len(texts) and ends[-1] <= CHUNK_CHARACTERS:  # a third faster for one short text
         yield Chunk(0, len(texts))

@@ -322,16 +322,20 @@ class Tokenizer:
         may_cut = not any(" " in token for token in self.added_tokens)
         return encode_in_chunks(texts, pairs, self._encode_rows, room, cls_id, sep_id, may_cut=may_cut)
 
-    def _encode_rows(self, texts: Sequence[str], rows: Int32s) -> tuple[Int32s, Int64s]:
+    def _encode_rows(
+        self, texts: Sequence[str], lengths: Int64s | None, rows: Int32s
+    ) -> tuple[Int32s, Int64s]:
         """Return token rows and bounds, as `encode_texts` does, recognising added tokens."""
         if self.added_tokens:
             special = {token: self.vocabulary.ids[token] for token in self.added_tokens}
             return encode_with_special_tokens(texts, special, self._encode_plain_rows, rows)
-        return self._encode_plain_rows(texts, rows)
+        return self._encode_plain_rows(texts, lengths, rows)
 
-    def _encode_plain_rows(self, texts: Sequence[str], rows: Int32s) -> tuple[Int32s, Int64s]:
+    def _encode_plain_rows(
+        self, texts: Sequence[str], lengths: Int64s | None, rows: Int32s
+    ) -> tuple[Int32s, Int64s]:
         return encode_texts(
-            *code_points(texts),
+            *code_points(texts, lengths),
             self.unicode_tables,
             self._characters,
             self._trie,

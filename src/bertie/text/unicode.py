@@ -99,8 +99,8 @@ def _flags(character: str) -> int:
     return int(lookup(unicode_tables(False, False), ord(character)))
 
 
-def code_points(texts: Sequence[str]) -> tuple[UInt32s, Int64s]:
-    """Convert texts to arrays of code points.
+def code_points(texts: Sequence[str], lengths: Int64s | None = None) -> tuple[UInt32s, Int64s]:
+    """Convert texts to arrays of code points; `lengths` are those of the texts, if they are known.
 
     Returns:
         The code points of all C characters, uint32 (C,), and bounds, int64 (n + 1,): the characters
@@ -109,7 +109,9 @@ def code_points(texts: Sequence[str]) -> tuple[UInt32s, Int64s]:
     # Lone surrogates are allowed: they are ordinary characters to google's tokenizer.
     codes = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), dtype="<u4")
     bounds = np.zeros(len(texts) + 1, dtype=np.int64)
-    np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)), out=bounds[1:])
+    if lengths is None:
+        lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    np.cumsum(lengths, out=bounds[1:])
     return codes, bounds
 
 
