@@ -101,11 +101,9 @@ def test_the_collector_leaves_out_what_exists_before_the_server(model):
 
 
 def test_the_computing_thread_does_not_wait_long_for_the_event_loop(model):
-    before = sys.getswitchinterval()
     with serving(model) as served:
         served.send("GET", "/health")
-        assert sys.getswitchinterval() <= before / 10
-    assert sys.getswitchinterval() == before
+        assert sys.getswitchinterval() < 0.001  # Python's default is 5 ms
 
 
 def read_until_closed(connection):
