@@ -72,7 +72,9 @@ def test_benchmarks_and_scripts_import_what_exists(file):
     # Without running them, since their peers may not be installed.
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "bertie":
-            exec(ast.unparse(node))
+            names: dict[str, object] = {}
+            exec(ast.unparse(node), names)
+            assert names.keys() >= {alias.asname or alias.name for alias in node.names}
 
 
 def test_ratio_is_the_median_over_rounds(measure):

@@ -22,6 +22,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import numpy as np
+
 from bertie.base.environment import cache_root, collection_paused, reserve_blas_memory
 
 with collection_paused():
@@ -32,6 +34,7 @@ with collection_paused():
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+ONE = np.uint64(1)  # numba adds unsigned and signed numbers as floats
 PACKAGE = Path(__file__).parent.parent
 BOUNDS_CHECK = os.environ.get("BERTIE_BOUNDS_CHECK") == "1"
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from bertie.base.errors import DataError
 from bertie.base.executor import Executor, run_tasks
-from bertie.base.kernels import kernel
+from bertie.base.kernels import ONE, kernel
 from bertie.base.progress import Progress
 from bertie.base.random import mix
 from bertie.base.storage import check_readable
@@ -38,7 +38,6 @@ WordCounts = tuple[UInt32s, Int64s, Int64s]  # code points, bounds (W + 1,), cou
 BATCH_CHARACTERS = 1 << 22  # text held in memory at a time
 
 _EMPTY = -1
-_ONE = np.uint64(1)
 _FNV_PRIME = np.uint64(0x100000001B3)  # FNV-1a (draft-eastlake-fnv)
 
 
@@ -279,7 +278,7 @@ def _find_slot(codes: UInt32s, bounds: Int64s, slots: npt.NDArray[np.int32], wor
         index = slots[slot]
         if index == _EMPTY or np.array_equal(codes[bounds[index] : bounds[index + 1]], word):
             return np.int64(slot)
-        slot = (slot + _ONE) & mask
+        slot = (slot + ONE) & mask
 
 
 @kernel

@@ -5,7 +5,7 @@ ordinary entry of the vocabulary.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertie.base.errors import ModelError
+from bertie.text.encoding import EncodeRows
 from bertie.text.vocabulary import Vocabulary
 
 Int32s = npt.NDArray[np.int32]
@@ -66,7 +67,7 @@ def extend_vocabulary(vocabulary: Vocabulary, added: AddedTokens, source: str) -
 def encode_with_special_tokens(
     texts: Sequence[str],
     special: Mapping[str, int],
-    encode: Callable[[Sequence[str], Int64s | None, Int32s], tuple[Int32s, Int64s]],
+    encode: EncodeRows,
     rows: Int32s,
 ) -> tuple[Int32s, Int64s]:
     """Encode texts in which special tokens are recognised.
@@ -77,8 +78,7 @@ def encode_with_special_tokens(
     Args:
         texts: the texts.
         special: the ids of the special tokens.
-        encode: a function that encodes texts without recognising special tokens. It takes the texts, their
-            lengths if they are known, and `rows`, and returns the same as `matching.encode_texts`.
+        encode: encodes texts without recognising special tokens.
         rows: where to write token rows.
 
     Returns:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bertie.base.kernels import kernel
+from bertie.base.kernels import ONE, kernel
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -17,7 +17,6 @@ Int64s = npt.NDArray[np.int64]
 EncodeRows = Callable[[Sequence[str], Int64s | None, Int32s], tuple[Int32s, Int64s]]
 
 NO_LIMIT = 2**31 - 1
-ONE = np.uint64(1)
 CHUNK_CHARACTERS = 1 << 17  # encoded at a time, so that intermediate arrays stay in a core's cache
 
 

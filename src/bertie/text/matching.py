@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bertie.base.kernels import inlined_kernel, kernel
+from bertie.base.kernels import ONE, inlined_kernel, kernel
 from bertie.text.trie import HALF, INSIDE_WORD, LOW_HALF, WORD_START, Trie, child_slot, grow, parent_slot
 from bertie.text.unicode import (
     BLOCK_BITS,
@@ -50,7 +50,6 @@ KIND_BITS = 3
 KIND_MASK = (1 << KIND_BITS) - 1
 TABLE_SIZE = 1 << 16  # code points with an entry of their own: the basic multilingual plane
 OTHERS = np.uint32(TABLE_SIZE)  # the entry of all greater code points
-ONE = np.uint64(1)  # numba adds unsigned and signed numbers as floats
 PIECE = 4096  # characters that `split_text` splits at a time, if the text has no gap before
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertie.base.errors import SettingsError
-from bertie.base.kernels import kernel
+from bertie.base.kernels import ONE, kernel
 from bertie.base.random import mix
 from bertie.text.trie import CONTINUATION_PREFIX
 from bertie.text.unicode import code_points
@@ -39,7 +39,7 @@ MAX_WORD_CHARACTERS = 100  # a longer word becomes [UNK] in the tokenizer, as in
 HEADROOM = 0.5
 
 _NONE = -1
-_ONE, _32 = np.uint64(1), np.uint64(32)
+_32 = np.uint64(32)
 
 
 def learn_vocabulary(
@@ -252,7 +252,7 @@ def _slot(pairs: Pairs, left: int, right: int) -> np.int64:
         pair = pairs.slots[slot]
         if pair == _NONE or (pairs.left[pair] == left and pairs.right[pair] == right):
             return np.int64(slot)
-        slot = (slot + _ONE) & mask
+        slot = (slot + ONE) & mask
 
 
 @kernel
