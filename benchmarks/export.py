@@ -55,7 +55,7 @@ def one_at_a_time(engine: Engine, sequences: Sequences, layers: list[int]) -> No
 
 
 def in_batches(engine: Engine, sequences: Sequences, layers: list[int]) -> None:
-    for _, batch in sequences.batches(engine.max_batch_tokens, engine.max_batch_padding):
+    for _, batch in sequences.batches(engine.max_batch_tokens):
         engine.hidden_states(batch, layers)
 
 

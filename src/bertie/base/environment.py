@@ -38,6 +38,15 @@ def install_command(extra: str) -> str:
     return " ".join(["pip install", *(f"'{package}'" for package in packages)])
 
 
+def available_cores() -> int:
+    """Return the number of cores on which this process may run; two hyperthreads are one core."""
+    cores = set()
+    for cpu in os.sched_getaffinity(0):
+        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        cores.add(siblings.read_text() if siblings.exists() else str(cpu))
+    return len(cores)
+
+
 def cache_root() -> Path:
     """Return the directory for compiled kernels and for copies of remote files.
 

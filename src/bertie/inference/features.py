@@ -237,7 +237,7 @@ def compute_features(
     windows = encoded.windows.select(needed)
     row_of_token = np.full(windows.bounds[-1], -1)  # -1: the vector is read in another window
     row_of_token[np.searchsorted(token_indices(bounds, needed), positions)] = np.arange(len(positions))
-    for chosen, batch in windows.batches(engine.max_batch_tokens, engine.max_batch_padding):
+    for chosen, batch in windows.batches(engine.max_batch_tokens):
         rows = row_of_token[token_indices(windows.bounds, chosen)]
         tokens = np.flatnonzero(rows >= 0)
         outputs = [hidden[tokens] for hidden in engine.hidden_states(batch, selection.layers)]

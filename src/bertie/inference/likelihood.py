@@ -71,7 +71,7 @@ def _masked(engine: Engine, sequences: Sequences, mask_id: int, progress: Progre
     offset_of_copy = np.arange(len(sequence_of_copy)) - np.repeat(np.cumsum(counts) - counts, counts) + 1
     copy_bounds = cumulative_bounds((counts + 2)[sequence_of_copy])
     scores = np.zeros(len(counts))
-    for copies in batch_by_token_budget(copy_bounds, engine.max_batch_tokens, engine.max_batch_padding):
+    for copies in batch_by_token_budget(copy_bounds, engine.max_batch_tokens):
         batch = sequences.select(sequence_of_copy[copies])
         positions = batch.bounds[:-1] + offset_of_copy[copies]
         labels = batch.input_ids[positions]

@@ -35,7 +35,7 @@ def fill_masks(
     """
     sequences = encode_masks(texts, tokenizer, max_length)
     predictions: list[list[Results[MaskPrediction]]] = [[] for _ in texts]
-    for indices, batch in sequences.batches(engine.max_batch_tokens, engine.max_batch_padding):
+    for indices, batch in sequences.batches(engine.max_batch_tokens):
         masked_positions = np.flatnonzero(batch.input_ids == tokenizer.vocabulary.mask_id)
         logits = engine.masked_lm_logits(batch, masked_positions)
         token_ids, scores = top_softmax(logits, top_k)

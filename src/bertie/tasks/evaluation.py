@@ -135,7 +135,7 @@ def compute_logits(engine: Engine, inputs: Inputs, embedding: EmbeddingConfig | 
         return embed(engine, inputs.sequences, embedding)
     per_token = engine.architecture in PER_TOKEN
     logits = np.empty((0, 0), dtype=np.float32)
-    batches = inputs.sequences.batches(engine.max_batch_tokens, engine.max_batch_padding, inputs.group)
+    batches = inputs.sequences.batches(engine.max_batch_tokens, group_size=inputs.group)
     for indices, batch in batches:
         batch_logits = engine.logits(batch)
         if not len(logits):

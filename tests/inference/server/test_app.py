@@ -5,6 +5,7 @@ import logging
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
+from time import sleep
 
 import huggingface_hub
 import numpy as np
@@ -16,7 +17,7 @@ from tests.inference.test_predictor import flatten
 import bertie
 from bertie.inference.dispatch import answer_records
 from bertie.inference.records import Record
-from bertie.inference.server import batching, openai
+from bertie.inference.server import openai
 from bertie.inference.server.middleware import Access
 from bertie.inference.writers import as_json
 from bertie.model.formats.directory import LongTexts
@@ -433,17 +434,19 @@ def paused(models, monkeypatch):
     return model, batches, begun, may_begin
 
 
-def test_a_full_queue_returns_429(paused, monkeypatch):
+def test_a_full_queue_returns_429(paused):
     model, _, begun, may_begin = paused
-    monkeypatch.setattr(batching, "MAX_BATCH_TOKENS", 1)  # so that the second text waits
-    with serving(model, limits=LIMITS._replace(max_waiting=4)) as served, ThreadPoolExecutor(1) as client:
-        first = client.submit(served.post, "/predict", {"inputs": [{"text": "a cat"}, {"text": "a mat"}]})
+    with serving(model, limits=LIMITS._replace(max_waiting=4)) as served, ThreadPoolExecutor(2) as clients:
+        first = clients.submit(served.post, "/predict", {"inputs": {"text": "a cat"}})
         assert begun.wait(60)
+        second = clients.submit(served.post, "/predict", {"inputs": {"text": "a cat sat on"}})
+        while 'te_queue_size{model="classifier"} 1.0' not in served.send_text("GET", "/metrics")[1]:
+            sleep(0.01)
         response, content = served.send("POST", "/predict", {"inputs": {"text": "a"}})
         assert (response.status, response.headers["Retry-After"]) == (429, "1")
         assert content == {"error": "queue full; retry later", "error_type": "Overloaded"}
         may_begin.set()
-        assert first.result()[0] == 200
+        assert first.result()[0] == second.result()[0] == 200
         assert served.post("/predict", {"inputs": {"text": "a"}})[0] == 200
 
 

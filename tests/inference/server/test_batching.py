@@ -118,17 +118,40 @@ def test_waiting_records_of_one_operation_form_a_batch():
 
 
 def test_the_size_of_a_batch_is_limited(monkeypatch):
+    """In tokens, but the records of a request stay together."""
     monkeypatch.setattr(batching, "MAX_BATCH_TOKENS", 10)
 
     async def scenario(batcher, model):
-        tasks = await submit_all(
-            batcher, model, [("a", record("one")), ("a", *(record("x" * 4) for _ in range(7)))]
-        )
+        several = [record("x" * 4) for _ in range(7)]
+        requests = [("a", record("one")), *(("a", record("y" * 5)) for _ in range(5)), ("a", *several)]
+        tasks = await submit_all(batcher, model, requests)
         model.may_begin.set()
-        assert await tasks[1] == ["XXXX"] * 7
-        assert [len(texts) for _, texts in model.batches] == [1, 3, 3, 1]
+        assert await tasks[-1] == ["XXXX"] * 7
+        assert [len(texts) for _, texts in model.batches] == [1, 2, 2, 8]
 
     run(scenario)
+
+
+def test_a_batch_has_half_of_the_requests_that_wait_or_were_just_answered():
+    """Of clients that each send the next request when they have an answer."""
+
+    async def scenario(batcher, model):
+        async def client(name):
+            for number in range(4):
+                await batcher.submit("a", [record(f"{name} {number}")])
+
+        (first,) = await submit_all(batcher, model, [("a", record("first"))])
+        clients = [asyncio.create_task(client(name)) for name in range(8)]
+        while batcher.metrics.registry.get_sample_value("te_queue_size", {"model": "model"}) < 8:
+            await asyncio.sleep(0.001)
+        model.may_begin.set()
+        await asyncio.gather(first, *clients)
+        return [len(texts) for _, texts in model.batches]
+
+    sizes = run(scenario)
+    assert sizes[:2] == [1, 5], "half of the 8 that waited and the 1 that was answered, rounded up"
+    assert sum(sizes) == 33
+    assert max(sizes[2:]) <= 5
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=20))
@@ -151,7 +174,7 @@ def test_only_the_offending_records_fail(bad):
 def test_a_failing_batch_is_bisected():
     async def scenario(batcher, model):
         texts = [*(f"good {number}" for number in range(31)), "bad"]
-        tasks = await submit_all(batcher, model, [("a", record("one")), *(("a", record(t)) for t in texts)])
+        tasks = await submit_all(batcher, model, [("a", record("one")), ("a", *map(record, texts))])
         model.may_begin.set()
         await asyncio.gather(*tasks, return_exceptions=True)
         succeeded = [len(batch) for _, batch in model.batches if "bad" not in batch]

@@ -3,9 +3,10 @@
 import platform
 import sys
 
+import numpy as np
 import pytest
-from tests.inference.small_models import CONFIG, save_small
-from tests.model.formats.test_onnx import random_sequences
+from tests.inference.small_models import CONFIG, MODELS, save_small
+from tests.model.formats.test_onnx import all_outputs, random_sequences
 
 import bertie
 from bertie.base.errors import ModelError
@@ -53,14 +54,47 @@ def test_hidden_states_of_a_model_with_a_head_raise(exported):
         engine.hidden_states(random_sequences([4]), [CONFIG.num_hidden_layers])
 
 
-@pytest.mark.parametrize(("variable", "threads"), [("3", 3), ("", 0), ("many", 0)])
-def test_threads_are_those_of_the_environment(exported, monkeypatch, variable, threads):
+@pytest.mark.parametrize(("variable", "threads"), [("3", 3), ("", 5), ("many", 5), ("0", 5)])
+def test_threads_are_those_of_the_environment_or_the_cores(exported, monkeypatch, variable, threads):
     monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    monkeypatch.setattr("bertie.model.engines.onnx_engine.available_cores", lambda: 5)
     session = OnnxEngine(exported, read_metadata(exported))._session
     assert session.get_session_options().intra_op_num_threads == threads
 
 
+@pytest.mark.parametrize("kind", MODELS)
+def test_runs_at_a_time_give_the_results_of_one_after_the_other(tmp_path, monkeypatch, kind):
+    """Also with more threads than sequences."""
+    path = save_small(tmp_path, kind)
+    model, metadata = load_model(path)
+    save_onnx(path / ONNX_FILE, model, metadata.config, Quantization())
+    batch = random_sequences([9, 4, 17, 1, 9, 30, 8])
+    outputs = {}
+    for threads in (1, 3, 16):
+        monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
+        outputs[threads] = all_outputs(OnnxEngine(path, metadata), batch)
+    for threads in (3, 16):
+        for values, expected in zip(outputs[threads], outputs[1], strict=True):
+            np.testing.assert_allclose(values, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(("threads", "count"), [(1, 1), (2, 2), (3, 3), (16, 6)])
+def test_a_batch_is_divided_among_the_threads(exported, monkeypatch, threads, count):
+    monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
+    engine = OnnxEngine(exported, read_metadata(exported))
+    infer, shapes = engine._infer, []
+
+    def recording(outputs, inputs):
+        shapes.append(inputs["input_ids"].shape)
+        return infer(outputs, inputs)
+
+    monkeypatch.setattr(engine, "_infer", recording)
+    engine.logits(random_sequences([7] * 6))
+    assert len(shapes) == count
+
+
 def test_texts_of_unlike_lengths_are_not_padded_to_each_other(exported, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     model = bertie.load(exported)
     infer, shapes = model.engine._infer, []
 
@@ -70,7 +104,7 @@ def test_texts_of_unlike_lengths_are_not_padded_to_each_other(exported, monkeypa
 
     monkeypatch.setattr(model.engine, "_infer", recording)
     model.classify([" ".join(["a"] * words) for words in (3, 30, 4, 31, 31)])
-    assert shapes == [(2, 4 + 2), (3, 31 + 2)]
+    assert shapes == [(3, 31 + 2), (2, 4 + 2)]
 
 
 def test_weights_of_8_bits_need_vnni(exported, monkeypatch):

@@ -2,14 +2,16 @@
 
 Each model has a queue with two lanes: one for short requests, and one for requests that fill more
 than one batch of the engine, such as a long text for a tagger. Each lane computes in its own thread.
-The records that arrive while a lane computes form its next batch. An idle server therefore answers
-at once, a busy server answers in batches, and there is no waiting time to configure.
+The requests that arrive while a lane computes form its next batches. An idle server therefore answers
+at once, a busy server answers in batches, and there is no waiting time to configure. A batch has half of
+the requests that wait or were just answered: the event loop reads and answers the other half meanwhile.
 
 The threads take turns at the engine, batch by batch of `Engine.max_batch_tokens`. A short request
 waits for at most one such batch of a long request, however long that request is.
 """
 
 import asyncio
+import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -186,9 +188,9 @@ class Batcher:
         self._limits = limits
         self.metrics = metrics
         self._model = model
-        # The futures of the results, and the records of those that somebody waits for.
-        self._short: asyncio.Queue[asyncio.Future[Any]] = asyncio.Queue()
-        self._long: asyncio.Queue[asyncio.Future[Any]] = asyncio.Queue()
+        # The futures of the results of each request, and the records of those that somebody waits for.
+        self._short: asyncio.Queue[list[asyncio.Future[Any]]] = asyncio.Queue()
+        self._long: asyncio.Queue[list[asyncio.Future[Any]]] = asyncio.Queue()
         self._queued: dict[asyncio.Future[Any], QueuedRecord] = {}
         self._waiting = 0  # the sum of their tokens
 
@@ -218,8 +220,9 @@ class Batcher:
                 result.add_done_callback(self._take)
                 self._queued[result] = QueuedRecord(operation, record, tokens, queued_at)
                 self._waiting += tokens
-                lane.put_nowait(result)
                 results.append(result)
+            if results:
+                lane.put_nowait(results)
             self.metrics.queue_size.labels(self._model).inc(len(records))
             return await asyncio.gather(*results)
 
@@ -229,13 +232,15 @@ class Batcher:
             lanes.create_task(self._run_lane(self._short))
             lanes.create_task(self._run_lane(self._long))
 
-    async def _run_lane(self, lane: asyncio.Queue[asyncio.Future[Any]]) -> None:
+    async def _run_lane(self, lane: asyncio.Queue[list[asyncio.Future[Any]]]) -> None:
         loop = asyncio.get_running_loop()
         thread = ThreadPoolExecutor(max_workers=1)
+        answered = 0  # requests of the last batch
         try:
             while True:
                 groups = defaultdict(list)
-                for result, item in await self._next_batch(lane):
+                batch, answered = await self._next_batch(lane, answered)
+                for result, item in batch:
                     groups[item.group].append((result, item))
                 for (operation, _), group in groups.items():
                     futures, items = zip(*group, strict=True)
@@ -250,17 +255,24 @@ class Batcher:
             thread.shutdown(wait=False)
 
     async def _next_batch(
-        self, lane: asyncio.Queue[asyncio.Future[Any]]
-    ) -> list[tuple[asyncio.Future[Any], QueuedRecord]]:
-        """Wait for a record that somebody waits for; return a batch of such records."""
+        self, lane: asyncio.Queue[list[asyncio.Future[Any]]], answered: int
+    ) -> tuple[list[tuple[asyncio.Future[Any], QueuedRecord]], int]:
+        """Wait for a request that somebody waits for; return a batch of records, and of how many requests.
+
+        The clients of the last batch come back while this one is computed. With half of all requests, the
+        batches become equal; with all that wait, there were batches of 31 and of 1 request in turn, and the
+        computing thread waited for the event loop to answer 31 (docs/decisions/serving.md).
+        """
         batch: list[tuple[asyncio.Future[Any], QueuedRecord]] = []
-        size = 0
-        while not batch or (size < MAX_BATCH_TOKENS and not lane.empty()):
-            result = await lane.get()
-            if item := self._take(result):
-                batch.append((result, item))
-                size += item.tokens
-        return batch
+        requests, tokens, half = 0, 0, 0
+        while not batch or (requests < half and tokens < MAX_BATCH_TOKENS and not lane.empty()):
+            results = await lane.get()
+            half = half or math.ceil((1 + lane.qsize() + answered) / 2)
+            items = [(result, item) for result in results if (item := self._take(result))]
+            batch += items
+            requests += bool(items)
+            tokens += sum(item.tokens for _, item in items)
+        return batch, requests
 
     def _take(self, result: asyncio.Future[Any]) -> QueuedRecord | None:
         """Take a record from the queue, to compute it or because its result is no longer awaited."""

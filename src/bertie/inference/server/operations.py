@@ -100,7 +100,7 @@ def _join(texts: Sequence[EncodedText]) -> Sequences:
 def _token_vectors(model: Predictor, sequences: Sequences) -> list[Float32s]:
     vectors: dict[int, Float32s] = {}
     engine = model.engine
-    for indices, batch in sequences.batches(engine.max_batch_tokens, engine.max_batch_padding):
+    for indices, batch in sequences.batches(engine.max_batch_tokens):
         (hidden,) = engine.hidden_states(batch, [engine.num_hidden_layers])
         vectors |= zip(indices.tolist(), np.split(hidden, batch.bounds[1:-1]), strict=True)
     return [vectors[i] for i in range(len(vectors))]

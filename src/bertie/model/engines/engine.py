@@ -20,14 +20,12 @@ class Engine(Protocol):
     Attributes:
         architecture: the class of `transformers` with the same weights; it determines the head
         max_batch_tokens: the largest number of tokens in a batch that does not slow the engine down
-        max_batch_padding: the largest number of padding tokens in a batch; None if the engine does not pad
         num_hidden_layers: the number of layers, L; `hidden_states` returns layers 0 to L
         hidden_size: the size of a token's vector, H
     """
 
     architecture: str
     max_batch_tokens: int
-    max_batch_padding: int | None
     num_hidden_layers: int
     hidden_size: int
 

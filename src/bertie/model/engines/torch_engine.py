@@ -29,7 +29,6 @@ class TorchEngine:
         self.num_hidden_layers = len(model.bert.layers)
         self.hidden_size = model.bert.embeddings.word_embeddings.embedding_dim
         self.max_batch_tokens = hardware.inference_batch_tokens
-        self.max_batch_padding: int | None = None
         self._hardware = hardware
         self._device = next(model.parameters()).device
 
