@@ -46,7 +46,7 @@ class OnnxEngine:
         self.num_hidden_layers = metadata.config.num_hidden_layers
         self.hidden_size = metadata.config.hidden_size
         self.outputs = self._load(path / ONNX_FILE)
-        # Two runs at a time, on two cores, take 0.6 to 0.8 of the time that they take one after the other
+        # Two runs at a time, on two cores, take 0.7 to 0.8 of the time that they take one after the other
         # in int8, and no longer in float32 (docs/decisions/inference.md).
         self._parallel_runs = num_threads() if self.has_parallel_runs else 1
         self._pool = ThreadPoolExecutor(self._parallel_runs)
