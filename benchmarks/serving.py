@@ -91,7 +91,13 @@ async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reques
     """Send a request, and return the body of the response."""
     writer.write(request)
     head = await reader.readuntil(b"\r\n\r\n")
-    body = await reader.readexactly(int(re.search(rb"(?i)content-length: (\d+)", head)[1]))  # type: ignore[index]
+    if length := re.search(rb"(?i)content-length: (\d+)", head):
+        body = await reader.readexactly(int(length[1]))
+    else:  # bertie sends large responses in chunks
+        body = b""
+        while size := int(await reader.readuntil(b"\r\n"), base=16):
+            body += (await reader.readexactly(size + 2))[:-2]
+        await reader.readexactly(2)
     assert head.startswith(b"HTTP/1.1 200"), head + body
     return body
 
