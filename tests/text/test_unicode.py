@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertie.text.unicode import UNICODE_VERSION, is_final_sigma, sort_marks, unicode_tables
+from bertie.text.unicode import UNICODE_VERSION, code_points, is_final_sigma, sort_marks, unicode_tables
 
 pytestmark = pytest.mark.skipif(
     unicodedata.unidata_version != UNICODE_VERSION, reason="the running Python has another Unicode version"
@@ -42,3 +42,11 @@ def test_sort_marks_agrees_with_nfd(text: str) -> None:
     codes = codes_of(text).astype(np.int32)
     sort_marks(unicode_tables(), codes, 0, len(codes))
     assert "".join(map(chr, codes)) == unicodedata.normalize("NFD", text)
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=()))))  # lone surrogates, too
+def test_code_points_are_those_of_the_texts(texts: list[str]) -> None:
+    codes, bounds = code_points(texts)
+    assert codes.dtype == np.uint32
+    assert codes.tolist() == [ord(character) for character in "".join(texts)]
+    assert bounds.tolist() == [0, *np.cumsum([len(text) for text in texts], dtype=int)]
