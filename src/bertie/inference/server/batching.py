@@ -257,11 +257,12 @@ class Batcher:
     async def _next_batch(
         self, lane: asyncio.Queue[list[asyncio.Future[Any]]], answered: int
     ) -> tuple[list[tuple[asyncio.Future[Any], QueuedRecord]], int]:
-        """Wait for a request that somebody waits for; return a batch of records, and of how many requests.
+        """Return the records of the next batch, and the number of its requests.
 
-        The clients of the last batch come back while this one is computed. With half of all requests, the
-        batches become equal; with all that wait, there were batches of 31 and of 1 request in turn, and the
-        computing thread waited for the event loop to answer 31 (docs/decisions/serving.md).
+        Wait until there is a request that somebody waits for. The last batch had `answered` requests, whose
+        clients may send others while this batch is computed, so batches become equal. If a batch took all
+        requests that wait, 32 clients would be answered in batches of 31 and 1 in turn, and the computing
+        thread would have too little to do while 31 are answered (docs/decisions/serving.md).
         """
         batch: list[tuple[asyncio.Future[Any], QueuedRecord]] = []
         requests, tokens, half = 0, 0, 0

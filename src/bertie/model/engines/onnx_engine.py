@@ -29,7 +29,7 @@ class OnnxEngine:
     # A run of the graph takes as long as 5 to 10 tokens, for 6 × 384 and 12 × 768 in float32 and int8, so
     # more padding costs more than another run (docs/decisions/inference.md).
     max_run_padding = 8
-    has_parallel_runs = True
+    has_parallel_runs = True  # False if a run uses all threads well
     length_multiple = 1  # S is rounded up to a multiple of it
 
     def __init__(self, path: Path, metadata: ModelMetadata) -> None:
@@ -46,12 +46,12 @@ class OnnxEngine:
         self.num_hidden_layers = metadata.config.num_hidden_layers
         self.hidden_size = metadata.config.hidden_size
         self.outputs = self._load(path / ONNX_FILE)
-        # Two runs at a time, on two cores, take 0.7 to 0.8 of the time that they take one after the other
-        # in int8, and no longer in float32 (docs/decisions/inference.md).
+        # On two cores, two runs at a time take 0.7 to 0.8 of the time of one after the other in int8, and
+        # about 0.9 in float32 (docs/decisions/inference.md).
         self._parallel_runs = num_threads() if self.has_parallel_runs else 1
         self._pool = ThreadPoolExecutor(self._parallel_runs)
-        # With one run for each thread, threads wait longer for the last one: 2 to 8 % less speed. With four,
-        # 2 to 4 % more speed, but a server computes short requests between the batches of a long one.
+        # With one run for each thread, a batch is 2 to 8 % slower, since threads wait for the longest run.
+        # With four it is 2 to 4 % faster, but short requests wait longer for a batch of a long request.
         self.max_batch_tokens = 2 * self._parallel_runs * self.max_run_tokens
 
     def _load(self, file: Path) -> list[str]:

@@ -20,7 +20,7 @@ class OpenVinoEngine(OnnxEngine):
     # 1,024 and 2,048 tokens were 12 and 27 % slower on paragraphs (docs/decisions/inference.md).
     max_run_tokens = 512
     max_run_padding = 32  # 8 and 64 were 3 to 5 % slower on sentences (docs/decisions/inference.md)
-    has_parallel_runs = False  # a run uses all threads
+    has_parallel_runs = False
     # OpenVINO compiles kernels for every new shape (N, S), and keeps them. With few values of S, it used
     # 65 instead of 225 MiB for them after 1,500 ragged batches, and computed 12 % more tokens a second.
     length_multiple = 8
