@@ -11,10 +11,10 @@ PyTorch and, exported, in int8. The peers come from environments of their own:
 
 For each number of clients the servers take turns of a few seconds, and so do the same two models of
 bertie in this process, which embeds 32 sentences at a time. A client sends its next request when it has
-the answer to the last one. Clients are in this process, on the same cores as the server. The table has
-medians over the rounds: requests a second, the 50th and the 99th percentile of the latency, the
-processor time of the server and of the clients for a request (which other programs disturb less), and
-the peak of the server's resident memory.
+the answer to the last one. Everybody gets the same sentences in the same order. Clients are in this
+process, on the same cores as the server. The table has medians over the rounds: requests a second, the
+50th and the 99th percentile of the latency, the processor time of the server and of the clients for a
+request (which other programs disturb less), and the peak of the server's resident memory.
 
     python benchmarks/serving.py MODEL TEXTS --memory 100000
 
@@ -26,6 +26,7 @@ import argparse
 import asyncio
 import json
 import os
+import random
 import re
 import socket
 import statistics
@@ -227,14 +228,15 @@ def compare(
     with arguments.texts.open(encoding="utf-8") as file:
         sentences = re.split(r"(?<=[.!?])\s+", file.read(2_000_000))
     sentences = [sentence for sentence in sentences if 3 <= len(sentence.split()) <= 60]
+    random.Random(0).shuffle(sentences)  # a slow model computes fewer of them, of the same mean length
     torch.set_num_threads(arguments.threads)  # as the servers
     os.environ["OMP_NUM_THREADS"] = str(arguments.threads)  # which `bertie.load` hands to ONNX Runtime
     limit_free_memory("float32")
     loaded = {f"in process, {name}": bertie.load(path) for name, path in models.items()}
     requests = {name: cycle([*map(server.request, sentences)]) for name, server in servers.items()}
-    texts = cycle(sentences)
-    for model in loaded.values():
-        run_in_process(model, texts, 1)
+    texts = {name: cycle(sentences) for name in loaded}
+    for name, model in loaded.items():
+        run_in_process(model, texts[name], 1)
     for name, server in servers.items():
         asyncio.run(run_turn(server, requests[name], 8, 1))
     for clients in arguments.clients:
@@ -243,7 +245,7 @@ def compare(
             for name, server in servers.items():
                 turns[name].append(asyncio.run(run_turn(server, requests[name], clients, arguments.seconds)))
             for name, model in loaded.items():
-                turns[name].append(run_in_process(model, texts, arguments.seconds))
+                turns[name].append(run_in_process(model, texts[name], arguments.seconds))
         print(f"\n{f'{clients} clients':<20} {'requests/s':>10} {'p50, ms':>9} {'p99, ms':>9}", end="")
         print(f" {'processor, ms':>14} {'clients, ms':>12} {'peak RSS, MiB':>14}")
         for name, rounds in turns.items():

@@ -248,9 +248,9 @@ class Batcher:
                     results = await loop.run_in_executor(
                         thread, self._compute_wanted, operation, [item.record for item in items], futures
                     )
-                    self._observe(items, begin)
-                    for future, result in zip(futures, results, strict=True):
-                        _deliver(future, result)
+                    seconds = perf_counter() - begin
+                    # Later: if requests wait, the thread gets the next batch first.
+                    loop.call_soon(self._answer, futures, items, results, begin, seconds)
         finally:  # without waiting for the thread, which would hold up the event loop
             thread.shutdown(wait=False)
 
@@ -283,13 +283,22 @@ class Batcher:
             self.metrics.queue_size.labels(self._model).dec()
         return item
 
-    def _observe(self, group: Sequence[QueuedRecord], begin: float) -> None:
-        seconds = perf_counter() - begin
-        for queued_at in {item.queued_at for item in group}:  # one for each request
+    def _answer(
+        self,
+        futures: Sequence[asyncio.Future[Any]],
+        items: Sequence[QueuedRecord],
+        results: Sequence[Any],
+        begin: float,
+        seconds: float,
+    ) -> None:
+        """Deliver the results of a batch, which were computed from `begin` for `seconds`."""
+        for queued_at in {item.queued_at for item in items}:  # one for each request
             self.metrics.queue.labels(self._model).observe(begin - queued_at)
             self.metrics.inference.labels(self._model).observe(seconds)
-        self.metrics.batch_size.labels(self._model).observe(len(group))
-        self.metrics.batch_tokens.labels(self._model).observe(sum(item.tokens for item in group))
+        self.metrics.batch_size.labels(self._model).observe(len(items))
+        self.metrics.batch_tokens.labels(self._model).observe(sum(item.tokens for item in items))
+        for future, result in zip(futures, results, strict=True):
+            _deliver(future, result)
 
     def _compute_wanted(
         self, operation: Hashable, records: Sequence[Record], futures: Sequence[asyncio.Future[Any]]
