@@ -32,7 +32,7 @@ def encode_sentences(sentences: Sequence[str], tokenizer: Tokenizer, max_length:
         DataError: a sentence has more than `max_length` tokens.
     """
     sequences = Inputs.from_encoding(tokenizer.encode_batch(sentences)).sequences
-    lengths = np.diff(sequences.bounds)
+    lengths = sequences.lengths
     if lengths.max(initial=0) > max_length:
         i = int(lengths.argmax())
         raise DataError(
@@ -60,7 +60,7 @@ def log_likelihoods(
 
 def count_scored_tokens(sequences: Sequences) -> Int64s:
     """Count the tokens of each sequence between [CLS] and [SEP], int64 (N,)."""
-    return np.diff(sequences.bounds) - 2
+    return sequences.lengths - 2
 
 
 def _masked(engine: Engine, sequences: Sequences, mask_id: int, progress: Progress | None) -> Float64s:

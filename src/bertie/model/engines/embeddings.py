@@ -4,7 +4,7 @@ import numpy as np
 
 from bertie.model.engines.engine import Engine, Float32s
 from bertie.model.formats.sentence_transformers import EmbeddingConfig, Pooling
-from bertie.model.sequences import Int64s, Sequences
+from bertie.model.sequences import Int64s, Sequences, sizes_of
 
 
 def embed(engine: Engine, sequences: Sequences, embedding: EmbeddingConfig) -> Float32s:
@@ -42,7 +42,7 @@ def pool(hidden: Float32s, bounds: Int64s, pooling: Pooling) -> Float32s:
             pooled = hidden[bounds[:-1]]
         case "mean":
             pooled = np.add.reduceat(hidden, bounds[:-1])
-            pooled /= np.diff(bounds)[:, None]
+            pooled /= sizes_of(bounds)[:, None]
         case "max":
             pooled = np.maximum.reduceat(hidden, bounds[:-1])
     return pooled

@@ -149,8 +149,8 @@ class OnnxEngine:
             if tokens is None:
                 return indices, values
             rows = row_of_token[token_indices(batch.bounds, indices)]
-            row, column = (axis[rows >= 0] for axis in np.nonzero(mask))
-            return rows[rows >= 0], [value[row, column] for value in values]
+            mask[mask] = rows >= 0
+            return rows[rows >= 0], [value[mask] for value in values]
 
         compute_all = self._pool.map if min(len(runs), self._parallel_runs) > 1 else map
         parts = [*compute_all(compute, reversed(runs))]  # long ones first, so that all threads end together
@@ -163,7 +163,7 @@ class OnnxEngine:
 
     def _pad(self, sequences: Sequences) -> tuple[dict[str, Int64s], npt.NDArray[np.bool_]]:
         """Return the inputs of the graph, and the mask of the tokens, each (N, S)."""
-        lengths = np.diff(sequences.bounds)
+        lengths = sequences.lengths
         S = min(-lengths.max() // self.length_multiple * -self.length_multiple, self._max_length)
         mask = np.arange(S) < lengths[:, None]  # (N, S)
         inputs = {"attention_mask": mask.astype(np.int64)}

@@ -206,23 +206,38 @@ class _GraphBuilder:
         mask = self.op("Unsqueeze", mask, self.constant("heads_and_queries", [1, 2]))  # (N, 1, 1, S)
         one = self.constant("one", [1])
         mask = self.op("Expand", mask, self.op("Concat", one, one, S, one, axis=0))  # (N, 1, S, S)
+        shape = self.op("Shape", input_ids)
+        hidden = self.rows(hidden, self.config.hidden_size)
         *lower, last = cast(Iterable[Layer], self.bert.layers)
         for layer in lower:
-            hidden = self.layer(hidden, mask, layer)
-        return self.layer(hidden, mask, last, only_first)
+            hidden = self.layer(hidden, mask, shape, layer)
+        hidden = self.layer(hidden, mask, shape, last, only_first)
+        return hidden if only_first else self.tokens(hidden, shape, self.config.hidden_size)
 
-    def layer(self, hidden: str, mask: str, layer: Layer, only_first: bool = False) -> str:
-        """Add `bert.Layer`; return all tokens, (N, S, H), or only [CLS], (N, H)."""
-        int8, heads = self.quantization.layers, self.config.num_attention_heads
-        qkv = self.split(self.linear(hidden, layer.qkv, int8), 3)
+    def layer(self, hidden: str, mask: str, shape: str, layer: Layer, only_first: bool = False) -> str:
+        """Add `bert.Layer`, (N · S, H) -> (N · S, H); or return only [CLS], (N, H)."""
+        H, heads = self.config.hidden_size, self.config.num_attention_heads
+        int8 = self.zero_points(hidden) if self.quantization.layers else None
+        qkv = self.split(self.tokens(self.linear(hidden, layer.qkv, int8), shape, 3 * H), 3)
         attended = self.op("Attention", *qkv, mask, q_num_heads=heads, kv_num_heads=heads)
         if only_first:  # after attention, tokens do not depend on each other
-            hidden, attended = self.first_token(hidden), self.first_token(attended)
-        attended = self.linear(attended, layer.attention_output, int8)
+            hidden, attended = self.first_token(self.tokens(hidden, shape, H)), self.first_token(attended)
+            int8 = self.zero_points(hidden) if self.quantization.layers else None
+        attended = self.linear(self.rows(attended, H), layer.attention_output, int8)
         hidden = self.norm(self.op("Add", hidden, attended), layer.attention_norm)
         intermediate = self.activation(self.linear(hidden, layer.intermediate, int8))
         output = self.linear(intermediate, layer.output, int8)
         return self.norm(self.op("Add", hidden, output), layer.output_norm)
+
+    def rows(self, x: str, width: int) -> str:
+        """Lay the tokens of all sequences end to end: (N, S, width) -> (N · S, width)."""
+        return self.op("Reshape", x, self.constant(f"rows_of_{width}", [-1, width]))
+
+    def tokens(self, rows: str, shape: str, width: int) -> str:
+        """Divide rows into sequences again; `shape` is (N, S): (N · S, width) -> (N, S, width)."""
+        return self.op(
+            "Reshape", rows, self.op("Concat", shape, self.constant(f"width_{width}", [width]), axis=0)
+        )
 
     def pooler(self, first: str) -> str:
         """Add the pooler over the hidden states of [CLS], (N, H) -> (N, H)."""
@@ -247,10 +262,13 @@ class _GraphBuilder:
         bertie reads only the logits of [MASK] tokens, but other libraries would not supply an input
         with the positions of these tokens.
         """
+        decoder, V = self.bert.embeddings.word_embeddings, self.config.vocab_size
+        hidden = self.rows(hidden, self.config.hidden_size)
         hidden = self.norm(self.activation(self.linear(hidden, head.dense)), head.norm)
-        decoder = self.bert.embeddings.word_embeddings
-        logits = self.matmul(hidden, decoder, self.quantization.embeddings)
-        return self.op("Add", logits, self.constant(f"{self._module_names[head]}.bias", head.bias))
+        int8 = self.zero_points(hidden) if self.quantization.embeddings else None
+        logits = self.matmul(hidden, decoder, int8)
+        logits = self.op("Add", logits, self.constant(f"{self._module_names[head]}.bias", head.bias))
+        return self.tokens(logits, self.op("Shape", "input_ids"), V)
 
     def word_embeddings(self, input_ids: str) -> str:
         """Look up the word embeddings, (N, S) -> (N, S, H)."""
@@ -262,31 +280,35 @@ class _GraphBuilder:
         rounded = self.op("Cast", self.op("Gather", table, input_ids), to=TensorProto.FLOAT)
         return self.op("Mul", rounded, scales)
 
-    def linear(self, x: str, module: nn.Linear, int8: bool = False) -> str:
-        """Add a linear layer: x (…, in) · weightᵀ + bias."""
-        bias = self.constant(f"{self._module_names[module]}.bias", module.bias)
+    def linear(self, x: str, module: nn.Linear, int8: str | None = None) -> str:
+        """Add a linear layer: x (…, in) · weightᵀ + bias; see `matmul`."""
+        # (1, out): with (out), ONNX Runtime would replace Add and Gelu by BiasGelu, which takes longer.
+        bias = self.constant(f"{self._module_names[module]}.bias", module.bias[None])
         return self.op("Add", self.matmul(x, module, int8), bias)
 
-    def matmul(self, x: str, module: nn.Linear | nn.Embedding, int8: bool) -> str:
-        """Add the product x (…, in) · weightᵀ; in int8, with a scale for each row of x."""
-        if not int8:
+    def matmul(self, x: str, module: nn.Linear | nn.Embedding, int8: str | None) -> str:
+        """Add the product x (…, in) · weightᵀ.
+
+        In int8, x is (rows, in) with a scale for each row, and `int8` are the `zero_points` of the rows.
+        """
+        if int8 is None:
             return self.op("MatMul", x, self.right_factor(self.weight(module), module))
         weight, scales = self.int8_weight(module)
-        size_out, size_in = module.weight.shape
-        rows = self.op("Reshape", x, self.constant(f"rows_of_{size_in}", [-1, size_in]))
         axis = self.constant("axis_1", [1])
-        largest = self.op("ReduceMax", self.op("Abs", rows), axis, keepdims=0)
+        largest = self.op("ReduceMax", self.op("Abs", x), axis, keepdims=0)
         row_scales = self.op("Mul", largest, self.constant("uint8_step", torch.tensor(1 / 127)))
-        # uint8 around 128, because ONNX Runtime took 7 times as long to multiply two int8 matrices.
-        middle = self.constant("uint8_middle", torch.tensor(128, dtype=torch.uint8))
-        middles = self.op("Expand", middle, self.op("Shape", row_scales))
-        rounded = self.op("QuantizeLinear", rows, row_scales, middles, axis=0)
-        product = self.op("MatMulInteger", rounded, self.right_factor(weight, module), middle)
-        product = self.op("Cast", product, to=TensorProto.FLOAT)
-        product = self.op("Mul", self.op("Mul", product, self.op("Unsqueeze", row_scales, axis)), scales)
-        width = self.constant(f"width_{size_out}", [size_out])
-        shape = self.op("Concat", self.op("Shape", x, end=-1), width, axis=0)
-        return self.op("Reshape", product, shape)
+        rounded = self.op("QuantizeLinear", x, row_scales, int8, axis=0)
+        product = self.op("MatMulInteger", rounded, self.right_factor(weight, module), self.middle())
+        product = self.op("DequantizeLinear", product, row_scales, axis=0)
+        return self.op("Mul", product, scales)
+
+    def zero_points(self, x: str) -> str:
+        """Return what 0 becomes in int8, for each row of x."""
+        return self.op("Expand", self.middle(), self.op("Shape", x, end=1))
+
+    def middle(self) -> str:
+        """Return 128, the uint8 of 0. ONNX Runtime took 7 times as long to multiply two int8 matrices."""
+        return self.constant("uint8_middle", torch.tensor(128, dtype=torch.uint8))
 
     def right_factor(self, weight: str, module: nn.Linear | nn.Embedding) -> str:
         """Return a stored weight as (in, out), the right factor of a product.
