@@ -247,7 +247,7 @@ def _count_longer(row_bounds: Int64s, n: int, room: int) -> int:
     """Count the texts, or pairs, of n that have more than `room` tokens; for the bounds, see `assemble`."""
     if room == NO_LIMIT:
         return 0
-    lengths = np.diff(row_bounds)
+    lengths = row_bounds[1:] - row_bounds[:-1]
     totals = lengths if len(lengths) == n else lengths[:n] + lengths[n:]
     return int((totals > room).sum())
 
