@@ -13,7 +13,6 @@ from packaging.requirements import Requirement
 
 from bertie.base.environment import (
     VARIABLES,
-    available_cores,
     install_command,
     set_torch_environment,
     threads_switched_quickly,
@@ -54,21 +53,6 @@ def test_the_install_command_names_the_packages_of_an_extra() -> None:
         requirements = {Requirement(line) for line in project["optional-dependencies"][extra]}
         named = {Requirement(word) for word in shlex.split(install_command(extra))[2:]}
         assert named == requirements
-
-
-@pytest.mark.parametrize(("allowed", "cores"), [({0}, 1), ({0, 1}, 1), ({0, 2}, 2), ({0, 1, 2, 3, 9}, 3)])
-def test_two_hyperthreads_are_one_core(
-    monkeypatch: pytest.MonkeyPatch, allowed: set[int], cores: int
-) -> None:
-    """Of 4 processors on 2 cores, and of one that the system does not describe."""
-    siblings = {0: "0-1", 1: "0-1", 2: "2-3", 3: "2-3"}
-    files = {
-        f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list": siblings[cpu] for cpu in siblings
-    }
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: allowed)
-    monkeypatch.setattr(Path, "exists", lambda path: str(path) in files)
-    monkeypatch.setattr(Path, "read_text", lambda path: files[str(path)])
-    assert available_cores() == cores
 
 
 def test_the_collector_is_as_before_after_only_new_objects_were_collected() -> None:

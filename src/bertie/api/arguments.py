@@ -4,7 +4,6 @@ A run records the arguments that started it in RUN/arguments.json, beside its se
 resumes from its directory only.
 """
 
-import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from bertie.base.cluster import connect
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.executor import Executor
 from bertie.base.files import read_json_object
+from bertie.base.processors import available_cpus
 from bertie.base.settings import ARGUMENTS_FILE, SETTINGS_FILE, Tree, merge, read_toml
 from bertie.base.storage import as_path
 from bertie.base.texts import list_items
@@ -157,11 +157,6 @@ def free_directory(name: str) -> Path:
     """Return the first of `name`, `name-2`, `name-3`, … that does not exist."""
     candidates = (Path(name if number == 1 else f"{name}-{number}") for number in count(1))
     return next(path for path in candidates if not path.exists())
-
-
-def available_cpus() -> int:
-    """Return the number of processors that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 @contextmanager

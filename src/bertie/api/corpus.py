@@ -4,9 +4,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from bertie.api.arguments import PathLike, absolute_if, as_paths, available_cpus, open_workers, print_skipped
+from bertie.api.arguments import PathLike, absolute_if, as_paths, open_workers, print_skipped
 from bertie.base.arguments import checked
 from bertie.base.errors import SettingsError
+from bertie.base.processors import available_cpus
 from bertie.base.storage import RemotePath, as_path, fetch_directory
 from bertie.corpus import preparation
 from bertie.corpus.assembly import MIN_DOCUMENTS_TO_HOLD_OUT

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
+from bertie.base.processors import cpu_quota
+
 VARIABLES = {
     # If other programs use the processors, torch's threads otherwise spin while they wait for each other:
     # steps of a small model took ten times as long (docs/decisions/threads.md).
@@ -38,15 +40,6 @@ def install_command(extra: str) -> str:
     return " ".join(["pip install", *(f"'{package}'" for package in packages)])
 
 
-def available_cores() -> int:
-    """Return the number of cores on which this process may run; two hyperthreads are one core."""
-    cores = set()
-    for cpu in os.sched_getaffinity(0):
-        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        cores.add(siblings.read_text() if siblings.exists() else str(cpu))
-    return len(cores)
-
-
 def cache_root() -> Path:
     """Return the directory for compiled kernels and for copies of remote files.
 
@@ -58,10 +51,15 @@ def cache_root() -> Path:
 
 
 def set_torch_environment() -> None:
-    """Set the variables that make torch faster, unless they are set or torch is imported already."""
+    """Set the variables that make torch faster, unless they are set or torch is imported already.
+
+    torch starts a thread for each core, even if the process may use fewer at a time: `OMP_NUM_THREADS`.
+    """
     if "torch" not in sys.modules:
         for name, value in VARIABLES.items():
             os.environ.setdefault(name, value)
+        if (quota := cpu_quota()) < len(os.sched_getaffinity(0)):
+            os.environ.setdefault("OMP_NUM_THREADS", str(quota))
 
 
 def let_main_process_report() -> None:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from bertie.commands.options import CPUS, exit_when_stopped
+from bertie.base.processors import available_cpus
+from bertie.commands.options import exit_when_stopped
 
 if TYPE_CHECKING:
     from bertie.base.settings import Tree
@@ -178,7 +179,7 @@ def collect() -> Collected:
     """Collect the documents for pre-training and the labelled docstrings."""
     from bertie.commands.documentation import passages, topics
 
-    found = passages(workers=min(CPUS, 4))
+    found = passages(workers=min(available_cpus(), 4))
     modules = sorted({passage.module for passage in found})
     packages_aside = {package for package, _, _ in CHOSEN}
     modules_aside = {*modules[::ASIDE_EVERY], *(m for m in modules if m.split(".")[0] in packages_aside)}

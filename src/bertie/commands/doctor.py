@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from bertie.commands.options import CPUS, Json
+from bertie.base.processors import available_cpus
+from bertie.commands.options import Json
 
 # The extra of pyproject.toml that installs each optional package.
 EXTRAS = {
@@ -83,7 +84,7 @@ def _hardware(measure: bool) -> dict[str, Any]:
 
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     facts: dict[str, Any] = {
-        "processors": CPUS,
+        "processors": available_cpus(),
         "memory": f"{memory / 2**30:.1f} GiB",
         "disk free here": f"{shutil.disk_usage('.').free / 2**30:.1f} GiB",
     }

@@ -151,8 +151,6 @@ Version = Annotated[
     bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
 ]
 
-CPUS = len(os.sched_getaffinity(0))
-
 
 class CommandWithRecipes(TyperCommand):
     """A command whose help ends with a list of the shipped recipes that it takes."""

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from bertie.base.environment import available_cores, install_command
+from bertie.base.environment import install_command
 from bertie.base.errors import ModelError
+from bertie.base.processors import available_cores
 from bertie.model.engines.engine import Float32s
 from bertie.model.formats.directory import ModelMetadata
 from bertie.model.sequences import Int64s, Sequences, token_indices
