@@ -5,7 +5,7 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bertie.model.batch import PackedBatch, pack
 from bertie.model.engines.engine import Float32s
@@ -74,7 +74,27 @@ def load_torch_engine(path: Path, hardware: Hardware) -> tuple[TorchEngine, Mode
     """
     model, metadata = load_model(path)
     model.to(hardware.device)
+    if hardware.device == "cpu" and hardware.precision == "float32" and torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
+        transpose_weights(model)
     return TorchEngine(model, hardware), metadata
+
+
+def transpose_weights(model: nn.Module) -> None:
+    """Store the weights of linear layers in the order in which MKL reads them.
+
+    A weight remains (out, in), but each of its columns is contiguous. MKL rearranges the weight in every
+    product, in less time from this order: products of 8 to 128 tokens are 1.1 to 2.5 times as fast, and
+    those of 256 and more as fast as before (docs/decisions/inference.md).
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            weight: Tensor = module.weight.data
+            size_out, size_in = weight.shape
+            # 64 bytes lie between columns, or those of 1,536 numbers would share few places of the cache.
+            columns = torch.empty(size_in, size_out + 16)[:, :size_out]
+            for begin in range(0, size_out, 64):  # a seventh of the time of one copy
+                columns[:, begin : begin + 64] = weight[begin : begin + 64].t()
+            module.weight.data = columns.t()
 
 
 def _to_numpy(values: Tensor) -> Float32s:
