@@ -59,10 +59,12 @@ class Hardware(Settings):
     def inference_batch_tokens(self) -> int:
         """The largest number of tokens per batch in inference.
 
-        On a CPU, a batch should stay in the cache: with 6 layers of hidden size 384, batches of
-        2,048 tokens were 15 % faster than batches of 8,192.
+        On a CPU, a batch should stay in the caches of the cores, but products of few tokens do not use
+        several threads well (docs/decisions/inference.md).
         """
-        return 2048 if torch.device(self.device).type == "cpu" else 32768
+        if torch.device(self.device).type == "cpu":
+            return 1024 if torch.get_num_threads() == 1 else 2048
+        return 32768
 
     def autocast(self) -> torch.autocast:
         """Return the context for forward passes in `precision`."""
