@@ -56,3 +56,17 @@ def test_autocast_sets_the_type_of_matrix_products(precision, dtype):
     a = torch.ones(2, 2)
     with Hardware(device="cpu", precision=precision).autocast():
         assert (a @ a).dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "threads", "tokens"),
+    [
+        ("cpu", "float32", 1, 1024),
+        ("cpu", "float32", 2, 2048),
+        ("cpu", "bfloat16", 1, 2048),
+        ("cuda", "float32", 1, 32768),
+    ],
+)
+def test_a_batch_suits_the_caches_and_the_threads(monkeypatch, device, precision, threads, tokens):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    assert Hardware(device=device, precision=precision).inference_batch_tokens == tokens

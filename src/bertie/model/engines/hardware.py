@@ -63,7 +63,7 @@ class Hardware(Settings):
         several threads well (docs/decisions/inference.md).
         """
         if torch.device(self.device).type == "cpu":
-            return 1024 if torch.get_num_threads() == 1 else 2048
+            return 1024 if self.precision == "float32" and torch.get_num_threads() == 1 else 2048
         return 32768
 
     def autocast(self) -> torch.autocast:
