@@ -205,6 +205,8 @@ def test_documents_without_a_near_sentence_give_random_segments():
 
 @given(document_lengths, st.integers(2, 60), seeds)
 def test_order_swaps_consecutive_segments(lengths, max_tokens, seed):
+    """Of two documents, ten draws of another one find the same in one of 1,024 cases, so there are more."""
+    lengths = [*lengths, *[[1]] * 50]
     pairs = make_pairs(lengths, max_tokens, 0.1, seed, "order")
     pairs = pairs[pairs["label"] == NOT_NEXT]
     located = locate_segments(lengths, pairs)
