@@ -53,7 +53,8 @@ def cache_root() -> Path:
 def set_torch_environment() -> None:
     """Set the variables that make torch faster, unless they are set or torch is imported already.
 
-    torch starts a thread for each core, even if the process may use fewer at a time: `OMP_NUM_THREADS`.
+    torch starts a thread for each core, even where a container may use fewer at a time. There,
+    `OMP_NUM_THREADS` becomes what it may use.
     """
     if "torch" not in sys.modules:
         for name, value in VARIABLES.items():

@@ -9,7 +9,7 @@ CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def available_cpus() -> int:
-    """Return the number of processors that this process may use at a time; a hyperthread is one."""
+    """Return the number of processors that this process may use at a time; a hyperthread counts as one."""
     return min(len(os.sched_getaffinity(0)), cpu_quota())
 
 
@@ -25,8 +25,8 @@ def available_cores() -> int:
 def cpu_quota() -> int:
     """Return how many processors the control groups of this process may use at a time, rounded up.
 
-    So containers (`docker run --cpus 2`) and services (`CPUQuota=200%`) are limited. The files are those of
-    Linux, admin-guide/cgroup-v2.rst and scheduler/sched-bwc.rst.
+    Containers (`docker run --cpus 2`) and services (`CPUQuota=200%`) are limited in this way. Linux describes
+    the files in admin-guide/cgroup-v2.rst and scheduler/sched-bwc.rst.
     """
     quotas = [sys.maxsize]
     for line in OWN_CGROUPS.read_text().splitlines() if OWN_CGROUPS.exists() else ():

@@ -223,6 +223,7 @@ class _GraphBuilder:
         if only_first:  # after attention, tokens do not depend on each other
             hidden, attended = self.first_token(self.tokens(hidden, shape, H)), self.first_token(attended)
             int8 = self.zero_points(hidden) if self.quantization.layers else None
+        # `rows` for [CLS], too: ONNX Runtime infers no width of Attention's output, which the product needs.
         attended = self.linear(self.rows(attended, H), layer.attention_output, int8)
         hidden = self.norm(self.op("Add", hidden, attended), layer.attention_norm)
         intermediate = self.activation(self.linear(hidden, layer.intermediate, int8))
