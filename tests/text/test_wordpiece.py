@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from bertie.text.encoding import Encoding
 from bertie.text.tokenizer import Tokenizer
+from bertie.text.trie import build_trie
 from bertie.text.unicode import UNICODE_VERSION, unicode_tables
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertie.text.wordpiece import split_words
@@ -181,3 +182,11 @@ def test_vocabulary_may_have_any_alphabet(words: list[str]) -> None:
 def test_vocabulary_may_have_special_tokens_only() -> None:
     encoding = Tokenizer(Vocabulary(SPECIAL_TOKENS), max_word_characters=3).encode("ab.")
     assert encoding.input_ids[1:-1].tolist() == [1, 1]
+
+
+def test_nodes_of_frequent_tokens_are_close_together() -> None:
+    frequent = [f"{a}{b}{c}" for a in "aeiou" for b in "lmnr" for c in "stz"]
+    rare = [f"{a}{b}{c}" for a in "bcdfghjk" for b in "pqvwxy" for c in "aeiou"]
+    trie = build_trie([*frequent, *rare], max_word_characters=200)
+    slots = np.array([int(np.flatnonzero(trie.tokens == token)[0]) for token in range(len(trie.lengths))])
+    assert slots[: len(frequent)].max() < slots[len(frequent) :].min()

@@ -85,16 +85,59 @@ def first_free(next_free: Int64s, slot: int) -> int:
     return slot
 
 
+class ListedNodes(NamedTuple):
+    """The N nodes of a trie, level by level. Nodes 0 and 1 are the roots.
+
+    parents       int64 (N,)      the parent of each node
+    symbols       int64 (N,)      the symbol of the edge between them
+    tokens        int64 (N,)      the id of the token that ends at the node, or -1
+    lowest_ids    int64 (N,)      the lowest id of the tokens that pass through the node; -1 for roots
+    child_bounds  int64 (N + 1,)  the children of node i are child_bounds[i] to child_bounds[i + 1] - 1
+    """
+
+    parents: Int64s
+    symbols: Int64s
+    tokens: Int64s
+    lowest_ids: Int64s
+    child_bounds: Int64s
+
+
+@kernel
+def list_nodes(symbols: Int64s, bounds: Int64s, ids: Int64s, first_continuation: int) -> ListedNodes:
+    """List the nodes of the trie of sorted keys; for the arguments, see `build_nodes`."""
+    room = len(symbols) + 2
+    parents, edges = np.zeros(room, dtype=np.int64), np.zeros(room, dtype=np.int64)
+    tokens, lowest_ids = np.full(room, -1), np.full(room, -1)
+    child_bounds = np.zeros(room + 1, dtype=np.int64)
+    keys = np.zeros((room, 3), dtype=np.int64)  # the range of keys through the node, and its depth
+    keys[WORD_START, 1] = first_continuation
+    keys[INSIDE_WORD, 0], keys[INSIDE_WORD, 1] = first_continuation, len(ids)
+    node, listed = 0, 2
+    while node < listed:
+        first, last, depth = keys[node]
+        child_bounds[node] = listed
+        if first < last and bounds[first + 1] - bounds[first] == depth:
+            tokens[node] = ids[first]  # this key ends at the node
+            first += 1
+        while first < last:
+            symbol = symbols[bounds[first] + depth]
+            parents[listed], edges[listed], lowest_ids[listed] = node, symbol, ids[first]
+            keys[listed, 0], keys[listed, 2] = first, depth + 1
+            while first < last and symbols[bounds[first] + depth] == symbol:
+                lowest_ids[listed] = min(lowest_ids[listed], ids[first])
+                first += 1
+            keys[listed, 1] = first
+            listed += 1
+        node += 1
+    child_bounds[listed] = listed
+    return ListedNodes(
+        parents[:listed], edges[:listed], tokens[:listed], lowest_ids[:listed], child_bounds[: listed + 1]
+    )
+
+
 @kernel
 def find_base(
-    nodes: Int32s,
-    next_free: Int64s,
-    symbols: Int64s,
-    bounds: Int64s,
-    first: np.int64,
-    last: np.int64,
-    depth: np.int64,
-    alphabet: int,
+    nodes: Int32s, next_free: Int64s, symbols: Int64s, alphabet: int
 ) -> tuple[Int32s, Int64s, np.int64]:
     """Find the first base at which all children of a node fall on free slots.
 
@@ -102,15 +145,12 @@ def find_base(
         nodes: the trie so far, see `build_nodes`; a free slot has no parent.
         next_free: for each slot, the slot itself if it is free, else a later slot on the way to a free
             one.
-        symbols, bounds: the keys, see `build_nodes`.
-        first, last: the range of keys that pass through the node, all longer than `depth`.
-        depth: the length of the key that leads to the node.
-        alphabet: the largest symbol.
+        symbols: the symbols of the children, sorted.
+        alphabet: the largest symbol of all.
 
     Returns:
         `nodes` and `next_free`, enlarged if necessary, and the base.
     """
-    lowest = symbols[bounds[first] + depth]
     # Slots from here on keep the base non-negative.
     slot = alphabet + 1
     while True:
@@ -118,14 +158,44 @@ def find_base(
         if slot + alphabet >= len(nodes):
             nodes = grow(nodes, len(nodes))
             next_free = np.concatenate((next_free, np.arange(len(next_free), len(nodes))))
+        base = np.int64(slot - symbols[0])
         fits = True
-        for key in range(first, last):
-            if nodes[slot - lowest + symbols[bounds[key] + depth], PARENT] >= 0:
+        for symbol in symbols:
+            if nodes[base + symbol, PARENT] >= 0:
                 fits = False
                 break
         if fits:
-            return nodes, next_free, slot - lowest
+            return nodes, next_free, base
         slot += 1
+
+
+@kernel
+def place_nodes(listed: ListedNodes, alphabet: int) -> tuple[Int32s, Int64s]:
+    """Give each node a slot.
+
+    A vocabulary lists frequent tokens first, so the nodes with the lowest ids come first. Thus the nodes
+    that most words pass through are close together, and more of them are in a core's cache.
+
+    Returns:
+        The nodes, as `build_nodes` returns them, with the columns BASE, PARENT and TOKEN; and the slot of
+        each listed node.
+    """
+    nodes = np.full((2 * (alphabet + len(listed.parents)) + 16, 6), -1, dtype=np.int32)
+    next_free = np.arange(len(nodes))
+    slots = np.zeros(len(listed.parents), dtype=np.int64)
+    slots[INSIDE_WORD] = INSIDE_WORD
+    # This sort is stable, and no id of a node is lower than its parent's, so parents come before children.
+    for node in np.argsort(listed.lowest_ids, kind="mergesort"):
+        slot, begin, end = slots[node], listed.child_bounds[node], listed.child_bounds[node + 1]
+        base = np.int64(0)
+        if begin < end:
+            nodes, next_free, base = find_base(nodes, next_free, listed.symbols[begin:end], alphabet)
+        nodes[slot, BASE], nodes[slot, TOKEN] = base, listed.tokens[node]
+        for child in range(begin, end):
+            slots[child] = base + listed.symbols[child]
+            nodes[slots[child], PARENT] = slot
+            next_free[slots[child]] = slots[child] + 1
+    return nodes, slots
 
 
 @kernel
@@ -167,7 +237,7 @@ def link_child(
 def build_nodes(
     symbols: Int64s, bounds: Int64s, ids: Int64s, first_continuation: int, alphabet: int
 ) -> tuple[Int32s, Int32s]:
-    """Build the trie of sorted keys, level by level.
+    """Build the trie of sorted keys.
 
     Args:
         symbols, bounds: key i is symbols[bounds[i] : bounds[i + 1]].
@@ -179,46 +249,18 @@ def build_nodes(
         The nodes, int32 (S, 6), with the columns BASE, PARENT, TOKEN, FAILURE, POPS_BEGIN and
         POPS_END, and the pops, int32 (P, 1).
     """
-    nodes = np.full((2 * (alphabet + len(symbols)) + 16, 6), -1, dtype=np.int32)
-    next_free = np.arange(len(nodes))
-    highest = np.int64(INSIDE_WORD)
-    pops = np.empty((len(symbols) + 16, 1), dtype=np.int32)
+    listed = list_nodes(symbols, bounds, ids, first_continuation)
+    nodes, slots = place_nodes(listed, alphabet)
+    longest = (bounds[1:] - bounds[:-1]).max() if len(ids) else 0
+    pops = np.empty((len(symbols) + longest, 1), dtype=np.int32)
     pop_count = np.int64(0)
-    # Nodes that have no children yet: the slot, the range of keys through it, its depth.
-    queue = np.zeros((len(symbols) + 2, 4), dtype=np.int64)
-    queue[0, 0], queue[0, 1], queue[0, 2] = WORD_START, 0, first_continuation
-    queue[1, 0], queue[1, 1], queue[1, 2] = INSIDE_WORD, first_continuation, len(ids)
-    head, queued = 0, 2
-    while head < queued:
-        node, first, last, depth = queue[head]
-        head += 1
-        nodes[node, BASE] = 0
-        if first < last and bounds[first + 1] - bounds[first] == depth:
-            first += 1  # this key ends at the node
-        if first == last:
-            continue
-        nodes, next_free, base = find_base(nodes, next_free, symbols, bounds, first, last, depth, alphabet)
-        nodes[node, BASE] = base
-        while first < last:
-            symbol = symbols[bounds[first] + depth]
-            next_first = first
-            while next_first < last and symbols[bounds[next_first] + depth] == symbol:
-                next_first += 1
-            child = base + symbol
-            highest = max(highest, child)
-            nodes[child, PARENT] = node
-            next_free[child] = child + 1
-            queue[queued, 0], queue[queued, 1] = child, first
-            queue[queued, 2], queue[queued, 3] = next_first, depth + 1
-            queued += 1
-            if bounds[first + 1] - bounds[first] == depth + 1:
-                nodes[child, TOKEN] = ids[first]
-            if pop_count + depth >= len(pops):
-                pops = grow(pops, pop_count + depth + 1)
-            pop_count = link_child(nodes, pops, pop_count, node, child, symbol)
-            first = next_first
+    for node in range(2, len(slots)):  # level by level, since links lead to higher levels
+        if pop_count + longest > len(pops):
+            pops = grow(pops, pop_count + longest)
+        parent, symbol = slots[listed.parents[node]], listed.symbols[node]
+        pop_count = link_child(nodes, pops, pop_count, parent, slots[node], symbol)
     # Any base plus any symbol is a valid index.
-    return nodes[: highest + alphabet + 1], pops[:pop_count]
+    return nodes[: slots.max() + alphabet + 1], pops[:pop_count]
 
 
 def build_trie(tokens: Sequence[str], max_word_characters: int) -> Trie:
