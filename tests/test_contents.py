@@ -29,6 +29,7 @@ base.memory
 base.texts
 base.rows
 base.kernels
+base.threads
 base.random
 base.schemas
 base.arguments
@@ -77,6 +78,7 @@ model.buckets
 model.batch
 model.dropout
 model.cpu
+model.cpu_attention
 model.attention
 model.bilstm
 model.bert

@@ -57,7 +57,7 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_dropout_is_applied_where_transformers_applies_it(name, monkeypatch):
     monkeypatch.setattr("bertie.model.dropout._cpu_dropout", fake_dropout)
-    monkeypatch.setattr("bertie.model.cpu.DropoutMask.draw", FakeMask)
+    monkeypatch.setattr("bertie.model.cpu_attention.DropoutMask.draw", FakeMask)
     monkeypatch.setattr(
         "torch.nn.functional.dropout",
         lambda values, p, training, inplace=False: fake_dropout(values, p) if training else values,

@@ -46,7 +46,7 @@ def test_language_model_equals_bert_lm_head_model(plain_products, monkeypatch):
     model = LanguageModel(BertConfig(**DECODER))
     copy_weights(reference, model)
     if plain_products:  # a dropout probability above 0, but nothing is dropped
-        monkeypatch.setattr("bertie.model.cpu.DropoutMask.draw", lambda _: NothingDropped())
+        monkeypatch.setattr("bertie.model.cpu_attention.DropoutMask.draw", lambda _: NothingDropped())
         for layer in model.bert.layers:
             layer.attention_dropout = 0.1
     batch = ragged_batch()

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertie.model.batch import PackedBatch
-from bertie.model.cpu import cpu_attention
+from bertie.model.cpu_attention import cpu_attention
 
 
 def packed_attention(
@@ -26,15 +26,16 @@ def packed_attention(
     Returns:
         The attended values, (T, H); zeros in the rows after the T tokens.
     """
-    attend = cpu_attention if qkv.device.type == "cpu" else F.scaled_dot_product_attention
+    if qkv.device.type == "cpu" and (dropout or (qkv.dtype == torch.bfloat16 and qkv.requires_grad)):
+        return cpu_attention(qkv, batch.buckets, num_heads, dropout, causal)
     attended_buckets = []
     for bucket, mask in zip(batch.buckets.pad(qkv), batch.buckets.masks(), strict=True):
         n, S, _ = bucket.shape  # n sequences, padded to S tokens
         q, k, v = bucket.view(n, S, 3, num_heads, -1).permute(2, 0, 3, 1, 4)  # (n, A, S, D) each
         # Causal attention needs no mask: padding comes after the tokens.
         key_mask = None if mask is None or causal else mask.view(n, 1, 1, S)
-        attended = attend(q, k, v, key_mask, dropout, causal)  # (n, A, S, D)
-        attended_buckets.append(attended.transpose(1, 2).reshape(n * S, -1).to(qkv.dtype))  # (n·S, H)
+        attended = F.scaled_dot_product_attention(q, k, v, key_mask, dropout, causal)  # (n, A, S, D)
+        attended_buckets.append(attended.transpose(1, 2).reshape(n * S, -1))  # (n·S, H)
     return batch.buckets.unpad(attended_buckets, rows=len(qkv))  # (T, H)
 
 

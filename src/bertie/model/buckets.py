@@ -48,6 +48,10 @@ class Buckets:
         """Copy packed vectors (T, C) into the buckets, each (n, S, C)."""
         return self._split(_pad(tokens, self.slot_tokens, self.token_slots))
 
+    def tokens(self) -> list[Tensor]:
+        """Return the token in each slot of each bucket, int64 (n, S); see `slot_tokens`."""
+        return self._split(self.slot_tokens)
+
     def masks(self) -> Sequence[Tensor | None]:
         """Return the mask of each bucket, (n, S); None if all slots hold tokens."""
         return [None] * len(self.shapes) if self.mask is None else self._split(self.mask)

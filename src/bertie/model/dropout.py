@@ -6,9 +6,6 @@ of a key, so that the backward pass needs only the key.
 """
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from itertools import pairwise
 from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
@@ -18,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertie.base.kernels import kernel
+from bertie.base.threads import run_in_threads
 
 LEVELS = 1 << 16  # an element is dropped or kept by 16 random bits
 MIN_ELEMENTS_PER_THREAD = 1 << 17  # some 50 microseconds of work; starting a thread takes 20
@@ -66,21 +64,18 @@ class DropoutMask(NamedTuple):
         return LEVELS / (LEVELS - self.dropped_levels)
 
     def zero(self, values: Tensor) -> Tensor:
-        """Return a copy of `values` in which the dropped elements are 0."""
+        """Return a copy of `values` in which the dropped elements are 0, or `values` if none is dropped."""
+        if not self.dropped_levels:
+            return values
         values = values.detach().contiguous()
         zeroed = torch.empty_like(values)
         source, target = (x.view(INTEGERS[x.element_size()]).view(-1).numpy() for x in (values, zeroed))
         pairs = -(-len(source) // 2)
         threads = max(1, min(torch.get_num_threads(), len(source) // MIN_ELEMENTS_PER_THREAD))
-        bounds = [pairs * thread // threads for thread in range(threads + 1)]
-        work = [
-            (source, target, first, last, *self.key, np.uint32(self.dropped_levels))
-            for first, last in pairwise(bounds)
-        ]
-        others = [_thread_pool().submit(_copy_or_zero, *arguments) for arguments in work[1:]]
-        _copy_or_zero(*work[0])
-        for other in others:
-            other.result()
+        arguments = (*self.key, np.uint32(self.dropped_levels))
+        run_in_threads(
+            lambda first, last: _copy_or_zero(source, target, first, last, *arguments), pairs, threads
+        )
         return zeroed
 
 
@@ -100,11 +95,6 @@ class _CPUDropout(torch.autograd.Function):
 
 
 _cpu_dropout = cast(Callable[[Tensor, float], Tensor], _CPUDropout.apply)
-
-
-@cache
-def _thread_pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(thread_name_prefix="dropout")
 
 
 @kernel

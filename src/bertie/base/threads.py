@@ -1,0 +1,32 @@
+"""Kernels on several threads."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import pairwise
+
+
+def run_in_threads(work: Callable[[int, int], object], items: int, threads: int) -> None:
+    """Divide `items` between threads: call work(first, last) for each range, and wait for all.
+
+    Args:
+        work: a function that releases the interpreter lock, such as a kernel.
+        items: the number of items; ranges are equally long, or differ by 1.
+        threads: how many threads compute at a time, 1 or more. One of them is the caller's.
+
+    Example:
+        >>> ranges = []
+        >>> run_in_threads(lambda first, last: ranges.append((first, last)), items=10, threads=2)
+        >>> sorted(ranges)
+        [(0, 5), (5, 10)]
+    """
+    own, *others = pairwise(items * thread // threads for thread in range(threads + 1))
+    running = [_thread_pool().submit(work, *bounds) for bounds in others]
+    work(*own)
+    for result in running:
+        result.result()
+
+
+@cache
+def _thread_pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(thread_name_prefix="kernels")

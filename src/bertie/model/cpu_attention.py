@@ -1,0 +1,184 @@
+"""Attention for training on a CPU. Shapes: see bert.py; G is the number of heads of what is copied.
+
+torch's fused kernel for CPUs has no dropout, and in bfloat16 its backward pass takes several times as long
+as plain matrix products (docs/decisions/processors.md).
+"""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertie.base.kernels import kernel
+from bertie.base.threads import run_in_threads
+from bertie.model.buckets import Buckets
+from bertie.model.dropout import INTEGERS, DropoutMask
+
+# In bfloat16, attention with fewer multiplications than this, n·A·S²·D, is computed in float32: compiling the
+# bfloat16 product would take longer.
+SMALL_PRODUCT = 2_000_000
+
+MIN_ELEMENTS_PER_THREAD = 1 << 17  # some 50 microseconds of work; starting a thread takes 20
+
+
+def cpu_attention(
+    qkv: Tensor, buckets: Buckets, num_heads: int, dropout_p: float, is_causal: bool = False
+) -> Tensor:
+    """Compute `packed_attention` on a CPU in plain matrix products, with or without dropout.
+
+    Autograd keeps only queries, keys and values, once, and the weights before dropout. In bfloat16, buckets
+    with small products are computed in float32.
+
+    Args:
+        qkv: queries, keys and values side by side, (T, 3H), in float32 or bfloat16.
+        buckets: of the T tokens.
+        num_heads: attention heads, A.
+        dropout_p: probability of zeroing an attention weight.
+        is_causal: whether a token attends only to itself and the tokens before it.
+
+    Returns:
+        The attended values, (T, H); zeros in rows of `qkv` that are no tokens.
+    """
+    with torch.autocast("cpu", enabled=False):  # autocast would turn float32 into bfloat16
+        return _packed_attention(qkv, buckets, num_heads, dropout_p, is_causal)
+
+
+class _PackedAttention(torch.autograd.Function):
+    """`cpu_attention`; sequences and heads are one dimension of the products, n·A."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, qkv: Tensor, buckets: Buckets, num_heads: int, dropout_p: float, is_causal: bool
+    ) -> Tensor:
+        attended = _new_rows(buckets, qkv, qkv.shape[1] // 3)  # (T, H)
+        kept, masks = [], []
+        for tokens, is_token in zip(buckets.tokens(), buckets.masks(), strict=True):
+            q, k, v = _gather(qkv, tokens, 3, num_heads)  # (n·A, S, D) each
+            scores = _product(q, k.mT, q.shape[-1] ** -0.5)  # (n·A, S, S)
+            _hide_keys(scores.view(len(tokens), num_heads, *scores.shape[1:]), is_token, is_causal)
+            weights = scores.softmax(-1)  # (n·A, S, S)
+            dropped = DropoutMask.draw(dropout_p)
+            _scatter(_product(dropped.zero(weights), v, dropped.scale)[None], tokens, attended)
+            kept.append(weights)
+            masks.append(dropped)
+        ctx.save_for_backward(qkv, *kept)
+        ctx.buckets, ctx.num_heads, ctx.dropped = buckets, num_heads, masks
+        return attended
+
+    @staticmethod
+    def backward(ctx: Any, grad_attended: Tensor) -> tuple[Tensor, None, None, None, None]:
+        qkv, *kept = ctx.saved_tensors
+        grad_attended = grad_attended.contiguous()
+        grad_qkv = _new_rows(ctx.buckets, qkv, qkv.shape[1])  # (T, 3H)
+        for tokens, weights, dropped in zip(ctx.buckets.tokens(), kept, ctx.dropped, strict=True):
+            heads = _gather(qkv, tokens, 3, ctx.num_heads)
+            q, k, v = heads  # (n·A, S, D) each
+            (grad,) = _gather(grad_attended, tokens, 1, ctx.num_heads)  # (n·A, S, D)
+            grad_weights = dropped.zero(_product(grad, v.mT, dropped.scale))
+            grad_scores = torch._softmax_backward_data(grad_weights, weights, -1, weights.dtype)
+            scale = q.shape[-1] ** -0.5
+            grads = torch.empty_like(heads)
+            _product(grad_scores, k, scale, out=grads[0])
+            _product(grad_scores.mT, q, scale, out=grads[1])
+            _product(dropped.zero(weights).mT, grad, dropped.scale, out=grads[2])
+            _scatter(grads, tokens, grad_qkv)
+        return grad_qkv, None, None, None, None
+
+
+_packed_attention = cast(Callable[[Tensor, Buckets, int, float, bool], Tensor], _PackedAttention.apply)
+
+
+def _new_rows(buckets: Buckets, like: Tensor, width: int) -> Tensor:
+    """Return rows (T, width) to be filled, and zeros in as many other rows as `like` has."""
+    rows = like.new_empty(len(like), width)
+    rows[len(buckets.token_slots) :] = 0
+    return rows
+
+
+def _product(a: Tensor, b: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
+    """Return `scale` times the product of each pair of matrices, (n·A, …) each."""
+    return torch.baddbmm(a.new_empty(()) if out is None else out, a, b, beta=0, alpha=scale, out=out)
+
+
+def _hide_keys(scores: Tensor, is_token: Tensor | None, is_causal: bool) -> None:
+    """Set the scores of keys that a query may not attend to, (n, A, S, S), to minus infinity.
+
+    `is_token`, bool (n, S), tells tokens from padding; None if all are tokens.
+    """
+    S = scores.shape[-1]
+    if is_causal:  # padding comes after the tokens
+        may_attend = torch.ones(S, S, dtype=torch.bool).tril()
+    elif is_token is not None:
+        may_attend = is_token[:, None, None]  # (n, 1, 1, S)
+    else:
+        return
+    # A sum, because masked_fill works on one element at a time.
+    scores += torch.zeros(may_attend.shape, dtype=scores.dtype).masked_fill_(~may_attend, float("-inf"))
+
+
+def _gather(rows: Tensor, tokens: Tensor, parts: int, num_heads: int) -> Tensor:
+    """Copy rows (T, parts · A · D) into a bucket, (parts, n · A, S, D), with zeros in padding."""
+    n, S = tokens.shape
+    D = rows.shape[1] // (parts * num_heads)
+    heads = rows.new_empty(parts, n * num_heads, S, D)
+    _copy(_gather_heads, rows, tokens, heads)
+    is_small = n * num_heads * S * S * D < SMALL_PRODUCT
+    return heads.float() if is_small else heads
+
+
+def _scatter(heads: Tensor, tokens: Tensor, rows: Tensor) -> None:
+    """Copy a bucket (parts, n · A, S, D) into the rows of its tokens, (T, parts · A · D)."""
+    _copy(_scatter_heads, rows, tokens, heads.to(rows.dtype))
+
+
+def _copy(copy: Callable[..., None], rows: Tensor, tokens: Tensor, heads: Tensor) -> None:
+    """Run a kernel that copies between rows and a bucket, on several threads if that is worth it."""
+    n, S = tokens.shape
+    in_bucket = heads.view(len(heads), n, -1, S, heads.shape[-1])
+    as_integers = (x.detach().view(INTEGERS[x.element_size()]).numpy() for x in (rows, in_bucket))
+    arguments = (*as_integers, tokens.numpy())
+    threads = max(1, min(torch.get_num_threads(), n, heads.numel() // MIN_ELEMENTS_PER_THREAD))
+    run_in_threads(lambda first, last: copy(*arguments, first, last), n, threads)
+
+
+@kernel
+def _gather_heads(
+    rows: NDArray[Any], heads: NDArray[Any], tokens: NDArray[np.int64], first: int, last: int
+) -> None:
+    """Copy rows (T, parts · A · D) into the sequences first..last-1 of a bucket, (parts, n, A, S, D).
+
+    In a bucket, `tokens` (n, S), padding repeats the first token of its sequence. It becomes zeros.
+    """
+    parts, _, A, S, D = heads.shape
+    for part in range(parts):
+        for i in range(first, last):
+            for a in range(A):
+                column = (part * A + a) * D
+                for s in range(S):
+                    token = tokens[i, s]
+                    if token == tokens[i, 0] + s:
+                        for d in range(D):
+                            heads[part, i, a, s, d] = rows[token, column + d]
+                    else:
+                        for d in range(D):
+                            heads[part, i, a, s, d] = 0
+
+
+@kernel
+def _scatter_heads(
+    rows: NDArray[Any], heads: NDArray[Any], tokens: NDArray[np.int64], first: int, last: int
+) -> None:
+    """Copy the sequences first..last-1 of a bucket into the rows of their tokens; see `_gather_heads`."""
+    parts, _, A, S, D = heads.shape
+    for part in range(parts):
+        for i in range(first, last):
+            for a in range(A):
+                column = (part * A + a) * D
+                for s in range(S):
+                    token = tokens[i, s]
+                    if token == tokens[i, 0] + s:
+                        for d in range(D):
+                            rows[token, column + d] = heads[part, i, a, s, d]

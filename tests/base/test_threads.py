@@ -1,0 +1,31 @@
+"""Kernels on several threads."""
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertie.base.threads import run_in_threads
+
+
+@given(st.integers(0, 50), st.integers(1, 8))
+def test_every_item_is_in_one_range(items, threads):
+    ranges = []
+    run_in_threads(lambda first, last: ranges.append((first, last)), items, threads)
+    assert len(ranges) == threads
+    assert sorted(item for first, last in ranges for item in range(first, last)) == list(range(items))
+
+
+def test_ranges_are_computed_at_the_same_time():
+    barrier = threading.Barrier(3, timeout=60)  # which waits for three threads
+    run_in_threads(lambda first, last: barrier.wait(), items=6, threads=3)
+
+
+def test_an_error_of_another_thread_reaches_the_caller():
+    def work(first, last):
+        if first:
+            raise ValueError(f"items {first} to {last}")
+
+    with pytest.raises(ValueError, match="items 2 to 4"):
+        run_in_threads(work, items=4, threads=2)
