@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bertie.model import cpu_attention
 from bertie.model.attention import packed_attention
 from bertie.model.batch import PackedBatch, pack, pack_selected
-from bertie.model.buckets import MIN_LENGTH_RATIO
+from bertie.model.buckets import MIN_LENGTH_RATIO, make_buckets
 from bertie.model.config import BertConfig
 from bertie.model.heads import ClassificationModel
 from bertie.model.objectives import IGNORE_INDEX
@@ -43,6 +43,25 @@ def test_buckets_hold_each_token_once(lengths):
     assert mask.sum() == sum(lengths)
     assert mask[token_slots].all()
     assert sum(lengths) >= MIN_LENGTH_RATIO * len(slot_tokens) or min(lengths) == 1
+
+
+@given(LENGTHS, st.sampled_from([1, 8, 16]))
+def test_lengths_are_multiples_of_a_vector_where_little_is_missing(lengths, vector_length):
+    padded = make_buckets(np.array(lengths), vector_length).shapes
+    for (n, S), (same_n, longest) in zip(padded, make_buckets(np.array(lengths)).shapes, strict=True):
+        assert n == same_n
+        missing = -longest % vector_length
+        assert longest + missing * (longest > vector_length and missing <= vector_length // 2) == S
+
+
+def test_a_bucket_of_whole_vectors_changes_no_result():
+    lengths, random = [31, 29, 27], np.random.default_rng(1)
+    ids = random.integers(0, 30, sum(lengths)).astype(np.int32)
+    plain, padded = (pack(ids, ids * 0, bounds_of(lengths), vector_length=length) for length in (1, 16))
+    assert (plain.buckets.shapes, padded.buckets.shapes) == (((3, 31),), ((3, 32),))
+    qkv = torch.randn(sum(lengths), 24)
+    results = [packed_attention(qkv, batch, num_heads=2, dropout=0.0) for batch in (plain, padded)]
+    torch.testing.assert_close(*results, atol=1e-6, rtol=1e-5)
 
 
 @given(LENGTHS)

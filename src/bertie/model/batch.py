@@ -83,6 +83,7 @@ def pack(
     masked_labels: Int64s | None = None,
     next_sentence_labels: Int64s | None = None,
     labels: Labels | None = None,
+    vector_length: int = 1,
 ) -> PackedBatch:
     """Pack N sequences, T tokens in all, into a batch.
 
@@ -95,6 +96,7 @@ def pack(
         masked_labels: original ids of the masked tokens, (M,).
         next_sentence_labels: 0 or 1 for each sequence, (N,).
         labels: a task's labels, in the shape that its head documents.
+        vector_length: how many numbers the attention kernel computes at a time, see `make_buckets`.
     """
     lengths = np.diff(bounds)
     cu_seqlens = bounds - bounds[0]
@@ -111,7 +113,7 @@ def pack(
         position_ids=torch.from_numpy(position_ids.astype(np.int32)),
         cu_seqlens=torch.from_numpy(cu_seqlens.astype(np.int32)),
         max_seqlen=int(lengths.max()),
-        buckets=make_buckets(lengths),
+        buckets=make_buckets(lengths, vector_length),
         num_targets=0 if labels is None else int((labels != IGNORE_INDEX).sum()),
         **{name: torch.from_numpy(values.copy()) for name, values in optional.items() if values is not None},
     )

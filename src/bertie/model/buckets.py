@@ -70,10 +70,13 @@ class Buckets:
         return [part.view(*shape, *part.shape[1:]) for part, shape in zip(parts, self.shapes, strict=True)]
 
 
-def make_buckets(lengths: Int64s) -> Buckets:
-    """Put sequences of similar length into buckets, the longest first."""
+def make_buckets(lengths: Int64s, vector_length: int = 1) -> Buckets:
+    """Put sequences of similar length into buckets, the longest first.
+
+    The padded length becomes a multiple of `vector_length` where that adds at most half of a vector.
+    """
     order = np.argsort(-lengths, kind="stable")
-    shapes = _bucket_shapes(lengths[order])
+    shapes = _bucket_shapes(lengths[order], vector_length)
     padded_lengths = np.repeat([S for _, S in shapes], [n for n, _ in shapes])
     slot_tokens, token_slots, mask = _assign_slots(lengths, order, padded_lengths)
     return Buckets(
@@ -84,14 +87,16 @@ def make_buckets(lengths: Int64s) -> Buckets:
     )
 
 
-def _bucket_shapes(lengths: Int64s) -> tuple[tuple[int, int], ...]:
+def _bucket_shapes(lengths: Int64s, vector_length: int) -> tuple[tuple[int, int], ...]:
     """Return the shape (n, S) of each bucket, for lengths in descending order."""
     shapes = []
     first = 0
     while first < len(lengths):
         longest = int(lengths[first])
         last = int(np.searchsorted(-lengths, -MIN_LENGTH_RATIO * longest, side="right"))
-        shapes.append((last - first, longest))
+        missing = -longest % vector_length
+        is_near = longest > vector_length >= 2 * missing
+        shapes.append((last - first, longest + missing if is_near else longest))
         first = last
     return tuple(shapes)
 

@@ -15,6 +15,10 @@ from bertie.model.formats.weights import load_model
 from bertie.model.heads import EncoderModel, Model, PreTrainingModel
 from bertie.model.sequences import Int64s, Sequences
 
+# With AVX-512, torch's fused attention kernel computes 16 keys at a time, and the rest one by one: 31 keys
+# take twice as long as 32 (docs/decisions/inference.md).
+CPU_VECTOR_LENGTH = 16
+
 
 class TorchEngine:
     """An `Engine` on the device of a model.
@@ -62,7 +66,9 @@ class TorchEngine:
             return _to_numpy(self.model.bert.attention_probabilities(self._pack(sequence)))
 
     def _pack(self, batch: Sequences, masked_positions: Int64s | None = None) -> PackedBatch:
-        return pack(*batch, masked_positions=masked_positions).to(self._device)
+        vector_length = CPU_VECTOR_LENGTH if self._device.type == "cpu" else 1
+        packed = pack(*batch, masked_positions=masked_positions, vector_length=vector_length)
+        return packed.to(self._device)
 
 
 def load_torch_engine(path: Path, hardware: Hardware) -> tuple[TorchEngine, ModelMetadata]:
