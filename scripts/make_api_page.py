@@ -9,6 +9,7 @@ import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import is_dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ RETURNED = {
     "Encoding": "bertie.text.encoding",
     "Vocabulary": "bertie.text.vocabulary",
 }
+PROPERTIES = (property, cached_property)
 INTRODUCTION = """# Python API
 
 `import bertie` exposes the functions, `Predictor`, `Tokenizer`, `BertConfig` and the errors on this
@@ -62,7 +64,7 @@ def public_methods(owner: type) -> dict[str, Any]:
     return {
         name: member
         for name, member in vars(owner).items()
-        if not name.startswith("_") and (callable(member) or isinstance(member, classmethod | property))
+        if not name.startswith("_") and (callable(member) or isinstance(member, (classmethod, *PROPERTIES)))
     }
 
 
@@ -86,7 +88,7 @@ def _entry(name: str, value: Any) -> Iterator[str]:
     if inspect.isclass(value):
         for method_name, method in public_methods(value).items():
             yield f"#### {name}.{method_name}\n"
-            if not isinstance(method, property):
+            if not isinstance(method, PROPERTIES):
                 yield _signature(f"{name}.{method_name}", getattr(value, method_name))
             yield _markdown(method)
 
