@@ -18,8 +18,10 @@ def test_every_item_is_in_one_range(items, threads):
 
 
 def test_ranges_are_computed_at_the_same_time():
-    barrier = threading.Barrier(3, timeout=60)  # which waits for three threads
-    run_in_threads(lambda first, last: barrier.wait(), items=6, threads=3)
+    barrier = threading.Barrier(3, timeout=60)  # raises BrokenBarrierError unless three threads wait
+    arrivals = []
+    run_in_threads(lambda first, last: arrivals.append(barrier.wait()), items=6, threads=3)
+    assert sorted(arrivals) == [0, 1, 2]
 
 
 def test_an_error_of_another_thread_reaches_the_caller():

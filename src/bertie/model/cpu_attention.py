@@ -1,4 +1,4 @@
-"""Attention for training on a CPU. Shapes: see bert.py; G is the number of heads of what is copied.
+"""Attention for training on a CPU. Shapes: see bert.py.
 
 torch's fused kernel for CPUs has no dropout, and in bfloat16 its backward pass takes several times as long
 as plain matrix products (docs/decisions/processors.md).
@@ -15,13 +15,11 @@ from torch import Tensor
 from bertie.base.kernels import kernel
 from bertie.base.threads import run_in_threads
 from bertie.model.buckets import Buckets
-from bertie.model.dropout import INTEGERS, DropoutMask
+from bertie.model.dropout import INTEGERS, MIN_ELEMENTS_PER_THREAD, DropoutMask
 
 # In bfloat16, attention with fewer multiplications than this, n·A·S²·D, is computed in float32: compiling the
 # bfloat16 product would take longer.
 SMALL_PRODUCT = 2_000_000
-
-MIN_ELEMENTS_PER_THREAD = 1 << 17  # some 50 microseconds of work; starting a thread takes 20
 
 
 def cpu_attention(
@@ -29,7 +27,7 @@ def cpu_attention(
 ) -> Tensor:
     """Compute `packed_attention` on a CPU in plain matrix products, with or without dropout.
 
-    Autograd keeps only queries, keys and values, once, and the weights before dropout. In bfloat16, buckets
+    For the backward pass, autograd keeps `qkv` and the attention weights before dropout. In bfloat16, buckets
     with small products are computed in float32.
 
     Args:
@@ -47,7 +45,7 @@ def cpu_attention(
 
 
 class _PackedAttention(torch.autograd.Function):
-    """`cpu_attention`; sequences and heads are one dimension of the products, n·A."""
+    """`cpu_attention`. Each product multiplies n·A pairs of matrices, one for each sequence and head."""
 
     @staticmethod
     def forward(
@@ -92,7 +90,7 @@ _packed_attention = cast(Callable[[Tensor, Buckets, int, float, bool], Tensor], 
 
 
 def _new_rows(buckets: Buckets, like: Tensor, width: int) -> Tensor:
-    """Return rows (T, width) to be filled, and zeros in as many other rows as `like` has."""
+    """Return new rows, (len(like), width), for the caller to fill; those after the T tokens are zeros."""
     rows = like.new_empty(len(like), width)
     rows[len(buckets.token_slots) :] = 0
     return rows
@@ -150,7 +148,8 @@ def _gather_heads(
 ) -> None:
     """Copy rows (T, parts · A · D) into the sequences first..last-1 of a bucket, (parts, n, A, S, D).
 
-    In a bucket, `tokens` (n, S), padding repeats the first token of its sequence. It becomes zeros.
+    `tokens`, (n, S), has the token in each slot. Padding, which repeats the first token of its sequence,
+    becomes zeros.
     """
     parts, _, A, S, D = heads.shape
     for part in range(parts):
