@@ -60,7 +60,7 @@ def test_a_bucket_of_whole_vectors_changes_no_result():
     plain, padded = (pack(ids, ids * 0, bounds_of(lengths), vector_length=length) for length in (1, 16))
     assert (plain.buckets.shapes, padded.buckets.shapes) == (((3, 31),), ((3, 32),))
     qkv = torch.randn(sum(lengths), 24)
-    results = [packed_attention(qkv, batch, num_heads=2, dropout=0.0) for batch in (plain, padded)]
+    results = [packed_attention(qkv, batch, num_heads=2, dropout_p=0.0) for batch in (plain, padded)]
     torch.testing.assert_close(*results, atol=1e-6, rtol=1e-5)
 
 
@@ -92,7 +92,7 @@ def test_packed_attention_equals_attention_per_sequence(dtype, tolerance, length
     batch = random_batch(lengths)
     qkv = torch.randn(sum(lengths), 3 * 8, requires_grad=True)
     weight = torch.randn(sum(lengths), 8)
-    packed = packed_attention(qkv.to(dtype), batch, num_heads=2, dropout=0.0).float()
+    packed = packed_attention(qkv.to(dtype), batch, num_heads=2, dropout_p=0.0).float()
     (gradient,) = torch.autograd.grad((packed * weight).sum(), qkv)
     outputs = []
     for start, end in zip(batch.cu_seqlens[:-1], batch.cu_seqlens[1:], strict=True):
@@ -109,7 +109,7 @@ def test_small_products_in_bfloat16_training_use_float32():
     batch = random_batch([5, 9, 9, 2])
     qkv = torch.randn(25, 24, dtype=torch.bfloat16, requires_grad=True)
     with torch.autocast("cpu", torch.bfloat16):  # must not turn the products into bfloat16 again
-        attended = packed_attention(qkv, batch, num_heads=2, dropout=0.0)
+        attended = packed_attention(qkv, batch, num_heads=2, dropout_p=0.0)
     expected = cpu_attention.cpu_attention(qkv.detach().float(), batch.buckets, 2, 0.0).bfloat16()
     assert torch.equal(attended, expected)
 
@@ -117,9 +117,9 @@ def test_small_products_in_bfloat16_training_use_float32():
 def test_rows_after_the_tokens_change_nothing():
     batch = random_batch([5, 9, 2])
     qkv = torch.randn(16, 24, requires_grad=True)
-    attended = packed_attention(qkv, batch, num_heads=2, dropout=0.0)
+    attended = packed_attention(qkv, batch, num_heads=2, dropout_p=0.0)
     longer = torch.cat([qkv.detach(), torch.randn(7, 24)]).requires_grad_()
-    attended_longer = packed_attention(longer, batch, num_heads=2, dropout=0.0)
+    attended_longer = packed_attention(longer, batch, num_heads=2, dropout_p=0.0)
     assert torch.equal(attended_longer, F.pad(attended, (0, 0, 0, 7)))
     weight = torch.randn(23, 8)
     (attended * weight[:16]).sum().backward()
@@ -130,9 +130,9 @@ def test_rows_after_the_tokens_change_nothing():
 def test_nan_stays_inside_its_sequence():
     batch = random_batch([5, 9, 2])
     qkv = torch.randn(16, 24)
-    clean = packed_attention(qkv, batch, num_heads=2, dropout=0.0)
+    clean = packed_attention(qkv, batch, num_heads=2, dropout_p=0.0)
     qkv[5:14] = float("nan")
-    poisoned = packed_attention(qkv, batch, num_heads=2, dropout=0.0)
+    poisoned = packed_attention(qkv, batch, num_heads=2, dropout_p=0.0)
     assert torch.equal(clean[:5], poisoned[:5])
     assert torch.equal(clean[14:], poisoned[14:])
 

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bertie.base.errors import ModelError
 from bertie.model.batch import PackedBatch, pack
-from bertie.model.bert import BertModel, initialize
+from bertie.model.bert import BertModel, add_bilstm, initialize
 from bertie.model.config import BertConfig
 from bertie.model.cpu import ROW_MULTIPLE
 from bertie.model.heads import (
@@ -128,14 +128,16 @@ def test_autocast_keeps_norms_losses_and_gradients_in_float32(make_model, labels
 
 
 def test_bfloat16_on_a_cpu_pads_the_number_of_rows():
-    model = MaskedLMModel(CONFIG)
+    model = PreTrainingModel(CONFIG)
     rows = []
     for part in (*model.bert.layers[0].children(), *model.bert.layers[-1].children()):
         part.register_forward_hook(lambda _, inputs, output: rows.append(len(inputs[0])))
     for lengths in (LENGTHS, LENGTHS[:3], (5,)):
         batch = ragged_batch(lengths=lengths)
         with torch.autocast("cpu", torch.bfloat16):
-            assert len(model(batch)) == len(batch.masked_positions)
+            assert len(model(batch)[0]) == len(batch.masked_positions)
+            assert all(count % ROW_MULTIPLE == 0 for count in rows)
+            assert len(model.bert.pool(batch)) == len(batch)
             assert all(count % ROW_MULTIPLE == 0 for count in rows)
         assert len(model.bert(batch)[0]) == batch.num_tokens
         assert batch.num_tokens in rows  # float32 is not padded
@@ -210,6 +212,39 @@ def test_last_layer_transforms_only_the_tokens_needed(pooler, selection):
     for expected, actual in zip(outputs_and_gradients(None), outputs_and_gradients(positions), strict=True):
         torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-4)
     assert [len(inputs) for inputs in transformed] == [T, len(selection) + N * pooler]
+
+
+@pytest.mark.parametrize("is_decoder", [False, True])
+@pytest.mark.parametrize("bilstm", [False, True])
+@pytest.mark.parametrize("gradient_checkpointing", [False, True])
+def test_pooled_output_alone_needs_no_other_token_of_the_last_layer(
+    is_decoder, bilstm, gradient_checkpointing
+):
+    config = CONFIG.model_copy(
+        update={"is_decoder": is_decoder, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    )
+    batch, model = ragged_batch(lengths=LENGTHS), BertModel(config)
+    if bilstm:
+        add_bilstm(model, config)
+    initialize(model, config)
+    nn.init.normal_(model.layers[-1].qkv.bias)
+    model.gradient_checkpointing = gradient_checkpointing
+    transformed: dict[str, int] = {}
+    for name in ("qkv", "intermediate"):
+        model.layers[-1].get_submodule(name).register_forward_pre_hook(
+            lambda _, inputs, name=name: transformed.update({name: len(inputs[0])})
+        )
+
+    def output_and_gradients(pooled_output):
+        model.zero_grad()
+        pooled_output.sin().sum().backward()
+        return [pooled_output] + [weight.grad for weight in model.parameters()]
+
+    expected = output_and_gradients(model(batch)[1])
+    transformed.clear()
+    for actual, wanted in zip(output_and_gradients(model.pool(batch)), expected, strict=True):
+        torch.testing.assert_close(actual, wanted, atol=1e-5, rtol=1e-4)
+    assert transformed == ({"qkv": T, "intermediate": T} if bilstm else {"intermediate": N})
 
 
 def test_type_vocab_size_1_rejects_pairs():

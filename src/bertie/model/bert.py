@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from bertie.base.errors import ModelError, SettingsError
-from bertie.model.attention import attention_probabilities, packed_attention
+from bertie.model.attention import attention_probabilities, packed_attention, pooling_attention
 from bertie.model.batch import PackedBatch
 from bertie.model.bilstm import BiLSTM
 from bertie.model.config import Activation, BertConfig
@@ -67,9 +67,7 @@ class BertModel(nn.Module):
         """
         if self.pooler is None:
             return self.encode(batch, positions, words), None
-        # In a causal model [CLS] attends only to itself, and the last token to the whole sequence.
-        # OpenAI GPT's classifiers read the last token too.
-        pooled = batch.cu_seqlens[1:] - 1 if self.is_decoder else batch.cu_seqlens[:-1]  # (N,)
+        pooled = self._pooled_positions(batch)  # (N,)
         if positions is None:
             sequence_output = self.encode(batch, words=words)  # (T, H)
             to_pool = sequence_output.index_select(0, pooled)  # (N, H)
@@ -79,14 +77,24 @@ class BertModel(nn.Module):
         return sequence_output, torch.tanh(self.pooler(to_pool))
 
     def encode(
-        self, batch: PackedBatch, positions: Tensor | None = None, words: Tensor | None = None
+        self,
+        batch: PackedBatch,
+        positions: Tensor | None = None,
+        words: Tensor | None = None,
+        one_per_sequence: bool = False,
     ) -> Tensor:
         """Run the embeddings, the layers and the BiLSTM, if there is one.
+
+        Args:
+            batch: T tokens in N sequences.
+            positions: indices of the tokens to return, (R,); None for all.
+            words: the word embeddings of the tokens, (T, H), if the caller has looked them up.
+            one_per_sequence: whether `positions` has one token of each sequence, in their order, R = N.
 
         Returns:
             The vectors of the tokens at `positions`, (R, H), or of all tokens, (T, H). With
             `positions` and without a BiLSTM, the last layer transforms only these tokens after
-            attention.
+            attention, or computes nothing for the others if `one_per_sequence`.
         """
         hidden = self.embeddings(batch, words)  # (T, H)
         H = hidden.shape[1]
@@ -100,12 +108,14 @@ class BertModel(nn.Module):
             return hidden if positions is None else hidden.index_select(0, positions)
         if positions is None:
             return self._run(last_layer, hidden, batch)[: batch.num_tokens]  # (T, H)
-        return self._run(last_layer, hidden, batch, pad_rows(positions, H))[: len(positions)]  # (R, H)
+        padded = pad_rows(positions, H)
+        return self._run(last_layer, hidden, batch, padded, one_per_sequence)[: len(positions)]  # (R, H)
 
     def pool(self, batch: PackedBatch) -> Tensor:
         """Return `pooled_output`, (N, H), without computing `sequence_output`."""
-        _, pooled_output = self(batch, batch.cu_seqlens[:0])
-        return pooled_output
+        assert self.pooler is not None
+        to_pool = self.encode(batch, self._pooled_positions(batch), one_per_sequence=True)  # (N, H)
+        return torch.tanh(self.pooler(to_pool))
 
     def hidden_states(self, batch: PackedBatch) -> Iterator[Tensor]:
         """Yield lazily the output of the embeddings and of each layer, (T, H).
@@ -127,12 +137,24 @@ class BertModel(nn.Module):
             probabilities.append(attention_probabilities(qkv, layer.num_heads, layer.is_decoder))
         return torch.stack(probabilities)
 
+    def _pooled_positions(self, batch: PackedBatch) -> Tensor:
+        """Return the token of each sequence that is pooled, (N,)."""
+        # In a causal model [CLS] attends only to itself, and the last token to the whole sequence.
+        # OpenAI GPT's classifiers read the last token too.
+        return batch.cu_seqlens[1:] - 1 if self.is_decoder else batch.cu_seqlens[:-1]
+
     def _run(
-        self, layer: nn.Module, hidden: Tensor, batch: PackedBatch, positions: Tensor | None = None
+        self,
+        layer: nn.Module,
+        hidden: Tensor,
+        batch: PackedBatch,
+        positions: Tensor | None = None,
+        one_per_sequence: bool = False,
     ) -> Tensor:
+        arguments = (hidden, batch, positions, one_per_sequence)
         if self.gradient_checkpointing and self.training:
-            return checkpoint(layer, hidden, batch, positions, use_reentrant=False)
-        return layer(hidden, batch, positions)
+            return checkpoint(layer, *arguments, use_reentrant=False)
+        return layer(*arguments)
 
 
 class Embeddings(nn.Module):
@@ -182,13 +204,27 @@ class Layer(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.activation = build_activation(config)
 
-    def forward(self, hidden: Tensor, batch: PackedBatch, positions: Tensor | None = None) -> Tensor:
-        """Transform (T, H) into (T, H), or only the tokens at `positions`, (R, H)."""
-        dropout = self.attention_dropout if self.training else 0.0
-        qkv = self.qkv(hidden)  # (T, 3H)
-        attended = packed_attention(qkv, batch, self.num_heads, dropout, self.is_decoder)  # (T, H)
-        if positions is not None:  # from here on tokens are independent of each other
-            attended = attended.index_select(0, positions)  # (R, H)
+    def forward(
+        self,
+        hidden: Tensor,
+        batch: PackedBatch,
+        positions: Tensor | None = None,
+        one_per_sequence: bool = False,
+    ) -> Tensor:
+        """Transform (T, H) into (T, H), or only the tokens at `positions`, (R, H).
+
+        With `one_per_sequence`, `positions` has one token of each sequence, in a causal model its last.
+        """
+        dropout_p = self.attention_dropout if self.training else 0.0
+        if positions is not None and one_per_sequence:
+            attended = pooling_attention(hidden, positions, self.qkv, batch, self.num_heads, dropout_p)
+            attended = pad_rows(attended, hidden.shape[1])  # (R, H)
+        else:
+            qkv = self.qkv(hidden)  # (T, 3H)
+            attended = packed_attention(qkv, batch, self.num_heads, dropout_p, self.is_decoder)  # (T, H)
+            if positions is not None:  # from here on tokens are independent of each other
+                attended = attended.index_select(0, positions)  # (R, H)
+        if positions is not None:
             hidden = hidden.index_select(0, positions)  # (R, H)
         hidden = self.attention_norm(hidden + self.dropout(self.attention_output(attended)))  # (T or R, H)
         widened = self.intermediate(hidden)  # (T or R, 4H)

@@ -448,10 +448,9 @@ class EmbeddingModel(EncoderModel):
 
     def embed(self, batch: PackedBatch) -> Tensor:
         """Return one vector for each sequence, float32 (N, H)."""
-        hidden = self.bert.encode(batch)  # (T, H)
         if self.pooling == "cls":
-            return hidden.float().index_select(0, batch.cu_seqlens[:-1])
-        return _reduce(hidden, batch, self.pooling)
+            return self.bert.encode(batch, batch.cu_seqlens[:-1]).float()
+        return _reduce(self.bert.encode(batch), batch, self.pooling)
 
     def compute_losses(self, batch: PackedBatch) -> dict[str, ObjectiveLoss]:
         """Return the squared error of the cosines, or the cross-entropy over the second texts.
