@@ -76,9 +76,10 @@ model.objectives
 model.sequences
 model.buckets
 model.batch
-model.dropout
 model.cpu
+model.dropout
 model.cpu_attention
+model.cpu_inference
 model.attention
 model.bilstm
 model.bert

@@ -43,7 +43,7 @@ def test_attention_and_its_gradient_equal_those_of_plain_products(
     dtype, lengths, is_causal, dropout_p, threads, monkeypatch
 ):
     monkeypatch.setattr("bertie.model.cpu_attention.SMALL_PRODUCT", 0)
-    monkeypatch.setattr("bertie.model.cpu_attention.MIN_ELEMENTS_PER_THREAD", 1)
+    monkeypatch.setattr("bertie.model.cpu.MIN_ELEMENTS_PER_THREAD", 1)
     monkeypatch.setattr("torch.get_num_threads", lambda: threads)
     batch, results = batch_of(lengths), []
     rows = torch.randn(sum(lengths), 3 * HIDDEN).to(dtype)

@@ -124,9 +124,18 @@ def inlined_kernel(function: F) -> F:
     return _compile(function, forceinline=True)
 
 
-def _compile(function: F, forceinline: bool = False) -> F:
+def float_kernel(function: F) -> F:
+    """Compile a function as `kernel` does, with arithmetic that becomes vector instructions.
+
+    Terms of a sum may be added in another order, a product and a sum may be rounded together, and a division
+    by zero gives infinity instead of ZeroDivisionError.
+    """
+    return _compile(function, fastmath={"reassoc", "contract"}, error_model="numpy")
+
+
+def _compile(function: F, **options: Any) -> F:
     notice.kernels.add(function)
-    options: Any = {"nogil": True, "boundscheck": BOUNDS_CHECK, "forceinline": forceinline}
+    options |= {"nogil": True, "boundscheck": BOUNDS_CHECK}
     config: Any = numba.config
     previous = config.CACHE_DIR
     compiled: Any

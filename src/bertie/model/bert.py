@@ -19,6 +19,7 @@ from bertie.model.batch import PackedBatch
 from bertie.model.bilstm import BiLSTM
 from bertie.model.config import Activation, BertConfig
 from bertie.model.cpu import pad_rows
+from bertie.model.cpu_inference import can_fuse, linear_and_activation, linear_and_norm
 from bertie.model.dropout import Dropout
 
 
@@ -226,6 +227,10 @@ class Layer(nn.Module):
                 attended = attended.index_select(0, positions)  # (R, H)
         if positions is not None:
             hidden = hidden.index_select(0, positions)  # (R, H)
+        if not self.training and can_fuse(hidden):
+            hidden = linear_and_norm(attended, self.attention_output, hidden, self.attention_norm)
+            widened = linear_and_activation(hidden, self.intermediate, self.activation)  # (T or R, 4H)
+            return linear_and_norm(widened, self.output, hidden, self.output_norm)  # (T or R, H)
         hidden = self.attention_norm(hidden + self.dropout(self.attention_output(attended)))  # (T or R, H)
         widened = self.intermediate(hidden)  # (T or R, 4H)
         if self.training and widened.device.type == "cpu":

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+MIN_ELEMENTS_PER_THREAD = 1 << 17  # some 50 microseconds of a kernel's work; starting a thread takes 20
+
 # Rows are padded to a multiple that is small enough to cost nothing and large enough for shapes to
 # recur. Models with a hidden size above MAX_PADDED_WIDTH were slower with padding.
 ROW_MULTIPLE = 32
@@ -52,6 +54,11 @@ class _EmbedAndTie(torch.autograd.Function):
 
 
 _embed_and_tie = cast(Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], _EmbedAndTie.apply)
+
+
+def count_threads(elements: int) -> int:
+    """Return how many of torch's threads a kernel uses for an array of so many elements."""
+    return max(1, min(torch.get_num_threads(), elements // MIN_ELEMENTS_PER_THREAD))
 
 
 def pad_rows(rows: Tensor, hidden_size: int) -> Tensor:

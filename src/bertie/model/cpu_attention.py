@@ -15,7 +15,8 @@ from torch import Tensor
 from bertie.base.kernels import kernel
 from bertie.base.threads import run_in_threads
 from bertie.model.buckets import Buckets
-from bertie.model.dropout import INTEGERS, MIN_ELEMENTS_PER_THREAD, DropoutMask
+from bertie.model.cpu import count_threads
+from bertie.model.dropout import INTEGERS, DropoutMask
 
 # In bfloat16, attention with fewer multiplications than this, n·A·S²·D, is computed in float32: compiling the
 # bfloat16 product would take longer.
@@ -138,8 +139,7 @@ def _copy(copy: Callable[..., None], rows: Tensor, tokens: Tensor, heads: Tensor
     in_bucket = heads.view(len(heads), n, -1, S, heads.shape[-1])
     as_integers = (x.detach().view(INTEGERS[x.element_size()]).numpy() for x in (rows, in_bucket))
     arguments = (*as_integers, tokens.numpy())
-    threads = max(1, min(torch.get_num_threads(), n, heads.numel() // MIN_ELEMENTS_PER_THREAD))
-    run_in_threads(lambda first, last: copy(*arguments, first, last), n, threads)
+    run_in_threads(lambda first, last: copy(*arguments, first, last), n, min(n, count_threads(heads.numel())))
 
 
 @kernel

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from bertie.base.kernels import kernel
 from bertie.base.threads import run_in_threads
+from bertie.model.cpu import count_threads
 
 LEVELS = 1 << 16  # an element is dropped or kept by 16 random bits
-MIN_ELEMENTS_PER_THREAD = 1 << 17  # some 50 microseconds of work; starting a thread takes 20
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the bytes of an element
 
 
@@ -71,10 +71,11 @@ class DropoutMask(NamedTuple):
         zeroed = torch.empty_like(values)
         source, target = (x.view(INTEGERS[x.element_size()]).view(-1).numpy() for x in (values, zeroed))
         pairs = -(-len(source) // 2)
-        threads = max(1, min(torch.get_num_threads(), len(source) // MIN_ELEMENTS_PER_THREAD))
         arguments = (*self.key, np.uint32(self.dropped_levels))
         run_in_threads(
-            lambda first, last: _copy_or_zero(source, target, first, last, *arguments), pairs, threads
+            lambda first, last: _copy_or_zero(source, target, first, last, *arguments),
+            pairs,
+            count_threads(len(source)),
         )
         return zeroed
 

@@ -12,6 +12,7 @@ from tests.inference.small_models import CONFIG, MODELS, save_small
 from torch import nn
 
 from bertie.base.errors import ModelError
+from bertie.model import bert
 from bertie.model.bert import BertModel, add_bilstm
 from bertie.model.config import Activation
 from bertie.model.engines.hardware import Hardware
@@ -159,8 +160,9 @@ def round_rows(values: torch.Tensor, limit: int) -> torch.Tensor:
 def test_int8_scales_per_output_and_per_token(tmp_path, kind, quantization, monkeypatch):
     if quantization.weight_bits == 8 and not has_vnni():
         pytest.skip("products of weights of 8 bits need VNNI")
-    # `pool` of itself does not call the last layer's projections, whose inputs are rounded below.
-    monkeypatch.setattr(BertModel, "pool", lambda bert, batch: bert(batch)[1])
+    # So that the model calls all its linear layers, whose inputs are rounded below.
+    monkeypatch.setattr(BertModel, "pool", lambda model, batch: model(batch)[1])
+    monkeypatch.setattr(bert, "can_fuse", lambda values: False)
     largest = LARGEST_WEIGHT[quantization.weight_bits]
     path = save_small(tmp_path, kind)
     model, metadata = load_model(path)

@@ -1,0 +1,106 @@
+"""Fused linear layers for inference on a CPU: equal to torch's operations, and used only there."""
+
+import pytest
+import torch
+from tests.parity.transformers_peer import SHAPE, ragged_batch
+from torch import nn
+
+from bertie.model import bert, cpu_inference
+from bertie.model.bert import BertModel, build_activation, initialize
+from bertie.model.config import BertConfig
+from bertie.model.cpu_inference import linear_and_activation, linear_and_norm
+from bertie.model.engines.torch_engine import transpose_weights
+
+CONFIG = BertConfig(**SHAPE)
+ROWS, IN, OUT = 37, 24, 40
+
+
+@pytest.fixture(params=[1, 3], ids=["one thread", "three threads"])
+def threads(request, monkeypatch):
+    torch.manual_seed(0)
+    monkeypatch.setattr("bertie.model.cpu.MIN_ELEMENTS_PER_THREAD", 1)
+    monkeypatch.setattr("torch.get_num_threads", lambda: request.param)
+
+
+def make_linear(transposed: bool) -> nn.Linear:
+    linear = nn.Linear(IN, OUT)
+    if transposed:
+        transpose_weights(linear)
+    return linear
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("scale", [1, 30, 1e4])
+@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_new", "relu", "tanh", "linear"])
+def test_activation(threads, hidden_act, scale, transposed):
+    linear, activation = (
+        make_linear(transposed),
+        build_activation(CONFIG.model_copy(update={"hidden_act": hidden_act})),
+    )
+    inputs = scale * torch.randn(ROWS, IN)
+    actual = linear_and_activation(inputs, linear, activation)
+    torch.testing.assert_close(actual, activation(linear(inputs)), atol=3e-6, rtol=1e-5)
+
+
+@torch.inference_mode()
+def test_gelu_is_as_accurate_as_that_of_torch(threads):
+    linear = nn.Linear(1, 1000)
+    nn.init.ones_(linear.weight)
+    inputs = torch.linspace(-12, 12, 1001)[:, None]
+    actual = linear_and_activation(inputs, linear, nn.GELU())
+    exact = nn.functional.gelu(inputs.double() + linear.bias.double())
+    error = (nn.functional.gelu(inputs + linear.bias) - exact).abs().max()
+    assert (actual - exact).abs().max() < 2 * error
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("shift", [0, 100])
+def test_norm(threads, transposed, shift):
+    linear, norm = make_linear(transposed), nn.LayerNorm(OUT, eps=1e-12)
+    nn.init.normal_(norm.weight)
+    nn.init.normal_(norm.bias)
+    inputs, residual = torch.randn(ROWS, IN), torch.randn(ROWS, OUT) + shift
+    kept = residual.clone()
+    actual = linear_and_norm(inputs, linear, residual, norm)
+    torch.testing.assert_close(actual, norm(residual + linear(inputs)), atol=1e-6 * (1 + shift), rtol=1e-5)
+    assert torch.equal(residual, kept)
+
+
+@torch.inference_mode()
+def test_nan_stays_in_its_row(threads):
+    linear, norm = make_linear(False), nn.LayerNorm(OUT)
+    inputs, residual = torch.randn(ROWS, IN), torch.randn(ROWS, OUT)
+    inputs[3, 5] = torch.nan
+    for result in (
+        linear_and_activation(inputs, linear, nn.GELU()),
+        linear_and_norm(inputs, linear, residual, norm),
+    ):
+        assert result.isnan().any(1).nonzero().tolist() == [[3]]
+
+
+def encode(model, inference=True, autocast=False):
+    with (
+        torch.inference_mode(inference),
+        torch.no_grad(),
+        torch.autocast("cpu", torch.bfloat16, enabled=autocast),
+    ):
+        return model(ragged_batch(lengths=(40, 3, 17)))[0]
+
+
+def test_only_inference_in_float32_with_few_threads_is_fused(monkeypatch):
+    monkeypatch.setattr("torch.get_num_threads", lambda: 2)
+    model = BertModel(CONFIG)
+    initialize(model, CONFIG)
+    fused = []
+    monkeypatch.setattr(bert, "linear_and_norm", lambda *args: (fused.append(1), linear_and_norm(*args))[1])
+    expected = encode(model.eval(), inference=False)
+    assert not fused
+    torch.testing.assert_close(encode(model), expected, atol=1e-5, rtol=1e-4)
+    assert len(fused) == 2 * CONFIG.num_hidden_layers
+    encode(model, autocast=True)
+    encode(model.train())
+    monkeypatch.setattr("torch.get_num_threads", lambda: cpu_inference.MAX_THREADS + 1)
+    encode(model.eval())
+    assert len(fused) == 2 * CONFIG.num_hidden_layers
