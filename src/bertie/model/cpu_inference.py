@@ -52,7 +52,7 @@ ONE, HALF, FOUR, SQRT_HALF = np.float32(1), np.float32(0.5), np.float32(4), np.f
 def can_fuse(values: Tensor) -> bool:
     """Whether the functions below apply: float32 on a CPU, in inference mode, with one or two threads.
 
-    Without gradients but outside inference mode, weights may be those of FSDP, which numpy must not see.
+    FSDP does not run in inference mode. It could not free the memory of weights that numpy has seen.
     """
     return (
         values.device.type == "cpu"
