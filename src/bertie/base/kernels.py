@@ -36,6 +36,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 ONE = np.uint64(1)  # numba adds unsigned and signed numbers as floats
 PACKAGE = Path(__file__).parent.parent
+FLOAT_OPTIONS = {"fastmath": {"reassoc", "contract"}, "error_model": "numpy"}
 BOUNDS_CHECK = os.environ.get("BERTIE_BOUNDS_CHECK") == "1"
 
 reserve_blas_memory()  # here, because every command that computes imports this module
@@ -130,7 +131,12 @@ def float_kernel(function: F) -> F:
     Terms of a sum may be added in another order, a product and a sum may be rounded together, and a division
     by zero gives infinity instead of ZeroDivisionError.
     """
-    return _compile(function, fastmath={"reassoc", "contract"}, error_model="numpy")
+    return _compile(function, **FLOAT_OPTIONS)
+
+
+def inlined_float_kernel(function: F) -> F:
+    """Compile a function as `float_kernel` does, and copy its machine code as `inlined_kernel` does."""
+    return _compile(function, **FLOAT_OPTIONS, forceinline=True)
 
 
 def _compile(function: F, **options: Any) -> F:

@@ -20,6 +20,7 @@ from bertie.model.bilstm import BiLSTM
 from bertie.model.config import Activation, BertConfig
 from bertie.model.cpu import pad_rows
 from bertie.model.cpu_inference import can_fuse, linear_and_activation, linear_and_norm
+from bertie.model.cpu_short_attention import has_short_sequences, short_attention
 from bertie.model.dropout import Dropout
 
 
@@ -216,18 +217,25 @@ class Layer(nn.Module):
 
         With `one_per_sequence`, `positions` has one token of each sequence, in a causal model its last.
         """
+        fused = not self.training and can_fuse(hidden)
         dropout_p = self.attention_dropout if self.training else 0.0
         if positions is not None and one_per_sequence:
             attended = pooling_attention(hidden, positions, self.qkv, batch, self.num_heads, dropout_p)
             attended = pad_rows(attended, hidden.shape[1])  # (R, H)
-        else:
-            qkv = self.qkv(hidden)  # (T, 3H)
-            attended = packed_attention(qkv, batch, self.num_heads, dropout_p, self.is_decoder)  # (T, H)
-            if positions is not None:  # from here on tokens are independent of each other
-                attended = attended.index_select(0, positions)  # (R, H)
-        if positions is not None:
             hidden = hidden.index_select(0, positions)  # (R, H)
-        if not self.training and can_fuse(hidden):
+        else:
+            if (
+                fused
+                and not self.is_decoder
+                and has_short_sequences(batch, hidden.shape[1] // self.num_heads)
+            ):
+                attended = short_attention(hidden, self.qkv, batch, self.num_heads)  # (T, H)
+            else:
+                qkv = self.qkv(hidden)  # (T, 3H)
+                attended = packed_attention(qkv, batch, self.num_heads, dropout_p, self.is_decoder)  # (T, H)
+            if positions is not None:  # from here on tokens are independent of each other
+                attended, hidden = (rows.index_select(0, positions) for rows in (attended, hidden))  # (R, H)
+        if fused:
             hidden = linear_and_norm(attended, self.attention_output, hidden, self.attention_norm)
             widened = linear_and_activation(hidden, self.intermediate, self.activation)  # (T or R, 4H)
             return linear_and_norm(widened, self.output, hidden, self.output_norm)  # (T or R, H)

@@ -39,6 +39,11 @@ class Buckets:
     token_slots: Tensor
     mask: Tensor | None
 
+    @property
+    def mean_keys(self) -> float:
+        """How many slots there are to attend to for a slot, on average: the mean of S over slots."""
+        return sum(n * S * S for n, S in self.shapes) / sum(n * S for n, S in self.shapes)
+
     def to(self, device: torch.device) -> "Buckets":
         """Return these buckets with every tensor on `device`."""
         mask = None if self.mask is None else self.mask.to(device)

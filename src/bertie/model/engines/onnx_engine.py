@@ -135,6 +135,10 @@ class OnnxEngine:
         Returns:
             float32 (N, …) or (K, …) for each output.
         """
+        if len(batch.bounds) == 2:  # one sequence needs neither sorting nor padding
+            values = self._infer(outputs, self._pad(batch)[0])
+            return values if tokens is None else [value[0, tokens] for value in values]
+
         if tokens is not None:
             row_of_token = np.full(batch.bounds[-1], -1)  # of the result; -1: the token has none
             row_of_token[tokens] = np.arange(len(tokens))

@@ -1,0 +1,217 @@
+"""Attention between the tokens of short sequences, for inference on a CPU. Shapes: see bert.py.
+
+torch's fused kernel takes padded sequences, and spends more on short ones than the kernel here, which reads
+the packed rows and pads nothing (docs/decisions/processors.md has the measurements).
+
+The kernel works on one head of one sequence, and on up to TILE of its queries, at a time. Queries, scores and
+results are transposed, so that neighbours in memory belong to different queries. Therefore the loop over
+queries is the inner one everywhere, in softmax too, and the compiler makes vector instructions of it.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from bertie.base.kernels import float_kernel, inlined_float_kernel
+from bertie.base.threads import run_in_threads
+from bertie.model.batch import PackedBatch
+from bertie.model.cpu import count_threads
+
+Float32s = NDArray[np.float32]
+
+MAX_NUMBERS = 80 * 32  # in the keys of a query; with more, torch's kernel is as fast or faster
+TILE = 64  # queries; a constant, so that the compiler knows how far apart rows are
+BLOCK = 8  # terms added at a time; also the float32 numbers in a vector of AVX2
+
+# 2^x is 2^n · 2^r, where n is the integer next to x, and 2^r is r · P(r) + 1 with the coefficients of Cephes
+# (exp2f.c).
+P0, P1, P2, P3, P4, P5 = (
+    np.float32(value)
+    for value in (
+        1.535336188319500e-4,
+        1.339887440266574e-3,
+        9.618437357674640e-3,
+        5.550332471162809e-2,
+        2.402264791363012e-1,
+        6.931472028550421e-1,
+    )
+)
+LOWEST = np.float32(-125)  # 2^x of less is hardly a float32
+MANTISSA_BITS = np.int32(23)  # of float32
+LOG2_E = np.float32(1.44269504088896341)
+ONE, HALF = np.float32(1), np.float32(0.5)
+
+
+def has_short_sequences(batch: PackedBatch, head_size: int) -> bool:
+    """Whether `short_attention` is faster; it needs a head size that is a multiple of BLOCK."""
+    return head_size % BLOCK == 0 and batch.buckets.mean_keys * head_size <= MAX_NUMBERS
+
+
+def short_attention(hidden: Tensor, qkv: nn.Linear, batch: PackedBatch, num_heads: int) -> Tensor:
+    """Compute the projections and `packed_attention`, without dropout.
+
+    Args:
+        hidden: input of the layer, float32 (T, H).
+        qkv: the projections to queries, keys and values, H → 3H.
+        batch: the sequences that the tokens form.
+        num_heads: attention heads, A.
+
+    Returns:
+        The attended values, (T, H).
+    """
+    rows = torch.mm(hidden, qkv.weight.t())  # (T, 3H), without the bias
+    attended = torch.empty_like(hidden)  # (T, H)
+    arrays = (rows.numpy(), qkv.bias.detach().numpy(), batch.cu_seqlens.numpy(), num_heads, attended.numpy())
+    run_in_threads(
+        lambda first, last: _attend(*arrays, first, last),
+        len(batch),
+        min(len(batch), count_threads(attended.numel())),
+    )
+    return attended
+
+
+@float_kernel
+def _attend(
+    rows: Float32s,
+    bias: Float32s,
+    bounds: NDArray[np.int32],
+    num_heads: int,
+    attended: Float32s,
+    first: int,
+    last: int,
+) -> None:
+    """Compute attention in the sequences first..last-1, from products without bias, (T, 3H).
+
+    The bias of the keys would change all scores of a query by the same number, which softmax ignores. The
+    bias of the values is added to their weighted sum, because the weights sum to 1.
+    """
+    H = attended.shape[1]
+    D = H // num_heads
+    scale = LOG2_E / np.sqrt(np.float32(D))  # for powers of 2 instead of e
+    longest = np.int64(0)
+    for n in range(first, last):
+        longest = max(longest, bounds[n + 1] - bounds[n])
+    q = np.empty(D * TILE, np.float32)  # (D, TILE)
+    scores = np.empty((longest + BLOCK) * TILE, np.float32)  # (S + BLOCK, TILE)
+    values = np.empty((longest + BLOCK, D), np.float32)
+    results = np.empty(D * TILE, np.float32)  # (D, TILE)
+    highest = np.empty(TILE, np.float32)
+    sums = np.empty(TILE, np.float32)
+    for n in range(first, last):
+        S = bounds[n + 1] - bounds[n]
+        sequence = rows[bounds[n] : bounds[n + 1]]  # (S, 3H)
+        target = attended[bounds[n] : bounds[n + 1]]  # (S, H)
+        for column in range(0, H, D):
+            keys = sequence[:, H + column : H + column + D]
+            for j in range(S):
+                for d in range(D):
+                    values[j, d] = sequence[j, 2 * H + column + d]
+            for j in range(S, S + BLOCK):
+                for d in range(D):
+                    values[j, d] = 0
+            for start in range(0, S, TILE):
+                queries = min(TILE, S - start)
+                vectors = (queries + BLOCK - 1) // BLOCK
+                for i in range(queries):
+                    for d in range(D):
+                        q[d * TILE + i] = (sequence[start + i, column + d] + bias[column + d]) * scale
+                if queries < vectors * BLOCK:
+                    for d in range(D):
+                        q[d * TILE + queries : d * TILE + vectors * BLOCK] = 0
+                _multiply_keys(q, keys, S, vectors, scores)
+                _softmax(scores, S, vectors, highest, sums)
+                _sum_values(scores, values, S, vectors, results)
+                for i in range(queries):
+                    factor = ONE / sums[i]
+                    for d in range(D):
+                        target[start + i, column + d] = (
+                            results[d * TILE + i] * factor + bias[2 * H + column + d]
+                        )
+
+
+@float_kernel
+def _multiply_keys(q: Float32s, keys: Float32s, S: int, vectors: int, scores: Float32s) -> None:
+    """Compute the scores of S keys, (S, TILE), in the first `vectors` · BLOCK columns.
+
+    The count is in whole vectors so that the compiler sees that no columns remain after them.
+    """
+    for j in range(0, S, 2):
+        two_rows = scores[j * TILE : (j + 2) * TILE]
+        _zero_rows(two_rows, 2, vectors)
+        a, b = keys[j], keys[min(j + 1, S - 1)]
+        for d in range(0, keys.shape[1], BLOCK):
+            _add_products(a[d:], b[d:], q[d * TILE :], vectors, two_rows)
+
+
+@float_kernel
+def _softmax(scores: Float32s, S: int, vectors: int, highest: Float32s, sums: Float32s) -> None:
+    """Overwrite scores (S, TILE) with the exponentials of their distances from the highest, and sum these."""
+    for i in range(vectors * BLOCK):
+        highest[i] = scores[i]
+        sums[i] = 0
+    for j in range(1, S):
+        row = scores[j * TILE : (j + 1) * TILE]
+        for i in range(vectors * BLOCK):
+            highest[i] = row[i] if row[i] > highest[i] else highest[i]
+    for j in range(S):
+        row = scores[j * TILE : (j + 1) * TILE]
+        for i in range(vectors * BLOCK):
+            x = row[i] - highest[i]
+            x = LOWEST if x < LOWEST else x  # NaN stays NaN
+            n = np.floor(x + HALF)
+            r = x - n
+            bits = np.float32((((((P0 * r + P1) * r + P2) * r + P3) * r + P4) * r + P5) * r + ONE).view(
+                np.int32
+            )
+            row[i] = np.int32(bits + np.int32(np.int32(n) << MANTISSA_BITS)).view(np.float32)
+            sums[i] += row[i]
+
+
+@float_kernel
+def _sum_values(weights: Float32s, values: Float32s, S: int, vectors: int, results: Float32s) -> None:
+    """Compute the sums of S values, weighted with the columns of `weights`: results (D, TILE).
+
+    Values and weights have BLOCK rows more than S; those of the values are zeros.
+    """
+    D = values.shape[1]
+    _zero_rows(results, D, vectors)
+    _zero_rows(weights[S * TILE :], -S % BLOCK, vectors)
+    for j in range(0, S, BLOCK):
+        for d in range(0, D, 2):
+            _add_products(
+                values[j:, d],
+                values[j:, d + 1],
+                weights[j * TILE :],
+                vectors,
+                results[d * TILE : (d + 2) * TILE],
+            )
+
+
+@inlined_float_kernel
+def _add_products(a: Float32s, b: Float32s, source: Float32s, vectors: int, two_rows: Float32s) -> None:
+    """Add a · source to the first of two rows, (2, TILE), and b · source to the second.
+
+    `a` and `b` have BLOCK numbers or more, and `source` as many rows, (BLOCK, TILE). Two rows at a time,
+    because each number of `source` is then loaded only once for both.
+    """
+    a0, a1, a2, a3, a4, a5, a6, a7 = a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]
+    b0, b1, b2, b3, b4, b5, b6, b7 = b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]
+    for i in range(vectors * BLOCK):
+        s0, s1, s2, s3 = source[i], source[TILE + i], source[2 * TILE + i], source[3 * TILE + i]
+        s4, s5, s6, s7 = (
+            source[4 * TILE + i],
+            source[5 * TILE + i],
+            source[6 * TILE + i],
+            source[7 * TILE + i],
+        )
+        two_rows[i] += a0 * s0 + a1 * s1 + a2 * s2 + a3 * s3 + a4 * s4 + a5 * s5 + a6 * s6 + a7 * s7
+        two_rows[TILE + i] += b0 * s0 + b1 * s1 + b2 * s2 + b3 * s3 + b4 * s4 + b5 * s5 + b6 * s6 + b7 * s7
+
+
+@inlined_float_kernel
+def _zero_rows(rows: Float32s, count: int, vectors: int) -> None:
+    """Set the first columns of rows (count, TILE) to 0."""
+    for row in range(count):
+        for i in range(vectors * BLOCK):
+            rows[row * TILE + i] = 0
