@@ -8,6 +8,7 @@ Shapes, here and in the rest of the model:
 """
 
 from collections.abc import Iterator
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
@@ -118,6 +119,19 @@ class BertModel(nn.Module):
         assert self.pooler is not None
         to_pool = self.encode(batch, self._pooled_positions(batch), one_per_sequence=True)  # (N, H)
         return torch.tanh(self.pooler(to_pool))
+
+    def cls_vectors(self, batch: PackedBatch) -> Tensor:
+        """Return the output of the last layer for [CLS], (N, H), without computing that of other tokens.
+
+        The output of a BiLSTM is not included.
+        """
+        *_, hidden = islice(
+            self.hidden_states(batch), len(self.layers)
+        )  # (T, H), the input of the last layer
+        positions = pad_rows(batch.cu_seqlens[:-1], hidden.shape[1])
+        # In a causal model, [CLS] attends only to itself, not to the whole sequence.
+        last: Tensor = self.layers[-1](hidden, batch, positions, one_per_sequence=not self.is_decoder)
+        return last[: len(batch)]
 
     def hidden_states(self, batch: PackedBatch) -> Iterator[Tensor]:
         """Yield lazily the output of the embeddings and of each layer, (T, H).

@@ -52,6 +52,18 @@ def test_hidden_states_of_a_model_with_a_head_raise(exported):
     engine = OnnxEngine(exported, read_metadata(exported))
     with pytest.raises(ModelError, match="an exported BertForSequenceClassification outputs only logits"):
         engine.hidden_states(random_sequences([4]), [CONFIG.num_hidden_layers])
+    with pytest.raises(ModelError, match="an exported BertForSequenceClassification outputs only logits"):
+        engine.cls_vectors(random_sequences([4]))
+
+
+@pytest.mark.parametrize("lengths", [[5], [5, 17, 1, 9]])
+def test_cls_vectors_are_the_first_of_the_last_layer(tmp_path, lengths):
+    path = save_small(tmp_path, "encoder")
+    model, metadata = load_model(path)
+    save_onnx(path / ONNX_FILE, model, metadata.config, Quantization())
+    engine, batch = OnnxEngine(path, read_metadata(path)), random_sequences(lengths)
+    (hidden,) = engine.hidden_states(batch, [CONFIG.num_hidden_layers])
+    assert np.array_equal(engine.cls_vectors(batch), hidden[batch.bounds[:-1]])
 
 
 @pytest.mark.parametrize(("variable", "threads"), [("3", 3), ("", 5), ("many", 5), ("0", 5)])

@@ -1,14 +1,19 @@
-"""How torch computes: the order of the weights in memory."""
+"""How torch computes: the order of the weights in memory, and which tokens."""
 
 import numpy as np
 import pytest
 import torch
-from tests.inference.small_models import save_small
+from tests.inference.small_models import CONFIG, save_small
 from tests.model.formats.test_onnx import random_sequences
 
+from bertie.model.bert import add_bilstm, initialize
+from bertie.model.cpu_inference import linear_and_activation
+from bertie.model.engines.embeddings import embed
 from bertie.model.engines.hardware import Hardware
 from bertie.model.engines.torch_engine import TorchEngine, load_torch_engine
+from bertie.model.formats.sentence_transformers import EmbeddingConfig
 from bertie.model.formats.weights import load_model
+from bertie.model.heads import EncoderModel
 
 FLOAT32 = Hardware(device="cpu", precision="float32")
 
@@ -40,3 +45,38 @@ def test_weights_in_bfloat16_are_as_they_were(tmp_path):
         save_small(tmp_path, "classifier"), Hardware(device="cpu", precision="bfloat16")
     )
     assert all(module.weight.is_contiguous() for module in linear_layers(engine))
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("is_decoder", [False, True], ids=["encoder", "causal"])
+@pytest.mark.parametrize("bilstm", [False, True], ids=["", "BiLSTM"])
+def test_cls_vectors_are_the_first_of_the_last_layer(precision, is_decoder, bilstm):
+    config = CONFIG.model_copy(update={"is_decoder": is_decoder})
+    model = EncoderModel(config)
+    initialize(model, config)
+    if bilstm:
+        add_bilstm(model.bert, config)
+    engine = TorchEngine(model, Hardware(device="cpu", precision=precision))
+    batch = random_sequences([5, 17, 1, 9, 100])
+    (hidden,) = engine.hidden_states(batch, [config.num_hidden_layers])
+    tolerance = {"float32": 1e-5, "bfloat16": 0.05}[precision]
+    np.testing.assert_allclose(
+        engine.cls_vectors(batch), hidden[batch.bounds[:-1]], atol=tolerance, rtol=1e-4
+    )
+
+
+def test_the_last_layer_computes_only_cls(monkeypatch):
+    engine = TorchEngine(EncoderModel(CONFIG), FLOAT32)
+    rows = []
+    last = engine.model.bert.layers[-1].intermediate
+    monkeypatch.setattr(
+        "bertie.model.bert.linear_and_activation",
+        lambda inputs, linear, activation: (
+            rows.append(len(inputs)) if linear is last else None,
+            linear_and_activation(inputs, linear, activation),
+        )[1],
+    )
+    monkeypatch.setattr("torch.get_num_threads", lambda: 1)
+    vectors = embed(engine, random_sequences([5, 17, 9]), EmbeddingConfig("cls"))
+    assert vectors.shape == (3, CONFIG.hidden_size)
+    assert rows == [3]

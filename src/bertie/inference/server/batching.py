@@ -135,6 +135,11 @@ class TakingTurns:
         with self._next_turn():
             return self.engine.hidden_states(batch, layers)
 
+    def cls_vectors(self, batch: Sequences) -> Float32s:
+        """See `Engine`."""
+        with self._next_turn():
+            return self.engine.cls_vectors(batch)
+
     def attention_probabilities(self, sequence: Sequences) -> Float32s:
         """See `Engine`."""
         with self._next_turn():

@@ -11,8 +11,11 @@ def embed(engine: Engine, sequences: Sequences, embedding: EmbeddingConfig) -> F
     """Compute one vector for each of N sequences: float32 (N, H)."""
     vectors = np.empty((len(sequences.bounds) - 1, engine.hidden_size), dtype=np.float32)
     for indices, batch in sequences.batches(engine.max_batch_tokens):
-        (hidden,) = engine.hidden_states(batch, [engine.num_hidden_layers])
-        vectors[indices] = pool(hidden, batch.bounds, embedding.pooling)
+        if embedding.pooling == "cls":
+            vectors[indices] = engine.cls_vectors(batch)
+        else:
+            (hidden,) = engine.hidden_states(batch, [engine.num_hidden_layers])
+            vectors[indices] = pool(hidden, batch.bounds, embedding.pooling)
     return normalize(vectors) if embedding.normalize else vectors
 
 

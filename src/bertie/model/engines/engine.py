@@ -46,6 +46,13 @@ class Engine(Protocol):
                 than the last.
         """
 
+    def cls_vectors(self, batch: Sequences) -> Float32s:
+        """Return the output of the last layer for the first token of each sequence, [CLS], (N, H).
+
+        Raises:
+            ModelError: the model is exported, and it has a head.
+        """
+
     def attention_probabilities(self, sequence: Sequences) -> Float32s:
         """Return the attention probabilities of one sequence, (L, A, T, T).
 

@@ -110,12 +110,25 @@ class OnnxEngine:
 
     def hidden_states(self, batch: Sequences, layers: Sequence[int]) -> list[Float32s]:
         """See `Engine`."""
-        if "last_hidden_state" not in self.outputs or {*layers} != {self.num_hidden_layers}:
-            raise ModelError(
-                f"{self._path}: an exported {self.architecture} outputs only {', '.join(self.outputs)}; "
-                f"use the model directory that it was exported from"
-            )
-        return self._run(batch, ["last_hidden_state"], _all_tokens(batch)) * len(layers)
+        if {*layers} != {self.num_hidden_layers}:
+            raise self._lacks_vectors()
+        return [self._last_hidden_state(batch, _all_tokens(batch))] * len(layers)
+
+    def cls_vectors(self, batch: Sequences) -> Float32s:
+        """See `Engine`."""
+        return self._last_hidden_state(batch, batch.bounds[:-1])
+
+    def _last_hidden_state(self, batch: Sequences, tokens: Int64s) -> Float32s:
+        if "last_hidden_state" not in self.outputs:
+            raise self._lacks_vectors()
+        (hidden,) = self._run(batch, ["last_hidden_state"], tokens)
+        return hidden
+
+    def _lacks_vectors(self) -> ModelError:
+        return ModelError(
+            f"{self._path}: an exported {self.architecture} outputs only {', '.join(self.outputs)}; "
+            f"use the model directory that it was exported from"
+        )
 
     def attention_probabilities(self, sequence: Sequences) -> Float32s:
         """See `Engine`."""

@@ -60,6 +60,12 @@ class TorchEngine:
         return [_to_numpy(kept[layer]) for layer in layers]
 
     @torch.inference_mode()
+    def cls_vectors(self, batch: Sequences) -> Float32s:
+        """See `Engine`."""
+        with self._hardware.autocast():
+            return _to_numpy(self.model.bert.cls_vectors(self._pack(batch)))
+
+    @torch.inference_mode()
     def attention_probabilities(self, sequence: Sequences) -> Float32s:
         """See `Engine`."""
         with self._hardware.autocast():
