@@ -63,11 +63,9 @@ def short_attention(hidden: Tensor, qkv: nn.Linear, batch: PackedBatch, num_head
     rows = torch.mm(hidden, qkv.weight.t())  # (T, 3H), without the bias
     attended = torch.empty_like(hidden)  # (T, H)
     arrays = (rows.numpy(), qkv.bias.detach().numpy(), batch.cu_seqlens.numpy(), num_heads, attended.numpy())
-    run_in_threads(
-        lambda first, last: _attend(*arrays, first, last),
-        len(batch),
-        min(len(batch), count_threads(attended.numel())),
-    )
+    # Threads share the heads, since sequences differ in length.
+    threads = min(num_heads, count_threads(attended.numel()))
+    run_in_threads(lambda first, last: _attend(*arrays, first, last), num_heads, threads)
     return attended
 
 
@@ -81,7 +79,7 @@ def _attend(
     first: int,
     last: int,
 ) -> None:
-    """Compute attention in the sequences first..last-1, from products without bias, (T, 3H).
+    """Compute attention in the heads first..last-1, from products without bias, (T, 3H).
 
     The bias of the keys would change all scores of a query by the same number, which softmax ignores. The
     bias of the values is added to their weighted sum, because the weights sum to 1.
@@ -89,20 +87,18 @@ def _attend(
     H = attended.shape[1]
     D = H // num_heads
     scale = LOG2_E / np.sqrt(np.float32(D))  # for powers of 2 instead of e
-    longest = np.int64(0)
-    for n in range(first, last):
-        longest = max(longest, bounds[n + 1] - bounds[n])
+    longest = np.diff(bounds).max()
     q = np.empty(D * TILE, np.float32)  # (D, TILE)
     scores = np.empty((longest + BLOCK) * TILE, np.float32)  # (S + BLOCK, TILE)
     values = np.empty((longest + BLOCK, D), np.float32)
     results = np.empty(D * TILE, np.float32)  # (D, TILE)
     highest = np.empty(TILE, np.float32)
     sums = np.empty(TILE, np.float32)
-    for n in range(first, last):
+    for n in range(len(bounds) - 1):
         S = bounds[n + 1] - bounds[n]
         sequence = rows[bounds[n] : bounds[n + 1]]  # (S, 3H)
         target = attended[bounds[n] : bounds[n + 1]]  # (S, H)
-        for column in range(0, H, D):
+        for column in range(first * D, last * D, D):
             keys = sequence[:, H + column : H + column + D]
             for j in range(S):
                 for d in range(D):
