@@ -125,9 +125,7 @@ class BertModel(nn.Module):
 
         The output of a BiLSTM is not included.
         """
-        *_, hidden = islice(
-            self.hidden_states(batch), len(self.layers)
-        )  # (T, H), the input of the last layer
+        *_, hidden = islice(self.hidden_states(batch), len(self.layers))  # (T, H), the last layer's input
         positions = pad_rows(batch.cu_seqlens[:-1], hidden.shape[1])
         # In a causal model, [CLS] attends only to itself, not to the whole sequence.
         last: Tensor = self.layers[-1](hidden, batch, positions, one_per_sequence=not self.is_decoder)
@@ -232,23 +230,11 @@ class Layer(nn.Module):
         With `one_per_sequence`, `positions` has one token of each sequence, in a causal model its last.
         """
         fused = not self.training and can_fuse(hidden)
-        dropout_p = self.attention_dropout if self.training else 0.0
-        if positions is not None and one_per_sequence:
-            attended = pooling_attention(hidden, positions, self.qkv, batch, self.num_heads, dropout_p)
-            attended = pad_rows(attended, hidden.shape[1])  # (R, H)
+        attended = self._attend(hidden, batch, positions if one_per_sequence else None, fused)  # (T or R, H)
+        if positions is not None:  # from here on tokens are independent of each other
             hidden = hidden.index_select(0, positions)  # (R, H)
-        else:
-            if (
-                fused
-                and not self.is_decoder
-                and has_short_sequences(batch, hidden.shape[1] // self.num_heads)
-            ):
-                attended = short_attention(hidden, self.qkv, batch, self.num_heads)  # (T, H)
-            else:
-                qkv = self.qkv(hidden)  # (T, 3H)
-                attended = packed_attention(qkv, batch, self.num_heads, dropout_p, self.is_decoder)  # (T, H)
-            if positions is not None:  # from here on tokens are independent of each other
-                attended, hidden = (rows.index_select(0, positions) for rows in (attended, hidden))  # (R, H)
+            if not one_per_sequence:
+                attended = attended.index_select(0, positions)  # (R, H)
         if fused:
             hidden = linear_and_norm(attended, self.attention_output, hidden, self.attention_norm)
             widened = linear_and_activation(hidden, self.intermediate, self.activation)  # (T or R, 4H)
@@ -261,6 +247,16 @@ class Layer(nn.Module):
         else:
             narrowed = self._narrow(widened)
         return self.output_norm(hidden + self.dropout(narrowed))  # (T or R, H)
+
+    def _attend(self, hidden: Tensor, batch: PackedBatch, queries: Tensor | None, fused: bool) -> Tensor:
+        """Attend from all tokens, (T, H), or from one token of each sequence, at `queries`, (R, H)."""
+        H, A = hidden.shape[1], self.num_heads
+        dropout_p = self.attention_dropout if self.training else 0.0
+        if queries is not None:
+            return pad_rows(pooling_attention(hidden, queries, self.qkv, batch, A, dropout_p), H)
+        if fused and not self.is_decoder and has_short_sequences(batch, H // A):
+            return short_attention(hidden, self.qkv, batch, A)
+        return packed_attention(self.qkv(hidden), batch, A, dropout_p, self.is_decoder)
 
     def _narrow(self, widened: Tensor) -> Tensor:
         return self.output(self.activation(widened))  # (T or R, H)
