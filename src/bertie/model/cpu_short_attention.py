@@ -114,9 +114,9 @@ def _attend(
                 for i in range(queries):
                     for d in range(D):
                         q[d * TILE + i] = (sequence[start + i, column + d] + bias[column + d]) * scale
-                if queries < vectors * BLOCK:
-                    for d in range(D):
-                        q[d * TILE + queries : d * TILE + vectors * BLOCK] = 0
+                for d in range(D):
+                    for i in range(queries, vectors * BLOCK):
+                        q[d * TILE + i] = 0
                 _multiply_keys(q, keys, S, vectors, scores)
                 _softmax(scores, S, vectors, highest, sums)
                 _sum_values(scores, values, S, vectors, results)
