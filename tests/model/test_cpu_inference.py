@@ -44,7 +44,7 @@ def test_activation(threads, hidden_act, scale, transposed):
 
 
 @torch.inference_mode()
-def test_gelu_is_as_accurate_as_that_of_torch(threads):
+def test_gelu_is_as_accurate_as_torch(threads):
     linear = nn.Linear(1, 1000)
     nn.init.ones_(linear.weight)
     inputs = torch.linspace(-12, 12, 1001)[:, None]

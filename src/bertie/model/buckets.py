@@ -41,7 +41,7 @@ class Buckets:
 
     @property
     def mean_keys(self) -> float:
-        """How many slots there are to attend to for a slot, on average: the mean of S over slots."""
+        """The mean number of keys of a query, padding included: the mean of S over all slots."""
         return sum(n * S * S for n, S in self.shapes) / sum(n * S for n, S in self.shapes)
 
     def to(self, device: torch.device) -> "Buckets":

@@ -1,7 +1,7 @@
 """Attention between the tokens of short sequences, for inference on a CPU. Shapes: see bert.py.
 
-torch's fused kernel takes padded sequences, and spends more on short ones than the kernel here, which reads
-the packed rows and pads nothing (docs/decisions/processors.md has the measurements).
+torch's fused kernel needs padded sequences, and is slower for short ones than the kernel here, which reads
+packed rows without padding (docs/decisions/processors.md has the measurements).
 
 The kernel works on one head of one sequence, and on up to TILE of its queries, at a time. Queries, scores and
 results are transposed, so that neighbours in memory belong to different queries. Therefore the loop over
@@ -20,7 +20,7 @@ from bertie.model.cpu import count_threads
 
 Float32s = NDArray[np.float32]
 
-MAX_NUMBERS = 80 * 32  # in the keys of a query; with more, torch's kernel is as fast or faster
+MAX_NUMBERS = 80 * 32  # S · D, in the keys of a query; above it, torch's kernel is as fast or faster
 TILE = 64  # queries; a constant, so that the compiler knows how far apart rows are
 BLOCK = 8  # terms added at a time; also the float32 numbers in a vector of AVX2
 
@@ -44,12 +44,12 @@ ONE, HALF = np.float32(1), np.float32(0.5)
 
 
 def has_short_sequences(batch: PackedBatch, head_size: int) -> bool:
-    """Whether `short_attention` is faster; it needs a head size that is a multiple of BLOCK."""
+    """Return whether `short_attention` is faster; it needs a head size that is a multiple of BLOCK."""
     return head_size % BLOCK == 0 and batch.buckets.mean_keys * head_size <= MAX_NUMBERS
 
 
 def short_attention(hidden: Tensor, qkv: nn.Linear, batch: PackedBatch, num_heads: int) -> Tensor:
-    """Compute the projections and `packed_attention`, without dropout.
+    """Project to queries, keys and values, and attend as `packed_attention` does without dropout.
 
     Args:
         hidden: input of the layer, float32 (T, H).

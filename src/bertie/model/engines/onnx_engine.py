@@ -148,7 +148,7 @@ class OnnxEngine:
         Returns:
             float32 (N, …) or (K, …) for each output.
         """
-        if len(batch.bounds) == 2:  # one sequence needs neither sorting nor padding
+        if len(batch.bounds) == 2:  # one sequence needs no sorting of its results
             values = self._infer(outputs, self._pad(batch)[0])
             return values if tokens is None else [value[0, tokens] for value in values]
 
