@@ -148,3 +148,18 @@ print(before, double(np.eye(2)).trace(), "scipy.linalg" in sys.modules)
 def test_scipy_is_only_imported_for_products_of_matrices() -> None:
     before, trace, after = subprocess.check_output([sys.executable, "-c", START], text=True).split()
     assert (before, trace, after) == ("False", "2.0", "True")
+
+
+@pytest.mark.skipif(kernels.VECTOR < 16, reason="the processor has no vectors of 512 bits")
+def test_widest_vectors_have_512_bits() -> None:
+    @numba.njit(fastmath=True)
+    def double(row: np.ndarray) -> None:
+        kernels.use_widest_vectors()
+        for i in range(len(row)):
+            row[i] *= 2
+
+    row = np.arange(1000, dtype=np.float32)
+    double(row)
+    assert (row == 2 * np.arange(1000)).all()
+    (machine_code,) = double.inspect_asm().values()
+    assert "%zmm" in machine_code

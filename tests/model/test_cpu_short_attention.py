@@ -70,7 +70,7 @@ def test_threads_share_the_heads(monkeypatch):
     assert torch.equal(actual, expected)
 
 
-@pytest.mark.parametrize("length", [7, 8, 9, 16])
+@pytest.mark.parametrize("length", [7, 8, 9, 15, 16, 17])
 def test_nan_stays_in_its_sequence(length):
     actual = attend((length, length, length), 32, nan_in=length)  # in the second sequence
     is_nan = actual.isnan().any(1)

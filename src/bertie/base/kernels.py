@@ -28,8 +28,9 @@ from bertie.base.environment import cache_root, collection_paused, reserve_blas_
 
 with collection_paused():
     import numba
-    from numba.core import event
+    from numba.core import event, types
     from numba.core.registry import cpu_target
+    from numba.extending import intrinsic
     from numba.np import linalg
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -59,6 +60,10 @@ def load_numba() -> None:
 
 with collection_paused():
     load_numba()
+
+
+# float32 numbers in a vector register. numba's cache is keyed by the same processor features.
+VECTOR = 16 if "+avx512f" in cpu_target.target_context.codegen().magic_tuple()[-1] else 8
 
 
 @cache
@@ -129,7 +134,8 @@ def float_kernel(function: F) -> F:
     """Compile a function as `kernel` does, with arithmetic that becomes vector instructions.
 
     Terms of a sum may be added in another order, a product and a sum may be rounded together, and a division
-    by zero gives infinity instead of ZeroDivisionError.
+    by zero gives infinity instead of ZeroDivisionError. The kernel, and each that it calls, should call
+    `use_widest_vectors`.
     """
     return _compile(function, **FLOAT_OPTIONS)
 
@@ -137,6 +143,21 @@ def float_kernel(function: F) -> F:
 def inlined_float_kernel(function: F) -> F:
     """Compile a function as `float_kernel` does, and copy its machine code as `inlined_kernel` does."""
     return _compile(function, **FLOAT_OPTIONS, forceinline=True)
+
+
+def _use_widest_vectors(typing_context: Any) -> Any:
+    def set_attribute(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        # `add` of the set's own class accepts only attributes without a value.
+        set.add(builder.function.attributes, '"prefer-vector-width"="512"')
+        return context.get_dummy_value()
+
+    return types.none(), set_attribute
+
+
+# A kernel that calls it uses vectors of 512 bits on processors that have them. LLVM prefers 256 bits on most
+# of these, since their first generation slowed down with 512 (LLVM's feature prefer-256-bit). The products of
+# matrices between which float kernels run use 512 bits too.
+use_widest_vectors = cast(Callable[[], None], intrinsic(_use_widest_vectors))
 
 
 def _compile(function: F, **options: Any) -> F:

@@ -13,16 +13,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bertie.base.kernels import float_kernel, inlined_float_kernel
+from bertie.base.kernels import VECTOR, float_kernel, inlined_float_kernel, use_widest_vectors
 from bertie.base.threads import run_in_threads
 from bertie.model.batch import PackedBatch
 from bertie.model.cpu import count_threads
 
 Float32s = NDArray[np.float32]
 
-MAX_NUMBERS = 80 * 32  # S · D, in the keys of a query; above it, torch's kernel is as fast or faster
+MAX_NUMBERS = 80 * 32  # S · D, in the keys of a query; above it, torch's kernel is faster with two threads
 TILE = 64  # queries; a constant, so that the compiler knows how far apart rows are
-BLOCK = 8  # terms added at a time; also the float32 numbers in a vector of AVX2
+BLOCK = 8  # terms added at a time
 
 # 2^x is 2^n · 2^r, where n is the integer next to x, and 2^r is r · P(r) + 1 with the coefficients of Cephes
 # (exp2f.c).
@@ -84,6 +84,7 @@ def _attend(
     The bias of the keys would change all scores of a query by the same number, which softmax ignores. The
     bias of the values is added to their weighted sum, because the weights sum to 1.
     """
+    use_widest_vectors()
     H = attended.shape[1]
     D = H // num_heads
     scale = LOG2_E / np.sqrt(np.float32(D))  # for powers of 2 instead of e
@@ -110,12 +111,12 @@ def _attend(
                     values[j, d] = 0
             for start in range(0, S, TILE):
                 queries = min(TILE, S - start)
-                vectors = (queries + BLOCK - 1) // BLOCK
+                vectors = (queries + VECTOR - 1) // VECTOR
                 for i in range(queries):
                     for d in range(D):
                         q[d * TILE + i] = (sequence[start + i, column + d] + bias[column + d]) * scale
                 for d in range(D):
-                    for i in range(queries, vectors * BLOCK):
+                    for i in range(queries, vectors * VECTOR):
                         q[d * TILE + i] = 0
                 _multiply_keys(q, keys, S, vectors, scores)
                 _softmax(scores, S, vectors, highest, sums)
@@ -130,10 +131,11 @@ def _attend(
 
 @float_kernel
 def _multiply_keys(q: Float32s, keys: Float32s, S: int, vectors: int, scores: Float32s) -> None:
-    """Compute the scores of S keys, (S, TILE), in the first `vectors` · BLOCK columns.
+    """Compute the scores of S keys, (S, TILE), in the first `vectors` · VECTOR columns.
 
     The count is in whole vectors so that the compiler sees that no columns remain after them.
     """
+    use_widest_vectors()
     for j in range(0, S, 2):
         two_rows = scores[j * TILE : (j + 2) * TILE]
         _zero_rows(two_rows, 2, vectors)
@@ -145,16 +147,17 @@ def _multiply_keys(q: Float32s, keys: Float32s, S: int, vectors: int, scores: Fl
 @float_kernel
 def _softmax(scores: Float32s, S: int, vectors: int, highest: Float32s, sums: Float32s) -> None:
     """Overwrite scores (S, TILE) with the exponentials of their distances from the highest, and sum these."""
-    for i in range(vectors * BLOCK):
+    use_widest_vectors()
+    for i in range(vectors * VECTOR):
         highest[i] = scores[i]
         sums[i] = 0
     for j in range(1, S):
         row = scores[j * TILE : (j + 1) * TILE]
-        for i in range(vectors * BLOCK):
+        for i in range(vectors * VECTOR):
             highest[i] = row[i] if row[i] > highest[i] else highest[i]
     for j in range(S):
         row = scores[j * TILE : (j + 1) * TILE]
-        for i in range(vectors * BLOCK):
+        for i in range(vectors * VECTOR):
             x = row[i] - highest[i]
             x = LOWEST if x < LOWEST else x  # NaN stays NaN
             n = np.floor(x + HALF)
@@ -172,6 +175,7 @@ def _sum_values(weights: Float32s, values: Float32s, S: int, vectors: int, resul
 
     Values and weights have BLOCK rows more than S; those of the values are zeros.
     """
+    use_widest_vectors()
     D = values.shape[1]
     _zero_rows(results, D, vectors)
     _zero_rows(weights[S * TILE :], -S % BLOCK, vectors)
@@ -193,9 +197,10 @@ def _add_products(a: Float32s, b: Float32s, source: Float32s, vectors: int, two_
     `a` and `b` have BLOCK numbers or more, and `source` as many rows, (BLOCK, TILE). Two rows at a time,
     because each number of `source` is then loaded only once for both.
     """
+    use_widest_vectors()
     a0, a1, a2, a3, a4, a5, a6, a7 = a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]
     b0, b1, b2, b3, b4, b5, b6, b7 = b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]
-    for i in range(vectors * BLOCK):
+    for i in range(vectors * VECTOR):
         s0, s1, s2, s3 = source[i], source[TILE + i], source[2 * TILE + i], source[3 * TILE + i]
         s4, s5, s6, s7 = (
             source[4 * TILE + i],
@@ -210,6 +215,7 @@ def _add_products(a: Float32s, b: Float32s, source: Float32s, vectors: int, two_
 @inlined_float_kernel
 def _zero_rows(rows: Float32s, count: int, vectors: int) -> None:
     """Set the first columns of rows (count, TILE) to 0."""
+    use_widest_vectors()
     for row in range(count):
-        for i in range(vectors * BLOCK):
+        for i in range(vectors * VECTOR):
             rows[row * TILE + i] = 0
