@@ -80,7 +80,7 @@ model.cpu
 model.dropout
 model.cpu_attention
 model.cpu_inference
-model.cpu_short_attention
+model.cpu_inference_attention
 model.attention
 model.bilstm
 model.bert

@@ -154,7 +154,7 @@ def test_scipy_is_only_imported_for_products_of_matrices() -> None:
 def test_widest_vectors_have_512_bits() -> None:
     @numba.njit(fastmath=True)
     def double(row: np.ndarray) -> None:
-        kernels.use_widest_vectors()
+        kernels.vectorize_loops()
         for i in range(len(row)):
             row[i] *= 2
 

@@ -28,6 +28,7 @@ from bertie.base.environment import cache_root, collection_paused, reserve_blas_
 
 with collection_paused():
     import numba
+    from llvmlite import ir
     from numba.core import event, types
     from numba.core.registry import cpu_target
     from numba.extending import intrinsic
@@ -135,7 +136,7 @@ def float_kernel(function: F) -> F:
 
     Terms of a sum may be added in another order, a product and a sum may be rounded together, and a division
     by zero gives infinity instead of ZeroDivisionError. The kernel, and each that it calls, should call
-    `use_widest_vectors`.
+    `vectorize_loops`.
     """
     return _compile(function, **FLOAT_OPTIONS)
 
@@ -145,19 +146,23 @@ def inlined_float_kernel(function: F) -> F:
     return _compile(function, **FLOAT_OPTIONS, forceinline=True)
 
 
-def _use_widest_vectors(typing_context: Any) -> Any:
-    def set_attribute(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+def _vectorize_loops(typing_context: Any) -> Any:
+    def set_attributes(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         # `add` of the set's own class accepts only attributes without a value.
         set.add(builder.function.attributes, '"prefer-vector-width"="512"')
+        for argument in builder.function.args:
+            if isinstance(argument.type, ir.PointerType):
+                argument.add_attribute("noalias")
         return context.get_dummy_value()
 
-    return types.none(), set_attribute
+    return types.none(), set_attributes
 
 
-# A kernel that calls it uses vectors of 512 bits on processors that have them. LLVM prefers 256 bits on most
-# of these, since their first generation slowed down with 512 (LLVM's feature prefer-256-bit). The products of
-# matrices between which float kernels run use 512 bits too.
-use_widest_vectors = cast(Callable[[], None], intrinsic(_use_widest_vectors))
+# For kernels whose arrays do not overlap, except those that they only read. A kernel that calls it has no
+# loops for overlapping arrays, and it has vectors of 512 bits on processors that have them. LLVM prefers
+# 256 bits on most of these, since their first generation slowed down with 512 (LLVM's feature
+# prefer-256-bit). The products of matrices between which float kernels run use 512 bits too.
+vectorize_loops = cast(Callable[[], None], intrinsic(_vectorize_loops))
 
 
 def _compile(function: F, **options: Any) -> F:

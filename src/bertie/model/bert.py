@@ -21,7 +21,7 @@ from bertie.model.bilstm import BiLSTM
 from bertie.model.config import Activation, BertConfig
 from bertie.model.cpu import pad_rows
 from bertie.model.cpu_inference import can_fuse, linear_and_activation, linear_and_norm
-from bertie.model.cpu_short_attention import has_short_sequences, short_attention
+from bertie.model.cpu_inference_attention import can_attend, inference_attention
 from bertie.model.dropout import Dropout
 
 
@@ -254,8 +254,8 @@ class Layer(nn.Module):
         dropout_p = self.attention_dropout if self.training else 0.0
         if queries is not None:
             return pad_rows(pooling_attention(hidden, queries, self.qkv, batch, A, dropout_p), H)
-        if fused and not self.is_decoder and has_short_sequences(batch, H // A):
-            return short_attention(hidden, self.qkv, batch, A)
+        if fused and not self.is_decoder and can_attend(batch, H // A):
+            return inference_attention(hidden, self.qkv, batch, A)
         return packed_attention(self.qkv(hidden), batch, A, dropout_p, self.is_decoder)
 
     def _narrow(self, widened: Tensor) -> Tensor:

@@ -39,11 +39,6 @@ class Buckets:
     token_slots: Tensor
     mask: Tensor | None
 
-    @property
-    def mean_keys(self) -> float:
-        """The mean number of keys of a query, padding included: the mean of S over all slots."""
-        return sum(n * S * S for n, S in self.shapes) / sum(n * S for n, S in self.shapes)
-
     def to(self, device: torch.device) -> "Buckets":
         """Return these buckets with every tensor on `device`."""
         mask = None if self.mask is None else self.mask.to(device)

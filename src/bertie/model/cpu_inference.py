@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bertie.base.kernels import float_kernel, use_widest_vectors
+from bertie.base.kernels import float_kernel, vectorize_loops
 from bertie.base.threads import run_in_threads
 from bertie.model.cpu import count_threads
 
@@ -91,7 +91,7 @@ def _finish(product: Tensor, kernel: Callable[..., None], *arrays: Tensor, **con
 @float_kernel
 def _add_bias_and_gelu(rows: Float32s, bias: Float32s, first: int, last: int) -> None:
     """Overwrite the rows first..last-1 with GELU(row + bias)."""
-    use_widest_vectors()
+    vectorize_loops()
     for i in range(first, last):
         row = rows[i]
         for j in range(len(bias)):
@@ -117,7 +117,7 @@ def _add_and_normalize(
     last: int,
 ) -> None:
     """Overwrite the rows first..last-1 with the norm of row + bias + residual."""
-    use_widest_vectors()
+    vectorize_loops()
     H = np.float32(len(bias))
     for i in range(first, last):
         row = rows[i]

@@ -1,11 +1,12 @@
-"""Attention between the tokens of short sequences, for inference on a CPU. Shapes: see bert.py.
+"""Attention in inference on a CPU. Shapes: see bert.py.
 
-torch's fused kernel needs padded sequences, and is slower for short ones than the kernel here, which reads
-packed rows without padding (docs/decisions/processors.md has the measurements).
+torch's fused kernel needs padded sequences, and is slower than the kernel here, which reads packed rows
+without padding (docs/decisions/processors.md has the measurements).
 
 The kernel works on one head of one sequence, and on up to TILE of its queries, at a time. Queries, scores and
 results are transposed, so that neighbours in memory belong to different queries. Therefore the loop over
-queries is the inner one everywhere, in softmax too, and the compiler makes vector instructions of it.
+queries is the inner one everywhere, in softmax too, and the compiler makes vector instructions of it. The
+products before and after the kernel read and write transposed matrices as fast as others.
 """
 
 import numpy as np
@@ -13,16 +14,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bertie.base.kernels import VECTOR, float_kernel, inlined_float_kernel, use_widest_vectors
+from bertie.base.kernels import VECTOR, float_kernel, inlined_float_kernel, vectorize_loops
 from bertie.base.threads import run_in_threads
 from bertie.model.batch import PackedBatch
 from bertie.model.cpu import count_threads
 
 Float32s = NDArray[np.float32]
 
-MAX_NUMBERS = 80 * 32  # S · D, in the keys of a query; above it, torch's kernel is faster with two threads
+MAX_LENGTH = 512  # tokens, the longest sequence of BERT; for longer ones torch's kernel is faster
 TILE = 64  # queries; a constant, so that the compiler knows how far apart rows are
 BLOCK = 8  # terms added at a time
+LINE = 16  # float32 numbers in a line of the cache
 
 # 2^x is 2^n · 2^r, where n is the integer next to x, and 2^r is r · P(r) + 1 with the coefficients of Cephes
 # (exp2f.c).
@@ -43,12 +45,12 @@ LOG2_E = np.float32(1.44269504088896341)
 ONE, HALF = np.float32(1), np.float32(0.5)
 
 
-def has_short_sequences(batch: PackedBatch, head_size: int) -> bool:
-    """Return whether `short_attention` is faster; it needs a head size that is a multiple of BLOCK."""
-    return head_size % BLOCK == 0 and batch.buckets.mean_keys * head_size <= MAX_NUMBERS
+def can_attend(batch: PackedBatch, head_size: int) -> bool:
+    """Return whether `inference_attention` applies, and is faster than torch's kernel."""
+    return head_size % BLOCK == 0 and batch.max_seqlen <= MAX_LENGTH
 
 
-def short_attention(hidden: Tensor, qkv: nn.Linear, batch: PackedBatch, num_heads: int) -> Tensor:
+def inference_attention(hidden: Tensor, qkv: nn.Linear, batch: PackedBatch, num_heads: int) -> Tensor:
     """Project to queries, keys and values, and attend as `packed_attention` does without dropout.
 
     Args:
@@ -60,73 +62,85 @@ def short_attention(hidden: Tensor, qkv: nn.Linear, batch: PackedBatch, num_head
     Returns:
         The attended values, (T, H).
     """
-    rows = torch.mm(hidden, qkv.weight.t())  # (T, 3H), without the bias
-    attended = torch.empty_like(hidden)  # (T, H)
-    arrays = (rows.numpy(), qkv.bias.detach().numpy(), batch.cu_seqlens.numpy(), num_heads, attended.numpy())
+    T, H = hidden.shape
+    queries = torch.mm(qkv.weight[:H], hidden.t())  # (H, T)
+    keys_and_values = torch.mm(hidden, qkv.weight[H:].t())  # (T, 2H)
+    attended = hidden.new_empty(H, T)
+    bias, bounds = qkv.bias.detach().numpy(), batch.cu_seqlens.numpy()
+    arguments = (queries.numpy(), keys_and_values.numpy(), bias, bounds, batch.max_seqlen, attended.numpy())
     # Threads share the heads, since sequences differ in length.
     threads = min(num_heads, count_threads(attended.numel()))
-    run_in_threads(lambda first, last: _attend(*arrays, first, last), num_heads, threads)
-    return attended
+    run_in_threads(lambda first, last: _attend(*arguments, num_heads, first, last), num_heads, threads)
+    return attended.t()
 
 
 @float_kernel
 def _attend(
-    rows: Float32s,
+    queries: Float32s,
+    keys_and_values: Float32s,
     bias: Float32s,
     bounds: NDArray[np.int32],
-    num_heads: int,
+    longest: int,
     attended: Float32s,
+    num_heads: int,
     first: int,
     last: int,
 ) -> None:
-    """Compute attention in the heads first..last-1, from products without bias, (T, 3H).
+    """Compute attention in the heads first..last-1, from products without bias.
+
+    Queries and results have a column for each token, (H, T), keys and values a row, (T, 2H).
 
     The bias of the keys would change all scores of a query by the same number, which softmax ignores. The
     bias of the values is added to their weighted sum, because the weights sum to 1.
     """
-    use_widest_vectors()
-    H = attended.shape[1]
+    vectorize_loops()
+    H = len(attended)
     D = H // num_heads
     scale = LOG2_E / np.sqrt(np.float32(D))  # for powers of 2 instead of e
-    longest = np.int64(0)  # np.diff(bounds).max() would take seconds to compile
-    for n in range(len(bounds) - 1):
-        longest = max(longest, bounds[n + 1] - bounds[n])
-    q = np.empty(D * TILE, np.float32)  # (D, TILE)
-    scores = np.empty((longest + BLOCK) * TILE, np.float32)  # (S + BLOCK, TILE)
+    q = _new_scratch(D * TILE)  # (D, TILE)
+    scores = _new_scratch((longest + BLOCK) * TILE)  # (S + BLOCK, TILE)
     values = np.empty((longest + BLOCK, D), np.float32)
-    results = np.empty(D * TILE, np.float32)  # (D, TILE)
-    highest = np.empty(TILE, np.float32)
-    sums = np.empty(TILE, np.float32)
+    results = _new_scratch(D * TILE)  # (D, TILE)
+    highest = _new_scratch(TILE)
+    sums = _new_scratch(TILE)
     for n in range(len(bounds) - 1):
         S = bounds[n + 1] - bounds[n]
-        sequence = rows[bounds[n] : bounds[n + 1]]  # (S, 3H)
-        target = attended[bounds[n] : bounds[n + 1]]  # (S, H)
+        sequence = keys_and_values[bounds[n] : bounds[n + 1]]  # (S, 2H)
         for column in range(first * D, last * D, D):
-            keys = sequence[:, H + column : H + column + D]
+            keys = sequence[:, column : column + D]
             for j in range(S):
                 for d in range(D):
-                    values[j, d] = sequence[j, 2 * H + column + d]
+                    values[j, d] = sequence[j, H + column + d]
             for j in range(S, S + BLOCK):
                 for d in range(D):
                     values[j, d] = 0
             for start in range(0, S, TILE):
-                queries = min(TILE, S - start)
-                vectors = (queries + VECTOR - 1) // VECTOR
-                for i in range(queries):
-                    for d in range(D):
-                        q[d * TILE + i] = (sequence[start + i, column + d] + bias[column + d]) * scale
+                tokens = slice(bounds[n] + start, min(bounds[n] + start + TILE, bounds[n + 1]))
+                size = tokens.stop - tokens.start
+                vectors = (size + VECTOR - 1) // VECTOR
                 for d in range(D):
-                    for i in range(queries, vectors * VECTOR):
+                    source = queries[column + d, tokens]
+                    for i in range(size):
+                        q[d * TILE + i] = (source[i] + bias[column + d]) * scale
+                    for i in range(size, vectors * VECTOR):
                         q[d * TILE + i] = 0
                 _multiply_keys(q, keys, S, vectors, scores)
                 _softmax(scores, S, vectors, highest, sums)
                 _sum_values(scores, values, S, vectors, results)
-                for i in range(queries):
-                    factor = ONE / sums[i]
-                    for d in range(D):
-                        target[start + i, column + d] = (
-                            results[d * TILE + i] * factor + bias[2 * H + column + d]
-                        )
+                for i in range(size):
+                    sums[i] = ONE / sums[i]
+                for d in range(D):
+                    target = attended[column + d, tokens]
+                    for i in range(size):
+                        target[i] = results[d * TILE + i] * sums[i] + bias[2 * H + column + d]
+
+
+@inlined_float_kernel
+def _new_scratch(size: int) -> Float32s:
+    """Return an array that begins where a line of the cache begins, so that no vector is in two lines."""
+    scratch = np.empty(size + LINE, np.float32)
+    start = -(scratch.ctypes.data // 4) % LINE
+    return scratch[start : start + size]
 
 
 @float_kernel
@@ -135,7 +149,7 @@ def _multiply_keys(q: Float32s, keys: Float32s, S: int, vectors: int, scores: Fl
 
     The count is in whole vectors so that the compiler sees that no columns remain after them.
     """
-    use_widest_vectors()
+    vectorize_loops()
     for j in range(0, S, 2):
         two_rows = scores[j * TILE : (j + 2) * TILE]
         _zero_rows(two_rows, 2, vectors)
@@ -147,7 +161,7 @@ def _multiply_keys(q: Float32s, keys: Float32s, S: int, vectors: int, scores: Fl
 @float_kernel
 def _softmax(scores: Float32s, S: int, vectors: int, highest: Float32s, sums: Float32s) -> None:
     """Overwrite scores (S, TILE) with the exponentials of their distances from the highest, and sum these."""
-    use_widest_vectors()
+    vectorize_loops()
     for i in range(vectors * VECTOR):
         highest[i] = scores[i]
         sums[i] = 0
@@ -175,7 +189,7 @@ def _sum_values(weights: Float32s, values: Float32s, S: int, vectors: int, resul
 
     Values and weights have BLOCK rows more than S; those of the values are zeros.
     """
-    use_widest_vectors()
+    vectorize_loops()
     D = values.shape[1]
     _zero_rows(results, D, vectors)
     _zero_rows(weights[S * TILE :], -S % BLOCK, vectors)
@@ -197,7 +211,7 @@ def _add_products(a: Float32s, b: Float32s, source: Float32s, vectors: int, two_
     `a` and `b` have BLOCK numbers or more, and `source` as many rows, (BLOCK, TILE). Two rows at a time,
     because each number of `source` is then loaded only once for both.
     """
-    use_widest_vectors()
+    vectorize_loops()
     a0, a1, a2, a3, a4, a5, a6, a7 = a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]
     b0, b1, b2, b3, b4, b5, b6, b7 = b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]
     for i in range(vectors * VECTOR):
@@ -215,7 +229,7 @@ def _add_products(a: Float32s, b: Float32s, source: Float32s, vectors: int, two_
 @inlined_float_kernel
 def _zero_rows(rows: Float32s, count: int, vectors: int) -> None:
     """Set the first columns of rows (count, TILE) to 0."""
-    use_widest_vectors()
+    vectorize_loops()
     for row in range(count):
         for i in range(vectors * VECTOR):
             rows[row * TILE + i] = 0

@@ -1,4 +1,6 @@
-"""Attention of short sequences in inference on a CPU: equal to torch's, and used only where it is faster."""
+"""Attention in inference on a CPU: equal to torch's."""
+
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from bertie.model.attention import packed_attention
 from bertie.model.batch import pack
 from bertie.model.bert import BertModel, initialize
 from bertie.model.config import BertConfig
-from bertie.model.cpu_short_attention import MAX_NUMBERS, TILE, has_short_sequences, short_attention
+from bertie.model.cpu_inference_attention import TILE, can_attend, inference_attention
 
 HEADS = 3
 
@@ -35,7 +37,7 @@ def attend(lengths, head_size, scale=1.0, nan_in=None):
     hidden = scale * torch.randn(sum(lengths), qkv.in_features)
     if nan_in is not None:
         hidden[nan_in] = torch.nan
-    return short_attention(hidden, qkv, make_batch(lengths), HEADS)
+    return inference_attention(hidden, qkv, make_batch(lengths), HEADS)
 
 
 @torch.inference_mode()
@@ -56,7 +58,7 @@ def test_equal_to_packed_attention(lengths, size):
 @pytest.mark.parametrize("scale", [1e-3, 1, 10, 1000])
 def test_as_accurate_as_torch(scale):
     """Weights are nearly equal at the smallest scale; at the largest, one key has all the weight."""
-    lengths, size = (40, 3, 17, 90, 60, 70), 32
+    lengths, size = (40, 3, 17, 90, 60, 70, 512), 32
     exact = expect(lengths, size, scale, torch.float64)
     error = (attend(lengths, size, scale) - exact).norm()
     assert error <= 1.2 * (expect(lengths, size, scale) - exact).norm()
@@ -83,29 +85,32 @@ def test_result_does_not_depend_on_the_other_sequences():
     torch.testing.assert_close(first, other, atol=1e-6, rtol=1e-5)  # the products may differ by rounding
 
 
-def test_long_sequences_and_odd_heads_are_left_to_torch():
-    longest = MAX_NUMBERS // 32
-    assert has_short_sequences(make_batch([longest]), 32)
-    assert not has_short_sequences(make_batch([longest + 1]), 32)
-    assert has_short_sequences(make_batch([200] + [10] * 400), 32)  # on average
-    assert not has_short_sequences(make_batch([longest]), 64)
-    assert not has_short_sequences(make_batch([10]), 12)
+def test_long_sequences_are_left_to_torch():
+    assert can_attend(make_batch([512, 10]), 32)
+    assert not can_attend(make_batch([513, 10]), 32)
 
 
-@pytest.mark.parametrize("is_decoder", [False, True])
-def test_model(is_decoder, monkeypatch):
-    """The encoder uses the kernel in inference, without causal attention, and returns the same vectors."""
+@pytest.mark.parametrize(
+    ("heads", "is_decoder", "uses_kernel"),
+    [
+        pytest.param(6, False, True, id="encoder"),
+        pytest.param(6, True, False, id="causal"),
+        pytest.param(4, False, False, id="head size 12"),
+    ],
+)
+def test_model(heads, is_decoder, uses_kernel, monkeypatch):
+    """In inference, the encoder uses the kernel where it can, and returns the same vectors."""
     monkeypatch.setattr("torch.get_num_threads", lambda: 2)
-    config = BertConfig(**SHAPE | {"num_attention_heads": 6}, is_decoder=is_decoder)
+    config = BertConfig(**SHAPE | {"num_attention_heads": heads}, is_decoder=is_decoder)
     model = BertModel(config).eval()
     initialize(model, config)
-    calls = []
-    monkeypatch.setattr(bert, "short_attention", lambda *args: (calls.append(1), short_attention(*args))[1])
+    kernel = Mock(side_effect=inference_attention)
+    monkeypatch.setattr(bert, "inference_attention", kernel)
     batch = ragged_batch(lengths=(40, 3, 17))
     with torch.no_grad():
         expected = model(batch)[0]
-    assert not calls
+    assert not kernel.called
     with torch.inference_mode():
         actual = model(batch)[0]
     torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-4)
-    assert len(calls) == (0 if is_decoder else config.num_hidden_layers)
+    assert kernel.call_count == uses_kernel * config.num_hidden_layers
