@@ -6,7 +6,8 @@ without padding (docs/decisions/processors.md has the measurements).
 The kernel works on one head of one sequence, and on up to TILE of its queries, at a time. Queries, scores and
 results are transposed, so that neighbours in memory belong to different queries. Therefore the loop over
 queries is the inner one everywhere, in softmax too, and the compiler makes vector instructions of it. The
-products before and after the kernel read and write transposed matrices as fast as others.
+product after the kernel reads a transposed matrix as fast as another; the product before it would write
+one more slowly.
 """
 
 import numpy as np
@@ -63,11 +64,10 @@ def inference_attention(hidden: Tensor, qkv: nn.Linear, batch: PackedBatch, num_
         The attended values, (T, H).
     """
     T, H = hidden.shape
-    queries = torch.mm(qkv.weight[:H], hidden.t())  # (H, T)
-    keys_and_values = torch.mm(hidden, qkv.weight[H:].t())  # (T, 2H)
+    rows = torch.mm(hidden, qkv.weight.t())  # (T, 3H), without the bias
     attended = hidden.new_empty(H, T)
     bias, bounds = qkv.bias.detach().numpy(), batch.cu_seqlens.numpy()
-    arguments = (queries.numpy(), keys_and_values.numpy(), bias, bounds, batch.max_seqlen, attended.numpy())
+    arguments = (rows.numpy(), bias, bounds, batch.max_seqlen, attended.numpy())
     # Threads share the heads, since sequences differ in length.
     threads = min(num_heads, count_threads(attended.numel()))
     run_in_threads(lambda first, last: _attend(*arguments, num_heads, first, last), num_heads, threads)
@@ -76,8 +76,7 @@ def inference_attention(hidden: Tensor, qkv: nn.Linear, batch: PackedBatch, num_
 
 @float_kernel
 def _attend(
-    queries: Float32s,
-    keys_and_values: Float32s,
+    rows: Float32s,
     bias: Float32s,
     bounds: NDArray[np.int32],
     longest: int,
@@ -86,9 +85,7 @@ def _attend(
     first: int,
     last: int,
 ) -> None:
-    """Compute attention in the heads first..last-1, from products without bias.
-
-    Queries and results have a column for each token, (H, T), keys and values a row, (T, 2H).
+    """Compute attention in the heads first..last-1, (H, T), from products without bias, (T, 3H).
 
     The bias of the keys would change all scores of a query by the same number, which softmax ignores. The
     bias of the values is added to their weighted sum, because the weights sum to 1.
@@ -105,23 +102,21 @@ def _attend(
     sums = _new_scratch(TILE)
     for n in range(len(bounds) - 1):
         S = bounds[n + 1] - bounds[n]
-        sequence = keys_and_values[bounds[n] : bounds[n + 1]]  # (S, 2H)
+        sequence = rows[bounds[n] : bounds[n + 1]]  # (S, 3H)
         for column in range(first * D, last * D, D):
-            keys = sequence[:, column : column + D]
+            keys = sequence[:, H + column : H + column + D]
             for j in range(S):
                 for d in range(D):
-                    values[j, d] = sequence[j, H + column + d]
+                    values[j, d] = sequence[j, 2 * H + column + d]
             for j in range(S, S + BLOCK):
                 for d in range(D):
                     values[j, d] = 0
             for start in range(0, S, TILE):
-                tokens = slice(bounds[n] + start, min(bounds[n] + start + TILE, bounds[n + 1]))
-                size = tokens.stop - tokens.start
+                size = min(TILE, S - start)
                 vectors = (size + VECTOR - 1) // VECTOR
                 for d in range(D):
-                    source = queries[column + d, tokens]
                     for i in range(size):
-                        q[d * TILE + i] = (source[i] + bias[column + d]) * scale
+                        q[d * TILE + i] = (sequence[start + i, column + d] + bias[column + d]) * scale
                     for i in range(size, vectors * VECTOR):
                         q[d * TILE + i] = 0
                 _multiply_keys(q, keys, S, vectors, scores)
@@ -130,7 +125,7 @@ def _attend(
                 for i in range(size):
                     sums[i] = ONE / sums[i]
                 for d in range(D):
-                    target = attended[column + d, tokens]
+                    target = attended[column + d, bounds[n] + start :]
                     for i in range(size):
                         target[i] = results[d * TILE + i] * sums[i] + bias[2 * H + column + d]
 
