@@ -158,10 +158,11 @@ def _vectorize_loops(typing_context: Any) -> Any:
     return types.none(), set_attributes
 
 
-# For kernels whose arrays do not overlap, except those that they only read. A kernel that calls it has no
-# loops for overlapping arrays, and it has vectors of 512 bits on processors that have them. LLVM prefers
-# 256 bits on most of these, since their first generation slowed down with 512 (LLVM's feature
-# prefer-256-bit). The products of matrices between which float kernels run use 512 bits too.
+# To be called in kernels whose arrays do not overlap, except those that they only read. The compiler then
+# adds no loops for overlapping arrays, and uses vectors of 512 bits where the processor has them. By
+# default LLVM prefers 256 bits on most of these processors, since their first generation slowed down with
+# 512 (its feature prefer-256-bit). The products of matrices between which float kernels run use 512 bits
+# too.
 vectorize_loops = cast(Callable[[], None], intrinsic(_vectorize_loops))
 
 

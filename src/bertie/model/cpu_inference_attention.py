@@ -6,8 +6,8 @@ without padding (docs/decisions/processors.md has the measurements).
 The kernel works on one head of one sequence, and on up to TILE of its queries, at a time. Queries, scores and
 results are transposed, so that neighbours in memory belong to different queries. Therefore the loop over
 queries is the inner one everywhere, in softmax too, and the compiler makes vector instructions of it. The
-product after the kernel reads a transposed matrix as fast as another; the product before it would write
-one more slowly.
+product after the kernel reads transposed results as fast as others. The product before it would write
+transposed queries more slowly, so the kernel transposes them.
 """
 
 import numpy as np
