@@ -77,8 +77,10 @@ model.sequences
 model.buckets
 model.batch
 model.cpu
+model.cpu_math
 model.dropout
 model.cpu_attention
+model.cpu_training
 model.cpu_inference
 model.cpu_inference_attention
 model.attention

@@ -5,7 +5,7 @@ import torch
 from tests.parity.transformers_peer import SHAPE, ragged_batch
 from torch import nn
 
-from bertie.model import bert, cpu_inference
+from bertie.model import bert, cpu
 from bertie.model.bert import BertModel, build_activation, initialize
 from bertie.model.config import BertConfig
 from bertie.model.cpu_inference import linear_and_activation, linear_and_norm
@@ -101,6 +101,6 @@ def test_only_inference_in_float32_with_few_threads_is_fused(monkeypatch):
     assert len(fused) == 2 * CONFIG.num_hidden_layers
     encode(model, autocast=True)
     encode(model.train())
-    monkeypatch.setattr("torch.get_num_threads", lambda: cpu_inference.MAX_THREADS + 1)
+    monkeypatch.setattr("torch.get_num_threads", lambda: cpu.MAX_THREADS_OF_FUSED_LAYERS + 1)
     encode(model.eval())
     assert len(fused) == 2 * CONFIG.num_hidden_layers

@@ -1,5 +1,6 @@
 """Left-to-right models have the logits, losses and gradients of `transformers`."""
 
+import numpy as np
 import pytest
 import torch
 from tests.parity.transformers_peer import (
@@ -15,6 +16,7 @@ from transformers import AutoModelForCausalLM, BertForTokenClassification, BertL
 from transformers import BertConfig as TransformersConfig
 
 from bertie.model.config import BertConfig
+from bertie.model.dropout import DropoutMask
 from bertie.model.formats.directory import ModelMetadata
 from bertie.model.formats.weights import load_model, save_model
 from bertie.model.heads import LanguageModel, TokenClassificationModel
@@ -23,15 +25,6 @@ from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
 DECODER = {**SHAPE, "is_decoder": True}
 VOCABULARY = Vocabulary([*SPECIAL_TOKENS, *(f"w{i}" for i in range(SHAPE["vocab_size"] - 5))])
-
-
-class NothingDropped:
-    """A dropout mask that keeps everything."""
-
-    scale = 1.0
-
-    def zero(self, values: torch.Tensor) -> torch.Tensor:
-        return values
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +39,8 @@ def test_language_model_equals_bert_lm_head_model(plain_products, monkeypatch):
     model = LanguageModel(BertConfig(**DECODER))
     copy_weights(reference, model)
     if plain_products:  # a dropout probability above 0, but nothing is dropped
-        monkeypatch.setattr("bertie.model.cpu_attention.DropoutMask.draw", lambda _: NothingDropped())
+        nothing_dropped = DropoutMask(np.zeros(2, np.uint32), dropped_levels=0)
+        monkeypatch.setattr("bertie.model.cpu_attention.DropoutMask.draw", lambda _: nothing_dropped)
         for layer in model.bert.layers:
             layer.attention_dropout = 0.1
     batch = ragged_batch()

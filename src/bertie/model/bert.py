@@ -19,9 +19,10 @@ from bertie.model.attention import attention_probabilities, packed_attention, po
 from bertie.model.batch import PackedBatch
 from bertie.model.bilstm import BiLSTM
 from bertie.model.config import Activation, BertConfig
-from bertie.model.cpu import pad_rows
-from bertie.model.cpu_inference import can_fuse, linear_and_activation, linear_and_norm
+from bertie.model.cpu import can_fuse, is_exact_gelu, pad_rows
+from bertie.model.cpu_inference import linear_and_activation, linear_and_norm
 from bertie.model.cpu_inference_attention import can_attend, inference_attention
+from bertie.model.cpu_training import feed_forward_with_dropout, linear_and_norm_with_dropout
 from bertie.model.dropout import Dropout
 
 
@@ -229,16 +230,26 @@ class Layer(nn.Module):
 
         With `one_per_sequence`, `positions` has one token of each sequence, in a causal model its last.
         """
-        fused = not self.training and can_fuse(hidden)
-        attended = self._attend(hidden, batch, positions if one_per_sequence else None, fused)  # (T or R, H)
+        fused = can_fuse(hidden)
+        # Not without inference mode: FSDP could not free the memory of weights that numpy has seen.
+        infers = fused and not self.training and torch.is_inference_mode_enabled()
+        attended = self._attend(hidden, batch, positions if one_per_sequence else None, infers)  # (T or R, H)
         if positions is not None:  # from here on tokens are independent of each other
             hidden = hidden.index_select(0, positions)  # (R, H)
             if not one_per_sequence:
                 attended = attended.index_select(0, positions)  # (R, H)
-        if fused:
+        if infers:
             hidden = linear_and_norm(attended, self.attention_output, hidden, self.attention_norm)
             widened = linear_and_activation(hidden, self.intermediate, self.activation)  # (T or R, 4H)
             return linear_and_norm(widened, self.output, hidden, self.output_norm)  # (T or R, H)
+        if fused and self.training and is_exact_gelu(self.activation):
+            dropout_p = self.dropout.probability
+            hidden = linear_and_norm_with_dropout(
+                attended, self.attention_output, hidden, self.attention_norm, dropout_p
+            )  # (T or R, H)
+            return feed_forward_with_dropout(
+                hidden, self.intermediate, self.output, self.output_norm, dropout_p
+            )  # (T or R, H)
         hidden = self.attention_norm(hidden + self.dropout(self.attention_output(attended)))  # (T or R, H)
         widened = self.intermediate(hidden)  # (T or R, 4H)
         if self.training and widened.device.type == "cpu":
@@ -248,13 +259,13 @@ class Layer(nn.Module):
             narrowed = self._narrow(widened)
         return self.output_norm(hidden + self.dropout(narrowed))  # (T or R, H)
 
-    def _attend(self, hidden: Tensor, batch: PackedBatch, queries: Tensor | None, fused: bool) -> Tensor:
+    def _attend(self, hidden: Tensor, batch: PackedBatch, queries: Tensor | None, infers: bool) -> Tensor:
         """Attend from all tokens, (T, H), or from one token of each sequence, at `queries`, (R, H)."""
         H, A = hidden.shape[1], self.num_heads
         dropout_p = self.attention_dropout if self.training else 0.0
         if queries is not None:
             return pad_rows(pooling_attention(hidden, queries, self.qkv, batch, A, dropout_p), H)
-        if fused and not self.is_decoder and can_attend(batch, H // A):
+        if infers and not self.is_decoder and can_attend(batch, H // A):
             return inference_attention(hidden, self.qkv, batch, A)
         return packed_attention(self.qkv(hidden), batch, A, dropout_p, self.is_decoder)
 

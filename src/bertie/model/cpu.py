@@ -11,9 +11,12 @@ from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 MIN_ELEMENTS_PER_THREAD = 1 << 17  # some 50 microseconds of a kernel's work; starting a thread takes 20
+
+# Starting threads for a kernel takes longer than torch's operations do on many threads. Two were measured.
+MAX_THREADS_OF_FUSED_LAYERS = 2
 
 # Rows are padded to a multiple that is small enough to cost nothing and large enough for shapes to
 # recur. Models with a hidden size above MAX_PADDED_WIDTH were slower with padding.
@@ -54,6 +57,21 @@ class _EmbedAndTie(torch.autograd.Function):
 
 
 _embed_and_tie = cast(Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], _EmbedAndTie.apply)
+
+
+def can_fuse(values: Tensor) -> bool:
+    """Whether the layers of `cpu_inference` and `cpu_training` apply: float32 on few threads of a CPU."""
+    return (
+        values.device.type == "cpu"
+        and values.dtype == torch.float32
+        and torch.get_num_threads() <= MAX_THREADS_OF_FUSED_LAYERS
+        and not torch.is_autocast_enabled("cpu")
+    )
+
+
+def is_exact_gelu(activation: nn.Module) -> bool:
+    """Whether a module is GELU as the fused layers compute it, not its approximation by tanh."""
+    return isinstance(activation, nn.GELU) and activation.approximate == "none"
 
 
 def count_threads(elements: int) -> int:

@@ -15,57 +15,17 @@ from torch import Tensor, nn
 
 from bertie.base.kernels import float_kernel, vectorize_loops
 from bertie.base.threads import run_in_threads
-from bertie.model.cpu import count_threads
+from bertie.model.cpu import count_threads, is_exact_gelu
+from bertie.model.cpu_math import normal_distribution
 
 Float32s = NDArray[np.float32]
 
-# Starting threads for a kernel takes longer than torch's operations do on many threads. Two were measured.
-MAX_THREADS = 2
-
-# The error function is x·P(x²) / Q(x²) for |x| below 4, and ±1 beyond, with Eigen's coefficients for float32
-# (SpecialFunctionsImpl.h). The result is as accurate as that of torch.
-P0, P1, P2, P3, P4, P5, P6 = (
-    np.float32(value)
-    for value in (
-        -2.72614225801306e-10,
-        2.77068142495902e-08,
-        -2.10102402082508e-06,
-        -5.69250639462346e-05,
-        -7.34990630326855e-04,
-        -2.95459980854025e-03,
-        -1.60960333262415e-02,
-    )
-)
-Q0, Q1, Q2, Q3, Q4 = (
-    np.float32(value)
-    for value in (
-        -1.45660718464996e-05,
-        -2.13374055278905e-04,
-        -1.68282697438203e-03,
-        -7.37332916720468e-03,
-        -1.42647390514189e-02,
-    )
-)
-ONE, HALF, FOUR, SQRT_HALF = np.float32(1), np.float32(0.5), np.float32(4), np.float32(0.5**0.5)
-
-
-def can_fuse(values: Tensor) -> bool:
-    """Whether the functions below apply: float32 on a CPU, in inference mode, with one or two threads.
-
-    FSDP does not run in inference mode. It could not free the memory of weights that numpy has seen.
-    """
-    return (
-        values.device.type == "cpu"
-        and values.dtype == torch.float32
-        and torch.get_num_threads() <= MAX_THREADS
-        and torch.is_inference_mode_enabled()
-        and not torch.is_autocast_enabled("cpu")
-    )
+ONE = np.float32(1)
 
 
 def linear_and_activation(inputs: Tensor, linear: nn.Linear, activation: nn.Module) -> Tensor:
     """Compute activation(linear(inputs)), (rows, in) -> (rows, out)."""
-    if not isinstance(activation, nn.GELU) or activation.approximate != "none":
+    if not is_exact_gelu(activation):
         activated: Tensor = activation(linear(inputs))
         return activated
     return _finish(torch.mm(inputs, linear.weight.t()), _add_bias_and_gelu, linear.bias)
@@ -96,13 +56,8 @@ def _add_bias_and_gelu(rows: Float32s, bias: Float32s, first: int, last: int) ->
         row = rows[i]
         for j in range(len(bias)):
             x = row[j] + bias[j]
-            z = x * SQRT_HALF
-            z = FOUR if z > FOUR else z
-            z = -FOUR if z < -FOUR else z
-            s = z * z
-            p = (((((P0 * s + P1) * s + P2) * s + P3) * s + P4) * s + P5) * s + P6
-            q = (((Q0 * s + Q1) * s + Q2) * s + Q3) * s + Q4
-            row[j] = HALF * x * (ONE + z * p / q)
+            probability, _ = normal_distribution(x)
+            row[j] = x * probability
 
 
 @float_kernel

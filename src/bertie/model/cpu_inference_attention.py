@@ -19,6 +19,7 @@ from bertie.base.kernels import VECTOR, float_kernel, inlined_float_kernel, vect
 from bertie.base.threads import run_in_threads
 from bertie.model.batch import PackedBatch
 from bertie.model.cpu import count_threads
+from bertie.model.cpu_math import LOG2_E, power_of_2
 
 Float32s = NDArray[np.float32]
 
@@ -27,23 +28,7 @@ TILE = 64  # queries; a constant, so that the compiler knows how far apart rows 
 BLOCK = 8  # terms added at a time
 LINE = 16  # float32 numbers in a line of the cache
 
-# 2^x is 2^n · 2^r, where n is the integer next to x, and 2^r is r · P(r) + 1 with the coefficients of Cephes
-# (exp2f.c).
-P0, P1, P2, P3, P4, P5 = (
-    np.float32(value)
-    for value in (
-        1.535336188319500e-4,
-        1.339887440266574e-3,
-        9.618437357674640e-3,
-        5.550332471162809e-2,
-        2.402264791363012e-1,
-        6.931472028550421e-1,
-    )
-)
-LOWEST = np.float32(-125)  # 2^x of less is hardly a float32
-MANTISSA_BITS = np.int32(23)  # of float32
-LOG2_E = np.float32(1.44269504088896341)
-ONE, HALF = np.float32(1), np.float32(0.5)
+ONE = np.float32(1)
 
 
 def can_attend(batch: PackedBatch, head_size: int) -> bool:
@@ -167,14 +152,7 @@ def _softmax(scores: Float32s, S: int, vectors: int, highest: Float32s, sums: Fl
     for j in range(S):
         row = scores[j * TILE : (j + 1) * TILE]
         for i in range(vectors * VECTOR):
-            x = row[i] - highest[i]
-            x = LOWEST if x < LOWEST else x  # NaN stays NaN
-            n = np.floor(x + HALF)
-            r = x - n
-            bits = np.float32((((((P0 * r + P1) * r + P2) * r + P3) * r + P4) * r + P5) * r + ONE).view(
-                np.int32
-            )
-            row[i] = np.int32(bits + np.int32(np.int32(n) << MANTISSA_BITS)).view(np.float32)
+            row[i] = power_of_2(row[i] - highest[i])
             sums[i] += row[i]
 
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bertie.base.kernels import kernel
+from bertie.base.kernels import inlined_kernel, kernel
 from bertie.base.threads import run_in_threads
 from bertie.model.cpu import count_threads
 
@@ -62,6 +62,11 @@ class DropoutMask(NamedTuple):
     def scale(self) -> float:
         """The factor of the elements that are kept."""
         return LEVELS / (LEVELS - self.dropped_levels)
+
+    @property
+    def arguments(self) -> tuple[np.uint32, np.uint32, np.uint32, np.float32]:
+        """The arguments of `draw_factors` that describe the mask."""
+        return (*self.key, np.uint32(self.dropped_levels), np.float32(self.scale))
 
     def zero(self, values: Tensor) -> Tensor:
         """Return a copy of `values` in which the dropped elements are 0, or `values` if none is dropped."""
@@ -126,7 +131,29 @@ def _copy_or_zero(
         target_1[i] = source_1[i] if (bits & np.uint32(0xFFFF)) >= dropped_levels else 0
 
 
-@kernel
+@inlined_kernel
+def draw_factors(
+    row: int,
+    width: int,
+    key: np.uint32,
+    second_key: np.uint32,
+    dropped_levels: np.uint32,
+    kept: np.float32,
+    factors: NDArray[np.float32],
+) -> None:
+    """Draw the factors of a row's elements: 0 for those that are dropped, `kept` for the others.
+
+    Elements j of the two halves of a row share a hash. `factors` has width + 1 elements.
+    """
+    half = (width + 1) // 2
+    factors_1, factors_2 = factors[:half], factors[half:]
+    for j in range(half):
+        bits = _hash(np.uint32(row * half + j), key, second_key)
+        factors_1[j] = kept if (bits & np.uint32(0xFFFF)) >= dropped_levels else np.float32(0)
+        factors_2[j] = kept if (bits >> np.uint32(16)) >= dropped_levels else np.float32(0)
+
+
+@inlined_kernel
 def _hash(position: np.uint32, key: np.uint32, second_key: np.uint32) -> np.uint32:
     """Return 32 random bits: Wellons' lowbias32 (nullprogram.com/blog/2018/07/31), with a key in its middle.
 

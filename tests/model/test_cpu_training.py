@@ -1,0 +1,191 @@
+"""Fused layers for training on a CPU: equal to torch's operations, and used only there."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy import stats
+from tests.parity.transformers_peer import SHAPE, ragged_batch
+from torch import Tensor, nn
+
+from bertie.model import bert
+from bertie.model.bert import BertModel, initialize
+from bertie.model.config import BertConfig
+from bertie.model.cpu import MAX_THREADS_OF_FUSED_LAYERS
+from bertie.model.cpu_training import (
+    _feed_forward,
+    feed_forward_with_dropout,
+    linear_and_norm_with_dropout,
+)
+from bertie.model.dropout import DropoutMask, draw_factors
+
+CONFIG = BertConfig(**SHAPE)
+SIZES = [(1, 8), (37, 24), (64, 13), (150, 40)]  # rows and width; an odd width, and several blocks of rows
+
+
+@pytest.fixture(params=[1, 3], ids=["one thread", "three threads"])
+def threads(request, monkeypatch):
+    torch.manual_seed(0)
+    monkeypatch.setattr("bertie.model.cpu.MIN_ELEMENTS_PER_THREAD", 1)
+    monkeypatch.setattr("torch.get_num_threads", lambda: request.param)
+
+
+class Parts(nn.Module):
+    """The layers of a feed-forward network, and a norm with weights that are not 1 and 0."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear, self.wide = nn.Linear(width, width), nn.Linear(width, 4 * width)
+        self.narrow, self.norm = nn.Linear(4 * width, width), nn.LayerNorm(width, eps=1e-12)
+        nn.init.normal_(self.norm.weight)
+        nn.init.normal_(self.norm.bias)
+
+    def fused(self, inputs: Tensor, residual: Tensor, dropout_p: float) -> Tensor:
+        normed = linear_and_norm_with_dropout(inputs, self.linear, residual, self.norm, dropout_p)
+        return feed_forward_with_dropout(normed, self.wide, self.narrow, self.norm, dropout_p)
+
+    def plain(self, inputs: Tensor, residual: Tensor, dropout_p: float) -> Tensor:
+        """The same, as autograd sees it, with the same masks."""
+        normed = self.norm(residual + dropped(self.linear(inputs), dropout_p))
+        return self.norm(normed + dropped(self.narrow(F.gelu(self.wide(normed))), dropout_p))
+
+    def gradients(self, form: str, dropout_p: float, rows: Tensor, target: Tensor) -> list[Tensor]:
+        """Return the output and all gradients, for random inputs in `rows`, (2, rows, width)."""
+        torch.manual_seed(3)  # of the masks
+        inputs, residual = (part.clone().requires_grad_() for part in rows)
+        output = getattr(self, form)(inputs, residual, dropout_p)
+        return [output.detach(), *torch.autograd.grad(output, [inputs, residual, *self.parameters()], target)]
+
+
+def factors_of(mask: DropoutMask, rows: int, width: int) -> Tensor:
+    """Return the factors that `draw_factors` draws for each row, (rows, width)."""
+    factors = np.empty((rows, width + 1), np.float32)
+    for row in range(rows):
+        draw_factors(row, width, *mask.arguments, factors[row])
+    return torch.from_numpy(factors[:, :width])
+
+
+def dropped(values: Tensor, dropout_p: float) -> Tensor:
+    return values * factors_of(DropoutMask.draw(dropout_p), *values.shape).to(values.dtype)
+
+
+@pytest.mark.parametrize("dropout_p", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize(("rows", "width"), SIZES)
+def test_outputs_and_gradients_are_as_accurate_as_those_of_torch(threads, rows, width, dropout_p):
+    parts = Parts(width)
+    values, target = torch.randn(2, rows, width), torch.randn(rows, width)
+    actual, expected = (parts.gradients(form, dropout_p, values, target) for form in ("fused", "plain"))
+    exact = parts.double().gradients("plain", dropout_p, values.double(), target.double())
+    for ours, theirs, truth in zip(actual, expected, exact, strict=True):
+        assert ours.shape == truth.shape
+        assert (ours - truth).norm() <= 2 * (theirs - truth).norm() + 1e-6 * truth.norm()
+
+
+def test_activation_and_its_derivative_are_as_accurate_as_those_of_torch(threads):
+    values = torch.linspace(-15, 15, 2001)
+    rows, wide, narrow = torch.zeros(1, 1), torch.zeros(2001, 1), torch.eye(2001)
+
+    def compute(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        inputs = values.to(dtype).requires_grad_()
+        activated = F.gelu(inputs)
+        return activated.detach(), *torch.autograd.grad(activated.sum(), [inputs])
+
+    bias = values.clone().requires_grad_()
+    activated = _feed_forward(rows, wide, bias, narrow)[0]
+    ours = activated.detach(), *torch.autograd.grad(activated.sum(), [bias])
+    for actual, expected, exact in zip(ours, compute(torch.float32), compute(torch.float64), strict=True):
+        assert (actual - exact).abs().max() < 2 * (expected - exact).abs().max()
+
+
+def test_several_threads_give_the_results_of_one(monkeypatch):
+    monkeypatch.setattr("bertie.model.cpu.MIN_ELEMENTS_PER_THREAD", 1)
+    parts = Parts(24)
+    values, target = torch.randn(2, 300, 24), torch.randn(300, 24)
+    results = []
+    for threads in (1, 3):
+        monkeypatch.setattr("torch.get_num_threads", lambda threads=threads: threads)
+        results.append(parts.gradients("fused", 0.1, values, target))
+    for one, three in zip(*results, strict=True):
+        assert torch.equal(one, three)
+
+
+def test_inputs_are_not_changed(threads):
+    parts = Parts(24)
+    inputs, residual = torch.randn(2, 37, 24)
+    kept = inputs.clone(), residual.clone()
+    parts.fused(inputs, residual, 0.1)
+    assert torch.equal(inputs, kept[0])
+    assert torch.equal(residual, kept[1])
+
+
+@pytest.mark.parametrize("probability", [0.1, 0.5, 0.013])
+@pytest.mark.parametrize("width", [128, 333])
+def test_elements_of_rows_are_dropped_independently_at_the_given_rate(probability, width):
+    torch.manual_seed(0)
+    mask = (factors_of(DropoutMask.draw(probability), 3000, width) > 0).double().flatten()
+    assert stats.binomtest(int((mask == 0).sum()), mask.numel(), probability).pvalue > 1e-4
+    for distance in (1, 2, 3, width // 2, (width + 1) // 2, width, 2 * width, mask.numel() // 2):
+        correlation = np.corrcoef(mask[:-distance], mask[distance:])[0, 1]
+        assert abs(correlation) < 4.5 / (len(mask) - distance) ** 0.5
+
+
+def test_kept_elements_are_scaled_up():
+    factors = factors_of(DropoutMask.draw(0.25), 9, 64)
+    assert factors.unique().tolist() == pytest.approx([0, 1 / 0.75])
+    assert factors_of(DropoutMask.draw(0.0), 9, 64).unique().tolist() == [1.0]
+
+
+def test_nan_stays_in_its_row(threads):
+    inputs, residual = torch.randn(2, 37, 24)
+    inputs[3, 5] = torch.nan
+    assert Parts(24).fused(inputs, residual, 0.1).isnan().any(1).nonzero().tolist() == [[3]]
+
+
+def gradients_of_model(config: BertConfig, autocast: bool = False, **changes: object) -> list[Tensor]:
+    torch.manual_seed(1)
+    model = BertModel(config).train()
+    initialize(model, config)
+    for name, value in changes.items():
+        setattr(model, name, value)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        hidden, pooled = model(ragged_batch(lengths=(40, 3, 17)))
+    (hidden.float().square().sum() + pooled.float().sum()).backward()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+def test_a_model_has_the_same_gradients_with_and_without(monkeypatch):
+    config = CONFIG.model_copy(update={"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0})
+    fused = gradients_of_model(config)
+    monkeypatch.setattr(bert, "can_fuse", lambda values: False)
+    for actual, expected in zip(fused, gradients_of_model(config), strict=True):
+        assert (actual - expected).norm() <= 1e-4 * expected.norm() + 1e-6
+
+
+def test_gradient_checkpointing_draws_the_same_masks():
+    torch.set_num_threads(min(torch.get_num_threads(), MAX_THREADS_OF_FUSED_LAYERS))
+    for actual, expected in zip(
+        gradients_of_model(CONFIG, gradient_checkpointing=True), gradients_of_model(CONFIG), strict=True
+    ):
+        torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_only_training_in_float32_with_few_threads_and_gelu_is_fused(monkeypatch):
+    threads = [2]
+    monkeypatch.setattr("torch.get_num_threads", lambda: threads[0])
+    fused = []
+    monkeypatch.setattr(
+        bert,
+        "feed_forward_with_dropout",
+        lambda *args: (fused.append(1), feed_forward_with_dropout(*args))[1],
+    )
+    gradients_of_model(CONFIG)
+    assert len(fused) == CONFIG.num_hidden_layers
+    fused.clear()
+    gradients_of_model(CONFIG, autocast=True)
+    for activation in ("gelu_new", "relu"):
+        gradients_of_model(CONFIG.model_copy(update={"hidden_act": activation}))
+    threads[0] = MAX_THREADS_OF_FUSED_LAYERS + 1
+    gradients_of_model(CONFIG)
+    threads[0] = 2
+    BertModel(CONFIG).eval()(ragged_batch(lengths=(40, 3, 17)))
+    assert not fused
