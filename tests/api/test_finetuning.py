@@ -106,7 +106,9 @@ def test_long_texts_are_read_the_same_everywhere(model, capsys, labels, how):
     ):
         assert (note in err) == (method == "head-tail")
     for models in (run.model_directory, [run.model_directory] * 2):  # also as an ensemble
-        assert bertie.evaluate(models, rows).scores["dev"] == pytest.approx(run.scores["dev"])
+        # Predictions of so short a training hardly differ, so a correlation with them amplifies rounding.
+        tolerance = 1e-3 if labels is TYPES["numbers"] else None
+        assert bertie.evaluate(models, rows).scores["dev"] == pytest.approx(run.scores["dev"], rel=tolerance)
     predictor = run.load("cpu")
     assert predictor.long_texts.method == method
     if labels is TYPES["numbers"]:
