@@ -1,8 +1,8 @@
 """Linear layers for training on a CPU, fused with what follows them. Shapes: see bert.py.
 
-torch adds a bias, drops elements, adds the residual connection and normalizes in passes of their own, each
-of which writes to new memory, and so does its backward pass. Here a kernel computes all of them row by row,
-and another one their gradients (docs/decisions/processors.md has the measurements).
+torch adds a bias, drops elements, adds the residual connection and normalizes in separate passes, each of
+which writes to new memory, and so does its backward pass. Here a kernel computes all of them row by row, and
+another one their gradients (docs/decisions/processors.md has the measurements).
 """
 
 from collections.abc import Callable
