@@ -76,7 +76,7 @@ def padded_inputs(examples: Examples) -> dict[str, torch.Tensor]:
 def bertie_step(config: BertConfig, draw: Callable[[], Examples], hardware: Hardware) -> Step:
     """Return bertie's training step on the examples that `draw` returns."""
     torch.manual_seed(0)
-    device = hardware.device
+    device = torch.device(hardware.device)
     model = PreTrainingModel(config).to(device).train()
     optimizer = build_optimizer(model, OptimizerSettings())
 
@@ -101,7 +101,7 @@ def transformers_step(config: BertConfig, draw: Callable[[], Examples], hardware
 
     logging.set_verbosity_error()
     torch.manual_seed(0)
-    device = hardware.device
+    device = torch.device(hardware.device)
     model = BertForPreTraining(TransformersConfig(**config.model_dump())).to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
 

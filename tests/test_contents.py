@@ -83,8 +83,10 @@ model.cpu_attention
 model.cpu_training
 model.cpu_inference
 model.cpu_inference_attention
+model.gpu
 model.attention
 model.bilstm
+model.rows
 model.bert
 model.cross_entropy
 model.formats.sentence_transformers

@@ -398,7 +398,7 @@ def test_stream_without_smoothing_ignores_the_languages():
 def test_smoothed_stream_resumes(texts):
     stream, resumed = make_stream(0.5, ["de", "en"]), make_stream(0.5, ["de", "en"])
     stream.next(5000)
-    resumed.restore(json.loads(json.dumps(stream.state())))
+    resumed.restore(json.loads(json.dumps(stream.position().to_json())))
     first, second = stream.next(5000), resumed.next(5000)
     assert np.array_equal(first.input_ids, second.input_ids)
 

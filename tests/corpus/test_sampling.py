@@ -128,7 +128,7 @@ def test_many_ranks_draw_every_example_of_an_epoch_once(numbered):
 def test_restored_stream_continues_byte_for_byte(numbered, taken):
     stream = ExampleStream(*stream_arguments(numbered), seed=1)
     stream.next(taken)
-    state = json.loads(json.dumps(stream.state()))
+    state = json.loads(json.dumps(stream.position().to_json()))
     restored = ExampleStream(*stream_arguments(numbered), seed=1)
     restored.next(37)
     restored.restore(state)

@@ -15,7 +15,6 @@ from bertie.model import bert
 from bertie.model.batch import PackedBatch, pack
 from bertie.model.bert import BertModel, add_bilstm, initialize
 from bertie.model.config import BertConfig
-from bertie.model.cpu import ROW_MULTIPLE
 from bertie.model.heads import (
     ClassificationModel,
     LanguageModel,
@@ -26,6 +25,7 @@ from bertie.model.heads import (
     TokenClassificationModel,
 )
 from bertie.model.objectives import IGNORE_INDEX
+from bertie.model.rows import CPU_MULTIPLE
 
 LENGTHS = (40, 3, 17, 33, 64, 9)
 CONFIG = BertConfig(
@@ -137,9 +137,9 @@ def test_bfloat16_on_a_cpu_pads_the_number_of_rows():
         batch = ragged_batch(lengths=lengths)
         with torch.autocast("cpu", torch.bfloat16):
             assert len(model(batch)[0]) == len(batch.masked_positions)
-            assert all(count % ROW_MULTIPLE == 0 for count in rows)
+            assert all(count % CPU_MULTIPLE == 0 for count in rows)
             assert len(model.bert.pool(batch)) == len(batch)
-            assert all(count % ROW_MULTIPLE == 0 for count in rows)
+            assert all(count % CPU_MULTIPLE == 0 for count in rows)
         assert len(model.bert(batch)[0]) == batch.num_tokens
         assert batch.num_tokens in rows  # float32 is not padded
         rows.clear()

@@ -216,15 +216,12 @@ def test_two_phases_are_one_run(corpus_path, tmp_path, tiny_settings):
     phases = [{"steps": 4, "max_seq_length": 16}, {"steps": 4, "max_seq_length": 48}]
     setup = PretrainingSetup.load(tiny_settings(phases=phases), corpus_path)
     whole = PretrainingBatches(setup, TrainState(), Ranks())
-    batches, cursor = [], {}
-    for step, batch in enumerate(whole, 1):
-        batches.append(batch)
-        if step == 6:
-            cursor = whole.cursor()
+    batches = list(whole)
     assert [batch.phase for batch in batches] == [0] * 4 + [1] * 4
     longest = [max(micro.max_seqlen for micro in batch.micro_batches) for batch in batches]
     assert longest == [16] * 4 + [48] * 4
-    resumed = list(PretrainingBatches(setup, TrainState(step=6, cursor=cursor), Ranks()))
+    state = TrainState(step=6, cursor=whole.cursor(batches[5]))  # later batches have been drawn already
+    resumed = list(PretrainingBatches(setup, state, Ranks()))
     assert len(resumed) == 2
     for expected, actual in zip(batches[6:], resumed, strict=True):
         assert torch.equal(expected.micro_batches[0].input_ids, actual.micro_batches[0].input_ids)

@@ -112,6 +112,23 @@ class LanguageBlocks(NamedTuple):
     slots: int
 
 
+class StreamPosition(NamedTuple):
+    """Where a stream continues.
+
+    Attributes:
+        taken: the number of examples taken, modulo the number of lanes.
+        cursors: see `ExampleStream`, int64 (lanes,).
+    """
+
+    taken: int
+    cursors: Int64s
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the position as a value for JSON, which `ExampleStream.restore` takes."""
+        numbers, positions = np.divmod(self.cursors, 1 << POSITION_BITS)
+        return {"taken": self.taken, "lanes": np.stack([numbers, positions], axis=1).tolist()}
+
+
 class ExampleStream:
     """An endless stream of examples of a corpus.
 
@@ -160,7 +177,7 @@ class ExampleStream:
         self._languages = self._divide_epoch(languages or [""] * len(self.shards))
         self.block_count: int = sum(language.slots for language in self._languages)
         lanes = count_lanes(batch_size, self.block_count)
-        self._taken = 0  # the number of examples taken, modulo the number of lanes
+        self._taken = 0  # see StreamPosition
         self.cursors = np.arange(lanes) << POSITION_BITS
         self._blocks: dict[int, Block] = {}  # of the lanes, as far as they were needed
 
@@ -196,18 +213,18 @@ class ExampleStream:
         self._taken = (self._taken + count) % lanes
         return self.assemble(slices, len(own_rows))
 
-    def state(self) -> dict[str, Any]:
-        """Return the cursor as a value for JSON.
+    def position(self) -> StreamPosition:
+        """Return where this stream continues; later calls of `next` do not change the value."""
+        return StreamPosition(self._taken, self.cursors.copy())
 
-        `restore` takes it in a stream of the same corpus, settings, seed and phase.
+    def restore(self, position: dict[str, Any]) -> None:
+        """Continue at a position of a stream of the same corpus, settings, seed and phase.
+
+        Args:
+            position: from `StreamPosition.to_json`. It costs one block per lane.
         """
-        numbers, positions = np.divmod(self.cursors, 1 << POSITION_BITS)
-        return {"taken": self._taken, "lanes": np.stack([numbers, positions], axis=1).tolist()}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken, at the cost of one block per lane."""
-        self._taken = state["taken"]
-        numbers, positions = np.array(state["lanes"]).T
+        self._taken = position["taken"]
+        numbers, positions = np.array(position["lanes"]).T
         self.cursors = numbers << POSITION_BITS | positions
         self._blocks.clear()
 

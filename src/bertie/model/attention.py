@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from bertie.model.batch import PackedBatch
 from bertie.model.cpu_attention import cpu_attention
 from bertie.model.dropout import dropout
+from bertie.model.gpu import can_attend_on_gpu, gpu_attention
 
 
 def packed_attention(
@@ -25,8 +26,10 @@ def packed_attention(
         causal: whether a token attends only to itself and the tokens before it.
 
     Returns:
-        The attended values, (T, H); zeros in the rows after the T tokens.
+        The attended values, (T, H); those of the rows after the T tokens are finite, but mean nothing.
     """
+    if can_attend_on_gpu(qkv, num_heads, dropout_p):
+        return gpu_attention(qkv, batch, num_heads, dropout_p, causal)
     if qkv.device.type == "cpu" and (dropout_p or (qkv.dtype == torch.bfloat16 and qkv.requires_grad)):
         return cpu_attention(qkv, batch.buckets, num_heads, dropout_p, causal)
     attended_buckets = []

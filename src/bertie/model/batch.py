@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bertie.model.buckets import Buckets, make_buckets
+from bertie.model.buckets import Buckets, copy_to, make_buckets
 from bertie.model.objectives import IGNORE_INDEX
 from bertie.model.sequences import Int32s, Int64s, Sequences, sequence_indices, token_indices
 
@@ -69,9 +69,9 @@ class PackedBatch:
         """Return this batch with every tensor on `device`."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         moved: dict[str, Any] = {
-            name: value.to(device) for name, value in values.items() if isinstance(value, Tensor | Buckets)
+            name: copy_to(value, device) for name, value in values.items() if isinstance(value, Tensor)
         }
-        return replace(self, **moved)
+        return replace(self, **moved, buckets=self.buckets.to(device))
 
 
 def pack(

@@ -19,11 +19,12 @@ from bertie.model.attention import attention_probabilities, packed_attention, po
 from bertie.model.batch import PackedBatch
 from bertie.model.bilstm import BiLSTM
 from bertie.model.config import Activation, BertConfig
-from bertie.model.cpu import can_fuse, is_exact_gelu, pad_rows
+from bertie.model.cpu import can_fuse, is_exact_gelu
 from bertie.model.cpu_inference import linear_and_activation, linear_and_norm
 from bertie.model.cpu_inference_attention import can_attend, inference_attention
 from bertie.model.cpu_training import feed_forward_with_dropout, linear_and_norm_with_dropout
 from bertie.model.dropout import Dropout
+from bertie.model.rows import pad_rows
 
 
 class BertModel(nn.Module):
@@ -263,11 +264,12 @@ class Layer(nn.Module):
         """Attend from all tokens, (T, H), or from one token of each sequence, at `queries`, (R, H)."""
         H, A = hidden.shape[1], self.num_heads
         dropout_p = self.attention_dropout if self.training else 0.0
-        if queries is not None:
+        if queries is not None and hidden.device.type == "cpu":
             return pad_rows(pooling_attention(hidden, queries, self.qkv, batch, A, dropout_p), H)
         if infers and not self.is_decoder and can_attend(batch, H // A):
             return inference_attention(hidden, self.qkv, batch, A)
-        return packed_attention(self.qkv(hidden), batch, A, dropout_p, self.is_decoder)
+        attended = packed_attention(self.qkv(hidden), batch, A, dropout_p, self.is_decoder)  # (T, H)
+        return attended if queries is None else attended.index_select(0, queries)  # (T or R, H)
 
     def _narrow(self, widened: Tensor) -> Tensor:
         return self.output(self.activation(widened))  # (T or R, H)

@@ -41,8 +41,10 @@ class Buckets:
 
     def to(self, device: torch.device) -> "Buckets":
         """Return these buckets with every tensor on `device`."""
-        mask = None if self.mask is None else self.mask.to(device)
-        return Buckets(self.shapes, self.slot_tokens.to(device), self.token_slots.to(device), mask)
+        mask = None if self.mask is None else copy_to(self.mask, device)
+        return Buckets(
+            self.shapes, copy_to(self.slot_tokens, device), copy_to(self.token_slots, device), mask
+        )
 
     def pad(self, tokens: Tensor) -> list[Tensor]:
         """Copy packed vectors (T, C) into the buckets, each (n, S, C)."""
@@ -68,6 +70,13 @@ class Buckets:
         """Cut values of the slots, (P, …), into one tensor per bucket, (n, S, …)."""
         parts = torch.split(slots, [n * S for n, S in self.shapes])
         return [part.view(*shape, *part.shape[1:]) for part, shape in zip(parts, self.shapes, strict=True)]
+
+
+def copy_to(values: Tensor, device: torch.device) -> Tensor:
+    """Copy values to a device; from a CPU to a GPU without waiting for the GPU's earlier work."""
+    if values.device.type == "cpu" and device.type == "cuda":
+        return values.pin_memory().to(device, non_blocking=True)
+    return values.to(device)
 
 
 def make_buckets(lengths: Int64s, vector_length: int = 1) -> Buckets:

@@ -1,8 +1,5 @@
 """Faster ways to compute parts of the encoder on a CPU, besides attention. Shapes: see bert.py.
 
-oneDNN, which multiplies bfloat16, compiles a kernel for every new shape, in about a millisecond, and keeps
-only the last 1,024. In packed training most shapes are new: the number of tokens differs in every step, and
-the size of every attention bucket too. MKL, which multiplies float32, compiles nothing.
 docs/decisions/processors.md has the measurements.
 """
 
@@ -17,11 +14,6 @@ MIN_ELEMENTS_PER_THREAD = 1 << 17  # some 50 microseconds of a kernel's work; st
 
 # Starting threads for a kernel takes longer than torch's operations do on many threads. Two were measured.
 MAX_THREADS_OF_FUSED_LAYERS = 2
-
-# Rows are padded to a multiple that is small enough to cost nothing and large enough for shapes to
-# recur. Models with a hidden size above MAX_PADDED_WIDTH were slower with padding.
-ROW_MULTIPLE = 32
-MAX_PADDED_WIDTH = 512
 
 
 def embed_and_tie(weight: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -77,14 +69,3 @@ def is_exact_gelu(activation: nn.Module) -> bool:
 def count_threads(elements: int) -> int:
     """Return how many of torch's threads a kernel uses for an array of so many elements."""
     return max(1, min(torch.get_num_threads(), elements // MIN_ELEMENTS_PER_THREAD))
-
-
-def pad_rows(rows: Tensor, hidden_size: int) -> Tensor:
-    """Append rows of zeros up to a multiple of ROW_MULTIPLE, for bfloat16 on a CPU.
-
-    Return `rows` unchanged on other devices, without autocast, and in models with a hidden size
-    above MAX_PADDED_WIDTH. No token attends to the added rows; the caller drops them at the end.
-    """
-    if hidden_size > MAX_PADDED_WIDTH or rows.device.type != "cpu" or not torch.is_autocast_enabled("cpu"):
-        return rows
-    return F.pad(rows, [0, 0] * (rows.dim() - 1) + [0, -len(rows) % ROW_MULTIPLE])

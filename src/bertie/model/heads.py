@@ -26,6 +26,7 @@ from bertie.model.cpu import embed_and_tie
 from bertie.model.cross_entropy import cross_entropy
 from bertie.model.dropout import Dropout
 from bertie.model.formats.sentence_transformers import Pooling
+from bertie.model.gpu import padded_linear
 from bertie.model.objectives import IGNORE_INDEX
 
 SIMILARITY_SCALE = 20.0  # of in-batch negatives; the default of sentence-transformers
@@ -44,7 +45,7 @@ def _cross_entropy(
 ) -> ObjectiveLoss:
     """Return the cross-entropy loss of logits (n, classes) with labels (n,), weighted by (classes,)."""
     if class_weights is None:
-        loss_sum, num_correct = cross_entropy(logits, labels)
+        loss_sum, num_correct = cross_entropy(logits, labels, all_targets=num_targets == len(labels))
     else:
         loss_sum = F.cross_entropy(logits.float(), labels, class_weights, reduction="sum")
         num_correct = (logits.argmax(1) == labels).sum()
@@ -112,10 +113,18 @@ class MaskedLMHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, hidden: Tensor, decoder: Tensor) -> Tensor:
-        """Return the logits (n, V) of n tokens with the vectors `hidden`, (n, H); `decoder` is (V, H)."""
+        """Return the logits of n tokens, (n, V); in training on a GPU up to seven more, which are -inf.
+
+        Args:
+            hidden: the vectors of the tokens, (n, H).
+            decoder: the word embeddings, (V, H).
+        """
         # Under autocast the dense layer's output is bfloat16, in which epsilon would be lost.
         hidden = self.norm(self.activation(self.dense(hidden)).float())  # (n, H)
-        return F.linear(hidden, decoder, self.bias)  # (n, V)
+        if hidden.device.type == "cpu":
+            return F.linear(hidden, decoder, self.bias)  # (n, V)
+        logits = padded_linear(hidden, decoder, self.bias)  # (n, V to V + 7)
+        return logits if self.training else logits[:, : len(decoder)]
 
 
 class MaskedLMModel(nn.Module):

@@ -117,7 +117,7 @@ class ContrastiveBatches:
         labels = np.concatenate([positions.reshape(-1, 2), pairs[:, 2:]], axis=1)
         return Batch([pack(*self._inputs.sequences.select(self._indices[texts]), labels=labels)], 0)
 
-    def cursor(self) -> dict[str, Any]:
+    def cursor(self, batch: Batch) -> dict[str, Any]:
         """Return nothing: the step is the position in the data."""
         return {}
 

@@ -79,7 +79,7 @@ class FinetuningBatches:
         ]
         return Batch(micro_batches, 0, is_spare)
 
-    def cursor(self) -> dict[str, Any]:
+    def cursor(self, batch: Batch) -> dict[str, Any]:
         """Return nothing: the step is the position in the data."""
         return {}
 

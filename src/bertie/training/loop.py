@@ -33,11 +33,13 @@ class Batch(NamedTuple):
     phase          index of the phase of the run
     is_spare       whether they count for nothing: there were fewer examples than ranks, and a rank
                    without any would not take part
+    position       where this rank's data continues after the batch, if the step does not tell
     """
 
     micro_batches: list[PackedBatch]
     phase: int
     is_spare: bool = False
+    position: Any = None
 
 
 class Batches(Protocol):
@@ -46,8 +48,8 @@ class Batches(Protocol):
     def __next__(self) -> Batch:
         """Return the next batch."""
 
-    def cursor(self) -> dict[str, Any]:
-        """Return the position in the data, for TrainState; all ranks must call it together."""
+    def cursor(self, batch: Batch) -> dict[str, Any]:
+        """Return the position in the data after a batch, for TrainState; all ranks must call it together."""
 
 
 class LoopSchedule(NamedTuple):
@@ -128,14 +130,15 @@ def train(
         log(row)
         progress.update(state.step, _progress_figures(row))
 
-    def save() -> None:
-        state.cursor = batches.cursor()
+    def save(batch: Batch) -> None:
+        state.cursor = batches.cursor(batch)
         run.save(state, model, optimizer, schedule.save_every, schedule.keep_checkpoints)
 
+    following: Batch | None = None
     with stop_on_signal() as stop:
         while state.step < schedule.total_steps and not state.is_done:
             started = time.perf_counter()
-            batch = next(batches)
+            batch = next(batches) if following is None else following
 
             rate = learning_rate * warmup_then_linear_decay(
                 state.step, schedule.total_steps, schedule.warmup_steps
@@ -147,10 +150,13 @@ def train(
             model.train()
             counts = _count(model, batch, ranks)
             sums = _backward(compute_losses, batch, counts.targets, ranks.world_size, autocast)
-            gradient_norm = _clip_gradients(model, max_gradient_norm)
+            norm = _clip_gradients(model, max_gradient_norm)
+            # A GPU is still computing: the next batch is made meanwhile. `float` waits for the GPU.
+            following = next(batches) if state.step + 1 < schedule.total_steps else None
+            gradient_norm = float(norm)
             if math.isfinite(gradient_norm):
-                optimizer.step()
                 _add_to_window(state, counts.targets, ranks.sum(sums), gradient_norm)
+                optimizer.step()
                 state.skipped_in_a_row = 0
             else:
                 state.skipped_in_a_row += 1
@@ -176,10 +182,10 @@ def train(
                 log_training(batch.phase, rate)
             if state.skipped_in_a_row == MAX_SKIPPED_STEPS:
                 state.skipped_in_a_row = 0  # so that a resumed run tries as many again
-                save()
+                save(batch)
                 raise BertieError(_not_finite_message(state.step, run))
             if signal_number or (last and schedule.save_every) or _is_due(state.step, schedule.save_every):
-                save()
+                save(batch)
             if signal_number:
                 raise Stopped(signal_number, run.path)
 
@@ -248,10 +254,10 @@ def _backward(
     return sums
 
 
-def _clip_gradients(model: Model, max_norm: float) -> float:
-    """Clip the gradients to a norm, taken over all parameters, and return the norm before."""
+def _clip_gradients(model: Model, max_norm: float) -> torch.Tensor:
+    """Clip the gradients to a norm, taken over all parameters, and return the norm before, ()."""
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-    return float(norm.full_tensor() if is_sharded(model) else norm)  # type: ignore[attr-defined]
+    return norm.full_tensor() if is_sharded(model) else norm  # type: ignore[attr-defined]
 
 
 def _add_to_window(

@@ -11,7 +11,7 @@ import torch
 from bertie.base.errors import SettingsError
 from bertie.base.random import stream_key
 from bertie.corpus.examples import Examples
-from bertie.corpus.sampling import ExampleStream
+from bertie.corpus.sampling import ExampleStream, StreamPosition
 from bertie.corpus.shards import Corpus
 from bertie.model.batch import PackedBatch, pack
 from bertie.model.formats.directory import check_network, find_new_entries, trim_tokenizer
@@ -165,13 +165,16 @@ class PretrainingBatches:
         examples = self._stream.next(settings.batch_size_of(phase), ranks.rank, ranks.world_size)
         count = ranks.max(count_micro_batches(examples.bounds, settings.micro_batch_tokens))
         count = min(count, settings.batch_size_of(phase) // ranks.world_size)  # each rank has so many rows
-        ranges = split_sequences(examples.bounds, count)
-        return Batch([pack_range(examples, start, stop) for start, stop in ranges], phase)
+        micro_batches = [
+            pack_range(examples, start, stop) for start, stop in split_sequences(examples.bounds, count)
+        ]
+        return Batch(micro_batches, phase, position=self._stream.position())
 
-    def cursor(self) -> dict[str, Any]:
-        """Return the position in the data, for TrainState; all ranks must call it together."""
-        self._stream.cursors = self._ranks.elementwise_max(self._stream.cursors)
-        return {"phase": self._phase, "stream": self._stream.state()}
+    def cursor(self, batch: Batch) -> dict[str, Any]:
+        """Return the position in the data after a batch, for TrainState; all ranks must call it together."""
+        position: StreamPosition = batch.position
+        cursors = self._ranks.elementwise_max(position.cursors)
+        return {"phase": batch.phase, "stream": position._replace(cursors=cursors).to_json()}
 
 
 def _complete_settings(
