@@ -42,6 +42,9 @@ def fail_on_three(number):
         raise DataError("three.txt: line 3: no")
     return number
 
+def read_variable(name):
+    return os.environ.get(name)
+
 def sleep(folder):
     (folder / str(os.getpid())).touch()
     time.sleep(60)
@@ -64,6 +67,16 @@ def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_each_argument_gives_one_result(tasks: ModuleType, workers: int) -> None:
     results = list(run_tasks(tasks.square, range(20), workers))
     assert sorted(results) == [(index, index * index) for index in range(20)]
+
+
+def test_workers_see_variables_that_changed_between_runs(
+    tasks: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for value in ("first", "second"):
+        monkeypatch.setenv("BERTIE_TEST", value)
+        assert dict(run_tasks(tasks.read_variable, ["BERTIE_TEST"] * 2, 2)) == {0: value, 1: value}
+    monkeypatch.delenv("BERTIE_TEST")
+    assert dict(run_tasks(tasks.read_variable, ["BERTIE_TEST"] * 2, 2)) == {0: None, 1: None}
 
 
 def test_no_arguments_give_no_results(tasks: ModuleType) -> None:

@@ -23,8 +23,9 @@ R = TypeVar("R")
 
 # Dask's default for the workers a task may lose (`distributed.scheduler.allowed-failures`).
 MAX_DEATHS = 3
-# Not fork: a forked worker would inherit locks that other threads of the parent hold.
-SPAWN = multiprocessing.get_context("spawn")
+# The server is a process with one thread, which imports bertie once and forks the workers. Not fork: a worker
+# would inherit locks that other threads of this process hold. Not spawn: each worker would import bertie.
+FORK_SERVER = multiprocessing.get_context("forkserver")
 
 
 class Executor(Protocol):
@@ -46,7 +47,7 @@ def run_tasks(
     tasks at once.
 
     Args:
-        function: importable by name, because workers are spawned; safe to repeat.
+        function: importable by name, because workers do not share this process's memory; safe to repeat.
         arguments: one for each task.
         workers: the number of processes, or what runs the tasks instead.
 
@@ -87,7 +88,11 @@ def _run_until_death(
     Moves tasks from `waiting` to `unfinished` when they are submitted, and removes them when they
     are done. After a death, `unfinished` holds the tasks to run again.
     """
-    pool = ProcessPoolExecutor(workers, mp_context=SPAWN, initializer=_start_worker)
+    module = _module_of(function)
+    FORK_SERVER.set_forkserver_preload([] if module == "__main__" else [module])
+    pool = ProcessPoolExecutor(
+        workers, mp_context=FORK_SERVER, initializer=_start_worker, initargs=(dict(os.environ),)
+    )
     running: dict[Future[R], int] = {}
     try:
         while waiting or running:
@@ -112,15 +117,19 @@ def _run_until_death(
         pool.shutdown(cancel_futures=True)
 
 
+def _module_of(function: Callable[[A], R]) -> str:
+    return getattr(function, "func", function).__module__  # a `partial` has a `func`
+
+
 @contextmanager
 def _hidden_script(function: Callable[[A], R]) -> Iterator[None]:
-    """Hide the caller's script from spawned workers, which would run it again from the top.
+    """Hide the caller's script from workers, which would run it again from the top.
 
     Workers need the script only if it defines the function. So scripts and notebooks that call
     bertie need no `if __name__ == "__main__":`.
     """
     script = sys.modules["__main__"]
-    if getattr(function, "func", function).__module__ != "__main__":  # a `partial` has a `func`
+    if _module_of(function) != "__main__":
         sys.modules["__main__"] = ModuleType("__main__")
     try:
         yield
@@ -128,7 +137,9 @@ def _hidden_script(function: Callable[[A], R]) -> Iterator[None]:
         sys.modules["__main__"] = script
 
 
-def _start_worker() -> None:
+def _start_worker(environment: dict[str, str]) -> None:
+    os.environ.clear()  # it may have changed since the server started
+    os.environ.update(environment)
     # Ctrl-C reaches all processes of a terminal. The default handler stops workers without a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     threading.Thread(target=_exit_with_parent, daemon=True).start()

@@ -261,14 +261,15 @@ class ExampleStream:
 
     def _divide_epoch(self, languages: Sequence[str]) -> list[LanguageBlocks]:
         """Divide the places of an epoch among the languages of the shards."""
-        sizes, blocks = dict.fromkeys(languages, 0), {language: list[int]() for language in languages}
+        sizes, ranges = dict.fromkeys(languages, 0), {language: list[Int64s]() for language in languages}
         for language, shard, bounds in zip(languages, self.shards, pairwise(self._first_blocks), strict=True):
             sizes[language] += len(shard.tokens)
-            blocks[language] += range(*bounds)
+            ranges[language].append(np.arange(*bounds))
         parts, first_slot = [], 0
         for language, factor in oversampling_factors(sizes, self.settings.language_smoothing).items():
-            slots = round(factor * len(blocks[language]))
-            parts.append(LanguageBlocks(np.array(blocks[language]), first_slot, slots))
+            blocks = np.concatenate(ranges[language])
+            slots = round(factor * len(blocks))
+            parts.append(LanguageBlocks(blocks, first_slot, slots))
             first_slot += slots
         return parts
 
