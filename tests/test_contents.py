@@ -88,6 +88,7 @@ model.attention
 model.bilstm
 model.rows
 model.bert
+model.cpu_cross_entropy
 model.cross_entropy
 model.formats.sentence_transformers
 model.heads

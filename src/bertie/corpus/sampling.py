@@ -20,7 +20,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -102,12 +102,14 @@ class LanguageBlocks(NamedTuple):
     """The blocks of one language, and how many of them an epoch of the stream takes.
 
     Attributes:
-        blocks: indices of the blocks of the corpus, int64 (blocks,).
+        shards: the indices of its shards.
+        bounds: how many of its blocks are before each of these shards; the last entry is their number.
         first_slot: the first of its places in an epoch.
         slots: the number of its places.
     """
 
-    blocks: Int64s
+    shards: list[int]
+    bounds: list[int]
     first_slot: int
     slots: int
 
@@ -235,11 +237,11 @@ class ExampleStream:
         language = next(part for part in reversed(self._languages) if part.first_slot <= slot)
         # The epoch of the language, in which each of its blocks occurs once.
         taken = epoch * language.slots + slot - language.first_slot
-        epoch, index = divmod(taken, len(language.blocks))
-        block = int(language.blocks[index])
-        shard_index = bisect_right(self._first_blocks, block) - 1
+        epoch, index = divmod(taken, language.bounds[-1])
+        place = bisect_right(language.bounds, index) - 1
+        shard_index, index_in_shard = language.shards[place], index - language.bounds[place]
         shard, block_ends = self.shards[shard_index], self._block_ends[shard_index]
-        index_in_shard = block - self._first_blocks[shard_index]
+        block = self._first_blocks[shard_index] + index_in_shard
         first_document, stop_document = start_of(block_ends, index_in_shard), int(block_ends[index_in_shard])
         start_token, stop_token = (
             start_of(shard.sentence_ends, start_of(shard.document_ends, document))
@@ -261,15 +263,15 @@ class ExampleStream:
 
     def _divide_epoch(self, languages: Sequence[str]) -> list[LanguageBlocks]:
         """Divide the places of an epoch among the languages of the shards."""
-        sizes, ranges = dict.fromkeys(languages, 0), {language: list[Int64s]() for language in languages}
-        for language, shard, bounds in zip(languages, self.shards, pairwise(self._first_blocks), strict=True):
+        sizes, shards = dict.fromkeys(languages, 0), {language: list[int]() for language in languages}
+        for index, (language, shard) in enumerate(zip(languages, self.shards, strict=True)):
             sizes[language] += len(shard.tokens)
-            ranges[language].append(np.arange(*bounds))
+            shards[language].append(index)
         parts, first_slot = [], 0
         for language, factor in oversampling_factors(sizes, self.settings.language_smoothing).items():
-            blocks = np.concatenate(ranges[language])
-            slots = round(factor * len(blocks))
-            parts.append(LanguageBlocks(blocks, first_slot, slots))
+            bounds = [0, *accumulate(len(self._block_ends[index]) for index in shards[language])]
+            slots = round(factor * bounds[-1])
+            parts.append(LanguageBlocks(shards[language], bounds, first_slot, slots))
             first_slot += slots
         return parts
 
