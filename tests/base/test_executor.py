@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
@@ -92,6 +93,18 @@ def test_task_that_always_kills_its_worker_fails_the_run(tasks: ModuleType) -> N
     with pytest.raises(BertieError, match=rf"died {MAX_DEATHS + 1} times .* fewer than 2 workers") as error:
         list(run_tasks(tasks.die_on_three, range(6), 2))
     assert "\n" not in str(error.value)
+
+
+def test_worker_may_die_while_the_others_start(tasks: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    start_worker = ProcessPoolExecutor._spawn_process
+
+    def start_slowly(pool: ProcessPoolExecutor) -> None:
+        time.sleep(0.05)
+        start_worker(pool)
+
+    monkeypatch.setattr(ProcessPoolExecutor, "_spawn_process", start_slowly)
+    with pytest.raises(BertieError, match=f"died {MAX_DEATHS + 1} times"):
+        list(run_tasks(tasks.die_on_three, [3, 0, 1, 2], 4))
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -91,8 +91,14 @@ def _run_until_death(
     module = _module_of(function)
     FORK_SERVER.set_forkserver_preload([] if module == "__main__" else [module])
     pool = ProcessPoolExecutor(
-        workers, mp_context=FORK_SERVER, initializer=_start_worker, initargs=(dict(os.environ),)
+        min(workers, len(waiting)),
+        mp_context=FORK_SERVER,
+        initializer=_start_worker,
+        initargs=(dict(os.environ),),
     )
+    # All workers start before the first task. The pool would wait forever for one that it starts while
+    # another dies, because it has terminated the others by then.
+    pool._safe_to_dynamically_spawn_children = False  # type: ignore[attr-defined]
     running: dict[Future[R], int] = {}
     try:
         while waiting or running:

@@ -32,8 +32,8 @@ def gpu_attention(qkv: Tensor, batch: PackedBatch, num_heads: int, dropout_p: fl
     """Compute `packed_attention` by kernels that find the sequences in the packed tokens themselves.
 
     They are those behind `scaled_dot_product_attention`, which takes packed sequences only as nested tensors,
-    at several milliseconds a call. With padded ones it prefers cuDNN, which compiles a kernel for each new
-    shape. torch's `varlen_attn` has no dropout.
+    at several milliseconds a call. With padded ones it prefers cuDNN, which prepares each new shape. torch's
+    `varlen_attn` has no dropout.
     """
     q, k, v = qkv.view(len(qkv), 3, num_heads, -1).unbind(1)  # (T, A, D) each
     bounds, longest = batch.cu_seqlens, batch.max_seqlen
