@@ -61,6 +61,12 @@ def test_without_targets_loss_and_gradient_are_zero():
     assert (loss_sum, correct, logits.grad.abs().max()) == (0, 0, 0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_no_rows_have_no_loss(dtype):
+    loss_sum, correct = cross_entropy(torch.empty(0, 5, dtype=dtype), torch.empty(0, dtype=torch.int64))
+    assert (loss_sum, correct) == (0, 0)
+
+
 def test_second_backward_pass_raises():
     logits = torch.randn(3, 5, requires_grad=True)
     loss_sum, _ = cross_entropy(logits, torch.tensor([0, 1, 2]))

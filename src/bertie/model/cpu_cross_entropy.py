@@ -30,7 +30,7 @@ def cpu_cross_entropy(logits: Tensor, labels: Tensor, overwrite: bool) -> tuple[
         The sum, float32 (), and the number of correct predictions, int64 ().
     """
     losses, correct = np.empty(len(logits), np.float32), np.empty(len(logits), np.bool_)
-    n = len(logits) if logits.dtype == torch.float32 else max(CHUNK // logits.shape[1], 1)
+    n = max(len(logits) if logits.dtype == torch.float32 else CHUNK // logits.shape[1], 1)
     for start in range(0, len(logits), n):
         rows = slice(start, start + n)
         scores = logits[rows].float().contiguous()  # if possible, the logits themselves
