@@ -26,6 +26,7 @@ def test_training_does_not_keep_the_output_of_the_activation():
         num_attention_heads=4,
         intermediate_size=50,
         max_position_embeddings=16,
+        hidden_act="gelu_new",  # which is not fused with what follows (test_cpu_training.py)
     )
     model, wide = BertModel(config, pooler=False).train(), []
 

@@ -80,3 +80,11 @@ def test_attention_keeps_queries_keys_and_values_once_for_the_backward_pass(leng
     attended.sum().backward()
     assert qkv.grad is not None
     assert torch.isfinite(qkv.grad).all()
+
+
+def test_a_second_backward_pass_is_refused():
+    qkv = torch.randn(20, 3 * HIDDEN, requires_grad=True)
+    attended = packed_attention(qkv * 1.0, batch_of([9, 8, 3]), NUM_HEADS, 0.1).sum()
+    attended.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        attended.backward()

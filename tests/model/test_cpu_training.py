@@ -13,9 +13,10 @@ from bertie.model.bert import BertModel, initialize
 from bertie.model.config import BertConfig
 from bertie.model.cpu import MAX_THREADS_OF_FUSED_LAYERS
 from bertie.model.cpu_training import (
-    _feed_forward,
-    feed_forward_with_dropout,
-    linear_and_norm_with_dropout,
+    BLOCK,
+    _activate_rows,
+    _differentiate_activation,
+    transform_attended,
 )
 from bertie.model.dropout import DropoutMask, draw_factors
 
@@ -31,23 +32,27 @@ def threads(request, monkeypatch):
 
 
 class Parts(nn.Module):
-    """The layers of a feed-forward network, and a norm with weights that are not 1 and 0."""
+    """The parts of a layer after attention; the norms have weights that are not 1 and 0."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.linear, self.wide = nn.Linear(width, width), nn.Linear(width, 4 * width)
-        self.narrow, self.norm = nn.Linear(4 * width, width), nn.LayerNorm(width, eps=1e-12)
-        nn.init.normal_(self.norm.weight)
-        nn.init.normal_(self.norm.bias)
+        self.narrow = nn.Linear(4 * width, width)
+        self.norms = nn.ModuleList(nn.LayerNorm(width, eps=eps) for eps in (1e-12, 1e-5))
+        for parameter in self.norms.parameters():
+            nn.init.normal_(parameter)
 
     def fused(self, inputs: Tensor, residual: Tensor, dropout_p: float) -> Tensor:
-        normed = linear_and_norm_with_dropout(inputs, self.linear, residual, self.norm, dropout_p)
-        return feed_forward_with_dropout(normed, self.wide, self.narrow, self.norm, dropout_p)
+        first, second = self.norms
+        return transform_attended(
+            inputs, residual, self.linear, first, self.wide, self.narrow, second, dropout_p
+        )
 
     def plain(self, inputs: Tensor, residual: Tensor, dropout_p: float) -> Tensor:
         """The same, as autograd sees it, with the same masks."""
-        normed = self.norm(residual + dropped(self.linear(inputs), dropout_p))
-        return self.norm(normed + dropped(self.narrow(F.gelu(self.wide(normed))), dropout_p))
+        first, second = self.norms
+        normed = first(residual + dropped(self.linear(inputs), dropout_p))
+        return second(normed + dropped(self.narrow(F.gelu(self.wide(normed))), dropout_p))
 
     def gradients(self, form: str, dropout_p: float, rows: Tensor, target: Tensor) -> list[Tensor]:
         """Return the output and all gradients, for random inputs in `rows`, (2, rows, width)."""
@@ -81,18 +86,21 @@ def test_outputs_and_gradients_are_as_accurate_as_those_of_torch(threads, rows, 
         assert (ours - truth).norm() <= 2 * (theirs - truth).norm() + 1e-6 * truth.norm()
 
 
-def test_activation_and_its_derivative_are_as_accurate_as_those_of_torch(threads):
+def test_activation_and_its_derivative_are_as_accurate_as_those_of_torch():
     values = torch.linspace(-15, 15, 2001)
-    rows, wide, narrow = torch.zeros(1, 1), torch.zeros(2001, 1), torch.eye(2001)
 
     def compute(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         inputs = values.to(dtype).requires_grad_()
         activated = F.gelu(inputs)
         return activated.detach(), *torch.autograd.grad(activated.sum(), [inputs])
 
-    bias = values.clone().requires_grad_()
-    activated = _feed_forward(rows, wide, bias, narrow)[0]
-    ours = activated.detach(), *torch.autograd.grad(activated.sum(), [bias])
+    rows, bias = values[:, None].numpy(), np.zeros(1, np.float32)
+    activated, gradient = np.empty_like(rows), np.ones_like(rows)
+    _activate_rows(rows, bias, activated, 0, len(rows))
+    again, blocks = rows.copy(), -(-len(rows) // BLOCK)
+    _differentiate_activation(again, bias, gradient, np.empty((blocks, 1), np.float32), 0, blocks)
+    assert np.array_equal(again, activated)
+    ours = (torch.from_numpy(array[:, 0]) for array in (activated, gradient))
     for actual, expected, exact in zip(ours, compute(torch.float32), compute(torch.float64), strict=True):
         assert (actual - exact).abs().max() < 2 * (expected - exact).abs().max()
 
@@ -109,13 +117,46 @@ def test_several_threads_give_the_results_of_one(monkeypatch):
         assert torch.equal(one, three)
 
 
-def test_inputs_are_not_changed(threads):
+def test_inputs_and_outputs_are_not_changed(threads):
     parts = Parts(24)
     inputs, residual = torch.randn(2, 37, 24)
     kept = inputs.clone(), residual.clone()
-    parts.fused(inputs, residual, 0.1)
+    output = parts.fused(inputs.requires_grad_(), residual.requires_grad_(), 0.1)
+    computed, target = output.detach().clone(), torch.randn(37, 24)
+    output.backward(target.clone())
     assert torch.equal(inputs, kept[0])
     assert torch.equal(residual, kept[1])
+    assert torch.equal(output, computed)
+
+
+def test_one_piece_of_memory_is_kept_besides_inputs_and_weights():
+    parts, (inputs, residual) = Parts(24), torch.randn(2, 37, 24, requires_grad=True)
+    storages: dict[int, int] = {}
+
+    def record(tensor: Tensor) -> Tensor:
+        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor):
+        output = parts.fused(inputs, residual, 0.1)
+    given = {tensor.untyped_storage().data_ptr() for tensor in (inputs, *parts.parameters())}
+    kept = sorted(storages[pointer] for pointer in storages.keys() - given)
+    assert kept == [4 * 37, 4 * 37, 4 * 37 * 7 * 24]  # of two norms, and three matrices and a wide one
+    assert output.data_ptr() not in given
+
+
+def test_a_second_backward_pass_is_refused(threads):
+    inputs, residual = torch.randn(2, 37, 24, requires_grad=True)
+    output = Parts(24).fused(inputs, residual, 0.1).sum()
+    output.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        output.backward()
+
+
+def test_no_rows_have_no_gradients(threads):
+    parts, (inputs, residual) = Parts(24), torch.randn(2, 0, 24, requires_grad=True)
+    parts.fused(inputs, residual, 0.1).sum().backward()
+    assert all(not parameter.grad.any() for parameter in parts.parameters())
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.5, 0.013])
@@ -175,8 +216,8 @@ def test_only_training_in_float32_with_few_threads_and_gelu_is_fused(monkeypatch
     fused = []
     monkeypatch.setattr(
         bert,
-        "feed_forward_with_dropout",
-        lambda *args: (fused.append(1), feed_forward_with_dropout(*args))[1],
+        "transform_attended",
+        lambda *args: (fused.append(1), transform_attended(*args))[1],
     )
     gradients_of_model(CONFIG)
     assert len(fused) == CONFIG.num_hidden_layers

@@ -22,7 +22,7 @@ from bertie.model.config import Activation, BertConfig
 from bertie.model.cpu import can_fuse, is_exact_gelu
 from bertie.model.cpu_inference import linear_and_activation, linear_and_norm
 from bertie.model.cpu_inference_attention import can_attend, inference_attention
-from bertie.model.cpu_training import feed_forward_with_dropout, linear_and_norm_with_dropout
+from bertie.model.cpu_training import transform_attended
 from bertie.model.dropout import Dropout
 from bertie.model.rows import pad_rows
 
@@ -244,12 +244,15 @@ class Layer(nn.Module):
             widened = linear_and_activation(hidden, self.intermediate, self.activation)  # (T or R, 4H)
             return linear_and_norm(widened, self.output, hidden, self.output_norm)  # (T or R, H)
         if fused and self.training and is_exact_gelu(self.activation):
-            dropout_p = self.dropout.probability
-            hidden = linear_and_norm_with_dropout(
-                attended, self.attention_output, hidden, self.attention_norm, dropout_p
-            )  # (T or R, H)
-            return feed_forward_with_dropout(
-                hidden, self.intermediate, self.output, self.output_norm, dropout_p
+            return transform_attended(
+                attended,
+                hidden,
+                self.attention_output,
+                self.attention_norm,
+                self.intermediate,
+                self.output,
+                self.output_norm,
+                self.dropout.probability,
             )  # (T or R, H)
         hidden = self.attention_norm(hidden + self.dropout(self.attention_output(attended)))  # (T or R, H)
         widened = self.intermediate(hidden)  # (T or R, 4H)

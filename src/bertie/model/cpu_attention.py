@@ -28,8 +28,8 @@ def cpu_attention(
 ) -> Tensor:
     """Compute `packed_attention` on a CPU in plain matrix products, with or without dropout.
 
-    For the backward pass, autograd keeps `qkv` and the attention weights before dropout. In bfloat16, buckets
-    with small products are computed in float32.
+    For the backward pass, autograd keeps `qkv` and the attention weights before dropout, which it overwrites:
+    it can run only once. In bfloat16, buckets with small products are computed in float32.
 
     Args:
         qkv: queries, keys and values side by side, (T, 3H), in float32 or bfloat16.
@@ -58,7 +58,7 @@ class _PackedAttention(torch.autograd.Function):
             q, k, v = _gather(qkv, tokens, 3, num_heads)  # (n·A, S, D) each
             scores = _product(q, k.mT, q.shape[-1] ** -0.5)  # (n·A, S, S)
             _hide_keys(scores.view(len(tokens), num_heads, *scores.shape[1:]), is_token, is_causal)
-            weights = scores.softmax(-1)  # (n·A, S, S)
+            weights = torch.softmax(scores, -1, out=scores)  # (n·A, S, S)
             dropped = DropoutMask.draw(dropout_p)
             _scatter(_product(dropped.zero(weights), v, dropped.scale)[None], tokens, attended)
             kept.append(weights)
@@ -70,21 +70,23 @@ class _PackedAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_attended: Tensor) -> tuple[Tensor, None, None, None, None]:
         qkv, *kept = ctx.saved_tensors
+        torch.autograd.graph.increment_version([qkv, *kept])  # so that a second backward pass is an error
         grad_attended = grad_attended.contiguous()
-        grad_qkv = _new_rows(ctx.buckets, qkv, qkv.shape[1])  # (T, 3H)
         for tokens, weights, dropped in zip(ctx.buckets.tokens(), kept, ctx.dropped, strict=True):
             heads = _gather(qkv, tokens, 3, ctx.num_heads)
             q, k, v = heads  # (n·A, S, D) each
             (grad,) = _gather(grad_attended, tokens, 1, ctx.num_heads)  # (n·A, S, D)
-            grad_weights = dropped.zero(_product(grad, v.mT, dropped.scale))
-            grad_scores = torch._softmax_backward_data(grad_weights, weights, -1, weights.dtype)
+            # The gradient of the dropped weights becomes that of the weights, and then that of the scores.
+            grad_scores = dropped.zero(_product(grad, v.mT, dropped.scale))  # (n·A, S, S)
+            torch._softmax_backward_data(grad_scores, weights, -1, weights.dtype, grad_input=grad_scores)
             scale = q.shape[-1] ** -0.5
             grads = torch.empty_like(heads)
             _product(grad_scores, k, scale, out=grads[0])
             _product(grad_scores.mT, q, scale, out=grads[1])
             _product(dropped.zero(weights).mT, grad, dropped.scale, out=grads[2])
-            _scatter(grads, tokens, grad_qkv)
-        return grad_qkv, None, None, None, None
+            _scatter(grads, tokens, qkv)  # in place of what it was computed from
+        qkv[len(ctx.buckets.token_slots) :] = 0
+        return qkv, None, None, None, None
 
 
 _packed_attention = cast(Callable[[Tensor, Buckets, int, float, bool], Tensor], _PackedAttention.apply)

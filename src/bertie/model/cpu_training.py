@@ -6,7 +6,7 @@ another one their gradients (docs/decisions/processors.md has the measurements).
 """
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -26,93 +26,166 @@ Float32s = NDArray[np.float32]
 BLOCK = 64
 
 
-def linear_and_norm_with_dropout(
-    inputs: Tensor, linear: nn.Linear, residual: Tensor, norm: nn.LayerNorm, dropout_p: float
+class Weights(NamedTuple):
+    """The weights of a layer after attention."""
+
+    projection: Tensor  # (H, H)
+    projection_bias: Tensor  # (H,)
+    first_scale: Tensor  # (H,), of the first norm
+    first_shift: Tensor  # (H,)
+    wide: Tensor  # (I, H)
+    wide_bias: Tensor  # (I,)
+    narrow: Tensor  # (H, I)
+    narrow_bias: Tensor  # (H,)
+    second_scale: Tensor  # (H,), of the second norm
+    second_shift: Tensor  # (H,)
+
+
+def transform_attended(
+    attended: Tensor,
+    hidden: Tensor,
+    projection: nn.Linear,
+    first_norm: nn.LayerNorm,
+    wide: nn.Linear,
+    narrow: nn.Linear,
+    second_norm: nn.LayerNorm,
+    dropout_p: float,
 ) -> Tensor:
-    """Compute norm(residual + dropout(linear(inputs))), (rows, in) -> (rows, out)."""
-    product = torch.mm(inputs, linear.weight.t())
-    return _drop_add_normalize(product, linear.bias, residual, norm.weight, norm.bias, norm.eps, dropout_p)
+    """Compute what a layer does after attention, with dropout and exact GELU, (T, H) -> (T, H).
+
+    That is x = first_norm(hidden + dropout(projection(attended))), and then
+    second_norm(x + dropout(narrow(GELU(wide(x))))). The backward pass can run only once, because it
+    overwrites what the forward pass has kept.
+    """
+    weights = Weights(
+        *(projection.weight, projection.bias, first_norm.weight, first_norm.bias),
+        *(wide.weight, wide.bias, narrow.weight, narrow.bias, second_norm.weight, second_norm.bias),
+    )
+    return _transform_attended(attended, hidden, first_norm.eps, second_norm.eps, dropout_p, *weights)
 
 
-def feed_forward_with_dropout(
-    hidden: Tensor, intermediate: nn.Linear, output: nn.Linear, norm: nn.LayerNorm, dropout_p: float
-) -> Tensor:
-    """Compute norm(hidden + dropout(output(GELU(intermediate(hidden))))), (rows, H) -> (rows, H)."""
-    product = _feed_forward(hidden, intermediate.weight, intermediate.bias, output.weight)
-    return _drop_add_normalize(product, output.bias, hidden, norm.weight, norm.bias, norm.eps, dropout_p)
+class _TransformAttended(torch.autograd.Function):
+    """`transform_attended`.
 
-
-class _DropAddNormalize(torch.autograd.Function):
-    """norm(residual + dropout(product + bias)); overwrites the product, for the backward pass."""
+    It keeps one piece of memory for the backward pass. If there were several, small pieces that are used
+    longer would come between them, and the gaps that they leave would be too small for the gradients of the
+    weights (docs/decisions/processors.md, "Memory of a step").
+    """
 
     @staticmethod
     def forward(
         ctx: Any,
-        product: Tensor,
-        bias: Tensor,
-        residual: Tensor,
-        scale: Tensor,
-        shift: Tensor,
-        eps: float,
-        dropout_p: float,
+        attended: Tensor,
+        hidden: Tensor,
+        first_eps: float,
+        second_eps: float,
+        p: float,
+        *weights: Tensor,
     ) -> Tensor:
-        mask = DropoutMask.draw(dropout_p)
-        bias, scale, shift = _copy_vectors(bias, scale, shift)
-        normed, inverses = torch.empty_like(product), product.new_empty(len(product))
-        arrays = _to_numpy(product, bias, residual, scale, shift, normed, inverses)
-        _run(_normalize_rows, len(product), arrays, np.float32(eps), *mask.arguments)
-        ctx.save_for_backward(product, inverses, scale)
-        ctx.mask = mask
-        return normed
+        w = Weights(*weights)
+        H, intermediate = w.wide.shape[1], len(w.wide)
+        kept = hidden.new_empty(len(hidden), 3 * H + intermediate)
+        first, second, output, widened = _divide(kept, H)
+        masks = DropoutMask.draw(p), DropoutMask.draw(p)
+
+        torch.mm(attended, w.projection.t(), out=first)
+        normed = torch.empty_like(hidden)
+        first_norm = w.first_scale, w.first_shift
+        first_inverses = _normalize(first, w.projection_bias, hidden, first_norm, first_eps, masks[0], normed)
+        torch.mm(normed, w.wide.t(), out=widened)  # without the bias
+        activated = torch.empty_like(widened)
+        _run(_activate_rows, len(widened), _to_numpy(widened, w.wide_bias.clone(), activated))
+        torch.mm(activated, w.narrow.t(), out=second)
+        second_norm = w.second_scale, w.second_shift
+        second_inverses = _normalize(second, w.narrow_bias, normed, second_norm, second_eps, masks[1], output)
+
+        ctx.save_for_backward(attended, kept, first_inverses, second_inverses, *weights)
+        ctx.masks = masks
+        return output.detach()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, None, None]:
-        standardized, inverses, scale = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        attended, kept, first_inverses, second_inverses, *weights = ctx.saved_tensors
+        torch.autograd.graph.increment_version(kept)  # so that a second backward pass is an error
+        w = Weights(*weights)
+        first, second, _, widened = _divide(kept, w.wide.shape[1])
+
         grad = grad.contiguous()
-        grad_sum, grad_product = torch.empty_like(grad), torch.empty_like(grad)  # (rows, out) each
-        blocks = -(-len(grad) // BLOCK)
-        sums = grad.new_empty(blocks, 3, grad.shape[1])
-        arrays = _to_numpy(grad, standardized, inverses, scale, grad_sum, grad_product, sums)
-        _run(_differentiate_rows, blocks, arrays, *ctx.mask.arguments)
-        grad_scale, grad_shift, grad_bias = sums.sum(0)
-        return grad_product, grad_bias, grad_sum, grad_scale, grad_shift, None, None
-
-
-class _FeedForward(torch.autograd.Function):
-    """GELU(hidden · wideᵀ + bias) · narrowᵀ; the backward pass computes the activation again."""
-
-    @staticmethod
-    def forward(ctx: Any, hidden: Tensor, wide: Tensor, bias: Tensor, narrow: Tensor) -> Tensor:
-        (bias,) = _copy_vectors(bias)
-        widened = torch.mm(hidden, wide.t())  # (rows, 4H), without the bias
-        activated = torch.empty_like(widened)
-        _run(_activate_rows, len(widened), _to_numpy(widened, bias, activated))
-        ctx.save_for_backward(hidden, wide, bias, narrow, widened)
-        return torch.mm(activated, narrow.t())
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        hidden, wide, bias, narrow, widened = ctx.saved_tensors
-        grad_widened = torch.mm(grad, narrow)  # (rows, 4H), of the activation until the kernel has run
-        activated = torch.empty_like(widened)
-        blocks = -(-len(widened) // BLOCK)
-        sums = grad.new_empty(blocks, len(bias))
-        arrays = _to_numpy(widened, bias, grad_widened, activated, sums)
-        _run(_differentiate_activation, blocks, arrays)
-        grad_narrow = torch.mm(grad.t(), activated)
-        del activated
-        return (
-            torch.mm(grad_widened, wide),
-            torch.mm(grad_widened.t(), hidden),
-            sums.sum(0),
-            grad_narrow,
+        grad_normed, grad_narrowed, second_sums = _differentiate(
+            grad, second, second_inverses, w.second_scale, ctx.masks[1]
         )
+        grad_widened = torch.mm(grad_narrowed, w.narrow)  # of the activation until the kernel has run
+        bias_sums = grad.new_empty(_count_blocks(grad), len(w.wide))
+        arrays = _to_numpy(widened, w.wide_bias.clone(), grad_widened, bias_sums)
+        _run(_differentiate_activation, len(bias_sums), arrays)
+        grad_narrow = torch.mm(grad_narrowed.t(), widened)  # which has the activation now
+        del grad_narrowed
+        grad_wide = torch.mm(grad_widened.t(), torch.addcmul(w.first_shift, first, w.first_scale))
+        grad_normed.addmm_(grad_widened, w.wide)
+        del grad_widened
+        grad_hidden, grad_projected, first_sums = _differentiate(
+            grad_normed, first, first_inverses, w.first_scale, ctx.masks[0]
+        )
+        grad_weights = Weights(
+            torch.mm(grad_projected.t(), attended),
+            *first_sums,
+            grad_wide,
+            bias_sums.sum(0),
+            grad_narrow,
+            *second_sums,
+        )
+        return torch.mm(grad_projected, w.projection), grad_hidden, None, None, None, *grad_weights
 
 
-_drop_add_normalize = cast(
-    Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, float, float], Tensor], _DropAddNormalize.apply
-)
-_feed_forward = cast(Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], _FeedForward.apply)
+_transform_attended = cast(Callable[..., Tensor], _TransformAttended.apply)
+
+
+def _divide(kept: Tensor, H: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Divide the memory of a matrix (T, 3H + I) into three matrices (T, H) and one (T, I)."""
+    T, width = kept.shape
+    first, second, output = kept.view(-1)[: 3 * T * H].view(3, T, H)
+    return first, second, output, kept.view(-1)[3 * T * H :].view(T, width - 3 * H)
+
+
+def _count_blocks(rows: Tensor) -> int:
+    """Return how many blocks rows have."""
+    return -(-len(rows) // BLOCK)
+
+
+def _normalize(
+    product: Tensor,
+    bias: Tensor,
+    residual: Tensor,
+    norm: tuple[Tensor, Tensor],
+    eps: float,
+    mask: DropoutMask,
+    normed: Tensor,
+) -> Tensor:
+    """Compute norm(residual + dropout(product + bias)), (T, H), by `_normalize_rows`.
+
+    Returns the inverse standard deviations of the rows, (T,).
+    """
+    inverses = product.new_empty(len(product))
+    bias, scale, shift = _copy_vectors(bias, *norm)
+    arrays = _to_numpy(product, bias, residual, scale, shift, normed, inverses)
+    _run(_normalize_rows, len(product), arrays, np.float32(eps), *mask.arguments)
+    return inverses
+
+
+def _differentiate(
+    grad: Tensor, standardized: Tensor, inverses: Tensor, scale: Tensor, mask: DropoutMask
+) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
+    """Compute the gradients of `_normalize`.
+
+    Returns those of the residual connection and of the product, (T, H) each, and of the bias and the norm's
+    scale and shift, (H,) each.
+    """
+    grad_sum, grad_product = torch.empty_like(grad), torch.empty_like(grad)
+    sums = grad.new_empty(_count_blocks(grad), 3, grad.shape[1])
+    arrays = _to_numpy(grad, standardized, inverses, *_copy_vectors(scale), grad_sum, grad_product, sums)
+    _run(_differentiate_rows, len(sums), arrays, *mask.arguments)
+    grad_scale, grad_shift, grad_bias = sums.sum(0)
+    return grad_sum, grad_product, (grad_bias, grad_scale, grad_shift)
 
 
 def _copy_vectors(*vectors: Tensor) -> list[Tensor]:
@@ -130,7 +203,7 @@ def _run(kernel: Callable[..., None], items: int, arrays: list[Any], *numbers: n
     run_in_threads(
         lambda first, last: kernel(*arrays, *numbers, first, last),
         items,
-        min(items, count_threads(arrays[0].size)),
+        max(1, min(items, count_threads(arrays[0].size))),
     )
 
 
@@ -242,7 +315,6 @@ def _differentiate_activation(
     rows: Float32s,
     bias: Float32s,
     grad: Float32s,
-    activated: Float32s,
     sums: Float32s,
     first: int,
     last: int,
@@ -257,10 +329,10 @@ def _differentiate_activation(
         for j in range(len(bias)):
             grad_bias[j] = 0
         for i in range(block * BLOCK, min((block + 1) * BLOCK, len(rows))):
-            row, g, target = rows[i], grad[i], activated[i]
+            row, g = rows[i], grad[i]
             for j in range(len(bias)):
                 x = row[j] + bias[j]
                 probability, density = normal_distribution(x)
-                target[j] = x * probability
+                row[j] = x * probability
                 g[j] *= probability + x * density
                 grad_bias[j] += g[j]
