@@ -14,6 +14,7 @@ from types import ModuleType
 import pytest
 
 import bertie
+from bertie.base import executor
 from bertie.base.errors import BertieError, DataError
 from bertie.base.executor import MAX_DEATHS, run_tasks
 
@@ -43,6 +44,9 @@ def fail_on_three(number):
         raise DataError("three.txt: line 3: no")
     return number
 
+def read_parent(_):
+    return os.getppid()
+
 def read_variable(name):
     return os.environ.get(name)
 
@@ -62,6 +66,13 @@ def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(tmp_path)
     sys.modules.pop("executor_tasks", None)
     return importlib.import_module("executor_tasks")
+
+
+@pytest.fixture(params=["forked", "forked by a server"], autouse=True)
+def start(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How workers start. Processes of pytest have several threads, none of which holds a lock here."""
+    monkeypatch.setattr(executor, "_has_one_thread", lambda: request.param == "forked")
+    return str(request.param)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -171,3 +182,26 @@ def test_a_script_needs_no_main_guard(tmp_path, stdin):
     done = subprocess.run(command, input=SCRIPT, capture_output=True, text=True, check=True)
     assert done.stdout == "started\n[(0, 1.0), (1, 2.0), (2, 3.0)]\n"
     assert done.stderr == ""
+
+
+THREADS = """
+import threading
+from executor_tasks import read_parent
+from bertie.base.executor import run_tasks
+print({parent for _, parent in run_tasks(read_parent, range(2), 2)} == {os.getpid()})
+held = threading.Lock()
+held.acquire()
+threading.Thread(target=held.acquire, daemon=True).start()
+print({parent for _, parent in run_tasks(read_parent, range(2), 2)} == {os.getpid()})
+"""
+
+
+def test_only_a_process_with_one_thread_is_forked(tasks: ModuleType, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import os" + THREADS],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{Path(bertie.__file__).parents[1]}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "True\nFalse\n"

@@ -128,10 +128,9 @@ def _serve() -> None:
     from numba.core import event
     from tests.faults import faults, small_demo
 
-    from bertie.base import executor, kernels
+    from bertie.base import kernels
     from bertie.corpus import input_splits
 
-    executor.FORK_SERVER = faults.FORK  # type: ignore[assignment]
     small_demo.install()
     input_splits.TASK_BYTES = 1 << 15  # so that the small inputs of the tests are several tasks
     event.unregister("numba:compile", kernels.notice)  # type: ignore[no-untyped-call]

@@ -31,16 +31,8 @@ def wait_until(condition: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
-def find_children(pid: int) -> list[int]:
-    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
-
-
 def find_workers(pid: int) -> list[int]:
-    """Return the children of the server that forks workers."""
-    servers = [
-        child for child in find_children(pid) if b"forkserver" in Path(f"/proc/{child}/cmdline").read_bytes()
-    ]
-    return [worker for server in servers for worker in find_children(server)]
+    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
 
 @pytest.fixture(scope="module")

@@ -23,9 +23,9 @@ R = TypeVar("R")
 
 # Dask's default for the workers a task may lose (`distributed.scheduler.allowed-failures`).
 MAX_DEATHS = 3
-# The server is a process with one thread, which imports bertie once and forks the workers. Not fork: a worker
-# would inherit locks that other threads of this process hold. Not spawn: each worker would import bertie.
+# The server is a process with one thread, which imports bertie once and forks the workers.
 FORK_SERVER = multiprocessing.get_context("forkserver")
+FORK = multiprocessing.get_context("fork")
 
 
 class Executor(Protocol):
@@ -92,7 +92,7 @@ def _run_until_death(
     FORK_SERVER.set_forkserver_preload([] if module == "__main__" else [module])
     pool = ProcessPoolExecutor(
         min(workers, len(waiting)),
-        mp_context=FORK_SERVER,
+        mp_context=FORK if _has_one_thread() else FORK_SERVER,
         initializer=_start_worker,
         initargs=(dict(os.environ),),
     )
@@ -123,6 +123,14 @@ def _run_until_death(
         pool.shutdown(cancel_futures=True)
 
 
+def _has_one_thread() -> bool:
+    """Whether this process can be forked: a worker would inherit locks that other threads hold.
+
+    Threads of libraries count, which only Linux lists. The process of a command has one thread.
+    """
+    return sys.platform == "linux" and len(os.listdir("/proc/self/task")) == 1
+
+
 def _module_of(function: Callable[[A], R]) -> str:
     return getattr(function, "func", function).__module__  # a `partial` has a `func`
 
@@ -148,6 +156,7 @@ def _start_worker(environment: dict[str, str]) -> None:
     os.environ.update(environment)
     # Ctrl-C reaches all processes of a terminal. The default handler stops workers without a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 

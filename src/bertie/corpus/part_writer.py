@@ -50,7 +50,7 @@ def write_part(context: TaskContext, argument: tuple[Path, Task]) -> None:
         InputError: an input cannot be read, and `context.on_error` is "stop".
     """
     part, (language, splits) = argument
-    tokenizer = _load_tokenizer(context.tokenizer_directory, context.fingerprint)
+    tokenizer = load_tokenizer(context)
     encoder, errors = _Encoder(tokenizer, language), InputErrors(context.on_error)
     batches = batch_documents(read_splits(splits, context.column, errors))
     with atomic_directory(part, has_twins=True) as temporary:
@@ -75,10 +75,15 @@ def read_counts(part: Path) -> PartCounts:
     return PartCounts(**read_json(part / COUNTS_FILE))
 
 
-@cache  # once in each worker
-def _load_tokenizer(directory: Path, fingerprint: str) -> Tokenizer:
-    """Load a tokenizer; `fingerprint` identifies the one that the directory holds."""
-    return Tokenizer.load(directory)
+@cache
+def load_tokenizer(context: TaskContext) -> Tokenizer:
+    """Load the tokenizer of a task, with all that its first text needs, once in each process.
+
+    A worker that is forked has what its parent has loaded.
+    """
+    tokenizer = Tokenizer.load(context.tokenizer_directory)
+    tokenizer.encode_batch(["a"], add_special_tokens=False)
+    return tokenizer
 
 
 class _Encoder:

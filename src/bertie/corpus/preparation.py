@@ -48,6 +48,7 @@ from bertie.corpus.part_writer import (
     Task,
     TaskContext,
     encode_messages,
+    load_tokenizer,
     read_counts,
     write_part,
 )
@@ -236,7 +237,6 @@ class _Preparation:
         groups = group_by_language(inputs, language, language_column)
         settings = _make_settings(held_out, groups, format, column, language_column)
         tokenizer = Tokenizer.load(tokenizer_directory)
-        tokenizer.encode("")  # compiles the kernels once, if need be, and not in every worker
         return cls(groups, tokenizer, output, workers, settings, format, column, on_error, language_column)
 
     def plan(self, jobs: int = 1) -> dict[str, Any]:
@@ -272,6 +272,8 @@ class _Preparation:
             self.output / "tokenizer", self.tokenizer.fingerprint, self.column, self.on_error
         )
         arguments = [(parts[index], tasks[index]) for index in missing]
+        if arguments:
+            load_tokenizer(context)  # compiles the kernels once, if need be, and not in every worker
         with Progress("preparing documents", total, unit="MB", done=round(done / 1e6)) as progress:
             try:
                 for position, _ in run_tasks(partial(write_part, context), arguments, self.workers):
