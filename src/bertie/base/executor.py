@@ -3,6 +3,7 @@
 The processes are on this machine, or those of a Dask cluster (`cluster.py`).
 """
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -157,6 +158,7 @@ def _start_worker(environment: dict[str, str]) -> None:
     # Ctrl-C reaches all processes of a terminal. The default handler stops workers without a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    gc.freeze()  # what was inherited is no garbage, and searching it would copy its pages
     threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 
