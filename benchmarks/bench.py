@@ -25,6 +25,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError
 from itertools import pairwise
@@ -88,6 +89,7 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
+@cache  # the first group's results are written into the checkout, and are no change of what is measured
 def find_commit() -> str:
     """Return the commit that is measured, with "-dirty" if files were changed since."""
     git = ["git", "-C", str(FOLDER), "describe", "--always", "--dirty", "--exclude=*"]
