@@ -89,7 +89,7 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-@cache  # the first group's results are written into the checkout, and are no change of what is measured
+@cache  # the results of the first group change the checkout, but not the code that is measured
 def find_commit() -> str:
     """Return the commit that is measured, with "-dirty" if files were changed since."""
     git = ["git", "-C", str(FOLDER), "describe", "--always", "--dirty", "--exclude=*"]

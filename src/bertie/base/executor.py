@@ -125,9 +125,10 @@ def _run_until_death(
 
 
 def _has_one_thread() -> bool:
-    """Whether this process can be forked: a worker would inherit locks that other threads hold.
+    """Whether this process has only one thread, so that it can be forked.
 
-    Threads of libraries count, which only Linux lists. The process of a command has one thread.
+    With more, a worker could inherit a lock that another thread holds. The threads of libraries count too;
+    only Linux lists them.
     """
     return sys.platform == "linux" and len(os.listdir("/proc/self/task")) == 1
 
@@ -158,7 +159,7 @@ def _start_worker(environment: dict[str, str]) -> None:
     # Ctrl-C reaches all processes of a terminal. The default handler stops workers without a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    gc.freeze()  # what was inherited is no garbage, and searching it would copy its pages
+    gc.freeze()  # or the garbage collector would search the parent's objects, and so copy their pages
     threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 

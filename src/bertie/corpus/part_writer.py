@@ -77,12 +77,9 @@ def read_counts(part: Path) -> PartCounts:
 
 @cache
 def load_tokenizer(context: TaskContext) -> Tokenizer:
-    """Load the tokenizer of a task, with all that its first text needs, once in each process.
-
-    A worker that is forked has what its parent has loaded.
-    """
+    """Load the tokenizer of a task once in each process; forked workers inherit their parent's."""
     tokenizer = Tokenizer.load(context.tokenizer_directory)
-    tokenizer.encode_batch(["a"], add_special_tokens=False)
+    tokenizer.encode_batch(["a"], add_special_tokens=False)  # builds the trie and loads the kernels
     return tokenizer
 
 

@@ -28,8 +28,8 @@ def cpu_attention(
 ) -> Tensor:
     """Compute `packed_attention` on a CPU in plain matrix products, with or without dropout.
 
-    For the backward pass, autograd keeps `qkv` and the attention weights before dropout, which it overwrites:
-    it can run only once. In bfloat16, buckets with small products are computed in float32.
+    For the backward pass, autograd keeps `qkv` and the attention weights before dropout. The backward pass
+    overwrites both, so it can run only once. In bfloat16, buckets with small products use float32.
 
     Args:
         qkv: queries, keys and values side by side, (T, 3H), in float32 or bfloat16.
@@ -84,7 +84,7 @@ class _PackedAttention(torch.autograd.Function):
             _product(grad_scores, k, scale, out=grads[0])
             _product(grad_scores.mT, q, scale, out=grads[1])
             _product(dropped.zero(weights).mT, grad, dropped.scale, out=grads[2])
-            _scatter(grads, tokens, qkv)  # in place of what it was computed from
+            _scatter(grads, tokens, qkv)  # the gradients take the place of queries, keys and values
         qkv[len(ctx.buckets.token_slots) :] = 0
         return qkv, None, None, None, None
 

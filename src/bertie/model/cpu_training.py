@@ -54,8 +54,8 @@ def transform_attended(
     """Compute what a layer does after attention, with dropout and exact GELU, (T, H) -> (T, H).
 
     That is x = first_norm(hidden + dropout(projection(attended))), and then
-    second_norm(x + dropout(narrow(GELU(wide(x))))). The backward pass can run only once, because it
-    overwrites what the forward pass has kept.
+    second_norm(x + dropout(narrow(GELU(wide(x))))). The backward pass overwrites what the forward pass
+    has kept, so it can run only once.
     """
     weights = Weights(
         *(projection.weight, projection.bias, first_norm.weight, first_norm.bias),
@@ -67,9 +67,9 @@ def transform_attended(
 class _TransformAttended(torch.autograd.Function):
     """`transform_attended`.
 
-    It keeps one piece of memory for the backward pass. If there were several, small pieces that are used
-    longer would come between them, and the gaps that they leave would be too small for the gradients of the
-    weights (docs/decisions/processors.md, "Memory of a step").
+    All matrices for the backward pass are in one piece of memory. When it is freed, the gradients of the
+    weights fit into it. They did not fit into several pieces, because small objects came between these
+    (docs/decisions/processors.md, "Memory of a step").
     """
 
     @staticmethod
@@ -114,7 +114,7 @@ class _TransformAttended(torch.autograd.Function):
         grad_normed, grad_narrowed, second_sums = _differentiate(
             grad, second, second_inverses, w.second_scale, ctx.masks[1]
         )
-        grad_widened = torch.mm(grad_narrowed, w.narrow)  # of the activation until the kernel has run
+        grad_widened = torch.mm(grad_narrowed, w.narrow)  # the activation's gradient until the kernel has run
         bias_sums = grad.new_empty(_count_blocks(grad), len(w.wide))
         arrays = _to_numpy(widened, w.wide_bias.clone(), grad_widened, bias_sums)
         _run(_differentiate_activation, len(bias_sums), arrays)
@@ -321,7 +321,8 @@ def _differentiate_activation(
 ) -> None:
     """Compute `_activate_rows` again, and its gradients, in the blocks first..last-1 of rows.
 
-    `grad` of the activation is overwritten with that of the row; `sums`, (blocks, 4H), has that of the bias.
+    The rows are overwritten with the activation, and its gradient `grad` with that of the rows; `sums`,
+    (blocks, 4H), has that of the bias.
     """
     vectorize_loops()
     for block in range(first, last):
