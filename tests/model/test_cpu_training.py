@@ -5,8 +5,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from scipy import stats
+from tests.model.layer_parts import Parts, factors_of
 from tests.parity.transformers_peer import SHAPE, ragged_batch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bertie.model import bert
 from bertie.model.bert import BertModel, initialize
@@ -18,7 +19,7 @@ from bertie.model.cpu_training import (
     _differentiate_activation,
     transform_attended,
 )
-from bertie.model.dropout import DropoutMask, draw_factors
+from bertie.model.dropout import DropoutMask
 
 CONFIG = BertConfig(**SHAPE)
 SIZES = [(1, 8), (37, 24), (64, 13), (150, 40)]  # rows and width; an odd width, and several blocks of rows
@@ -31,53 +32,10 @@ def threads(request, monkeypatch):
     monkeypatch.setattr("torch.get_num_threads", lambda: request.param)
 
 
-class Parts(nn.Module):
-    """The parts of a layer after attention; the norms have weights that are not 1 and 0."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.linear, self.wide = nn.Linear(width, width), nn.Linear(width, 4 * width)
-        self.narrow = nn.Linear(4 * width, width)
-        self.norms = nn.ModuleList(nn.LayerNorm(width, eps=eps) for eps in (1e-12, 1e-5))
-        for parameter in self.norms.parameters():
-            nn.init.normal_(parameter)
-
-    def fused(self, inputs: Tensor, residual: Tensor, dropout_p: float) -> Tensor:
-        first, second = self.norms
-        return transform_attended(
-            inputs, residual, self.linear, first, self.wide, self.narrow, second, dropout_p
-        )
-
-    def plain(self, inputs: Tensor, residual: Tensor, dropout_p: float) -> Tensor:
-        """The same, as autograd sees it, with the same masks."""
-        first, second = self.norms
-        normed = first(residual + dropped(self.linear(inputs), dropout_p))
-        return second(normed + dropped(self.narrow(F.gelu(self.wide(normed))), dropout_p))
-
-    def gradients(self, form: str, dropout_p: float, rows: Tensor, target: Tensor) -> list[Tensor]:
-        """Return the output and all gradients, for random inputs in `rows`, (2, rows, width)."""
-        torch.manual_seed(3)  # of the masks
-        inputs, residual = (part.clone().requires_grad_() for part in rows)
-        output = getattr(self, form)(inputs, residual, dropout_p)
-        return [output.detach(), *torch.autograd.grad(output, [inputs, residual, *self.parameters()], target)]
-
-
-def factors_of(mask: DropoutMask, rows: int, width: int) -> Tensor:
-    """Return the factors that `draw_factors` draws for each row, (rows, width)."""
-    factors = np.empty((rows, width + 1), np.float32)
-    for row in range(rows):
-        draw_factors(row, width, *mask.arguments, factors[row])
-    return torch.from_numpy(factors[:, :width])
-
-
-def dropped(values: Tensor, dropout_p: float) -> Tensor:
-    return values * factors_of(DropoutMask.draw(dropout_p), *values.shape).to(values.dtype)
-
-
 @pytest.mark.parametrize("dropout_p", [0.0, 0.1, 0.5])
 @pytest.mark.parametrize(("rows", "width"), SIZES)
 def test_outputs_and_gradients_are_as_accurate_as_those_of_torch(threads, rows, width, dropout_p):
-    parts = Parts(width)
+    parts = Parts(width, transform_attended)
     values, target = torch.randn(2, rows, width), torch.randn(rows, width)
     actual, expected = (parts.gradients(form, dropout_p, values, target) for form in ("fused", "plain"))
     exact = parts.double().gradients("plain", dropout_p, values.double(), target.double())
@@ -107,7 +65,7 @@ def test_activation_and_its_derivative_are_as_accurate_as_those_of_torch():
 
 def test_several_threads_give_the_results_of_one(monkeypatch):
     monkeypatch.setattr("bertie.model.cpu.MIN_ELEMENTS_PER_THREAD", 1)
-    parts = Parts(24)
+    parts = Parts(24, transform_attended)
     values, target = torch.randn(2, 300, 24), torch.randn(300, 24)
     results = []
     for threads in (1, 3):
@@ -118,7 +76,7 @@ def test_several_threads_give_the_results_of_one(monkeypatch):
 
 
 def test_inputs_and_outputs_are_not_changed(threads):
-    parts = Parts(24)
+    parts = Parts(24, transform_attended)
     inputs, residual = torch.randn(2, 37, 24)
     kept = inputs.clone(), residual.clone()
     output = parts.fused(inputs.requires_grad_(), residual.requires_grad_(), 0.1)
@@ -130,7 +88,7 @@ def test_inputs_and_outputs_are_not_changed(threads):
 
 
 def test_one_piece_of_memory_is_kept_besides_inputs_and_weights():
-    parts, (inputs, residual) = Parts(24), torch.randn(2, 37, 24, requires_grad=True)
+    parts, (inputs, residual) = Parts(24, transform_attended), torch.randn(2, 37, 24, requires_grad=True)
     storages: dict[int, int] = {}
 
     def record(tensor: Tensor) -> Tensor:
@@ -147,14 +105,14 @@ def test_one_piece_of_memory_is_kept_besides_inputs_and_weights():
 
 def test_a_second_backward_pass_is_refused(threads):
     inputs, residual = torch.randn(2, 37, 24, requires_grad=True)
-    output = Parts(24).fused(inputs, residual, 0.1).sum()
+    output = Parts(24, transform_attended).fused(inputs, residual, 0.1).sum()
     output.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         output.backward()
 
 
 def test_no_rows_have_no_gradients(threads):
-    parts, (inputs, residual) = Parts(24), torch.randn(2, 0, 24, requires_grad=True)
+    parts, (inputs, residual) = Parts(24, transform_attended), torch.randn(2, 0, 24, requires_grad=True)
     parts.fused(inputs, residual, 0.1).sum().backward()
     assert all(not parameter.grad.any() for parameter in parts.parameters())
 
@@ -179,7 +137,9 @@ def test_kept_elements_are_scaled_up():
 def test_nan_stays_in_its_row(threads):
     inputs, residual = torch.randn(2, 37, 24)
     inputs[3, 5] = torch.nan
-    assert Parts(24).fused(inputs, residual, 0.1).isnan().any(1).nonzero().tolist() == [[3]]
+    assert Parts(24, transform_attended).fused(inputs, residual, 0.1).isnan().any(1).nonzero().tolist() == [
+        [3]
+    ]
 
 
 def gradients_of_model(config: BertConfig, autocast: bool = False, **changes: object) -> list[Tensor]:

@@ -1,5 +1,7 @@
 """Kernels for a GPU: equal to those of a CPU in values and gradients. Run the marked ones with `-m gpu`."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from bertie.model.attention import packed_attention
 from bertie.model.batch import PackedBatch, pack
 from bertie.model.config import BertConfig
 from bertie.model.cross_entropy import cross_entropy
-from bertie.model.gpu import can_attend_on_gpu, padded_linear
+from bertie.model.gpu import _can_compile, can_attend_on_gpu, padded_linear
 from bertie.model.heads import LanguageModel
 from bertie.model.objectives import IGNORE_INDEX
 
@@ -118,9 +120,14 @@ def test_models_return_a_logit_for_each_token_of_the_vocabulary(device):
 @pytest.mark.parametrize("device", [gpu])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
 @pytest.mark.parametrize("all_targets", [False, True])
-def test_cross_entropy_equals_that_of_torch(device, dtype, tolerance, all_targets):
+@pytest.mark.parametrize("classes", [2, 1003, 30522])
+@pytest.mark.parametrize("triton", [False, True])
+def test_cross_entropy_equals_that_of_torch(
+    device, dtype, tolerance, all_targets, classes, triton, monkeypatch
+):
+    monkeypatch.setattr("bertie.model.gpu._can_compile", lambda: triton)
     torch.manual_seed(0)
-    logits, labels = (3 * torch.randn(50, 1003)).to(dtype), torch.randint(1003, (50,))
+    logits, labels = (3 * torch.randn(50, classes)).to(dtype), torch.randint(classes, (50,))
     if not all_targets:
         labels[::7] = IGNORE_INDEX
     exact = logits.double().requires_grad_()
@@ -139,3 +146,12 @@ def test_of_equal_logits_the_first_is_the_prediction(device):
     logits = torch.tensor([[1.0, 2.0, 2.0], [3.0, 3.0, 3.0], [0.0, 0.0, 1.0]], device=device)
     assert cross_entropy(logits, torch.tensor([1, 0, 2], device=device))[1] == 3
     assert cross_entropy(logits, torch.tensor([2, 1, 1], device=device))[1] == 0
+
+
+def test_without_triton_one_line_says_what_it_needs(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "triton", None)
+    monkeypatch.delitem(sys.modules, "bertie.model.gpu_kernels", raising=False)
+    assert not _can_compile.__wrapped__()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("warning: Triton compiles no kernels (ModuleNotFoundError: ")
+    assert "needs a C compiler" in line

@@ -24,6 +24,8 @@ from bertie.model.cpu_inference import linear_and_activation, linear_and_norm
 from bertie.model.cpu_inference_attention import can_attend, inference_attention
 from bertie.model.cpu_training import transform_attended
 from bertie.model.dropout import Dropout
+from bertie.model.gpu import can_transform_on_gpu
+from bertie.model.layer_weights import LayerWeights
 from bertie.model.rows import pad_rows
 
 
@@ -243,17 +245,13 @@ class Layer(nn.Module):
             hidden = linear_and_norm(attended, self.attention_output, hidden, self.attention_norm)
             widened = linear_and_activation(hidden, self.intermediate, self.activation)  # (T or R, 4H)
             return linear_and_norm(widened, self.output, hidden, self.output_norm)  # (T or R, H)
-        if fused and self.training and is_exact_gelu(self.activation):
-            return transform_attended(
-                attended,
-                hidden,
-                self.attention_output,
-                self.attention_norm,
-                self.intermediate,
-                self.output,
-                self.output_norm,
-                self.dropout.probability,
-            )  # (T or R, H)
+        if self.training and is_exact_gelu(self.activation):
+            if fused:
+                return transform_attended(attended, hidden, *self._after_attention())  # (T or R, H)
+            if can_transform_on_gpu(hidden):
+                from bertie.model import gpu_training  # needs Triton
+
+                return gpu_training.transform_attended(attended, hidden, *self._after_attention())
         hidden = self.attention_norm(hidden + self.dropout(self.attention_output(attended)))  # (T or R, H)
         widened = self.intermediate(hidden)  # (T or R, 4H)
         if self.training and widened.device.type == "cpu":
@@ -273,6 +271,17 @@ class Layer(nn.Module):
             return inference_attention(hidden, self.qkv, batch, A)
         attended = packed_attention(self.qkv(hidden), batch, A, dropout_p, self.is_decoder)  # (T, H)
         return attended if queries is None else attended.index_select(0, queries)  # (T or R, H)
+
+    def _after_attention(self) -> tuple[LayerWeights, float, float]:
+        """Return the weights after attention, the epsilon of the norms, and the probability of dropout."""
+        weights = LayerWeights(
+            *(self.attention_output.weight, self.attention_output.bias),
+            *(self.attention_norm.weight, self.attention_norm.bias),
+            *(self.intermediate.weight, self.intermediate.bias),
+            *(self.output.weight, self.output.bias),
+            *(self.output_norm.weight, self.output_norm.bias),
+        )
+        return weights, self.output_norm.eps, self.dropout.probability
 
     def _narrow(self, widened: Tensor) -> Tensor:
         return self.output(self.activation(widened))  # (T or R, H)

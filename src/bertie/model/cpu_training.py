@@ -6,18 +6,19 @@ another one their gradients (docs/decisions/processors.md has the measurements).
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from bertie.base.kernels import float_kernel, vectorize_loops
 from bertie.base.threads import run_in_threads
 from bertie.model.cpu import count_threads
 from bertie.model.cpu_math import normal_distribution
 from bertie.model.dropout import DropoutMask, draw_factors
+from bertie.model.layer_weights import LayerWeights
 
 Float32s = NDArray[np.float32]
 
@@ -26,30 +27,8 @@ Float32s = NDArray[np.float32]
 BLOCK = 64
 
 
-class Weights(NamedTuple):
-    """The weights of a layer after attention."""
-
-    projection: Tensor  # (H, H)
-    projection_bias: Tensor  # (H,)
-    first_scale: Tensor  # (H,), of the first norm
-    first_shift: Tensor  # (H,)
-    wide: Tensor  # (I, H)
-    wide_bias: Tensor  # (I,)
-    narrow: Tensor  # (H, I)
-    narrow_bias: Tensor  # (H,)
-    second_scale: Tensor  # (H,), of the second norm
-    second_shift: Tensor  # (H,)
-
-
 def transform_attended(
-    attended: Tensor,
-    hidden: Tensor,
-    projection: nn.Linear,
-    first_norm: nn.LayerNorm,
-    wide: nn.Linear,
-    narrow: nn.Linear,
-    second_norm: nn.LayerNorm,
-    dropout_p: float,
+    attended: Tensor, hidden: Tensor, weights: LayerWeights, eps: float, dropout_p: float
 ) -> Tensor:
     """Compute what a layer does after attention, with dropout and exact GELU, (T, H) -> (T, H).
 
@@ -57,11 +36,7 @@ def transform_attended(
     second_norm(x + dropout(narrow(GELU(wide(x))))). The backward pass overwrites what the forward pass
     has kept, so it can run only once.
     """
-    weights = Weights(
-        *(projection.weight, projection.bias, first_norm.weight, first_norm.bias),
-        *(wide.weight, wide.bias, narrow.weight, narrow.bias, second_norm.weight, second_norm.bias),
-    )
-    return _transform_attended(attended, hidden, first_norm.eps, second_norm.eps, dropout_p, *weights)
+    return _transform_attended(attended, hidden, eps, dropout_p, *weights)
 
 
 class _TransformAttended(torch.autograd.Function):
@@ -73,16 +48,8 @@ class _TransformAttended(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        attended: Tensor,
-        hidden: Tensor,
-        first_eps: float,
-        second_eps: float,
-        p: float,
-        *weights: Tensor,
-    ) -> Tensor:
-        w = Weights(*weights)
+    def forward(ctx: Any, attended: Tensor, hidden: Tensor, eps: float, p: float, *weights: Tensor) -> Tensor:
+        w = LayerWeights(*weights)
         H, intermediate = w.wide.shape[1], len(w.wide)
         kept = hidden.new_empty(len(hidden), 3 * H + intermediate)
         first, second, output, widened = _divide(kept, H)
@@ -90,14 +57,12 @@ class _TransformAttended(torch.autograd.Function):
 
         torch.mm(attended, w.projection.t(), out=first)
         normed = torch.empty_like(hidden)
-        first_norm = w.first_scale, w.first_shift
-        first_inverses = _normalize(first, w.projection_bias, hidden, first_norm, first_eps, masks[0], normed)
+        first_inverses = _normalize(first, w.projection_bias, hidden, w.first_norm, eps, masks[0], normed)
         torch.mm(normed, w.wide.t(), out=widened)  # without the bias
         activated = torch.empty_like(widened)
         _run(_activate_rows, len(widened), _to_numpy(widened, w.wide_bias.clone(), activated))
         torch.mm(activated, w.narrow.t(), out=second)
-        second_norm = w.second_scale, w.second_shift
-        second_inverses = _normalize(second, w.narrow_bias, normed, second_norm, second_eps, masks[1], output)
+        second_inverses = _normalize(second, w.narrow_bias, normed, w.second_norm, eps, masks[1], output)
 
         ctx.save_for_backward(attended, kept, first_inverses, second_inverses, *weights)
         ctx.masks = masks
@@ -107,7 +72,7 @@ class _TransformAttended(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         attended, kept, first_inverses, second_inverses, *weights = ctx.saved_tensors
         torch.autograd.graph.increment_version(kept)  # so that a second backward pass is an error
-        w = Weights(*weights)
+        w = LayerWeights(*weights)
         first, second, _, widened = _divide(kept, w.wide.shape[1])
 
         grad = grad.contiguous()
@@ -126,7 +91,7 @@ class _TransformAttended(torch.autograd.Function):
         grad_hidden, grad_projected, first_sums = _differentiate(
             grad_normed, first, first_inverses, w.first_scale, ctx.masks[0]
         )
-        grad_weights = Weights(
+        grad_weights = LayerWeights(
             torch.mm(grad_projected.t(), attended),
             *first_sums,
             grad_wide,
@@ -134,7 +99,7 @@ class _TransformAttended(torch.autograd.Function):
             grad_narrow,
             *second_sums,
         )
-        return torch.mm(grad_projected, w.projection), grad_hidden, None, None, None, *grad_weights
+        return torch.mm(grad_projected, w.projection), grad_hidden, None, None, *grad_weights
 
 
 _transform_attended = cast(Callable[..., Tensor], _TransformAttended.apply)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bertie.model.cpu_cross_entropy import DTYPES, cpu_cross_entropy
+from bertie.model.gpu import has_kernels
 from bertie.model.objectives import IGNORE_INDEX
 
 CHUNK = 2**26  # logits at a time: large, because each call to a GPU has a cost; it only bounds the memory
@@ -40,6 +41,10 @@ class _CrossEntropy(torch.autograd.Function):
         gradient = logits.detach() if ctx.needs_input_grad[0] else None
         if logits.device.type == "cpu" and logits.dtype in DTYPES:
             loss, correct = cpu_cross_entropy(logits.detach(), labels, overwrite=gradient is not None)
+        elif has_kernels(logits):
+            from bertie.model.gpu_kernels import gpu_cross_entropy
+
+            loss, correct = gpu_cross_entropy(logits.detach(), labels, overwrite=gradient is not None)
         else:
             loss, correct = _compute_chunks(logits, labels, all_targets, gradient)
         ctx.save_for_backward(gradient)
@@ -49,6 +54,10 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
         (gradient,) = ctx.saved_tensors
+        if has_kernels(gradient):
+            from bertie.model.gpu_kernels import scale_in_place
+
+            return scale_in_place(gradient, grad), None, None
         return gradient.mul_(grad), None, None
 
 

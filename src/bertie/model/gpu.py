@@ -3,6 +3,9 @@
 docs/decisions/gpu.md has the measurements.
 """
 
+import functools
+import sys
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -70,3 +73,34 @@ def padded_linear(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """
     missing = -len(weight) % WIDTH_MULTIPLE
     return F.linear(values, F.pad(weight, (0, 0, 0, missing)), F.pad(bias, (0, missing), value=-torch.inf))
+
+
+def can_transform_on_gpu(hidden: Tensor) -> bool:
+    """Return whether `gpu_training.transform_attended` applies to a layer's input, (T, H): in autocast."""
+    return torch.is_autocast_enabled(hidden.device.type) and has_kernels(hidden)
+
+
+def has_kernels(values: Tensor) -> bool:
+    """Return whether `gpu_kernels` can be used for a tensor: on a GPU for which Triton compiles."""
+    return values.device.type == "cuda" and values.dtype != torch.float64 and _can_compile()
+
+
+@functools.cache
+def _can_compile() -> bool:
+    """Try a kernel; say once what is wrong, if it does not compile.
+
+    Triton needs a C compiler, Python's header files, and a directory for what it compiles.
+    """
+    try:
+        from bertie.model.gpu_kernels import scale_in_place
+
+        scale_in_place(torch.ones(1, device="cuda"), torch.ones((), device="cuda"))
+    except Exception as error:  # all kinds come from Triton; torch's operations do without it
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        print(
+            f"warning: Triton compiles no kernels ({reason}), so steps on the GPU take longer; it needs a C "
+            f"compiler, Python's header files, and a directory that it can write (TRITON_CACHE_DIR)",
+            file=sys.stderr,
+        )
+        return False
+    return True
