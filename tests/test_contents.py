@@ -80,9 +80,12 @@ model.cpu
 model.cpu_math
 model.dropout
 model.cpu_attention
+model.layer_weights
 model.cpu_training
 model.cpu_inference
 model.cpu_inference_attention
+model.gpu_kernels
+model.gpu_training
 model.gpu
 model.attention
 model.bilstm
