@@ -65,6 +65,7 @@ class FinetuningSettings(Hardware):
         window_pooling: how the logits of a text's windows become those of the text.
         max_training_examples: train on this many examples (windows, in question answering and tagging),
             the same for every seed; 0 for all.
+        micro_batch_tokens: about how many tokens are in memory at a time; fewer need less memory.
         dropout: dropout of the network's layers, whatever the initial model was pre-trained with
             (Appendix A.3: "always 0.1"). None, in runs of earlier versions, keeps the initial model's.
         attention_dropout: the same for the attention weights.
@@ -102,6 +103,7 @@ class FinetuningSettings(Hardware):
     window_stride: int = pydantic.Field(0, ge=0)
     window_pooling: Literal["mean", "max"] = "mean"
     max_training_examples: int = pydantic.Field(0, ge=0)
+    micro_batch_tokens: int = pydantic.Field(16384, gt=0)
     dropout: float | None = pydantic.Field(0.1, ge=0, lt=1)
     attention_dropout: float | None = pydantic.Field(0.1, ge=0, lt=1)
     class_weights: Annotated[

@@ -54,6 +54,7 @@ class PretrainingSettings(Hardware):
         seed: seed of the initial weights, the examples and their order, and dropout.
         corpus_fingerprint: hash of the corpus, filled in when the run starts and checked on resume.
         batch_size: sequences per step, unless a phase sets its own.
+        micro_batch_tokens: about how many tokens are in memory at a time; fewer need less memory.
         warmup_steps: steps in which the learning rate rises from 0 to `optimizer.learning_rate`.
         log_every: steps between two rows of training metrics; 0 for the last step only.
         evaluate_every: steps between two evaluations on held-out text; 0 for the last step only.
@@ -73,6 +74,7 @@ class PretrainingSettings(Hardware):
     seed: int = 0
     corpus_fingerprint: str = ""
     batch_size: int = pydantic.Field(256, gt=0)
+    micro_batch_tokens: int = pydantic.Field(16384, gt=0)
     warmup_steps: int = pydantic.Field(10_000, ge=0)
     log_every: int = pydantic.Field(100, ge=0)
     evaluate_every: int = pydantic.Field(5_000, ge=0)

@@ -4,7 +4,6 @@ import functools
 import time
 from typing import Literal, Self
 
-import pydantic
 import torch
 
 from bertie.base.errors import SettingsError
@@ -12,11 +11,6 @@ from bertie.base.settings import Settings
 
 # By how much bfloat16 has to be faster in `_is_bfloat16_faster`: a step also converts between the two.
 BFLOAT16_GAIN = 1.25
-
-# On a CPU, the C library returns the memory of larger tensors to the system after each use, and the system
-# clears it for the next one (docs/decisions/processors.md, "Tokens in memory").
-CPU_MICRO_BATCH_TOKENS = 4096
-GPU_MICRO_BATCH_TOKENS = 16384
 
 
 class Hardware(Settings):
@@ -28,17 +22,14 @@ class Hardware(Settings):
         precision: precision of matrix products in training. auto is bfloat16 where the hardware
             multiplies it faster. Weights, moments, norms and losses are always float32.
         gradient_checkpointing: recompute each layer in the backward pass to save memory.
-        micro_batch_tokens: in training, about how many tokens are in memory at a time; fewer need less
-            memory. 0 takes 4,096 on a CPU and 16,384 on a GPU.
     """
 
     device: str = "auto"
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     gradient_checkpointing: bool = False
-    micro_batch_tokens: int = pydantic.Field(0, ge=0)
 
     def resolved(self) -> Self:
-        """Return these settings with `auto`, and 0 micro-batch tokens, replaced by values for this machine.
+        """Return these settings with `auto` replaced by values that suit this machine.
 
         Raises:
             SettingsError: this machine does not have the device.
@@ -58,10 +49,7 @@ class Hardware(Settings):
             else:
                 is_fast = torch.cpu._is_avx512_bf16_supported() and _is_bfloat16_faster()
             precision = "bfloat16" if is_fast else "float32"
-        default = CPU_MICRO_BATCH_TOKENS if kind == "cpu" else GPU_MICRO_BATCH_TOKENS
-        micro_batch_tokens = self.micro_batch_tokens or default
-        values = {"device": device, "precision": precision, "micro_batch_tokens": micro_batch_tokens}
-        return self.model_copy(update=values)
+        return self.model_copy(update={"device": device, "precision": precision})
 
     def in_float32(self) -> "Hardware":
         """Return settings for the same device in float32, for evaluation and inference."""
