@@ -77,7 +77,7 @@ def padded_linear(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 def can_transform_on_gpu(hidden: Tensor) -> bool:
     """Return whether `gpu_training.transform_attended` applies to a layer's input, (T, H): in autocast."""
-    return torch.is_autocast_enabled(hidden.device.type) and has_kernels(hidden)
+    return has_kernels(hidden) and torch.is_autocast_enabled("cuda")
 
 
 def has_kernels(values: Tensor) -> bool:
