@@ -142,6 +142,21 @@ def test_cross_entropy_equals_that_of_torch(
 
 
 @pytest.mark.parametrize("device", ["cpu", gpu])
+@pytest.mark.parametrize("layout", ["a part of the columns", "transposed"])
+def test_cross_entropy_takes_logits_that_are_not_contiguous(device, layout):
+    torch.manual_seed(0)
+    stored, labels = torch.randn(10, 16, device=device), torch.randint(10, (10,), device=device)
+    logits = (stored[:, :10] if layout == "a part of the columns" else stored.T[:10]).detach()
+    exact = logits.double().requires_grad_()
+    F.cross_entropy(exact, labels, reduction="sum").mul(3).backward()
+    others = stored[:, 10:].clone()
+    loss_sum, _ = cross_entropy(logits.requires_grad_(), labels)
+    (gradient,) = torch.autograd.grad(3 * loss_sum, logits)
+    assert relative_error(gradient, exact.grad.cpu()) < 1e-5
+    assert torch.equal(stored[:, 10:], others)
+
+
+@pytest.mark.parametrize("device", ["cpu", gpu])
 def test_of_equal_logits_the_first_is_the_prediction(device):
     logits = torch.tensor([[1.0, 2.0, 2.0], [3.0, 3.0, 3.0], [0.0, 0.0, 1.0]], device=device)
     assert cross_entropy(logits, torch.tensor([1, 0, 2], device=device))[1] == 3

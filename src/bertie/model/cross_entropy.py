@@ -41,7 +41,7 @@ class _CrossEntropy(torch.autograd.Function):
         gradient = logits.detach() if ctx.needs_input_grad[0] else None
         if logits.device.type == "cpu" and logits.dtype in DTYPES:
             loss, correct = cpu_cross_entropy(logits.detach(), labels, overwrite=gradient is not None)
-        elif has_kernels(logits):
+        elif has_kernels(logits) and logits.stride(1) == 1:
             from bertie.model.gpu_kernels import gpu_cross_entropy
 
             loss, correct = gpu_cross_entropy(logits.detach(), labels, overwrite=gradient is not None)
@@ -54,7 +54,7 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
         (gradient,) = ctx.saved_tensors
-        if has_kernels(gradient):
+        if has_kernels(gradient) and gradient.is_contiguous():
             from bertie.model.gpu_kernels import scale_in_place
 
             return scale_in_place(gradient, grad), None, None

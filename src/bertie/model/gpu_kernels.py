@@ -1,8 +1,8 @@
 """Kernels for a GPU, written in Triton. Shapes: see bert.py.
 
 In bfloat16 autocast, torch adds a bias, drops elements, adds the residual connection, normalizes and rounds
-to bfloat16 in separate passes over memory, and so does its backward pass. Cross-entropy takes about ten
-passes over the logits. Here each is one kernel (docs/decisions/gpu.md has the measurements).
+to bfloat16 in separate passes over memory, and so does its backward pass. Cross-entropy takes more than ten
+operations. Here each is one kernel (docs/decisions/gpu.md has the measurements).
 
 Triton comes with torch for CUDA. Ask `gpu.has_kernels` before importing this module.
 """
@@ -26,7 +26,7 @@ LOGITS_AT_A_TIME = 4096
 
 
 class Normalized(NamedTuple):
-    """The result of `normalize`, twice, and what its gradients need."""
+    """The result of `normalize` in two types, and the moments for its gradients."""
 
     exact: Tensor  # float32 (T, H), for the next residual connection
     rounded: Tensor  # bfloat16 (T, H), for the next linear layer
@@ -73,10 +73,10 @@ def differentiate(
     moments: Tensor,
     mask: DropoutMask,
 ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
-    """Compute the gradients of `normalize`, with its arguments and its `moments`.
+    """Compute the gradients of `normalize` from its arguments and its `moments`.
 
-    Returns those of the product, bfloat16 (T, H), of the residual connection, float32 (T, H), and of the bias
-    and the norm's scale and shift, (H,) each.
+    Returns the gradients of the product, bfloat16 (T, H), of the residual connection, float32 (T, H), and of
+    the bias and the norm's scale and shift, (H,) each.
     """
     T, H = product.shape
     sizes = _tile_sizes(H)
@@ -94,7 +94,10 @@ def differentiate(
 
 
 def gpu_cross_entropy(logits: Tensor, labels: Tensor, overwrite: bool) -> tuple[Tensor, Tensor]:
-    """Compute `cross_entropy` of logits (n, classes), which their gradient overwrites if asked."""
+    """Compute `cross_entropy` of logits (n, classes), and overwrite them with their gradient if asked.
+
+    The elements of a row must be adjacent in memory.
+    """
     n, classes = logits.shape
     losses = logits.new_empty(n, dtype=torch.float32)
     hits = logits.new_empty(n, dtype=torch.int32)
@@ -115,18 +118,21 @@ def scale_in_place(values: Tensor, factor: Tensor) -> Tensor:
 
 @functools.cache
 def _count_multiprocessors() -> int:
-    """Return how many multiprocessors the current device has."""
+    """Return how many multiprocessors the GPU has."""
     return torch.cuda.get_device_properties().multi_processor_count
 
 
 def _tile_sizes(H: int) -> tuple[int, int, int]:
-    """Return constants of a kernel: the width of a row, and the rows and columns of a tile."""
+    """Return the kernels' constants: the width of a row, and the rows and columns of a tile."""
     columns = triton.next_power_of_2(H)
     return H, max(TILE_ELEMENTS // columns, 1), columns
 
 
 def _mask_arguments(mask: DropoutMask) -> tuple[int, int, int, float]:
-    """Return a mask's arguments of the kernels; the keys as int32, so that their type is always the same."""
+    """Return the kernels' arguments for a mask.
+
+    The keys are int32, because Triton compiles again for numbers that need another type.
+    """
     key, second_key = mask.key.view("int32").tolist()
     return key, second_key, mask.dropped_levels, mask.scale
 
@@ -193,9 +199,9 @@ def _differentiate_rows(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Compute the gradients of `_normalize_rows`, in as many tiles as there are programs at a time.
+    """Compute the gradients of `_normalize_rows`; of n programs, each takes every n-th tile of rows.
 
-    `sums`, (programs, 3, H), has those of bias, scale and shift. `grad_rounded` may be None.
+    `sums`, (programs, 3, H), receives the gradients of bias, scale and shift. `grad_rounded` may be None.
     """
     columns = tl.arange(0, COLUMNS)
     in_row = columns < H

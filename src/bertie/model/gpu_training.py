@@ -1,7 +1,7 @@
 """What a layer does after attention, in bfloat16 on a GPU. Shapes: see bert.py.
 
-It is one autograd function, because a small model waits for the processor, which needs longer for the steps
-of autograd and autocast (docs/decisions/gpu.md has the measurements).
+It is one autograd function: single operations in autograd and autocast take more time of the processor, for
+which the GPU waits (docs/decisions/gpu.md has the measurements).
 """
 
 from collections.abc import Callable
