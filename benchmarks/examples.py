@@ -37,7 +37,7 @@ document_examples = runpy.run_path(str(tests / "corpus" / "google_oracle.py"))["
 
 
 def make_packed_batches(stream: ExampleStream) -> int:
-    tokens = PretrainingSettings().micro_batch_tokens
+    tokens = PretrainingSettings(device="cpu").resolved().micro_batch_tokens
     batches = (pack_examples(stream.next(BATCH_SIZE), tokens) for _ in range(BATCHES))
     return sum(len(micro_batch) for micro_batches in batches for micro_batch in micro_batches)
 

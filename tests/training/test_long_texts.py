@@ -21,7 +21,7 @@ def settings(**changes: object) -> FinetuningSettings:
         FinetuningSettings,
         {"long_texts": "windows", "max_seq_length": 6, "batch_size": 4, "epochs": 2, "device": "cpu"},
         changes,
-    )
+    ).resolved()
 
 
 def texts() -> LabelledTexts:

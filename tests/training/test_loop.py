@@ -16,8 +16,10 @@ from bertie.model.formats.weights import save_model
 from bertie.model.heads import PreTrainingModel
 from bertie.training.checkpoints import TrainState
 from bertie.training.distributed import Ranks
+from bertie.training.finetuning_settings import FinetuningSettings
 from bertie.training.loop import count_micro_batches, split_sequences
 from bertie.training.pretraining import pretrain
+from bertie.training.pretraining_settings import PretrainingSettings
 from bertie.training.pretraining_setup import PretrainingBatches, PretrainingSetup
 
 
@@ -36,6 +38,18 @@ def test_micro_batches_are_complete_ordered_and_even(lengths, micro_batch_tokens
     assert all(start < stop for start, stop in ranges)
     for start, stop in ranges:
         assert bounds[stop] - bounds[start] <= micro_batch_tokens + max(lengths)
+
+
+@pytest.mark.parametrize("section", [PretrainingSettings, FinetuningSettings])
+def test_default_size_of_micro_batches_suits_the_device(monkeypatch, section):
+    """Resolving settings looks for a GPU, and does not use it."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    for device, tokens in (("cpu", 4096), ("cuda", 16384)):
+        settings = section(device=device, precision="float32")
+        assert settings.resolved().micro_batch_tokens == tokens
+        chosen = settings.model_copy(update={"micro_batch_tokens": 100})
+        assert chosen.resolved().micro_batch_tokens == 100
 
 
 MAX_GRADIENT_NORM = 2.0  # clips some of the steps below, but not all

@@ -97,7 +97,8 @@ def test_run_leaves_settings_metrics_checkpoints_and_model(finished, tiny_settin
     ]
     settings = resolve(PretrainingSettings, read_toml(finished / "settings.toml"))
     assert settings.model.vocab_size == len(Tokenizer.load(finished / "model").vocabulary)
-    completed = {"corpus_fingerprint": "", "model": tiny_settings().model}
+    assert settings.micro_batch_tokens == 4096
+    completed = {"corpus_fingerprint": "", "model": tiny_settings().model, "micro_batch_tokens": 0}
     assert settings.model_copy(update=completed) == tiny_settings()
 
 

@@ -12,6 +12,11 @@ from bertie.base.settings import Settings
 # By how much bfloat16 has to be faster in `_is_bfloat16_faster`: a step also converts between the two.
 BFLOAT16_GAIN = 1.25
 
+# On a CPU, the C library returns the memory of large tensors to the system after each step, and the system
+# clears it for the next one (docs/decisions/processors.md, "Tokens in memory").
+CPU_MICRO_BATCH_TOKENS = 4096
+GPU_MICRO_BATCH_TOKENS = 16384
+
 
 class Hardware(Settings):
     """Hardware settings of a run; `resolved` fills in `auto` for this machine.
@@ -70,6 +75,11 @@ class Hardware(Settings):
         """Return the context for forward passes in `precision`."""
         kind = torch.device(self.device).type
         return torch.autocast(kind, torch.bfloat16, enabled=self.precision == "bfloat16")
+
+
+def default_micro_batch_tokens(device: str) -> int:
+    """Return about how many tokens training should have in memory at a time on a device."""
+    return CPU_MICRO_BATCH_TOKENS if torch.device(device).type == "cpu" else GPU_MICRO_BATCH_TOKENS
 
 
 @functools.cache
