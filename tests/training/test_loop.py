@@ -1,5 +1,8 @@
 """Global batches are split evenly, and a run computes what the paper's code does."""
 
+import ctypes
+import resource
+import statistics
 from itertools import pairwise
 
 import numpy as np
@@ -17,7 +20,7 @@ from bertie.model.heads import PreTrainingModel
 from bertie.training.checkpoints import TrainState
 from bertie.training.distributed import Ranks
 from bertie.training.finetuning_settings import FinetuningSettings
-from bertie.training.loop import count_micro_batches, split_sequences
+from bertie.training.loop import Batch, count_micro_batches, split_sequences
 from bertie.training.pretraining import pretrain
 from bertie.training.pretraining_settings import PretrainingSettings
 from bertie.training.pretraining_setup import PretrainingBatches, PretrainingSetup
@@ -121,3 +124,25 @@ def test_dropout_differs_in_each_step_and_seed(corpus_path, tmp_path, tiny_setti
         pretrain(tiny_settings(seed=seed), corpus_path, tmp_path / f"run{seed}")
     plan = 1  # its measurement, before the first step
     assert len(set(seeds)) == 2 * (plan + tiny_settings().total_steps)
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="needs glibc")
+def test_freed_memory_is_kept_until_the_run_ends(corpus_path, tmp_path, tiny_settings, monkeypatch):
+    faults = []
+
+    def use_memory() -> None:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        assert b"x" * 2**26  # 16,384 pages, freed at once
+        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+
+    def next_batch(batches: PretrainingBatches) -> Batch:
+        use_memory()
+        return draw(batches)
+
+    draw = PretrainingBatches.__next__
+    monkeypatch.setattr(PretrainingBatches, "__next__", next_batch)
+    pretrain(tiny_settings(), corpus_path, tmp_path / "run")
+    use_memory()
+    first, *others, after = faults
+    assert len(others) == tiny_settings().total_steps - 1
+    assert 10 * statistics.median(others) < min(first, after)

@@ -23,6 +23,9 @@ VARIABLES = {
     "THP_MEM_ALLOC_ENABLE": "1",
 }
 
+# Parameters of glibc's `mallopt`, from its malloc.h. Thresholds are in bytes.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -3, -4, -8
+
 REPORT_TIMEOUT = 30  # seconds; processes of torchrun may be some seconds apart when they start
 
 
@@ -157,6 +160,30 @@ def _set_timer_slack(nanoseconds: int) -> None:
         ctypes.CDLL(None).prctl(29, ctypes.c_ulong(nanoseconds))  # PR_SET_TIMERSLACK
 
 
+@contextmanager
+def freed_memory_kept() -> Iterator[None]:
+    """Keep memory that is freed in the block for what comes next, and return it to the system at the end.
+
+    Where the C library is glibc, it returns tensors of more than 32 MiB to the system as soon as they are
+    freed, and smaller ones at the end of its heap. The system clears the pages for the next step: that took
+    15 % of the processor time of steps of BERT-Base (docs/decisions/processors.md, "Tokens in memory").
+    """
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "mallopt"):
+        yield
+        return
+    libc.mallopt(M_MMAP_MAX, 0)
+    libc.mallopt(M_TRIM_THRESHOLD, -1)
+    try:
+        yield
+    finally:
+        # glibc cannot go back to its own settings, which follow what is freed; these are their upper limits.
+        libc.mallopt(M_MMAP_MAX, 2**16)
+        libc.mallopt(M_MMAP_THRESHOLD, 2**25)
+        libc.mallopt(M_TRIM_THRESHOLD, 2**26)
+        libc.malloc_trim(0)
+
+
 def limit_free_memory(precision: str) -> None:
     """Limit the memory that compiled libraries keep; call it before torch computes in this precision.
 
@@ -174,6 +201,6 @@ def limit_free_memory(precision: str) -> None:
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "2" if precision == "float32" else "32")
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
-        libc.mallopt(-8, 1)  # M_ARENA_MAX
-        libc.mallopt(-3, 2**25)  # M_MMAP_THRESHOLD, in bytes: the largest that glibc allows
-        libc.mallopt(-1, 2**26)  # M_TRIM_THRESHOLD, in bytes
+        libc.mallopt(M_ARENA_MAX, 1)
+        libc.mallopt(M_MMAP_THRESHOLD, 2**25)  # the largest that glibc allows
+        libc.mallopt(M_TRIM_THRESHOLD, 2**26)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from bertie.base.environment import freed_memory_kept
 from bertie.base.errors import BertieError
 from bertie.base.progress import Progress
 from bertie.base.random import stream_key
@@ -135,7 +136,7 @@ def train(
         run.save(state, model, optimizer, schedule.save_every, schedule.keep_checkpoints)
 
     following: Batch | None = None
-    with stop_on_signal() as stop:
+    with stop_on_signal() as stop, freed_memory_kept():
         while state.step < schedule.total_steps and not state.is_done:
             started = time.perf_counter()
             batch = next(batches) if following is None else following
