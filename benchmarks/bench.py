@@ -49,6 +49,7 @@ GROUPS = (
     "squad",
     "checkpoint",
     "scaling",
+    "memory",
 )
 PACKAGES = [
     "torch",

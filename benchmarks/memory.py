@@ -7,9 +7,15 @@ TEXTS.txt is any English text. The texts are its words, 1 to 60 of them (log-uni
 text has 400 words, which the model truncates. They come in requests of 1 to 32, as from the clients of
 a server, with the same seed in every run. The benchmark prints the resident memory (VmRSS) and the
 processor time at each tenth. `serving.py --memory` sends the same texts to the server.
+
+The rows of `make bench` are the peak of the resident memory (VmHWM) of every engine, after ever more texts,
+with an encoder of 2 × 128, random weights and 30,522 entries. OpenVINO multiplies in bfloat16 on processors
+that have it. torch in bfloat16 is measured where it is faster than float32.
 """
 
 import argparse
+import json
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +24,11 @@ import numpy as np
 
 import bertie
 from bertie.base.environment import limit_free_memory
+from measure import UNCASED, WIKIPEDIA, Growth, run_function
+
+COUNTS = (1600, 6400, 25_600, 102_400)  # texts, fourfold each time
+# Memory is flat if it grows by at most 9 % while the texts grow 64-fold: 64 ** 0.02 is 1.09.
+FLAT = 0.02
 
 
 def memory_of(process: int | str, key: str) -> float:
@@ -38,6 +49,62 @@ def ragged_requests(file: Path) -> Iterator[list[str]]:
             start = random.integers(len(words) - length)
             texts.append(" ".join(words[start : start + length]))
         yield texts
+
+
+def save_encoders(folder: Path) -> dict[str, tuple[Path, str]]:
+    """Write a random encoder for every engine; return directory and precision by engine."""
+    import torch
+
+    from bertie.inference.export import export
+    from bertie.model.config import BertConfig
+    from bertie.model.engines.hardware import Hardware
+    from bertie.model.formats.directory import ModelMetadata
+    from bertie.model.formats.onnx import Quantization
+    from bertie.model.formats.weights import save_model
+    from bertie.model.heads import EncoderModel
+    from bertie.text.tokenizer import Tokenizer
+
+    torch.manual_seed(0)
+    config = BertConfig(num_hidden_layers=2, hidden_size=128, num_attention_heads=2, intermediate_size=512)
+    model = EncoderModel(config)
+    save_model(
+        folder / "torch", model, ModelMetadata(config, model.architecture, (), Tokenizer.load(UNCASED)), ""
+    )
+    export(folder / "torch", folder / "onnx", Quantization())
+    export(folder / "torch", folder / "int8", Quantization(layers=True))
+    engines = {
+        "torch": (folder / "torch", "float32"),
+        "onnx": (folder / "onnx", "float32"),
+        "onnx-int8": (folder / "int8", "float32"),
+        "openvino": (folder / "onnx", "bfloat16"),
+    }
+    if Hardware(device="cpu").resolved().precision == "bfloat16":
+        engines["torch-bfloat16"] = (folder / "torch", "bfloat16")
+    return engines
+
+
+def record_peaks(directory: str, precision: str) -> None:
+    """Embed texts in this process; print its peak memory in MiB after each of COUNTS as JSON."""
+    limit_free_memory(precision)  # as `bertie serve`
+    model = bertie.load(directory, precision=precision)
+    requests = ragged_requests(WIKIPEDIA)
+    done, peaks = 0, []
+    for count in COUNTS:
+        while done < count:
+            texts = next(requests)
+            model.embed(texts)
+            done += len(texts)
+        peaks.append(memory_of("self", "VmHWM"))
+    print(json.dumps(peaks))
+
+
+def rows(rounds: int) -> Iterator[Growth]:
+    """Measure the peak memory of each engine, once."""
+    with tempfile.TemporaryDirectory() as folder:
+        for engine, (directory, precision) in save_encoders(Path(folder)).items():
+            peaks = json.loads(run_function("memory", "record_peaks", directory, precision).output)
+            claim = f"peak memory of a process that embeds ragged texts, {engine}, 2 × 128"
+            yield Growth(f"memory-{engine}", claim, "MiB", COUNTS, tuple(peaks), bar=FLAT)
 
 
 def main() -> None:
