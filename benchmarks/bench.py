@@ -8,7 +8,7 @@ of this folder with a function `rows(rounds)`. Groups run one after the other, e
 one core. The table goes to stdout and, with the versions and the processor, to DATE-PROCESSOR.md and .json
 in `--out`, after each group. Groups that are not run keep the rows that the files already have.
 
-The whole table takes 40 to 65 minutes. With `--rounds 1`, a third of it is enough for a first look.
+The whole table takes 45 to 70 minutes. With `--rounds 1`, a third of it is enough for a first look.
 
 `--quote` brings the documents up to date: README.md and the pages of docs/ that name a file of results
 take their figures from the file that they name last before a figure, or first of all. A figure is followed by
