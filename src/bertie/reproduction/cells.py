@@ -141,7 +141,7 @@ def _serialize(settings: PretrainingSettings | FinetuningSettings) -> str:
     """Return settings as JSON, under their first names and without the device."""
     former = {key for key in ADDED if getattr(settings, key, "") is None}  # as in runs of earlier versions
     text = settings.model_dump_json(exclude={"device", *former})
-    # The default of the first runs was 16,384 on every device.
+    # In the first runs the default was 16,384 on every device.
     text = text.replace('"micro_batch_tokens":0', '"micro_batch_tokens":16384')
     if '"pairs":"near"' not in text:
         text = re.sub(r',"near_distance":\d+', "", text)  # it has no effect
