@@ -78,6 +78,7 @@ model.buckets
 model.batch
 model.cpu
 model.cpu_math
+model.memory
 model.dropout
 model.cpu_attention
 model.layer_weights

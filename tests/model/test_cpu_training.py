@@ -17,9 +17,11 @@ from bertie.model.cpu_training import (
     BLOCK,
     _activate_rows,
     _differentiate_activation,
+    linear,
     transform_attended,
 )
 from bertie.model.dropout import DropoutMask
+from bertie.model.memory import ALIGNMENT
 
 CONFIG = BertConfig(**SHAPE)
 SIZES = [(1, 8), (37, 24), (64, 13), (150, 40)]  # rows and width; an odd width, and several blocks of rows
@@ -42,6 +44,19 @@ def test_outputs_and_gradients_are_as_accurate_as_those_of_torch(threads, rows, 
     for ours, theirs, truth in zip(actual, expected, exact, strict=True):
         assert ours.shape == truth.shape
         assert (ours - truth).norm() <= 2 * (theirs - truth).norm() + 1e-6 * truth.norm()
+
+
+@pytest.mark.parametrize("rows", [0, 1, 37])
+def test_a_linear_layer_and_its_gradients_are_those_of_torch(rows):
+    weight, bias, target = torch.randn(5, 24), torch.randn(5), torch.randn(rows, 5)
+    results = []
+    for function in (linear, F.linear):
+        values = torch.Generator().manual_seed(0)
+        inputs = [torch.randn(rows, 24, generator=values), weight.clone(), bias.clone()]
+        output = function(*(tensor.requires_grad_() for tensor in inputs))
+        results.append([output, *torch.autograd.grad((output * target).sum(), inputs)])
+    for actual, expected in zip(*results, strict=True):
+        torch.testing.assert_close(actual, expected)
 
 
 def test_activation_and_its_derivative_are_as_accurate_as_those_of_torch():
@@ -99,7 +114,8 @@ def test_one_piece_of_memory_is_kept_besides_inputs_and_weights():
         output = parts.fused(inputs, residual, 0.1)
     given = {tensor.untyped_storage().data_ptr() for tensor in (inputs, *parts.parameters())}
     kept = sorted(storages[pointer] for pointer in storages.keys() - given)
-    assert kept == [4 * 37, 4 * 37, 4 * 37 * 7 * 24]  # of two norms, and three matrices and a wide one
+    # Of two norms, and three matrices and a wide one.
+    assert kept == [4 * 37, 4 * 37, 4 * 37 * 7 * 24 + ALIGNMENT]
     assert output.data_ptr() not in given
 
 

@@ -131,8 +131,9 @@ def test_autocast_keeps_norms_losses_and_gradients_in_float32(make_model, labels
 def test_bfloat16_on_a_cpu_pads_the_number_of_rows():
     model = PreTrainingModel(CONFIG)
     rows = []
-    for part in (*model.bert.layers[0].children(), *model.bert.layers[-1].children()):
-        part.register_forward_hook(lambda _, inputs, output: rows.append(len(inputs[0])))
+    for layer in model.bert.layers:
+        for part in (layer, *layer.children()):
+            part.register_forward_hook(lambda _, inputs, output: rows.append(len(inputs[0])))
     for lengths in (LENGTHS, LENGTHS[:3], (5,)):
         batch = ragged_batch(lengths=lengths)
         with torch.autocast("cpu", torch.bfloat16):

@@ -22,7 +22,7 @@ from bertie.model.config import Activation, BertConfig
 from bertie.model.cpu import can_fuse, is_exact_gelu
 from bertie.model.cpu_inference import linear_and_activation, linear_and_norm
 from bertie.model.cpu_inference_attention import can_attend, inference_attention
-from bertie.model.cpu_training import transform_attended
+from bertie.model.cpu_training import linear, transform_attended
 from bertie.model.dropout import Dropout
 from bertie.model.gpu import can_transform_on_gpu
 from bertie.model.layer_weights import LayerWeights
@@ -269,7 +269,11 @@ class Layer(nn.Module):
             return pad_rows(pooling_attention(hidden, queries, self.qkv, batch, A, dropout_p), H)
         if infers and not self.is_decoder and can_attend(batch, H // A):
             return inference_attention(hidden, self.qkv, batch, A)
-        attended = packed_attention(self.qkv(hidden), batch, A, dropout_p, self.is_decoder)  # (T, H)
+        if self.training and can_fuse(hidden):
+            qkv = linear(hidden, self.qkv.weight, self.qkv.bias)  # (T, 3H)
+        else:
+            qkv = self.qkv(hidden)  # (T, 3H)
+        attended = packed_attention(qkv, batch, A, dropout_p, self.is_decoder)  # (T, H)
         return attended if queries is None else attended.index_select(0, queries)  # (T or R, H)
 
     def _after_attention(self) -> tuple[LayerWeights, float, float]:

@@ -19,12 +19,35 @@ from bertie.model.cpu import count_threads
 from bertie.model.cpu_math import normal_distribution
 from bertie.model.dropout import DropoutMask, draw_factors
 from bertie.model.layer_weights import LayerWeights
+from bertie.model.memory import multiply, new_matrix
 
 Float32s = NDArray[np.float32]
 
 # Gradients of biases and norms are sums over rows: of so many at first, then of these sums. That is more
 # exact than one long sum, and does not depend on the number of threads.
 BLOCK = 64
+
+
+def linear(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Compute `F.linear` of a matrix, (n, k) -> (n, m), whose results and gradients are `new_matrix`."""
+    return _linear(rows, weight, bias)
+
+
+class _Linear(torch.autograd.Function):
+    """`linear`."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(rows, weight)
+        return torch.addmm(bias, rows, weight.t(), out=new_matrix(rows, len(rows), len(weight)))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        rows, weight = ctx.saved_tensors
+        return multiply(grad, weight), multiply(grad.t(), rows), grad.sum(0)
+
+
+_linear = cast(Callable[[Tensor, Tensor, Tensor], Tensor], _Linear.apply)
 
 
 def transform_attended(
@@ -51,15 +74,15 @@ class _TransformAttended(torch.autograd.Function):
     def forward(ctx: Any, attended: Tensor, hidden: Tensor, eps: float, p: float, *weights: Tensor) -> Tensor:
         w = LayerWeights(*weights)
         H, intermediate = w.wide.shape[1], len(w.wide)
-        kept = hidden.new_empty(len(hidden), 3 * H + intermediate)
+        kept = new_matrix(hidden, len(hidden), 3 * H + intermediate)
         first, second, output, widened = _divide(kept, H)
         masks = DropoutMask.draw(p), DropoutMask.draw(p)
 
         torch.mm(attended, w.projection.t(), out=first)
-        normed = torch.empty_like(hidden)
+        normed = new_matrix(hidden, *hidden.shape)
         first_inverses = _normalize(first, w.projection_bias, hidden, w.first_norm, eps, masks[0], normed)
         torch.mm(normed, w.wide.t(), out=widened)  # without the bias
-        activated = torch.empty_like(widened)
+        activated = new_matrix(widened, *widened.shape)
         _run(_activate_rows, len(widened), _to_numpy(widened, w.wide_bias.clone(), activated))
         torch.mm(activated, w.narrow.t(), out=second)
         second_inverses = _normalize(second, w.narrow_bias, normed, w.second_norm, eps, masks[1], output)
@@ -79,27 +102,30 @@ class _TransformAttended(torch.autograd.Function):
         grad_normed, grad_narrowed, second_sums = _differentiate(
             grad, second, second_inverses, w.second_scale, ctx.masks[1]
         )
-        grad_widened = torch.mm(grad_narrowed, w.narrow)  # the activation's gradient until the kernel has run
+        grad_widened = multiply(grad_narrowed, w.narrow)  # the activation's gradient until the kernel has run
         bias_sums = grad.new_empty(_count_blocks(grad), len(w.wide))
         arrays = _to_numpy(widened, w.wide_bias.clone(), grad_widened, bias_sums)
         _run(_differentiate_activation, len(bias_sums), arrays)
-        grad_narrow = torch.mm(grad_narrowed.t(), widened)  # which has the activation now
+        grad_narrow = multiply(grad_narrowed.t(), widened)  # which has the activation now
         del grad_narrowed
-        grad_wide = torch.mm(grad_widened.t(), torch.addcmul(w.first_shift, first, w.first_scale))
+        normed = new_matrix(first, *first.shape)
+        torch.addcmul(w.first_shift, first, w.first_scale, out=normed)
+        grad_wide = multiply(grad_widened.t(), normed)
+        del normed
         grad_normed.addmm_(grad_widened, w.wide)
         del grad_widened
         grad_hidden, grad_projected, first_sums = _differentiate(
             grad_normed, first, first_inverses, w.first_scale, ctx.masks[0]
         )
         grad_weights = LayerWeights(
-            torch.mm(grad_projected.t(), attended),
+            multiply(grad_projected.t(), attended),
             *first_sums,
             grad_wide,
             bias_sums.sum(0),
             grad_narrow,
             *second_sums,
         )
-        return torch.mm(grad_projected, w.projection), grad_hidden, None, None, *grad_weights
+        return multiply(grad_projected, w.projection), grad_hidden, None, None, *grad_weights
 
 
 _transform_attended = cast(Callable[..., Tensor], _TransformAttended.apply)
@@ -145,7 +171,7 @@ def _differentiate(
     Returns those of the residual connection and of the product, (T, H) each, and of the bias and the norm's
     scale and shift, (H,) each.
     """
-    grad_sum, grad_product = torch.empty_like(grad), torch.empty_like(grad)
+    grad_sum, grad_product = new_matrix(grad, *grad.shape), new_matrix(grad, *grad.shape)
     sums = grad.new_empty(_count_blocks(grad), 3, grad.shape[1])
     arrays = _to_numpy(grad, standardized, inverses, *_copy_vectors(scale), grad_sum, grad_product, sums)
     _run(_differentiate_rows, len(sums), arrays, *mask.arguments)

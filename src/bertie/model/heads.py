@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from bertie.model.batch import PackedBatch
 from bertie.model.bert import BertModel, build_activation, initialize
 from bertie.model.config import BertConfig, ClassifierPooling, ProblemType
-from bertie.model.cpu import embed_and_tie
+from bertie.model.cpu import can_fuse, embed_and_tie
+from bertie.model.cpu_training import linear
 from bertie.model.cross_entropy import cross_entropy
 from bertie.model.dropout import Dropout
 from bertie.model.formats.sentence_transformers import Pooling
@@ -121,6 +122,8 @@ class MaskedLMHead(nn.Module):
         """
         # Under autocast the dense layer's output is bfloat16, in which epsilon would be lost.
         hidden = self.norm(self.activation(self.dense(hidden)).float())  # (n, H)
+        if self.training and can_fuse(hidden):
+            return linear(hidden, decoder, self.bias)  # (n, V)
         if hidden.device.type == "cpu":
             return F.linear(hidden, decoder, self.bias)  # (n, V)
         logits = padded_linear(hidden, decoder, self.bias)  # (n, V to V + 7)

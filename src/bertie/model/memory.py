@@ -1,0 +1,34 @@
+"""Memory for the large matrices of a training step on a CPU.
+
+torch asks the C library for memory that begins at a multiple of 64 bytes, or of a page. glibc grants such a
+request only from a gap that is larger than the tensor by this multiple, so a tensor does not fit the gap that
+another one of the same size has left. In steps whose tensors have ever new sizes the heap therefore grows to
+twice what is in use (docs/decisions/processors.md, "Memory grows in the first steps"). numpy asks for memory
+without a multiple, and a request for 64 bytes more fits every gap that such a request has left.
+"""
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+ALIGNMENT = 64  # bytes: a line of the cache, and what torch's tensors begin at
+
+
+def new_matrix(like: Tensor, *shape: int) -> Tensor:
+    """Return a new tensor for the caller to fill, of the type of `like`; on a GPU, torch's own.
+
+    It may have any number of dimensions.
+    """
+    if like.device.type != "cpu":
+        return like.new_empty(shape)
+    size = math.prod(shape) * like.element_size()
+    memory = torch.from_numpy(np.empty(size + ALIGNMENT, np.uint8))
+    start = -memory.data_ptr() % ALIGNMENT
+    return memory[start : start + size].view(like.dtype).view(shape)
+
+
+def multiply(a: Tensor, b: Tensor) -> Tensor:
+    """Return the product of two matrices, (n, k) and (k, m) -> (n, m), as a `new_matrix`."""
+    return torch.mm(a, b, out=new_matrix(a, len(a), b.shape[1]))
