@@ -1,4 +1,4 @@
-"""Measure the resident memory while a model embeds 100,000 ragged texts.
+"""Measure the resident memory while a model embeds 100,000 ragged texts, and while another one trains.
 
     python benchmarks/memory.py MODEL TEXTS.txt [COUNT] [--precision float32]
 
@@ -10,7 +10,8 @@ processor time at each tenth. `serving.py --memory` sends the same texts to the 
 
 The rows of `make bench` are the peak of the resident memory (VmHWM) of every engine, after ever more texts,
 with an encoder of 2 × 128, random weights and 30,522 entries. OpenVINO multiplies in bfloat16 on processors
-that have it. torch in bfloat16 is measured where it is faster than float32.
+that have it. torch in bfloat16 is measured where it is faster than float32. The last row is the peak of
+pre-training after ever more steps; each step has other batches, so its tensors have other sizes.
 """
 
 import argparse
@@ -29,6 +30,9 @@ from measure import UNCASED, WIKIPEDIA, Growth, run_function
 COUNTS = (1600, 6400, 25_600, 102_400)  # texts, fourfold each time
 # Memory is flat if it grows by at most 9 % while the texts grow 64-fold: 64 ** 0.02 is 1.09.
 FLAT = 0.02
+STEPS = (4, 16, 64)
+# The largest of more batches is larger: 15 % more memory for 16 times as many steps (16 ** 0.05 is 1.15).
+LARGEST_BATCH = 0.05
 
 
 def memory_of(process: int | str, key: str) -> float:
@@ -98,8 +102,31 @@ def record_peaks(directory: str, precision: str) -> None:
     print(json.dumps(peaks))
 
 
+def pretrain(corpus: str, run: str, steps: str) -> None:
+    """Train a model of 4 × 256 in this process, whose memory is measured, with steps of 16 × 512."""
+    phases = [{"steps": int(steps), "max_seq_length": 512}]
+    settings = {"batch_size": 16, "warmup_steps": 1, "held_out_examples": 4, "precision": "float32"}
+    bertie.pretrain("mini", corpus=corpus, out=run, phases=phases, **settings)
+
+
+def compare_steps() -> Growth:
+    """Measure the peak memory of runs with ever more steps."""
+    from bertie.text.tokenizer import Tokenizer
+
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        Tokenizer.load(UNCASED).save(folder / "tokenizer")
+        bertie.prepare([WIKIPEDIA], tokenizer=folder / "tokenizer", out=folder / "corpus", workers=1)
+        peaks = [
+            run_function("memory", "pretrain", folder / "corpus", folder / f"run-{steps}", str(steps)).peak
+            for steps in STEPS
+        ]
+    claim = "peak memory of a process that pre-trains 4 × 256 in float32, by its steps of 16 × 512"
+    return Growth("memory-pretraining", claim, "MiB", STEPS, tuple(peaks), bar=LARGEST_BATCH)
+
+
 def rows(rounds: int) -> Iterator[Growth]:
-    """Measure the peak memory of each engine, once."""
+    """Measure the peak memory of each engine, and of pre-training, once."""
     with tempfile.TemporaryDirectory() as folder:
         encoders = save_encoders(Path(folder))
         bertie.load(encoders["torch"][0]).embed(["This compiles kernels, which takes more memory."])
@@ -107,6 +134,7 @@ def rows(rounds: int) -> Iterator[Growth]:
             peaks = json.loads(run_function("memory", "record_peaks", directory, precision).output)
             claim = f"peak memory of a process that embeds ragged texts, {engine}, 2 × 128"
             yield Growth(f"memory-{engine}", claim, "MiB", COUNTS, tuple(peaks), bar=FLAT)
+    yield compare_steps()
 
 
 def main() -> None:
