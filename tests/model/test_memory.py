@@ -1,4 +1,4 @@
-"""Memory of large matrices: what it begins at, and that a tensor finds the gap of one of its size."""
+"""Memory of large matrices: what it begins at, and that a tensor fits the gap of one of its size."""
 
 import ctypes
 
@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from bertie.base.environment import freed_memory_kept
-from bertie.model.memory import ALIGNMENT, multiply, new_matrix
+from bertie.model.memory import ALIGNMENT, multiply, new_empty
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
 @pytest.mark.parametrize("shape", [(3, 5), (0, 7), (2, 3, 4, 5), (1000, 768)])
-def test_a_new_matrix_is_like_a_tensor_of_torch(shape, dtype):
+def test_new_memory_is_like_that_of_torch(shape, dtype):
     for _ in range(5):
-        matrix = new_matrix(torch.empty(1, dtype=dtype), *shape)
+        matrix = new_empty(torch.empty(1, dtype=dtype), *shape)
         assert (matrix.shape, matrix.dtype, matrix.is_contiguous()) == (shape, dtype, True)
         assert matrix.data_ptr() % ALIGNMENT == 0 or not matrix.numel()
         assert not matrix.requires_grad
@@ -28,7 +28,7 @@ def test_a_product_is_that_of_torch():
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="needs glibc")
-def test_a_matrix_fits_the_gap_of_one_of_its_size():
+def test_a_tensor_fits_the_gap_of_one_of_its_size():
     malloc, free = ctypes.CDLL(None).malloc, ctypes.CDLL(None).free
     malloc.restype, free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
     like, rows = torch.empty(1), 12_347
@@ -36,12 +36,12 @@ def test_a_matrix_fits_the_gap_of_one_of_its_size():
     with freed_memory_kept():
         matrices = []
         for _ in range(8):
-            matrices.append(new_matrix(like, rows, 64))
+            matrices.append(new_empty(like, rows, 64))
             # They take what is left over beside the matrices, as the objects of a training step do.
             small += [malloc(size) for size in (24, 40, 56, 72, 88) for _ in range(50)]
         gaps = {matrix.data_ptr() for matrix in matrices[1::2]}
         del matrices[1::2]
-        again = [new_matrix(like, rows, 64) for _ in gaps]
+        again = [new_empty(like, rows, 64) for _ in gaps]
         assert {matrix.data_ptr() for matrix in again} == gaps
     for pointer in small:
         free(pointer)

@@ -17,7 +17,7 @@ from bertie.base.threads import run_in_threads
 from bertie.model.buckets import Buckets
 from bertie.model.cpu import count_threads
 from bertie.model.dropout import INTEGERS, DropoutMask
-from bertie.model.memory import new_matrix
+from bertie.model.memory import new_empty
 
 # In bfloat16, attention with fewer multiplications than this, n·A·S²·D, is computed in float32: compiling the
 # bfloat16 product would take longer.
@@ -81,7 +81,7 @@ class _PackedAttention(torch.autograd.Function):
             grad_scores = dropped.zero(_product(grad, v.mT, dropped.scale))  # (n·A, S, S)
             torch._softmax_backward_data(grad_scores, weights, -1, weights.dtype, grad_input=grad_scores)
             scale = q.shape[-1] ** -0.5
-            grads = new_matrix(heads, *heads.shape)
+            grads = new_empty(heads, *heads.shape)
             _product(grad_scores, k, scale, out=grads[0])
             _product(grad_scores.mT, q, scale, out=grads[1])
             _product(dropped.zero(weights).mT, grad, dropped.scale, out=grads[2])
@@ -95,14 +95,14 @@ _packed_attention = cast(Callable[[Tensor, Buckets, int, float, bool], Tensor], 
 
 def _new_rows(buckets: Buckets, like: Tensor, width: int) -> Tensor:
     """Return new rows, (len(like), width), for the caller to fill; those after the T tokens are zeros."""
-    rows = new_matrix(like, len(like), width)
+    rows = new_empty(like, len(like), width)
     rows[len(buckets.token_slots) :] = 0
     return rows
 
 
 def _product(a: Tensor, b: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
     """Return `scale` times the product of each pair of matrices, (n·A, …) each."""
-    out = new_matrix(a, *a.shape[:2], b.shape[2]) if out is None else out
+    out = new_empty(a, *a.shape[:2], b.shape[2]) if out is None else out
     return torch.baddbmm(out, a, b, beta=0, alpha=scale, out=out)
 
 
@@ -126,7 +126,7 @@ def _gather(rows: Tensor, tokens: Tensor, parts: int, num_heads: int) -> Tensor:
     """Copy rows (T, parts · A · D) into a bucket, (parts, n · A, S, D), with zeros in padding."""
     n, S = tokens.shape
     D = rows.shape[1] // (parts * num_heads)
-    heads = new_matrix(rows, parts, n * num_heads, S, D)
+    heads = new_empty(rows, parts, n * num_heads, S, D)
     _copy(_gather_heads, rows, tokens, heads)
     is_small = n * num_heads * S * S * D < SMALL_PRODUCT
     return heads.float() if is_small else heads

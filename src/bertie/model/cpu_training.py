@@ -19,7 +19,7 @@ from bertie.model.cpu import count_threads
 from bertie.model.cpu_math import normal_distribution
 from bertie.model.dropout import DropoutMask, draw_factors
 from bertie.model.layer_weights import LayerWeights
-from bertie.model.memory import multiply, new_matrix
+from bertie.model.memory import multiply, new_empty
 
 Float32s = NDArray[np.float32]
 
@@ -29,7 +29,7 @@ BLOCK = 64
 
 
 def linear(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Compute `F.linear` of a matrix, (n, k) -> (n, m), whose results and gradients are `new_matrix`."""
+    """Compute `F.linear`, (n, k) -> (n, m), with results and gradients in memory from `new_empty`."""
     return _linear(rows, weight, bias)
 
 
@@ -39,7 +39,7 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         ctx.save_for_backward(rows, weight)
-        return torch.addmm(bias, rows, weight.t(), out=new_matrix(rows, len(rows), len(weight)))
+        return torch.addmm(bias, rows, weight.t(), out=new_empty(rows, len(rows), len(weight)))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -74,15 +74,15 @@ class _TransformAttended(torch.autograd.Function):
     def forward(ctx: Any, attended: Tensor, hidden: Tensor, eps: float, p: float, *weights: Tensor) -> Tensor:
         w = LayerWeights(*weights)
         H, intermediate = w.wide.shape[1], len(w.wide)
-        kept = new_matrix(hidden, len(hidden), 3 * H + intermediate)
+        kept = new_empty(hidden, len(hidden), 3 * H + intermediate)
         first, second, output, widened = _divide(kept, H)
         masks = DropoutMask.draw(p), DropoutMask.draw(p)
 
         torch.mm(attended, w.projection.t(), out=first)
-        normed = new_matrix(hidden, *hidden.shape)
+        normed = new_empty(hidden, *hidden.shape)
         first_inverses = _normalize(first, w.projection_bias, hidden, w.first_norm, eps, masks[0], normed)
         torch.mm(normed, w.wide.t(), out=widened)  # without the bias
-        activated = new_matrix(widened, *widened.shape)
+        activated = new_empty(widened, *widened.shape)
         _run(_activate_rows, len(widened), _to_numpy(widened, w.wide_bias.clone(), activated))
         torch.mm(activated, w.narrow.t(), out=second)
         second_inverses = _normalize(second, w.narrow_bias, normed, w.second_norm, eps, masks[1], output)
@@ -108,7 +108,7 @@ class _TransformAttended(torch.autograd.Function):
         _run(_differentiate_activation, len(bias_sums), arrays)
         grad_narrow = multiply(grad_narrowed.t(), widened)  # which has the activation now
         del grad_narrowed
-        normed = new_matrix(first, *first.shape)
+        normed = new_empty(first, *first.shape)
         torch.addcmul(w.first_shift, first, w.first_scale, out=normed)
         grad_wide = multiply(grad_widened.t(), normed)
         del normed
@@ -171,7 +171,7 @@ def _differentiate(
     Returns those of the residual connection and of the product, (T, H) each, and of the bias and the norm's
     scale and shift, (H,) each.
     """
-    grad_sum, grad_product = new_matrix(grad, *grad.shape), new_matrix(grad, *grad.shape)
+    grad_sum, grad_product = new_empty(grad, *grad.shape), new_empty(grad, *grad.shape)
     sums = grad.new_empty(_count_blocks(grad), 3, grad.shape[1])
     arrays = _to_numpy(grad, standardized, inverses, *_copy_vectors(scale), grad_sum, grad_product, sums)
     _run(_differentiate_rows, len(sums), arrays, *mask.arguments)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from bertie.base.kernels import inlined_kernel, kernel
 from bertie.base.threads import run_in_threads
 from bertie.model.cpu import count_threads
-from bertie.model.memory import new_matrix
+from bertie.model.memory import new_empty
 
 LEVELS = 1 << 16  # an element is dropped or kept by 16 random bits
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the bytes of an element
@@ -74,7 +74,7 @@ class DropoutMask(NamedTuple):
         if not self.dropped_levels:
             return values
         values = values.detach().contiguous()
-        zeroed = new_matrix(values, *values.shape)
+        zeroed = new_empty(values, *values.shape)
         source, target = (x.view(INTEGERS[x.element_size()]).view(-1).numpy() for x in (values, zeroed))
         pairs = -(-len(source) // 2)
         arguments = (*self.key, np.uint32(self.dropped_levels))

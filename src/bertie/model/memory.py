@@ -16,13 +16,8 @@ from torch import Tensor
 ALIGNMENT = 64  # bytes: a line of the cache, and what torch's tensors begin at
 
 
-def new_matrix(like: Tensor, *shape: int) -> Tensor:
-    """Return a new tensor for the caller to fill, of the type of `like`; on a GPU, torch's own.
-
-    It may have any number of dimensions.
-    """
-    if like.device.type != "cpu":
-        return like.new_empty(shape)
+def new_empty(like: Tensor, *shape: int) -> Tensor:
+    """Return `like.new_empty(shape)` on a CPU, in memory from numpy. The caller fills it."""
     size = math.prod(shape) * like.element_size()
     memory = torch.from_numpy(np.empty(size + ALIGNMENT, np.uint8))
     start = -memory.data_ptr() % ALIGNMENT
@@ -30,5 +25,5 @@ def new_matrix(like: Tensor, *shape: int) -> Tensor:
 
 
 def multiply(a: Tensor, b: Tensor) -> Tensor:
-    """Return the product of two matrices, (n, k) and (k, m) -> (n, m), as a `new_matrix`."""
-    return torch.mm(a, b, out=new_matrix(a, len(a), b.shape[1]))
+    """Return the product of two matrices, (n, k) and (k, m) -> (n, m), in memory from `new_empty`."""
+    return torch.mm(a, b, out=new_empty(a, len(a), b.shape[1]))
