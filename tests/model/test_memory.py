@@ -1,6 +1,8 @@
 """Memory of large matrices: what it begins at, and that a tensor fits the gap of one of its size."""
 
 import ctypes
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -25,6 +27,22 @@ def test_a_product_is_that_of_torch():
     a, b = torch.randn(7, 5), torch.randn(3, 5)
     assert torch.equal(multiply(a, b.t()), torch.mm(a, b.t()))
     assert multiply(a[:0], b.t()).shape == (0, 3)
+
+
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="needs large pages")
+@pytest.mark.parametrize("mebibytes", [2, 3, 4, 40])
+def test_large_tensors_use_large_pages(mebibytes):
+    tensor = new_empty(torch.empty(1), mebibytes, 2**18)
+    middle = tensor.data_ptr() + tensor.nbytes // 2
+    is_inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if bounds := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            start, end = (int(bound, 16) for bound in bounds.groups())
+            is_inside = start <= middle < end
+        elif is_inside and line.startswith("VmFlags:"):
+            assert "hg" in line.split()
+            return
+    raise AssertionError("the memory is not listed")
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="needs glibc")

@@ -7,21 +7,38 @@ twice what is in use (docs/decisions/processors.md, "Memory grows in the first s
 without a multiple, and a request for 64 bytes more fits every gap that such a request has left.
 """
 
+import ctypes
 import math
+import mmap
+import sys
 
 import numpy as np
 import torch
 from torch import Tensor
 
 ALIGNMENT = 64  # bytes: a line of the cache, and what torch's tensors begin at
+LARGE_PAGE = 2**21  # bytes, on x86-64
 
 
 def new_empty(like: Tensor, *shape: int) -> Tensor:
     """Return `like.new_empty(shape)` on a CPU, in memory from numpy. The caller fills it."""
     size = math.prod(shape) * like.element_size()
     memory = torch.from_numpy(np.empty(size + ALIGNMENT, np.uint8))
+    if sys.platform == "linux" and LARGE_PAGE <= size < 2 * LARGE_PAGE:
+        _ask_for_large_pages(memory)
     start = -memory.data_ptr() % ALIGNMENT
     return memory[start : start + size].view(like.dtype).view(shape)
+
+
+def _ask_for_large_pages(memory: Tensor) -> None:
+    """Ask Linux for large pages, as numpy does from 4 MiB on; `memory` is uint8 (n,).
+
+    A training step of 2 × 128 takes a tenth more time without them (docs/decisions/processors.md).
+    """
+    first = -(-memory.data_ptr() // mmap.PAGESIZE)
+    last = (memory.data_ptr() + len(memory)) // mmap.PAGESIZE
+    start, length = first * mmap.PAGESIZE, (last - first) * mmap.PAGESIZE
+    ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), mmap.MADV_HUGEPAGE)
 
 
 def multiply(a: Tensor, b: Tensor) -> Tensor:
