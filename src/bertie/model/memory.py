@@ -1,10 +1,11 @@
 """Memory for the large matrices of a training step on a CPU.
 
 torch asks the C library for memory that begins at a multiple of 64 bytes, or of a page. glibc grants such a
-request only from a gap that is larger than the tensor by this multiple, so a tensor does not fit the gap that
-another one of the same size has left. In steps whose tensors have ever new sizes the heap therefore grows to
-twice what is in use (docs/decisions/processors.md, "Memory grows in the first steps"). numpy asks for memory
-without a multiple, and a request for 64 bytes more fits every gap that such a request has left.
+request only from a gap that is larger than the tensor by this multiple, so a tensor often does not fit the
+gap that another one of the same size has left. Where the sizes differ from step to step, the heap grew to
+twice what was in use (docs/decisions/processors.md, "Memory that fits a gap of its size"). numpy asks for
+memory that may begin anywhere. Here it asks for 64 bytes more, and the tensor begins at the first multiple
+of 64.
 """
 
 import ctypes
@@ -21,7 +22,7 @@ LARGE_PAGE = 2**21  # bytes, on x86-64
 
 
 def new_empty(like: Tensor, *shape: int) -> Tensor:
-    """Return `like.new_empty(shape)` on a CPU, in memory from numpy. The caller fills it."""
+    """Return a tensor on a CPU like `like.new_empty(shape)`, not initialized, in memory from numpy."""
     size = math.prod(shape) * like.element_size()
     memory = torch.from_numpy(np.empty(size + ALIGNMENT, np.uint8))
     if sys.platform == "linux" and LARGE_PAGE <= size < 2 * LARGE_PAGE:

@@ -23,8 +23,8 @@ BATCH_GROWTH = 4  # measure batches of 1, 4, 16, … sequences
 MIN_BATCH_SECONDS = 0.5  # a batch that takes this long predicts the speed of larger ones
 FLOAT_BYTES = 4
 # Memory of the activations as a multiple of those kept for the backward pass: it includes temporaries of
-# that pass, and gaps left by the allocator. The peaks of whole runs of 2 × 128, 4 × 256 and 12 × 768 on a CPU
-# were 0.7 to 1.06 times the estimates with it.
+# that pass, and gaps left by the allocator. With 1.7, runs of 2 × 128, 4 × 256 and 12 × 768 on a
+# CPU needed 0.7 to 1.06 times the estimate.
 ACTIVATION_OVERHEAD = 1.7
 EVALUATION_COST = 1 / 3  # a forward pass, relative to forward and backward
 
