@@ -33,8 +33,8 @@ def test_changed_file_is_refused_and_the_advice_works(directory: Path, name: str
     with pytest.raises(ModelError) as error:
         verify(directory)
     assert str(error.value) == (
-        f"{directory / name}: differs from its sum in SHA256SUMS; copy the directory again, or accept the "
-        f"change: delete {directory / 'SHA256SUMS'}, or pass --no-verify (verify=False)"
+        f"{directory / name}: does not match its checksum in SHA256SUMS; copy the directory again, or accept "
+        f"the change: delete {directory / 'SHA256SUMS'}, or pass --no-verify (verify=False)"
     )
     with verification(False):
         verify(directory)
@@ -55,7 +55,7 @@ def test_other_files_and_the_card_may_change(directory: Path) -> None:
     (directory / "notes.txt").write_text("Ours.")
     verify(directory)
     (directory / "config.json").write_text("Ours.")
-    with pytest.raises(ModelError, match=r"config\.json: differs"):
+    with pytest.raises(ModelError, match=r"config\.json: does not match"):
         verify(directory)
 
 
@@ -64,10 +64,10 @@ def test_weights_are_verified_while_they_are_loaded(directory: Path) -> None:
         assert threading.active_count() > 1
     (directory / "model.safetensors").write_text("else")
     verify(directory)
-    with pytest.raises(ModelError, match=r"model\.safetensors: differs"), weights_verified(directory):
+    with pytest.raises(ModelError, match=r"model\.safetensors: does not match"), weights_verified(directory):
         pass
     # The damage is the cause of an error while loading, and the error of the block otherwise.
-    with pytest.raises(ModelError, match=r"model\.safetensors: differs"), weights_verified(directory):
+    with pytest.raises(ModelError, match=r"model\.safetensors: does not match"), weights_verified(directory):
         raise ModelError("not finite")
     (directory / "model.safetensors").write_text("model.safetensors")
     with pytest.raises(ModelError, match="not finite"), weights_verified(directory):

@@ -347,7 +347,7 @@ def test_a_link_to_an_unknown_model_says_so(open_page, url):
     message.wait_for()
     assert message.is_visible()
     page = open_page(link(url, "translation"))
-    message = page.get_by_text(re.compile("None of the served models"))
+    message = page.get_by_text(re.compile("No served model supports the tab"))
     message.wait_for()
     assert message.is_visible()
 

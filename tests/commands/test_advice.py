@@ -38,7 +38,7 @@ CASES = {
     ),
     "encoder": Case(
         "predict {encoder} --text cat",
-        "its vectors: bertie embed {encoder} (to predict, fine-tune it first)",
+        "to get its vectors, run bertie embed {encoder}",
         "embed {encoder} --text cat",
     ),
     "no second text": Case(

@@ -15,6 +15,7 @@ def test_exported_model_is_measured_and_predicts(tmp_path, capsys):
     rows = [line.split() for line in printed.splitlines()]
     assert rows[0][:4] == ["dev.tsv", "agreement", "with", "float32"]
     assert ["dev.tsv", "accuracy"] in [row[:2] for row in rows]
+    assert rows[-1] == [f"{out}:", "exported,", "0.0", "MB"]
     assert sorted(file.name for file in out.iterdir()) == [
         "README.md",
         "SHA256SUMS",

@@ -54,6 +54,21 @@ def workspace(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("finetune my.csv --out out", "unexpected argument 'my.csv'; did you mean --train my.csv?"),
+        ("predict model hello", "unexpected argument 'hello'; did you mean --text hello?"),
+        ("pretrain tiny corpus --out out", "unexpected argument 'corpus'; did you mean --corpus corpus?"),
+        ("inspect model other", "unexpected argument 'other'"),
+    ],
+)
+def test_unexpected_argument_names_the_option(arguments, message, capsys):
+    status, _, err = run(capsys, *arguments.split())
+    assert status == 2
+    assert err.endswith(f"Error: {message}\n")
+
+
 def test_trained_model_fills_a_mask(workspace, capsys):
     text = "all is [MASK] ."
     status, out, _ = run(capsys, "predict", workspace / "run" / "model", "--text", text, "--json")

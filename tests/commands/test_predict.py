@@ -261,7 +261,11 @@ BAD = {
     "two pairs": ("classifier", [*TEXT * 3, "--pair", "a", "--pair", "b"], "2 --pair for 3 --text"),
     "no context": ("squad-v1", TEXT, "--text is the question; give the context with --pair"),
     "no endings": ("choices", TEXT, "--text is the context; give the endings with --pair"),
-    "no head": ("encoder", TEXT, "encoder: an encoder without a head; its vectors: bertie embed "),
+    "no head": (
+        "encoder",
+        TEXT,
+        "encoder: an encoder without a head, which fine-tuning adds; to get its vectors, run bertie embed ",
+    ),
     "no mask": ("masked LM", TEXT, "--text 1: no [MASK] in 'the cat'"),
     "no mask in a line": ("masked LM", ["--input", "in.txt"], "in.txt, line 3: no [MASK] in 'the cat'"),
     "output": (

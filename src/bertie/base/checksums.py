@@ -56,7 +56,7 @@ def verify(directory: Path, *, weights: bool = False, remedy: str = "") -> None:
         if any(PurePath(name).match(pattern) for pattern in WEIGHTS) != weights:
             continue
         file = directory / name
-        problem = "missing, but" if not file.is_file() else "differs from its sum"
+        problem = "missing, but" if not file.is_file() else "does not match its checksum"
         if not file.is_file() or sha256(file) != expected:
             default = (
                 f"copy the directory again, or accept the change: delete {directory / SUMS_FILE}, or pass "

@@ -21,7 +21,7 @@ from bertie.commands.export import export
 from bertie.commands.features import features
 from bertie.commands.finetune import finetune
 from bertie.commands.inspect import inspect
-from bertie.commands.options import CommandWithRecipes, Version
+from bertie.commands.options import Command, CommandWithRecipes, Version
 from bertie.commands.predict import predict
 from bertie.commands.prepare import prepare
 from bertie.commands.pretrain import pretrain
@@ -67,7 +67,7 @@ for command in (
     doctor,
     demo,
 ):
-    app.command(cls=CommandWithRecipes if command in (pretrain, search, reproduce) else None)(command)
+    app.command(cls=CommandWithRecipes if command in (pretrain, search, reproduce) else Command)(command)
 
 _FREE_SPACE = "free some space and run the command again"
 _NO_PERMISSION = "permission denied; choose another path or change the permissions"

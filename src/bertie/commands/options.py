@@ -1,6 +1,7 @@
 """Options and helpers that several commands share."""
 
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -152,7 +153,33 @@ Version = Annotated[
 ]
 
 
-class CommandWithRecipes(TyperCommand):
+class Command(TyperCommand):
+    """A command that says which option an unexpected argument may belong to."""
+
+    options: ClassVar[dict[str, str]] = {
+        "pretrain": "--corpus",
+        "finetune": "--train",
+        "search": "--train",
+        "evaluate": "--model",
+        "predict": "--text",
+        "embed": "--text",
+        "features": "--input",
+        "export": "--onnx",
+        "reproduce": "--model",
+    }
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the command line; exit with status 2 if an argument is left over."""
+        ctx.allow_extra_args = True
+        extra = super().parse_args(ctx, args)
+        if extra:
+            option = self.options.get(str(self.name))
+            advice = f"; did you mean {option} {shlex.quote(extra[0])}?" if option else ""
+            ctx.fail(f"unexpected argument {extra[0]!r}{advice}")
+        return extra
+
+
+class CommandWithRecipes(Command):
     """A command whose help ends with a list of the shipped recipes that it takes."""
 
     kinds: ClassVar[dict[str, "list[RecipeKind]"]] = {

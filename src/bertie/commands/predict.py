@@ -157,8 +157,8 @@ def _check_method(model: "Predictor", directory: Path, formats: Sequence[str | N
 
     if model.method is None:
         raise ModelError(
-            f"{directory}: an encoder without a head; its vectors: bertie embed {directory} (to predict, "
-            f"fine-tune it first)"
+            f"{directory}: an encoder without a head, which fine-tuning adds; to get its vectors, run "
+            f"bertie embed {directory}"
         )
     if "conll" in formats and model.method != "tag":
         raise SettingsError(

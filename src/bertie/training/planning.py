@@ -23,9 +23,8 @@ BATCH_GROWTH = 4  # measure batches of 1, 4, 16, … sequences
 MIN_BATCH_SECONDS = 0.5  # a batch that takes this long predicts the speed of larger ones
 FLOAT_BYTES = 4
 # Memory of the activations as a multiple of those kept for the backward pass: it includes temporaries of
-# that pass, and gaps left by the allocator. With 1.7, runs of 2 × 128, 4 × 256 and 12 × 768 on a
-# CPU needed 0.7 to 1.06 times the estimate.
-ACTIVATION_OVERHEAD = 1.7
+# that pass, and gaps left by the allocator (docs/pretraining.md says how close the estimates are).
+ACTIVATION_OVERHEAD = 1.3
 EVALUATION_COST = 1 / 3  # a forward pass, relative to forward and backward
 
 
@@ -158,8 +157,8 @@ def _estimate(
         sequences += sample.steps * sample.batch_size
         tokens += round(phase_tokens)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    # Weights, gradients and two moments.
-    memory_bytes = 4 * FLOAT_BYTES * parameters // shards + round(ACTIVATION_OVERHEAD * activation_bytes)
+    arrays = 3 if device.type == "cpu" else 4  # gradients and two moments; on a CPU the weights are resident
+    memory_bytes = arrays * FLOAT_BYTES * parameters // shards + round(ACTIVATION_OVERHEAD * activation_bytes)
     if device.type == "cuda":
         device_bytes = torch.cuda.get_device_properties(device).total_memory
     else:

@@ -32,6 +32,8 @@ ROWS = {
     "choose": [{"context": "a", "endings": ["b", "c"]}, {"context": "a", "endings": []}],
 }
 
+MANY_REPEATED = {"inputs": "[MASK] " * 32 + "x" * 100_000, "top_k": 100}
+
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
@@ -313,7 +315,7 @@ def test_info_reports_the_method_of_a_regression(models):
         ("classifier", "/predict", {"inputs": "a", "top_k": 1}, 422, "top_k: unknown key"),
         ("classifier", "/predict", {"inputs": ["a", {"text": 7}]}, 422, "inputs.1.text: "),
         ("classifier", "/embed", {"inputs": "a", "pooling": "x"}, 422, "pooling: "),
-        ("classifier", "/predict", {"inputs": [["a"]] * 33}, 413, "inputs: 33 texts; send at most 32"),
+        ("classifier", "/predict", {"inputs": [["a"]] * 33}, 413, "inputs: 33 items; send at most 32"),
         (
             "choices",
             "/predict",
@@ -330,7 +332,25 @@ def test_info_reports_the_method_of_a_regression(models):
             "inputs: 40 [MASK] tokens; send at most 32",
         ),
         ("masked LM", "/", {"inputs": "[MASK]" * 33}, 413, "inputs: 33 [MASK] tokens"),
-        ("regression", "/rerank", {"query": "a", "texts": ["a"] * 33}, 413, "texts: 33 texts"),
+        ("masked LM", "/predict", {"inputs": [""] * 33}, 413, "inputs: 33 items; send at most 32"),
+        (
+            "masked LM",
+            "/predict",
+            MANY_REPEATED,
+            413,
+            "inputs: each prediction repeats its text, so the response",
+        ),
+        ("masked LM", "/", {"inputs": "[MASK]" + "x" * 2_000_000}, 413, "body larger than 2,000,000 bytes"),
+        (
+            "masked LM",
+            "/",
+            {"inputs": "[MASK]" + "x" * 1_999_000, "parameters": {"top_k": 6}},
+            413,
+            "inputs: each prediction repeats its text, so the response would have 11,994,036 characters",
+        ),
+        ("classifier", "/predict", {"a" * 1000: 1, "inputs": "a"}, 422, "a" * 80 + ": unknown key"),
+        ("classifier", "/predict/", {"inputs": "a"}, 404, "POST /predict/: Not Found"),
+        ("regression", "/rerank", {"query": "a", "texts": ["a"] * 33}, 413, "texts: 33 items"),
         (
             "regression",
             "/rerank",
@@ -338,13 +358,14 @@ def test_info_reports_the_method_of_a_regression(models):
             413,
             "`query` with",
         ),
-        ("encoder", "/decode", {"ids": [[1]] * 33}, 413, "ids: 33 lists of token ids"),
+        ("encoder", "/decode", {"ids": [[1]] * 33}, 413, "ids: 33 items"),
         ("encoder", "/decode", {"ids": [1000]}, 422, "ids: no token has the id 1000"),
         ("masked LM", "/", {"inputs": "[MASK]" + " a" * 200}, 422, "inputs: 203 tokens in "),
         ("encoder", "/models/encoder/embed", {"inputs": "a", "model": "b"}, 404, "model 'b': no such model"),
         ("encoder", "/embed", {"inputs": [1] * 200_000 + ["a"]}, 422, "inputs: Input should be a text, a"),
         ("encoder", "/embed", dict.fromkeys(map(str, range(101))), 422, "body: Input should have fewer keys"),
-        ("choices", "/predict", {"inputs": [{}] * 200_000}, 422, "inputs.0.context: Field required"),
+        ("choices", "/predict", {"inputs": [{}] * 200_000}, 413, "inputs: 200000 items"),
+        ("choices", "/predict", {"inputs": [{}]}, 422, "inputs.0.context: Field required"),
         ("next sentence", "/", {"inputs": "a"}, 422, "there is no pipeline for the method"),
         ("classifier", "/nowhere", {}, 404, "POST /nowhere: Not Found"),
         ("classifier", "/health", {}, 405, "POST /health: Method Not Allowed"),

@@ -2,6 +2,7 @@
 
 import logging
 import socket
+from time import sleep
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -92,7 +93,9 @@ def test_pages_of_the_listed_origins_may_call_the_server(closed):
         headers = {"Origin": origin, **bearer(KEY)}
         response, _ = closed.send("POST", "/predict", BODY, headers=headers)
         assert response.headers["Access-Control-Allow-Origin"] == allowed
-        asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+        assert response.headers["Access-Control-Expose-Headers"] == "Retry-After"
+        names = "authorization,content-type,x-stainless-lang"  # of OpenAI's client
+        asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": names}
         with socket.create_connection(("127.0.0.1", closed.port), timeout=60) as connection:
             head = ["OPTIONS /predict HTTP/1.1", "Host: a", f"Origin: {origin}"]
             head += [f"{name}: {value}" for name, value in asked.items()]
@@ -134,7 +137,8 @@ def test_a_slow_body_is_given_up(model):
 
 def test_metrics_have_the_names_of_text_embeddings_inference(model):
     with serving(model) as served:
-        for path, body in [("/predict", BODY), ("/embed", BODY), ("/embed", {"inputs": 7}), ("/nowhere", {})]:
+        paths = ("/predict", "/embed", "/nowhere", "/embed_sparse")
+        for path, body in [*((path, BODY) for path in paths), ("/embed", {"inputs": 7})]:
             served.post(path, body)
         response, text = served.send_text("GET", "/metrics")
     assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
@@ -155,13 +159,26 @@ def test_metrics_have_the_names_of_text_embeddings_inference(model):
     assert value("te_request_count", "", "") == 1  # no label has a path that a client made up
     assert value("te_request_success", "classifier", "embed") == 1
     assert value("te_request_failure", "classifier", "validation") == 1
-    assert value("te_request_duration_count", "classifier") == 3
+    assert value("te_request_failure", "classifier", "backend") == 1  # it has no sparse vectors
+    assert value("te_request_duration_count", "classifier") == 4
     assert value("te_embed_count", "classifier") == 2
     assert value("te_embed_success", "classifier") == 1
     assert value("te_predict_duration_count", "classifier") == 1
     assert value("te_batch_next_tokens_count", "classifier") == 2
     assert value("te_queue_size", "classifier") == 0
     assert value("process_resident_memory_bytes") > 1e7
+
+
+def test_a_request_whose_client_left_is_not_invalid(model):
+    with serving(model) as served:
+        with half_a_request(served.port, b"{}"):
+            pass
+        for _ in range(100):
+            _, text = served.send_text("GET", "/metrics")
+            if "te_request_failure{" in text:
+                break
+            sleep(0.02)
+    assert 'te_request_failure{err="cancelled"' in text
 
 
 def test_the_root_of_a_model_is_counted_as_the_root(model):

@@ -1,6 +1,7 @@
 """Several models: chosen by name, loaded once on first use, unloaded to fit the memory budget."""
 
 import asyncio
+import gc
 import shutil
 from threading import Event
 
@@ -8,7 +9,7 @@ import huggingface_hub
 import pytest
 from starlette.exceptions import HTTPException
 from tests.inference.server.serving import serving
-from tests.inference.small_models import save_small
+from tests.inference.small_models import MODELS, save_small
 
 import bertie
 from bertie.base.errors import ModelError, SettingsError
@@ -81,7 +82,7 @@ def test_damage_of_any_model_is_found_at_the_start(paths, tmp_path):
     content[-1] ^= 1
     file.write_bytes(content)
     models = Models({"encoder": paths["encoder"], "classifier": damaged}, bertie.load, Limits())
-    with pytest.raises(ModelError, match=r"model\.safetensors: differs from its sum in SHA256SUMS"):
+    with pytest.raises(ModelError, match=r"model\.safetensors: does not match its checksum in SHA256SUMS"):
         models.load_default()
 
 
@@ -117,6 +118,49 @@ def test_a_failed_load_is_tried_again(paths, monkeypatch, caplog):
         await use(models, "encoder")
 
     run(paths, scenario)
+
+
+def test_a_failed_load_without_clients_is_not_logged_twice(paths, monkeypatch, caplog):
+    async def scenario(models, loader):
+        def fail(path):
+            raise ModelError(f"{path}/model.safetensors: damaged")
+
+        monkeypatch.setattr(bertie, "load", fail)
+        loader.may_begin.clear()
+        client = asyncio.create_task(use(models, "encoder"))
+        await asyncio.sleep(0.05)
+        client.cancel()
+        loader.may_begin.set()
+        while models.find("encoder").loading:
+            await asyncio.sleep(0.01)
+        gc.collect()
+        assert "model.safetensors: damaged" in caplog.text
+        assert "never retrieved" not in caplog.text
+
+    run(paths, scenario)
+
+
+class Recording:
+    """An engine that records the names of its methods that are used."""
+
+    def __init__(self, engine):
+        self.engine, self.used = engine, []
+
+    def __getattr__(self, name):
+        value = getattr(self.engine, name)
+        if callable(value):
+            self.used.append(name)
+        return value
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_the_default_model_computes_before_the_first_request(tmp_path, kind):
+    path = save_small(tmp_path, kind)
+    predictor = bertie.load(path)
+    predictor.engine = Recording(predictor.engine)
+    models = Models({kind: path}, lambda _: predictor, Limits())
+    models.load_default()
+    assert predictor.engine.used
 
 
 def replace_with_classifier(directory, labels):
@@ -214,6 +258,12 @@ def test_requests_choose_a_model(several, predictors):
         422,
         "model: 'encoder', but the address names 'regression'; omit one",
     )
+
+
+def test_strings_for_a_classifier_may_name_the_model(several):
+    by_address = several.post("/models/classifier/predict", {"inputs": "the cat"})
+    assert by_address[0] == 200
+    assert several.post("/predict", {"inputs": "the cat", "model": "classifier"}) == by_address
 
 
 def test_without_a_name_the_first_able_model_answers(several, predictors):

@@ -27,6 +27,13 @@ def test_embeddings_are_the_models(client, predictors, options):
     assert found.usage.prompt_tokens == found.usage.total_tokens == 7
 
 
+def test_a_null_encoding_format_is_the_default(several):
+    bodies = [{"input": "the cat"}, {"input": "the cat", "encoding_format": None}]
+    default, null = (several.post("/v1/embeddings", body) for body in bodies)
+    assert default[0] == 200
+    assert null == default
+
+
 def test_token_ids_and_dimensions(client, predictors):
     ids = predictors["encoder"].tokenizer.encode("the cat").input_ids.tolist()
     for batch in (ids, [ids]):
@@ -59,7 +66,7 @@ def test_errors_name_the_key_input(client):
         ([], "`input` cannot be empty"),
         ([[]], "`input` cannot be empty"),
         ([[1000]], "input: no token has the id 1000"),
-        (["a"] * 33, "input: 33 texts"),
+        (["a"] * 33, "input: 33 items"),
     ]:
         with pytest.raises(openai.APIStatusError) as raised:
             client.embeddings.create(model="encoder", input=value)

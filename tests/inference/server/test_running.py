@@ -54,7 +54,12 @@ def test_a_server_of_other_machines_needs_a_key(host):
 
 
 @pytest.mark.parametrize(
-    ("access", "message"), [(Access(""), "--api-key is empty; "), (Access(root_path="b"), ".*; use /b$")]
+    ("access", "message"),
+    [
+        (Access(""), "--api-key is empty; "),
+        (Access("secret\r"), ".* ends with a blank or line break"),
+        (Access(root_path="b"), ".*; use /b$"),
+    ],
 )
 def test_useless_options_are_rejected(access, message):
     with pytest.raises(SettingsError, match=message):
@@ -222,6 +227,16 @@ def test_a_slow_request_does_not_delay_shutdown_forever(model, monkeypatch):
         served.server.should_exit = True
         status, content = read_response(connection)
     assert (status, content["error_type"]) == (503, "Unhealthy")
+
+
+def test_a_stopping_server_asks_clients_to_close_their_connections(model):
+    with serving(model) as served:
+        response, _ = served.send("POST", "/embed", {"inputs": "a"})
+        assert "Connection" not in response.headers
+        served.app.state.stopping = True
+        for method, path, status in [("POST", "/embed", 200), ("GET", "/health", 503)]:
+            response, _ = served.send(method, path, {"inputs": "a"})
+            assert (response.status, response.headers["Connection"]) == (status, "close")
 
 
 def test_responses_do_not_wait_for_acknowledgements():

@@ -68,6 +68,7 @@ def create_app(models: Models, access: Access = OPEN) -> Starlette:
         middleware=middlewares(access, models.limits, models.metrics),
         lifespan=service.lifespan,
     )
+    app.router.redirect_slashes = False  # it would redirect to the host that the request names
     app.state.stopping = False
     return app
 
@@ -157,11 +158,16 @@ class Service:
         )
 
     def _parse(self, schema: type[Request], body: Any) -> Request:
-        parsed = schema.model_validate(body)
+        # Count first: the event loop does nothing else while pydantic makes an object of each item.
         most = self._models.limits.max_texts
+        items = body.get(schema.key) if isinstance(body, dict) else None
+        if isinstance(items, list):
+            count = sum(not isinstance(item, int) for item in items)
+            if count > most:
+                raise _too_many(schema.key, count, "items", most)
+        parsed = schema.model_validate(body)
         if parsed.text_count > most:
-            count = f"{parsed.key}: {parsed.text_count} {parsed.counted}"
-            raise HTTPException(413, f"{count}; send at most {most} in a request")
+            raise _too_many(parsed.key, parsed.text_count, parsed.counted, most)
         return parsed
 
     def _failure(self, request: HttpRequest, error: Exception, format: ErrorFormat) -> Response:
@@ -190,6 +196,10 @@ class Service:
         frames = "".join(traceback.format_tb(error.__traceback__))
         logger.error("%s: %s at\n%s", request.url.path, type(error).__name__, frames)
         return error_response(500, "the model failed on this request; see the server's log", format=format)
+
+
+def _too_many(key: str, count: int, counted: str, most: int) -> HTTPException:
+    return HTTPException(413, f"{key}: {count} {counted}; send at most {most} in a request")
 
 
 def _parse_json(body: bytes) -> Any:

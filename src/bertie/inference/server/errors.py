@@ -94,5 +94,5 @@ def http_error_response(error: HTTPException, message: str, format: ErrorFormat)
 def validation_message(error: ValidationError) -> str:
     """Return the first problem of an invalid request, with the key that has it."""
     first = error.errors()[0]
-    key = ".".join(map(str, first["loc"])) or "body"
+    key = ".".join(str(part)[:80] for part in first["loc"]) or "body"
     return f"{key}: {MESSAGES.get(first['type'], first['msg'])}"

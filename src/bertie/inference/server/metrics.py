@@ -13,7 +13,8 @@ SIZES = [2.0**i for i in range(13)]
 TOKENS = [2.0**i for i in range(21)]
 
 OPERATIONS = ("embed", "predict", "rerank")  # also counted under names of their own
-ERRORS = {429: "overloaded", 500: "backend", 503: "unhealthy"}  # the label `err` by status
+# The label `err` by status; every other error is "validation".
+ERRORS = {424: "backend", 429: "overloaded", 499: "cancelled", 500: "backend", 503: "unhealthy"}
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

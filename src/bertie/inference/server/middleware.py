@@ -72,9 +72,15 @@ def middlewares(access: Access, limits: Limits, metrics: Metrics) -> list[Middle
         Middleware(OneFraming),
     ]
     if access.cors:
-        headers = ["Authorization", "Content-Type"]
-        methods = ["GET", "POST"]
-        layers.append(Middleware(CORSMiddleware, access.cors, allow_methods=methods, allow_headers=headers))
+        layers.append(
+            Middleware(
+                CORSMiddleware,
+                access.cors,
+                allow_methods=["GET", "POST"],
+                allow_headers=["*"],  # OpenAI's client sends its version and more in headers of its own
+                expose_headers=["Retry-After"],
+            )
+        )
     if access.api_key is not None:
         layers.append(Middleware(RequireKey, access.api_key))
     return [*layers, Middleware(LimitBody, limits)]
@@ -112,7 +118,11 @@ class RootPath:
 
 
 class Observer:
-    """Count, time and log requests; the log has no texts and no query strings."""
+    """Count, time and log requests; the log has no texts and no query strings.
+
+    While the server stops, it tells each client to close its connection. A client that sent its next request
+    on this connection would find it closed.
+    """
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app, self._metrics = app, metrics
@@ -127,6 +137,8 @@ class Observer:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if scope["app"].state.stopping:
+                    message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
             await send(message)
 
         try:

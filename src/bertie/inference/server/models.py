@@ -18,6 +18,7 @@ from bertie.inference.capabilities import (
     resolve_embedding,
     resolve_max_seq_length,
 )
+from bertie.inference.dispatch import REQUIRED_FIELDS, answer_records
 from bertie.inference.predictor import Predictor
 from bertie.inference.records import Record
 from bertie.inference.results import Method
@@ -29,6 +30,7 @@ from bertie.inference.server.operations import EncodedText, Operation, compute
 from bertie.model.engines.onnx_engine import ONNX_FILE
 from bertie.model.formats.directory import SEQUENCE_CLASSIFIER, ModelMetadata, read_metadata
 from bertie.model.formats.sentence_transformers import find_transformer_folder
+from bertie.text.vocabulary import MASK
 
 logger = logging.getLogger(__name__)
 
@@ -198,7 +200,7 @@ class Models:
             if model is not self.default:  # `load` verifies that one
                 verify(model.path, weights=True)  # the other files, when their metadata was read
         self.default.predictor = self._load(self.default.path)
-        self.default.metadata.tokenizer.encode("")  # compiling takes ten seconds once
+        _compute_once(self.default.predictor)  # the first time, compiling takes more than ten seconds
         self._used[self.default.name] = None
 
     @property
@@ -229,6 +231,8 @@ class Models:
             if not model.is_running:
                 if model.loading is None:
                     model.loading = asyncio.create_task(self._start(model))
+                    # If every client has gone, nobody else reads its exception, and asyncio would log it.
+                    model.loading.add_done_callback(lambda task: task.cancelled() or task.exception())
                 await asyncio.shield(model.loading)  # a client that goes away does not stop it
             self._used[model.name] = self._used.pop(model.name)  # to the end
             yield model
@@ -294,6 +298,15 @@ class Models:
         for other in evicted:
             del self._used[other.name]
             other.stop()
+
+
+def _compute_once(model: Predictor) -> None:
+    """Compute one short record, so that no request waits until the kernels are compiled or loaded."""
+    if model.method is None:
+        model.embed([MASK])
+        return
+    texts = tuple([MASK] if field == "endings" else MASK for field in REQUIRED_FIELDS[model.method])
+    answer_records(model, [Record("", {}, texts)], top_k=1)
 
 
 def _count_tokens(model: Predictor, records: Sequence[Record]) -> list[int]:

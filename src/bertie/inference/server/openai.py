@@ -25,7 +25,7 @@ class EmbeddingsRequest(Request):
     key: ClassVar[str] = "input"
     input: Input
     model: ModelName = None
-    encoding_format: Literal["float", "base64"] = "float"
+    encoding_format: Literal["float", "base64"] | None = "float"
     dimensions: Annotated[int | None, Field(ge=1)] = None
     user: str | None = None
 
@@ -33,10 +33,6 @@ class EmbeddingsRequest(Request):
     def prompts(self) -> PromptRequest:
         """The same inputs as Text Embeddings Inference's request."""
         return Prompts.model_construct(inputs=self.input)
-
-    @property
-    def text_count(self) -> int:
-        return self.prompts.text_count
 
 
 class Embedding(TypedDict):
@@ -100,7 +96,7 @@ def list_models(models: Iterable[ServedModel]) -> ModelList:
     return ModelList(object="list", data=[describe(model) for model in models])
 
 
-def _encode(vector: Float32s, format: str) -> list[float] | str:
+def _encode(vector: Float32s, format: str | None) -> list[float] | str:
     if format == "base64":
         return base64.b64encode(vector.astype("<f4").tobytes()).decode()
     return vector.tolist()  # type: ignore[no-any-return]

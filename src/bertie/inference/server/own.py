@@ -19,6 +19,7 @@ from bertie.inference.server.schemas import (
     Predictions,
     Probabilities,
     Request,
+    check_repeated,
 )
 from bertie.inference.server.tei import ClassifyRequest, Prediction, classify, require_inputs
 from bertie.inference.writers import as_json
@@ -38,6 +39,7 @@ async def predict(
     if isinstance(request, ClassifyRequest):
         return await classify(model, request)
     require_inputs(request.inputs, "inputs")
+    check_repeated(request.inputs, request.top_k)
     results = await model.submit(Predict(request.top_k), request.records)
     return Predictions(predictions=as_json(results))
 

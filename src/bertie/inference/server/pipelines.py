@@ -19,6 +19,7 @@ from bertie.inference.server.schemas import (
     Text,
     TextOrPair,
     TopK,
+    check_repeated,
 )
 from bertie.inference.server.tei import EmbedRequest, embed
 from bertie.inference.writers import as_json
@@ -78,6 +79,7 @@ async def run_pipeline(model: ServedModel, request: AnyPipelineRequest | EmbedRe
         return await embed(model, request)
     assert model.method is not None
     top_k = request.parameters.top_k
+    check_repeated([request.inputs], top_k or DEFAULT_TOP_K)
     (results,) = await model.submit(
         Predict(top_k or DEFAULT_TOP_K), [Record("inputs", {}, request.inputs.texts)]
     )

@@ -214,6 +214,11 @@ def check_access(host: str, access: Access, no_auth: bool) -> None:
     """
     if access.api_key == "":
         raise SettingsError("--api-key is empty; give a key, or omit the option")
+    if access.api_key and access.api_key != access.api_key.strip():
+        raise SettingsError(
+            "--api-key (or BERTIE_API_KEY) begins or ends with a blank or line break, which no request can "
+            "send; remove it"
+        )
     if access.root_path and not access.root_path.startswith("/"):
         raise SettingsError(f"--root-path {access.root_path}: no leading slash; use /{access.root_path}")
     if access.api_key or no_auth or _is_loopback(host):

@@ -5,11 +5,13 @@ The model's head determines the rows of a request to /predict.
 Unknown keys and values of another type are errors.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
+from starlette.exceptions import HTTPException
 from typing_extensions import TypedDict
 
 from bertie.inference.records import Record
@@ -132,9 +134,11 @@ def _describe_item_or_list(schema: dict[str, Any]) -> None:
 # Accept a single row in place of a list.
 AsList = BeforeValidator(lambda value: value if isinstance(value, list) else [value])
 ItemOrList = Field(json_schema_extra=_describe_item_or_list)
-# Limited, since each prediction for a [MASK] repeats the text.
 TopK = Annotated[int, Field(ge=1, le=100)]
 DEFAULT_TOP_K = 5  # as `bertie predict`
+# Each prediction for a [MASK] repeats the text. With 100 predictions for each of 32 [MASK]s, 512 tokens of
+# ordinary text have 8 million characters; a word of any length is one token.
+MAX_REPEATED = 10_000_000
 
 
 class Request(Schema):
@@ -148,7 +152,7 @@ class Request(Schema):
 
     @property
     def text_count(self) -> int:
-        """The number of texts that count towards the limit of a request."""
+        """The number of texts that count towards the limit of a request; its items are counted before."""
         return 1
 
     @property
@@ -185,6 +189,22 @@ class PredictRequest(RowsRequest[R], Generic[R]):
     """Body of POST /predict with rows for the model's head."""
 
     top_k: TopK = DEFAULT_TOP_K
+
+
+def check_repeated(rows: Sequence[Row], top_k: int) -> None:
+    """Check how often a response would repeat texts with masks.
+
+    Raises:
+        HTTPException: it would have more than `MAX_REPEATED` characters.
+    """
+    characters = sum(len(row.text) * row.text_count for row in rows if isinstance(row, MaskedText)) * top_k
+    if characters > MAX_REPEATED:
+        raise HTTPException(
+            413,
+            f"inputs: each prediction repeats its text, so the response would have {characters:,} "
+            f"characters, more than {MAX_REPEATED:,}; shorten the text, or use fewer [MASK] tokens or a "
+            f"smaller top_k",
+        )
 
 
 class NextSentenceRequest(RowsRequest[Pair]):

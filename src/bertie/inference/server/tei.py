@@ -17,7 +17,7 @@ from bertie.inference.server.errors import EmptyRequestError
 from bertie.inference.server.models import ServedModel
 from bertie.inference.server.operations import ComputeLogits, Embed, EmbedTokens, EncodedText
 from bertie.inference.server.responses import written_as
-from bertie.inference.server.schemas import FirstError, Request, Schema
+from bertie.inference.server.schemas import FirstError, ModelName, Request, Schema
 from bertie.model.engines.embeddings import normalize
 from bertie.model.engines.engine import Float32s
 from bertie.model.formats.sentence_transformers import Pooling
@@ -90,10 +90,6 @@ class PromptRequest(TruncatingRequest):
         single = isinstance(inputs, str) or (inputs and isinstance(inputs[0], int))
         return [inputs] if single else inputs
 
-    @property
-    def text_count(self) -> int:
-        return len(self.items)
-
 
 class EmbedRequest(PromptRequest):
     """Body of POST /embed; `pooling` is bertie's own."""
@@ -116,6 +112,7 @@ class ClassifyRequest(TruncatingRequest):
 
     inputs: Sentences
     raw_scores: bool = False
+    model: ModelName = None  # bertie's own
 
     @property
     def is_batch(self) -> bool:
@@ -130,10 +127,6 @@ class ClassifyRequest(TruncatingRequest):
             return inputs  # type: ignore[no-any-return]
         return [[inputs]] if isinstance(inputs, str) else [inputs]
 
-    @property
-    def text_count(self) -> int:
-        return len(self.items)
-
 
 class RerankRequest(TruncatingRequest):
     """Body of POST /rerank."""
@@ -143,10 +136,6 @@ class RerankRequest(TruncatingRequest):
     texts: Strings
     raw_scores: bool = False
     return_text: bool = False
-
-    @property
-    def text_count(self) -> int:
-        return len(self.texts)
 
     @property
     def truncated(self) -> str:
@@ -189,10 +178,6 @@ class TokenizeRequest(Request):
         """The texts, always as a list."""
         return [self.inputs] if isinstance(self.inputs, str) else self.inputs
 
-    @property
-    def text_count(self) -> int:
-        return len(self.items)
-
 
 class DecodeRequest(Request):
     """Body of POST /decode."""
@@ -206,14 +191,6 @@ class DecodeRequest(Request):
         """The lists of token ids, always as a list."""
         ids: Any = self.ids
         return [ids] if ids and isinstance(ids[0], int) else ids
-
-    @property
-    def text_count(self) -> int:
-        return len(self.items)
-
-    @property
-    def counted(self) -> str:
-        return "lists of token ids"
 
 
 class Prediction(TypedDict):

@@ -78,7 +78,7 @@ function route() {
   const name = panels.has(tab) ? tab : panels.keys().next().value;
   const { panel } = panels.get(name);
   show(name);
-  notify(tab && name !== tab ? `None of the served models has what this link names: ${tab}.` : "");
+  notify(tab && name !== tab ? `No served model supports the tab of this link: ${tab}.` : "");
   if (name !== tab) return;
   if (panel.models.some((each) => each.name === model)) panel.chooser.value = model;
   else if (model) notify(`This link names the model ${model}, which this server does not have.`);
