@@ -253,6 +253,12 @@ def test_wrong_data_are_an_error_at_the_row(model, options, error, message):
             {"train": ROWS, "kind": "tags", "columns": {"word": "w"}},
             "columns: tags have no 'word'; use words",
         ),
+        ({"train": ROWS, "label": "text"}, "text and label are both the column 'text'; choose two columns"),
+        ({"train": ROWS, "pair": "label"}, "pair and label are both the column 'label'; choose two"),
+        (
+            {"train": ROWS, "text": "pair", "kind": "pairs"},
+            "text and pair are both the column 'pair'; choose",
+        ),
         ({"train": ROWS, "separator": ""}, "the separator is empty; give the text between two labels"),
         (
             {"train": ROWS, "separator": "|", "kind": "pairs"},

@@ -108,6 +108,7 @@ def test_fields_may_exceed_the_default_limit_of_csv(tmp_path):
         ("a.csv", b"a,b\n1,2\n1,2,3\n", r"a\.csv, line 3: expected 2 fields, got 3; quote .*"),
         ("a.csv", b'a,b\n"two\nlines",2\n1\n', r"a\.csv, line 4: expected 2 fields, got 1"),
         ("a.csv", b'a,b\n1,2\n"not closed,2\n1,2\n', r"a\.csv, line 3: the row that begins here"),
+        ("a.csv", b"a,b\r1,2\r", r"a\.csv, line 1: .*; a field contains a CR without LF: .* the line ends"),
         ("a.csv", b"a,b\n1,\xe9\n", r"a\.csv, line 2: not UTF-8"),
         ("a.csv", b"a,b,,,a\n1,2,,,3\n", r"a\.csv, line 1: two columns are called 'a'; rename one"),
         ("a.jsonl", b'{"a": 1, "b": 2}\n{"a": 1,\n', r"a\.jsonl, line 2: not valid JSON"),

@@ -130,6 +130,10 @@ BAD = {
     "layers": (["--layers", "0;1"], "--layers 0;1: give numbers separated by commas"),
     "a layer": (["--layers", "3"], "layer 3: not in this model; choose from 0, the embeddings, to 2"),
     "weights": (["--weights", "1"], "weights need combine = sum"),
+    "two columns": (
+        ["--column", "text=a", "--column", "text=b"],
+        "--column text=b: text has the column 'a' already; omit one",
+    ),
     "column": (["--column", "txt=a"], "--column txt=a: expected NAME=COLUMN with NAME one of text"),
     "standard input": (["--input", "-", "--format", "conll"], "cannot be read from standard input"),
     "no file": (["--input", "nowhere.txt"], "nowhere.txt: no such file"),

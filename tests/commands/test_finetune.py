@@ -154,6 +154,12 @@ def test_data_must_be_a_folder(bertie, folder):
             "the separator is empty; give the text between two labels",
         ),
         (["--train", "train.csv", "--column", "text"], "--column text: expected NAME=COLUMN"),
+        (
+            ["--train", "train.csv", "--kind", "tags", "--column", "words=a", "--column", "words=b"],
+            "--column words=b: words has the column 'a' already; omit one",
+        ),
+        (["--train", "train.csv", "--dev", "20%"], "--dev '20%': give a file, or a fraction such as 0.2"),
+        (["--train", "train.csv", "--dev", ""], "--dev '': give a file, or a fraction such as 0.2"),
         (["--train", "train.csv", "--task", "mrpc"], "give either task and data (its folder), or train and"),
         (["--data", "."], "give either task and data (its folder), or train and dev"),
         (

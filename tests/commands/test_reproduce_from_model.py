@@ -240,7 +240,7 @@ def test_a_budget_that_is_too_small_says_what_is_enough():
     costs = [Cost(100, 1, 1000), Cost(10, 0, 500)]
     with pytest.raises(SettingsError) as error:
         choose_cap(costs, 60)
-    assert "32 training examples a task take about 2:22; give at least 3 minutes" in str(error.value)
+    assert "32 training examples a task take about 2.4 minutes; give at least --budget 3" in str(error.value)
     assert choose_cap(costs, 180) == 70
     assert choose_cap(costs, 1110) == 0
 

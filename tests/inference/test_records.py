@@ -124,6 +124,11 @@ BAD = {
         b"id,body\n1,a\n",
         "line 2: no column 'text'; the columns are id, body; choose one of them, such as --column text=id",
     ),
+    "semicolons": (
+        "a.csv",
+        b"text;label\na;b\n",
+        "line 2: no column 'text'; are the fields separated by semicolons",
+    ),
     "too few fields": ("a.csv", b"id,text\n1,a\n2\n", "line 3: expected 2 fields, got 1"),
     "too many fields": ("a.tsv", b"id\ttext\n1\ta\tb\n", "line 2: expected 2 fields, got 3"),
     "open quotation": ("a.csv", b'id,text\n1,a\n2,"b\n', "line 3: the row that begins here is malformed"),
@@ -147,6 +152,14 @@ def test_errors_name_the_file_and_the_line(tmp_path, case):
     with pytest.raises(BertieError, match=message) as error:
         read(tmp_path / name)
     assert str(error.value).startswith(str(tmp_path / name))
+
+
+def test_the_text_is_not_suggested_as_its_pair(tmp_path):
+    (tmp_path / "a.csv").write_text("id,text\n1,a long text\n")
+    with pytest.raises(
+        SettingsError, match=r"no column 'pair'; .*; choose one of them with --column pair=NAME"
+    ):
+        list(read_records(tmp_path / "a.csv", "csv", {"text": "text", "pair": "pair"}))
 
 
 def test_missing_files_and_damaged_input_are_reported(tmp_path, monkeypatch):

@@ -121,6 +121,16 @@ def test_tables_hold_the_best_result(case, format, delimiter):
     assert second == {**dict.fromkeys(first, ""), "id": "2"}
 
 
+def test_a_table_reports_the_columns_of_later_rows_that_it_leaves_out(capsys):
+    rows = [{"text": "a"}, {"text": "b", "id": "7"}, {"text": "c", "id": "8"}]
+    records = [Record(f"in.jsonl, line {i}", row, (row["text"],)) for i, row in enumerate(rows, 1)]
+    write_results([(record, [Label("good", 0.75)]) for record in records], io.StringIO(), "csv", "classify")
+    assert capsys.readouterr().err == (
+        "in.jsonl, line 2: the first row has no column 'id', so the table leaves it out; "
+        "a .jsonl file keeps it\n"
+    )
+
+
 def test_nan_and_infinity_become_null_in_json_lines():
     row = {"nan": math.nan, "list": [math.inf, 1.5], "object": {"a": math.nan}, "text": "NaN"}
     line = write([(Record("", row, ("x",)), [])], "jsonl", "classify")

@@ -1,9 +1,11 @@
 """A search resumes, even if an earlier version of bertie started it."""
 
+import re
+
 import pytest
 from tests.training.letters import TASK, make_texts
 
-from bertie.base.errors import DataError
+from bertie.base.errors import DataError, SettingsError
 from bertie.base.settings import resolve
 from bertie.training.search import SearchSettings, search
 
@@ -51,3 +53,24 @@ def test_new_trials_of_an_earlier_search_use_the_models_dropout(arguments, tmp_p
     (run,) = (tmp_path / "trials").glob("*rate0.001*")
     assert "dropout" not in (run / "settings.toml").read_text()
     assert "dropout" not in (tmp_path / "settings.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("learning_rates", [-1], "learning_rates.0 = -1: input should be greater than 0"),
+        ("learning_rates", [0.1, float("nan")], "learning_rates.1 = nan: input should be"),
+        ("batch_sizes", [16, 0], "batch_sizes.1 = 0: input should be greater than 0"),
+        ("epochs", [0], "epochs.0 = 0: input should be greater than 0"),
+        ("epochs", [], "epochs = []: the list is too short; give at least 1 value"),
+    ],
+)
+def test_a_grid_has_only_values_of_fine_tuning(key, value, message):
+    with pytest.raises(SettingsError, match=re.escape(message)):
+        resolve(SearchSettings, {key: value})
+
+
+def test_rates_that_hardly_differ_have_runs_of_their_own(arguments, tmp_path):
+    *others, settings = arguments
+    found = search(*others, settings.model_copy(update={"learning_rates": (3e-3, 3.0000001e-3)}), tmp_path)
+    assert len({run for trial in found.trials for run in trial.runs}) == 2

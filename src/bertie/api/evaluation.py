@@ -1,5 +1,6 @@
 """Score a model, or a file of predictions, against gold labels."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -11,6 +12,7 @@ from bertie.base.arguments import checked
 from bertie.base.errors import SettingsError
 from bertie.base.memory import Source, as_source
 from bertie.tasks.ensemble import load_ensemble, predict_ensemble
+from bertie.tasks.error_analysis import join_names
 from bertie.tasks.evaluation import FineTunedModel
 
 
@@ -128,12 +130,17 @@ def _gold_sources(task: AnyTask, source: Source, part: str | None) -> dict[str, 
     parts = [part] if part else list(task.dev_parts)
     if isinstance(source, Path) and source.is_dir():
         return {name: task.file(source, name) for name in parts}
+    if parts[0] not in task.dev_parts:
+        raise SettingsError(f"--part {part}: a file of {task.name} is {' or '.join(task.dev_parts)}")
     return {parts[0]: source}
 
 
 def _read_predictions(task: AnyTask, gold: Any, predictions: Path, null_scores: PathLike | None) -> _Scored:
     examples = task.read(gold, labelled=True)
+    gold_labels = task.fitted(examples).labels
     task = task.fitted_to_predictions(examples, predictions)
+    if new := [label for label in task.labels if label not in gold_labels]:
+        print(f"labels that occur only in {predictions}: {join_names(new)}", file=sys.stderr)
     answers = task.read_predictions(examples, predictions)
     if null_scores is not None:
         answers = task.with_null_odds(examples, answers, Path(null_scores))

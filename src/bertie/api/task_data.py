@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -94,7 +95,8 @@ def custom_task(
     """Return the task for custom data of a kind, with the names of its columns.
 
     Raises:
-        SettingsError: the kind has no such column, or no use for the separator, or this is empty.
+        SettingsError: the kind has no such column, or no use for the separator, or this is empty; or one
+            column is to be read twice.
     """
     if separator == "":
         raise SettingsError("the separator is empty; give the text between two labels")
@@ -102,6 +104,11 @@ def custom_task(
         raise SettingsError(f"the separator is for the labels of texts; leave it out with {kind}")
     if columns and kind in ("texts", *_PAIRS):
         raise SettingsError(f"columns are for tags, questions and choices; {kind} have text, pair and label")
+    if kind in ("texts", *_PAIRS):
+        used = {"text": text, "pair": pair or ("pair" if kind in _PAIRS else None), "label": label}
+        if kind == "pairs":  # they have no label
+            del used["label"]
+        _check_distinct(used)
     if kind in _PAIRS:
         return _PAIRS[kind](text=text, pair=pair or "pair", label=label, on_error=on_error)
     if kind == "texts":
@@ -115,6 +122,19 @@ def custom_task(
             tuple(column.split(",")) if role == "endings" and isinstance(column, str) else column
         )
     return family(**arguments, on_error=on_error)
+
+
+def _check_distinct(columns: Mapping[str, str | None]) -> None:
+    """Raise SettingsError if two roles have the same column, such as the text and the label."""
+    role_of: dict[str, str] = {}
+    for role, column in columns.items():
+        if column is None:
+            continue
+        if column in role_of:
+            raise SettingsError(
+                f"{role_of[column]} and {role} are both the column {column!r}; choose two columns"
+            )
+        role_of[column] = role
 
 
 def recall_task_arguments(run: Path, given: Mapping[str, Any], resume: bool) -> Tree:
@@ -175,8 +195,8 @@ def read_task_data(task: str | None, data: Path | None, train: Any, dev: Any, cu
         raise SettingsError("dev goes with train; a task of the paper has its own dev files")
     if data is None:
         source = as_source(train, "train")
-        if isinstance(dev, int | float):
-            return _split(_read(custom, source, {}, {}), dev)
+        if isinstance(dev, Real):
+            return _split(_read(custom, source, {}, {}), float(dev))
         return _read(custom, source, {} if dev is None else {"dev": as_source(dev, "dev")}, {})
     paper_task = resolve_task(task, custom)
     if not data.is_dir():  # a single file would be training and dev data at once

@@ -280,10 +280,10 @@ def _next_fields(reader: Any, name: str, handle: ErrorHandler) -> list[str] | No
     try:
         fields: list[str] | None = next(reader, None)
     except csv.Error as error:
-        malformed = (
-            f"{name}, line {number}: the row that begins here is malformed ({error}); quote fields that "
-            f'contain quotation marks, and double these ("")'
-        )
+        advice = 'quote fields that contain quotation marks, and double these ("")'
+        if "new-line character" in str(error):
+            advice = "a field contains a CR without LF: quote it, or convert the line ends of the file to LF"
+        malformed = f"{name}, line {number}: the row that begins here is malformed ({error}); {advice}"
         handle(DataError(malformed))
         return []
     return fields

@@ -153,6 +153,8 @@ def _describe_error(section: type[Settings], failure: pydantic.ValidationError) 
         return f"{key} = {error['input']!r}: {message}"
     if error["type"] == "tuple_type":
         message = f"expected a list; write [{error['input']!r}]"
+    elif error["type"] == "too_short":
+        message = f"the list is too short; give at least {error['ctx']['min_length']} value"
     else:
         message = error["msg"].removeprefix("Value error, ")
         message = message[0].lower() + message[1:]

@@ -35,11 +35,16 @@ def missing_column(location: str, column: str, names: Sequence[str], advice: str
     """Return the error about a column that does not exist; it lists the columns of the table."""
     near = difflib.get_close_matches(column, names, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    if len(names) == 1 and ";" in names[0]:  # as spreadsheets write where the decimal separator is a comma
+    if are_semicolons(names):
         hint = "are the fields separated by semicolons? save the file with commas; "
     return SettingsError(
         f"{location}: no column {column!r}; {hint}the columns are {', '.join(names)}{advice}"
     )
+
+
+def are_semicolons(names: Sequence[str]) -> bool:
+    """Whether a header has semicolons, as spreadsheets write them where the decimal separator is a comma."""
+    return len(names) == 1 and ";" in names[0]
 
 
 def row_group_sizes(path: Path) -> list[int]:

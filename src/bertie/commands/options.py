@@ -249,13 +249,18 @@ def parse_columns(
     columns = {role: defaults.get(role, role) for role in roles}
     known = [*columns, *optional]
     columns |= {role: defaults[role] for role in optional if role in defaults}
+    given: dict[str, str] = {}
     for assignment in assignments:
         role, _, column = assignment.partition("=")
         if role not in known or not column:
             raise SettingsError(
                 f"--column {assignment}: expected NAME=COLUMN with NAME one of {', '.join(known)}"
             )
-        columns[role] = column
+        if role in given:
+            raise SettingsError(
+                f"--column {assignment}: {role} has the column {given[role]!r} already; omit one"
+            )
+        given[role] = columns[role] = column
     return columns
 
 

@@ -1,6 +1,7 @@
 """Options of `finetune`, `search`, `evaluate` and `export`: the task and its examples."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -84,17 +85,29 @@ def read_columns(assignments: Iterable[str] | None) -> dict[str, str]:
     """
     from bertie.base.errors import SettingsError
 
-    columns = {}
+    columns: dict[str, str] = {}
     for assignment in assignments or ():
         role, _, column = assignment.partition("=")
         if not role or not column:
             raise SettingsError(f"--column {assignment}: expected NAME=COLUMN, such as words=tokens")
+        if role in columns:
+            raise SettingsError(
+                f"--column {assignment}: {role} has the column {columns[role]!r} already; omit one"
+            )
         columns[role] = column
     return columns
 
 
 def read_dev(dev: str | None) -> str | float | None:
-    """Return --dev as a fraction if it is a number, otherwise as the path of a file."""
+    """Return --dev as a fraction if it is a number, otherwise as the path of a file.
+
+    Raises:
+        SettingsError: it is empty or a percentage.
+    """
+    from bertie.base.errors import SettingsError
+
+    if dev is not None and re.fullmatch(r"\s*|[\d.]+\s*%", dev):
+        raise SettingsError(f"--dev {dev!r}: give a file, or a fraction such as 0.2")
     try:
         return None if dev is None else float(dev)
     except ValueError:

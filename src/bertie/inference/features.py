@@ -71,8 +71,8 @@ class LayerSelection:
             raise SettingsError(f"combine={self.combine!r}: unknown combination; use one of {known}")
         if self.weights is not None and (self.combine != "sum" or len(self.weights) != len(self.layers)):
             raise SettingsError(
-                f"{len(self.weights)} weights for {len(self.layers)} layers and combine = {self.combine}; "
-                f"weights need combine = sum, and one for each layer"
+                f"{len(self.weights)} weights for {len(self.layers)} layers with combine = {self.combine}; "
+                f"weights need combine = sum, and each layer needs a weight"
             )
         if self.weights is not None and not (
             all(isinstance(weight, Real) for weight in self.weights) and np.isfinite(self.weights).all()

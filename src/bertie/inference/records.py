@@ -24,7 +24,7 @@ from bertie.base.rows import (
     reject_duplicates,
 )
 from bertie.base.storage import as_path
-from bertie.base.tables import iterate_batches, open_parquet
+from bertie.base.tables import are_semicolons, iterate_batches, missing_column, open_parquet
 
 InputFormat = Literal["text", "jsonl", "csv", "tsv", "parquet", "conll"]
 
@@ -159,13 +159,17 @@ def _pick(row: Mapping[str, Any], field: str, column: str, location: str) -> Any
 
 def _missing_column(row: Mapping[str, Any], field: str, column: str, location: str) -> SettingsError:
     """Return the error for a missing column; it lists the columns and suggests one of them."""
+    if are_semicolons(names := list(row)):
+        return missing_column(location, column, names)
     near = [field] if field in row else difflib.get_close_matches(column, row, n=1)
     longest = max(row, key=lambda name: len(row[name]) if isinstance(row[name], str) else 0, default="NAME")
-    best = near[0] if near else longest
-    option = shlex.quote(f"{field}={best}")
+    # The longest column may be a text, but then it is not the second text too.
+    best = near[0] if near else longest if field == "text" else None
+    example = (
+        f", such as --column {shlex.quote(f'{field}={best}')}" if best else f" with --column {field}=NAME"
+    )
     return SettingsError(
-        f"{location}: no column {column!r}; the columns are {', '.join(row)}; choose one of them, such as "
-        f"--column {option}"
+        f"{location}: no column {column!r}; the columns are {', '.join(row)}; choose one of them{example}"
     )
 
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, astuple
 from pathlib import Path
@@ -58,7 +59,8 @@ def write_results(
     """Write the results of each record as soon as they are computed.
 
     A JSON line holds the columns of the record's row, and all its results under `prediction`. A
-    table has the columns of the first row and columns for the best result (see `_best_cells`). If
+    table has the columns of the first row and columns for the best result (see `_best_cells`); columns
+    that only later rows have are reported on standard error and left out. If
     the row already has a column `score`, the score of the result is called `prediction_score`;
     likewise for the other columns.
 
@@ -100,11 +102,19 @@ def _write_table(
     first, *others = _COLUMNS[method]
     added: list[str] = []
     header: list[str] = []
+    left_out: set[str] = set()
     for record, results in answered:
         if not header:
             added = [first, *(f"{first}_{name}" if name in record.row else name for name in others)]
             header = list(dict.fromkeys([*record.row, *added]))
             writer.writerow(header)
+        for name in record.row.keys() - left_out.union(header):
+            left_out.add(name)
+            print(
+                f"{record.location}: the first row has no column {name!r}, so the table leaves it out; "
+                "a .jsonl file keeps it",
+                file=sys.stderr,
+            )
         row = {**record.row, **dict.fromkeys(added, "")}
         if results not in (None, ()):
             row |= dict(zip(added, _best_cells(results, method, thresholds), strict=False))

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from bertie.api.task_data import TaskData
 from bertie.base.errors import SettingsError
-from bertie.base.progress import format_duration
 from bertie.reproduction.feature_tagger import FeatureTaggerSettings, train_feature_tagger
 from bertie.training.finetuning import InitialModel, encode_examples, finetune
 from bertie.training.metrics_file import read_metrics
@@ -115,7 +114,7 @@ def choose_cap(costs: Sequence[Cost], budget: float) -> int:
     if least > budget:
         raise SettingsError(
             f"--budget {budget / 60:g}: evaluation and {MIN_EXAMPLES} training examples a task take about "
-            f"{format_duration(least)}; give at least {int(least / 60) + 1} minutes, or fewer restarts"
+            f"{least / 60:.1f} minutes; give at least --budget {int(least / 60) + 1}, or fewer restarts"
         )
     low, high = MIN_EXAMPLES, max(cost.available for cost in costs)
     while high - low > 1:

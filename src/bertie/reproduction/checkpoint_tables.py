@@ -113,7 +113,9 @@ def read_found_tasks(table: CheckpointTable, data: Path) -> tuple[dict[str, Task
             found[name] = TaskFiles(folder, read_task_data(name, folder, None, None, custom_task()))
     if not found:
         name, line = next(iter(missing.items()))
-        raise SettingsError(f"{data}: has no task of the table ({name}: {line}); name the folder above these")
+        raise SettingsError(
+            f"{data}: has no task of the table ({name}: {line}); give the folder that holds the tasks' folders"
+        )
     return found, missing
 
 

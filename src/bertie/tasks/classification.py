@@ -52,6 +52,7 @@ METRICS: dict[str, Callable[[LabelArray, LabelArray], float]] = {
 _HEADER = ("index", "prediction")  # of GLUE's submissions
 CONSTANT = 0.01  # a regression's predictions are constant below this fraction of the gold deviation
 _MAX_LISTED_LABELS = 10  # in a message
+_MAX_DESCRIBED_LABELS = 100  # with their numbers of examples
 
 
 @dataclass(frozen=True)
@@ -187,10 +188,12 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
         return dict(zip(self.labels, counts.tolist(), strict=True))
 
     def describe_labels(self, examples: LabelledTexts) -> str:
-        """Return each label with its number of examples."""
+        """Return each label with its number of examples; of many labels the first ones."""
         if self.problem_type == "regression":
             return "numbers, so the task is a regression"
-        return ", ".join(f"{label} {count:,}" for label, count in self.label_counts(examples).items())
+        counts = [f"{label} {count:,}" for label, count in self.label_counts(examples).items()]
+        shown = ", ".join(counts[:_MAX_DESCRIBED_LABELS])
+        return shown if len(counts) <= _MAX_DESCRIBED_LABELS else f"{shown}, … ({len(counts):,} labels)"
 
     def with_labels(self, labels: Sequence[str]) -> Self:
         """Return this task with a model's labels, in the order of the model's logits.

@@ -130,9 +130,12 @@ def compute_logits(engine: Engine, inputs: Inputs, embedding: EmbeddingConfig | 
     Returns:
         float32, in the order of the inputs: (T, labels) for heads with logits for each token,
         otherwise (N, labels), pooled for each text of `TextWindows`; vectors (N, H).
+
+    Raises:
+        ModelError: a number is not finite.
     """
     if embedding is not None:
-        return embed(engine, inputs.sequences, embedding)
+        return _check_finite(embed(engine, inputs.sequences, embedding))
     per_token = engine.architecture in PER_TOKEN
     logits = np.empty((0, 0), dtype=np.float32)
     batches = inputs.sequences.batches(engine.max_batch_tokens, group_size=inputs.group)
@@ -142,7 +145,17 @@ def compute_logits(engine: Engine, inputs: Inputs, embedding: EmbeddingConfig | 
             size = inputs.bounds[-1] if per_token else len(inputs)
             logits = np.empty((size, batch_logits.shape[1]), np.float32)
         logits[token_indices(inputs.bounds, indices) if per_token else indices] = batch_logits
+    _check_finite(logits)
     return inputs.pool(logits) if isinstance(inputs, TextWindows) else logits
+
+
+def _check_finite(results: Float32s) -> Float32s:
+    if not np.isfinite(results).all():
+        raise ModelError(
+            "the model computes numbers that are not finite (NaN or infinite), so its training has diverged; "
+            "train it again with a lower optimizer.learning_rate"
+        )
+    return results
 
 
 class FineTunedModel(NamedTuple):

@@ -45,9 +45,9 @@ class SearchSettings(Settings):
         finetuning: all settings of fine-tuning that are not in the grid.
     """
 
-    batch_sizes: tuple[int, ...] = pydantic.Field((16, 32), min_length=1)
-    learning_rates: tuple[float, ...] = pydantic.Field((5e-5, 3e-5, 2e-5), min_length=1)
-    epochs: tuple[int, ...] = pydantic.Field((2, 3, 4), min_length=1)
+    batch_sizes: tuple[pydantic.PositiveInt, ...] = pydantic.Field((16, 32), min_length=1)
+    learning_rates: tuple[pydantic.PositiveFloat, ...] = pydantic.Field((5e-5, 3e-5, 2e-5), min_length=1)
+    epochs: tuple[pydantic.PositiveInt, ...] = pydantic.Field((2, 3, 4), min_length=1)
     restarts: int = pydantic.Field(1, gt=0)
     training_fingerprint: str = ""
     dev_fingerprint: str = ""
@@ -176,7 +176,7 @@ class _TrialRunner:
         """Run a combination of the grid with the seeds 0 to `restarts` - 1."""
         runs, scores = [], []
         for seed in range(restarts):
-            run = self.folder / f"batch{batch_size}-rate{learning_rate:g}-epochs{epochs}-seed{seed}"
+            run = self.folder / f"batch{batch_size}-rate{learning_rate!r}-epochs{epochs}-seed{seed}"
             first_part = next(iter(self._run(run, batch_size, learning_rate, epochs, seed).values()))
             runs.append(run)
             scores.append(first_part[self.task.main_metric])

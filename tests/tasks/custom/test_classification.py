@@ -175,6 +175,13 @@ def test_labels_must_be_strings_numbers_or_lists(tmp_path, label):
         # These files cannot be trained on, but predictions can be scored with them.
         (["a", "b", "a"], ["a", "b", "c"], ("a", "b", "c"), {"accuracy": 200 / 3, "f1_macro": 500 / 9}),
         (["a", "a", "a"], ["a", "a", "a"], ("a",), {"accuracy": 100, "f1_macro": 100}),
+        (["1", "2", "1"], ["1.0", "2.0 ", "1"], ("1", "2"), {"accuracy": 100, "f1_macro": 100}),
+        (
+            ["1.0", "2.0", "1.0"],
+            ["1", "2", "3"],
+            ("1.0", "2.0", "3"),
+            {"accuracy": 200 / 3, "f1_macro": 500 / 9},
+        ),
         (["1", "2", "3"], ["1.5", "2.5", "3.5"], (), {"spearmanr": 100, "pearson": 100}),
         (["1.5", "2.5", "3.5"], ["1", "2", "3"], (), {"spearmanr": 100, "pearson": 100}),
         (
@@ -194,6 +201,14 @@ def test_predictions_are_scored_without_training_examples(tmp_path, gold, predic
     assert task.labels == labels
     predictions = task.read_predictions(examples, tmp_path / "predictions.tsv")
     assert task.score(examples, predictions) == pytest.approx(scores)
+
+
+def test_a_missing_prediction_is_reported(tmp_path):
+    path = write(tmp_path / "gold.csv", texts_and_labels(["a", "b"]))
+    (tmp_path / "predictions.tsv").write_text("index\tprediction\n0\ta\n1\t \n")
+    examples = CustomClassification().read(path, labelled=True)
+    with pytest.raises(DataError, match=r"predictions\.tsv, line 3: no prediction; write a label"):
+        CustomClassification().fitted_to_predictions(examples, tmp_path / "predictions.tsv")
 
 
 def test_predicted_numbers_that_are_missing_are_reported(tmp_path):

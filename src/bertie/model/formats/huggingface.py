@@ -170,7 +170,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
-        raise ModelError(f"{path}: no such file; download it too") from None
+        raise ModelError(f"{path}: no such file; the model is incomplete without it") from None
     except SafetensorError as error:
         raise ModelError(f"{path}: damaged safetensors file ({error}); download it again") from None
 
@@ -185,7 +185,7 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
                 raise zipfile.BadZipFile(damaged)
         stored = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
-        raise ModelError(f"{path}: no such file; download it too") from None
+        raise ModelError(f"{path}: no such file; the model is incomplete without it") from None
     except Exception as error:  # a damaged pickle can run any instruction and raise any exception
         if forbidden := re.search(r"GLOBAL ([\w.]+)", str(error)):
             raise ModelError(

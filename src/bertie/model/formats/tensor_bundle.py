@@ -174,7 +174,9 @@ def _map_file(path: Path) -> npt.NDArray[np.uint8]:
             return np.empty(0, np.uint8)
         return np.asarray(np.memmap(path, np.uint8, mode="r"))
     except OSError as error:
-        raise ModelError(f"{path}: cannot be read ({error.strerror}); download it too") from None
+        raise ModelError(
+            f"{path}: cannot be read ({error.strerror}); the model is incomplete without it"
+        ) from None
 
 
 def _decode_entry(data: bytes) -> Entry:

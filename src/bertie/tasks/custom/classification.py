@@ -132,6 +132,21 @@ class CustomClassification(CustomFiles, TextClassification):
 
         return self._fitted([*gold, *predicted], location)
 
+    def _read_labels(self, examples: LabelledTexts, path: Path) -> tuple[Sequence[Any], LocationOf]:
+        labels, location = super()._read_labels(examples, path)
+        if self.problem_type == "single_label_classification":
+            labels = [self._predicted_label(name, location(i)) for i, name in enumerate(labels)]
+        return labels, location
+
+    def _predicted_label(self, value: str, location: str) -> str:
+        """Return a predicted label as the gold labels have it: 1 and 1.0 are the same label."""
+        name = label_name(value)
+        if not name:
+            raise DataError(f"{location}: no prediction; write a label")
+        if name in self.labels or not (number := parse_numbers([name])):
+            return name
+        return dict(zip(parse_numbers(self.labels), self.labels, strict=False)).get(number[0], name)
+
     def fitted_to_model(self, metadata: ModelMetadata) -> Self:
         """Return this task with the problem type and the labels of a fine-tuned model."""
         if self.infer_type:

@@ -82,7 +82,7 @@ def encode_windows(
     if max_seq_length <= max_query_length + SPECIAL_TOKENS:  # validate_flags_or_throw
         raise SettingsError(
             f"max_seq_length={max_seq_length} leaves no room for a context; it must exceed "
-            f"{max_query_length + SPECIAL_TOKENS}: max_query_length={max_query_length} and "
+            f"{max_query_length + SPECIAL_TOKENS}, for up to {max_query_length} tokens of the question and "
             f"{SPECIAL_TOKENS} special tokens"
         )
     texts = tokenizer.encode_batch(questions.questions, add_special_tokens=False)
