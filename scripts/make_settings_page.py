@@ -142,7 +142,8 @@ def _kinds(annotation: Any) -> Iterator[str]:
     elif origin is typing.Literal:
         yield ", ".join(f"`{value}`" for value in arguments)
     elif origin is tuple:
-        yield f"list of {KINDS[arguments[0]]}s"
+        kind = typing.get_args(arguments[0])[:1] or arguments[:1]  # of Annotated, which has a limit
+        yield f"list of {KINDS[kind[0]]}s"
     elif origin is dict:
         yield f"{KINDS[arguments[1]]}s by key"
     elif origin in (typing.Union, types.UnionType):

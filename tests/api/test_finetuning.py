@@ -17,7 +17,7 @@ import transformers
 import bertie
 from bertie.api.results import FinetuningResult
 from bertie.api.search import search
-from bertie.base.errors import SettingsError
+from bertie.base.errors import DataError, SettingsError
 from bertie.model.formats.conversion import convert
 from bertie.training import loop
 from bertie.training.schedules import warmup_then_linear_decay
@@ -157,6 +157,19 @@ def test_fractional_numbers_are_a_regression(model):
     assert isinstance(run.load("cpu").regress("good film"), float)
 
 
+def test_the_type_of_labels_can_be_chosen(model, capsys):
+    whole = [5, 1] * 8
+    ages = texts(model, whole, label_type="numbers")
+    assert set(ages.scores["dev"]) == {"spearmanr", "pearson"}
+    versions = texts(model, ["3.11", "2.7"] * 8, label_type="classes")
+    assert versions.load().labels == ("2.7", "3.11")
+    skipped = texts(model, [*whole[:-2], "N/A", "?"], label_type="numbers", on_error="skip")
+    assert set(skipped.scores["dev"]) == {"spearmanr", "pearson"}
+    assert "train, row 15: 'N/A' is not a number" in capsys.readouterr().err
+    with pytest.raises(DataError, match="row 1: 'good' is not a number; every label of a regression"):
+        texts(model, LABELS, label_type="numbers")
+
+
 def test_pairs_read_a_second_column(model):
     rows = [{"a": "the film", "b": f"was {label}", "label": label} for label in LABELS]
     run = bertie.finetune(model, train=rows, dev=rows, text="a", pair="b", **FAST)
@@ -259,6 +272,12 @@ def test_wrong_data_are_an_error_at_the_row(model, options, error, message):
             {"train": ROWS, "text": "pair", "kind": "pairs"},
             "text and pair are both the column 'pair'; choose",
         ),
+        ({"train": ROWS, "label_type": "numbers", "kind": "tags"}, "the label type is for texts; leave it"),
+        (
+            {"train": ROWS, "label_type": "classes", "separator": "|"},
+            "the label type is for one label a text",
+        ),
+        ({"train": ROWS, "label_type": "words"}, "label_type = 'words': expected 'classes' or 'numbers'"),
         ({"train": ROWS, "separator": ""}, "the separator is empty; give the text between two labels"),
         (
             {"train": ROWS, "separator": "|", "kind": "pairs"},

@@ -110,6 +110,20 @@ def check_kept(verb: str, inputs: Path, out: Path, before: dict[str, object], *o
     return status
 
 
+@pytest.mark.parametrize("verb", ["convert", pytest.param("export", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("own", ["config.json", "notes.txt", "data/table.csv"])
+def test_force_keeps_a_persons_files_beside_a_model(
+    verb: str, own: str, inputs: Path, tmp_path: Path
+) -> None:
+    """With a file of that name, a folder looks like a model that --force replaces."""
+    out = tmp_path / COMMANDS[verb][1]
+    if own != "config.json":
+        shutil.copytree(inputs / "undisturbed/model", out)
+    (out / own).parent.mkdir(parents=True, exist_ok=True)
+    (out / own).write_text("{}")
+    assert check_kept(verb, inputs, out, read_tree(tmp_path), "--force") == 2
+
+
 # Fast ones, which refuse the output before they load a model; the rest is slow.
 QUICK = ("vocab", "prepare", "pretrain", "predict", "convert")
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from bertie.api.arguments import PathLike, check_command, free_directory, nest_settings, record_arguments
+from bertie.api.arguments import PathLike, free_directory, nest_settings, record_arguments
 from bertie.api.results import FinetuningResult, Metrics
 from bertie.api.task_data import (
     Kind,
+    LabelType,
     OnError,
     TaskData,
     describe_run,
@@ -55,6 +56,7 @@ def finetune(
     separator: str | None = None,
     columns: Mapping[str, Any] | None = None,
     on_error: OnError = "stop",
+    label_type: LabelType | None = None,
     resume: bool = False,
     settings: Mapping[str, Any] | None = None,
     **more_settings: Any,
@@ -71,7 +73,7 @@ def finetune(
         kind: "texts", "tags", "questions" or "choices"; for embeddings "pairs" or "scored-pairs".
         text, pair: texts and pairs: the columns of the text, and of a second text if there is one.
         label: texts, choices, scored pairs: the column of the label. In texts, lists mean several labels,
-            fractional numbers mean regression, and everything else means classes.
+            fractions mean regression, all else classes; `label_type`, "numbers" or "classes", overrides this.
         separator: texts: the separator, if a text has several labels in one string.
         columns: the other kinds: the column of each role, such as `{"words": "tokens"}`.
         on_error: "stop" at a row that is malformed or lacks text or label, or "skip" and count it.
@@ -87,18 +89,22 @@ def finetune(
     Example:
         >>> rows = [{"review": "good film", "stars": "5"}, {"review": "bad film", "stars": "1"}] * 8
         >>> options = {"text": "review", "label": "stars", "out": "reviews", "epochs": 1}
-        >>> run = bertie.finetune("run/model", train=rows, dev=rows, **options)
-        >>> sorted(run.scores["dev"])
+        >>> sorted(bertie.finetune("run/model", train=rows, dev=rows, **options).scores["dev"])
         ['accuracy', 'f1_macro']
     """
     output = _find_output(out, resume)
     arguments: Tree = {"model": model, "train": train, "dev": dev, "task": task, "data": data, "kind": kind}
-    arguments |= {"text": text, "pair": pair, "label": label, "separator": separator}
+    arguments |= {
+        "text": text,
+        "pair": pair,
+        "label": label,
+        "separator": separator,
+        "label_type": label_type,
+    }
     arguments |= {"columns": dict(columns) if columns else None, "on_error": on_error}
     with lock_run(output) if is_main_process() else nullcontext():
         resume = resume or continues_job(output)  # torchrun has started this process again
-        check_command(output, "finetune")
-        arguments = recall_task_arguments(output, arguments, resume)
+        arguments = recall_task_arguments(output, "finetune", arguments, resume)
         return _finetune(arguments, nest_settings(settings, more_settings), output, resume)
 
 

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertie.api.arguments import PathLike, check_command, nest_settings, record_arguments
+from bertie.api.arguments import PathLike, nest_settings, record_arguments
 from bertie.api.task_data import (
     Kind,
+    LabelType,
     OnError,
     TaskData,
     describe_run,
@@ -51,6 +52,7 @@ def search(
     separator: str | None = None,
     columns: Mapping[str, Any] | None = None,
     on_error: OnError = "stop",
+    label_type: LabelType | None = None,
     recipe: PathLike | None = None,
     resume: bool = False,
     settings: Mapping[str, Any] | None = None,
@@ -61,6 +63,7 @@ def search(
 
     Args:
         model, train, dev, task, data, kind, text, pair, label, separator, columns: as in `finetune`.
+        on_error, label_type: as in `finetune`.
         out: the directory of the search; the best model will be in `out`/model.
         recipe: the grid: a recipe that comes with bertie ("search" by default), or a .toml file.
         resume: continue the search in `out` with the arguments and the settings that it recorded; only
@@ -77,24 +80,12 @@ def search(
         Stopped: SIGINT or SIGTERM came; the search is saved and can be resumed.
     """
     output = Path(out)
-    given = {
-        "model": model,
-        "train": train,
-        "dev": dev,
-        "task": task,
-        "data": data,
-        "kind": kind,
-        "text": text,
-        "pair": pair,
-        "label": label,
-        "separator": separator,
-        "columns": dict(columns) if columns else None,
-        "on_error": on_error,
-    }
+    given: Tree = {"model": model, "train": train, "dev": dev, "task": task, "data": data, "kind": kind}
+    given |= {"text": text, "pair": pair, "label": label, "separator": separator, "label_type": label_type}
+    given |= {"columns": dict(columns) if columns else None, "on_error": on_error}
     with lock_directory(output):
         require_one_process("search")
-        check_command(output, "search")
-        arguments = recall_task_arguments(output, given, resume)
+        arguments = recall_task_arguments(output, "search", given, resume)
         return _search(arguments, recipe, nest_settings(settings), output, resume)
 
 

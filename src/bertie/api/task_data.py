@@ -6,12 +6,12 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from bertie.api.arguments import recall_arguments, require_arguments
+from bertie.api.arguments import check_command, recall_arguments, require_arguments
 from bertie.base.errors import SettingsError
 from bertie.base.files import write_json
 from bertie.base.memory import MemoryTable, Source, as_source
 from bertie.base.settings import Tree
-from bertie.model.config import BertConfig
+from bertie.model.config import BertConfig, ProblemType
 from bertie.tasks.custom.choices import CustomMultipleChoice
 from bertie.tasks.custom.classification import CustomClassification
 from bertie.tasks.custom.questions import CustomQuestionAnswering
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from bertie.training.finetuning import InitialModel
 
 OnError = Literal["stop", "skip"]
+LabelType = Literal["classes", "numbers"]
 Kind = Literal["texts", "tags", "questions", "choices", "pairs", "scored-pairs"]
 AnyTask = Task[Any, Any]
 CUSTOM_DEFAULTS = {"kind": "texts", "text": "text", "label": "label", "on_error": "stop"}  # of `custom_task`
@@ -41,6 +42,10 @@ _FAMILIES: dict[Kind, tuple[Callable[..., AnyTask], tuple[str, ...]]] = {
 _PAIRS: dict[Kind, type[CustomPairs | CustomScoredPairs]] = {
     "pairs": CustomPairs,
     "scored-pairs": CustomScoredPairs,
+}
+_PROBLEM_TYPES: dict[LabelType, ProblemType] = {
+    "classes": "single_label_classification",
+    "numbers": "regression",
 }
 _UNITS: dict[Head, str] = {"tagging": "sentences", "spans": "questions"}
 DEV_ROWS_FILE = "dev_rows.json"
@@ -91,6 +96,7 @@ def custom_task(
     separator: str | None = None,
     columns: Mapping[str, Any] | None = None,
     on_error: OnError = "stop",
+    label_type: LabelType | None = None,
 ) -> AnyTask:
     """Return the task for custom data of a kind, with the names of its columns.
 
@@ -102,6 +108,10 @@ def custom_task(
         raise SettingsError("the separator is empty; give the text between two labels")
     if separator and kind != "texts":
         raise SettingsError(f"the separator is for the labels of texts; leave it out with {kind}")
+    if label_type and kind != "texts":
+        raise SettingsError(f"the label type is for texts; leave it out with {kind}")
+    if label_type and separator:
+        raise SettingsError("the label type is for one label a text; leave it out with a separator")
     if columns and kind in ("texts", *_PAIRS):
         raise SettingsError(f"columns are for tags, questions and choices; {kind} have text, pair and label")
     if kind in ("texts", *_PAIRS):
@@ -112,7 +122,8 @@ def custom_task(
     if kind in _PAIRS:
         return _PAIRS[kind](text=text, pair=pair or "pair", label=label, on_error=on_error)
     if kind == "texts":
-        return CustomClassification(text=text, pair=pair, label=label, separator=separator, on_error=on_error)
+        task = CustomClassification(text=text, pair=pair, label=label, separator=separator, on_error=on_error)
+        return task.with_problem_type(_PROBLEM_TYPES[label_type]) if label_type else task
     family, roles = _FAMILIES[kind]
     arguments: dict[str, Any] = {"label": label} if kind == "choices" else {}
     for role, column in (columns or {}).items():
@@ -137,12 +148,15 @@ def _check_distinct(columns: Mapping[str, str | None]) -> None:
         role_of[column] = role
 
 
-def recall_task_arguments(run: Path, given: Mapping[str, Any], resume: bool) -> Tree:
-    """Return the arguments of a fine-tuning run or a search, on resume those that it recorded.
+def recall_task_arguments(
+    run: Path, command: Literal["finetune", "search"], given: Mapping[str, Any], resume: bool
+) -> Tree:
+    """Return the arguments of a run of `finetune` or `search`, on resume those that it recorded.
 
     Raises:
-        SettingsError: an argument is missing or contradicts a recorded one.
+        SettingsError: an argument is missing or contradicts a recorded one, or the run is of another command.
     """
+    check_command(run, command)
     arguments = recall_arguments(run, given, CUSTOM_DEFAULTS) if resume else dict(given)
     descriptions = {"model": "the model directory"}
     if resume and arguments["task"] is None:
@@ -153,7 +167,7 @@ def recall_task_arguments(run: Path, given: Mapping[str, Any], resume: bool) -> 
 
 def read_arguments(arguments: Mapping[str, Any]) -> TaskData:
     """Read the examples that these arguments of `finetune` name; raise as `read_task_data`."""
-    keys = ("kind", "text", "pair", "label", "separator", "columns", "on_error")
+    keys = ("kind", "text", "pair", "label", "separator", "columns", "on_error", "label_type")
     custom = custom_task(**{key: arguments[key] for key in keys if arguments.get(key) is not None})
     data = None if arguments["data"] is None else Path(arguments["data"])
     return read_task_data(arguments["task"], data, arguments["train"], arguments["dev"], custom)
@@ -169,8 +183,8 @@ def resolve_task(task: str | None, custom: AnyTask) -> AnyTask:
         return custom
     if custom != CustomClassification():
         raise SettingsError(
-            f"task {task} has its own file format; kind, text, pair, label, separator, columns and on_error "
-            f"are for custom data"
+            f"task {task} has its own file format; kind, text, pair, label, separator, columns, on_error and "
+            f"label_type are for custom data"
         )
     return find_task(task)
 

@@ -31,6 +31,18 @@ def write_sums(directory: Path) -> None:
     write_text(directory / SUMS_FILE, "".join(f"{sha256(directory / name)}  {name}\n" for name in listed))
 
 
+def find_unlisted(directory: Path) -> Path | None:
+    """Return a file of a directory that its sums do not list, README.md apart; None if there is none.
+
+    Raises:
+        ModelError: SHA256SUMS is damaged.
+    """
+    sums = directory / SUMS_FILE
+    known = {*UNLISTED, *(_read_sums(sums) if sums.is_file() else ())}
+    paths = (path for path in sorted(directory.rglob("*")) if path.is_symlink() or not path.is_dir())
+    return next((path for path in paths if str(path.relative_to(directory)) not in known), None)
+
+
 @contextmanager
 def verification(is_enabled: bool) -> Iterator[None]:
     """Verify directories in this block, or not."""
@@ -92,6 +104,10 @@ def _listed(directory: Path) -> dict[str, str]:
     file = directory / SUMS_FILE
     if not _is_verifying.get() or os.environ.get(NO_VERIFY) == "1" or not file.exists():
         return {}
+    return _read_sums(file)
+
+
+def _read_sums(file: Path) -> dict[str, str]:
     sums = {}
     try:
         lines = file.read_text(encoding="utf-8").splitlines()

@@ -14,6 +14,7 @@ from bertie.commands.task_options import (
     InitialModel,
     Kind,
     Label,
+    LabelType,
     OnError,
     Pair,
     Separator,
@@ -42,6 +43,7 @@ def finetune(
     separator: Separator = None,
     columns: Columns = None,
     on_error: OnError = "stop",
+    label_type: LabelType = None,
     assignments: Assignments = None,
     device: Device = "auto",
     resume: Annotated[
@@ -76,6 +78,7 @@ def finetune(
             separator=separator,
             columns=read_columns(columns),
             on_error=on_error,
+            label_type=label_type,
             resume=resume,
             settings=parse_assignments(
                 [*(assignments or []), *([f"device={device}"] if device != "auto" else [])]

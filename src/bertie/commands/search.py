@@ -14,6 +14,7 @@ from bertie.commands.task_options import (
     InitialModel,
     Kind,
     Label,
+    LabelType,
     OnError,
     Pair,
     Separator,
@@ -47,6 +48,7 @@ def search(
     separator: Separator = None,
     columns: Columns = None,
     on_error: OnError = "stop",
+    label_type: LabelType = None,
     recipe: Annotated[
         str | None,
         typer.Option(help="The grid: one of those below, by default search, or the path of a .toml file."),
@@ -67,6 +69,7 @@ def search(
     from bertie.api.search import search as run_search
     from bertie.base.settings import parse_assignments
 
+    options = [f"finetuning.device={device}"] if device != "auto" else []
     with exit_when_stopped(f"stopped and saved in {out}; continue with: bertie search --resume --out {out}"):
         examples, result = run_search(
             model,
@@ -82,17 +85,15 @@ def search(
             separator=separator,
             columns=read_columns(columns),
             on_error=on_error,
+            label_type=label_type,
             recipe=recipe,
             resume=resume,
-            settings=parse_assignments(
-                [*(assignments or []), *([f"finetuning.device={device}"] if device != "auto" else [])]
-            ),
+            settings=parse_assignments([*(assignments or []), *options]),
         )
     if as_json:
         _print_json(result)
     else:
-        _print_table(result, examples)
-        print(out / "model")
+        _print_table(result, examples, out / "model")
 
 
 def _print_json(result: "Search") -> None:
@@ -111,7 +112,7 @@ def _print_json(result: "Search") -> None:
     print(json.dumps(rows))
 
 
-def _print_table(result: "Search", examples: "TaskData") -> None:
+def _print_table(result: "Search", examples: "TaskData", model: Path) -> None:
     task, (part, dev) = examples.task, next(iter(examples.dev.items()))
     print(f"batch  rate     epochs  {task.main_metric} on {part}")
     for trial in result.trials:
@@ -122,3 +123,4 @@ def _print_table(result: "Search", examples: "TaskData") -> None:
         )
     if baseline := task.majority_baseline(examples.training, dev):
         print(f"majority class          {baseline[task.main_metric]:.2f}")
+    print(model)

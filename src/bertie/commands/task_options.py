@@ -65,6 +65,13 @@ Label = Annotated[str, typer.Option(help="texts, choices, scored-pairs: the colu
 Separator = Annotated[
     str | None, typer.Option(help="texts: the separator, if a text has several labels in one string.")
 ]
+LabelType = Annotated[
+    Literal["classes", "numbers"] | None,
+    typer.Option(
+        help="texts: what the labels are; by default numbers (a regression) if some have fractions, "
+        "otherwise classes."
+    ),
+]
 Columns = Annotated[
     list[str] | None,
     typer.Option(

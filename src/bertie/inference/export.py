@@ -11,12 +11,11 @@ from bertie import __version__
 from bertie.base.checksums import write_sums
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import atomic_directory, write_text
-from bertie.base.outputs import lock_output
 from bertie.base.texts import escape_markdown
 from bertie.inference.predictor import load
 from bertie.inference.records import input_format, read_records
 from bertie.model.engines.onnx_engine import ONNX_FILE
-from bertie.model.formats.conversion import CONFIG_FILES, is_tensorflow_checkpoint, load_any, source_files
+from bertie.model.formats.conversion import is_tensorflow_checkpoint, load_any, lock_model, source_files
 from bertie.model.formats.directory import ModelMetadata, write_metadata
 from bertie.model.formats.onnx import Quantization, save_onnx
 from bertie.tasks.evaluation import ARCHITECTURES, load_for_task
@@ -74,7 +73,7 @@ def export(
             f"{source}: --dev needs a model directory; make one from the checkpoint with `bertie convert`"
         )
     with (
-        lock_output(output, force=force, inputs=[*source_files(source), *dev], replaces=CONFIG_FILES),
+        lock_model(output, [*source_files(source), *dev], force),
         atomic_directory(output) as temporary,
     ):
         model, metadata = load_any(source)

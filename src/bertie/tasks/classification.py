@@ -50,7 +50,8 @@ METRICS: dict[str, Callable[[LabelArray, LabelArray], float]] = {
     "f1_macro": metrics.f1_macro,
 }
 _HEADER = ("index", "prediction")  # of GLUE's submissions
-CONSTANT = 0.01  # a regression's predictions are constant below this fraction of the gold deviation
+CONSTANT = 0.01  # a regression's predictions are constant below this fraction of the gold deviation,
+CORRELATED = 0.5  # unless they have this correlation with the labels
 _MAX_LISTED_LABELS = 10  # in a message
 _MAX_DESCRIBED_LABELS = 100  # with their numbers of examples
 
@@ -307,9 +308,15 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
         return self.score(examples, np.repeat(answer[None], len(examples), axis=0))
 
     def constant_answer(self, examples: LabelledTexts, predictions: LabelArray) -> str | None:
-        """Return the only class or set of labels; a number if a regression's vary too little to matter."""
+        """Return the only class or set of labels.
+
+        Return a number if a regression's vary too little to matter, and not as the labels do.
+        """
         if self.problem_type == "regression":
-            varies = predictions.std() > CONSTANT * self.gold(examples).std()
+            gold = self.gold(examples)
+            varies = (
+                predictions.std() > CONSTANT * gold.std() or metrics.pearson(gold, predictions) > CORRELATED
+            )
             return None if varies else f"{predictions.mean():.4g}"
         if (predictions != predictions[:1]).any():
             return None
@@ -416,7 +423,7 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
 
     def _to_array(self, labels: Sequence[Any], location: LocationOf) -> LabelArray:
         if self.problem_type == "regression":
-            return np.array([_parse_number(label, location(i)) for i, label in enumerate(labels)])
+            return np.array([parse_number(label, location(i)) for i, label in enumerate(labels)])
         if self.problem_type == "single_label_classification":
             return self._to_class_indices(labels, location)
         owners = np.repeat(np.arange(len(labels)), [len(names) for names in labels])
@@ -436,7 +443,8 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
         return indices
 
 
-def _parse_number(label: Any, location: str) -> float:
+def parse_number(label: Any, location: str) -> float:
+    """Return the label of a regression; raise DataError if it is not a finite number."""
     try:
         number = float(label)
     except ValueError:

@@ -3,10 +3,14 @@
 bertie and Hugging Face share a layout; sentence-transformers and google-research/bert have others.
 """
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from bertie.base.checksums import SUMS_FILE, find_unlisted
+from bertie.base.errors import SettingsError
 from bertie.base.outputs import lock_output
 from bertie.base.texts import escape_markdown
 from bertie.model.formats import tensorflow
@@ -50,8 +54,31 @@ def convert(
         SettingsError: `output` exists and `force` is false, or it cannot be created.
         BertieError: another process writes to `output`.
     """
-    with lock_output(output, force=force, inputs=source_files(source), replaces=CONFIG_FILES):
+    with lock_model(output, source_files(source), force):
         return _convert(source, output, layout, allow_pickle, lowercase)
+
+
+@contextmanager
+def lock_model(output: Path, inputs: Iterable[Path], force: bool) -> Iterator[None]:
+    """Make this process the only writer of a model directory.
+
+    Args:
+        output: the directory.
+        inputs: files and directories that it must not replace.
+        force: replace a model that is in `output` already, but not a directory with a file that is not in its
+            SHA256SUMS.
+
+    Raises:
+        SettingsError: as in `check_output`, or there is such a file.
+        BertieError: another process writes to `output`.
+    """
+    with lock_output(output, force=force, inputs=inputs, replaces=CONFIG_FILES):
+        if output.is_dir() and (unlisted := find_unlisted(output)):
+            raise SettingsError(
+                f"{unlisted}: not in {output / SUMS_FILE}, so bertie did not write it, and --force does not "
+                f"replace the folder; choose another name"
+            )
+        yield
 
 
 def _convert(

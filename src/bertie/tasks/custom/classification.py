@@ -12,7 +12,7 @@ from bertie.base.memory import Source
 from bertie.base.rows import Rows
 from bertie.model.config import ProblemType
 from bertie.model.formats.directory import ModelMetadata
-from bertie.tasks.classification import LabelledTexts, LocationOf, TextClassification
+from bertie.tasks.classification import LabelledTexts, LocationOf, TextClassification, parse_number
 from bertie.tasks.custom.tables import CustomFiles, check_text
 from bertie.tasks.label_types import (
     as_label_sets,
@@ -78,7 +78,9 @@ class CustomClassification(CustomFiles, TextClassification):
             for column in texts:
                 check_text(rows, i, column)
             if labelled:
-                self._parse_label(rows, i)
+                label = self._parse_label(rows, i)
+                if self.problem_type == "regression" and not self.infer_type:
+                    parse_number(label, rows.location(i))
 
         rows = self._read_rows(path, [*texts, *[self.label] * labelled], check)
         examples = LabelledTexts(
