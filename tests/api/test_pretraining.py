@@ -1,9 +1,11 @@
 """`bertie.pretrain`: recipes by name, path and dict; changes to them; resume after an interrupt."""
 
 import json
+import math
 import os
 import shutil
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +84,40 @@ def test_init_starts_from_a_model(corpus):
     first = bertie.pretrain(RECIPE, corpus=corpus, out="first")
     second = bertie.pretrain(RECIPE, corpus=corpus, out="second", init=first.model_directory)
     assert second.metrics["loss"][0] != first.metrics["loss"][0]
+
+
+def test_a_run_without_checkpoints_resumes_from_its_initial_model(corpus):
+    first = bertie.pretrain(RECIPE, corpus=corpus, out="first")
+    second = bertie.pretrain(RECIPE, corpus=corpus, out="second", init=first.model_directory)
+    model = (second.model_directory / "model.safetensors").read_bytes()
+    shutil.rmtree(second.path / "checkpoints")
+    again = bertie.pretrain(out="second", resume=True)
+    assert (again.model_directory / "model.safetensors").read_bytes() == model
+    shutil.rmtree(second.path / "checkpoints")
+    shutil.rmtree(first.path)
+    with pytest.raises(bertie.BertieError, match="first/model: no such model directory"):
+        bertie.pretrain(out="second", resume=True)
+
+
+def test_runs_in_two_threads_are_those_of_one(corpus):
+    def train(seed: int, out: str) -> bytes:
+        run = bertie.pretrain(RECIPE, corpus=corpus, out=out, seed=seed)
+        return (run.model_directory / "model.safetensors").read_bytes()
+
+    alone = [train(seed, f"alone-{seed}") for seed in (1, 2)]
+    with ThreadPoolExecutor(2) as pool:
+        together = [pool.submit(train, seed, f"together-{seed}") for seed in (1, 2)]
+        assert [future.result() for future in together] == alone
+
+
+def test_a_diverged_run_writes_no_model(corpus):
+    with pytest.raises(
+        bertie.BertieError, match="out: the run has diverged: its last evaluation has no finite loss"
+    ):
+        bertie.pretrain(RECIPE, corpus=corpus, out="out", optimizer={"learning_rate": 1e30})
+    assert not Path("out/model").exists()
+    with pytest.raises(bertie.SettingsError, match="learning_rate = inf: input should be a finite number"):
+        bertie.pretrain(RECIPE, corpus=corpus, out="out2", optimizer={"learning_rate": math.inf})
 
 
 def test_sizes_come_from_the_initial_model(corpus):

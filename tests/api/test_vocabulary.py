@@ -28,6 +28,16 @@ def test_vocabulary_without_out_writes_nothing(text):
     assert bertie.Tokenizer.load("tokenizer").fingerprint == tokenizer.fingerprint
 
 
+def test_inputs_may_be_an_iterator(text):
+    learned = bertie.learn_vocabulary(text, size=60, workers=1)
+    written = bertie.learn_vocabulary(iter([text]), "tokenizer", size=60, workers=1)
+    assert written.fingerprint == learned.fingerprint
+    Path("more.txt").write_text("thing there the thinner " * 9)
+    words = Path().glob("more*")
+    extended = bertie.extend_tokenizer("tokenizer", words, "extended", add=1, workers=1)
+    assert len(extended.vocabulary) == len(learned.vocabulary) + 1
+
+
 def test_vocabulary_keeps_case_if_asked(text):
     text.write_text(TEXT.title())
     assert bertie.learn_vocabulary(text, size=60, cased=True, workers=1).vocabulary.tokens.count("T") == 1

@@ -164,6 +164,8 @@ PARAGRAPHS = (
         ("wiki_00", '\n<doc id="1" title="A">\nA\n</doc>\n', "wikiextractor"),
         ("a.jsonl", '  {"id": 1, "text": "A"}\n', "jsonl"),
         ("a.txt", '{"text": "A"}\n', "jsonl"),
+        ("a.txt", '{ "text": "A"}\n', "jsonl"),
+        ("a.json", '{\n  "text": "A"\n}\n', "jsonl"),  # whose first line is then an error
         ("a.csv", "text\nOne.\n", "csv"),
         ("a.tsv", "text\nOne.\n", "tsv"),
     ],

@@ -76,8 +76,9 @@ def test_truncate_keeps_the_rows_before_a_size(tmp_path: Path, torn: str) -> Non
     assert read_metrics(path) == [row(1), row(3)]
 
 
-def test_truncate_accepts_a_size_beyond_the_end(tmp_path: Path) -> None:
+def test_truncate_refuses_a_file_that_lost_rows(tmp_path: Path) -> None:
     with MetricsFile(tmp_path / "metrics.jsonl") as metrics:
         metrics.append(row(1))
-        metrics.truncate(1000)
+        with pytest.raises(DataError, match=r"metrics\.jsonl: lacks rows that were logged before the newest"):
+            metrics.truncate(1000)
     assert (tmp_path / "metrics.jsonl").read_text() == json.dumps(row(1)) + "\n"

@@ -94,14 +94,8 @@ def finetune(
     """
     output = _find_output(out, resume)
     arguments: Tree = {"model": model, "train": train, "dev": dev, "task": task, "data": data, "kind": kind}
-    arguments |= {
-        "text": text,
-        "pair": pair,
-        "label": label,
-        "separator": separator,
-        "label_type": label_type,
-    }
-    arguments |= {"columns": dict(columns) if columns else None, "on_error": on_error}
+    arguments |= {"text": text, "pair": pair, "label": label, "separator": separator, "on_error": on_error}
+    arguments |= {"columns": dict(columns) if columns else None, "label_type": label_type}
     with lock_run(output) if is_main_process() else nullcontext():
         resume = resume or continues_job(output)  # torchrun has started this process again
         arguments = recall_task_arguments(output, "finetune", arguments, resume)

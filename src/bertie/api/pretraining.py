@@ -27,6 +27,7 @@ from bertie.recipes import read_recipe
 from bertie.reports.pretraining import write_report
 from bertie.text.tokenizer import Tokenizer
 from bertie.training import pretraining
+from bertie.training.checkpoints import RunDirectory
 from bertie.training.distributed import is_main_process
 from bertie.training.metrics_file import read_metrics, run_facts
 from bertie.training.planning import Plan
@@ -143,7 +144,7 @@ class _Start(NamedTuple):
     Attributes:
         settings: the resolved settings
         corpus: the corpus directory
-        init: the directory with the initial weights; None for random ones, and on resume
+        init: the directory with the initial weights; None for random ones, and if a checkpoint has weights
         arguments: the arguments to record
     """
 
@@ -166,7 +167,8 @@ def _prepare_start(
     require_arguments(output, arguments, resume, corpus="the corpus directory")
     corpus = fetch_corpus(as_path(arguments["corpus"]))
     check_not_input(output, [corpus, *([Path(arguments["init"])] if arguments["init"] else [])])
-    init = None if resume or arguments["init"] is None else Path(arguments["init"])
+    has_weights = resume and bool(RunDirectory(output).checkpoints())
+    init = None if has_weights or arguments["init"] is None else Path(arguments["init"])
     if recipe is None and resume:
         file = output / SETTINGS_FILE
         settings = resolve(PretrainingSettings, read_toml(file), changes, source=str(file))

@@ -92,9 +92,9 @@ def learn_vocabulary(
         >>> tokenizer.convert_ids_to_tokens(tokenizer.encode("the cat").input_ids)[0]
         '[CLS]'
     """
-    output = None if out is None else as_path(out)
-    with _lock(output, inputs, force) as written:
-        files = list_inputs(as_paths(inputs), [output] if output else [])
+    output, paths = None if out is None else as_path(out), as_paths(inputs)
+    with _lock(output, paths, force) as written:
+        files = list_inputs(paths, [output] if output else [])
         reading = (language, language_column, smoothing, workers, scheduler, format, column, on_error)
         cased, words, counts = _resolve_casing(cased, *_count_words(files, *reading))
         tokens = wordpiece_trainer.learn_vocabulary(words, counts, size, merges, alphabet)
@@ -155,8 +155,9 @@ def extend_tokenizer(
     source, output = fetch_directory(as_path(tokenizer)), None if out is None else as_path(out)
     old = Tokenizer.load(source)
     slots = _choose_slots(source, old, add) if fill_unused else []
-    with _lock(output, inputs, force, source) as written:
-        files = list_inputs(as_paths(inputs), [source, *([output] if output else [])])
+    paths = as_paths(inputs)
+    with _lock(output, paths, force, source) as written:
+        files = list_inputs(paths, [source, *([output] if output else [])])
         words, counts = _count_tokenized(files, old, workers, scheduler, format, column, on_error)
         entries = _learn_entries(old, words, counts, add)
         extended = old.replace(vocabulary=extend_vocabulary(old.vocabulary, entries, slots))
@@ -210,7 +211,7 @@ def _save(tokenizer: Tokenizer, output: Path | None, max_length: int = 512) -> N
 
 @contextmanager
 def _lock(
-    output: Path | None, inputs: PathLike | Iterable[PathLike], force: bool, *more_inputs: Path
+    output: Path | None, inputs: Iterable[Path], force: bool, *more_inputs: Path
 ) -> Iterator[Path | None]:
     """Lock the tokenizer directory to write, if there is one, and check that it may be replaced.
 
@@ -220,7 +221,7 @@ def _lock(
     if output is None:
         yield None
         return
-    files = [path for path in as_paths(inputs) if not is_remote(path) and path.is_file()]
+    files = [path for path in inputs if not is_remote(path) and path.is_file()]
     with lock_output(output, force=force, inputs=[*files, *more_inputs], replaces=[VOCABULARY_FILE]) as path:
         if not Tokenizer.can_overwrite(path):
             raise DataError(

@@ -137,6 +137,9 @@ def _module_of(function: Callable[[A], R]) -> str:
     return getattr(function, "func", function).__module__  # a `partial` has a `func`
 
 
+_script_lock = threading.Lock()
+
+
 @contextmanager
 def _hidden_script(function: Callable[[A], R]) -> Iterator[None]:
     """Hide the caller's script from workers, which would run it again from the top.
@@ -144,13 +147,14 @@ def _hidden_script(function: Callable[[A], R]) -> Iterator[None]:
     Workers need the script only if it defines the function. So scripts and notebooks that call
     bertie need no `if __name__ == "__main__":`.
     """
-    script = sys.modules["__main__"]
-    if _module_of(function) != "__main__":
-        sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = script
+    with _script_lock:  # another thread may start workers too
+        script = sys.modules["__main__"]
+        if _module_of(function) != "__main__":
+            sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = script
 
 
 def _start_worker(environment: dict[str, str]) -> None:

@@ -85,6 +85,7 @@ _MEMORY_MESSAGES = (
 _NOT_A_FOLDER = "a file has the name of a folder that is needed; choose another path"
 # Errors of the operating system that a user can fix. Every other OSError keeps its traceback.
 SYSTEM_ERRORS = {
+    errno.ENOENT: "no such file or folder; if it was there before, run the command again",
     errno.ENOSPC: f"the disk is full; {_FREE_SPACE}",
     errno.EDQUOT: f"the disk quota is used up; {_FREE_SPACE}",
     errno.EFBIG: f"the file exceeds the size limit (see `ulimit -f`); {_FREE_SPACE}",

@@ -43,6 +43,7 @@ ROW_FORMATS = {*TABLE_FORMATS.values(), *TEXT_FORMATS.values()}
 _HEAD_BYTES = 1 << 16
 _SENTENCE_FINAL = tuple(".!?;:…。！？।\"'”’»)")
 _MAX_WRAPPED_WIDTH = 100  # characters; books are wrapped at 65 to 80
+_JSON_OBJECT = re.compile(rb'\{\s*"')
 _JSON_ARRAY = re.compile(rb'\[\s*\{\s*"')
 
 
@@ -62,7 +63,7 @@ def detect_format(path: Path) -> Format:
         return "wikiextractor"
     if start.startswith(b"<mediawiki") or (start.startswith(b"<?xml") and b"<mediawiki" in start):
         return "wikipedia"
-    if start.startswith(b'{"'):
+    if _JSON_OBJECT.match(start):
         return "jsonl"
     if _JSON_ARRAY.match(start):
         message = f"{path}: a single JSON array; write one object per line (jq --compact-output '.[]')"

@@ -58,7 +58,7 @@ from bertie.training.finetuning_settings import (
     lacking_settings,
     loop_schedule,
 )
-from bertie.training.loop import Batches, LoopSchedule, train
+from bertie.training.loop import Batches, LoopSchedule, train, training_lock
 from bertie.training.model_selection import ModelSelection
 from bertie.training.optimizers import build_optimizer, layer_of
 from bertie.training.resuming import check_run
@@ -132,7 +132,7 @@ def finetune(
     """
     require_memory(192)  # for oneDNN, compiled kernels and the pictures of the report, which abort without it
     ranks = ranks or Ranks()
-    with lock_directory(output) if ranks.is_main else nullcontext():
+    with training_lock, lock_directory(output) if ranks.is_main else nullcontext():
         task = apply_settings(task, settings, dev_examples)
         check_class_weights(task, settings)  # before the examples are encoded, which takes long
         data = encode_examples(task, initial_model, training_examples, dev_examples, settings)

@@ -1,6 +1,7 @@
 """The training loop of pre-training and fine-tuning."""
 
 import math
+import threading
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -25,6 +26,10 @@ from bertie.training.signals import Stopped, stop_on_signal
 
 # A few bad batches do no harm, since they change nothing. A model that has diverged has no good ones.
 MAX_SKIPPED_STEPS = 10  # in a row
+
+# Held while a run trains. Its random numbers come from the generators of the process, which another run in
+# another thread would change.
+training_lock = threading.RLock()
 
 
 class Batch(NamedTuple):

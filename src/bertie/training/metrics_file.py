@@ -76,8 +76,17 @@ class MetricsFile:
         return self._file.tell()
 
     def truncate(self, size: int) -> None:
-        """Cut the file to `size` bytes, if it is longer."""
-        self._file.truncate(min(size, self._file.seek(0, os.SEEK_END)))
+        """Cut the file to `size` bytes.
+
+        Raises:
+            DataError: it is shorter.
+        """
+        if self._file.seek(0, os.SEEK_END) < size:
+            raise DataError(
+                f"{self.path}: lacks rows that were logged before the newest checkpoint; restore the file, "
+                f"or start again in another directory"
+            )
+        self._file.truncate(size)
         self._file.seek(0, os.SEEK_END)  # truncating leaves the position behind the new end
 
 

@@ -4,6 +4,7 @@
 `pretraining_settings.py` has the hyper-parameters of Appendix A.2.
 """
 
+import math
 from collections.abc import Mapping
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -13,15 +14,17 @@ from typing import Any
 import torch
 
 from bertie import __version__
+from bertie.base.errors import BertieError
 from bertie.base.locks import lock_directory
 from bertie.base.progress import Progress
 from bertie.base.texts import escape_markdown
 from bertie.model.formats.directory import ModelMetadata
 from bertie.model.formats.weights import save_model
+from bertie.model.objectives import TOKEN_OBJECTIVES
 from bertie.training.checkpoints import RunDirectory, TrainState
 from bertie.training.distributed import LossFunction, Ranks, gather_weights, join_ranks
 from bertie.training.held_out import HeldOut
-from bertie.training.loop import train
+from bertie.training.loop import train, training_lock
 from bertie.training.optimizers import build_optimizer
 from bertie.training.planning import measure_plan
 from bertie.training.pretraining_settings import MAY_CHANGE, PretrainingSettings
@@ -66,6 +69,7 @@ def pretrain(
     setup = PretrainingSetup.load(settings, corpus_path, init=init, verify=True)
     settings = setup.settings
     with (
+        training_lock,
         join_ranks(torch.device(settings.device).type) as ranks,
         lock_directory(output) if ranks.is_main else nullcontext(),
     ):
@@ -92,6 +96,13 @@ def _pretrain(
         state = _train(setup, model, held_out, run, ranks, init is not None, resume, silent)
     weights = gather_weights(model)
     if ranks.is_main:
+        evaluations = [row for row in run.rows() if row["kind"] == "evaluation"]
+        losses = [evaluations[-1].get(f"{objective}_loss", 0.0) for objective in TOKEN_OBJECTIVES]
+        if not all(map(math.isfinite, losses)):
+            raise BertieError(
+                f"{run.path}: the run has diverged: its last evaluation has no finite loss, so there is no "
+                f"model; start again with a lower optimizer.learning_rate"
+            )
         metadata = ModelMetadata(settings.model, model.architecture, (), setup.tokenizer)
         save_model(run.model_directory, weights, metadata, _model_card(run.path, setup, state))
     ranks.barrier()  # a rank that leaves first may fail on exit, and torchrun would stop the others
