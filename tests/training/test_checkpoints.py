@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from bertie.base.errors import DataError
 from bertie.base.files import write_text
 from bertie.model.config import BertConfig
 from bertie.model.heads import MaskedLMModel
@@ -30,20 +31,24 @@ def make_killed_run(path: Path, learner) -> None:
         run.log({"kind": "train", "step": 2})
 
 
-@pytest.mark.parametrize("metrics", ["kept", "removed"])
-def test_stop_right_after_resume_keeps_the_rows(tmp_path, learner, metrics):
+def test_stop_right_after_resume_keeps_the_rows(tmp_path, learner):
     make_killed_run(tmp_path, learner)
-    if metrics == "removed":
-        (tmp_path / "metrics.jsonl").unlink()
     with RunDirectory(tmp_path) as run:
         state = run.restore(learner[0])
         state.step = 2
         save(run, state, learner)
     rows = run.rows()
-    assert rows == ([{"kind": "train", "step": 1}] if metrics == "kept" else [])
+    assert rows == [{"kind": "train", "step": 1}]
     with RunDirectory(tmp_path) as run:
         run.restore(learner[0])
         assert run.rows() == rows
+
+
+def test_resume_without_its_metrics_is_refused(tmp_path, learner):
+    make_killed_run(tmp_path, learner)
+    (tmp_path / "metrics.jsonl").unlink()
+    with RunDirectory(tmp_path) as run, pytest.raises(DataError, match=r"metrics\.jsonl: lacks rows"):
+        run.restore(learner[0])
 
 
 def test_resume_drops_a_torn_last_line(tmp_path, learner):

@@ -34,7 +34,7 @@ class Settings(pydantic.BaseModel):
             warmup_ratio: float = 0.1
     """
 
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
     renamed: ClassVar[Mapping[str, str]] = {}
 
 

@@ -28,7 +28,7 @@ class OptimizerSettings(Settings):
     """
 
     name: Literal["adamw", "lamb"] = "adamw"
-    learning_rate: float = pydantic.Field(1e-4, gt=0)
+    learning_rate: float = pydantic.Field(1e-4, gt=0, allow_inf_nan=False)
     beta1: float = pydantic.Field(0.9, ge=0, lt=1)
     beta2: float = pydantic.Field(0.999, ge=0, lt=1)
     epsilon: float = pydantic.Field(1e-6, gt=0)
