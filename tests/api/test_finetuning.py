@@ -157,6 +157,18 @@ def test_fractional_numbers_are_a_regression(model):
     assert isinstance(run.load("cpu").regress("good film"), float)
 
 
+def test_sets_and_repeated_labels_are_lists_without_order(model):
+    labels = [["good", "long"], ["bad"]] * 8
+    run = texts(model, labels, out="lists")
+    assert weights(texts(model, [set(names) for names in labels], out="sets")) == weights(run)
+    assert weights(texts(model, [[*names, *names] for names in labels], out="twice")) == weights(run)
+
+
+def test_labels_with_lone_surrogates_are_escaped(model):
+    run = texts(model, ["good\ud800", "bad"] * 8)
+    assert run.load().labels == ("bad", r"good\ud800")
+
+
 def test_the_type_of_labels_can_be_chosen(model, capsys):
     whole = [5, 1] * 8
     ages = texts(model, whole, label_type="numbers")
@@ -277,6 +289,11 @@ def test_wrong_data_are_an_error_at_the_row(model, options, error, message):
             {"train": ROWS, "label_type": "classes", "separator": "|"},
             "the label type is for one label a text",
         ),
+        (
+            {"train": ROWS, "settings": [("epochs", 1)]},
+            "settings: a list; give a dict, such as {'batch_size': 64}",
+        ),
+        ({"train": ROWS, "settings": {1: 2}}, "settings: the key 1 is not the name of a setting"),
         ({"train": ROWS, "label_type": "words"}, "label_type = 'words': expected 'classes' or 'numbers'"),
         ({"train": ROWS, "separator": ""}, "the separator is empty; give the text between two labels"),
         (

@@ -91,12 +91,24 @@ def test_a_run_without_checkpoints_resumes_from_its_initial_model(corpus):
     second = bertie.pretrain(RECIPE, corpus=corpus, out="second", init=first.model_directory)
     model = (second.model_directory / "model.safetensors").read_bytes()
     shutil.rmtree(second.path / "checkpoints")
+    shutil.rmtree(second.model_directory)
     again = bertie.pretrain(out="second", resume=True)
     assert (again.model_directory / "model.safetensors").read_bytes() == model
     shutil.rmtree(second.path / "checkpoints")
+    shutil.rmtree(second.model_directory)
     shutil.rmtree(first.path)
     with pytest.raises(bertie.BertieError, match="first/model: no such model directory"):
         bertie.pretrain(out="second", resume=True)
+
+
+def test_a_finished_run_without_checkpoints_is_not_trained_again(corpus, capsys):
+    run = bertie.pretrain(RECIPE, corpus=corpus, out="run", save_every=0)
+    metrics, model = (run.path / "metrics.jsonl").read_bytes(), run.model_directory / "model.safetensors"
+    changed = model.stat().st_mtime_ns
+    again = bertie.pretrain(out="run", resume=True)
+    assert "run: has finished; the model is in run/model" in capsys.readouterr().err
+    assert (again.path / "metrics.jsonl").read_bytes() == metrics
+    assert model.stat().st_mtime_ns == changed
 
 
 def test_runs_in_two_threads_are_those_of_one(corpus):

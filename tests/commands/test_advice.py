@@ -224,6 +224,18 @@ CASES = {
         "prepare in.txt --tokenizer {encoder} --out corpus --workers 1 --force",
         {"in.txt": b"The cat sat.\n", "noise.txt": b"\0\1\2"},
     ),
+    "damaged compression, skipped": Case(
+        "prepare in.txt noise.txt.gz --tokenizer {encoder} --out corpus --workers 1",
+        "or skip such inputs with --on-error skip",
+        "prepare in.txt noise.txt.gz --tokenizer {encoder} --out corpus --workers 1 --on-error skip",
+        {"in.txt": b"The cat sat.\n", "noise.txt.gz": b"not gzip"},
+    ),
+    "damaged compression of a vocabulary": Case(
+        "vocab in.txt noise.txt.gz --size 120 --out tokenizer --workers 1",
+        "or skip such inputs with --on-error skip",
+        "vocab in.txt noise.txt.gz --size 120 --out tokenizer --workers 1 --on-error skip",
+        {"in.txt": b"The cat sat.\n", "noise.txt.gz": b"not gzip"},
+    ),
     "binary file, skipped": Case(
         "prepare in.txt noise.txt --tokenizer {encoder} --out corpus --workers 1",
         "or skip such inputs with --on-error skip",

@@ -69,6 +69,14 @@ def test_unexpected_argument_names_the_option(arguments, message, capsys):
     assert err.endswith(f"Error: {message}\n")
 
 
+def test_an_error_is_one_line_whatever_a_file_is_called(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad\nname.txt").write_bytes(b"\0\1\2")
+    status, _, err = run(capsys, "vocab", "bad\nname.txt", "--out", "tokenizer", "--workers", "1")
+    assert status == 2
+    assert err.splitlines()[-1].startswith(r"bertie: bad\nname.txt: ")
+
+
 def test_trained_model_fills_a_mask(workspace, capsys):
     text = "all is [MASK] ."
     status, out, _ = run(capsys, "predict", workspace / "run" / "model", "--text", text, "--json")

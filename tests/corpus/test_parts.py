@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -69,7 +70,7 @@ def test_joined_parts_have_the_bytes_of_one_prepare(folder: Path, tmp_path: Path
     for _ in range(2):
         assert run(*join) == ""
         assert read_tree(out) == read_tree(folder / "corpus")
-    assert run(*start, "--part", "2/3").endswith("or replace it with --force")
+    assert run(*start, "--part", "2/3").endswith("choose another directory, or remove it")
 
 
 def test_refused_parts_are_one_line(folder: Path, tmp_path: Path) -> None:
@@ -83,9 +84,20 @@ def test_refused_parts_are_one_line(folder: Path, tmp_path: Path) -> None:
     assert run("--out", out).startswith("nothing to prepare; pass the files or folders of text")
     assert not out.exists()
     assert run(*start, "--part", "1/2") == ""
-    assert "was started with --part I/2, not --part I/3; pass --part I/2" in run(*start, "--part", "1/3")
-    assert "was started with --part I/2, not no --part" in run(*start)
-    assert "of other inputs or settings" in run(*start, "--part", "1/2", "--held-out", "0.2")
+    assert "was started with --part I/2, not with --part I/3; pass --part I/2" in run(*start, "--part", "1/3")
+    assert "was started with --part I/2, not without it" in run(*start)
+    other = run(*start, "--part", "1/2", "--held-out", "0.2")
+    assert other.endswith("of other inputs or settings; choose another directory, or remove it")
+
+
+def test_bad_input_of_a_part_names_a_remedy_for_parts(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "text", tmp_path / "text")
+    (tmp_path / "text/d.jsonl").write_text('{"text": "a"}\n{"text"\n')
+    out = tmp_path / "corpus"
+    start = (tmp_path / "text", "--tokenizer", folder / "tokenizer", "--out", out)
+    errors = [run(*start, "--part", f"{part}/2") for part in (1, 2)]
+    (error,) = filter(None, errors)
+    assert f"; then remove {out} and run all parts again, or skip such inputs with --on-error skip" in error
 
 
 def test_job_that_runs_twice_is_one_line(folder: Path, tmp_path: Path) -> None:

@@ -314,6 +314,16 @@ def test_run_stopped_by_bad_input_resumes_and_skips_it(
     assert manifest == expected.model_copy(update={"skipped": manifest.skipped})
 
 
+def test_a_skipped_file_has_one_line_whatever_its_name(
+    tmp_path: Path, inputs: list[Path], tokenizer: Path
+) -> None:
+    (tmp_path / "bad\nname.txt").write_bytes(b"\0\1\2")
+    output = tmp_path / "corpus"
+    prepare([inputs[0], tmp_path / "bad\nname.txt"], tokenizer, output, workers=1, on_error="skip")
+    (line,) = read_skipped(output)
+    assert line.startswith(str(tmp_path / r"bad\nname.txt"))
+
+
 def test_error_without_text_names_the_first_skipped_input(tmp_path: Path, tokenizer: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\0")
     with pytest.raises(DataError, match=r"no text in any document .*; .*a\.txt: a binary file"):

@@ -125,10 +125,11 @@ def test_layers_are_concatenated_summed_or_averaged(directory):
         (LayerSelection(-1), "layers=-1: expected a list of integers"),
         (LayerSelection("12"), "layers='12': expected a list of integers"),
         (LayerSelection([0, 1], "max"), "combine='max': unknown combination; use one of concat, sum, mean"),
-        (LayerSelection([0, 1], "sum", [1.0]), "1 weights for 2 layers and combine = sum; weights need"),
+        (LayerSelection([0, 1], "sum", [1.0]), "1 weights for 2 layers with combine = sum; weights need"),
+        (LayerSelection([0, 1], "sum", [1, 1e39]), "weights: expected a list of finite numbers"),
         (LayerSelection([0, 1], "sum", ["1", "2"]), "weights: expected a list of finite numbers"),
         (LayerSelection([0, 1], "sum", [[1.0], [2.0]]), "weights: expected a list of finite numbers"),
-        (LayerSelection([0, 1], "mean", [1.0, 1.0]), "2 weights for 2 layers and combine = mean"),
+        (LayerSelection([0, 1], "mean", [1.0, 1.0]), "2 weights for 2 layers with combine = mean"),
     ],
 )
 def test_impossible_selections_are_rejected(selection, message):

@@ -81,6 +81,12 @@ def test_other_weights_are_refused(value):
         settings(class_weights=value)
 
 
+def test_a_label_has_a_weight():
+    none = settings(class_weights={"a": 0, "b": 0, "c": 0})
+    with pytest.raises(SettingsError, match="class_weights: all labels have the weight 0"):
+        label_weights(TASK, inputs(np.array([0, 1, 2])), none)
+
+
 def test_weights_must_fit_the_task(initial_model, tmp_path, monkeypatch):
     texts, wrong = make_texts(0, 9), settings(class_weights={"d": 2})
     monkeypatch.setattr("bertie.training.finetuning.encode_examples", None)  # nothing is encoded before

@@ -157,6 +157,8 @@ def recall_task_arguments(
         SettingsError: an argument is missing or contradicts a recorded one, or the run is of another command.
     """
     check_command(run, command)
+    if isinstance(given["dev"], Real):  # also of numpy
+        given = {**given, "dev": float(given["dev"])}
     arguments = recall_arguments(run, given, CUSTOM_DEFAULTS) if resume else dict(given)
     descriptions = {"model": "the model directory"}
     if resume and arguments["task"] is None:
@@ -209,8 +211,8 @@ def read_task_data(task: str | None, data: Path | None, train: Any, dev: Any, cu
         raise SettingsError("dev goes with train; a task of the paper has its own dev files")
     if data is None:
         source = as_source(train, "train")
-        if isinstance(dev, Real):
-            return _split(_read(custom, source, {}, {}), float(dev))
+        if isinstance(dev, int | float):
+            return _split(_read(custom, source, {}, {}), dev)
         return _read(custom, source, {} if dev is None else {"dev": as_source(dev, "dev")}, {})
     paper_task = resolve_task(task, custom)
     if not data.is_dir():  # a single file would be training and dev data at once

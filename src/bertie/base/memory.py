@@ -1,7 +1,7 @@
 """Tables in memory, read like files: rows, columns and the data frames of other libraries."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,13 +123,15 @@ def _is_column(values: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON would have it: no arrays, no tuples, None for missing values."""
+    """Return a value as JSON would have it: no arrays, tuples and sets, None for missing values."""
     if value is None or type(value) in (str, int, bool):
         return value
     if hasattr(value, "tolist"):  # arrays and scalars of numpy and torch
         value = value.tolist()
     if isinstance(value, list | tuple):
         return list(map(_plain, value))
+    if isinstance(value, Set):  # which has another order in another process
+        return sorted(map(_plain, value), key=str)
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     return None if _is_missing(value) else value

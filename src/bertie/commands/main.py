@@ -12,6 +12,7 @@ import typer
 
 from bertie.base.environment import install_command, let_main_process_report, set_torch_environment
 from bertie.base.errors import BertieError, DataError, ModelError, SettingsError
+from bertie.base.texts import escape_line_breaks
 from bertie.commands.convert import convert
 from bertie.commands.demo import demo
 from bertie.commands.doctor import EXTRAS, doctor
@@ -128,7 +129,7 @@ def main() -> None:
     except BertieError as error:
         if isinstance(error, SettingsError | DataError | ModelError):
             let_main_process_report()
-        print(f"bertie: {error}", file=sys.stderr)
+        print(f"bertie: {escape_line_breaks(str(error))}", file=sys.stderr)
         sys.exit(2)
     except ModuleNotFoundError as error:
         if error.name not in EXTRAS:

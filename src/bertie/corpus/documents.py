@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bertie.base.errors import DataError
+from bertie.base.texts import escape_line_breaks
 from bertie.text.sentences import split_sentences
 
 PIECE_CHARACTERS = 1 << 22  # length of the pieces of a long document
@@ -73,12 +74,13 @@ class InputErrors:
         self.counts: Counter[str] = Counter()
 
     def handle(self, error: DataError) -> None:
-        """Raise `error`, or collect it if its input may be skipped."""
-        reason = error.reason if isinstance(error, InputError) else "unreadable_files"
-        if self.on_error == "stop" and reason != "empty_files":
-            raise error
-        self.counts[reason] += 1
-        self.messages.append(str(error))
+        """Raise `error` as an InputError, or collect it if its input may be skipped."""
+        if not isinstance(error, InputError):
+            error = InputError(str(error))
+        if self.on_error == "stop" and error.reason != "empty_files":
+            raise error from None
+        self.counts[error.reason] += 1
+        self.messages.append(escape_line_breaks(str(error)))
 
     def merge(self, other: "InputErrors") -> None:
         """Add the counts and the messages of `other`; at most MAX_MESSAGES are kept."""

@@ -280,8 +280,10 @@ class _Preparation:
                     done += sizes[missing[position]]
                     progress.update(round(done / 1e6))
             except InputError as error:  # other inputs are another plan, which only `force` may replace
-                again = "run again with --force (force=True), or skip such inputs with --on-error skip"
-                raise DataError(f"{error}; then {again}") from None
+                again = "run again with --force (force=True)"
+                if len(indices) < len(tasks):  # of another job
+                    again = f"remove {self.output} and run all parts again"
+                raise DataError(f"{error}; then {again}, or skip such inputs with --on-error skip") from None
 
 
 def _make_settings(

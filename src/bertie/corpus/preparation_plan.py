@@ -91,18 +91,18 @@ def is_prepared(output: Path, plan: dict[str, Any], force: bool) -> bool:
         remove_directory(parts)
     if has_same_plan:
         return is_finished
+    remedy = "remove it" if "jobs" in plan else "replace it with --force"  # other jobs may write there
     if force:
         discard(output)
     elif is_finished:
         raise DataError(
-            f"{output}: already contains a prepared corpus; choose another directory, or replace it "
-            f"with --force"
+            f"{output}: already contains a prepared corpus; choose another directory, or {remedy}"
         )
     elif parts.exists():
         _check_jobs(output, plan)
         raise DataError(
             f"{output}: contains an unfinished corpus of other inputs or settings; choose another "
-            f"directory, or replace it with --force"
+            f"directory, or {remedy}"
         )
     return False
 
@@ -124,7 +124,7 @@ def _check_jobs(output: Path, plan: Mapping[str, Any]) -> None:
     if {**recorded, "jobs": None} == {**plan, "jobs": None}:
         was = f"with --part I/{others}" if others else "without --part"
         remedy = f"pass --part I/{others}" if others else "leave --part out"
-        now = f"--part I/{jobs}" if jobs else "no --part"
+        now = f"with --part I/{jobs}" if jobs else "without it"
         raise DataError(f"{output}: the corpus was started {was}, not {now}; {remedy}, or remove this folder")
 
 

@@ -75,7 +75,8 @@ class LayerSelection:
                 f"weights need combine = sum, and each layer needs a weight"
             )
         if self.weights is not None and not (
-            all(isinstance(weight, Real) for weight in self.weights) and np.isfinite(self.weights).all()
+            all(isinstance(weight, Real) for weight in self.weights)
+            and np.abs(self.weights).max(initial=0) <= np.finfo(np.float32).max
         ):
             raise SettingsError("weights: expected a list of finite numbers")
         return replace(self, layers=layers)

@@ -22,7 +22,8 @@ def label_name(value: Any) -> str:
         return ""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return " ".join(str(value).split())
+    name = " ".join(str(value).split())
+    return name.encode("utf-8", "backslashreplace").decode()  # a lone surrogate cannot be written to a file
 
 
 def as_label_sets(labels: Sequence[Any]) -> list[tuple[str, ...]]:

@@ -39,7 +39,10 @@ def label_weights(task: Task[Any, Any], inputs: Inputs, settings: FinetuningSett
         return {}
     if chosen == "balanced":
         return dict(zip(task.labels, _balanced_weights(task, inputs, settings).tolist(), strict=True))
-    return {label: chosen.get(label, 1.0) for label in task.labels}
+    weights = {label: chosen.get(label, 1.0) for label in task.labels}
+    if not any(weights.values()):
+        raise SettingsError("class_weights: all labels have the weight 0; give some a larger one")
+    return weights
 
 
 def _balanced_weights(task: Task[Any, Any], inputs: Inputs, settings: FinetuningSettings) -> Float64s:

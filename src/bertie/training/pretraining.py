@@ -5,6 +5,7 @@
 """
 
 import math
+import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -88,6 +89,10 @@ def _pretrain(
     """Do what `pretrain` says, among the ranks."""
     settings = setup.settings
     check_run(run, settings, resume, MAY_CHANGE)
+    if resume and _is_finished(run, settings):
+        if ranks.is_main:
+            print(f"{run.path}: has finished; the model is in {run.model_directory}", file=sys.stderr)
+        return
     check_batch_sizes(settings, ranks)
     ranks.barrier()  # let all ranks look for an earlier run before the main process writes this one
     model = setup.build_model(init, ranks)
@@ -97,7 +102,7 @@ def _pretrain(
     weights = gather_weights(model)
     if ranks.is_main:
         evaluations = [row for row in run.rows() if row["kind"] == "evaluation"]
-        losses = [evaluations[-1].get(f"{objective}_loss", 0.0) for objective in TOKEN_OBJECTIVES]
+        losses = [row.get(f"{name}_loss", 0.0) for row in evaluations[-1:] for name in TOKEN_OBJECTIVES]
         if not all(map(math.isfinite, losses)):
             raise BertieError(
                 f"{run.path}: the run has diverged: its last evaluation has no finite loss, so there is no "
@@ -106,6 +111,13 @@ def _pretrain(
         metadata = ModelMetadata(settings.model, model.architecture, (), setup.tokenizer)
         save_model(run.model_directory, weights, metadata, _model_card(run.path, setup, state))
     ranks.barrier()  # a rank that leaves first may fail on exit, and torchrun would stop the others
+
+
+def _is_finished(run: RunDirectory, settings: PretrainingSettings) -> bool:
+    """Whether a run without checkpoints has its model; with one, `train` finds no steps left."""
+    if run.checkpoints() or not run.model_directory.exists():
+        return False
+    return settings.total_steps in {row["step"] for row in run.rows() if row["kind"] == "train"}
 
 
 def _train(

@@ -159,9 +159,9 @@ class CustomClassification(CustomFiles, TextClassification):
         """Reject labels that are all the same, and a class with only one example."""
         assert examples.labels is not None
         if len(set(examples.labels)) == 1:
+            shown = f"the label {examples.labels[0]!r}" if examples.labels[0] else "no label"
             raise DataError(
-                f"{examples.location(0)}: all examples have the label {examples.labels[0]!r}; add examples "
-                f"with other labels"
+                f"{examples.location(0)}: all examples have {shown}; add examples with other labels"
             )
         if self.problem_type == "regression":
             return
@@ -187,7 +187,9 @@ class CustomClassification(CustomFiles, TextClassification):
 
     def _parse_label(self, rows: Rows, i: int) -> str | tuple[str, ...]:
         value = rows.columns[self.label][i]
-        if any(isinstance(item, list | dict) for item in (value if isinstance(value, list) else [value])):
+        if any(
+            isinstance(item, list | dict | bytes) for item in (value if isinstance(value, list) else [value])
+        ):
             raise DataError(
                 f"{rows.location(i)}: {value!r} in the column {self.label!r} is not a label; write a string, "
                 f"a number or a list of them"
@@ -196,7 +198,7 @@ class CustomClassification(CustomFiles, TextClassification):
             # Split before white space is normalized, since white space may be the separator.
             value = value.split(self.separator) if isinstance(value, str) else [value]
         if isinstance(value, list):
-            return tuple(filter(None, map(label_name, value)))
+            return tuple(dict.fromkeys(filter(None, map(label_name, value))))
         name = label_name(value)
         if not name:
             raise DataError(
