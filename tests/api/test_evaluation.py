@@ -30,6 +30,18 @@ def test_model_and_predictions_have_the_scores_of_finetuning(run):
     assert repr(by_file) == f"EvaluationResult(scores={by_file.scores!r})"
 
 
+def test_labels_that_only_the_predictions_have_are_reported(run, capsys):
+    Path("own.tsv").write_text("".join(f"{i}\t{label}\n" for i, label in enumerate(["good", "god"] * 8)))
+    capsys.readouterr()
+    bertie.evaluate(predictions="own.tsv", data=ROWS, **REVIEWS)
+    assert capsys.readouterr().err == "labels that occur only in own.tsv: god\n"
+
+
+def test_an_unknown_part_of_a_file_is_refused(run):
+    with pytest.raises(bertie.SettingsError, match="part 'test': classification has no such part; use dev"):
+        bertie.evaluate(run.model_directory, ROWS, part="test", **REVIEWS)
+
+
 def test_file_has_the_same_scores_as_a_table(run):
     pd.DataFrame(ROWS).to_csv("dev.csv", index=False)
     assert bertie.evaluate(run.model_directory, "dev.csv", **REVIEWS).scores == run.scores

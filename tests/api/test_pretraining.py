@@ -116,10 +116,10 @@ def test_runs_in_two_threads_are_those_of_one(corpus):
         run = bertie.pretrain(RECIPE, corpus=corpus, out=out, seed=seed)
         return (run.model_directory / "model.safetensors").read_bytes()
 
-    alone = [train(seed, f"alone-{seed}") for seed in (1, 2)]
+    one_by_one = [train(seed, f"first-{seed}") for seed in (1, 2)]
     with ThreadPoolExecutor(2) as pool:
         together = [pool.submit(train, seed, f"together-{seed}") for seed in (1, 2)]
-        assert [future.result() for future in together] == alone
+        assert [future.result() for future in together] == one_by_one
 
 
 def test_a_diverged_run_writes_no_model(corpus):

@@ -77,6 +77,21 @@ def test_an_error_is_one_line_whatever_a_file_is_called(capsys, tmp_path, monkey
     assert err.splitlines()[-1].startswith(r"bertie: bad\nname.txt: ")
 
 
+def test_a_file_that_vanishes_is_one_line(capsys, tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("The cat sat.")
+
+    def remove(paths, *_):
+        (tmp_path / "a.txt").unlink()
+        return paths
+
+    monkeypatch.setattr("bertie.api.vocabulary.list_inputs", remove)
+    status, _, err = run(
+        capsys, "vocab", tmp_path / "a.txt", "--out", tmp_path / "tokenizer", "--workers", "1"
+    )
+    assert (status, err.count("\n")) == (2, 1)
+    assert "a.txt: no such file" in err
+
+
 def test_trained_model_fills_a_mask(workspace, capsys):
     text = "all is [MASK] ."
     status, out, _ = run(capsys, "predict", workspace / "run" / "model", "--text", text, "--json")

@@ -131,7 +131,7 @@ def _gold_sources(task: AnyTask, source: Source, part: str | None) -> dict[str, 
     if isinstance(source, Path) and source.is_dir():
         return {name: task.file(source, name) for name in parts}
     if parts[0] not in task.dev_parts:
-        raise SettingsError(f"--part {part}: a file of {task.name} is {' or '.join(task.dev_parts)}")
+        raise SettingsError(f"part {part!r}: {task.name} has no such part; use {' or '.join(task.dev_parts)}")
     return {parts[0]: source}
 
 

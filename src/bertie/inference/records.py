@@ -163,7 +163,7 @@ def _missing_column(row: Mapping[str, Any], field: str, column: str, location: s
         return missing_column(location, column, names)
     near = [field] if field in row else difflib.get_close_matches(column, row, n=1)
     longest = max(row, key=lambda name: len(row[name]) if isinstance(row[name], str) else 0, default="NAME")
-    # The longest column may be a text, but then it is not the second text too.
+    # The longest column is probably the text; it is not suggested for other fields.
     best = near[0] if near else longest if field == "text" else None
     example = (
         f", such as --column {shlex.quote(f'{field}={best}')}" if best else f" with --column {field}=NAME"

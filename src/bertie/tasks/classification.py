@@ -50,8 +50,8 @@ METRICS: dict[str, Callable[[LabelArray, LabelArray], float]] = {
     "f1_macro": metrics.f1_macro,
 }
 _HEADER = ("index", "prediction")  # of GLUE's submissions
-CONSTANT = 0.01  # a regression's predictions are constant below this fraction of the gold deviation,
-CORRELATED = 0.5  # unless they have this correlation with the labels
+CONSTANT = 0.01  # predictions of a regression hardly vary below this fraction of the gold deviation
+CORRELATED = 0.5  # predictions of a regression follow the labels above this correlation
 _MAX_LISTED_LABELS = 10  # in a message
 _MAX_DESCRIBED_LABELS = 100  # with their numbers of examples
 
@@ -308,9 +308,9 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
         return self.score(examples, np.repeat(answer[None], len(examples), axis=0))
 
     def constant_answer(self, examples: LabelledTexts, predictions: LabelArray) -> str | None:
-        """Return the only class or set of labels.
+        """Return the class or set of labels that every example gets.
 
-        Return a number if a regression's vary too little to matter, and not as the labels do.
+        For a regression, return the mean prediction if predictions hardly vary and do not follow the labels.
         """
         if self.problem_type == "regression":
             gold = self.gold(examples)

@@ -27,8 +27,8 @@ from bertie.training.signals import Stopped, stop_on_signal
 # A few bad batches do no harm, since they change nothing. A model that has diverged has no good ones.
 MAX_SKIPPED_STEPS = 10  # in a row
 
-# Held while a run trains. Its random numbers come from the generators of the process, which another run in
-# another thread would change.
+# Held while a run trains: it draws from the random generators of the process, which a run in another thread
+# would change.
 training_lock = threading.RLock()
 
 

@@ -141,7 +141,7 @@ class CustomClassification(CustomFiles, TextClassification):
         return labels, location
 
     def _predicted_label(self, value: str, location: str) -> str:
-        """Return a predicted label as the gold labels have it: 1 and 1.0 are the same label."""
+        """Return a predicted label in the form of the gold labels: 1 and 1.0 are the same label."""
         name = label_name(value)
         if not name:
             raise DataError(f"{location}: no prediction; write a label")
