@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
-from matplotlib.figure import Figure
 
 # The networks of the tests are too small for two threads, which would wait for each other on a busy
-# machine (docs/decisions/threads.md). torch reads this when it is first imported.
+# machine (docs/decisions/threads.md). torch and numpy read this when they are first imported.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 # A shell's job in the background ignores Ctrl-C, and so would every command that the tests start.
@@ -47,22 +46,25 @@ def no_compilation_notice() -> None:
     event.unregister("numba:compile", kernels.notice)  # type: ignore[no-untyped-call]
 
 
-SAVEFIG = Figure.savefig
-
-
 @pytest.fixture(scope="session", autouse=True)
-def no_drawing() -> Iterator[None]:
-    """Save an empty picture instead of drawing, which takes ten times as long as the tests' training."""
+def no_drawing() -> Iterator[Any]:
+    """Save an empty picture instead of drawing, which takes ten times as long as the tests' training.
+
+    Returns what draws.
+    """
+    from matplotlib.figure import Figure  # here, because it imports numpy
+
+    savefig = Figure.savefig
 
     def save_nothing(figure: Figure, file: Any, **options: Any) -> None:
         file.write("<svg></svg>")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Figure, "savefig", save_nothing)
-        yield
+        yield savefig
 
 
 @pytest.fixture
-def drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+def drawing(no_drawing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw pictures in this test."""
-    monkeypatch.setattr(Figure, "savefig", SAVEFIG)
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", no_drawing)

@@ -41,7 +41,7 @@ def plain_attention(qkv: Tensor, batch: PackedBatch, dropout_p: float, is_causal
 @pytest.mark.parametrize("dropout_p", [0.0, 0.3])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_attention_and_its_gradient_equal_those_of_plain_products(
-    dtype, lengths, is_causal, dropout_p, threads, monkeypatch
+    library, dtype, lengths, is_causal, dropout_p, threads, monkeypatch
 ):
     monkeypatch.setattr("bertie.model.cpu_attention.SMALL_PRODUCT", 0)
     monkeypatch.setattr("bertie.model.cpu.MIN_ELEMENTS_PER_THREAD", 1)

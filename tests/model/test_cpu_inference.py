@@ -33,14 +33,15 @@ def make_linear(transposed: bool) -> nn.Linear:
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("scale", [1, 30, 1e4])
 @pytest.mark.parametrize("hidden_act", ["gelu", "gelu_new", "relu", "tanh", "linear"])
-def test_activation(threads, hidden_act, scale, transposed):
+def test_activation(library, threads, hidden_act, scale, transposed):
     linear, activation = (
         make_linear(transposed),
         build_activation(CONFIG.model_copy(update={"hidden_act": hidden_act})),
     )
     inputs = scale * torch.randn(ROWS, IN)
     actual = linear_and_activation(inputs, linear, activation)
-    torch.testing.assert_close(actual, activation(linear(inputs)), atol=3e-6, rtol=1e-5)
+    atol = 3e-6 + 1e-7 * scale  # libraries add in another order
+    torch.testing.assert_close(actual, activation(linear(inputs)), atol=atol, rtol=1e-5)
 
 
 @torch.inference_mode()
@@ -57,7 +58,7 @@ def test_gelu_is_as_accurate_as_torch(threads):
 @torch.inference_mode()
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("shift", [0, 100])
-def test_norm(threads, transposed, shift):
+def test_norm(library, threads, transposed, shift):
     linear, norm = make_linear(transposed), nn.LayerNorm(OUT, eps=1e-12)
     nn.init.normal_(norm.weight)
     nn.init.normal_(norm.bias)

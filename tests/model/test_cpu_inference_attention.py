@@ -56,7 +56,7 @@ def test_equal_to_packed_attention(lengths, size):
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1, 10, 1000])
-def test_as_accurate_as_torch(scale):
+def test_as_accurate_as_torch(library, scale):
     """Weights are nearly equal at the smallest scale; at the largest, one key has all the weight."""
     lengths, size = (40, 3, 17, 90, 60, 70, 512), 32
     exact = expect(lengths, size, scale, torch.float64)

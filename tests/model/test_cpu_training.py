@@ -36,7 +36,7 @@ def threads(request, monkeypatch):
 
 @pytest.mark.parametrize("dropout_p", [0.0, 0.1, 0.5])
 @pytest.mark.parametrize(("rows", "width"), SIZES)
-def test_outputs_and_gradients_are_as_accurate_as_those_of_torch(threads, rows, width, dropout_p):
+def test_outputs_and_gradients_are_as_accurate_as_those_of_torch(library, threads, rows, width, dropout_p):
     parts = Parts(width, transform_attended)
     values, target = torch.randn(2, rows, width), torch.randn(rows, width)
     actual, expected = (parts.gradients(form, dropout_p, values, target) for form in ("fused", "plain"))
@@ -47,7 +47,7 @@ def test_outputs_and_gradients_are_as_accurate_as_those_of_torch(threads, rows, 
 
 
 @pytest.mark.parametrize("rows", [0, 1, 37])
-def test_a_linear_layer_and_its_gradients_are_those_of_torch(rows):
+def test_a_linear_layer_and_its_gradients_are_those_of_torch(library, rows):
     weight, bias, target = torch.randn(5, 24), torch.randn(5), torch.randn(rows, 5)
     results = []
     for function in (linear, F.linear):
@@ -119,7 +119,7 @@ def test_one_piece_of_memory_is_kept_besides_inputs_and_weights():
     assert output.data_ptr() not in given
 
 
-def test_a_second_backward_pass_is_refused(threads):
+def test_a_second_backward_pass_is_refused(library, threads):
     inputs, residual = torch.randn(2, 37, 24, requires_grad=True)
     output = Parts(24, transform_attended).fused(inputs, residual, 0.1).sum()
     output.backward(retain_graph=True)
@@ -170,7 +170,7 @@ def gradients_of_model(config: BertConfig, autocast: bool = False, **changes: ob
     return [parameter.grad for parameter in model.parameters()]
 
 
-def test_a_model_has_the_same_gradients_with_and_without(monkeypatch):
+def test_a_model_has_the_same_gradients_with_and_without(library, monkeypatch):
     config = CONFIG.model_copy(update={"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0})
     fused = gradients_of_model(config)
     monkeypatch.setattr(bert, "can_fuse", lambda values: False)

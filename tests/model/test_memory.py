@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bertie.base.environment import freed_memory_kept
-from bertie.model.memory import ALIGNMENT, multiply, new_empty
+from bertie.model.memory import ALIGNMENT, new_empty
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
@@ -21,12 +21,6 @@ def test_new_memory_is_like_that_of_torch(shape, dtype):
         assert not matrix.requires_grad
         matrix.fill_(3)
         assert (matrix == 3).all()
-
-
-def test_a_product_is_that_of_torch():
-    a, b = torch.randn(7, 5), torch.randn(3, 5)
-    assert torch.equal(multiply(a, b.t()), torch.mm(a, b.t()))
-    assert multiply(a[:0], b.t()).shape == (0, 3)
 
 
 @pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="needs large pages")

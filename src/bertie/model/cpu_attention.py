@@ -18,6 +18,7 @@ from bertie.model.buckets import Buckets
 from bertie.model.cpu import count_threads
 from bertie.model.dropout import INTEGERS, DropoutMask
 from bertie.model.memory import new_empty
+from bertie.model.products import multiply_pairs
 
 # In bfloat16, attention with fewer multiplications than this, n·A·S²·D, is computed in float32: compiling the
 # bfloat16 product would take longer.
@@ -57,11 +58,11 @@ class _PackedAttention(torch.autograd.Function):
         kept, masks = [], []
         for tokens, is_token in zip(buckets.tokens(), buckets.masks(), strict=True):
             q, k, v = _gather(qkv, tokens, 3, num_heads)  # (n·A, S, D) each
-            scores = _product(q, k.mT, q.shape[-1] ** -0.5)  # (n·A, S, S)
+            scores = multiply_pairs(q, k.mT, q.shape[-1] ** -0.5)  # (n·A, S, S)
             _hide_keys(scores.view(len(tokens), num_heads, *scores.shape[1:]), is_token, is_causal)
             weights = torch.softmax(scores, -1, out=scores)  # (n·A, S, S)
             dropped = DropoutMask.draw(dropout_p)
-            _scatter(_product(dropped.zero(weights), v, dropped.scale)[None], tokens, attended)
+            _scatter(multiply_pairs(dropped.zero(weights), v, dropped.scale)[None], tokens, attended)
             kept.append(weights)
             masks.append(dropped)
         ctx.save_for_backward(qkv, *kept)
@@ -78,13 +79,13 @@ class _PackedAttention(torch.autograd.Function):
             q, k, v = heads  # (n·A, S, D) each
             (grad,) = _gather(grad_attended, tokens, 1, ctx.num_heads)  # (n·A, S, D)
             # The gradient of the dropped weights becomes that of the weights, and then that of the scores.
-            grad_scores = dropped.zero(_product(grad, v.mT, dropped.scale))  # (n·A, S, S)
+            grad_scores = dropped.zero(multiply_pairs(grad, v.mT, dropped.scale))  # (n·A, S, S)
             torch._softmax_backward_data(grad_scores, weights, -1, weights.dtype, grad_input=grad_scores)
             scale = q.shape[-1] ** -0.5
             grads = new_empty(heads, *heads.shape)
-            _product(grad_scores, k, scale, out=grads[0])
-            _product(grad_scores.mT, q, scale, out=grads[1])
-            _product(dropped.zero(weights).mT, grad, dropped.scale, out=grads[2])
+            multiply_pairs(grad_scores, k, scale, out=grads[0])
+            multiply_pairs(grad_scores.mT, q, scale, out=grads[1])
+            multiply_pairs(dropped.zero(weights).mT, grad, dropped.scale, out=grads[2])
             _scatter(grads, tokens, qkv)  # the gradients take the place of queries, keys and values
         qkv[len(ctx.buckets.token_slots) :] = 0
         return qkv, None, None, None, None
@@ -98,12 +99,6 @@ def _new_rows(buckets: Buckets, like: Tensor, width: int) -> Tensor:
     rows = new_empty(like, len(like), width)
     rows[len(buckets.token_slots) :] = 0
     return rows
-
-
-def _product(a: Tensor, b: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
-    """Return `scale` times the product of each pair of matrices, (n·A, …) each."""
-    out = new_empty(a, *a.shape[:2], b.shape[2]) if out is None else out
-    return torch.baddbmm(out, a, b, beta=0, alpha=scale, out=out)
 
 
 def _hide_keys(scores: Tensor, is_token: Tensor | None, is_causal: bool) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -17,6 +16,7 @@ from bertie.base.kernels import float_kernel, vectorize_loops
 from bertie.base.threads import run_in_threads
 from bertie.model.cpu import count_threads, is_exact_gelu
 from bertie.model.cpu_math import normal_distribution
+from bertie.model.products import multiply
 
 Float32s = NDArray[np.float32]
 
@@ -28,13 +28,18 @@ def linear_and_activation(inputs: Tensor, linear: nn.Linear, activation: nn.Modu
     if not is_exact_gelu(activation):
         activated: Tensor = activation(linear(inputs))
         return activated
-    return _finish(torch.mm(inputs, linear.weight.t()), _add_bias_and_gelu, linear.bias)
+    return _finish(_multiply(inputs, linear), _add_bias_and_gelu, linear.bias)
 
 
 def linear_and_norm(inputs: Tensor, linear: nn.Linear, residual: Tensor, norm: nn.LayerNorm) -> Tensor:
     """Compute norm(residual + linear(inputs)), (rows, in) -> (rows, out)."""
-    product = torch.mm(inputs, linear.weight.t())
+    product = _multiply(inputs, linear)
     return _finish(product, _add_and_normalize, linear.bias, residual, norm.weight, norm.bias, eps=norm.eps)
+
+
+def _multiply(inputs: Tensor, linear: nn.Linear) -> Tensor:
+    """Compute a linear layer without its bias, (rows, in) -> (rows, out)."""
+    return multiply(inputs, linear.weight.t(), out=inputs.new_empty(len(inputs), linear.out_features))
 
 
 def _finish(product: Tensor, kernel: Callable[..., None], *arrays: Tensor, **constants: float) -> Tensor:

@@ -11,7 +11,6 @@ transposed queries more slowly, so the kernel transposes them.
 """
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -20,6 +19,7 @@ from bertie.base.threads import run_in_threads
 from bertie.model.batch import PackedBatch
 from bertie.model.cpu import count_threads
 from bertie.model.cpu_math import LOG2_E, power_of_2
+from bertie.model.products import multiply
 
 Float32s = NDArray[np.float32]
 
@@ -49,7 +49,7 @@ def inference_attention(hidden: Tensor, qkv: nn.Linear, batch: PackedBatch, num_
         The attended values, (T, H).
     """
     T, H = hidden.shape
-    rows = torch.mm(hidden, qkv.weight.t())  # (T, 3H), without the bias
+    rows = multiply(hidden, qkv.weight.t(), out=hidden.new_empty(T, 3 * H))  # without the bias
     attended = hidden.new_empty(H, T)
     bias, bounds = qkv.bias.detach().numpy(), batch.cu_seqlens.numpy()
     arguments = (rows.numpy(), bias, bounds, batch.max_seqlen, attended.numpy())

@@ -19,7 +19,8 @@ from bertie.model.cpu import count_threads
 from bertie.model.cpu_math import normal_distribution
 from bertie.model.dropout import DropoutMask, draw_factors
 from bertie.model.layer_weights import LayerWeights
-from bertie.model.memory import multiply, new_empty
+from bertie.model.memory import new_empty
+from bertie.model.products import multiply
 
 Float32s = NDArray[np.float32]
 
@@ -39,7 +40,7 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         ctx.save_for_backward(rows, weight)
-        return torch.addmm(bias, rows, weight.t(), out=new_empty(rows, len(rows), len(weight)))
+        return multiply(rows, weight.t()).add_(bias)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -78,13 +79,13 @@ class _TransformAttended(torch.autograd.Function):
         first, second, output, widened = _divide(kept, H)
         masks = DropoutMask.draw(p), DropoutMask.draw(p)
 
-        torch.mm(attended, w.projection.t(), out=first)
+        multiply(attended, w.projection.t(), out=first)
         normed = new_empty(hidden, *hidden.shape)
         first_inverses = _normalize(first, w.projection_bias, hidden, w.first_norm, eps, masks[0], normed)
-        torch.mm(normed, w.wide.t(), out=widened)  # without the bias
+        multiply(normed, w.wide.t(), out=widened)  # without the bias
         activated = new_empty(widened, *widened.shape)
         _run(_activate_rows, len(widened), _to_numpy(widened, w.wide_bias.clone(), activated))
-        torch.mm(activated, w.narrow.t(), out=second)
+        multiply(activated, w.narrow.t(), out=second)
         second_inverses = _normalize(second, w.narrow_bias, normed, w.second_norm, eps, masks[1], output)
 
         ctx.save_for_backward(attended, kept, first_inverses, second_inverses, *weights)
@@ -112,7 +113,7 @@ class _TransformAttended(torch.autograd.Function):
         torch.addcmul(w.first_shift, first, w.first_scale, out=normed)
         grad_wide = multiply(grad_widened.t(), normed)
         del normed
-        grad_normed.addmm_(grad_widened, w.wide)
+        grad_normed.add_(multiply(grad_widened, w.wide))
         del grad_widened
         grad_hidden, grad_projected, first_sums = _differentiate(
             grad_normed, first, first_inverses, w.first_scale, ctx.masks[0]

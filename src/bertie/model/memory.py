@@ -40,8 +40,3 @@ def _ask_for_large_pages(memory: Tensor) -> None:
     last = (memory.data_ptr() + len(memory)) // mmap.PAGESIZE
     start, length = first * mmap.PAGESIZE, (last - first) * mmap.PAGESIZE
     ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), mmap.MADV_HUGEPAGE)
-
-
-def multiply(a: Tensor, b: Tensor) -> Tensor:
-    """Return the product of two matrices, (n, k) and (k, m) -> (n, m), in memory from `new_empty`."""
-    return torch.mm(a, b, out=new_empty(a, len(a), b.shape[1]))

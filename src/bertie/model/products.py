@@ -1,0 +1,114 @@
+"""Products of float32 matrices on a CPU, in the library that multiplies them faster.
+
+torch multiplies in MKL, which uses AVX-512 only on processors by Intel. numpy multiplies in OpenBLAS, which
+uses it wherever it exists. On an AMD EPYC of 2024 (Zen 5), OpenBLAS takes less than half as long
+(docs/decisions/processors.md, "Products in OpenBLAS").
+"""
+
+import functools
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertie.model.cpu import MAX_THREADS_OF_FUSED_LAYERS
+from bertie.model.memory import new_empty
+
+# By how much OpenBLAS has to be faster: far from what was measured, 1.1 or less and 2.2, because a choice
+# that changed from run to run would change the last digits of results.
+GAIN = 1.5
+
+
+def multiply(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return the product of two matrices, (n, k) and (k, m) -> (n, m), without gradients.
+
+    Args:
+        a: the first matrix, on a CPU.
+        b: the second matrix, of the same type.
+        out: where to write the product; None for memory from `new_empty`.
+    """
+    out = new_empty(a, len(a), b.shape[1]) if out is None else out
+    if multiplies_in_numpy(a):
+        _multiply_in_numpy(a, b, out)
+    else:
+        torch.mm(a, b, out=out)
+    return out
+
+
+def multiply_pairs(a: Tensor, b: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
+    """Return `scale` times the product of each pair of matrices, (B, n, k) and (B, k, m) -> (B, n, m).
+
+    Otherwise like `multiply`.
+    """
+    out = new_empty(a, *a.shape[:2], b.shape[2]) if out is None else out
+    if not multiplies_in_numpy(a):
+        return torch.baddbmm(out, a, b, beta=0, alpha=scale, out=out)
+    is_widened = a.shape[2] < b.shape[2]  # the smaller one of factor and product is scaled
+    _multiply_in_numpy(a * scale if is_widened else a, b, out)
+    return out if is_widened else out.mul_(scale)
+
+
+def multiplies_in_numpy(matrix: Tensor) -> bool:
+    """Return whether products of this type are in numpy: float32 on few threads, if it is faster there."""
+    return (
+        matrix.dtype == torch.float32
+        and torch.get_num_threads() == min(_count_numpy_threads(), MAX_THREADS_OF_FUSED_LAYERS)
+        and _is_numpy_faster()
+    )
+
+
+def _multiply_in_numpy(a: Tensor, b: Tensor, out: Tensor) -> None:
+    """Write the product of two matrices, or of each pair of them in two stacks, to `out`."""
+    np.matmul(_to_array(a), _to_array(b), out=_to_array(out))
+
+
+def _to_array(matrix: Tensor) -> Any:
+    """Return an array that shares memory with a tensor.
+
+    FSDP can still free this memory; after `Tensor.numpy` it could not.
+    """
+    return np.from_dlpack(matrix.detach())
+
+
+@functools.cache
+def _count_numpy_threads() -> int:
+    """Return on how many threads OpenBLAS multiplies, which it decides when numpy is loaded."""
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+        if os.environ.get(name, "").isdecimal():
+            return int(os.environ[name])
+    return len(os.sched_getaffinity(0))
+
+
+@functools.cache
+def _is_numpy_faster() -> bool:
+    """Measure whether numpy multiplies faster than torch on this processor.
+
+    Without AVX-512 it does not, so nothing is measured.
+    """
+    if not torch.cpu._is_avx512_supported():
+        return False
+    a, out = torch.ones(512, 512), torch.empty(512, 512)
+    in_torch, in_numpy = fastest(
+        lambda: torch.mm(a, a, out=out),
+        lambda: _multiply_in_numpy(a, a, out),
+    )
+    return in_torch > GAIN * in_numpy
+
+
+def fastest(*calls: Callable[[], object]) -> list[float]:
+    """Return the seconds of each call: the fastest of five alternating rounds.
+
+    Other programs hardly change the fastest. The calls may take 20 ms in all for two products of 512 × 512.
+    """
+    seconds = [float("inf")] * len(calls)
+    with torch.inference_mode():
+        for _ in range(5):
+            for i, call in enumerate(calls):
+                started = time.perf_counter()
+                call()
+                seconds[i] = min(seconds[i], time.perf_counter() - started)
+    return seconds
