@@ -79,6 +79,7 @@ model.batch
 model.cpu
 model.cpu_math
 model.memory
+model.products
 model.dropout
 model.cpu_attention
 model.layer_weights
