@@ -9,6 +9,7 @@ programs on the machine disturb it less than the clock.
 
 import gc
 import importlib.util
+import math
 import os
 import statistics
 import subprocess
@@ -19,8 +20,6 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from bertie.base.environment import set_torch_environment
 
@@ -131,7 +130,8 @@ class Growth:
 
 def fit_exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
     """Return the slope of the logarithms of costs over those of sizes."""
-    return float(np.polyfit(np.log(sizes), np.log(np.maximum(costs, 1e-9)), 1)[0])
+    logarithms = [math.log(max(cost, 1e-9)) for cost in costs]
+    return statistics.linear_regression(list(map(math.log, sizes)), logarithms).slope
 
 
 def timed(work: Callable[[], object]) -> Seconds:
@@ -207,7 +207,10 @@ def grow(
 
 
 def set_up() -> None:
-    """Pin this process to one core, and set variables that libraries read when they are imported."""
+    """Pin this process to one core, and set variables that libraries read when they are imported.
+
+    Nothing that this module imports has imported numpy or torch, which would have two threads then.
+    """
     set_torch_environment()
     variables = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
     for name, value in variables.items():
