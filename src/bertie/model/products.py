@@ -76,7 +76,7 @@ def _to_array(matrix: Tensor) -> Any:
 
 @functools.cache
 def _count_numpy_threads() -> int:
-    """Return on how many threads OpenBLAS multiplies, which it decides when numpy is loaded."""
+    """Return on how many threads OpenBLAS multiplies. It decides that when numpy is loaded, as here."""
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
         if os.environ.get(name, "").isdecimal():
             return int(os.environ[name])
@@ -100,9 +100,9 @@ def _is_numpy_faster() -> bool:
 
 
 def fastest(*calls: Callable[[], object]) -> list[float]:
-    """Return the seconds of each call: the fastest of five alternating rounds.
+    """Return the seconds of each call in the fastest of five alternating rounds.
 
-    Other programs hardly change the fastest. The calls may take 20 ms in all for two products of 512 × 512.
+    Other programs hardly change the fastest. Two products of 512 × 512 take some 20 ms in all.
     """
     seconds = [float("inf")] * len(calls)
     with torch.inference_mode():

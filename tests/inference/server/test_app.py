@@ -107,6 +107,16 @@ def test_a_string_is_one_text_on_every_route(models):
                 assert len(served.post("/", {"inputs": text})[1]) == 1
 
 
+@pytest.mark.parametrize("kind", ["masked LM", "tagger"])
+def test_parameters_of_a_pipeline_may_be_null(models, kind):
+    """Clients that serialize all fields of a request send null for those without a value."""
+    with serving(models[kind]) as served:
+        body = {"inputs": "the [MASK] sat"}
+        answers = [served.post("/", {**body, **more}) for more in ({}, {"parameters": None})]
+        assert [status for status, _ in answers] == [200, 200]
+        assert_same(answers[0][1], answers[1][1])
+
+
 class TestInferenceClient:
     """huggingface_hub's client reads the responses of POST /."""
 

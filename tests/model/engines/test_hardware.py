@@ -37,7 +37,7 @@ def test_the_faster_type_of_matrix_products_is_measured(monkeypatch, slower):
 
 
 def test_unavailable_device_raises():
-    for device in ("gpu", "cuda:99"):
+    for device in ("gpu", "cuda:99", "meta"):
         with pytest.raises(SettingsError, match=f"device = '{device}'"):
             Hardware(device=device).resolved()
 

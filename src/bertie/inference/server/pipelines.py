@@ -42,7 +42,7 @@ class PipelineRequest(Request, Generic[R]):
     """Body of POST /, with one row, as huggingface_hub's InferenceClient sends it."""
 
     inputs: R
-    parameters: Parameters = Parameters()
+    parameters: Parameters | None = None
 
     @property
     def text_count(self) -> int:
@@ -56,7 +56,7 @@ class PipelineRequest(Request, Generic[R]):
 class TagRequest(PipelineRequest[Text]):
     """Body of POST / for a tagger."""
 
-    parameters: TagParameters = TagParameters()
+    parameters: TagParameters | None = None
 
 
 PIPELINE_REQUESTS: dict[Method, type[PipelineRequest[Any]]] = {
@@ -78,7 +78,7 @@ async def run_pipeline(model: ServedModel, request: AnyPipelineRequest | EmbedRe
     if isinstance(request, EmbedRequest):
         return await embed(model, request)
     assert model.method is not None
-    top_k = request.parameters.top_k
+    top_k = request.parameters.top_k if request.parameters else None
     check_repeated([request.inputs], top_k or DEFAULT_TOP_K)
     (results,) = await model.submit(
         Predict(top_k or DEFAULT_TOP_K), [Record("inputs", {}, request.inputs.texts)]

@@ -105,7 +105,7 @@ def _is_available(device: str) -> bool:
         parsed = torch.device(device)
         if parsed.type == "cuda":
             return torch.cuda.is_available() and (parsed.index or 0) < torch.cuda.device_count()
-        torch.empty(0, device=parsed)
+        torch.empty(1, device=parsed).item()  # an error on `meta`, which has no memory
     except (RuntimeError, AssertionError):  # torch raises either
         return False
     return True
