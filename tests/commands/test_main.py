@@ -8,12 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import bertie
 from bertie.base.environment import install_command
 from bertie.base.settings import read_toml
+from bertie.commands import doctor
 from bertie.commands.main import app, main
 from bertie.corpus.shards import Corpus
+from bertie.model import products
+from bertie.model.engines.hardware import Hardware
 from bertie.recipes import list_recipes, read_recipe
 
 
@@ -136,6 +140,24 @@ def test_doctor_reports_hardware_and_packages(capsys):
     facts = json.loads(out)
     assert facts["processors"] >= 1
     assert {"torch", "numba", "compiled kernels", "memory"} <= set(facts)
+
+
+@pytest.mark.parametrize(
+    ("in_numpy", "precision", "said"),
+    [
+        (False, "float32", "5 GFLOP/s in float32"),
+        (True, "bfloat16", "5 GFLOP/s in float32 (numpy), 5 in bfloat16"),
+    ],
+)
+def test_doctor_says_how_fast_matrices_are_multiplied(capsys, monkeypatch, in_numpy, precision, said):
+    monkeypatch.setattr(doctor, "_matrix_rate", lambda device, dtype: 5.0)
+    monkeypatch.setattr(products, "multiplies_in_numpy", lambda matrix: in_numpy)
+    monkeypatch.setattr(Hardware, "resolved", lambda self: Hardware(device="cpu", precision=precision))
+    assert json.loads(run(capsys, "doctor", "--json")[1])["matrix rate"] == said
+
+
+def test_doctor_measures_products():
+    assert doctor._matrix_rate("cpu", torch.float32) > 0
 
 
 def test_doctor_says_how_to_install_missing_packages(capsys, monkeypatch):

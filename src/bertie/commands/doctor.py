@@ -94,21 +94,38 @@ def _hardware(measure: bool) -> dict[str, Any]:
         cuda = torch.cuda.is_available()
         facts["device"] = torch.cuda.get_device_name() if cuda else f"cpu, {torch.get_num_threads()} threads"
         if measure:
-            facts["matrix rate"] = f"{_matrix_rate() / 1e9:,.0f} GFLOP/s in float32"
+            facts["matrix rate"] = _matrix_rates()
     return facts
 
 
-def _matrix_rate() -> float:
-    """Return the FLOP/s of the feed-forward product of a base model, best of five."""
+def _matrix_rates() -> str:
+    """Say how fast matrices are multiplied: in float32, and in bfloat16 where training uses it."""
     import torch
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    from bertie.model.engines.hardware import Hardware
+    from bertie.model.products import multiplies_in_numpy
+
+    hardware = Hardware().resolved()
+    in_numpy = hardware.device == "cpu" and multiplies_in_numpy(torch.empty(0))
+    said = f"{_matrix_rate(hardware.device, torch.float32):,.0f} GFLOP/s in float32{' (numpy)' * in_numpy}"
+    if hardware.precision == "bfloat16":
+        said += f", {_matrix_rate(hardware.device, torch.bfloat16):,.0f} in bfloat16"
+    return said
+
+
+def _matrix_rate(device: str, dtype: Any) -> float:
+    """Return the GFLOP/s of the feed-forward product of a base model, best of five."""
+    import torch
+
+    from bertie.model.products import multiply
+
     tokens, hidden, intermediate = 4096, 768, 3072
-    left = torch.randn(tokens, hidden, device=device)
-    right = torch.randn(hidden, intermediate, device=device)
+    left = torch.randn(tokens, hidden, device=device, dtype=dtype)
+    right = torch.randn(hidden, intermediate, device=device, dtype=dtype)
     seconds = []
     for _ in range(6):
         started = time.perf_counter()
-        (left @ right).sum().item()
+        product = multiply(left, right) if device == "cpu" else left @ right
+        product[0, 0].item()  # waits for a GPU
         seconds.append(time.perf_counter() - started)
-    return 2 * tokens * hidden * intermediate / min(seconds[1:])
+    return 2 * tokens * hidden * intermediate / min(seconds[1:]) / 1e9
