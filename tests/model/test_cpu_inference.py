@@ -81,6 +81,32 @@ def test_nan_stays_in_its_row(threads):
         assert result.isnan().any(1).nonzero().tolist() == [[3]]
 
 
+@pytest.mark.parametrize("is_decoder", [False, True])
+@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_new"])
+def test_bfloat16_is_as_accurate_as_without_fused_layers(monkeypatch, is_decoder, hidden_act):
+    monkeypatch.setattr("torch.get_num_threads", lambda: 1)
+    config = CONFIG.model_copy(update={"is_decoder": is_decoder, "hidden_act": hidden_act})
+    model = BertModel(config).eval()
+    initialize(model, config)
+    exact = encode(model)
+    actual, expected = (encode(model, inference, autocast=True) for inference in (True, False))
+    assert actual.dtype == torch.float32
+    assert 0 < (actual - exact).norm() <= 1.1 * (expected - exact).norm()
+
+
+@torch.inference_mode()
+def test_rows_after_the_tokens_change_nothing(monkeypatch):
+    """In bfloat16, rows are padded to a multiple of 32."""
+    monkeypatch.setattr("torch.get_num_threads", lambda: 1)
+    layer = BertModel(CONFIG).eval().layers[0]
+    batch = ragged_batch(lengths=(40, 3, 17))
+    hidden = torch.randn(64, CONFIG.hidden_size)
+    before = layer(hidden, batch)
+    assert before.isfinite().all()
+    hidden[60:] = 7
+    assert torch.equal(layer(hidden, batch)[:60], before[:60])
+
+
 def encode(model, inference=True, autocast=False):
     with (
         torch.inference_mode(inference),
@@ -90,7 +116,7 @@ def encode(model, inference=True, autocast=False):
         return model(ragged_batch(lengths=(40, 3, 17)))[0]
 
 
-def test_only_inference_in_float32_with_few_threads_is_fused(monkeypatch):
+def test_only_inference_with_few_threads_is_fused(monkeypatch):
     monkeypatch.setattr("torch.get_num_threads", lambda: 2)
     model = BertModel(CONFIG)
     initialize(model, CONFIG)
@@ -100,7 +126,7 @@ def test_only_inference_in_float32_with_few_threads_is_fused(monkeypatch):
     assert not fused
     torch.testing.assert_close(encode(model), expected, atol=1e-5, rtol=1e-4)
     assert len(fused) == 2 * CONFIG.num_hidden_layers
-    encode(model, autocast=True)
+    encode(model, inference=False, autocast=True)
     encode(model.train())
     monkeypatch.setattr("torch.get_num_threads", lambda: cpu.MAX_THREADS_OF_FUSED_LAYERS + 1)
     encode(model.eval())

@@ -78,7 +78,7 @@ def test_activation_and_its_derivative_are_as_accurate_as_those_of_torch():
         assert (actual - exact).abs().max() < 2 * (expected - exact).abs().max()
 
 
-def test_several_threads_give_the_results_of_one(monkeypatch):
+def test_several_threads_give_the_results_of_one(library, monkeypatch):
     monkeypatch.setattr("bertie.model.cpu.MIN_ELEMENTS_PER_THREAD", 1)
     parts = Parts(24, transform_attended)
     values, target = torch.randn(2, 300, 24), torch.randn(300, 24)

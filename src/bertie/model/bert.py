@@ -19,7 +19,7 @@ from bertie.model.attention import attention_probabilities, packed_attention, po
 from bertie.model.batch import PackedBatch
 from bertie.model.bilstm import BiLSTM
 from bertie.model.config import Activation, BertConfig
-from bertie.model.cpu import can_fuse, is_exact_gelu
+from bertie.model.cpu import can_fuse, can_fuse_inference, is_exact_gelu
 from bertie.model.cpu_inference import linear_and_activation, linear_and_norm
 from bertie.model.cpu_inference_attention import can_attend, inference_attention
 from bertie.model.cpu_training import linear, transform_attended
@@ -235,7 +235,7 @@ class Layer(nn.Module):
         """
         fused = can_fuse(hidden)
         # Not without inference mode: FSDP could not free the memory of weights that numpy has seen.
-        infers = fused and not self.training and torch.is_inference_mode_enabled()
+        infers = can_fuse_inference(hidden) and not self.training and torch.is_inference_mode_enabled()
         attended = self._attend(hidden, batch, positions if one_per_sequence else None, infers)  # (T or R, H)
         if positions is not None:  # from here on tokens are independent of each other
             hidden = hidden.index_select(0, positions)  # (R, H)

@@ -51,14 +51,18 @@ class _EmbedAndTie(torch.autograd.Function):
 _embed_and_tie = cast(Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], _EmbedAndTie.apply)
 
 
-def can_fuse(values: Tensor) -> bool:
-    """Whether the layers of `cpu_inference` and `cpu_training` apply: float32 on few threads of a CPU."""
+def can_fuse_inference(values: Tensor) -> bool:
+    """Whether the layers of `cpu_inference` apply: float32 on few threads of a CPU, also under autocast."""
     return (
         values.device.type == "cpu"
         and values.dtype == torch.float32
         and torch.get_num_threads() <= MAX_THREADS_OF_FUSED_LAYERS
-        and not torch.is_autocast_enabled("cpu")
     )
+
+
+def can_fuse(values: Tensor) -> bool:
+    """Whether the layers of `cpu_training` apply: without autocast too."""
+    return can_fuse_inference(values) and not torch.is_autocast_enabled("cpu")
 
 
 def is_exact_gelu(activation: nn.Module) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -23,23 +24,29 @@ Float32s = NDArray[np.float32]
 ONE = np.float32(1)
 
 
+def multiply_by_weights(inputs: Tensor, linear: nn.Linear) -> Tensor:
+    """Compute a linear layer without its bias, (rows, in) -> float32 (rows, out).
+
+    Under autocast the product is rounded to bfloat16 and then converted. A kernel that reads bfloat16 is not
+    faster (docs/decisions/inference.md, "Fused layers in bfloat16").
+    """
+    if torch.is_autocast_enabled("cpu"):
+        return torch.mm(inputs, linear.weight.t()).float()
+    return multiply(inputs, linear.weight.t(), out=inputs.new_empty(len(inputs), linear.out_features))
+
+
 def linear_and_activation(inputs: Tensor, linear: nn.Linear, activation: nn.Module) -> Tensor:
     """Compute activation(linear(inputs)), (rows, in) -> (rows, out)."""
     if not is_exact_gelu(activation):
         activated: Tensor = activation(linear(inputs))
         return activated
-    return _finish(_multiply(inputs, linear), _add_bias_and_gelu, linear.bias)
+    return _finish(multiply_by_weights(inputs, linear), _add_bias_and_gelu, linear.bias)
 
 
 def linear_and_norm(inputs: Tensor, linear: nn.Linear, residual: Tensor, norm: nn.LayerNorm) -> Tensor:
     """Compute norm(residual + linear(inputs)), (rows, in) -> (rows, out)."""
-    product = _multiply(inputs, linear)
+    product = multiply_by_weights(inputs, linear)
     return _finish(product, _add_and_normalize, linear.bias, residual, norm.weight, norm.bias, eps=norm.eps)
-
-
-def _multiply(inputs: Tensor, linear: nn.Linear) -> Tensor:
-    """Compute a linear layer without its bias, (rows, in) -> (rows, out)."""
-    return multiply(inputs, linear.weight.t(), out=inputs.new_empty(len(inputs), linear.out_features))
 
 
 def _finish(product: Tensor, kernel: Callable[..., None], *arrays: Tensor, **constants: float) -> Tensor:

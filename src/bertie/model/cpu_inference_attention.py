@@ -18,8 +18,8 @@ from bertie.base.kernels import VECTOR, float_kernel, inlined_float_kernel, vect
 from bertie.base.threads import run_in_threads
 from bertie.model.batch import PackedBatch
 from bertie.model.cpu import count_threads
+from bertie.model.cpu_inference import multiply_by_weights
 from bertie.model.cpu_math import LOG2_E, power_of_2
-from bertie.model.products import multiply
 
 Float32s = NDArray[np.float32]
 
@@ -49,8 +49,9 @@ def inference_attention(hidden: Tensor, qkv: nn.Linear, batch: PackedBatch, num_
         The attended values, (T, H).
     """
     T, H = hidden.shape
-    rows = multiply(hidden, qkv.weight.t(), out=hidden.new_empty(T, 3 * H))  # without the bias
+    rows = multiply_by_weights(hidden, qkv)  # (T, 3H), without the bias
     attended = hidden.new_empty(H, T)
+    attended[:, batch.num_tokens :] = 0  # in rows after the tokens
     bias, bounds = qkv.bias.detach().numpy(), batch.cu_seqlens.numpy()
     arguments = (rows.numpy(), bias, bounds, batch.max_seqlen, attended.numpy())
     # Threads share the heads, since sequences differ in length.

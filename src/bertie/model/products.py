@@ -100,15 +100,15 @@ def _is_numpy_faster() -> bool:
 
 
 def fastest(*calls: Callable[[], object]) -> list[float]:
-    """Return the seconds of each call in the fastest of five alternating rounds.
+    """Return the seconds of processor time of each call in the fastest of five alternating rounds.
 
-    Other programs hardly change the fastest. Two products of 512 × 512 take some 20 ms in all.
+    Other programs hardly change them. Two products of 512 × 512 take some 20 ms in all.
     """
     seconds = [float("inf")] * len(calls)
     with torch.inference_mode():
         for _ in range(5):
             for i, call in enumerate(calls):
-                started = time.perf_counter()
+                started = time.process_time()
                 call()
-                seconds[i] = min(seconds[i], time.perf_counter() - started)
+                seconds[i] = min(seconds[i], time.process_time() - started)
     return seconds

@@ -40,11 +40,23 @@ def test_columns_of_weights_are_contiguous_and_nothing_else_changes(tmp_path, ki
         np.testing.assert_allclose(engine.logits(batch), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_weights_in_bfloat16_are_as_they_were(tmp_path):
-    engine, _ = load_torch_engine(
-        save_small(tmp_path, "classifier"), Hardware(device="cpu", precision="bfloat16")
-    )
-    assert all(module.weight.is_contiguous() for module in linear_layers(engine))
+@pytest.mark.parametrize("kind", ["classifier", "pre-training", "tagger", "encoder"])
+def test_weights_are_rounded_to_bfloat16_once(tmp_path, kind):
+    path, bfloat16 = save_small(tmp_path, kind), Hardware(device="cpu", precision="bfloat16")
+    engine, _ = load_torch_engine(path, bfloat16)
+    kept = engine.model.bert.layers[-1].qkv
+    for layer in linear_layers(engine):
+        assert layer.weight.is_contiguous()
+        assert (layer.weight.dtype == torch.float32) == (layer is kept)
+        assert layer.bias.dtype == torch.float32
+    in_float32 = TorchEngine(load_model(path)[0], bfloat16)  # whose weights autocast rounds
+    for lengths in ([3], [5, 17, 9], [30] * 10):
+        batch = random_sequences(lengths)
+        results = [
+            engine.cls_vectors(batch) if kind == "encoder" else engine.logits(batch)
+            for engine in (engine, in_float32)
+        ]
+        assert np.array_equal(*results)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

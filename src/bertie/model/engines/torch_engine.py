@@ -86,9 +86,23 @@ def load_torch_engine(path: Path, hardware: Hardware) -> tuple[TorchEngine, Mode
     """
     model, metadata = load_model(path)
     model.to(hardware.device)
-    if hardware.device == "cpu" and hardware.precision == "float32" and torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
+    if hardware.device == "cpu" and hardware.precision == "bfloat16":
+        round_weights(model)
+    elif hardware.device == "cpu" and torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
         transpose_weights(model)
     return TorchEngine(model, hardware), metadata
+
+
+def round_weights(model: Model | EncoderModel) -> None:
+    """Store the weights of linear layers in bfloat16, so that autocast need not round them in every batch.
+
+    Those of the last layer's queries, keys and values remain in float32, in which `pooling_attention`
+    multiplies them.
+    """
+    kept = model.bert.layers[-1].qkv
+    for module in model.modules():
+        if isinstance(module, nn.Linear) and module is not kept:
+            module.weight.data = module.weight.data.bfloat16()
 
 
 def transpose_weights(model: nn.Module) -> None:
