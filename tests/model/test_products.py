@@ -1,7 +1,5 @@
 """Products of matrices in torch's library and in numpy's, and the choice between them."""
 
-import time
-
 import numpy as np
 import pytest
 import torch
@@ -23,13 +21,6 @@ def make_matrix(*shape: int, order: str) -> torch.Tensor:
     if order == "columns":
         return torch.randn(*stack, columns, rows).mT
     return torch.randn(*stack, rows, columns + 3 * (order == "padded"))[..., :columns]
-
-
-def compute(seconds: float) -> None:
-    """Use the processor for so many seconds."""
-    started = time.process_time()
-    while time.process_time() < started + seconds:
-        pass
 
 
 @pytest.fixture
@@ -68,17 +59,27 @@ def test_products_of_pairs_are_scaled(library, dtype, n, k, m):
     assert torch.equal(a, before)
 
 
-@pytest.mark.parametrize("function", ["mm", "matmul"])
-def test_the_faster_library_is_measured(monkeypatch, function):
-    monkeypatch.setattr(torch.cpu, "_is_avx512_supported", lambda: True)
-    monkeypatch.setattr({"mm": torch, "matmul": np}[function], function, lambda *_, **__: compute(0.02))
-    assert products._is_numpy_faster.__wrapped__() == (function == "mm")
+@pytest.mark.parametrize(
+    ("avx512", "vendor", "blas", "expected"),
+    [
+        (True, "AuthenticAMD", "scipy-openblas", True),
+        (True, "AuthenticAMD", "openblas64", True),
+        (True, "GenuineIntel", "scipy-openblas", False),
+        (False, "AuthenticAMD", "scipy-openblas", False),
+        (True, "AuthenticAMD", "mkl-sdl", False),
+        (True, "AuthenticAMD", "blas", False),
+    ],
+)
+def test_numpy_is_faster_where_only_its_library_uses_avx_512(monkeypatch, avx512, vendor, blas, expected):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_supported", lambda: avx512)
+    monkeypatch.setattr(products, "processor_vendor", lambda: vendor)
+    config = {"Build Dependencies": {"blas": {"name": blas}}}
+    monkeypatch.setattr(np, "show_config", lambda mode: config)
+    assert products._is_numpy_faster.__wrapped__() == expected
 
 
-def test_nothing_is_measured_without_avx_512(monkeypatch):
-    monkeypatch.setattr(torch.cpu, "_is_avx512_supported", lambda: False)
-    monkeypatch.setattr(products, "fastest", None)
-    assert not products._is_numpy_faster.__wrapped__()
+def test_the_configuration_of_numpy_names_its_library():
+    assert np.show_config(mode="dicts")["Build Dependencies"]["blas"]["name"]
 
 
 def test_only_float32_on_few_threads_is_multiplied_in_numpy(in_numpy, monkeypatch):

@@ -5,6 +5,7 @@ import os
 import sys
 from pathlib import Path
 
+CPUINFO = Path("/proc/cpuinfo")
 CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
@@ -20,6 +21,15 @@ def available_cores() -> int:
         siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
         cores.add(siblings.read_text() if siblings.exists() else str(cpu))
     return min(len(cores), cpu_quota())
+
+
+def processor_vendor() -> str:
+    """Return the maker of the processor, such as GenuineIntel or AuthenticAMD; "" if it is not named."""
+    for line in CPUINFO.read_text().splitlines() if CPUINFO.exists() else ():
+        name, _, value = line.partition(":")
+        if name.strip() == "vendor_id":
+            return value.strip()
+    return ""
 
 
 def cpu_quota() -> int:

@@ -7,20 +7,17 @@ uses it wherever it exists. On an AMD EPYC of 2024 (Zen 5), OpenBLAS takes less 
 
 import functools
 import os
-import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from bertie.base.processors import processor_vendor
 from bertie.model.cpu import MAX_THREADS_OF_FUSED_LAYERS
 from bertie.model.memory import new_empty
 
-# By how much OpenBLAS has to be faster: far from what was measured, 1.1 or less and 2.2, because a choice
-# that changed from run to run would change the last digits of results.
-GAIN = 1.5
+INTEL = "GenuineIntel"  # in /proc/cpuinfo
 
 
 def multiply(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
@@ -85,30 +82,10 @@ def _count_numpy_threads() -> int:
 
 @functools.cache
 def _is_numpy_faster() -> bool:
-    """Measure whether numpy multiplies faster than torch on this processor.
+    """Return whether OpenBLAS uses AVX-512 and MKL does not.
 
-    Without AVX-512 it does not, so nothing is measured.
+    Nothing is timed: on a busy machine, two runs of a command would choose differently, and their results
+    would differ in the last digits.
     """
-    if not torch.cpu._is_avx512_supported():
-        return False
-    a, out = torch.ones(512, 512), torch.empty(512, 512)
-    in_torch, in_numpy = fastest(
-        lambda: torch.mm(a, a, out=out),
-        lambda: _multiply_in_numpy(a, a, out),
-    )
-    return in_torch > GAIN * in_numpy
-
-
-def fastest(*calls: Callable[[], object]) -> list[float]:
-    """Return the seconds of processor time of each call in the fastest of five alternating rounds.
-
-    Other programs hardly change them. Two products of 512 × 512 take some 20 ms in all.
-    """
-    seconds = [float("inf")] * len(calls)
-    with torch.inference_mode():
-        for _ in range(5):
-            for i, call in enumerate(calls):
-                started = time.process_time()
-                call()
-                seconds[i] = min(seconds[i], time.process_time() - started)
-    return seconds
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]["name"]
+    return torch.cpu._is_avx512_supported() and processor_vendor() != INTEL and "openblas" in blas
