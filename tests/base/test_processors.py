@@ -6,8 +6,26 @@ from pathlib import Path
 
 import pytest
 
+from bertie.base import processors
 from bertie.base.environment import set_torch_environment
-from bertie.base.processors import available_cores, available_cpus
+from bertie.base.processors import available_cores, available_cpus, processor_vendor
+
+
+@pytest.mark.parametrize(
+    ("text", "vendor"),
+    [
+        ("processor\t: 0\nvendor_id\t: AuthenticAMD\n", "AuthenticAMD"),
+        ("CPU part\t: 0xd40\n", ""),
+        (None, ""),
+    ],
+)
+def test_the_vendor_of_the_processor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, vendor: str
+) -> None:
+    monkeypatch.setattr(processors, "CPUINFO", tmp_path / "cpuinfo")
+    if text is not None:
+        (tmp_path / "cpuinfo").write_text(text)
+    assert processor_vendor() == vendor
 
 
 @pytest.mark.parametrize(("allowed", "cores"), [({0}, 1), ({0, 1}, 1), ({0, 2}, 2), ({0, 1, 2, 3, 9}, 3)])

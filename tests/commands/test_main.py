@@ -15,6 +15,7 @@ from bertie.base.environment import install_command
 from bertie.base.settings import read_toml
 from bertie.commands import doctor
 from bertie.commands.main import app, main
+from bertie.commands.options import how_to_resume
 from bertie.corpus.shards import Corpus
 from bertie.model import products
 from bertie.model.engines.hardware import Hardware
@@ -446,6 +447,11 @@ def test_ctrl_c_is_one_line_and_status_130(tmp_path, place):
     assert done.stderr.splitlines()[-1] == "bertie: stopped; run it again"
     assert "Traceback" not in done.stderr
     assert done.returncode == 130
+
+
+def test_the_command_that_resumes_a_run_can_be_pasted():
+    message = how_to_resume("pretrain", Path("my run"))
+    assert message == "stopped and saved in my run; continue with: bertie pretrain --resume --out 'my run'"
 
 
 def test_ctrl_c_before_the_command_runs(capsys, monkeypatch):

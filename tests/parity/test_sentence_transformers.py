@@ -110,6 +110,8 @@ def test_arguments_override_the_directory(tmp_path):
     assert_close(model.embed(TEXTS, "cls"), vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
     with pytest.raises(SettingsError, match="pooling='average': unknown pooling; use one of mean, cls, max"):
         model.embed(TEXTS, "average")
+    with pytest.raises(SettingsError, match="normalize='no': expected True or False"):
+        model.embed(TEXTS, normalize="no")
 
 
 @pytest.mark.parametrize("kind", ["pre-training", "classifier", "tagger", "encoder"])

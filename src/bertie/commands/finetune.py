@@ -6,7 +6,14 @@ from typing import Annotated
 
 import typer
 
-from bertie.commands.options import Device, Json, NoVerify, assignments_option, exit_when_stopped
+from bertie.commands.options import (
+    Device,
+    Json,
+    NoVerify,
+    assignments_option,
+    exit_when_stopped,
+    how_to_resume,
+)
 from bertie.commands.task_options import (
     Columns,
     Data,
@@ -61,9 +68,7 @@ def finetune(
     from bertie.base.settings import parse_assignments
     from bertie.training.distributed import is_main_process
 
-    with exit_when_stopped(
-        f"stopped and saved in {out}; continue with: bertie finetune --resume --out {out}"
-    ):
+    with exit_when_stopped(how_to_resume("finetune", out)):
         run = bertie.finetune(
             model,
             train=train,

@@ -329,6 +329,13 @@ def exit_when_stopped(message: str) -> Iterator[None]:
         sys.exit(128 + stopped.number)
 
 
+def how_to_resume(command: str, out: Path) -> str:
+    """Return the message of a stopped run that `bertie COMMAND --resume` continues."""
+    return (
+        f"stopped and saved in {out}; continue with: bertie {command} --resume --out {shlex.quote(str(out))}"
+    )
+
+
 @contextmanager
 def exit_on_interrupt(message: Callable[[], str]) -> Iterator[None]:
     """If Ctrl-C stops the command, print the message and exit with 130."""

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from bertie.base.storage import as_path
-from bertie.commands.options import NoVerify, assignments_option, exit_when_stopped
+from bertie.commands.options import NoVerify, assignments_option, exit_when_stopped, how_to_resume
 
 Assignments = Annotated[list[str] | None, assignments_option("batch_size=64 or optimizer.learning_rate=1e-3")]
 
@@ -61,9 +61,7 @@ def pretrain(
     if dry_run:
         print(plan_pretraining(recipe, corpus=corpus, out=out, init=init, resume=resume, settings=settings))
         return
-    with exit_when_stopped(
-        f"stopped and saved in {out}; continue with: bertie pretrain --resume --out {out}"
-    ):
+    with exit_when_stopped(how_to_resume("pretrain", out)):
         run = pretrain(recipe, corpus=corpus, out=out, init=init, resume=resume, settings=settings)
     if is_main_process():
         print(run.model_directory)

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertie.commands.options import Device, Json, NoVerify, assignments_option, exit_when_stopped
+from bertie.commands.options import (
+    Device,
+    Json,
+    NoVerify,
+    assignments_option,
+    exit_when_stopped,
+    how_to_resume,
+)
 from bertie.commands.task_options import (
     Columns,
     Data,
@@ -70,7 +77,7 @@ def search(
     from bertie.base.settings import parse_assignments
 
     options = [f"finetuning.device={device}"] if device != "auto" else []
-    with exit_when_stopped(f"stopped and saved in {out}; continue with: bertie search --resume --out {out}"):
+    with exit_when_stopped(how_to_resume("search", out)):
         examples, result = run_search(
             model,
             train=train,

@@ -48,10 +48,12 @@ class EmbeddingConfig(NamedTuple):
         """Return a copy with `pooling` and `normalize` replaced, unless they are None.
 
         Raises:
-            SettingsError: `pooling` is unknown.
+            SettingsError: `pooling` is unknown, or `normalize` is not a flag.
         """
         if pooling not in (None, *get_args(Pooling)):
             raise SettingsError(f"pooling={pooling!r}: unknown pooling; use one of {POOLINGS}")
+        if normalize not in (None, True, False):
+            raise SettingsError(f"normalize={normalize!r}: expected True or False")
         normalize = self.normalize if normalize is None else normalize
         return self._replace(pooling=pooling or self.pooling, normalize=normalize)
 
