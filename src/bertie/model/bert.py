@@ -141,10 +141,11 @@ class BertModel(nn.Module):
         The output of a BiLSTM is not included.
         """
         hidden = self.embeddings(batch)
-        yield hidden
+        hidden = pad_rows(hidden, hidden.shape[1])
+        yield hidden[: batch.num_tokens]
         for layer in self.layers:
             hidden = layer(hidden, batch)
-            yield hidden
+            yield hidden[: batch.num_tokens]
 
     def attention_probabilities(self, batch: PackedBatch) -> Tensor:
         """Compute the attention probabilities of every layer for one sequence, (L, A, T, T)."""
