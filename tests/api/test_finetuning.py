@@ -483,6 +483,19 @@ def test_model_that_has_learnt_nothing_is_reported(model, capsys):
     assert f"- bertie: {bertie.__version__}\n" in card
 
 
+@pytest.mark.parametrize(("calibrate", "is_wrong"), [(True, True), (True, False), (False, True)])
+def test_a_temperature_at_its_limit_is_reported(model, capsys, calibrate, is_wrong):
+    """It is at its limit if all predictions on dev are wrong."""
+    wrong = [{"review": row["review"], "stars": {"good": "bad", "bad": "good"}[row["stars"]]} for row in ROWS]
+    settings = {**FAST, "epochs": 8, "optimizer": {"learning_rate": 3e-3}, "calibrate": calibrate}
+    dev = wrong if is_wrong else ROWS + wrong[:4]
+    run = bertie.finetune(model, train=ROWS, dev=dev, **REVIEWS, **settings, keep_best=False)
+    limit = "calibrate: the temperature 20 is the upper limit of its range"
+    is_reported = calibrate and is_wrong
+    assert (f"warning: {limit}" in capsys.readouterr().err) == is_reported
+    assert (limit in (run.path / "report.html").read_text()) == is_reported
+
+
 def test_csv_of_tags_names_the_formats_that_work(model):
     Path("train.csv").write_text("words,tags\nAda,B-PER\n")
     with pytest.raises(bertie.DataError, match=r"write a .conll file .* or a .jsonl file") as raised:

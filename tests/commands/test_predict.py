@@ -10,7 +10,8 @@ from threading import Timer
 
 import numpy as np
 import pytest
-from tests.inference.small_models import MODELS, save_small
+from tests.inference import small_models
+from tests.inference.small_models import CONFIG, MODELS, save_small
 
 import bertie
 from bertie.commands import predict as command
@@ -248,6 +249,19 @@ def test_rows_that_cannot_be_answered_are_skipped(models, capsys, tmp_path):
     assert [bool(row["prediction"]) for row in rows] == [True, *[False] * 5, True]
     assert err.splitlines()[-1] == "rows that were skipped and have no answer: 4"
     assert [f"in.jsonl, line {number}: " in err for number in (1, 2, 3, 4, 5, 6)] == [0, 1, 1, 1, 1, 0]
+    assert run(capsys, *arguments)[0] == 2
+
+
+def test_a_short_model_answers_all_but_too_long_questions(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(small_models, "CONFIG", CONFIG.model_copy(update={"max_position_embeddings": 64}))
+    rows = [{"question": question, "context": "paris is here"} for question in ("who?", "who? " * 50, "who?")]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    arguments = [save_small(tmp_path, "squad-v1"), "--input", tmp_path / "in.jsonl", "--json"]
+    status, out, err = run(capsys, *arguments, "--on-error", "skip")
+    assert status == 0
+    assert [bool(json.loads(line)["prediction"]) for line in out.splitlines()] == [True, False, True]
+    assert "in.jsonl, line 2: the question 'who? who? " in err
+    assert "with 64 tokens and 3 special tokens, leaves no room for its context in max_seq_length=64" in err
     assert run(capsys, *arguments)[0] == 2
 
 

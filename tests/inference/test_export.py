@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.inference.small_models import MODELS, save_small
+from tests.inference import small_models
+from tests.inference.small_models import CONFIG, MODELS, save_small
 from tests.inference.test_predictor import CALLS, assert_same_results
 
 import bertie
@@ -50,6 +51,19 @@ def test_an_exported_model_reads_the_same_windows(tmp_path, kind, pooling):
     with pytest.raises(AssertionError):
         assert_same_results(predict(exported, kind), predict(truncating, kind))
     assert (exported.num_truncated, truncating.num_truncated) == (0, 2)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_an_exported_model_with_one_segment_rejects_pairs(tmp_path, monkeypatch, precision):
+    if precision == "bfloat16":
+        pytest.importorskip("openvino")
+    monkeypatch.setattr(small_models, "CONFIG", CONFIG.model_copy(update={"type_vocab_size": 1}))
+    export(save_small(tmp_path, "classifier"), tmp_path / "out", Quantization())
+    exported = bertie.load(tmp_path / "out", precision=precision)
+    assert len(exported.classify(TEXTS)) == len(TEXTS)
+    for texts, pairs in (("the cat", "sat"), (TEXTS, TEXTS)):
+        with pytest.raises(ModelError, match="type_vocab_size is 1: the model reads only single texts; pass"):
+            exported.classify(texts, pairs)
 
 
 # Predicts with, serves and evaluates the exported models in the folder of its first argument.

@@ -14,7 +14,7 @@ from tests.inference.small_models import CONFIG, LABELS, MODELS, TAGS, TOKENIZER
 
 import bertie
 from bertie.base.errors import DataError, ModelError, SettingsError
-from bertie.inference.inputs import TextError
+from bertie.base.texts import TextError
 from bertie.inference.predictor import Predictor
 from bertie.inference.results import Answer, Result
 from bertie.model.heads import ClassificationModel

@@ -7,7 +7,7 @@ import scipy.special
 from tests.tasks.test_classification import MULTILABEL, REGRESSION, SINGLE, examples
 
 from bertie.base.errors import SettingsError
-from bertie.tasks.calibration import fit_temperature, measure_calibration
+from bertie.tasks.calibration import describe_limit, fit_temperature, measure_calibration
 
 
 def draw(count: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -60,6 +60,14 @@ def test_temperature_of_a_perfect_model_is_finite():
     assert fit_temperature(logits, gold) == pytest.approx(0.05)
     assert fit_temperature(logits, 1 - gold) == pytest.approx(20)
     assert measure_calibration(1e6 * logits, gold, 0.05).scaled.error == 0
+
+
+def test_only_a_temperature_at_a_limit_is_reported():
+    logits, gold = np.array([[3.0, 0], [0, 2]], np.float32), np.array([0, 1])
+    lowest, highest = fit_temperature(logits, gold), fit_temperature(logits, 1 - gold)
+    assert "the temperature 0.05 is the lower limit of its range, so nearly all" in describe_limit(lowest)
+    assert "the temperature 20 is the upper limit of its range, so the labels" in describe_limit(highest)
+    assert describe_limit(0.06) is describe_limit(1) is describe_limit(19) is None
 
 
 def test_calibration_changes_probabilities_and_no_prediction():

@@ -14,7 +14,7 @@ from tests.training.letters import LABELS, TASK, make_texts
 from tests.training.runs import assert_same_weights, read_rows, read_weights
 
 import bertie
-from bertie.base.errors import DataError, SettingsError
+from bertie.base.errors import DataError, ModelError, SettingsError
 from bertie.base.settings import resolve
 from bertie.model.formats.directory import read_metadata
 from bertie.tasks.classification import LabelledTexts
@@ -23,6 +23,9 @@ from bertie.tasks.custom.classification import CustomClassification
 from bertie.tasks.evaluation import load_for_task
 from bertie.tasks.metrics import accuracy
 from bertie.tasks.ner import NER
+from bertie.tasks.squad.questions import Questions
+from bertie.tasks.squad.task import SQUAD_TASKS
+from bertie.tasks.swag import SWAG, Choices
 from bertie.training.checkpoints import RunDirectory
 from bertie.training.finetuning import finetune
 from bertie.training.finetuning_settings import FinetuningSettings
@@ -432,3 +435,22 @@ def test_sequences_longer_than_the_positions_are_refused(initial_model, tmp_path
     ):
         finetune(TASK, initial_model, make_texts(0, 9), {}, settings, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+ONE_CONTEXT = ["a1 a2"], np.zeros(1, np.int64)
+PAIRS = {
+    "letters": (TASK, LabelledTexts(["a1", "b1"], ["a2", "b2"], labels=["a", "b"])),
+    "squad-v2": (SQUAD_TASKS[1], Questions(["1"], ["b1"], *ONE_CONTEXT, [[("a1", 0)]])),
+    "swag": (SWAG, Choices(["a1"], ["a2"], [("a3", "b3")], np.array([0]), ["1"])),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_pairs_are_refused_before_a_run_of_a_model_with_one_segment(initial_model, tmp_path, name):
+    config = initial_model.config.model_copy(update={"type_vocab_size": 1})
+    model = initial_model._replace(config=config, weights=None)
+    task, examples = PAIRS[name]
+    with pytest.raises(ModelError, match=rf"{name} has pairs of texts, but .* single texts \(type_vocab"):
+        finetune(task, model, examples, {}, make_settings(), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    finetune(TASK, model, make_texts(0, 9), {}, make_settings(epochs=1), tmp_path / "run")

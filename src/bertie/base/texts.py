@@ -7,6 +7,20 @@ from typing import Any
 from bertie.base.errors import DataError
 
 
+class TextError(DataError):
+    """Raised for a text that the model cannot process, such as one without a [MASK].
+
+    Attributes:
+        index: index of the text in the list of texts, from 0.
+        reason: the problem and the remedy.
+    """
+
+    def __init__(self, index: int, reason: str) -> None:
+        super().__init__(f"text {index + 1}: {reason}")
+        self.index = index
+        self.reason = reason
+
+
 def escape_line_breaks(text: str) -> str:
     """Write the line breaks of a text, such as a file's name, as `\\n` and `\\r`, so that it is one line."""
     return text.replace("\n", r"\n").replace("\r", r"\r")

@@ -8,8 +8,8 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 from bertie.base.errors import DataError
+from bertie.base.texts import TextError
 from bertie.inference.features import Features, LayerSelection, compute_features, encode_texts
-from bertie.inference.inputs import TextError
 from bertie.inference.predictor import Predictor, load
 from bertie.inference.records import Record
 from bertie.inference.results import Method, Results

@@ -8,20 +8,6 @@ from bertie.base.errors import DataError, SettingsError
 from bertie.base.texts import list_items, list_texts, reject_unequal
 
 
-class TextError(DataError):
-    """Raised for a text that the model cannot process, such as one without a [MASK].
-
-    Attributes:
-        index: index of the text in the list of texts, from 0.
-        reason: the problem and the remedy.
-    """
-
-    def __init__(self, index: int, reason: str) -> None:
-        super().__init__(f"text {index + 1}: {reason}")
-        self.index = index
-        self.reason = reason
-
-
 def list_sentences(sentences: Sequence[str | Sequence[str]]) -> list[str | list[str]]:
     """Return sentences as a list; each is a text or a list of words.
 

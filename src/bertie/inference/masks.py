@@ -6,7 +6,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from bertie.inference.inputs import TextError
+from bertie.base.texts import TextError
 from bertie.inference.results import MaskPrediction, Results
 from bertie.model.engines.engine import Engine
 from bertie.model.sequences import Sequences

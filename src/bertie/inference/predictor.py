@@ -452,7 +452,8 @@ class Predictor:
             The most likely answers, best first.
 
         Raises:
-            DataError: `questions` and `contexts` are not two strings or two lists of equal length.
+            DataError: `questions` and `contexts` are not two strings or two lists of equal length, or a
+                question is so long that the model cannot read a context with it.
             ModelError: the model has no question-answering head.
 
         Example:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from bertie.base.errors import ModelError, SettingsError
+from bertie.base.errors import SettingsError
 from bertie.model.attention import attention_probabilities, packed_attention, pooling_attention
 from bertie.model.batch import PackedBatch
 from bertie.model.bilstm import BiLSTM
@@ -27,6 +27,7 @@ from bertie.model.dropout import Dropout
 from bertie.model.gpu import can_transform_on_gpu
 from bertie.model.layer_weights import LayerWeights
 from bertie.model.rows import pad_rows
+from bertie.model.sequences import check_segments
 
 
 class BertModel(nn.Module):
@@ -193,8 +194,7 @@ class Embeddings(nn.Module):
         Raises:
             ModelError: the model has only one segment, and the batch has pairs of texts.
         """
-        if self.token_type_embeddings.num_embeddings == 1 and batch.token_type_ids.any():
-            raise ModelError("type_vocab_size is 1: the model reads only single texts; pass no pairs")
+        check_segments(batch.token_type_ids, self.token_type_embeddings.num_embeddings)
         embedded = (
             (self.word_embeddings(batch.input_ids) if words is None else words)
             + self.position_embeddings(batch.position_ids)

@@ -1,10 +1,12 @@
 """Sequences laid end to end in numpy arrays: select and batch them without torch."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from bertie.base.errors import ModelError
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -51,6 +53,15 @@ class Sequences(NamedTuple):
         for examples in batch_by_token_budget(self.bounds[::group_size], max_tokens, max_padding):
             indices = sequence_indices(examples, group_size)
             yield indices, self.select(indices)
+
+
+def check_segments(token_type_ids: Any, type_vocab_size: int) -> None:
+    """Raise ModelError if the model has only one segment, and `token_type_ids` have pairs of texts.
+
+    `token_type_ids` is an array or a tensor.
+    """
+    if type_vocab_size == 1 and token_type_ids.any():
+        raise ModelError("type_vocab_size is 1: the model reads only single texts; pass no pairs")
 
 
 def cumulative_bounds(sizes: Int64s) -> Int64s:

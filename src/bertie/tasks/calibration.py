@@ -89,6 +89,23 @@ def fit_temperature(logits: npt.NDArray[Any], gold: Int64s) -> float:
     return float(np.exp((low + high) / 2))
 
 
+def describe_limit(temperature: float) -> str | None:
+    """Return a warning about a fitted temperature at a limit of its range; None about others."""
+    if np.isclose(temperature, HIGHEST_TEMPERATURE):
+        return (
+            f"calibrate: the temperature {temperature:g} is the upper limit of its range, so the labels of a "
+            f"text have nearly equal probabilities; the model does not fit the first dev set, so train it "
+            f"longer or leave calibrate out"
+        )
+    if np.isclose(temperature, LOWEST_TEMPERATURE):
+        return (
+            f"calibrate: the temperature {temperature:g} is the lower limit of its range, so nearly all "
+            f"probabilities are 0 or 1; the first dev set has too few mistakes to fit it, so use a larger "
+            f"one or leave calibrate out"
+        )
+    return None
+
+
 def _reliability(logits: Float64s, gold: Int64s) -> Reliability:
     confidence = softmax(logits).max(axis=1)
     is_correct = logits.argmax(axis=1) == gold

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from bertie.base.environment import require_memory
-from bertie.base.errors import SettingsError
+from bertie.base.errors import ModelError, SettingsError
 from bertie.base.files import sha256
 from bertie.base.locks import lock_directory
 from bertie.base.progress import Progress
@@ -126,6 +126,7 @@ def finetune(
 
     Raises:
         SettingsError: the settings do not fit the model, the machine or the resumed run.
+        ModelError: the examples are pairs of texts, and the model reads only single texts.
         DataError: the resumed run started with other examples or another model.
         BertieError: another process writes to `output`.
         Stopped: a signal stopped the run; it is saved and can be resumed.
@@ -385,10 +386,16 @@ def encode_examples(
     Raises:
         SettingsError: sequences would be longer than the model's positions, or there is no such
             device.
+        ModelError: the examples are pairs of texts, and the model reads only single texts.
     """
     check_length(settings.max_seq_length, initial_model.config)
     tokenizer, max_seq_length = initial_model.tokenizer, settings.max_seq_length
     inputs = task.encode(training_examples, tokenizer, max_seq_length)
+    if initial_model.config.type_vocab_size == 1 and inputs.token_type_ids.any():
+        raise ModelError(
+            f"{task.name} has pairs of texts, but the model reads only single texts (type_vocab_size is 1); "
+            f"start from a model with type_vocab_size 2"
+        )
     parts = {
         name: EncodedExamples(examples, task.encode(examples, tokenizer, max_seq_length))
         for name, examples in dev_examples.items()

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from bertie.base.errors import SettingsError
+from bertie.base.texts import TextError
 from bertie.tasks.squad.questions import Questions
 from bertie.tasks.squad.windows import encode_windows
 from bertie.text.tokenizer import Tokenizer
@@ -74,8 +74,10 @@ def windows_by_definition(questions, max_seq_length, doc_stride, max_query_lengt
     return rows
 
 
-@given(random_questions(), st.integers(10, 40), st.integers(1, 30), st.integers(1, 6))
+@given(random_questions(), st.integers(10, 40), st.integers(1, 30), st.integers(1, 40))
 def test_windows_match_the_definition(questions, max_seq_length, doc_stride, max_query_length):
+    sizes = np.diff(TOKENIZER.encode_batch(questions.questions, add_special_tokens=False).bounds)
+    assume(min(max(sizes), max_query_length) + 3 < max_seq_length)
     windows = encode_windows(questions, TOKENIZER, max_seq_length, doc_stride, max_query_length)
     columns = (windows.input_ids, windows.token_type_ids, windows.offsets, windows.max_context)
     rows = [
@@ -171,8 +173,11 @@ def test_questions_without_gold_answers_have_no_labels():
     assert encode_windows(questions, TOKENIZER, 20, 128, 6).labels is None
 
 
-def test_max_seq_length_must_leave_room_for_a_context():
-    with pytest.raises(
-        SettingsError, match="max_seq_length=67 leaves no room for a context; it must exceed 67"
-    ):
-        encode_windows(one_question("a b"), TOKENIZER, 67, 128, 64)
+def test_a_question_needs_room_for_one_token_of_its_context():
+    questions = Questions(["1", "2"], ["a b", "a " * 9], ["a b c"], np.array([0, 0]))
+    windows = encode_windows(questions, TOKENIZER, 13, 128, 64)
+    assert np.diff(windows.bounds).tolist() == [2 + 3 + 3, 13, 13, 13]
+    with pytest.raises(TextError, match=r"text 2: the question 'a a .*', with 9 tokens and 3 .*=12; short"):
+        encode_windows(questions, TOKENIZER, 12, 128, 64)
+    with pytest.raises(TextError, match=r"with 4 .* leaves no room for its context in max_seq_length=7;"):
+        encode_windows(questions, TOKENIZER, 7, 128, max_query_length=4)

@@ -14,7 +14,7 @@ from bertie.base.errors import ModelError
 from bertie.base.processors import available_cores
 from bertie.model.engines.engine import Float32s
 from bertie.model.formats.directory import ModelMetadata
-from bertie.model.sequences import Int64s, Sequences, token_indices
+from bertie.model.sequences import Int64s, Sequences, check_segments, token_indices
 
 ONNX_FILE = "model.onnx"  # the name that optimum and sentence-transformers look for
 WEIGHT_BITS = "bertie_weight_bits"  # metadata of a graph in int8 whose weights have 8 bits
@@ -44,6 +44,7 @@ class OnnxEngine:
         self.architecture = metadata.architecture
         self._path = path
         self._max_length = metadata.config.max_position_embeddings
+        self._type_vocab_size = metadata.config.type_vocab_size
         self.num_hidden_layers = metadata.config.num_hidden_layers
         self.hidden_size = metadata.config.hidden_size
         self.outputs = self._load(path / ONNX_FILE)
@@ -147,7 +148,11 @@ class OnnxEngine:
 
         Returns:
             float32 (N, …) or (K, …) for each output.
+
+        Raises:
+            ModelError: the model has only one segment, and the batch has pairs of texts.
         """
+        check_segments(batch.token_type_ids, self._type_vocab_size)
         if len(batch.bounds) == 2:  # one sequence needs no sorting of its results
             values = self._infer(outputs, self._pad(batch)[0])
             return values if tokens is None else [value[0, tokens] for value in values]

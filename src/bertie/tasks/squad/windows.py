@@ -11,10 +11,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bertie.base.errors import SettingsError
 from bertie.base.kernels import kernel
+from bertie.base.texts import TextError
 from bertie.model.objectives import IGNORE_INDEX
 from bertie.model.sequences import cumulative_bounds
+from bertie.tasks.error_analysis import shorten
 from bertie.tasks.squad.questions import Questions
 from bertie.tasks.task import Inputs
 from bertie.text.encoding import Encoding
@@ -24,6 +25,7 @@ Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 
 SPECIAL_TOKENS = 3  # in a window: [CLS] and two [SEP]
+_SHOWN_CHARACTERS = 60  # of a question, in an error message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,17 +79,12 @@ def encode_windows(
         max_query_length: tokens of a question; longer ones are truncated.
 
     Raises:
-        SettingsError: `max_seq_length` leaves no room for a context.
+        TextError: a question leaves no room for its context.
     """
-    if max_seq_length <= max_query_length + SPECIAL_TOKENS:  # validate_flags_or_throw
-        raise SettingsError(
-            f"max_seq_length={max_seq_length} leaves no room for a context; it must exceed "
-            f"{max_query_length + SPECIAL_TOKENS}, for up to {max_query_length} tokens of the question and "
-            f"{SPECIAL_TOKENS} special tokens"
-        )
     texts = tokenizer.encode_batch(questions.questions, add_special_tokens=False)
-    contexts = tokenizer.encode_batch(questions.contexts, add_special_tokens=False)
     question_sizes = np.minimum(np.diff(texts.bounds), max_query_length)
+    _check_room(questions, question_sizes, max_seq_length)
+    contexts = tokenizer.encode_batch(questions.contexts, add_special_tokens=False)
     context_sizes = np.diff(contexts.bounds)[questions.context_indices]
     layout, window_bounds = _lay_out_windows(question_sizes, context_sizes, max_seq_length, doc_stride)
     bounds = cumulative_bounds(layout.question_size + layout.size + SPECIAL_TOKENS)
@@ -112,6 +109,23 @@ def encode_windows(
         offsets=offsets,
         max_context=max_context,
     )
+
+
+def _check_room(questions: Questions, question_sizes: Int64s, max_seq_length: int) -> None:
+    """Raise TextError if a question leaves no room for a token of its context.
+
+    validate_flags_or_throw of run_squad.py requires room beside the longest possible question, which
+    short models never have.
+    """
+    too_long = np.flatnonzero(question_sizes + SPECIAL_TOKENS >= max_seq_length)
+    if too_long.size:
+        i = int(too_long[0])
+        raise TextError(
+            i,
+            f"the question {shorten(questions.questions[i], _SHOWN_CHARACTERS)!r}, with {question_sizes[i]} "
+            f"tokens and {SPECIAL_TOKENS} special tokens, leaves no room for its context in max_seq_length="
+            f"{max_seq_length}; shorten it, or use a larger max_seq_length",
+        )
 
 
 def _lay_out_windows(
