@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.tasks.custom.tables import write
 
 from bertie.base.errors import DataError, ModelError, SettingsError
+from bertie.base.memory import MemoryTable
 from bertie.model.formats.directory import ModelMetadata
 from bertie.tasks.classification import LabelledTexts
 from bertie.tasks.custom.classification import CustomClassification
@@ -49,6 +50,24 @@ def test_whole_numbers_are_classes_and_fractions_a_regression(tmp_path):
         task, gold = fit(write(tmp_path / f"a{suffix}", texts_and_labels([3.5, 4.0, -1.25])))
         assert (task.problem_type, task.labels, gold) == ("regression", (), [3.5, 4, -1.25])
         assert task.main_metric in task.metrics
+
+
+@pytest.mark.parametrize("training", [".csv", ".jsonl", ".parquet", ""])
+def test_whole_floats_are_the_same_classes_in_every_format(tmp_path, training):
+    table = texts_and_labels([0.0, 1.0, 1.0, 0.0])
+    sources = [write(tmp_path / f"a{suffix}", table) for suffix in (".csv", ".jsonl", ".parquet")]
+    sources.append(MemoryTable("", table))
+    task, gold = fit(next(source for source in sources if str(source).endswith(training)))
+    assert (task.labels, gold) == (("0", "1"), [0, 1, 1, 0])
+    for source in sources:
+        for labels in (("0", "1"), ("0.0", "1.0")):  # earlier versions had the second ones, from csv
+            read = task.with_labels(labels) if training == ".csv" else task
+            assert read.gold(read.read(source, labelled=True)).tolist() == gold
+
+
+def test_numbers_among_names_stay_strings(tmp_path):
+    versions = ["1.0", "beta", "1.0", "beta", "2.0", "2.0"]
+    assert fit(write(tmp_path / "a.csv", texts_and_labels(versions)))[0].labels == ("1.0", "2.0", "beta")
 
 
 def test_the_problem_type_can_be_set(tmp_path):
@@ -179,8 +198,14 @@ def test_labels_must_be_strings_numbers_or_lists(tmp_path, label):
         (
             ["1.0", "2.0", "1.0"],
             ["1", "2", "3"],
-            ("1.0", "2.0", "3"),
+            ("1", "2", "3"),
             {"accuracy": 200 / 3, "f1_macro": 500 / 9},
+        ),
+        (
+            [["1.0"], ["2"]],
+            ['["1.0"]', '["2.0"]'],
+            ("1", "2"),
+            {"f1_micro": 100, "f1_macro": 100, "accuracy": 100},
         ),
         (["1", "2", "3"], ["1.5", "2.5", "3.5"], (), {"spearmanr": 100, "pearson": 100}),
         (["1.5", "2.5", "3.5"], ["1", "2", "3"], (), {"spearmanr": 100, "pearson": 100}),
