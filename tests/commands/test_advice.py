@@ -300,6 +300,13 @@ CASES = {
         {"in.jsonl": b'{"text": "a", "label": ["bad"]}\n{"text": "b", "label": "good"}\n'},
         {"in.jsonl": b'{"text": "a", "label": ["bad"]}\n{"text": "b", "label": ["good"]}\n'},
     ),
+    "several labels in one string": Case(
+        "evaluate --model {multi-label} --data in.csv",
+        "in.csv, line 2: 'good' is not a list of labels, but the model gives a text several labels; write "
+        "lists, or name the separator with --separator '|' (separator=…)",
+        "evaluate --model {multi-label} --data in.csv --separator |",
+        {"in.csv": b"text,label\na,good\nb,good|bad\n"},
+    ),
     "labels of an ensemble": Case(
         "evaluate --model {classifier} --model {multi-label} --data in.csv",
         "give models that were fine-tuned on the same task",

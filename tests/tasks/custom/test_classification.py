@@ -167,7 +167,8 @@ def training_csv(lines):
         (
             CustomClassification().with_problem_type("multi_label_classification"),
             training_csv(["a,x|y", "b,x"]),
-            r"line 2: 'x\|y' is not a list of labels, as other rows have; write a list, or name the",
+            r"line 2: 'x\|y' is not a list of labels, but the model gives a text several labels; write "
+            r"lists, or name the separator with --separator '\|' \(separator=…\)$",
         ),
         (CustomClassification(), "text,label\n", "empty"),
         (CustomClassification(), "", "empty"),
@@ -270,6 +271,9 @@ def test_single_labels_and_lists_cannot_be_mixed(tmp_path):
     path = write(tmp_path / "a.jsonl", texts_and_labels([["x"], "y", ["x"]]))
     with pytest.raises(DataError, match=r"line 1: \['x'\] is not a single label, as other rows have"):
         fit(path)
+    multilabel = CustomClassification().with_problem_type("multi_label_classification")
+    with pytest.raises(DataError, match=r"'y' is not a list of labels, as other rows have; write a list$"):
+        fit(path, multilabel)
     for value in (None, [None], 7):
         bad = {"text": ["a", "b"], "label": [["x"], value]}
         with pytest.raises(DataError, match=r"a\.jsonl, line"):
@@ -286,6 +290,9 @@ def test_dev_labels_must_be_among_the_training_labels(tmp_path):
     dev = write(tmp_path / "dev.jsonl", texts_and_labels(["x"]))
     with pytest.raises(DataError, match=r"dev\.jsonl, line 1: 'x' is not a list of labels"):
         multilabel.read(dev, labelled=True)
+    lists = write(tmp_path / "lists.jsonl", texts_and_labels([["x"], ["y"]]))
+    with pytest.raises(DataError, match=r"\['x'\] is not a single label, but the model gives a text one"):
+        task.read(lists, labelled=True)
     regression, _ = fit(write(tmp_path / "numbers.csv", texts_and_labels(["0.5", "1.5"])))
     with pytest.raises(DataError, match=r"dev\.csv, line 2: 'x' is not a number"):
         regression.read(write(tmp_path / "dev.csv", texts_and_labels(["x"])), labelled=True)

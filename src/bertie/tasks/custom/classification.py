@@ -213,11 +213,20 @@ class CustomClassification(CustomFiles, TextClassification):
 
     def _check_type(self, labels: Sequence[Any], location: LocationOf) -> None:
         is_multilabel = self.problem_type == "multi_label_classification"
+        others_fit = any(isinstance(label, tuple) == is_multilabel for label in labels)
         for i, label in enumerate(labels):
             if isinstance(label, tuple) != is_multilabel:
-                if is_multilabel:
-                    advice = "a list of labels, as other rows have; write a list, or name the separator"
-                else:
-                    advice = "a single label, as other rows have; write the labels of all rows in one way"
                 shown = list(label) if isinstance(label, tuple) else label
-                raise DataError(f"{location(i)}: {shown!r} is not {advice}")
+                raise DataError(f"{location(i)}: {shown!r} is not {_type_advice(is_multilabel, others_fit)}")
+
+
+def _type_advice(is_multilabel: bool, others_fit: bool) -> str:
+    """Return what a label should be, and what to do, if other rows fit the task, or none does."""
+    if is_multilabel and others_fit:
+        return "a list of labels, as other rows have; write a list"
+    if is_multilabel:
+        separator = "name the separator with --separator '|' (separator=…)"
+        return f"a list of labels, but the model gives a text several labels; write lists, or {separator}"
+    if others_fit:
+        return "a single label, as other rows have; write the labels of all rows in one way"
+    return "a single label, but the model gives a text one label; write it without a list or a separator"
