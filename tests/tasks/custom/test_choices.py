@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tests.tasks.custom.tables import write
 
-from bertie.base.errors import DataError
+from bertie.base.errors import DataError, SettingsError
 from bertie.tasks.custom.choices import CustomMultipleChoice
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
@@ -48,3 +48,10 @@ def test_bad_rows_of_choices_are_reported(tmp_path, endings, label, message):
     path = write(tmp_path / "a.jsonl", {"context": ["x", "y"], "endings": endings, "label": label})
     with pytest.raises(DataError, match=message):
         CustomMultipleChoice().read(path, labelled=True)
+
+
+def test_missing_columns_of_choices_name_their_options(tmp_path):
+    path = write(tmp_path / "a.csv", {"text": ["x"]})
+    advice = r"pass --column context=NAME --column endings=NAME --label NAME$"
+    with pytest.raises(SettingsError, match=advice):
+        CustomMultipleChoice(endings=("a", "b")).read(path, labelled=True)

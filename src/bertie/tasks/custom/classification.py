@@ -73,7 +73,8 @@ class CustomClassification(CustomFiles, TextClassification):
             DataError: the file cannot be read (see `read_rows`), a text or a label is empty, or a
                 label is not one of the labels that the task was `fitted` to.
         """
-        texts = [self.text, *filter(None, [self.pair])]
+        texts = {self.text: "--text NAME"} | ({self.pair: "--pair NAME"} if self.pair else {})
+        columns = texts | ({self.label: "--label NAME"} if labelled else {})
 
         def check(rows: Rows, i: int) -> None:
             for column in texts:
@@ -83,7 +84,7 @@ class CustomClassification(CustomFiles, TextClassification):
                 if self.problem_type == "regression" and not self.infer_type:
                     parse_number(label, rows.location(i))
 
-        rows = self._read_rows(path, [*texts, *[self.label] * labelled], check)
+        rows = self._read_rows(path, columns, check)
         examples = LabelledTexts(
             rows.columns[self.text],
             rows.columns[self.pair] if self.pair else None,

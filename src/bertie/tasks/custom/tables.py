@@ -1,6 +1,6 @@
 """Tables of custom examples: read their rows, and check the values."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -32,16 +32,18 @@ class CustomFiles:
             )
 
     def _read_rows(
-        self, source: Source, columns: Sequence[str], check: Callable[[Rows, int], object]
+        self, source: Source, columns: Mapping[str, str], check: Callable[[Rows, int], object]
     ) -> Rows:
         """Read the rows of a table that pass a check, which raises DataError for the others.
+
+        `columns` has the option that chooses each column, for an error message.
 
         Raises:
             SettingsError: a column is missing.
             DataError: the table cannot be read (see `read_rows`), or a row is not skipped, or all would be.
         """
         skipped: list[DataError] | None = [] if self.on_error == "skip" else None
-        rows = read_rows(source, columns, skipped)
+        rows = read_rows(source, list(columns), skipped, columns)
         kept = []
         for i in range(len(rows)):
             try:
