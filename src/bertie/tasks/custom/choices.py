@@ -69,5 +69,5 @@ class CustomMultipleChoice(CustomFiles, MultipleChoice):
 
     def _endings(self, rows: Rows, i: int) -> list[str]:
         if len(self.endings) == 1:
-            return check_strings(rows, i, self.endings[0])
+            return check_strings(rows, i, self.endings[0], "endings")
         return [rows.columns[column][i] for column in self.endings]

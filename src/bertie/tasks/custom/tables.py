@@ -67,13 +67,20 @@ def check_text(rows: Rows, i: int, column: str) -> None:
     text = rows.columns[column][i]
     if not (isinstance(text, str) and text.strip()):
         problem = "no text" if text is None or text == "" else f"{text!r} is not text"
-        raise DataError(f"{rows.location(i)}: {problem} in the column {column!r}; add it or delete the row")
+        is_blank = isinstance(text, str | None)
+        advice = "add it or delete the row" if is_blank else "write it as a string"
+        raise DataError(f"{rows.location(i)}: {problem} in the column {column!r}; {advice}")
 
 
-def check_strings(rows: Rows, i: int, column: str) -> list[str]:
-    """Return a list of strings; raise DataError if the value is something else."""
+def check_strings(rows: Rows, i: int, column: str, role: str) -> list[str]:
+    """Return a list of strings; raise DataError if the value is something else.
+
+    `role` is what the strings are, such as "words".
+    """
     value = rows.columns[column][i]
-    if not (isinstance(value, list) and value and all(isinstance(item, str) for item in value)):
+    if value == []:
+        raise DataError(f"{rows.location(i)}: no {role} in the column {column!r}; add them or delete the row")
+    if not (isinstance(value, list) and all(isinstance(item, str) for item in value)):
         advice = 'write one such as ["a", "b"]'
         if isinstance(value, str):
             advice += ", in a .jsonl or .parquet file"

@@ -60,8 +60,8 @@ class CustomTagging(CustomFiles, Tagging):
             return super().read(path, labelled)
 
         def check(rows: Rows, i: int) -> None:
-            words = check_strings(rows, i, self.words)
-            if labelled and len(tags := check_strings(rows, i, self.tags)) != len(words):
+            words = check_strings(rows, i, self.words, "words")
+            if labelled and len(tags := check_strings(rows, i, self.tags, "tags")) != len(words):
                 raise DataError(
                     f"{rows.location(i)}: {len(tags)} tags for {len(words)} words; give one for each"
                 )
