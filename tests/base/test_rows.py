@@ -16,6 +16,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from bertie.base.errors import DataError, SettingsError
+from bertie.base.memory import MemoryTable
 from bertie.base.rows import read_header, read_lines, read_rows, read_unquoted
 
 COMPRESSORS = {
@@ -135,12 +136,27 @@ def test_missing_column_suggests_the_nearest(tmp_path, suffix):
         assert str(raised.value) == f"{location}: no column {column!r}; {hint}the columns are text, label"
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet", ""])
+def test_missing_columns_name_their_options(tmp_path, suffix):
+    table = {"review": ["x"], "label": ["y"]}
+    source = MemoryTable("train", table)
+    if suffix:
+        source = tmp_path / f"a{suffix}"
+        write(source, suffix, table)
+    options = {"text": "--text NAME", "label": "--label NAME", "a": "--column b=NAME", "c": "--column b=NAME"}
+    advice = "the columns are review, label; pass --text NAME --column b=NAME"
+    with pytest.raises(SettingsError, match=f"no column 'text'; {advice}$"):
+        read_rows(source, list(options), options=options)
+
+
 def test_missing_column_suggests_semicolons(tmp_path):
     (tmp_path / "a.csv").write_text("text;label\nx;1\n")
     with pytest.raises(
         SettingsError, match=r"a\.csv: no column 'text'; are the fields separated by semicolons\?"
     ):
         read_rows(tmp_path / "a.csv", ["text", "label"])
+    with pytest.raises(SettingsError, match=r"the columns are text;label$"):
+        read_rows(tmp_path / "a.csv", ["text"], options={"text": "--text NAME"})
 
 
 def test_missing_file_is_named(tmp_path):

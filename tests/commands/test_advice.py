@@ -293,12 +293,37 @@ CASES = {
         {"in.csv": b"text,label\ncat,bad\nmat,\n"},
         {"in.csv": b"text,label\ncat,bad\n"},
     ),
+    "columns of texts": Case(
+        "evaluate --model {classifier} --data in.csv",
+        "in.csv: no column 'text'; the columns are review, stars; pass --text NAME --label NAME",
+        "evaluate --model {classifier} --data in.csv --text review --label stars",
+        {"in.csv": b"review,stars\ncat,bad\n"},
+    ),
+    "column of words": Case(
+        "evaluate --model {tagger} --kind tags --data in.jsonl",
+        "in.jsonl, line 1: no column 'words'; the columns are tokens, tags; pass --column words=NAME",
+        "evaluate --model {tagger} --kind tags --data in.jsonl --column words=tokens",
+        {"in.jsonl": b'{"tokens": ["cat"], "tags": ["O"]}\n'},
+    ),
+    "column of questions": Case(
+        "evaluate --model {squad-v2} --kind questions --data in.jsonl",
+        "no column 'id'; the columns are key, question, context, answers; pass --column identifier=NAME",
+        "evaluate --model {squad-v2} --kind questions --data in.jsonl --column identifier=key",
+        {"in.jsonl": b'{"key": 1, "question": "cat", "context": "mat", "answers": []}\n'},
+    ),
     "several labels": Case(
         "evaluate --model {multi-label} --data in.jsonl",
         "in.jsonl, line 2: 'good' is not a list of labels, as other rows have; write a list",
         "",
         {"in.jsonl": b'{"text": "a", "label": ["bad"]}\n{"text": "b", "label": "good"}\n'},
         {"in.jsonl": b'{"text": "a", "label": ["bad"]}\n{"text": "b", "label": ["good"]}\n'},
+    ),
+    "several labels in one string": Case(
+        "evaluate --model {multi-label} --data in.csv",
+        "in.csv, line 2: 'good' is not a list of labels, but the model gives a text several labels; write "
+        "lists, or name the separator with --separator '|' (separator=…)",
+        "evaluate --model {multi-label} --data in.csv --separator |",
+        {"in.csv": b"text,label\na,good\nb,good|bad\n"},
     ),
     "labels of an ensemble": Case(
         "evaluate --model {classifier} --model {multi-label} --data in.csv",

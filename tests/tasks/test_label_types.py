@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertie.base.errors import DataError
-from bertie.tasks.label_types import infer_problem_type, label_name, parse_numbers, sort_labels
+from bertie.tasks.label_types import infer_problem_type, label_name, parse_numbers, sort_labels, unify_labels
 
 
 @pytest.mark.parametrize(
@@ -53,3 +53,20 @@ def test_labels_are_sorted_by_value_or_alphabetically(names):
     assert set(ordered) == names
     keys = parse_numbers(ordered) or list(ordered)
     assert keys == sorted(keys)
+
+
+@pytest.mark.parametrize(
+    ("names", "known", "unified"),
+    [
+        (["0.0", "1.00", "2", "-0.0"], [], ["0", "1", "2", "0"]),
+        (["007", "7.0", "12345678901234567891"], [], ["007", "7", "12345678901234567891"]),
+        (["1.0", "2.5"], [], ["1.0", "2.5"]),
+        (["1.0", "beta"], [], ["1.0", "beta"]),
+        (["1.0", "1", "3.0", "x"], ["1", "2"], ["1", "1", "3.0", "x"]),
+        (["1.0", "1", "2"], ["1.0", "2.0"], ["1.0", "1.0", "2.0"]),
+        (["1.0", "1"], ["1", "1.0"], ["1.0", "1"]),  # of a model of an earlier version
+        (["1", "beta"], ["1.0", "beta"], ["1", "beta"]),
+    ],
+)
+def test_equal_numbers_are_the_same_label(names, known, unified):
+    assert [unify_labels(names, known)[name] for name in names] == unified

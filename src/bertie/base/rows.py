@@ -7,10 +7,11 @@ reads the kind that GLUE uses, in which a quotation mark is part of the text and
 import csv
 import json
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from bertie.base.compression import is_compressed, open_binary
@@ -33,6 +34,8 @@ DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 ErrorHandler = Callable[[DataError], None]
 Skipped = list[DataError] | None
+Options = Mapping[str, str]  # the option that chooses a column, by column
+NO_OPTIONS: Options = MappingProxyType({})
 NumberedRow = tuple[int, dict[str, Any]]  # the line on which a row begins, from 1, and its values by column
 
 
@@ -73,7 +76,9 @@ def report_skipped(source: Source, skipped: Sequence[DataError], kept: int) -> N
         print(f"{source}: skipped {len(skipped):,} of {kept + len(skipped):,} rows", file=sys.stderr)
 
 
-def read_rows(source: Source, columns: Sequence[str], skipped: Skipped = None) -> Rows:
+def read_rows(
+    source: Source, columns: Sequence[str], skipped: Skipped = None, options: Options = NO_OPTIONS
+) -> Rows:
     """Read columns of a file or of a table in memory.
 
     The file is a .csv, .tsv, .jsonl, .ndjson or .parquet file. All but Parquet files may be
@@ -86,15 +91,16 @@ def read_rows(source: Source, columns: Sequence[str], skipped: Skipped = None) -
         columns: the names of the columns to read.
         skipped: a list that collects the errors about malformed rows. These are then left out; without a
             list, the first one is raised.
+        options: the options that choose the columns, by column, such as {"review": "--text NAME"}.
 
     Raises:
-        SettingsError: a column does not exist; the message names the nearest one.
+        SettingsError: a column does not exist; the message names the nearest one, and its option.
         DataError: the file is missing, damaged, empty or of another format, or a row is malformed;
             the message names the line.
         BertieError: the package that reads the file is not installed.
     """
     if isinstance(source, MemoryTable):
-        _column_indices(columns, list(source.columns), source.name)
+        _column_indices(columns, list(source.columns), source.name, options)
         values = {column: source.columns[column] for column in columns}
         return Rows(source, values, range(1, len(source) + 1), "row")
     path, handle = source, raise_error if skipped is None else skipped.append
@@ -102,10 +108,11 @@ def read_rows(source: Source, columns: Sequence[str], skipped: Skipped = None) -
     if format is None:
         raise DataError(f"{path}: unknown table format; use .csv, .tsv, .jsonl or .parquet")
     if format == "parquet":
-        rows = _read_parquet(path, columns)
+        rows = _read_parquet(path, columns, options)
     else:
         with closing(read_held_lines(path)) as lines:
-            rows = _select_columns(path, columns, parse_rows(lines, str(path), format, handle), skipped)
+            parsed = parse_rows(lines, str(path), format, handle)
+            rows = _select_columns(path, columns, parsed, skipped, options)
     if not rows:
         if skipped:
             raise skipped[0]
@@ -327,7 +334,7 @@ def reject_duplicates(names: Sequence[str], location: str) -> None:
 
 
 def _select_columns(
-    path: Path, columns: Sequence[str], rows: Iterable[NumberedRow], skipped: Skipped
+    path: Path, columns: Sequence[str], rows: Iterable[NumberedRow], skipped: Skipped, options: Options
 ) -> Rows:
     numbers, values = [], []
     required = set(columns)
@@ -336,7 +343,8 @@ def _select_columns(
             # In JSON lines every row has its own columns; other tables have one header.
             is_json = TABLE_FORMATS[format_suffix(path)] == "jsonl"
             try:
-                _column_indices(columns, list(row), f"{path}, line {number}" if is_json else str(path))
+                location = f"{path}, line {number}" if is_json else str(path)
+                _column_indices(columns, list(row), location, options)
             except (DataError, SettingsError) as error:
                 if skipped is None or not is_json:
                     raise
@@ -351,10 +359,10 @@ def _transpose(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[st
     return {column: [row[index] for row in rows] for index, column in enumerate(columns)}
 
 
-def _read_parquet(path: Path, columns: Sequence[str]) -> Rows:
+def _read_parquet(path: Path, columns: Sequence[str], options: Options) -> Rows:
     with open_parquet(path) as file:
         reject_duplicates(file.schema_arrow.names, str(path))
-        _column_indices(columns, file.schema_arrow.names, str(path))
+        _column_indices(columns, file.schema_arrow.names, str(path), options)
         values: dict[str, list[Any]] = {column: [] for column in columns}
         size = 0
         for batch in iterate_batches(path, file, columns):
@@ -373,7 +381,9 @@ def _read_parquet(path: Path, columns: Sequence[str]) -> Rows:
         return Rows(path, values, range(1, file.metadata.num_rows + 1), "row")
 
 
-def _column_indices(columns: Sequence[str], names: Sequence[str], location: str) -> list[int]:
+def _column_indices(
+    columns: Sequence[str], names: Sequence[str], location: str, options: Options = NO_OPTIONS
+) -> list[int]:
     """Return the indices of `columns` among the names of all columns.
 
     Raises:
@@ -382,7 +392,7 @@ def _column_indices(columns: Sequence[str], names: Sequence[str], location: str)
     """
     if not any(names):
         raise DataError(f"{location}: empty: no columns")
-    for column in columns:
-        if column not in names:
-            raise missing_column(location, column, names)
+    if missing := [column for column in columns if column not in names]:
+        chosen = dict.fromkeys(options[column] for column in missing if column in options)
+        raise missing_column(location, missing[0], names, f"; pass {' '.join(chosen)}" if chosen else "")
     return [names.index(column) for column in columns]

@@ -32,11 +32,14 @@ _WIDTHS = {
 
 
 def missing_column(location: str, column: str, names: Sequence[str], advice: str = "") -> SettingsError:
-    """Return the error about a column that does not exist; it lists the columns of the table."""
+    """Return the error about a column that does not exist; it lists the columns of the table.
+
+    `advice` is the end of the message, unless semicolons hide the columns.
+    """
     near = difflib.get_close_matches(column, names, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     if are_semicolons(names):
-        hint = "are the fields separated by semicolons? save the file with commas; "
+        hint, advice = "are the fields separated by semicolons? save the file with commas; ", ""
     return SettingsError(
         f"{location}: no column {column!r}; {hint}the columns are {', '.join(names)}{advice}"
     )

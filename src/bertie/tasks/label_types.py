@@ -1,7 +1,7 @@
 """Labels of custom data: their names, order and problem type."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from bertie.base.errors import DataError
@@ -24,6 +24,26 @@ def label_name(value: Any) -> str:
         value = int(value)
     name = " ".join(str(value).split())
     return name.encode("utf-8", "backslashreplace").decode()  # a lone surrogate cannot be written to a file
+
+
+def unify_labels(names: Collection[str], known: Collection[str] = ()) -> dict[str, str]:
+    """Return the known label that each label equals, where 1 and 1.0 are the same label.
+
+    Other labels stay as they are. Without known labels, 1.0 becomes 1 if all labels are whole numbers, as
+    in `label_name`: a float column of a csv file gets the same classes as in another format.
+    """
+    numbers = parse_numbers(known or names)
+    by_number: dict[float, str] = {}
+    if known:
+        by_number = dict(zip(numbers, known, strict=False))
+    elif all(map(float.is_integer, numbers)):
+        known = [name for name in names if "." not in name]  # 007 stays so
+        by_number = {number: label_name(number) for number in numbers}
+    unified = {name: name for name in names}
+    for name in unified.keys() - set(known):
+        for number in parse_numbers([name]):
+            unified[name] = by_number.get(number, name)
+    return unified
 
 
 def as_label_sets(labels: Sequence[Any]) -> list[tuple[str, ...]]:
@@ -80,7 +100,7 @@ def sort_labels(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def parse_numbers(labels: Sequence[Any]) -> list[float]:
+def parse_numbers(labels: Iterable[Any]) -> list[float]:
     """Return the labels as numbers; an empty list unless all are finite numbers."""
     try:
         numbers = [float(label) for label in labels]

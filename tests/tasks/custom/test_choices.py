@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tests.tasks.custom.tables import write
 
-from bertie.base.errors import DataError
+from bertie.base.errors import DataError, SettingsError
 from bertie.tasks.custom.choices import CustomMultipleChoice
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
@@ -39,6 +39,7 @@ def test_endings_are_read_from_columns_or_lists(tmp_path):
     [
         ([["a", "b"], ["c"]], [0, 0], "line 2: 1 endings; every row needs the same number"),
         ([["a"], ["c"]], [0, 0], "line 1: 1 endings; every row needs the same number, at least two"),
+        ([["a", "b"], []], [0, 0], "line 2: no endings in the column 'endings'; add them or delete the row"),
         ([["a", "b"], ["c", " "]], [0, 0], "line 2: an ending is not text; add it or delete the row"),
         ([["a", "b"], ["c", "d"]], [0, 2], "line 2: label '2'; use one of 0, 1"),
         ([["a", "b"], ["c", "d"]], [0, None], "line 2: label ''; use one of 0, 1"),
@@ -48,3 +49,10 @@ def test_bad_rows_of_choices_are_reported(tmp_path, endings, label, message):
     path = write(tmp_path / "a.jsonl", {"context": ["x", "y"], "endings": endings, "label": label})
     with pytest.raises(DataError, match=message):
         CustomMultipleChoice().read(path, labelled=True)
+
+
+def test_missing_columns_of_choices_name_their_options(tmp_path):
+    path = write(tmp_path / "a.csv", {"text": ["x"]})
+    advice = r"pass --column context=NAME --column endings=NAME --label NAME$"
+    with pytest.raises(SettingsError, match=advice):
+        CustomMultipleChoice(endings=("a", "b")).read(path, labelled=True)

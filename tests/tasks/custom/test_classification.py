@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.tasks.custom.tables import write
 
 from bertie.base.errors import DataError, ModelError, SettingsError
+from bertie.base.memory import MemoryTable
 from bertie.model.formats.directory import ModelMetadata
 from bertie.tasks.classification import LabelledTexts
 from bertie.tasks.custom.classification import CustomClassification
@@ -49,6 +50,24 @@ def test_whole_numbers_are_classes_and_fractions_a_regression(tmp_path):
         task, gold = fit(write(tmp_path / f"a{suffix}", texts_and_labels([3.5, 4.0, -1.25])))
         assert (task.problem_type, task.labels, gold) == ("regression", (), [3.5, 4, -1.25])
         assert task.main_metric in task.metrics
+
+
+@pytest.mark.parametrize("training", [".csv", ".jsonl", ".parquet", ""])
+def test_whole_floats_are_the_same_classes_in_every_format(tmp_path, training):
+    table = texts_and_labels([0.0, 1.0, 1.0, 0.0])
+    sources = [write(tmp_path / f"a{suffix}", table) for suffix in (".csv", ".jsonl", ".parquet")]
+    sources.append(MemoryTable("", table))
+    task, gold = fit(next(source for source in sources if str(source).endswith(training)))
+    assert (task.labels, gold) == (("0", "1"), [0, 1, 1, 0])
+    for source in sources:
+        for labels in (("0", "1"), ("0.0", "1.0")):  # earlier versions had the second ones, from csv
+            read = task.with_labels(labels) if training == ".csv" else task
+            assert read.gold(read.read(source, labelled=True)).tolist() == gold
+
+
+def test_numbers_among_names_stay_strings(tmp_path):
+    versions = ["1.0", "beta", "1.0", "beta", "2.0", "2.0"]
+    assert fit(write(tmp_path / "a.csv", texts_and_labels(versions)))[0].labels == ("1.0", "2.0", "beta")
 
 
 def test_the_problem_type_can_be_set(tmp_path):
@@ -148,7 +167,8 @@ def training_csv(lines):
         (
             CustomClassification().with_problem_type("multi_label_classification"),
             training_csv(["a,x|y", "b,x"]),
-            r"line 2: 'x\|y' is not a list of labels, as other rows have; write a list, or name the",
+            r"line 2: 'x\|y' is not a list of labels, but the model gives a text several labels; write "
+            r"lists, or name the separator with --separator '\|' \(separator=…\)$",
         ),
         (CustomClassification(), "text,label\n", "empty"),
         (CustomClassification(), "", "empty"),
@@ -179,8 +199,14 @@ def test_labels_must_be_strings_numbers_or_lists(tmp_path, label):
         (
             ["1.0", "2.0", "1.0"],
             ["1", "2", "3"],
-            ("1.0", "2.0", "3"),
+            ("1", "2", "3"),
             {"accuracy": 200 / 3, "f1_macro": 500 / 9},
+        ),
+        (
+            [["1.0"], ["2"]],
+            ['["1.0"]', '["2.0"]'],
+            ("1", "2"),
+            {"f1_micro": 100, "f1_macro": 100, "accuracy": 100},
         ),
         (["1", "2", "3"], ["1.5", "2.5", "3.5"], (), {"spearmanr": 100, "pearson": 100}),
         (["1.5", "2.5", "3.5"], ["1", "2", "3"], (), {"spearmanr": 100, "pearson": 100}),
@@ -245,6 +271,9 @@ def test_single_labels_and_lists_cannot_be_mixed(tmp_path):
     path = write(tmp_path / "a.jsonl", texts_and_labels([["x"], "y", ["x"]]))
     with pytest.raises(DataError, match=r"line 1: \['x'\] is not a single label, as other rows have"):
         fit(path)
+    multilabel = CustomClassification().with_problem_type("multi_label_classification")
+    with pytest.raises(DataError, match=r"'y' is not a list of labels, as other rows have; write a list$"):
+        fit(path, multilabel)
     for value in (None, [None], 7):
         bad = {"text": ["a", "b"], "label": [["x"], value]}
         with pytest.raises(DataError, match=r"a\.jsonl, line"):
@@ -261,6 +290,9 @@ def test_dev_labels_must_be_among_the_training_labels(tmp_path):
     dev = write(tmp_path / "dev.jsonl", texts_and_labels(["x"]))
     with pytest.raises(DataError, match=r"dev\.jsonl, line 1: 'x' is not a list of labels"):
         multilabel.read(dev, labelled=True)
+    lists = write(tmp_path / "lists.jsonl", texts_and_labels([["x"], ["y"]]))
+    with pytest.raises(DataError, match=r"\['x'\] is not a single label, but the model gives a text one"):
+        task.read(lists, labelled=True)
     regression, _ = fit(write(tmp_path / "numbers.csv", texts_and_labels(["0.5", "1.5"])))
     with pytest.raises(DataError, match=r"dev\.csv, line 2: 'x' is not a number"):
         regression.read(write(tmp_path / "dev.csv", texts_and_labels(["x"])), labelled=True)

@@ -57,7 +57,9 @@ ONE_QUESTION = {
     ("change", "message"),
     [
         ({"id": 7}, "line 2: a second question has the id '7'"),
-        ({"question": " "}, "line 2: ' ' is not text in the column 'question'"),
+        ({"question": " "}, "line 2: ' ' is not text in the column 'question'; add it or delete the row"),
+        ({"question": None}, "line 2: no text in the column 'question'; add it or delete the row"),
+        ({"question": 0}, "line 2: 0 is not text in the column 'question'; write it as a string"),
         (
             {"answers": [{"text": "Ada", "answer_start": 6}]},
             "line 2: the answer 'Ada' is not at character 6",

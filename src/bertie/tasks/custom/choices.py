@@ -57,7 +57,9 @@ class CustomMultipleChoice(CustomFiles, MultipleChoice):
             if labelled and (name := label_name(rows.columns[self.label][i])) not in indices:
                 raise DataError(f"{rows.location(i)}: label {name!r}; use one of {', '.join(indices)}")
 
-        rows = self._read_rows(path, [self.context, *self.endings, *[self.label] * labelled], check)
+        columns = {self.context: "--column context=NAME"}
+        columns |= dict.fromkeys(self.endings, "--column endings=NAME")
+        rows = self._read_rows(path, columns | ({self.label: "--label NAME"} if labelled else {}), check)
         endings = [self._endings(rows, i) for i in range(len(rows))]
         labels = None
         if labelled:
@@ -67,5 +69,5 @@ class CustomMultipleChoice(CustomFiles, MultipleChoice):
 
     def _endings(self, rows: Rows, i: int) -> list[str]:
         if len(self.endings) == 1:
-            return check_strings(rows, i, self.endings[0])
+            return check_strings(rows, i, self.endings[0], "endings")
         return [rows.columns[column][i] for column in self.endings]

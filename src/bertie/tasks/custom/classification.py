@@ -20,6 +20,7 @@ from bertie.tasks.label_types import (
     label_name,
     parse_numbers,
     sort_labels,
+    unify_labels,
 )
 
 # The first metric selects the checkpoint.
@@ -72,7 +73,8 @@ class CustomClassification(CustomFiles, TextClassification):
             DataError: the file cannot be read (see `read_rows`), a text or a label is empty, or a
                 label is not one of the labels that the task was `fitted` to.
         """
-        texts = [self.text, *filter(None, [self.pair])]
+        texts = {self.text: "--text NAME"} | ({self.pair: "--pair NAME"} if self.pair else {})
+        columns = texts | ({self.label: "--label NAME"} if labelled else {})
 
         def check(rows: Rows, i: int) -> None:
             for column in texts:
@@ -82,11 +84,11 @@ class CustomClassification(CustomFiles, TextClassification):
                 if self.problem_type == "regression" and not self.infer_type:
                     parse_number(label, rows.location(i))
 
-        rows = self._read_rows(path, [*texts, *[self.label] * labelled], check)
+        rows = self._read_rows(path, columns, check)
         examples = LabelledTexts(
             rows.columns[self.text],
             rows.columns[self.pair] if self.pair else None,
-            [self._parse_label(rows, i) for i in range(len(rows))] if labelled else None,
+            self._unify([self._parse_label(rows, i) for i in range(len(rows))]) if labelled else None,
             rows,
         )
         if labelled and not self.infer_type:
@@ -126,8 +128,6 @@ class CustomClassification(CustomFiles, TextClassification):
         assert examples.labels is not None
         gold = examples.labels
         predicted, location_of_prediction = task._read_labels(examples, path)
-        if task.problem_type == "multi_label_classification":
-            predicted = [tuple(names) for names in predicted]
 
         def location(i: int) -> str:
             return examples.location(i) if i < len(gold) else location_of_prediction(i - len(gold))
@@ -136,18 +136,24 @@ class CustomClassification(CustomFiles, TextClassification):
 
     def _read_labels(self, examples: LabelledTexts, path: Path) -> tuple[Sequence[Any], LocationOf]:
         labels, location = super()._read_labels(examples, path)
-        if self.problem_type == "single_label_classification":
-            labels = [self._predicted_label(name, location(i)) for i, name in enumerate(labels)]
-        return labels, location
+        if self.problem_type == "regression":
+            return labels, location
+        if self.problem_type == "multi_label_classification":
+            return self._unify([tuple(names) for names in labels]), location
+        names = list(map(label_name, labels))
+        if "" in names:
+            raise DataError(f"{location(names.index(''))}: no prediction; write a label")
+        return self._unify(names), location
 
-    def _predicted_label(self, value: str, location: str) -> str:
-        """Return a predicted label in the form of the gold labels: 1 and 1.0 are the same label."""
-        name = label_name(value)
-        if not name:
-            raise DataError(f"{location}: no prediction; write a label")
-        if name in self.labels or not (number := parse_numbers([name])):
-            return name
-        return dict(zip(parse_numbers(self.labels), self.labels, strict=False)).get(number[0], name)
+    def _unify(self, labels: Sequence[Any]) -> list[Any]:
+        """Return labels in the form of the task's; see `unify_labels`."""
+        label_sets = as_label_sets(labels)
+        unified = unify_labels(set(chain.from_iterable(label_sets)), self.labels)
+        renamed = [tuple(dict.fromkeys(unified[name] for name in names)) for names in label_sets]
+        return [
+            names if isinstance(label, tuple) else names[0]
+            for label, names in zip(labels, renamed, strict=True)
+        ]
 
     def fitted_to_model(self, metadata: ModelMetadata) -> Self:
         """Return this task with the problem type and the labels of a fine-tuned model."""
@@ -208,11 +214,20 @@ class CustomClassification(CustomFiles, TextClassification):
 
     def _check_type(self, labels: Sequence[Any], location: LocationOf) -> None:
         is_multilabel = self.problem_type == "multi_label_classification"
+        others_fit = any(isinstance(label, tuple) == is_multilabel for label in labels)
         for i, label in enumerate(labels):
             if isinstance(label, tuple) != is_multilabel:
-                if is_multilabel:
-                    advice = "a list of labels, as other rows have; write a list, or name the separator"
-                else:
-                    advice = "a single label, as other rows have; write the labels of all rows in one way"
                 shown = list(label) if isinstance(label, tuple) else label
-                raise DataError(f"{location(i)}: {shown!r} is not {advice}")
+                raise DataError(f"{location(i)}: {shown!r} is not {_type_advice(is_multilabel, others_fit)}")
+
+
+def _type_advice(is_multilabel: bool, others_fit: bool) -> str:
+    """Return what a label should be, and what to do, if other rows fit the task, or none does."""
+    if is_multilabel and others_fit:
+        return "a list of labels, as other rows have; write a list"
+    if is_multilabel:
+        separator = "name the separator with --separator '|' (separator=…)"
+        return f"a list of labels, but the model gives a text several labels; write lists, or {separator}"
+    if others_fit:
+        return "a single label, as other rows have; write the labels of all rows in one way"
+    return "a single label, but the model gives a text one label; write it without a list or a separator"

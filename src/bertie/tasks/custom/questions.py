@@ -66,7 +66,9 @@ class CustomQuestionAnswering(CustomFiles, QuestionAnswering):
         return questions
 
     def _read_table(self, path: Source, labelled: bool) -> Questions:
-        columns = [self.identifier, self.question, self.context, *[self.answers] * labelled]
+        roles = {self.identifier: "identifier", self.question: "question", self.context: "context"}
+        roles |= {self.answers: "answers"} if labelled else {}
+        columns = {column: f"--column {role}=NAME" for column, role in roles.items()}
 
         def check(rows: Rows, i: int) -> None:
             for column in (self.question, self.context):

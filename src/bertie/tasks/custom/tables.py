@@ -1,6 +1,6 @@
 """Tables of custom examples: read their rows, and check the values."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -32,16 +32,18 @@ class CustomFiles:
             )
 
     def _read_rows(
-        self, source: Source, columns: Sequence[str], check: Callable[[Rows, int], object]
+        self, source: Source, columns: Mapping[str, str], check: Callable[[Rows, int], object]
     ) -> Rows:
         """Read the rows of a table that pass a check, which raises DataError for the others.
+
+        `columns` has the option that chooses each column, for an error message.
 
         Raises:
             SettingsError: a column is missing.
             DataError: the table cannot be read (see `read_rows`), or a row is not skipped, or all would be.
         """
         skipped: list[DataError] | None = [] if self.on_error == "skip" else None
-        rows = read_rows(source, columns, skipped)
+        rows = read_rows(source, list(columns), skipped, columns)
         kept = []
         for i in range(len(rows)):
             try:
@@ -65,13 +67,20 @@ def check_text(rows: Rows, i: int, column: str) -> None:
     text = rows.columns[column][i]
     if not (isinstance(text, str) and text.strip()):
         problem = "no text" if text is None or text == "" else f"{text!r} is not text"
-        raise DataError(f"{rows.location(i)}: {problem} in the column {column!r}; add it or delete the row")
+        is_blank = isinstance(text, str | None)
+        advice = "add it or delete the row" if is_blank else "write it as a string"
+        raise DataError(f"{rows.location(i)}: {problem} in the column {column!r}; {advice}")
 
 
-def check_strings(rows: Rows, i: int, column: str) -> list[str]:
-    """Return a list of strings; raise DataError if the value is something else."""
+def check_strings(rows: Rows, i: int, column: str, role: str) -> list[str]:
+    """Return a list of strings; raise DataError if the value is something else.
+
+    `role` is what the strings are, such as "words".
+    """
     value = rows.columns[column][i]
-    if not (isinstance(value, list) and value and all(isinstance(item, str) for item in value)):
+    if value == []:
+        raise DataError(f"{rows.location(i)}: no {role} in the column {column!r}; add them or delete the row")
+    if not (isinstance(value, list) and all(isinstance(item, str) for item in value)):
         advice = 'write one such as ["a", "b"]'
         if isinstance(value, str):
             advice += ", in a .jsonl or .parquet file"

@@ -60,13 +60,14 @@ class CustomTagging(CustomFiles, Tagging):
             return super().read(path, labelled)
 
         def check(rows: Rows, i: int) -> None:
-            words = check_strings(rows, i, self.words)
-            if labelled and len(tags := check_strings(rows, i, self.tags)) != len(words):
+            words = check_strings(rows, i, self.words, "words")
+            if labelled and len(tags := check_strings(rows, i, self.tags, "tags")) != len(words):
                 raise DataError(
                     f"{rows.location(i)}: {len(tags)} tags for {len(words)} words; give one for each"
                 )
 
-        rows = self._read_rows(path, [self.words, *[self.tags] * labelled], check)
+        columns = {self.words: "--column words=NAME"}
+        rows = self._read_rows(path, columns | ({self.tags: "--column tags=NAME"} if labelled else {}), check)
         words, document_bounds = rows.columns[self.words], np.arange(len(rows) + 1)
         if not labelled:
             return TaggedSentences(words, None, document_bounds)
