@@ -121,6 +121,12 @@ def test_threads_of_numpy_are_counted(monkeypatch, variables, threads):
     assert products._count_numpy_threads.__wrapped__() == threads
 
 
+def test_nan_and_infinity_give_no_warning(in_numpy):
+    a = torch.tensor([[torch.nan, 1.0], [torch.inf, 0.0]])
+    for product in (multiply(a, a), multiply_pairs(a[None], a[None], 3e38)):
+        assert product.isnan().any()
+
+
 def test_the_memory_of_weights_can_still_be_freed(in_numpy):
     """FSDP sets the size of this memory to 0 between steps."""
     weight, bias = torch.randn(5, 24, requires_grad=True), torch.randn(5, requires_grad=True)

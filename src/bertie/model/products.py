@@ -60,7 +60,8 @@ def multiplies_in_numpy(matrix: Tensor) -> bool:
 
 def _multiply_in_numpy(a: Tensor, b: Tensor, out: Tensor) -> None:
     """Write the product of two matrices, or of each pair of them in two stacks, to `out`."""
-    np.matmul(_to_array(a), _to_array(b), out=_to_array(out))
+    with np.errstate(all="ignore"):  # as torch does; numpy would warn of NaN
+        np.matmul(_to_array(a), _to_array(b), out=_to_array(out))
 
 
 def _to_array(matrix: Tensor) -> Any:

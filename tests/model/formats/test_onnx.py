@@ -162,7 +162,7 @@ def test_int8_scales_per_output_and_per_token(tmp_path, kind, quantization, monk
         pytest.skip("products of weights of 8 bits need VNNI")
     # So that the model calls all its linear layers, whose inputs are rounded below.
     monkeypatch.setattr(BertModel, "pool", lambda model, batch: model(batch)[1])
-    monkeypatch.setattr(bert, "can_fuse", lambda values: False)
+    monkeypatch.setattr(bert, "can_fuse_inference", lambda values: False)
     largest = LARGEST_WEIGHT[quantization.weight_bits]
     path = save_small(tmp_path, kind)
     model, metadata = load_model(path)
