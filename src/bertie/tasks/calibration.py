@@ -94,8 +94,8 @@ def describe_limit(temperature: float) -> str | None:
     if np.isclose(temperature, HIGHEST_TEMPERATURE):
         return (
             f"calibrate: the temperature {temperature:g} is the upper limit of its range, so the labels of a "
-            f"text have nearly equal probabilities; the model does not fit the first dev set, so train it "
-            f"longer or leave calibrate out"
+            f"text have nearly equal probabilities; the logits do not fit the first dev set, as after few "
+            f"steps or with class weights; train longer or leave calibrate out"
         )
     if np.isclose(temperature, LOWEST_TEMPERATURE):
         return (
