@@ -63,6 +63,7 @@ def workspace(tmp_path_factory) -> Path:
     ("arguments", "message"),
     [
         ("finetune my.csv --out out", "unexpected argument 'my.csv'; did you mean --train my.csv?"),
+        ("finetune . --out out", "unexpected argument '.'; did you mean --model .?"),
         ("predict model hello", "unexpected argument 'hello'; did you mean --text hello?"),
         ("pretrain tiny corpus --out out", "unexpected argument 'corpus'; did you mean --corpus corpus?"),
         ("inspect model other", "unexpected argument 'other'"),

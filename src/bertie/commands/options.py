@@ -174,6 +174,8 @@ class Command(TyperCommand):
         extra = super().parse_args(ctx, args)
         if extra:
             option = self.options.get(str(self.name))
+            if option == "--train" and Path(extra[0]).is_dir():
+                option = "--model"
             advice = f"; did you mean {option} {shlex.quote(extra[0])}?" if option else ""
             ctx.fail(f"unexpected argument {extra[0]!r}{advice}")
         return extra
