@@ -311,3 +311,18 @@ def test_fitted_to_model_takes_the_problem_type_and_labels():
     assert task.main_metric == "f1_micro"
     with pytest.raises(ModelError, match=r"fine-tuned for multi label classification, but .* is regression"):
         CustomClassification().with_problem_type("regression").fitted_to_model(model)
+
+
+def test_a_model_of_pairs_needs_the_column_of_the_second_text():
+    """Without it, every text would be scored without its second text."""
+    model = ModelMetadata(
+        None,
+        "",
+        ("y", "x"),
+        None,
+        "single_label_classification",
+        input_columns={"text": "question", "pair": "the answer"},
+    )
+    with pytest.raises(SettingsError, match=r"pairs of texts; name .* such as --pair 'the answer' \(pair="):
+        CustomClassification().fitted_to_model(model)
+    assert CustomClassification(pair="b").fitted_to_model(model).labels == ("y", "x")

@@ -1,5 +1,6 @@
 """Texts with custom labels: classes, several labels for each text, or numbers."""
 
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -7,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
-from bertie.base.errors import DataError
+from bertie.base.errors import DataError, SettingsError
 from bertie.base.memory import Source
 from bertie.base.rows import Rows
 from bertie.model.config import ProblemType
@@ -156,7 +157,16 @@ class CustomClassification(CustomFiles, TextClassification):
         ]
 
     def fitted_to_model(self, metadata: ModelMetadata) -> Self:
-        """Return this task with the problem type and the labels of a fine-tuned model."""
+        """Return this task with the problem type and the labels of a fine-tuned model.
+
+        Raises:
+            SettingsError: the model was fine-tuned on pairs of texts, and the task reads single texts.
+        """
+        if (pair := metadata.input_columns.get("pair")) and not self.pair:
+            raise SettingsError(
+                f"the model was fine-tuned on pairs of texts; name the column of the second text, such as "
+                f"--pair {shlex.quote(pair)} (pair={pair!r})"
+            )
         if self.infer_type:
             return self.with_problem_type(metadata.problem_type).fitted_to_model(metadata)
         return super().fitted_to_model(metadata)
