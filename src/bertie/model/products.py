@@ -61,11 +61,11 @@ def multiplies_in_numpy(matrix: Tensor) -> bool:
 def _multiply_in_numpy(a: Tensor, b: Tensor, out: Tensor) -> None:
     """Write the product of two matrices, or of each pair of them in two stacks, to `out`."""
     with np.errstate(all="ignore"):  # as torch does; numpy would warn of NaN
-        np.matmul(_to_array(a), _to_array(b), out=_to_array(out))
+        np.matmul(_to_array(a), _to_array(b), out=out.detach().numpy())
 
 
 def _to_array(matrix: Tensor) -> Any:
-    """Return an array that shares memory with a tensor.
+    """Return an array that shares memory with a tensor, such as a weight; it may be read-only.
 
     FSDP can still free this memory; after `Tensor.numpy` it could not.
     """
@@ -88,5 +88,8 @@ def _is_numpy_faster() -> bool:
     Nothing is timed: on a busy machine, two runs of a command would choose differently, and their results
     would differ in the last digits.
     """
-    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]["name"]
-    return torch.cpu._is_avx512_supported() and processor_vendor() != INTEL and "openblas" in blas
+    return (
+        torch.cpu._is_avx512_supported()
+        and processor_vendor() != INTEL
+        and "openblas" in np.show_config(mode="dicts")["Build Dependencies"]["blas"]["name"]
+    )
