@@ -92,7 +92,8 @@ def test_only_float32_on_few_threads_is_multiplied_in_numpy(in_numpy, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("torch_threads", "numpy_threads", "expected"), [(1, 1, True), (2, 2, True), (1, 2, False), (3, 3, False)]
+    ("torch_threads", "numpy_threads", "expected"),
+    [(1, 1, True), (2, 2, True), (1, 2, False), (2, 16, False), (3, 3, False)],
 )
 def test_numpy_has_as_many_threads_as_torch(monkeypatch, torch_threads, numpy_threads, expected):
     """numpy's cannot be changed later, so it is not used by a program that wants another number of them."""

@@ -50,10 +50,13 @@ def multiply_pairs(a: Tensor, b: Tensor, scale: float, out: Tensor | None = None
 
 
 def multiplies_in_numpy(matrix: Tensor) -> bool:
-    """Return whether products of this type are in numpy: float32 on few threads, if it is faster there."""
+    """Return whether products of matrices of this type are in numpy.
+
+    That is so for float32 where numpy is faster, on few threads, and if numpy has as many as torch.
+    """
     return (
         matrix.dtype == torch.float32
-        and torch.get_num_threads() == min(_count_numpy_threads(), MAX_THREADS_OF_FUSED_LAYERS)
+        and torch.get_num_threads() == _count_numpy_threads() <= MAX_THREADS_OF_FUSED_LAYERS
         and _is_numpy_faster()
     )
 
