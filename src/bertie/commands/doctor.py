@@ -99,7 +99,7 @@ def _hardware(measure: bool) -> dict[str, Any]:
 
 
 def _matrix_rates() -> str:
-    """Say how fast matrices are multiplied: in float32, and in bfloat16 where training uses it."""
+    """Describe the rate of matrix products in float32, and in bfloat16 if training uses it."""
     import torch
 
     from bertie.model.engines.hardware import Hardware

@@ -61,7 +61,7 @@ def can_fuse_inference(values: Tensor) -> bool:
 
 
 def can_fuse(values: Tensor) -> bool:
-    """Whether the layers of `cpu_training` apply: without autocast too."""
+    """Whether the layers of `cpu_training` apply: where those of inference do, but not under autocast."""
     return can_fuse_inference(values) and not torch.is_autocast_enabled("cpu")
 
 

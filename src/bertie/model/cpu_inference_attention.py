@@ -51,7 +51,7 @@ def inference_attention(hidden: Tensor, qkv: nn.Linear, batch: PackedBatch, num_
     T, H = hidden.shape
     rows = multiply_by_weights(hidden, qkv)  # (T, 3H), without the bias
     attended = hidden.new_empty(H, T)
-    attended[:, batch.num_tokens :] = 0  # in rows after the tokens
+    attended[:, batch.num_tokens :] = 0  # rows of padding
     bias, bounds = qkv.bias.detach().numpy(), batch.cu_seqlens.numpy()
     arguments = (rows.numpy(), bias, bounds, batch.max_seqlen, attended.numpy())
     # Threads share the heads, since sequences differ in length.

@@ -77,7 +77,7 @@ def _to_array(matrix: Tensor) -> Any:
 
 @functools.cache
 def _count_numpy_threads() -> int:
-    """Return on how many threads OpenBLAS multiplies. It decides that when numpy is loaded, as here."""
+    """Return the number of threads of OpenBLAS, which is set when numpy is loaded."""
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
         if os.environ.get(name, "").isdecimal():
             return int(os.environ[name])
