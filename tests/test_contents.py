@@ -80,6 +80,7 @@ model.cpu
 model.cpu_math
 model.memory
 model.products
+model.packed_weights
 model.dropout
 model.cpu_attention
 model.layer_weights

@@ -25,7 +25,7 @@ def test_the_vendor_of_the_processor(
     monkeypatch.setattr(processors, "CPUINFO", tmp_path / "cpuinfo")
     if text is not None:
         (tmp_path / "cpuinfo").write_text(text)
-    assert processor_vendor() == vendor
+    assert processor_vendor.__wrapped__() == vendor
 
 
 @pytest.mark.parametrize(("allowed", "cores"), [({0}, 1), ({0, 1}, 1), ({0, 2}, 2), ({0, 1, 2, 3, 9}, 3)])

@@ -1,5 +1,6 @@
 """The processors that this process may use."""
 
+import functools
 import math
 import os
 import sys
@@ -23,6 +24,7 @@ def available_cores() -> int:
     return min(len(cores), cpu_quota())
 
 
+@functools.cache
 def processor_vendor() -> str:
     """Return the maker of the processor, such as GenuineIntel or AuthenticAMD; "" if it is not named."""
     for line in CPUINFO.read_text().splitlines() if CPUINFO.exists() else ():

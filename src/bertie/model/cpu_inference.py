@@ -17,6 +17,7 @@ from bertie.base.kernels import float_kernel, vectorize_loops
 from bertie.base.threads import run_in_threads
 from bertie.model.cpu import count_threads, is_exact_gelu
 from bertie.model.cpu_math import normal_distribution
+from bertie.model.packed_weights import PackedLinear
 from bertie.model.products import multiply
 
 Float32s = NDArray[np.float32]
@@ -24,26 +25,32 @@ Float32s = NDArray[np.float32]
 ONE = np.float32(1)
 
 
-def multiply_by_weights(inputs: Tensor, linear: nn.Linear) -> Tensor:
+def multiply_by_weights(inputs: Tensor, linear: nn.Linear | PackedLinear) -> Tensor:
     """Compute a linear layer without its bias, (rows, in) -> float32 (rows, out).
 
     Under autocast the product is rounded to bfloat16 and then converted. A kernel that reads bfloat16 is not
     faster (docs/decisions/inference.md, "Fused layers in bfloat16").
     """
+    if isinstance(linear, PackedLinear):
+        return linear.without_bias(inputs).float()
     if torch.is_autocast_enabled("cpu"):
         return torch.mm(inputs, linear.weight.t()).float()
     return multiply(inputs, linear.weight.t(), out=inputs.new_empty(len(inputs), linear.out_features))
 
 
-def linear_and_activation(inputs: Tensor, linear: nn.Linear, activation: nn.Module) -> Tensor:
+def linear_and_activation(inputs: Tensor, linear: nn.Linear | PackedLinear, activation: nn.Module) -> Tensor:
     """Compute activation(linear(inputs)), (rows, in) -> (rows, out)."""
     if not is_exact_gelu(activation):
         activated: Tensor = activation(linear(inputs))
         return activated
+    if isinstance(linear, PackedLinear):
+        return linear.with_gelu(inputs)
     return _finish(multiply_by_weights(inputs, linear), _add_bias_and_gelu, linear.bias)
 
 
-def linear_and_norm(inputs: Tensor, linear: nn.Linear, residual: Tensor, norm: nn.LayerNorm) -> Tensor:
+def linear_and_norm(
+    inputs: Tensor, linear: nn.Linear | PackedLinear, residual: Tensor, norm: nn.LayerNorm
+) -> Tensor:
     """Compute norm(residual + linear(inputs)), (rows, in) -> (rows, out)."""
     product = multiply_by_weights(inputs, linear)
     return _finish(product, _add_and_normalize, linear.bias, residual, norm.weight, norm.bias, eps=norm.eps)

@@ -50,14 +50,14 @@ def inference_attention(hidden: Tensor, qkv: nn.Linear, batch: PackedBatch, num_
     """
     T, H = hidden.shape
     rows = multiply_by_weights(hidden, qkv)  # (T, 3H), without the bias
-    attended = hidden.new_empty(H, T)
-    attended[:, batch.num_tokens :] = 0  # rows of padding
+    attended = hidden.new_empty(T, H)
+    attended[batch.num_tokens :] = 0  # rows of padding
     bias, bounds = qkv.bias.detach().numpy(), batch.cu_seqlens.numpy()
     arguments = (rows.numpy(), bias, bounds, batch.max_seqlen, attended.numpy())
     # Threads share the heads, since sequences differ in length.
     threads = min(num_heads, count_threads(attended.numel()))
     run_in_threads(lambda first, last: _attend(*arguments, num_heads, first, last), num_heads, threads)
-    return attended.t()
+    return attended
 
 
 @float_kernel
@@ -71,13 +71,13 @@ def _attend(
     first: int,
     last: int,
 ) -> None:
-    """Compute attention in the heads first..last-1, (H, T), from products without bias, (T, 3H).
+    """Compute attention in the heads first..last-1, (T, H), from products without bias, (T, 3H).
 
     The bias of the keys would change all scores of a query by the same number, which softmax ignores. The
     bias of the values is added to their weighted sum, because the weights sum to 1.
     """
     vectorize_loops()
-    H = len(attended)
+    H = attended.shape[1]
     D = H // num_heads
     scale = LOG2_E / np.sqrt(np.float32(D))  # for powers of 2 instead of e
     q = _new_scratch(D * TILE)  # (D, TILE)
@@ -109,11 +109,10 @@ def _attend(
                 _softmax(scores, S, vectors, highest, sums)
                 _sum_values(scores, values, S, vectors, results)
                 for i in range(size):
-                    sums[i] = ONE / sums[i]
-                for d in range(D):
-                    target = attended[column + d, bounds[n] + start :]
-                    for i in range(size):
-                        target[i] = results[d * TILE + i] * sums[i] + bias[2 * H + column + d]
+                    target = attended[bounds[n] + start + i, column : column + D]
+                    inverse = ONE / sums[i]
+                    for d in range(D):
+                        target[d] = results[d * TILE + i] * inverse + bias[2 * H + column + d]
 
 
 @inlined_float_kernel

@@ -91,8 +91,10 @@ def _is_numpy_faster() -> bool:
     Nothing is timed: on a busy machine, two runs of a command would choose differently, and their results
     would differ in the last digits.
     """
-    return (
-        torch.cpu._is_avx512_supported()
-        and processor_vendor() != INTEL
-        and "openblas" in np.show_config(mode="dicts")["Build Dependencies"]["blas"]["name"]
-    )
+    has_openblas = "openblas" in np.show_config(mode="dicts")["Build Dependencies"]["blas"]["name"]
+    return has_openblas and mkl_lacks_avx512()
+
+
+def mkl_lacks_avx512() -> bool:
+    """Return whether this processor has AVX-512, but MKL does not use it."""
+    return torch.cpu._is_avx512_supported() and processor_vendor() != INTEL

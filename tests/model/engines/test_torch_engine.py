@@ -6,8 +6,10 @@ import torch
 from tests.inference.small_models import CONFIG, save_small
 from tests.model.formats.test_onnx import random_sequences
 
+from bertie.model import rows
 from bertie.model.bert import add_bilstm, initialize
 from bertie.model.cpu_inference import linear_and_activation
+from bertie.model.engines import torch_engine
 from bertie.model.engines.embeddings import embed
 from bertie.model.engines.hardware import Hardware
 from bertie.model.engines.torch_engine import TorchEngine, load_torch_engine
@@ -22,6 +24,14 @@ def linear_layers(engine: TorchEngine) -> list[torch.nn.Linear]:
     return [module for module in engine.model.modules() if isinstance(module, torch.nn.Linear)]
 
 
+@pytest.fixture
+def unpacked(monkeypatch):
+    """Load as on a processor where packed weights are not the fastest."""
+    monkeypatch.setattr(torch_engine, "can_pack_weights", lambda dtype: False)
+    monkeypatch.setattr(rows, "can_pack_weights", lambda dtype: False)
+
+
+@pytest.mark.usefixtures("unpacked")
 @pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="torch multiplies without MKL")
 @pytest.mark.parametrize("kind", ["classifier", "pre-training", "tagger"])
 def test_columns_of_weights_are_contiguous_and_nothing_else_changes(tmp_path, kind):
@@ -40,6 +50,7 @@ def test_columns_of_weights_are_contiguous_and_nothing_else_changes(tmp_path, ki
         np.testing.assert_allclose(engine.logits(batch), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.usefixtures("unpacked")
 @pytest.mark.parametrize("kind", ["classifier", "pre-training", "tagger", "encoder"])
 def test_weights_are_rounded_to_bfloat16_once(tmp_path, kind):
     path, bfloat16 = save_small(tmp_path, kind), Hardware(device="cpu", precision="bfloat16")

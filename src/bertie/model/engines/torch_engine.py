@@ -13,6 +13,7 @@ from bertie.model.engines.hardware import Hardware
 from bertie.model.formats.directory import ModelMetadata
 from bertie.model.formats.weights import load_model
 from bertie.model.heads import EncoderModel, Model, PreTrainingModel
+from bertie.model.packed_weights import can_pack_weights, pack_weights
 from bertie.model.sequences import Int64s, Sequences
 
 # With AVX-512, torch's fused attention kernel computes 16 keys at a time, and the rest one by one: 31 keys
@@ -86,11 +87,19 @@ def load_torch_engine(path: Path, hardware: Hardware) -> tuple[TorchEngine, Mode
     """
     model, metadata = load_model(path)
     model.to(hardware.device)
-    if hardware.device == "cpu" and hardware.precision == "bfloat16":
-        round_weights(model)
-    elif hardware.device == "cpu" and torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
-        transpose_weights(model)
+    if hardware.device == "cpu":
+        prepare_weights(model, torch.bfloat16 if hardware.precision == "bfloat16" else torch.float32)
     return TorchEngine(model, hardware), metadata
+
+
+def prepare_weights(model: Model | EncoderModel, dtype: torch.dtype) -> None:
+    """Store the weights of linear layers as products of this type are fastest on a CPU."""
+    if can_pack_weights(dtype):
+        pack_weights(model.bert.layers, dtype)
+    if dtype == torch.bfloat16:
+        round_weights(model)
+    elif torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
+        transpose_weights(model)
 
 
 def round_weights(model: Model | EncoderModel) -> None:
