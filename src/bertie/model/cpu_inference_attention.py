@@ -6,8 +6,8 @@ without padding (docs/decisions/processors.md has the measurements).
 The kernel works on one head of one sequence, and on up to TILE of its queries, at a time. Queries, scores and
 results are transposed, so that neighbours in memory belong to different queries. Therefore the loop over
 queries is the inner one everywhere, in softmax too, and the compiler makes vector instructions of it. The
-product after the kernel reads transposed results as fast as others. The product before it would write
-transposed queries more slowly, so the kernel transposes them.
+kernel transposes queries and results itself: the product before it would write transposed queries more
+slowly, and oneDNN would copy transposed results before the product after it.
 """
 
 import numpy as np
@@ -20,6 +20,7 @@ from bertie.model.batch import PackedBatch
 from bertie.model.cpu import count_threads
 from bertie.model.cpu_inference import multiply_by_weights
 from bertie.model.cpu_math import LOG2_E, power_of_2
+from bertie.model.packed_weights import PackedLinear
 
 Float32s = NDArray[np.float32]
 
@@ -36,7 +37,9 @@ def can_attend(batch: PackedBatch, head_size: int) -> bool:
     return head_size % BLOCK == 0 and batch.max_seqlen <= MAX_LENGTH
 
 
-def inference_attention(hidden: Tensor, qkv: nn.Linear, batch: PackedBatch, num_heads: int) -> Tensor:
+def inference_attention(
+    hidden: Tensor, qkv: nn.Linear | PackedLinear, batch: PackedBatch, num_heads: int
+) -> Tensor:
     """Project to queries, keys and values, and attend as `packed_attention` does without dropout.
 
     Args:
