@@ -18,7 +18,7 @@ def test_onednn_keeps_what_it_compiled_for_every_number_of_rows():
     with torch.autocast("cpu", torch.bfloat16):
         counts = [count_rows(tokens) for tokens in range(1, MAX_TOKENS + 1)]
     assert 4 * len(set(counts)) < PRIMITIVES  # a layer has four products
-    assert all(tokens <= count <= 1.07 * tokens for tokens, count in enumerate(counts, 1))
+    assert all(tokens <= count < tokens + max(4, tokens / 8) for tokens, count in enumerate(counts, 1))
 
 
 def test_added_rows_are_zeros():

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from bertie.model.packed_weights import can_pack_weights
 
-# Small enough to cost nothing, and large enough for shapes to recur.
-CPU_MULTIPLE = 32
+# Small enough to cost little, and large enough for shapes to recur.
+MIN_CPU_MULTIPLE = 4
+MAX_CPU_MULTIPLE = 64
 GPU_MULTIPLE = 128
 
 MAX_CPU_WIDTH = 512  # models with a larger hidden size trained more slowly with padding on a CPU
@@ -28,8 +29,10 @@ def pad_rows(rows: Tensor, hidden_size: int) -> Tensor:
     if rows.device.type != "cpu":
         multiple = GPU_MULTIPLE
     elif _is_compiled(hidden_size):
-        # Up to 31 rows remain as they are, since padding them to 32 would take longer than to compile.
-        multiple = min(CPU_MULTIPLE, 1 << max(0, len(rows).bit_length() - 5))
+        eighth = 1 << max(
+            0, len(rows).bit_length() - 4
+        )  # of the largest power of two up to the number of rows
+        multiple = min(MAX_CPU_MULTIPLE, max(MIN_CPU_MULTIPLE, eighth))
     else:
         multiple = 1
     added = -len(rows) % multiple

@@ -9,8 +9,8 @@ import numpy as np
 from bertie.base.progress import Progress
 from bertie.inference.likelihood import count_scored_tokens, encode_sentences, log_likelihoods
 from bertie.model.engines.hardware import Hardware
-from bertie.model.engines.torch_engine import load_torch_engine
-from bertie.model.formats.weights import load_weights
+from bertie.model.engines.torch_engine import TorchEngine
+from bertie.model.formats.weights import load_model, load_weights
 from bertie.reproduction.example_scores import ExampleScores
 from bertie.reproduction.pretrained_models import PretrainedModel
 from bertie.tasks.blimp import Paradigm
@@ -62,8 +62,10 @@ def score_minimal_pairs(
 
     See `inference.likelihood` for the likelihoods of masked and left-to-right models.
     """
-    engine, metadata = load_torch_engine(model.directory, Hardware(device=device).resolved())
-    load_weights(model.weights, engine.model)
+    network, metadata = load_model(model.directory)
+    load_weights(model.weights, network)
+    hardware = Hardware(device=device).resolved()
+    engine = TorchEngine(network.to(hardware.device), hardware)
     sentences = [sentence for paradigm in paradigms for sentence in (*paradigm.good, *paradigm.bad)]
     is_good = np.concatenate([np.repeat([True, False], len(paradigm.good)) for paradigm in paradigms])
     sequences = encode_sentences(sentences, metadata.tokenizer, metadata.config.max_position_embeddings)
