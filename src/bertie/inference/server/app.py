@@ -127,10 +127,11 @@ class Service:
         return answer
 
     async def _handle(self, endpoint: Endpoint, model: ServedModel, parsed: Request) -> Any:
-        if not endpoint.loads:
-            return await endpoint.handle(model, parsed)
-        async with self._models.use(model):
-            return await endpoint.handle(model, parsed)
+        async with asyncio.timeout(self._models.limits.request_seconds):
+            if not endpoint.loads:
+                return await endpoint.handle(model, parsed)
+            async with self._models.use(model):
+                return await endpoint.handle(model, parsed)
 
     def _choose(self, name: str | None, body: Any, endpoint: Endpoint) -> ServedModel:
         """Return the model of the path or of the body, by default the first that has the method."""
