@@ -389,6 +389,23 @@ def test_errors_are_one_line(models, kind, path, body, status, message):
     assert "\n" not in content["error"]
 
 
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("/", "GET, HEAD, POST"),
+        ("/embed", "POST"),
+        ("/models/classifier", "POST"),
+        ("/info", "GET, HEAD"),
+        ("/docs", "GET, HEAD"),
+        ("/page/app.js", "GET, HEAD"),
+    ],
+)
+def test_a_wrong_method_is_answered_with_the_allowed_ones(classifier, path, methods):
+    for method in ("PUT", "OPTIONS"):
+        response, _ = classifier.send(method, path)
+        assert (response.status, response.headers["Allow"]) == (405, methods)
+
+
 def test_an_encoder_has_no_predictions(models):
     with serving(models["encoder"]) as served:
         status, content = served.post("/predict", {"inputs": "a"})

@@ -231,6 +231,18 @@ def _stopping(format: ErrorFormat) -> Response:
 def _http_error(request: HttpRequest, error: Exception) -> Response:
     """Return the response for an unknown path, method or model."""
     assert isinstance(error, HTTPException)
+    if error.status_code == 405 and (methods := _methods_of_path(request)):
+        error.headers = {"Allow": ", ".join(sorted(methods))}
     format = error_format(request.scope)
     message = f"{request.method} {request.url.path}: {error.detail}"
     return http_error_response(error, message, format)
+
+
+def _methods_of_path(request: HttpRequest) -> set[str]:
+    """Return the methods of all routes with the path of a request. Starlette lists those of the first route.
+
+    Empty for a file of the page.
+    """
+    path = request.scope["route"].path
+    routes = (route for route in request.app.routes if isinstance(route, Route) and route.path == path)
+    return {method for route in routes for method in route.methods or ()}
