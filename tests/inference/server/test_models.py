@@ -15,9 +15,12 @@ from tests.inference.small_models import MODELS, save_small
 import bertie
 from bertie.base.errors import ModelError, SettingsError
 from bertie.commands.serve import name_models
+from bertie.inference.export import export
+from bertie.inference.server.info import describe_server
 from bertie.inference.server.middleware import Limits
 from bertie.inference.server.models import Models
 from bertie.inference.server.openai import describe
+from bertie.model.formats.onnx import Quantization
 
 KINDS = ("encoder", "classifier", "masked LM")
 
@@ -334,6 +337,18 @@ def test_a_removed_model_unloads_no_other_and_is_still_listed(paths, tmp_path):
 
 def largest(paths):
     return max(path.joinpath("model.safetensors").stat().st_size for path in paths.values())
+
+
+@pytest.mark.parametrize(
+    ("quantization", "dtype"),
+    [(Quantization(), "float32"), (Quantization(embeddings=True), "float32"), (Quantization(True), "int8")],
+)
+@pytest.mark.parametrize("kind", ["encoder", "classifier"])
+def test_info_reports_the_precision_of_an_exported_model(paths, tmp_path, kind, quantization, dtype):
+    """Also before the model is loaded."""
+    export(paths[kind], tmp_path / "exported", quantization)
+    models = Models({"exported": tmp_path / "exported"}, bertie.load, Limits())
+    assert describe_server(models, models.default)["model_dtype"] == dtype
 
 
 def test_a_model_larger_than_the_budget_is_rejected(paths):

@@ -27,7 +27,8 @@ from bertie.inference.server.errors import ModelNotFoundError
 from bertie.inference.server.metrics import Metrics
 from bertie.inference.server.middleware import Limits
 from bertie.inference.server.operations import EncodedText, Operation, compute
-from bertie.model.engines.onnx_engine import ONNX_FILE
+from bertie.model.engines.loading import Precision
+from bertie.model.engines.onnx_engine import ONNX_FILE, has_int8_layers
 from bertie.model.formats.directory import SEQUENCE_CLASSIFIER, ModelMetadata, read_metadata
 from bertie.model.formats.sentence_transformers import find_transformer_folder
 from bertie.text.vocabulary import MASK
@@ -72,6 +73,7 @@ class ServedModel:
         path: the model directory.
         metadata: everything in the directory except the weights.
         is_exported: whether it runs in ONNX Runtime or OpenVINO.
+        is_int8: whether its layers multiply in int8.
         engine: the class of its engine; before the first load, the class for float32.
         size: bytes of its weights.
         modified: when its folder last changed, in seconds since 1970.
@@ -92,6 +94,7 @@ class ServedModel:
         """Take everything except the weights from the directory, which may have been replaced."""
         self.metadata = metadata
         self.is_exported = (self.path / ONNX_FILE).exists()
+        self.is_int8 = self.is_exported and has_int8_layers(self.path / ONNX_FILE)
         self.engine = "OnnxEngine" if self.is_exported else "TorchEngine"
         self.size = _weight_bytes(self.path, self.is_exported)
         self.modified = int(self.path.stat().st_mtime)
@@ -192,8 +195,9 @@ class Models:
         memory_budget: bytes of weights in memory at once; 0 for no limit. Models are loaded one after
             the other, in the order of their first requests. Before, others are unloaded: the least
             recently used ones without requests, then those with requests, which are answered first.
+        precision: the precision in which `load` loads models that are not exported in int8.
 
-    `limits` is an attribute, and so are the `metrics` of the server.
+    `limits` and `precision` are attributes, and so are the `metrics` of the server.
 
     Raises:
         BertieError: a directory is not a model directory.
@@ -206,9 +210,11 @@ class Models:
         load: Callable[[Path], Predictor],
         limits: Limits,
         memory_budget: int = 0,
+        precision: Precision = "float32",
     ) -> None:
         self._models = {name: ServedModel(name, path) for name, path in paths.items()}
         self.limits = limits
+        self.precision = precision
         self.metrics = Metrics()
         self._load = load
         self._budget = memory_budget
