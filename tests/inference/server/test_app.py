@@ -262,6 +262,7 @@ def test_info_and_health_describe_the_server(models, classifier):
         503,
         {"error": "the server is shutting down", "error_type": "Unhealthy"},
     )
+    assert response.headers["Retry-After"] == "1"
 
 
 def test_info_counts_truncated_texts(models):

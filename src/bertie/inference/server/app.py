@@ -225,7 +225,8 @@ async def _cancel_on_disconnect(request: HttpRequest, computing: Coroutine[Any, 
 
 
 def _stopping(format: ErrorFormat) -> Response:
-    return error_response(503, "the server is shutting down", format=format)
+    message = "the server is shutting down"
+    return error_response(503, message, format=format, headers={"Retry-After": "1"})
 
 
 def _http_error(request: HttpRequest, error: Exception) -> Response:
