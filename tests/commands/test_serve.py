@@ -67,6 +67,14 @@ def test_second_signal_aborts_pending_requests(model, monkeypatch):
         assert process.stderr.read() == ""
 
 
+def test_info_reports_the_precision(model):
+    with (
+        serving(model, "--precision", "bfloat16") as (_, port),
+        urlopen(f"http://127.0.0.1:{port}/info") as response,
+    ):
+        assert json.load(response)["model_dtype"] == "bfloat16"
+
+
 def run(capsys, *arguments):
     """Run `bertie serve ARGUMENTS` in this process; return its exit status and stderr."""
     sys.argv = ["bertie", "serve", *map(str, arguments)]

@@ -94,6 +94,7 @@ def serve(
         lambda path: bertie.load(path, device, precision),
         limits,
         int(memory_budget * GIGABYTE),
+        precision,
     )
     models.load_default()
     with listen(host, port) as listening:

@@ -26,6 +26,7 @@ class Served(NamedTuple):
     app: Starlette
     server: Server
     port: int
+    models: Models
 
     @property
     def url(self) -> str:
@@ -59,16 +60,17 @@ def serving(
     *predictors: Predictor, limits: Limits = LIMITS, access: Access = OPEN, memory_budget: int = 0
 ) -> Iterator[Served]:
     """Serve models in a thread, by the names of their directories."""
-    loaded = {predictor.path: copy(predictor) for predictor in predictors}  # a server replaces the engine
+    loaded = {predictor.path: predictor for predictor in predictors}
     paths = {path.name: path for path in loaded}
-    models = Models(paths, loaded.__getitem__, limits, memory_budget)
+    # Copies, because a server replaces the engine.
+    models = Models(paths, lambda path: copy(loaded[path]), limits, memory_budget)
     with listen("127.0.0.1", 0) as listening:
         app = create_app(models, access)
         server = Server(app, limits)
         thread = Thread(target=server.run, args=([listening],))
         thread.start()
         try:
-            yield Served(app, server, listening.getsockname()[1])
+            yield Served(app, server, listening.getsockname()[1], models)
         finally:
             server.should_exit = True
             thread.join()

@@ -262,6 +262,7 @@ def test_info_and_health_describe_the_server(models, classifier):
         503,
         {"error": "the server is shutting down", "error_type": "Unhealthy"},
     )
+    assert response.headers["Retry-After"] == "1"
 
 
 def test_info_counts_truncated_texts(models):
@@ -387,6 +388,23 @@ def test_errors_are_one_line(models, kind, path, body, status, message):
     assert (found, content["error_type"]) == (status, "Validation")
     assert content["error"].startswith(message)
     assert "\n" not in content["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("/", "GET, HEAD, POST"),
+        ("/embed", "POST"),
+        ("/models/classifier", "POST"),
+        ("/info", "GET, HEAD"),
+        ("/docs", "GET, HEAD"),
+        ("/page/app.js", "GET, HEAD"),
+    ],
+)
+def test_a_wrong_method_is_answered_with_the_allowed_ones(classifier, path, methods):
+    for method in ("PUT", "OPTIONS"):
+        response, _ = classifier.send(method, path)
+        assert (response.status, response.headers["Allow"]) == (405, methods)
 
 
 def test_an_encoder_has_no_predictions(models):

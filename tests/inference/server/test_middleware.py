@@ -142,9 +142,13 @@ def test_metrics_have_the_names_of_text_embeddings_inference(model):
             served.post(path, body)
         response, text = served.send_text("GET", "/metrics")
     assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    counters = ("te_request_count", "te_request_success", "te_request_failure", "te_embed_count")
+    for name in counters:
+        assert f"\n# TYPE {name} counter\n{name}{{" in text
     found = {
         (
-            sample.name,
+            # The parser adds _total to the names of counters.
+            sample.name.removesuffix("_total") if family.type == "counter" else sample.name,
             *(sample.labels[key] for key in ("model", "method", "err") if key in sample.labels),
         ): sample
         for family in text_string_to_metric_families(text)
@@ -154,6 +158,10 @@ def test_metrics_have_the_names_of_text_embeddings_inference(model):
     def value(*key):
         return found[key].value
 
+    types = {family.name: family.type for family in text_string_to_metric_families(text)}
+    assert {types[name] for name in counters} == {"counter"}
+    assert types["te_queue_size"] == "gauge"
+    assert types["te_request_duration"] == "histogram"
     assert value("te_request_count", "classifier", "embed") == 2
     assert value("te_request_count", "classifier", "predict") == 1
     assert value("te_request_count", "", "") == 1  # no label has a path that a client made up

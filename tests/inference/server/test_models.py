@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
 import huggingface_hub
@@ -14,9 +15,12 @@ from tests.inference.small_models import MODELS, save_small
 import bertie
 from bertie.base.errors import ModelError, SettingsError
 from bertie.commands.serve import name_models
+from bertie.inference.export import export
+from bertie.inference.server.info import describe_server
 from bertie.inference.server.middleware import Limits
 from bertie.inference.server.models import Models
 from bertie.inference.server.openai import describe
+from bertie.model.formats.onnx import Quantization
 
 KINDS = ("encoder", "classifier", "masked LM")
 
@@ -93,14 +97,125 @@ def test_the_least_recently_used_idle_model_is_unloaded(paths):
         await use(models, "encoder")
         await use(models, "masked LM")
         assert [model.predictor is not None for model in models] == [True, False, True]
-        async with models.use(models.find("encoder")), models.use(models.find("masked LM")):
-            with pytest.raises(HTTPException, match="no memory for classifier while other models work"):
-                await use(models, "classifier")
-        await use(models, "classifier")
+        async with models.use(models.find("encoder")):
+            await use(models, "classifier")
+            assert [model.predictor is not None for model in models] == [True, True, False]
         assert loader.names == ["encoder", "classifier", "masked LM", "classifier"]
 
     sizes = [path.joinpath("model.safetensors").stat().st_size for path in paths.values()]
     run(paths, scenario, memory_budget=sum(sizes) - min(sizes) // 2)
+
+
+def test_models_that_are_in_use_make_room_in_the_order_of_requests(paths):
+    """Each model has several clients who send one request after the other, and one model fits."""
+
+    async def scenario(models, loader):
+        served = dict.fromkeys(paths, 0)
+
+        async def client(name):
+            while min(served.values()) < 20:
+                async with models.use(models.find(name)) as model:
+                    await asyncio.sleep(0.001)
+                    assert model.predictor
+                    assert sum(other.predictor is not None for other in models) == 1
+                    served[name] += 1
+
+        await asyncio.gather(*(client(name) for name in paths for _ in range(4)))
+        await asyncio.sleep(0)
+        turns = [*paths] * (len(loader.names) // len(paths) + 1)
+        assert loader.names == turns[: len(loader.names)]
+
+    run(paths, scenario, memory_budget=largest(paths))
+
+
+def test_a_model_answers_its_requests_before_it_is_unloaded(paths):
+    """Requests that come after another model was asked for wait until their model is loaded again."""
+
+    async def scenario(models, loader):
+        encoder, answered = models.find("encoder"), []
+        async with models.use(encoder):
+            other = asyncio.create_task(use(models, "classifier"))
+            other.add_done_callback(lambda _: answered.append("classifier"))
+            while encoder.stay:
+                await asyncio.sleep(0.01)
+            later = asyncio.create_task(use(models, "encoder"))
+            later.add_done_callback(lambda _: answered.append("encoder"))
+            await asyncio.sleep(0.05)
+            assert encoder.is_running
+            assert not answered
+        await asyncio.gather(other, later)
+        assert answered == ["classifier", "encoder"]
+        assert loader.names == ["encoder", "classifier", "encoder"]
+
+    run(paths, scenario, memory_budget=largest(paths))
+
+
+def test_a_model_whose_clients_have_gone_is_not_loaded(paths):
+    async def scenario(models, loader):
+        loader.may_begin.clear()
+        first, gone = (asyncio.create_task(use(models, name)) for name in ("encoder", "classifier"))
+        await asyncio.sleep(0.05)
+        gone.cancel()
+        await asyncio.wait([gone])
+        loader.may_begin.set()
+        await first
+        await use(models, "masked LM")
+        assert loader.names == ["encoder", "masked LM"]
+        await use(models, "classifier")
+
+    run(paths, scenario)
+
+
+def test_the_first_model_is_not_delayed_by_the_loading_of_another(paths):
+    async def scenario(models, loader):
+        models.load_default()
+        loader.may_begin.clear()
+        other = asyncio.create_task(use(models, "classifier"))
+        await asyncio.sleep(0.05)
+        await use(models, "encoder")
+        assert not other.done()
+        loader.may_begin.set()
+        await other
+
+    run(paths, scenario)
+
+
+def test_busy_models_do_not_refuse_the_clients_of_another(predictors):
+    """Eight clients keep one model busy; the clients of two others are answered, though one model fits."""
+    kinds = ("encoder", "classifier", "regression")
+    budget = largest({kind: predictors[kind].path for kind in kinds})
+    done = Event()
+    with serving(*(predictors[kind] for kind in kinds), memory_budget=budget) as served:
+
+        def keep_busy():
+            statuses = set()
+            while not done.is_set():
+                statuses.add(served.post("/models/encoder/embed", {"inputs": ["the cat"] * 8})[0])
+            return statuses
+
+        def ask(kind):
+            return [served.post(f"/models/{kind}/embed", {"inputs": "a cat"})[0] for _ in range(5)]
+
+        with ThreadPoolExecutor(10) as clients:
+            busy = [clients.submit(keep_busy) for _ in range(8)]
+            try:
+                assert [*clients.map(ask, kinds[1:])] == [[200] * 5] * 2
+            finally:
+                done.set()
+        assert [client.result() for client in busy] == [{200}] * 8
+
+
+def test_a_request_that_waits_too_long_for_memory_fails_with_503(predictors):
+    """A request that does not end keeps the only model that fits."""
+    kinds = ("encoder", "classifier")
+    budget = largest({kind: predictors[kind].path for kind in kinds})
+    limits = Limits(request_seconds=0.5)
+    with serving(*(predictors[kind] for kind in kinds), limits=limits, memory_budget=budget) as served:
+        assert served.post("/models/encoder/embed", {"inputs": "a"})[0] == 200
+        with served.models.find("encoder").stay.joined():
+            response, content = served.send("POST", "/models/classifier/embed", {"inputs": "a"})
+    assert (response.status, response.headers["Retry-After"]) == (503, "1")
+    assert content == {"error": "not computed within 0.5 seconds; retry later", "error_type": "Unhealthy"}
 
 
 def test_a_failed_load_is_tried_again(paths, monkeypatch, caplog):
@@ -131,7 +246,7 @@ def test_a_failed_load_without_clients_is_not_logged_twice(paths, monkeypatch, c
         await asyncio.sleep(0.05)
         client.cancel()
         loader.may_begin.set()
-        while models.find("encoder").loading:
+        while models.find("encoder").stay:
             await asyncio.sleep(0.01)
         gc.collect()
         assert "model.safetensors: damaged" in caplog.text
@@ -222,6 +337,18 @@ def test_a_removed_model_unloads_no_other_and_is_still_listed(paths, tmp_path):
 
 def largest(paths):
     return max(path.joinpath("model.safetensors").stat().st_size for path in paths.values())
+
+
+@pytest.mark.parametrize(
+    ("quantization", "dtype"),
+    [(Quantization(), "float32"), (Quantization(embeddings=True), "float32"), (Quantization(True), "int8")],
+)
+@pytest.mark.parametrize("kind", ["encoder", "classifier"])
+def test_info_reports_the_precision_of_an_exported_model(paths, tmp_path, kind, quantization, dtype):
+    """Also before the model is loaded."""
+    export(paths[kind], tmp_path / "exported", quantization)
+    models = Models({"exported": tmp_path / "exported"}, bertie.load, Limits())
+    assert describe_server(models, models.default)["model_dtype"] == dtype
 
 
 def test_a_model_larger_than_the_budget_is_rejected(paths):

@@ -136,6 +136,14 @@ def test_malformed_http_is_answered_in_json(model, garbage):
         )
 
 
+@pytest.mark.parametrize("protocol", ["websocket", "h2c"])
+def test_a_request_for_another_protocol_is_answered_in_http(model, caplog, protocol):
+    headers = {"Connection": "Upgrade", "Upgrade": protocol, "Sec-WebSocket-Version": "13"}
+    with serving(model) as served:
+        assert served.send("GET", "/health", headers=headers)[0].status == 200
+    assert caplog.text == ""
+
+
 def test_a_slow_computation_is_not_a_slow_head(model, monkeypatch):
     monkeypatch.setattr(running, "HEAD_SECONDS", 0.2)
     with serving(model) as served, half_a_request(served.port, b'{"inputs": "a"}') as connection:

@@ -127,10 +127,11 @@ class Service:
         return answer
 
     async def _handle(self, endpoint: Endpoint, model: ServedModel, parsed: Request) -> Any:
-        if not endpoint.loads:
-            return await endpoint.handle(model, parsed)
-        async with self._models.use(model):
-            return await endpoint.handle(model, parsed)
+        async with asyncio.timeout(self._models.limits.request_seconds):
+            if not endpoint.loads:
+                return await endpoint.handle(model, parsed)
+            async with self._models.use(model):
+                return await endpoint.handle(model, parsed)
 
     def _choose(self, name: str | None, body: Any, endpoint: Endpoint) -> ServedModel:
         """Return the model of the path or of the body, by default the first that has the method."""
@@ -224,12 +225,25 @@ async def _cancel_on_disconnect(request: HttpRequest, computing: Coroutine[Any, 
 
 
 def _stopping(format: ErrorFormat) -> Response:
-    return error_response(503, "the server is shutting down", format=format)
+    message = "the server is shutting down"
+    return error_response(503, message, format=format, headers={"Retry-After": "1"})
 
 
 def _http_error(request: HttpRequest, error: Exception) -> Response:
     """Return the response for an unknown path, method or model."""
     assert isinstance(error, HTTPException)
+    if error.status_code == 405 and (methods := _methods_of_path(request)):
+        error.headers = {"Allow": ", ".join(sorted(methods))}
     format = error_format(request.scope)
     message = f"{request.method} {request.url.path}: {error.detail}"
     return http_error_response(error, message, format)
+
+
+def _methods_of_path(request: HttpRequest) -> set[str]:
+    """Return the methods of all routes with the path of a request. Starlette lists those of the first route.
+
+    Empty for a file of the page.
+    """
+    path = request.scope["route"].path
+    routes = (route for route in request.app.routes if isinstance(route, Route) and route.path == path)
+    return {method for route in routes for method in route.methods or ()}

@@ -173,7 +173,7 @@ class Batcher:
     Args:
         compute: takes an operation and records, returns a result for each record.
         count_tokens: returns the number of tokens of each record.
-        limits: `max_waiting` and `request_seconds` apply here.
+        limits: `max_waiting` applies here.
         metrics: of the server.
         model: the name of the model, for the metrics.
 
@@ -202,34 +202,32 @@ class Batcher:
     async def submit(self, operation: Hashable, records: Sequence[Record]) -> list[Any]:
         """Return the results for the records of one request.
 
-        If the caller is cancelled or the time is over, records still in the queue are not computed.
+        If the caller is cancelled, records still in the queue are not computed.
 
         Raises:
             asyncio.QueueFull: too many tokens are waiting.
-            TimeoutError: the time for a request is over.
             Exception: the exception that `compute` raises for one of the records.
         """
         if self._waiting >= self._limits.max_waiting:
             raise asyncio.QueueFull
-        async with asyncio.timeout(self._limits.request_seconds):
-            begin = perf_counter()
-            texts = (text for record in records for text in record.texts)
-            counts = await run_tokenizer(texts, self._count_tokens, records)
-            queued_at = perf_counter()
-            self.metrics.tokenization.labels(self._model).observe(queued_at - begin)
-            lane = self._short if sum(counts) <= LONG_REQUEST_TOKENS else self._long
-            loop = asyncio.get_running_loop()
-            results = []
-            for record, tokens in zip(records, counts, strict=True):
-                result: asyncio.Future[Any] = loop.create_future()
-                result.add_done_callback(self._take)
-                self._queued[result] = QueuedRecord(operation, record, tokens, queued_at)
-                self._waiting += tokens
-                results.append(result)
-            if results:
-                lane.put_nowait(results)
-            self.metrics.queue_size.labels(self._model).inc(len(records))
-            return await asyncio.gather(*results)
+        begin = perf_counter()
+        texts = (text for record in records for text in record.texts)
+        counts = await run_tokenizer(texts, self._count_tokens, records)
+        queued_at = perf_counter()
+        self.metrics.tokenization.labels(self._model).observe(queued_at - begin)
+        lane = self._short if sum(counts) <= LONG_REQUEST_TOKENS else self._long
+        loop = asyncio.get_running_loop()
+        results = []
+        for record, tokens in zip(records, counts, strict=True):
+            result: asyncio.Future[Any] = loop.create_future()
+            result.add_done_callback(self._take)
+            self._queued[result] = QueuedRecord(operation, record, tokens, queued_at)
+            self._waiting += tokens
+            results.append(result)
+        if results:
+            lane.put_nowait(results)
+        self.metrics.queue_size.labels(self._model).inc(len(records))
+        return await asyncio.gather(*results)
 
     async def run(self) -> None:
         """Compute queued records until cancelled."""

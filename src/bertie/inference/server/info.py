@@ -95,7 +95,7 @@ def describe_server(models: Models, model: ServedModel) -> Info:
         model=model.name,
         model_id=model.name,
         model_sha=None,
-        model_dtype="float32",
+        model_dtype="int8" if model.is_int8 else models.precision,
         served_model_name=model.name,
         model_type=_model_type(model),
         max_concurrent_requests=limits.max_connections,

@@ -3,6 +3,8 @@
 Dashboards for Text Embeddings Inference work here. Every metric has a label `model` in addition.
 """
 
+import re
+
 from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector, generate_latest
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,6 +17,8 @@ TOKENS = [2.0**i for i in range(21)]
 OPERATIONS = ("embed", "predict", "rerank")  # also counted under names of their own
 # The label `err` by status; every other error is "validation".
 ERRORS = {424: "backend", 429: "overloaded", 499: "cancelled", 500: "backend", 503: "unhealthy"}
+
+COUNTER = re.compile(rb"^(# TYPE te_\w+_(?:count|success|failure)) gauge$", re.MULTILINE)
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -63,6 +67,7 @@ class Metrics:
 
     def _counter(self, name: str, text: str, *labels: str) -> Gauge:
         # A `Counter` of prometheus-client adds _total to its name, which no dashboard for TEI asks for.
+        # `endpoint` writes the type.
         return Gauge(name, text, ["model", *labels], registry=self.registry)
 
     def observe(self, operation: str, model: str, status: int, seconds: float) -> None:
@@ -88,4 +93,5 @@ class Metrics:
 
     async def endpoint(self, request: Request) -> Response:
         """Return all metrics in the text format of Prometheus."""
-        return Response(generate_latest(self.registry), media_type=CONTENT_TYPE)
+        text = COUNTER.sub(rb"\1 counter", generate_latest(self.registry))
+        return Response(text, media_type=CONTENT_TYPE)

@@ -35,7 +35,7 @@ class Limits(NamedTuple):
         max_waiting: tokens already in the queue when a request arrives.
         max_connections: open connections.
         body_seconds: time for a client to send the body.
-        request_seconds: time to compute the results, with the time in the queue.
+        request_seconds: time to compute the results, with the time in the queue and to load the model.
     """
 
     max_texts: int = 32  # this and max_body as Text Embeddings Inference

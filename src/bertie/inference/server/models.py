@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,8 @@ from bertie.inference.server.errors import ModelNotFoundError
 from bertie.inference.server.metrics import Metrics
 from bertie.inference.server.middleware import Limits
 from bertie.inference.server.operations import EncodedText, Operation, compute
-from bertie.model.engines.onnx_engine import ONNX_FILE
+from bertie.model.engines.loading import Precision
+from bertie.model.engines.onnx_engine import ONNX_FILE, has_int8_layers
 from bertie.model.formats.directory import SEQUENCE_CLASSIFIER, ModelMetadata, read_metadata
 from bertie.model.formats.sentence_transformers import find_transformer_folder
 from bertie.text.vocabulary import MASK
@@ -35,6 +36,33 @@ from bertie.text.vocabulary import MASK
 logger = logging.getLogger(__name__)
 
 GIGABYTE = 1_000_000_000
+
+
+class Stay:
+    """One stay of a model in memory, from its loading to its unloading, and the requests that use it.
+
+    Attributes:
+        loading: the task that loads the model.
+        users: number of requests that wait for the model or compute with it.
+        is_unused: set while there are no users.
+    """
+
+    def __init__(self, loading: asyncio.Task[None]) -> None:
+        self.loading = loading
+        self.users = 0
+        self.is_unused = asyncio.Event()
+
+    @contextmanager
+    def joined(self) -> Iterator[None]:
+        """Count a request inside the `with` statement."""
+        self.users += 1
+        self.is_unused.clear()
+        try:
+            yield
+        finally:
+            self.users -= 1
+            if not self.users:
+                self.is_unused.set()
 
 
 class ServedModel:
@@ -45,11 +73,12 @@ class ServedModel:
         path: the model directory.
         metadata: everything in the directory except the weights.
         is_exported: whether it runs in ONNX Runtime or OpenVINO.
+        is_int8: whether its layers multiply in int8.
         engine: the class of its engine; before the first load, the class for float32.
         size: bytes of its weights.
         modified: when its folder last changed, in seconds since 1970.
         predictor: the loaded model.
-        users: number of requests that use it.
+        stay: the stay that new requests join; None if they have to begin one.
     """
 
     def __init__(self, name: str, path: Path) -> None:
@@ -57,8 +86,7 @@ class ServedModel:
         self.path = path
         self.predictor: Predictor | None = None
         self.describe(read_metadata(path))
-        self.users = 0
-        self.loading: asyncio.Task[None] | None = None
+        self.stay: Stay | None = None
         self._batcher: Batcher | None = None
         self._running: asyncio.Task[None] | None = None
 
@@ -66,6 +94,7 @@ class ServedModel:
         """Take everything except the weights from the directory, which may have been replaced."""
         self.metadata = metadata
         self.is_exported = (self.path / ONNX_FILE).exists()
+        self.is_int8 = self.is_exported and has_int8_layers(self.path / ONNX_FILE)
         self.engine = "OnnxEngine" if self.is_exported else "TorchEngine"
         self.size = _weight_bytes(self.path, self.is_exported)
         self.modified = int(self.path.stat().st_mtime)
@@ -146,7 +175,14 @@ class ServedModel:
         """Stop computing, and release the weights."""
         if self._running is not None:
             self._running.cancel()
-        self.predictor = self._batcher = self._running = self.loading = None
+        self.predictor = self._batcher = self._running = None
+
+    async def unload(self) -> None:
+        """Stop when the requests that use the model are answered; later ones begin another stay."""
+        stay, self.stay = self.stay, None
+        if stay is not None:
+            await stay.is_unused.wait()
+        self.stop()
 
 
 class Models:
@@ -156,10 +192,12 @@ class Models:
         paths: the model directories by name, the default model first.
         load: loads a model directory.
         limits: limits of requests.
-        memory_budget: bytes of weights in memory at once; 0 for no limit. Before a model is loaded,
-            the least recently used ones without running requests are unloaded.
+        memory_budget: bytes of weights in memory at once; 0 for no limit. Models are loaded one after
+            the other, in the order of their first requests. Before, others are unloaded: the least
+            recently used ones without requests, then those with requests, which are answered first.
+        precision: the precision in which `load` loads models that are not exported in int8.
 
-    `limits` is an attribute, and so are the `metrics` of the server.
+    `limits` and `precision` are attributes, and so are the `metrics` of the server.
 
     Raises:
         BertieError: a directory is not a model directory.
@@ -172,13 +210,16 @@ class Models:
         load: Callable[[Path], Predictor],
         limits: Limits,
         memory_budget: int = 0,
+        precision: Precision = "float32",
     ) -> None:
         self._models = {name: ServedModel(name, path) for name, path in paths.items()}
         self.limits = limits
+        self.precision = precision
         self.metrics = Metrics()
         self._load = load
         self._budget = memory_budget
         self._turns = Turns()
+        self._loading = asyncio.Lock()  # first come, first served
         self._used: dict[str, None] = {}  # names of loaded models, the most recently used one last
         for model in self:
             if 0 < memory_budget < model.size:
@@ -223,21 +264,17 @@ class Models:
         """Load a model if necessary, and keep it in memory inside the `with` statement.
 
         Raises:
-            HTTPException: the budget is taken by models with running requests (429), or the directory is
-                damaged (500).
+            HTTPException: the directory is damaged (500).
         """
-        model.users += 1
-        try:
-            if not model.is_running:
-                if model.loading is None:
-                    model.loading = asyncio.create_task(self._start(model))
-                    # If every client has gone, nobody else reads its exception, and asyncio would log it.
-                    model.loading.add_done_callback(lambda task: task.cancelled() or task.exception())
-                await asyncio.shield(model.loading)  # a client that goes away does not stop it
+        if model.stay is None:
+            model.stay = Stay(asyncio.create_task(self._start(model)))
+            # If every client has gone, nobody else reads its exception, and asyncio would log it.
+            model.stay.loading.add_done_callback(lambda task: task.cancelled() or task.exception())
+        stay = model.stay
+        with stay.joined():
+            await asyncio.shield(stay.loading)  # a client that goes away does not stop it
             self._used[model.name] = self._used.pop(model.name)  # to the end
             yield model
-        finally:
-            model.users -= 1
 
     def stop(self) -> None:
         """Unload every model."""
@@ -245,23 +282,29 @@ class Models:
             model.stop()
 
     async def _start(self, model: ServedModel) -> None:
-        try:
-            predictor = model.predictor
-            if predictor is None:
-                # Before room is made, so that a damaged directory unloads no other model.
-                await self._describe(model)
-                self._make_room(model)
-                predictor = await asyncio.to_thread(self._load, model.path)
-        except BertieError as error:  # no fault of the request
-            logger.error("%s: %s", model.name, error)
-            raise HTTPException(
-                500, f"{model.name}: the model cannot be loaded; see the server's log"
-            ) from None
-        else:
-            model.start(predictor, self._turns, self.limits, self.metrics)
-            self._used[model.name] = None
-        finally:
-            model.loading = None
+        """Begin a stay of a model, after the models that were asked for before it."""
+        if model.predictor and not model.is_running:  # the first model, loaded before the server listens
+            self._run(model, model.predictor)
+            return
+        async with self._loading:
+            try:
+                if model.stay and model.stay.users:  # otherwise its clients have gone meanwhile
+                    # Before room is made, so that a damaged directory unloads no other model.
+                    await self._describe(model)
+                    await self._make_room(model)
+                    self._run(model, await asyncio.to_thread(self._load, model.path))
+            except BertieError as error:  # no fault of the request
+                logger.error("%s: %s", model.name, error)
+                raise HTTPException(
+                    500, f"{model.name}: the model cannot be loaded; see the server's log"
+                ) from None
+            finally:
+                if not model.is_running:
+                    model.stay = None
+
+    def _run(self, model: ServedModel, predictor: Predictor) -> None:
+        model.start(predictor, self._turns, self.limits, self.metrics)
+        self._used[model.name] = None
 
     async def _describe(self, model: ServedModel) -> None:
         """Read the metadata of a directory again.
@@ -275,29 +318,21 @@ class Models:
             message = f"{model.name}: replaced by a model with other methods; send the request again"
             raise HTTPException(503, message, {"Retry-After": "1"})
 
-    def _make_room(self, model: ServedModel) -> None:
+    async def _make_room(self, model: ServedModel) -> None:
         """Unload models until another one fits."""
         if not self._budget:
             return
         if model.size > self._budget:  # a larger model has replaced it
             raise HTTPException(500, f"{model.name}: larger than --memory-budget; raise it")
-        held = [other for other in self if other is not model and (other.predictor or other.loading)]
-        excess = sum(other.size for other in held) + model.size - self._budget
-        by_age = (self._models[name] for name in self._used)
-        evicted = []
-        for other in by_age:
-            if excess <= 0:
-                break
-            if not other.users:
-                evicted.append(other)
-                excess -= other.size
-        if excess > 0:
-            raise HTTPException(
-                429, f"no memory for {model.name} while other models work; retry later", {"Retry-After": "1"}
-            )
-        for other in evicted:
-            del self._used[other.name]
-            other.stop()
+        while sum(other.size for other in self._loaded()) + model.size > self._budget:
+            # The first one without requests, or else the first one.
+            oldest = min(self._loaded(), key=lambda other: other.stay is not None and other.stay.users > 0)
+            await oldest.unload()
+            del self._used[oldest.name]
+
+    def _loaded(self) -> list[ServedModel]:
+        """Return the loaded models, the least recently used one first."""
+        return [self._models[name] for name in self._used]
 
 
 def _compute_once(model: Predictor) -> None:

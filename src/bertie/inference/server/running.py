@@ -97,6 +97,10 @@ class Protocol(H11Protocol):
         super().handle_events()
         self._watch_head()
 
+    def _should_upgrade(self) -> bool:
+        """Ignore a request for another protocol, as HTTP allows; uvicorn would log two lines about it."""
+        return False
+
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection, but not while its client reads a response."""
         if self._read_timer is None:

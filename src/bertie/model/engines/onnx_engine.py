@@ -211,6 +211,15 @@ def num_threads() -> int:
     return (int(threads) if threads.isdecimal() else 0) or available_cores()
 
 
+def has_int8_layers(file: Path) -> bool:
+    """Return whether the layers of an exported graph multiply in int8.
+
+    The graph's nodes come before its weights, and name them: `formats/onnx.py`, `int8_weight`.
+    """
+    with file.open("rb") as opened:
+        return b"qkv.weight_int8" in opened.read(65_536)
+
+
 def has_vnni(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     """Return whether this processor adds products of uint8 and int8 in 32 bits.
 
