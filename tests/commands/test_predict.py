@@ -400,3 +400,27 @@ def test_a_model_of_windows_truncates_nothing(capsys, tmp_path):
     scores = {label["label"]: label["score"] for label in json.loads(out)["prediction"]}
     assert scores == pytest.approx(dict(zip(model.labels, probabilities.tolist(), strict=True)), abs=1e-5)
     assert run(capsys, path, "--text", "cat", "--pair", "mat")[2].endswith("or give no second texts\n")
+
+
+@pytest.mark.parametrize("name", ["prediction", "prediction_score"])
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
+def test_a_column_of_the_user_is_not_replaced(models, capsys, tmp_path, name, suffix):
+    (tmp_path / "in.csv").write_text(f"text,score,{name}\nthe cat,7,mine\n")
+    output = tmp_path / f"out{suffix}"
+    arguments = [models / "classifier", "--input", tmp_path / "in.csv", "--output", output]
+    status, _, err = run(capsys, *arguments)
+    if name == "prediction_score" and suffix == ".jsonl":  # the scores are inside `prediction`
+        assert json.loads(output.read_text())[name] == "mine"
+        return
+    assert (status, err.count("\n")) == (2, 1)
+    assert f"in.csv, line 2: column {name!r} would be replaced by the column of the results; rename" in err
+    assert not output.exists()
+
+
+def test_a_column_of_a_later_row_is_not_replaced(models, capsys, tmp_path):
+    (tmp_path / "in.jsonl").write_text('{"text": "the cat"}\n{"text": "mat", "score": 7}\n')
+    arguments = [models / "classifier", "--input", tmp_path / "in.jsonl"]
+    status, _, err = run(capsys, *arguments, "--output", tmp_path / "out.csv")
+    assert status == 2
+    assert "in.jsonl, line 2: column 'score' would be replaced" in err
+    assert run(capsys, *arguments, "--json")[0] == 0

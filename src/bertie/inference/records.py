@@ -7,7 +7,7 @@ result, so a file of n lines has n results.
 import difflib
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -133,6 +133,18 @@ def read_records(
         yield Record(location, row, texts)
     if missing and not has_columns:  # the name of the column is wrong
         raise missing
+
+
+def reject_column(name: str, row: Container[str], location: str) -> None:
+    """Check that the input does not have the column `name`, which the output adds.
+
+    Raises:
+        DataError: the input has it; the message begins with `location`.
+    """
+    if name in row:
+        raise DataError(
+            f"{location}: column {name!r} would be replaced by the column of the results; rename or remove it"
+        )
 
 
 def _pick(row: Mapping[str, Any], field: str, column: str, location: str) -> Any:
