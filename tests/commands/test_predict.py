@@ -212,20 +212,26 @@ def test_standard_input_streams_and_closed_output_is_silent(models):
 
 
 def test_tables_are_read_by_the_columns_of_fine_tuning(capsys, tmp_path):
-    """An option overrides them; a plain text has no columns."""
+    """An option overrides them."""
     kind = save_small(tmp_path, "classifier", input_columns={"text": "review", "pair": "reply"})
     model = bertie.load(kind)
     (tmp_path / "in.csv").write_text("id,review,reply,title\n1,the cat,sat,Paris\n")
-    (tmp_path / "in.txt").write_text("the cat\n")
     for arguments, expected in (
         (["in.csv"], model.classify("the cat", "sat")),
         (["in.csv", "--column", "text=title"], model.classify("Paris", "sat")),
-        (["in.txt"], model.classify("the cat")),
     ):
         name, *options = arguments
         status, out, err = run(capsys, kind, "--input", tmp_path / name, *options, "--json")
         assert status == 0, err
         assert json.loads(out)["prediction"] == as_printed(expected)
+
+
+def test_plain_text_has_no_columns(capsys, tmp_path):
+    kind = save_small(tmp_path, "classifier", input_columns={"text": "review"})
+    (tmp_path / "in.txt").write_text("the cat\n")
+    status, out, err = run(capsys, kind, "--input", tmp_path / "in.txt", "--json")
+    assert status == 0, err
+    assert json.loads(out)["prediction"] == as_printed(bertie.load(kind).classify("the cat"))
 
 
 def test_the_suggestion_for_a_missing_column_works(capsys, tmp_path):
@@ -424,3 +430,21 @@ def test_a_column_of_a_later_row_is_not_replaced(models, capsys, tmp_path):
     assert status == 2
     assert "in.jsonl, line 2: column 'score' would be replaced" in err
     assert run(capsys, *arguments, "--json")[0] == 0
+
+
+@pytest.mark.parametrize("kind", ["classifier", "regression"])
+def test_a_model_of_pairs_refuses_single_texts(capsys, tmp_path, kind):
+    directory = save_small(tmp_path, kind, input_columns={"text": "a", "pair": "b"})
+    (tmp_path / "in.txt").write_text("the cat\n")
+    for arguments in (["--text", "the cat"], ["--input", tmp_path / "in.txt", "--on-error", "skip"]):
+        expected = "bertie: the model was fine-tuned on pairs of texts; give the second text too (pair)\n"
+        assert run(capsys, directory, *arguments) == (2, "", expected)
+    assert run(capsys, directory, "--text", "the cat", "--pair", "sat")[0] == 0
+
+
+@pytest.mark.parametrize("kind", ["classifier", "regression"])
+def test_a_model_of_single_texts_refuses_pairs(capsys, tmp_path, kind):
+    directory = save_small(tmp_path, kind, input_columns={"text": "a"})
+    expected = "bertie: the model was fine-tuned on single texts; leave out the second text (pair)\n"
+    assert run(capsys, directory, "--text", "the cat", "--pair", "sat") == (2, "", expected)
+    assert run(capsys, directory, "--text", "the cat")[0] == 0

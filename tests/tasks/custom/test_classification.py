@@ -1,6 +1,7 @@
 """Texts with custom labels: how they are read, their labels, and errors in rows."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -326,3 +327,6 @@ def test_a_model_of_pairs_needs_the_column_of_the_second_text():
     with pytest.raises(SettingsError, match=r"pairs of texts; name .* such as --pair 'the answer' \(pair="):
         CustomClassification().fitted_to_model(model)
     assert CustomClassification(pair="b").fitted_to_model(model).labels == ("y", "x")
+    single = replace(model, input_columns={"text": "question"})
+    with pytest.raises(SettingsError, match="fine-tuned on single texts; leave out --pair"):
+        CustomClassification(pair="b").fitted_to_model(single)
