@@ -203,3 +203,14 @@ def test_rows_without_a_text_are_skipped(directory, capsys, tmp_path):
         assert err.splitlines()[-1] == f"rows that were skipped and have no vector: {count}"
         vectors = read_vectors(tmp_path / f"{name}.parquet")
         assert [vector is None for vector in vectors] == [False, True, False]
+
+
+def test_skipped_values_of_other_types_are_json_in_parquet(directory, capsys, tmp_path):
+    texts = ["cat", 3, None, {"a": ["b"]}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    output = tmp_path / "out.parquet"
+    arguments = [directory, "--input", tmp_path / "in.jsonl", "--output", output, "--on-error", "skip"]
+    status, _, err = run(capsys, *arguments)
+    assert status == 0, err
+    assert pyarrow.parquet.read_table(output)["text"].to_pylist() == ["cat", "3", None, '{"a": ["b"]}']
+    assert [vector is None for vector in read_vectors(output)] == [False, True, True, True]

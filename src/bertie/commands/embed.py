@@ -121,7 +121,12 @@ def _chunks(
     skipped: SkippedRows | None,
 ) -> "Iterator[TextChunk]":
     """Return the texts of the options, of a file or of standard input, in chunks for the output's suffix."""
-    from bertie.inference.embedding_files import chunk_records, read_arrow_chunks, with_free_column
+    from bertie.inference.embedding_files import (
+        chunk_records,
+        read_arrow_chunks,
+        with_free_column,
+        with_strings,
+    )
     from bertie.inference.records import Record, read_records
 
     if texts:
@@ -132,7 +137,9 @@ def _chunks(
         assert file is not None
         return read_arrow_chunks(file, column, skipped)
     records = read_records(file, read, {"text": column}, skipped=skipped)
-    return chunk_records(records if suffix == ".npy" else with_free_column(records))
+    if suffix != ".npy":
+        records = with_free_column(records)
+    return chunk_records(with_strings(records, column) if suffix == ".parquet" else records)
 
 
 def _embed(

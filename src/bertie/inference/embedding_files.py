@@ -63,6 +63,18 @@ def with_free_column(records: Iterable[Record]) -> Iterator[Record]:
         yield record
 
 
+def with_strings(records: Iterable[Record], column: str) -> Iterator[Record]:
+    """Yield records with strings or None in a column; a value of another type becomes JSON.
+
+    A Parquet column has values of one type, but texts of rows that are skipped may have any.
+    """
+    for record in records:
+        value = record.row.get(column)
+        if not isinstance(value, str | None):
+            record = record._replace(row={**record.row, column: dump_json(value)})
+        yield record
+
+
 def read_arrow_chunks(
     path: Path, column: str, skipped: Callable[[DataError], None] | None = None
 ) -> Iterator[TextChunk]:
