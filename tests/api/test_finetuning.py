@@ -1,5 +1,6 @@
 """`bertie.finetune`: every kind of data, labels and settings; errors that name the table and the row."""
 
+import html
 import json
 import os
 import shutil
@@ -505,3 +506,24 @@ def test_csv_of_tags_names_the_formats_that_work(model):
     Path("train.conll").write_text("Ada\tB-PER\nslept\tO\n\n" * 4)
     for name in ("train.jsonl", "train.conll"):  # the advice works
         assert bertie.finetune(model, train=name, kind="tags", **FAST).load("cpu").labels == ("O", "B-PER")
+
+
+def test_a_search_warns_about_its_best_model_as_finetuning_does(model, capsys):
+    settings = {
+        **FAST,
+        "epochs": 1,
+        "batch_size": 16,
+        "optimizer": {"learning_rate": 1e-9},
+        "calibrate": True,
+    }
+    inputs = {"train": ROWS, "dev": ROWS, **REVIEWS}
+    bertie.finetune(model, **inputs, out="run", settings=settings)
+    expected = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
+    assert expected
+    grid = {"learning_rates": [1e-9], "batch_sizes": [16], "epochs": [1], "restarts": 1}
+    rest = {key: settings[key] for key in settings.keys() - {"epochs", "batch_size", "optimizer"}}
+    search(model, **inputs, out="search", settings={**grid, "finetuning": rest})
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if line.startswith("warning: ")] == expected
+    report = Path("search/report.html").read_text()
+    assert all(line.removeprefix("warning: ") in html.unescape(report) for line in expected)

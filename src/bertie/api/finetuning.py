@@ -28,8 +28,7 @@ from bertie.base.files import read_json_object
 from bertie.base.outputs import check_not_input
 from bertie.base.settings import SETTINGS_FILE, Tree, merge, read_toml, resolve
 from bertie.reports.finetuning import write_report
-from bertie.tasks.calibration import describe_limit
-from bertie.tasks.evaluation import Evaluation, find_constant_answers, majority_baselines
+from bertie.tasks.evaluation import Evaluation, find_failures, majority_baselines
 from bertie.tasks.task import Scores
 from bertie.training import finetuning
 from bertie.training.contrastive import describe_contrastive
@@ -161,10 +160,7 @@ def _write_results(
     """Write the rows of the dev part, the predictions on the test parts, and the report."""
     write_dev_rows(examples, output)
     write_test_predictions(examples, output, settings.device)
-    warnings = find_constant_answers(result.task, examples.dev, result.predictions, result.scores)
-    temperature = result.task.applied_temperature
-    if temperature is not None and (warning := describe_limit(temperature)):
-        warnings.append(warning)
+    warnings = find_failures(result.task, examples.dev, result.predictions, result.scores)
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
     # Runs of earlier versions have no weights.
