@@ -66,6 +66,16 @@ def test_whole_floats_are_the_same_classes_in_every_format(tmp_path, training):
             assert read.gold(read.read(source, labelled=True)).tolist() == gold
 
 
+def test_classes_with_fractions_have_one_name_in_every_format(tmp_path):
+    table = texts_and_labels([1.0, 2.5, 2.5, 1.0])
+    for source in (
+        *(write(tmp_path / f"a{suffix}", table) for suffix in (".csv", ".jsonl")),
+        MemoryTable("", table),
+    ):
+        task = CustomClassification().with_problem_type("single_label_classification")
+        assert task.fitted(task.read(source, labelled=True)).labels == ("1", "2.5")
+
+
 def test_numbers_among_names_stay_strings(tmp_path):
     versions = ["1.0", "beta", "1.0", "beta", "2.0", "2.0"]
     assert fit(write(tmp_path / "a.csv", texts_and_labels(versions)))[0].labels == ("1.0", "2.0", "beta")
