@@ -155,7 +155,7 @@ BAD = {
         ["--input", "in.parquet", "--output", "out.parquet"],
         "in.parquet: no column 'text'; the columns are id, body; choose one of them",
     ),
-    "no text": (["--input", "null.jsonl"], "null.jsonl, line 2: None in column 'text' is not text"),
+    "no text": (["--input", "null.jsonl"], "null.jsonl, line 2: column 'text' is empty; fill it in, or"),
     "words": (["--input", "in.conll"], "in.conll: .conll files have words; bertie features writes their"),
     "types": (
         ["--input", "in.jsonl", "--output", "out.parquet"],

@@ -18,6 +18,7 @@ from bertie.base.rows import (
     TABLE_FORMATS,
     decode_lines,
     format_suffix,
+    is_missing,
     parse_rows,
     raise_error,
     read_lines,
@@ -162,10 +163,10 @@ def _pick(row: Mapping[str, Any], field: str, column: str, location: str) -> Any
         return value
     if is_list or not isinstance(value, str):
         expected = {"endings": "a list of texts", "words": "a list of words"}.get(field, "text")
-        raise DataError(
-            f"{location}: {value!r} in column {column!r} is not {expected}; correct it, or choose another "
-            f"column with --column {field}=NAME"
-        )
+        problem = f"column {column!r} is empty; fill it in"
+        if not is_missing(value):
+            problem = f"{value!r} in column {column!r} is not {expected}; correct it"
+        raise DataError(f"{location}: {problem}, or choose another column with --column {field}=NAME")
     return value
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from bertie.base.errors import DataError
+from bertie.base.rows import is_missing
 from bertie.model.config import ProblemType
 
 # Other names of nan: the default na_values of pandas.read_csv, in lower case.
@@ -18,7 +19,7 @@ def label_name(value: Any) -> str:
     White space becomes single spaces. A whole float is written as an integer, since pandas turns
     the integers of a column with gaps to floats.
     """
-    if value is None or value != value:
+    if is_missing(value):
         return ""
     if isinstance(value, float) and value.is_integer():
         value = int(value)

@@ -340,3 +340,11 @@ def test_a_model_of_pairs_needs_the_column_of_the_second_text():
     single = replace(model, input_columns={"text": "question"})
     with pytest.raises(SettingsError, match="fine-tuned on single texts; leave out --pair"):
         CustomClassification(pair="b").fitted_to_model(single)
+
+
+def test_nan_in_a_column_of_floats_is_a_missing_text(tmp_path):
+    table = texts_and_labels(["x", "y"]) | {"text": [float("nan")] * 2}
+    message = "row 1: no text in the column 'text'; add it or delete the row"
+    for source in (write(tmp_path / "a.parquet", table), MemoryTable("", table)):
+        with pytest.raises(DataError, match=message):
+            CustomClassification().read(source, labelled=True)
