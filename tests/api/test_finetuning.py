@@ -179,7 +179,7 @@ def test_the_type_of_labels_can_be_chosen(model, capsys):
     skipped = texts(model, [*whole[:-2], "N/A", "?"], label_type="numbers", on_error="skip")
     assert set(skipped.scores["dev"]) == {"spearmanr", "pearson"}
     assert "train, row 15: 'N/A' is not a number" in capsys.readouterr().err
-    with pytest.raises(DataError, match="row 1: 'good' is not a number; every label of a regression"):
+    with pytest.raises(DataError, match="row 1: 'good' is not a number; write a number or"):
         texts(model, LABELS, label_type="numbers")
 
 
