@@ -527,3 +527,11 @@ def test_a_search_warns_about_its_best_model_as_finetuning_does(model, capsys):
     assert [line for line in lines if line.startswith("warning: ")] == expected
     report = Path("search/report.html").read_text()
     assert all(line.removeprefix("warning: ") in html.unescape(report) for line in expected)
+
+
+def test_resume_rejects_renamed_labels(model):
+    rows = [{**row, "stars": str(i % 2)} for i, row in enumerate(ROWS)]
+    bertie.finetune(model, train=rows, out="run", **REVIEWS, **FAST)
+    renamed = [{**row, "stars": row["stars"].replace("1", "2")} for row in rows]
+    with pytest.raises(DataError, match="run: this run started with a different set of labels; pass the"):
+        bertie.finetune(model, train=renamed, out="run", resume=True, **REVIEWS, **FAST)

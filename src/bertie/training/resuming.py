@@ -24,6 +24,7 @@ FINGERPRINTS = {
     "corpus_fingerprint": "corpus",
     "training_fingerprint": "training set",
     "dev_fingerprint": "dev set",
+    "labels_fingerprint": "set of labels",
     "initial_model_fingerprint": "initial model",
 }
 
