@@ -535,3 +535,13 @@ def test_resume_rejects_renamed_labels(model):
     renamed = [{**row, "stars": row["stars"].replace("1", "2")} for row in rows]
     with pytest.raises(DataError, match="run: this run started with a different set of labels; pass the"):
         bertie.finetune(model, train=renamed, out="run", resume=True, **REVIEWS, **FAST)
+
+
+@pytest.mark.parametrize("key", ["training_fingerprint", "training_set"])
+def test_fingerprints_cannot_be_set(model, key):
+    message = f"{key}: a run fills in this setting; leave it out, and choose the training set with its"
+    for train in (bertie.finetune, search):
+        with pytest.raises(SettingsError, match=message):
+            train(model, train=ROWS, dev=ROWS, out="run", settings={key: "x"}, **REVIEWS)
+    with pytest.raises(SettingsError, match=message):
+        search(model, train=ROWS, dev=ROWS, out="run", settings={f"finetuning.{key}": "x"}, **REVIEWS)

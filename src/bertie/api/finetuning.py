@@ -37,7 +37,7 @@ from bertie.training.finetuning import InitialModel
 from bertie.training.finetuning_settings import CONTRASTIVE_DEFAULTS, FinetuningSettings
 from bertie.training.metrics_file import read_metrics
 from bertie.training.model_selection import SCORES_FILE, describe_decisions
-from bertie.training.resuming import continues_job, lock_run
+from bertie.training.resuming import check_changes, continues_job, lock_run
 
 
 @checked
@@ -114,6 +114,7 @@ def _find_output(out: PathLike | None, resume: bool) -> Path:
 def _finetune(arguments: Tree, changes: Tree, output: Path, resume: bool) -> FinetuningResult:
     """Train, predict the official test parts and write the report."""
     check_not_input(output, [Path(arguments["model"])])
+    check_changes(FinetuningSettings, changes)
     recorded = read_toml(output / SETTINGS_FILE) if resume else {}
     # Report a wrong setting or model before reading the data.
     chosen = resolve(FinetuningSettings, recorded, changes, source="settings").resolved()

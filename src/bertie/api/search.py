@@ -34,6 +34,7 @@ from bertie.training.distributed import require_one_process
 from bertie.training.finetuning import InitialModel, apply_settings
 from bertie.training.finetuning_settings import FinetuningSettings
 from bertie.training.metrics_file import read_metrics
+from bertie.training.resuming import check_changes
 from bertie.training.search import GRID, RESULT_FILE, Search, SearchSettings
 from bertie.training.signals import Stopped
 
@@ -102,6 +103,8 @@ def _search(
     # Report a wrong setting or model before reading the data.
     _check_grid(changes)
     resolve(SearchSettings, recorded, grid, changes, source=source)
+    check_changes(SearchSettings, changes)
+    check_changes(FinetuningSettings, changes.get("finetuning", {}))
     _check_grid(merge(grid, changes).get("finetuning", {}), "finetuning.")
     start = InitialModel.load(Path(arguments["model"]))
     examples = read_arguments(arguments)
