@@ -20,6 +20,26 @@ def run(model) -> FinetuningResult:
     return bertie.finetune(model, train=ROWS, dev=ROWS, out="run", **REVIEWS, **options)
 
 
+def test_the_columns_of_fine_tuning_are_read(model):
+    rows = [{**row, "reply": "the film", "text": "bad"} for row in ROWS]
+    options = {"epochs": 1, "max_seq_length": 32, "device": "cpu"}
+    run = bertie.finetune(model, train=rows, dev=rows, out="run", pair="reply", **REVIEWS, **options)
+    assert bertie.evaluate(run.model_directory, rows, label="stars").scores == run.scores
+    given = bertie.evaluate(run.model_directory, rows, text="text", label="stars")
+    assert given.scores["dev"]["accuracy"] == 50  # all texts are equal
+    with pytest.raises(bertie.SettingsError, match=r"no column 'label'; .* pass --label NAME"):
+        bertie.evaluate(run.model_directory, rows)
+
+
+def test_the_endings_of_fine_tuning_are_read(model):
+    rows = [{"start": "the film", "a": "was good", "b": "was bad", "right": i % 2} for i in range(4)]
+    columns = {"context": "start", "endings": ["a", "b"]}
+    options = {"kind": "choices", "label": "right", "columns": columns, "epochs": 1, "device": "cpu"}
+    run = bertie.finetune(model, train=rows, dev=rows, out="run", max_seq_length=32, **options)
+    scores = bertie.evaluate(run.model_directory, rows, kind="choices", label="right").scores
+    assert scores == run.scores
+
+
 def test_model_and_predictions_have_the_scores_of_finetuning(run):
     by_model = bertie.evaluate(run.model_directory, pd.DataFrame(ROWS), **REVIEWS)
     file = run.path / "predictions" / "dev" / "predictions.tsv"

@@ -1,5 +1,6 @@
 """`bertie.finetune`: every kind of data, labels and settings; errors that name the table and the row."""
 
+import html
 import json
 import os
 import shutil
@@ -178,7 +179,7 @@ def test_the_type_of_labels_can_be_chosen(model, capsys):
     skipped = texts(model, [*whole[:-2], "N/A", "?"], label_type="numbers", on_error="skip")
     assert set(skipped.scores["dev"]) == {"spearmanr", "pearson"}
     assert "train, row 15: 'N/A' is not a number" in capsys.readouterr().err
-    with pytest.raises(DataError, match="row 1: 'good' is not a number; every label of a regression"):
+    with pytest.raises(DataError, match="row 1: 'good' is not a number; write a number or"):
         texts(model, LABELS, label_type="numbers")
 
 
@@ -505,3 +506,42 @@ def test_csv_of_tags_names_the_formats_that_work(model):
     Path("train.conll").write_text("Ada\tB-PER\nslept\tO\n\n" * 4)
     for name in ("train.jsonl", "train.conll"):  # the advice works
         assert bertie.finetune(model, train=name, kind="tags", **FAST).load("cpu").labels == ("O", "B-PER")
+
+
+def test_a_search_warns_about_its_best_model_as_finetuning_does(model, capsys):
+    settings = {
+        **FAST,
+        "epochs": 1,
+        "batch_size": 16,
+        "optimizer": {"learning_rate": 1e-9},
+        "calibrate": True,
+    }
+    inputs = {"train": ROWS, "dev": ROWS, **REVIEWS}
+    bertie.finetune(model, **inputs, out="run", settings=settings)
+    expected = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
+    assert expected
+    grid = {"learning_rates": [1e-9], "batch_sizes": [16], "epochs": [1], "restarts": 1}
+    rest = {key: settings[key] for key in settings.keys() - {"epochs", "batch_size", "optimizer"}}
+    search(model, **inputs, out="search", settings={**grid, "finetuning": rest})
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if line.startswith("warning: ")] == expected
+    report = Path("search/report.html").read_text()
+    assert all(line.removeprefix("warning: ") in html.unescape(report) for line in expected)
+
+
+def test_resume_rejects_renamed_labels(model):
+    rows = [{**row, "stars": str(i % 2)} for i, row in enumerate(ROWS)]
+    bertie.finetune(model, train=rows, out="run", **REVIEWS, **FAST)
+    renamed = [{**row, "stars": row["stars"].replace("1", "2")} for row in rows]
+    with pytest.raises(DataError, match="run: this run started with a different set of labels; pass the"):
+        bertie.finetune(model, train=renamed, out="run", resume=True, **REVIEWS, **FAST)
+
+
+@pytest.mark.parametrize("key", ["training_fingerprint", "training_set"])
+def test_fingerprints_cannot_be_set(model, key):
+    message = f"{key}: a run fills in this setting; leave it out, and choose the training set with its"
+    for train in (bertie.finetune, search):
+        with pytest.raises(SettingsError, match=message):
+            train(model, train=ROWS, dev=ROWS, out="run", settings={key: "x"}, **REVIEWS)
+    with pytest.raises(SettingsError, match=message):
+        search(model, train=ROWS, dev=ROWS, out="run", settings={f"finetuning.{key}": "x"}, **REVIEWS)

@@ -52,6 +52,15 @@ def test_dev_scores_are_scaled_like_the_training_scores():
     np.testing.assert_allclose(task.gold(dev), [0.2, 0.4])
 
 
+def test_dev_scores_outside_the_training_range_are_reported(capsys):
+    task = CustomScoredPairs()
+    task = task.fitted(task.read(as_source(scored([0, 5]), "train"), labelled=True))
+    task.read(as_source(scored([0, 6, -1, 5]), "dev"), labelled=True)
+    assert capsys.readouterr().err == (
+        "dev: scores outside 0 to 5, the range in training, which no cosine reaches: 2 (first: dev, row 2)\n"
+    )
+
+
 def test_training_labels_are_equal_for_equal_texts_only():
     task, texts = CustomPairs(), ["a", "b", "a\0", "long " * 20_000]
     rows = [{"text": text, "pair": pair} for text, pair in zip(texts, ["b", "c", "a", "d"], strict=True)]

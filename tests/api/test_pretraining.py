@@ -305,3 +305,9 @@ def test_plan_writes_nothing(corpus):
     plan = plan_pretraining(RECIPE, corpus=corpus, out="run")
     assert "parameters" in str(plan)
     assert not Path("run").exists()
+
+
+def test_the_corpus_is_not_a_setting(corpus):
+    message = "corpus: a run fills in this setting; leave it out, and choose the corpus with its option"
+    with pytest.raises(bertie.SettingsError, match=message):
+        bertie.pretrain(RECIPE, corpus=corpus, out="run", settings={"corpus": "other"})

@@ -110,13 +110,18 @@ def test_options_override_the_models_choice(directory, capsys, options):
     np.testing.assert_allclose(json.loads(out)["embedding"], expected, atol=1e-6)
 
 
-def test_an_embedded_file_can_be_embedded_again(directory, capsys, tmp_path):
-    (tmp_path / "in.jsonl").write_text('{"text": "cat", "embedding": [1], "id": 7}\n')
-    for source, output in (("in.jsonl", "a.parquet"), ("a.parquet", "b.parquet"), ("b.parquet", "c.jsonl")):
-        assert run(capsys, directory, "--input", tmp_path / source, "--output", tmp_path / output)[0] == 0
-    row = json.loads((tmp_path / "c.jsonl").read_text())
-    assert list(row) == ["text", "id", "embedding"]
-    assert len(row["embedding"]) == 16
+@pytest.mark.parametrize("source", ["in.jsonl", "in.parquet"])
+def test_a_column_embedding_is_not_replaced(directory, capsys, tmp_path, source):
+    (tmp_path / "in.jsonl").write_text('{"text": "cat"}\n{"text": "cat", "embedding": [1]}\n')
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["cat"], "embedding": [7]}), tmp_path / "in.parquet")
+    for output in (tmp_path / "out.parquet", tmp_path / "out.jsonl"):
+        status, _, err = run(capsys, directory, "--input", tmp_path / source, "--output", output)
+        assert (status, err.count("\n")) == (2, 1)
+        assert "column 'embedding' would be replaced by the column of the results; rename or remove it" in err
+        assert not output.exists()
+    # A .npy file has no columns.
+    options = ["--input", tmp_path / source, "--output", tmp_path / "out.npy"]
+    assert run(capsys, directory, *options)[0] == 0
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".parquet", ".jsonl"])
@@ -150,7 +155,7 @@ BAD = {
         ["--input", "in.parquet", "--output", "out.parquet"],
         "in.parquet: no column 'text'; the columns are id, body; choose one of them",
     ),
-    "no text": (["--input", "null.jsonl"], "null.jsonl, line 2: None in column 'text' is not text"),
+    "no text": (["--input", "null.jsonl"], "null.jsonl, line 2: column 'text' is empty; fill it in, or"),
     "words": (["--input", "in.conll"], "in.conll: .conll files have words; bertie features writes their"),
     "types": (
         ["--input", "in.jsonl", "--output", "out.parquet"],
@@ -198,3 +203,14 @@ def test_rows_without_a_text_are_skipped(directory, capsys, tmp_path):
         assert err.splitlines()[-1] == f"rows that were skipped and have no vector: {count}"
         vectors = read_vectors(tmp_path / f"{name}.parquet")
         assert [vector is None for vector in vectors] == [False, True, False]
+
+
+def test_skipped_values_of_other_types_are_json_in_parquet(directory, capsys, tmp_path):
+    texts = ["cat", 3, None, {"a": ["b"]}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    output = tmp_path / "out.parquet"
+    arguments = [directory, "--input", tmp_path / "in.jsonl", "--output", output, "--on-error", "skip"]
+    status, _, err = run(capsys, *arguments)
+    assert status == 0, err
+    assert pyarrow.parquet.read_table(output)["text"].to_pylist() == ["cat", "3", None, '{"a": ["b"]}']
+    assert [vector is None for vector in read_vectors(output)] == [False, True, True, True]

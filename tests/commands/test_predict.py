@@ -212,20 +212,26 @@ def test_standard_input_streams_and_closed_output_is_silent(models):
 
 
 def test_tables_are_read_by_the_columns_of_fine_tuning(capsys, tmp_path):
-    """An option overrides them; a plain text has no columns."""
+    """An option overrides them."""
     kind = save_small(tmp_path, "classifier", input_columns={"text": "review", "pair": "reply"})
     model = bertie.load(kind)
     (tmp_path / "in.csv").write_text("id,review,reply,title\n1,the cat,sat,Paris\n")
-    (tmp_path / "in.txt").write_text("the cat\n")
     for arguments, expected in (
         (["in.csv"], model.classify("the cat", "sat")),
         (["in.csv", "--column", "text=title"], model.classify("Paris", "sat")),
-        (["in.txt"], model.classify("the cat")),
     ):
         name, *options = arguments
         status, out, err = run(capsys, kind, "--input", tmp_path / name, *options, "--json")
         assert status == 0, err
         assert json.loads(out)["prediction"] == as_printed(expected)
+
+
+def test_plain_text_has_no_columns(capsys, tmp_path):
+    kind = save_small(tmp_path, "classifier", input_columns={"text": "review"})
+    (tmp_path / "in.txt").write_text("the cat\n")
+    status, out, err = run(capsys, kind, "--input", tmp_path / "in.txt", "--json")
+    assert status == 0, err
+    assert json.loads(out)["prediction"] == as_printed(bertie.load(kind).classify("the cat"))
 
 
 def test_the_suggestion_for_a_missing_column_works(capsys, tmp_path):
@@ -400,3 +406,45 @@ def test_a_model_of_windows_truncates_nothing(capsys, tmp_path):
     scores = {label["label"]: label["score"] for label in json.loads(out)["prediction"]}
     assert scores == pytest.approx(dict(zip(model.labels, probabilities.tolist(), strict=True)), abs=1e-5)
     assert run(capsys, path, "--text", "cat", "--pair", "mat")[2].endswith("or give no second texts\n")
+
+
+@pytest.mark.parametrize("name", ["prediction", "prediction_score"])
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
+def test_a_column_of_the_user_is_not_replaced(models, capsys, tmp_path, name, suffix):
+    (tmp_path / "in.csv").write_text(f"text,score,{name}\nthe cat,7,mine\n")
+    output = tmp_path / f"out{suffix}"
+    arguments = [models / "classifier", "--input", tmp_path / "in.csv", "--output", output]
+    status, _, err = run(capsys, *arguments)
+    if name == "prediction_score" and suffix == ".jsonl":  # the scores are inside `prediction`
+        assert json.loads(output.read_text())[name] == "mine"
+        return
+    assert (status, err.count("\n")) == (2, 1)
+    assert f"in.csv, line 2: column {name!r} would be replaced by the column of the results; rename" in err
+    assert not output.exists()
+
+
+def test_a_column_of_a_later_row_is_not_replaced(models, capsys, tmp_path):
+    (tmp_path / "in.jsonl").write_text('{"text": "the cat"}\n{"text": "mat", "score": 7}\n')
+    arguments = [models / "classifier", "--input", tmp_path / "in.jsonl"]
+    status, _, err = run(capsys, *arguments, "--output", tmp_path / "out.csv")
+    assert status == 2
+    assert "in.jsonl, line 2: column 'score' would be replaced" in err
+    assert run(capsys, *arguments, "--json")[0] == 0
+
+
+@pytest.mark.parametrize("kind", ["classifier", "regression"])
+def test_a_model_of_pairs_refuses_single_texts(capsys, tmp_path, kind):
+    directory = save_small(tmp_path, kind, input_columns={"text": "a", "pair": "b"})
+    (tmp_path / "in.txt").write_text("the cat\n")
+    for arguments in (["--text", "the cat"], ["--input", tmp_path / "in.txt", "--on-error", "skip"]):
+        expected = "bertie: the model was fine-tuned on pairs of texts; give the second text too (pair)\n"
+        assert run(capsys, directory, *arguments) == (2, "", expected)
+    assert run(capsys, directory, "--text", "the cat", "--pair", "sat")[0] == 0
+
+
+@pytest.mark.parametrize("kind", ["classifier", "regression"])
+def test_a_model_of_single_texts_refuses_pairs(capsys, tmp_path, kind):
+    directory = save_small(tmp_path, kind, input_columns={"text": "a"})
+    expected = "bertie: the model was fine-tuned on single texts; leave out the second text (pair)\n"
+    assert run(capsys, directory, "--text", "the cat", "--pair", "sat") == (2, "", expected)
+    assert run(capsys, directory, "--text", "the cat")[0] == 0

@@ -432,3 +432,9 @@ def test_pretraining_smooths_only_corpora_of_several_languages(texts):
         bertie.pretrain(recipe, corpus="one", out="run")
     assert len(Corpus.open("two").train) == 2
     assert bertie.pretrain(recipe, corpus="two", out="run").metrics.select("kind", "train")
+
+
+@pytest.mark.parametrize("language", [None, 3, ["en", 3], {"de": 3}, {1: "texts"}])
+def test_languages_of_another_type_are_refused(tmp_path, language):
+    with pytest.raises(SettingsError, match=r"^language = .*: give a code such as 'en', a list of codes, or"):
+        group_by_language([tmp_path / "a.txt"], language)

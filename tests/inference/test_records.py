@@ -7,6 +7,7 @@ import sys
 from itertools import islice
 from types import SimpleNamespace
 
+import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -224,3 +225,11 @@ def test_columns_of_the_same_name_in_parquet_are_rejected(tmp_path):
 def test_plain_text_cannot_have_several_columns(tmp_path):
     with pytest.raises(SettingsError, match="plain text cannot have the columns question, context; give"):
         read(tmp_path / "a.txt", {"question": "question", "context": "context"})
+
+
+def test_missing_texts_of_parquet_are_reported(tmp_path):
+    path = tmp_path / "a.parquet"
+    for values in ([float("nan")], pyarrow.array([None], pyarrow.string())):
+        pyarrow.parquet.write_table(pyarrow.table({"text": values}), path)
+        with pytest.raises(DataError, match="row 1: column 'text' is empty; fill it in, or choose another"):
+            list(read_records(path, "parquet", {"text": "text"}))

@@ -257,3 +257,9 @@ def test_submission_has_the_majority_class_for_wnli(tmp_path, shared_data):
         write_submission(files, tmp_path / "submission.zip", **options)
         with zipfile.ZipFile(tmp_path / "submission.zip") as archive:
             assert archive.read("WNLI.tsv") == (tmp_path / expected).read_bytes()
+
+
+def test_a_model_remembers_whether_the_task_has_pairs():
+    columns = {task.name: task.input_columns for task in TASKS}
+    assert columns["sst-2"] == {"text": "text"}
+    assert columns["mrpc"] == {"text": "text", "pair": "pair"}

@@ -1,6 +1,7 @@
 """Class weights: balanced as in scikit-learn, or given by label."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -73,6 +74,14 @@ def test_weights_are_given_by_label(assignments):
     assert label_weights(TASK, inputs(np.array([0, 1, 2])), chosen) == {"a": 1.0, "b": 1.0, "c": 2.5}
     numbers = settings(class_weights={0: 1, 1.0: 3})  # as read from a data frame
     assert numbers.class_weights == {"0": 1.0, "1": 3.0}
+
+
+@pytest.mark.parametrize("labels", [("0", "1", "2.5"), ("0.0", "1.0", "2.5")])
+def test_equal_numbers_are_the_same_label(labels):
+    task, chosen = replace(TASK, labels=labels), settings(class_weights={"0.0": 2, "1": 3, 2.5: 4})
+    check_class_weights(task, chosen)
+    expected = dict(zip(labels, (2.0, 3.0, 4.0), strict=True))
+    assert label_weights(task, inputs(np.array([0, 1, 2])), chosen) == expected
 
 
 @pytest.mark.parametrize("value", ["balancd", [1, 2], {"a": -1}, {"a": "x"}, {"a": float("inf")}])

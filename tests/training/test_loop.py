@@ -146,3 +146,7 @@ def test_freed_memory_is_kept_until_the_run_ends(corpus_path, tmp_path, tiny_set
     first, *others, after = faults
     assert len(others) == tiny_settings().total_steps - 1
     assert 10 * statistics.median(others) < min(first, after)
+
+
+def test_a_micro_batch_may_hold_any_number_of_tokens():
+    assert count_micro_batches(np.array([0, 7, 20]), 1 << 70) == 1

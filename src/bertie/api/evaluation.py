@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from bertie.api.arguments import PathLike, as_paths
 from bertie.api.results import EvaluationResult
-from bertie.api.task_data import AnyTask, Kind, OnError, custom_task, resolve_task
+from bertie.api.task_data import AnyTask, Kind, OnError, measured_task
 from bertie.base.arguments import checked
 from bertie.base.errors import SettingsError
 from bertie.base.memory import Source, as_source
@@ -26,7 +26,7 @@ def evaluate(
     null_scores: PathLike | None = None,
     part: str | None = None,
     kind: Kind = "texts",
-    text: str = "text",
+    text: str | None = None,
     pair: str | None = None,
     label: str = "label",
     separator: str | None = None,
@@ -47,7 +47,7 @@ def evaluate(
         predictions: instead of `model`: anyone's predictions in the official format.
         null_scores: the null odds that belong to predictions for SQuAD v2.0 (null_odds.json).
         part: the official part to score; the task's dev parts if not given.
-        kind, text, pair, label, separator, columns: the form of custom data, as in `finetune`.
+        kind, text, pair, label, separator, columns: as in `finetune`; texts by default as in fine-tuning.
         on_error: "skip" leaves out malformed rows of custom tables and rows without a text or a label.
         max_seq_length: the longest sequence in tokens; as in fine-tuning if not given.
         device, precision: where the model computes, and the precision of its matrix products.
@@ -66,15 +66,15 @@ def evaluate(
     source = as_source(data, "data")
     if task is None and isinstance(source, Path) and source.is_dir():
         raise SettingsError(f"{source}: a folder; give the name of its task, or a file of your own")
-    chosen = resolve_task(task, custom_task(kind, text, pair, label, separator, columns, on_error))
+    paths = as_paths(model or (), "model")
+    chosen = measured_task(task, paths, kind, text, pair, label, separator, columns, on_error)
     parts = _gold_sources(chosen, source, part)
     if predictions is not None and len(parts) > 1:
         raise SettingsError(f"predictions are for one part; give its name as the part: {', '.join(parts)}")
     if predictions is not None:
-        file = Path(predictions)
-        scored = {name: _read_predictions(chosen, gold, file, null_scores) for name, gold in parts.items()}
+        scored = {n: _read_predictions(chosen, gold, predictions, null_scores) for n, gold in parts.items()}
     else:
-        models = load_ensemble(chosen, as_paths(model or (), "model"), device, precision, max_seq_length)
+        models = load_ensemble(chosen, paths, device, precision, max_seq_length)
         scored = {name: _predict(models, gold) for name, gold in parts.items()}
     return _join_scores(scored)
 
@@ -135,7 +135,10 @@ def _gold_sources(task: AnyTask, source: Source, part: str | None) -> dict[str, 
     return {parts[0]: source}
 
 
-def _read_predictions(task: AnyTask, gold: Any, predictions: Path, null_scores: PathLike | None) -> _Scored:
+def _read_predictions(
+    task: AnyTask, gold: Any, predictions: PathLike, null_scores: PathLike | None
+) -> _Scored:
+    predictions = Path(predictions)
     examples = task.read(gold, labelled=True)
     gold_labels = task.fitted(examples).labels
     task = task.fitted_to_predictions(examples, predictions)

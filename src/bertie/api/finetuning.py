@@ -28,8 +28,7 @@ from bertie.base.files import read_json_object
 from bertie.base.outputs import check_not_input
 from bertie.base.settings import SETTINGS_FILE, Tree, merge, read_toml, resolve
 from bertie.reports.finetuning import write_report
-from bertie.tasks.calibration import describe_limit
-from bertie.tasks.evaluation import Evaluation, find_constant_answers, majority_baselines
+from bertie.tasks.evaluation import Evaluation, find_failures, majority_baselines
 from bertie.tasks.task import Scores
 from bertie.training import finetuning
 from bertie.training.contrastive import describe_contrastive
@@ -38,7 +37,7 @@ from bertie.training.finetuning import InitialModel
 from bertie.training.finetuning_settings import CONTRASTIVE_DEFAULTS, FinetuningSettings
 from bertie.training.metrics_file import read_metrics
 from bertie.training.model_selection import SCORES_FILE, describe_decisions
-from bertie.training.resuming import continues_job, lock_run
+from bertie.training.resuming import check_changes, continues_job, lock_run
 
 
 @checked
@@ -115,6 +114,7 @@ def _find_output(out: PathLike | None, resume: bool) -> Path:
 def _finetune(arguments: Tree, changes: Tree, output: Path, resume: bool) -> FinetuningResult:
     """Train, predict the official test parts and write the report."""
     check_not_input(output, [Path(arguments["model"])])
+    check_changes(FinetuningSettings, changes)
     recorded = read_toml(output / SETTINGS_FILE) if resume else {}
     # Report a wrong setting or model before reading the data.
     chosen = resolve(FinetuningSettings, recorded, changes, source="settings").resolved()
@@ -161,10 +161,7 @@ def _write_results(
     """Write the rows of the dev part, the predictions on the test parts, and the report."""
     write_dev_rows(examples, output)
     write_test_predictions(examples, output, settings.device)
-    warnings = find_constant_answers(result.task, examples.dev, result.predictions, result.scores)
-    temperature = result.task.applied_temperature
-    if temperature is not None and (warning := describe_limit(temperature)):
-        warnings.append(warning)
+    warnings = find_failures(result.task, examples.dev, result.predictions, result.scores)
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
     # Runs of earlier versions have no weights.

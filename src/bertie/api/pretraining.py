@@ -33,7 +33,7 @@ from bertie.training.metrics_file import read_metrics, run_facts
 from bertie.training.planning import Plan
 from bertie.training.planning import plan_pretraining as plan
 from bertie.training.pretraining_settings import PretrainingSettings
-from bertie.training.resuming import continues_job, lock_run
+from bertie.training.resuming import check_changes, continues_job, lock_run
 
 BLIMP_FILE = "blimp.json"  # in the directory of a run, written by `evaluate_blimp`
 
@@ -163,6 +163,7 @@ def _prepare_start(
 ) -> _Start:
     """Resolve the settings and the arguments of a new run, or of one to resume in `output`."""
     check_command(output, "pretrain")
+    check_changes(PretrainingSettings, changes)
     arguments = recall_arguments(output, given, {}) if resume else dict(given)
     require_arguments(output, arguments, resume, corpus="the corpus directory")
     corpus = fetch_corpus(as_path(arguments["corpus"]))

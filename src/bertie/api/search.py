@@ -20,19 +20,22 @@ from bertie.api.task_data import (
 )
 from bertie.base.arguments import checked
 from bertie.base.errors import SettingsError
+from bertie.base.files import read_json_object
 from bertie.base.locks import lock_directory
 from bertie.base.outputs import check_not_input
 from bertie.base.settings import SETTINGS_FILE, Tree, merge, read_toml, resolve
+from bertie.model.formats.directory import read_metadata
 from bertie.recipes import read_recipe
 from bertie.reports.finetuning import write_search_report
-from bertie.tasks.evaluation import majority_baselines
+from bertie.tasks.evaluation import find_failures, majority_baselines
 from bertie.training import search as training_search
 from bertie.training.contrastive import describe_contrastive
 from bertie.training.distributed import require_one_process
 from bertie.training.finetuning import InitialModel, apply_settings
 from bertie.training.finetuning_settings import FinetuningSettings
 from bertie.training.metrics_file import read_metrics
-from bertie.training.search import GRID, Search, SearchSettings
+from bertie.training.resuming import check_changes
+from bertie.training.search import GRID, RESULT_FILE, Search, SearchSettings
 from bertie.training.signals import Stopped
 
 
@@ -100,6 +103,8 @@ def _search(
     # Report a wrong setting or model before reading the data.
     _check_grid(changes)
     resolve(SearchSettings, recorded, grid, changes, source=source)
+    check_changes(SearchSettings, changes)
+    check_changes(FinetuningSettings, changes.get("finetuning", {}))
     _check_grid(merge(grid, changes).get("finetuning", {}), "finetuning.")
     start = InitialModel.load(Path(arguments["model"]))
     examples = read_arguments(arguments)
@@ -132,11 +137,11 @@ def _search(
 def _write_report(
     out: Path, start: InitialModel, examples: TaskData, result: Search, settings: FinetuningSettings
 ) -> None:
-    """Write the report; warn if the search has learnt nothing."""
+    """Write the report; warn if the search has learnt nothing, and about the best model."""
     task, first_part = examples.task, next(iter(examples.dev))
     baselines = majority_baselines(task, examples.training, examples.dev)
     baseline = baselines[first_part][task.main_metric] if first_part in baselines else None
-    warnings = _find_equal_trials(result, baseline)
+    warnings = [*_find_equal_trials(result, baseline), *_find_failures(examples, result, out / "model")]
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
     run = result.chosen.runs[0]
@@ -153,6 +158,16 @@ def _write_report(
         warnings=warnings,
         facts=facts,
     )
+
+
+def _find_failures(examples: TaskData, result: Search, model: Path) -> list[str]:
+    """Return the warnings of fine-tuning about the best model."""
+    task, run = examples.task.fitted_to_model(read_metadata(model)), result.chosen.best_run
+    predictions = {
+        part: task.read_predictions(dev, run / "predictions" / part / task.predictions_file)
+        for part, dev in examples.dev.items()
+    }
+    return find_failures(task, examples.dev, predictions, read_json_object(run / RESULT_FILE))
 
 
 def _find_equal_trials(result: Search, baseline: float | None) -> list[str]:

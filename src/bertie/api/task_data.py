@@ -12,6 +12,7 @@ from bertie.base.files import write_json
 from bertie.base.memory import MemoryTable, Source, as_source
 from bertie.base.settings import Tree
 from bertie.model.config import BertConfig, ProblemType
+from bertie.model.formats.directory import read_input_columns
 from bertie.tasks.custom.choices import CustomMultipleChoice
 from bertie.tasks.custom.classification import CustomClassification
 from bertie.tasks.custom.questions import CustomQuestionAnswering
@@ -189,6 +190,34 @@ def resolve_task(task: str | None, custom: AnyTask) -> AnyTask:
             f"label_type are for custom data"
         )
     return find_task(task)
+
+
+def measured_task(
+    task: str | None,
+    models: Sequence[Path],
+    kind: Kind,
+    text: str | None,
+    pair: str | None,
+    label: str,
+    separator: str | None,
+    columns: Mapping[str, Any] | None,
+    on_error: OnError = "stop",
+) -> AnyTask:
+    """Return the task on which to measure models, of the paper or custom; see `custom_task`.
+
+    Columns of texts that are not given are those of the first model's fine-tuning, if it has recorded them.
+
+    Raises:
+        SettingsError: as in `resolve_task`.
+        ModelError: the first model's directory is missing or damaged.
+    """
+    recorded = read_input_columns(models[0]) if models and task is None else {}
+    if kind == "texts":
+        text, pair = text or recorded.get("text"), pair or recorded.get("pair")
+    elif kind in _FAMILIES:
+        roles = _FAMILIES[kind][1]
+        columns = {role: recorded[role] for role in roles if role in recorded} | dict(columns or {})
+    return resolve_task(task, custom_task(kind, text or "text", pair, label, separator, columns, on_error))
 
 
 def read_task_data(task: str | None, data: Path | None, train: Any, dev: Any, custom: AnyTask) -> TaskData:

@@ -95,7 +95,7 @@ def embed(
         is_arrow = read == "parquet" and suffix == ".parquet"
         column = parse_columns(columns or [], ["text"])["text"]
         skipped = SkippedRows() if on_error == "skip" else None
-        chunks = _chunks(text, file, read, column, is_arrow, skipped)
+        chunks = _chunks(text, file, read, column, suffix, skipped)
         embedded = _embed(model, model.embedding.override(pooling, normalize), chunks, output is None)
         if path:
             write_embeddings(embedded, path, model.config.hidden_size, _schema(file) if is_arrow else None)
@@ -117,21 +117,29 @@ def _chunks(
     file: Path | None,
     read: Any,
     column: str,
-    is_arrow: bool,
+    suffix: str | None,
     skipped: SkippedRows | None,
 ) -> "Iterator[TextChunk]":
-    """Return the texts of the options, of a file or of standard input, in chunks."""
-    from bertie.inference.embedding_files import chunk_records, read_arrow_chunks
+    """Return the texts of the options, of a file or of standard input, in chunks for the output's suffix."""
+    from bertie.inference.embedding_files import (
+        chunk_records,
+        read_arrow_chunks,
+        with_free_column,
+        with_strings,
+    )
     from bertie.inference.records import Record, read_records
 
     if texts:
         return chunk_records(
             Record(f"--text {i}", {"text": text}, (text,)) for i, text in enumerate(texts, 1)
         )
-    if is_arrow:
+    if read == "parquet" and suffix == ".parquet":
         assert file is not None
         return read_arrow_chunks(file, column, skipped)
-    return chunk_records(read_records(file, read, {"text": column}, skipped=skipped))
+    records = read_records(file, read, {"text": column}, skipped=skipped)
+    if suffix != ".npy":
+        records = with_free_column(records)
+    return chunk_records(with_strings(records, column) if suffix == ".parquet" else records)
 
 
 def _embed(
@@ -159,9 +167,12 @@ def _embed(
 
 
 def _schema(file: Path | None) -> Any:
-    """Return the Arrow schema of a Parquet file."""
+    """Return the Arrow schema of a Parquet file; raise DataError if it has a column `embedding`."""
     from bertie.base.tables import open_parquet
+    from bertie.inference.embedding_files import COLUMN
+    from bertie.inference.records import reject_column
 
     assert file is not None
     with open_parquet(file) as parquet:
+        reject_column(COLUMN, parquet.schema_arrow.names, str(file))
         return parquet.schema_arrow

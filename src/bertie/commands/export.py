@@ -12,9 +12,9 @@ from bertie.commands.task_options import (
     Kind,
     Label,
     MeasuredTask,
+    MeasuredText,
     Pair,
     Separator,
-    Text,
     read_columns,
 )
 
@@ -45,7 +45,7 @@ def export(
     ] = None,
     task: MeasuredTask = None,
     kind: Kind = "texts",
-    text: Text = "text",
+    text: MeasuredText = None,
     pair: Pair = None,
     label: Label = "label",
     separator: Separator = None,
@@ -57,11 +57,12 @@ def export(
 
     The output appears whole or not at all, even if the command is killed.
     """
-    from bertie.api.task_data import custom_task, resolve_task
+    from bertie.api.task_data import measured_task
     from bertie.inference.export import export
     from bertie.model.formats.onnx import Quantization, WeightBits
 
-    chosen = resolve_task(task, custom_task(kind, text, pair, label, separator, read_columns(columns)))
+    models = [directory] if dev else []
+    chosen = measured_task(task, models, kind, text, pair, label, separator, read_columns(columns))
     if weight_bits == 8 and not (int8 or int8_embeddings):
         raise SettingsError("--weight-bits: only weights in int8 have 8 bits; add --int8")
     quantization = Quantization(int8, int8_embeddings, cast(WeightBits, weight_bits))

@@ -101,7 +101,7 @@ def predict(
     from bertie.base.outputs import lock_output
     from bertie.base.rows import DELIMITERS
     from bertie.inference.records import find_input, read_records
-    from bertie.inference.writers import output_format
+    from bertie.inference.writers import output_format, with_free_columns
 
     _check_texts(text, pair, input)
     written: OutputFormat = output_format(output) if output else ("jsonl" if as_json else "text")
@@ -122,6 +122,7 @@ def predict(
                 if text
                 else read_records(file, read, names, skipped=skipped)
             )
+            records = with_free_columns(records, written, method)
             top_k = len(model.labels) if written in DELIMITERS and model.is_multilabel else top_k
             answer = partial(_answer_on_workers, scheduler, device, precision) if scheduler else _answer
             answered = answer(model, records, top_k, written == "conll", skipped)

@@ -54,6 +54,14 @@ Kind = Annotated[
     ),
 ]
 Text = Annotated[str, typer.Option(help="texts, pairs, scored-pairs: the column of the text.")]
+MeasuredText = Annotated[
+    str | None,
+    typer.Option(
+        "--text",
+        help="texts, pairs, scored-pairs: the column of the text; by default the column of the model's "
+        "fine-tuning, or text.",
+    ),
+]
 Pair = Annotated[
     str | None,
     typer.Option(

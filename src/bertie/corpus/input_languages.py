@@ -1,7 +1,8 @@
 """The languages of the inputs: of each file, or of each document."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.storage import as_path
@@ -38,10 +39,11 @@ def group_by_language(
             of each language.
 
     Raises:
-        SettingsError: a code is unknown, or `language` and `column` do not fit together.
+        SettingsError: `language` has another type, a code is unknown, or `language` and `column` do not fit
+            together.
         DataError: a file is below none of the paths, or a path has no input file.
     """
-    codes = [language] if isinstance(language, str) else sorted(language)
+    codes = _list_codes(language)
     for code in codes:
         check_language(code)
     if column:
@@ -72,3 +74,16 @@ def group_by_language(
         path = language[empty[0]]
         raise DataError(f"{path}: no input is in this path of language {empty[0]}; add it to the inputs")
     return groups
+
+
+def _list_codes(language: Language) -> list[str]:
+    """Return the codes in alphabetical order; raise SettingsError if `language` has another type."""
+    is_single = isinstance(language, str) or not isinstance(language, Iterable)
+    codes: list[Any] = [language] if is_single else list(language)
+    paths = list(language.values()) if isinstance(language, Mapping) else []
+    if not all(isinstance(code, str) for code in codes) or not all(isinstance(p, str | Path) for p in paths):
+        raise SettingsError(
+            f"language = {language!r}: give a code such as 'en', a list of codes, or a dict from each code "
+            f"to its path"
+        )
+    return sorted(codes)

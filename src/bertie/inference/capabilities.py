@@ -1,5 +1,6 @@
 """What a model directory can do: its methods, thresholds, lengths and default embedding."""
 
+from bertie.base.errors import SettingsError
 from bertie.inference.results import Method
 from bertie.model.formats.directory import SEQUENCE_CLASSIFIER, ModelMetadata
 from bertie.model.formats.sentence_transformers import EmbeddingConfig
@@ -40,6 +41,24 @@ def decision_thresholds(method: Method | None, metadata: ModelMetadata) -> dict[
         return {}
     labels = metadata.labels if several else metadata.labels[1:]
     return dict(zip(labels, metadata.decision_thresholds or [DEFAULT_THRESHOLD] * len(labels), strict=True))
+
+
+def reads_pairs(metadata: ModelMetadata) -> bool | None:
+    """Return whether a classifier was fine-tuned on pairs of texts; None if its columns are unknown."""
+    return "pair" in metadata.input_columns if metadata.input_columns else None
+
+
+def check_pairs(metadata: ModelMetadata, are_pairs: bool) -> None:
+    """Check that a classifier gets single texts or pairs of texts, as in its fine-tuning.
+
+    Raises:
+        SettingsError: it gets the others.
+    """
+    if reads_pairs(metadata) in (are_pairs, None):
+        return
+    if are_pairs:
+        raise SettingsError("the model was fine-tuned on single texts; leave out the second text (pair)")
+    raise SettingsError("the model was fine-tuned on pairs of texts; give the second text too (pair)")
 
 
 def resolve_max_seq_length(metadata: ModelMetadata) -> int:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from bertie.base.errors import DataError
 from bertie.base.files import atomic_file
 from bertie.base.tables import import_pyarrow
-from bertie.inference.records import Record, read_arrow_batches
+from bertie.inference.records import Record, read_arrow_batches, reject_column
 from bertie.inference.writers import dump_json
 
 Float32s = npt.NDArray[np.float32]
@@ -56,6 +56,25 @@ def chunk_records(records: Iterable[Record]) -> Iterator[TextChunk]:
         yield TextChunk([record.texts[0] for record in chunk], [r.row for r in chunk], first.location)
 
 
+def with_free_column(records: Iterable[Record]) -> Iterator[Record]:
+    """Yield records; raise DataError at one with a column `embedding`, which the output adds."""
+    for record in records:
+        reject_column(COLUMN, record.row, record.location)
+        yield record
+
+
+def with_strings(records: Iterable[Record], column: str) -> Iterator[Record]:
+    """Yield records with strings or None in a column; a value of another type becomes JSON.
+
+    A Parquet column has values of one type, but texts of rows that are skipped may have any.
+    """
+    for record in records:
+        value = record.row.get(column)
+        if not isinstance(value, str | None):
+            record = record._replace(row={**record.row, column: dump_json(value)})
+        yield record
+
+
 def read_arrow_chunks(
     path: Path, column: str, skipped: Callable[[DataError], None] | None = None
 ) -> Iterator[TextChunk]:
@@ -79,6 +98,8 @@ def write_embeddings(
         vector_size: the size of a vector, H.
         schema: the Arrow schema of the input, if it is a Parquet file.
 
+    The rows have no column `embedding`; see `with_free_column`.
+
     Raises:
         DataError: a column cannot be written to a Parquet file.
         BertieError: pyarrow is needed and not installed.
@@ -100,7 +121,7 @@ def write_json_lines(chunks: Iterable[tuple[TextChunk, Float32s]], file: TextIO)
     for chunk, vectors in chunks:
         rows = chunk.rows if isinstance(chunk.rows, list) else chunk.rows.to_pylist()
         for row, vector in zip(rows, vectors, strict=True):
-            start = dump_json({name: value for name, value in row.items() if name != COLUMN})[:-1]
+            start = dump_json(row)[:-1]
             # Nine digits identify a float32.
             numbers = "null" if np.isnan(vector[0]) else f"[{', '.join(f'{x:.9g}' for x in vector.tolist())}]"
             print(f"{start}{', ' * (start != '{')}{json.dumps(COLUMN)}: {numbers}}}", file=file)
@@ -142,8 +163,8 @@ def _write_parquet(
             if isinstance(batch, list):
                 batch = _to_batch(batch, schema, chunk.location, pyarrow)
             schema = batch.schema
-            names = [name for name in schema.names if name != COLUMN]
-            fields = [*(schema.field(name) for name in names), vector_field]
+            names = schema.names
+            fields = [*schema, vector_field]
             if writer is None:
                 # As in feature_files.py: both would only cost time for the vectors.
                 options = {"use_dictionary": names, "write_statistics": names}
@@ -152,11 +173,10 @@ def _write_parquet(
             column = pyarrow.FixedSizeListArray.from_arrays(
                 pyarrow.array(vectors.reshape(-1)), vector_size, mask=pyarrow.array(np.isnan(vectors[:, 0]))
             )
-            columns = [*(batch.column(name) for name in names), column]
+            columns = [*batch.columns, column]
             writer.write_table(pyarrow.Table.from_arrays(columns, schema=pyarrow.schema(fields)))
         if writer is None:  # no rows
-            fields = [field for field in schema or () if field.name != COLUMN]
-            ParquetWriter(temporary, pyarrow.schema([*fields, vector_field])).close()
+            ParquetWriter(temporary, pyarrow.schema([*(schema or ()), vector_field])).close()
 
 
 def _to_batch(rows: Sequence[Mapping[str, Any]], schema: Any, location: str, pyarrow: Any) -> Any:

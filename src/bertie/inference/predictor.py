@@ -21,6 +21,7 @@ from bertie.base.texts import list_pairs, list_texts
 from bertie.inference.answers import rank_answers, unanswered_questions
 from bertie.inference.capabilities import (
     REQUIRED_HEADS,
+    check_pairs,
     decision_thresholds,
     main_method,
     resolve_embedding,
@@ -285,7 +286,8 @@ class Predictor:
         Raises:
             DataError: `texts` and `pairs` are not two strings or two lists of equal length.
             ModelError: the model has no classifier, or is a regression model.
-            SettingsError: there are pairs, but the model reads single texts (see `long_texts`).
+            SettingsError: there are pairs, but the model was fine-tuned on single texts or reads long ones in
+                another way (see `long_texts`); or the other way round.
 
         Example:
             >>> labels = model.classify("A film to remember.")
@@ -318,6 +320,7 @@ class Predictor:
         Raises:
             DataError: `texts` and `pairs` are not two strings or two lists of equal length.
             ModelError: the model is not a regression model.
+            SettingsError: as in `classify`.
 
         Example:
             >>> isinstance(model.regress("A cat sat.", "A cat was sitting."), float)
@@ -343,6 +346,7 @@ class Predictor:
         """
         if self.method != "regress":
             self._require("classify")
+        check_pairs(self._metadata, pairs is not None)
         if pairs is None:
             examples = LabelledTexts(list_texts(texts))
         else:

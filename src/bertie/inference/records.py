@@ -7,7 +7,7 @@ result, so a file of n lines has n results.
 import difflib
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -18,6 +18,7 @@ from bertie.base.rows import (
     TABLE_FORMATS,
     decode_lines,
     format_suffix,
+    is_missing,
     parse_rows,
     raise_error,
     read_lines,
@@ -135,6 +136,18 @@ def read_records(
         raise missing
 
 
+def reject_column(name: str, row: Container[str], location: str) -> None:
+    """Check that the input does not have the column `name`, which the output adds.
+
+    Raises:
+        DataError: the input has it; the message begins with `location`.
+    """
+    if name in row:
+        raise DataError(
+            f"{location}: column {name!r} would be replaced by the column of the results; rename or remove it"
+        )
+
+
 def _pick(row: Mapping[str, Any], field: str, column: str, location: str) -> Any:
     """Return the text in a column, or the list of endings."""
     if field == "endings" and column not in row:
@@ -150,10 +163,10 @@ def _pick(row: Mapping[str, Any], field: str, column: str, location: str) -> Any
         return value
     if is_list or not isinstance(value, str):
         expected = {"endings": "a list of texts", "words": "a list of words"}.get(field, "text")
-        raise DataError(
-            f"{location}: {value!r} in column {column!r} is not {expected}; correct it, or choose another "
-            f"column with --column {field}=NAME"
-        )
+        problem = f"column {column!r} is empty; fill it in"
+        if not is_missing(value):
+            problem = f"{value!r} in column {column!r} is not {expected}; correct it"
+        raise DataError(f"{location}: {problem}, or choose another column with --column {field}=NAME")
     return value
 
 

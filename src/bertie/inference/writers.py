@@ -11,7 +11,7 @@ from typing import Any, Literal, TextIO
 
 from bertie.base.outputs import check_suffix
 from bertie.base.rows import DELIMITERS
-from bertie.inference.records import Record
+from bertie.inference.records import Record, reject_column
 from bertie.inference.results import (
     Answer,
     Choice,
@@ -49,6 +49,29 @@ def output_format(path: Path) -> OutputFormat:
     return _FORMATS[check_suffix(path, _FORMATS)]
 
 
+def with_free_columns(records: Iterable[Record], format: OutputFormat, method: Method) -> Iterator[Record]:
+    """Yield records that have no column with the name of a column for the results.
+
+    The results are in the column `prediction`. A table also has columns such as `score`, or
+    `prediction_score` if the first row already has a column `score`.
+
+    Args:
+        records: the records to answer.
+        format: the format of the output; text and CoNLL have no columns.
+        method: the main method of the model.
+
+    Raises:
+        DataError: a record has a column of such a name.
+    """
+    added = ["prediction"] if format == "jsonl" else []
+    for record in records:
+        if format in DELIMITERS and not added:
+            added = _table_columns(record, method)
+        for name in added:
+            reject_column(name, record.row, record.location)
+        yield record
+
+
 def write_results(
     answered: AnsweredRecords,
     file: TextIO,
@@ -60,9 +83,8 @@ def write_results(
 
     A JSON line holds the columns of the record's row, and all its results under `prediction`. A
     table has the columns of the first row and columns for the best result (see `_best_cells`); columns
-    that only later rows have are reported on standard error and left out. If
-    the row already has a column `score`, the score of the result is called `prediction_score`;
-    likewise for the other columns.
+    that only later rows have are reported on standard error and left out. The columns of the results have
+    the names in `with_free_columns`.
 
     Args:
         answered: the records with their results.
@@ -99,14 +121,13 @@ def _write_table(
     thresholds: Mapping[str, float] | None,
 ) -> None:
     writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
-    first, *others = _COLUMNS[method]
     added: list[str] = []
     header: list[str] = []
     left_out: set[str] = set()
     for record, results in answered:
         if not header:
-            added = [first, *(f"{first}_{name}" if name in record.row else name for name in others)]
-            header = list(dict.fromkeys([*record.row, *added]))
+            added = _table_columns(record, method)
+            header = [*record.row, *added]
             writer.writerow(header)
         for name in record.row.keys() - left_out.union(header):
             left_out.add(name)
@@ -119,6 +140,12 @@ def _write_table(
         if results not in (None, ()):
             row |= dict(zip(added, _best_cells(results, method, thresholds), strict=False))
         writer.writerow([_to_cell(row.get(name, "")) for name in header])
+
+
+def _table_columns(first: Record, method: Method) -> list[str]:
+    """Return the columns that a table has for the results, depending on its first record."""
+    main, *others = _COLUMNS[method]
+    return [main, *(f"{main}_{name}" if name in first.row else name for name in others)]
 
 
 def _best_cells(results: Any, method: Method, thresholds: Mapping[str, float] | None) -> tuple[Any, ...]:

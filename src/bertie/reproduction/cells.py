@@ -61,6 +61,7 @@ LATER_SETTINGS = (
     ',"window_stride":0',
     ',"window_pooling":"mean"',
     ',"shard":false',
+    ',"labels_fingerprint":""',
 )
 
 Outcomes = dict[str, float]  # by outcome name, as in `Column.outcome`

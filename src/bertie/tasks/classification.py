@@ -450,7 +450,7 @@ def parse_number(label: Any, location: str) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise DataError(f"{location}: {label!r} is not a number; every label of a regression must be one")
+        raise DataError(f"{location}: {label!r} is not a number; write a number or delete the row")
     return number
 
 

@@ -15,7 +15,7 @@ from bertie.model.engines.loading import Precision, load_engine
 from bertie.model.formats.directory import SEQUENCE_CLASSIFIER
 from bertie.model.formats.sentence_transformers import EmbeddingConfig
 from bertie.model.sequences import token_indices
-from bertie.tasks.calibration import Calibration
+from bertie.tasks.calibration import Calibration, describe_limit
 from bertie.tasks.long_texts import TextWindows, describe_truncated
 from bertie.tasks.pairs import for_embeddings
 from bertie.tasks.task import Head, Inputs, Scores, Task
@@ -117,6 +117,22 @@ def find_constant_answers(
                 f"another learning rate, more epochs or another seed"
             )
     return warnings
+
+
+def find_failures(
+    task: Task[Any, Any],
+    parts: Mapping[str, Any],
+    predictions: Mapping[str, Any],
+    scores: Mapping[str, Scores],
+) -> list[str]:
+    """Return warnings about constant answers, and about a temperature at a limit of its range.
+
+    The arguments are those of `find_constant_answers`; the task has its temperature.
+    """
+    warnings = find_constant_answers(task, parts, predictions, scores)
+    temperature = task.applied_temperature
+    limit = describe_limit(temperature) if temperature is not None else None
+    return warnings + ([limit] if limit else [])
 
 
 def compute_logits(engine: Engine, inputs: Inputs, embedding: EmbeddingConfig | None = None) -> Float32s:

@@ -52,6 +52,11 @@ class GlueTask(TextClassification):
     header: tuple[str, ...] = ()
     malformed_file: str = ""
 
+    @property
+    def input_columns(self) -> dict[str, str]:
+        """The names of the roles: other files than GLUE's do not have its columns."""
+        return {"text": "text"} | ({"pair": "pair"} if self.columns.pair else {})
+
     def file(self, data: Path, part: str) -> Path:
         """Return the path of a part's file.
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from bertie.base.errors import DataError
+from bertie.base.rows import is_missing
 from bertie.model.config import ProblemType
 
 # Other names of nan: the default na_values of pandas.read_csv, in lower case.
@@ -18,7 +19,7 @@ def label_name(value: Any) -> str:
     White space becomes single spaces. A whole float is written as an integer, since pandas turns
     the integers of a column with gaps to floats.
     """
-    if value is None or value != value:
+    if is_missing(value):
         return ""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -29,16 +30,16 @@ def label_name(value: Any) -> str:
 def unify_labels(names: Collection[str], known: Collection[str] = ()) -> dict[str, str]:
     """Return the known label that each label equals, where 1 and 1.0 are the same label.
 
-    Other labels stay as they are. Without known labels, 1.0 becomes 1 if all labels are whole numbers, as
-    in `label_name`: a float column of a csv file gets the same classes as in another format.
+    Other labels stay as they are. Without known labels, 1.0 becomes 1 if all labels are numbers, as in
+    `label_name`: a float column of a csv file gets the same classes as in another format.
     """
     numbers = parse_numbers(known or names)
     by_number: dict[float, str] = {}
     if known:
         by_number = dict(zip(numbers, known, strict=False))
-    elif all(map(float.is_integer, numbers)):
+    else:
         known = [name for name in names if "." not in name]  # 007 stays so
-        by_number = {number: label_name(number) for number in numbers}
+        by_number = {number: label_name(number) for number in numbers if number.is_integer()}
     unified = {name: name for name in names}
     for name in unified.keys() - set(known):
         for number in parse_numbers([name]):

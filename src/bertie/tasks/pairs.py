@@ -5,6 +5,7 @@ of the two vectors learns the score. In pairs without scores, the second text of
 to be nearer to the first one than the second texts of other pairs.
 """
 
+import sys
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -109,6 +110,21 @@ class CustomScoredPairs(_ScoredPairs, CustomClassification):
     metrics: tuple[str, ...] = ("spearmanr", "pearson")
     pair: str | None = "pair"
     infer_type: bool = False
+
+    def read(self, path: Source, labelled: bool) -> LabelledTexts:
+        """Read a table of scored pairs; report scores outside the range of the training scores on stderr."""
+        examples = super().read(path, labelled)
+        if labelled and self.score_range is not None:
+            cosines = self.gold(examples)
+            outside = np.flatnonzero((cosines < 0) | (cosines > 1))
+            if len(outside):
+                low, high = self.score_range
+                print(
+                    f"{path}: scores outside {low:g} to {high:g}, the range in training, which no cosine "
+                    f"reaches: {len(outside):,} (first: {examples.location(int(outside[0]))})",
+                    file=sys.stderr,
+                )
+        return examples
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,7 @@ class Task(ABC, Generic[Examples, Predictions]):
 
     @property
     def input_columns(self) -> dict[str, str]:
-        """The columns of custom texts by their role, such as {"text": "review"}, for `predict`."""
+        """The columns of texts by their role, such as {"text": "review"}, for `predict`."""
         return {}
 
     # The model

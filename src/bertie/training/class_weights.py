@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from bertie.base.errors import SettingsError
 from bertie.model.sequences import token_indices
+from bertie.tasks.label_types import unify_labels
 from bertie.tasks.task import Inputs, Task
 from bertie.training.finetuning_settings import FinetuningSettings, training_indices
 
@@ -19,10 +20,9 @@ def check_class_weights(task: Task[Any, Any], settings: FinetuningSettings) -> N
     Raises:
         SettingsError: the task has no classes, or `class_weights` names a label that it has not.
     """
-    chosen = settings.class_weights
-    if chosen is not None and not task.labels:
+    if settings.class_weights is not None and not task.labels:
         raise SettingsError(f"class_weights: {task.name} has no classes; leave it out")
-    for label in chosen if isinstance(chosen, dict) else ():
+    for label in _chosen_weights(task, settings):
         if label not in task.labels:
             raise SettingsError(
                 f"class_weights: {task.name} has no label {label!r}; its labels are {', '.join(task.labels)}"
@@ -39,10 +39,19 @@ def label_weights(task: Task[Any, Any], inputs: Inputs, settings: FinetuningSett
         return {}
     if chosen == "balanced":
         return dict(zip(task.labels, _balanced_weights(task, inputs, settings).tolist(), strict=True))
-    weights = {label: chosen.get(label, 1.0) for label in task.labels}
+    given = _chosen_weights(task, settings)
+    weights = {label: given.get(label, 1.0) for label in task.labels}
     if not any(weights.values()):
         raise SettingsError("class_weights: all labels have the weight 0; give some a larger one")
     return weights
+
+
+def _chosen_weights(task: Task[Any, Any], settings: FinetuningSettings) -> dict[str, float]:
+    """Return the weights that `class_weights` has, by label in the form of the task's, such as 1 for 1.0."""
+    if not isinstance(settings.class_weights, dict):
+        return {}
+    names = unify_labels(settings.class_weights, task.labels)
+    return {names[label]: weight for label, weight in settings.class_weights.items()}
 
 
 def _balanced_weights(task: Task[Any, Any], inputs: Inputs, settings: FinetuningSettings) -> Float64s:

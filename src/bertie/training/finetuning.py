@@ -403,6 +403,7 @@ def encode_examples(
     fingerprints = {
         "training_fingerprint": _hash_inputs([inputs]),
         "dev_fingerprint": _hash_inputs(part.inputs for part in parts.values()),
+        "labels_fingerprint": hashlib.sha256("\n".join(task.labels).encode()).hexdigest(),
         "initial_model_fingerprint": hash_weights(initial_model),
     }
     return inputs, parts, settings.resolved().model_copy(update=fingerprints)

@@ -90,6 +90,7 @@ class FinetuningSettings(Hardware):
         training_fingerprint: hash of the training data, filled in when the run starts and checked on
             resume.
         dev_fingerprint: the same for the dev data.
+        labels_fingerprint: the same for the names of the labels.
         initial_model_fingerprint: the same for the initial weights.
         optimizer: the optimizer.
     """
@@ -121,6 +122,7 @@ class FinetuningSettings(Hardware):
     calibrate: bool = False
     training_fingerprint: str = ""
     dev_fingerprint: str = ""
+    labels_fingerprint: str = ""
     initial_model_fingerprint: str = ""
     optimizer: OptimizerSettings = OptimizerSettings(learning_rate=5e-5, bias_correction=True)
 

@@ -280,7 +280,7 @@ def _add_to_window(
 
 def count_micro_batches(bounds: npt.NDArray[np.int64], micro_batch_tokens: int) -> int:
     """Return into how many micro-batches to split sequences of these bounds, int64 (N+1,)."""
-    return -int(-(bounds[-1] - bounds[0]) // micro_batch_tokens)
+    return -(-int(bounds[-1] - bounds[0]) // micro_batch_tokens)
 
 
 def split_sequences(bounds: npt.NDArray[np.int64], count: int) -> list[tuple[int, int]]:

@@ -1,7 +1,7 @@
 """Check whether a run may be resumed, and with which settings."""
 
 import os
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,22 @@ FINGERPRINTS = {
     "corpus_fingerprint": "corpus",
     "training_fingerprint": "training set",
     "dev_fingerprint": "dev set",
+    "labels_fingerprint": "set of labels",
     "initial_model_fingerprint": "initial model",
 }
+
+
+def check_changes(section: type[Settings], changes: Mapping[str, Any]) -> None:
+    """Refuse to set the fingerprints of a run's inputs, which the run fills in.
+
+    Raises:
+        SettingsError: a change is of a fingerprint, by its current or former name.
+    """
+    for key in changes:
+        if name := FINGERPRINTS.get(section.renamed.get(key, key)):
+            raise SettingsError(
+                f"{key}: a run fills in this setting; leave it out, and choose the {name} with its option"
+            )
 
 
 @contextmanager

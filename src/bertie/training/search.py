@@ -79,6 +79,11 @@ class Trial(NamedTuple):
         return float(np.mean(self.scores))
 
     @property
+    def best_run(self) -> Path:
+        """Directory of the run with the highest score, the first of several."""
+        return self.runs[int(np.argmax(self.scores))]
+
+    @property
     def std(self) -> float:
         """Sample standard deviation over the restarts; 0 for a single one."""
         return float(np.std(self.scores, ddof=1)) if len(self.scores) > 1 else 0.0
@@ -184,10 +189,10 @@ class _TrialRunner:
 
     def best_model(self, trial: Trial) -> Path:
         """Return the best run's model directory; repeat the run if its model is gone."""
-        seed = int(np.argmax(trial.scores))
-        run = trial.runs[seed]
+        run = trial.best_run
         if not (run / "model").exists():
             remove_directory(run)
+            seed = trial.runs.index(run)
             self._run(run, trial.batch_size, trial.learning_rate, trial.epochs, seed)
         return run / "model"
 

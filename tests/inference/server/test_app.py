@@ -534,3 +534,21 @@ def test_an_unexpected_error_is_logged_without_texts(models, monkeypatch, caplog
     assert "/predict: RuntimeError at" in caplog.text
     assert "in fail" in caplog.text
     assert "a secret" not in caplog.text
+
+
+def test_single_texts_and_pairs_are_those_of_fine_tuning(tmp_path):
+    pairs = save_small(tmp_path / "pairs", "regression", input_columns={"text": "a", "pair": "b"})
+    singles = save_small(tmp_path / "singles", "regression", input_columns={"text": "a"})
+    single, pair = {"text": "the cat"}, {"text": "the cat", "pair": "sat"}
+    for path, fits, others in ((pairs, pair, single), (singles, single, pair)):
+        with serving(bertie.load(path)) as served:
+            for route in ("/predict", "/"):
+                assert served.post(route, {"inputs": fits})[0] == 200
+                status, content = served.post(route, {"inputs": others})
+                assert status == 422
+                assert "the model was fine-tuned on" in content["error"]
+            # As Text Embeddings Inference; a list in a list is a pair.
+            assert served.post("/predict", {"inputs": [[*fits.values()]]})[0] == 200
+            assert served.post("/predict", {"inputs": [[*others.values()]]})[0] == 422
+            status, _ = served.post("/rerank", {"query": "the cat", "texts": ["sat"]})
+            assert status == (200 if path == pairs else 424)

@@ -278,6 +278,11 @@ def test_the_default_model_computes_before_the_first_request(tmp_path, kind):
     assert predictor.engine.used
 
 
+def test_a_default_model_of_pairs_computes_a_pair(tmp_path):
+    path = save_small(tmp_path, "classifier", input_columns={"text": "a", "pair": "b"})
+    Models({"classifier": path}, bertie.load, Limits()).load_default()
+
+
 def replace_with_classifier(directory, labels):
     """Put a classifier with other labels in the place of a model."""
     shutil.rmtree(directory)

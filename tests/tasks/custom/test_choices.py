@@ -34,6 +34,14 @@ def test_endings_are_read_from_columns_or_lists(tmp_path):
     assert np.diff(inputs.bounds).tolist() == [5] * 6
 
 
+def test_indices_may_be_floats_in_csv(tmp_path):
+    path = write(
+        tmp_path / "a.csv", {"context": ["x", "y"], "a": ["b", "c"], "d": ["e", "f"], "label": [1.0, 0.0]}
+    )
+    task = CustomMultipleChoice(endings=("a", "d"))
+    assert task.read(path, labelled=True).labels.tolist() == [1, 0]
+
+
 @pytest.mark.parametrize(
     ("endings", "label", "message"),
     [

@@ -1,6 +1,7 @@
 """Texts with custom labels: how they are read, their labels, and errors in rows."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -63,6 +64,16 @@ def test_whole_floats_are_the_same_classes_in_every_format(tmp_path, training):
         for labels in (("0", "1"), ("0.0", "1.0")):  # earlier versions had the second ones, from csv
             read = task.with_labels(labels) if training == ".csv" else task
             assert read.gold(read.read(source, labelled=True)).tolist() == gold
+
+
+def test_classes_with_fractions_have_one_name_in_every_format(tmp_path):
+    table = texts_and_labels([1.0, 2.5, 2.5, 1.0])
+    for source in (
+        *(write(tmp_path / f"a{suffix}", table) for suffix in (".csv", ".jsonl")),
+        MemoryTable("", table),
+    ):
+        task = CustomClassification().with_problem_type("single_label_classification")
+        assert task.fitted(task.read(source, labelled=True)).labels == ("1", "2.5")
 
 
 def test_numbers_among_names_stay_strings(tmp_path):
@@ -326,3 +337,14 @@ def test_a_model_of_pairs_needs_the_column_of_the_second_text():
     with pytest.raises(SettingsError, match=r"pairs of texts; name .* such as --pair 'the answer' \(pair="):
         CustomClassification().fitted_to_model(model)
     assert CustomClassification(pair="b").fitted_to_model(model).labels == ("y", "x")
+    single = replace(model, input_columns={"text": "question"})
+    with pytest.raises(SettingsError, match="fine-tuned on single texts; leave out --pair"):
+        CustomClassification(pair="b").fitted_to_model(single)
+
+
+def test_nan_in_a_column_of_floats_is_a_missing_text(tmp_path):
+    table = texts_and_labels(["x", "y"]) | {"text": [float("nan")] * 2}
+    message = "row 1: no text in the column 'text'; add it or delete the row"
+    for source in (write(tmp_path / "a.parquet", table), MemoryTable("", table)):
+        with pytest.raises(DataError, match=message):
+            CustomClassification().read(source, labelled=True)

@@ -113,7 +113,7 @@ def test_scores_of_plain_tags_match_sklearn(pairs, data):
         ([["a"], ["b"]], [["O"], ["O", "O"]], "line 2: 2 tags for 1 words; give one for each"),
         ([["a"], []], [["O"], []], "line 2: no words in the column 'words'; add them or delete the row"),
         ([["a"], ["b"]], [["O"], []], "line 2: no tags in the column 'tags'; add them or delete the row"),
-        ([["a"], None], [["O"], ["O"]], "line 2: None in the column 'words' is not a list of strings"),
+        ([["a"], None], [["O"], ["O"]], "line 2: no words in the column 'words'; add them or"),
         ([["a"], "b"], [["O"], ["O"]], "line 2: 'b' in the column 'words' is not a list of strings"),
         ([["a", "b"], ["c", "d"]], [["O", "O"], ["O", "P"]], "line 2: 'P' is not the tag of an entity"),
         ([["a"], ["c", "d"]], [["P"], ["O", "O"]], "line 1: 'P' is not the tag of an entity"),

@@ -15,6 +15,7 @@ from bertie.base.errors import BertieError, SettingsError
 from bertie.inference.capabilities import (
     decision_thresholds,
     main_method,
+    reads_pairs,
     resolve_embedding,
     resolve_max_seq_length,
 )
@@ -116,13 +117,14 @@ class ServedModel:
     def can_rerank(self) -> bool:
         """Whether the model is a sequence classifier with one score: a regression, or two classes.
 
-        A model whose `long_texts` are not truncated reads single texts, not pairs.
+        A model that was fine-tuned on single texts, or whose `long_texts` are not truncated, reads no pairs.
         """
         several = self.metadata.problem_type == "multi_label_classification"
         return (
             self.architecture == SEQUENCE_CLASSIFIER
             and len(self.metadata.labels) <= 2 - several
             and self.metadata.long_texts.method == "truncate"
+            and reads_pairs(self.metadata) is not False
         )
 
     @property
@@ -340,7 +342,8 @@ def _compute_once(model: Predictor) -> None:
     if model.method is None:
         model.embed([MASK])
         return
-    texts = tuple([MASK] if field == "endings" else MASK for field in REQUIRED_FIELDS[model.method])
+    fields = dict.fromkeys([*REQUIRED_FIELDS[model.method], *model.input_columns.keys() & {"pair"}])
+    texts = tuple([MASK] if field == "endings" else MASK for field in fields)
     answer_records(model, [Record("", {}, texts)], top_k=1)
 
 

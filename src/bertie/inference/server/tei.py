@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 from starlette.exceptions import HTTPException
 from typing_extensions import TypedDict
 
+from bertie.inference.capabilities import check_pairs
 from bertie.inference.records import Record
 from bertie.inference.server.batching import run_tokenizer
 from bertie.inference.server.encoding import Truncation, encode_pairs, encode_singles
@@ -386,6 +387,8 @@ async def _classifier_records(model: ServedModel, request: ClassifyRequest) -> l
 async def _encode_pairs(
     model: ServedModel, request: TruncatingRequest, items: Sequence[Sequence[str]]
 ) -> list[EncodedText]:
+    for item in items:
+        check_pairs(model.metadata, len(item) == 2)
     truncation = _truncation(request, model.max_seq_length)
     return await run_tokenizer(items, encode_pairs, model.metadata.tokenizer, items, truncation)
 

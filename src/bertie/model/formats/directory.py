@@ -253,6 +253,16 @@ def read_metadata(
     return metadata
 
 
+def read_input_columns(path: Path) -> Mapping[str, str]:
+    """Return the columns of a model's fine-tuning; see `ModelMetadata`.
+
+    Raises:
+        DataError: config.json is damaged.
+        ModelError: the directory is missing or not a model directory.
+    """
+    return read_section(HeadConfig, find_config_file(_require_model_folder(path))).input_columns
+
+
 def find_new_entries(path: Path, tokenizer: Tokenizer) -> dict[int, list[int]]:
     """Find the entries that the tokenizer of a corpus adds to the one of the initial model in `path`.
 

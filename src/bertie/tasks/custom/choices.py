@@ -9,7 +9,7 @@ from bertie.base.errors import DataError
 from bertie.base.memory import Source
 from bertie.base.rows import Rows
 from bertie.tasks.custom.tables import CustomFiles, check_strings, check_text
-from bertie.tasks.label_types import label_name
+from bertie.tasks.label_types import label_name, unify_labels
 from bertie.tasks.swag import Choices, MultipleChoice
 
 
@@ -53,9 +53,8 @@ class CustomMultipleChoice(CustomFiles, MultipleChoice):
                 )
             if not all(isinstance(ending, str) and ending.strip() for ending in endings):
                 raise DataError(f"{rows.location(i)}: an ending is not text; add it or delete the row")
-            indices = [str(index) for index in range(count)]
-            if labelled and (name := label_name(rows.columns[self.label][i])) not in indices:
-                raise DataError(f"{rows.location(i)}: label {name!r}; use one of {', '.join(indices)}")
+            if labelled:
+                self._index(rows, i)
 
         columns = {self.context: "--column context=NAME"}
         columns |= dict.fromkeys(self.endings, "--column endings=NAME")
@@ -63,9 +62,17 @@ class CustomMultipleChoice(CustomFiles, MultipleChoice):
         endings = [self._endings(rows, i) for i in range(len(rows))]
         labels = None
         if labelled:
-            labels = np.array([label_name(value) for value in rows.columns[self.label]], dtype=np.int64)
+            labels = np.array([self._index(rows, i) for i in range(len(rows))], dtype=np.int64)
         ids = [str(index) for index in range(len(rows))]
         return Choices(rows.columns[self.context], [""] * len(rows), endings, labels, ids)
+
+    def _index(self, rows: Rows, i: int) -> int:
+        """Return the index of the right ending."""
+        name = label_name(rows.columns[self.label][i])
+        indices = [str(index) for index in range(len(self._endings(rows, i)))]
+        if (index := unify_labels([name], indices)[name]) not in indices:
+            raise DataError(f"{rows.location(i)}: label {name!r}; use one of {', '.join(indices)}")
+        return int(index)
 
     def _endings(self, rows: Rows, i: int) -> list[str]:
         if len(self.endings) == 1:

@@ -160,8 +160,11 @@ class CustomClassification(CustomFiles, TextClassification):
         """Return this task with the problem type and the labels of a fine-tuned model.
 
         Raises:
-            SettingsError: the model was fine-tuned on pairs of texts, and the task reads single texts.
+            SettingsError: the model was fine-tuned on pairs of texts, and the task reads single texts, or the
+                other way round.
         """
+        if self.pair and metadata.input_columns and "pair" not in metadata.input_columns:
+            raise SettingsError("the model was fine-tuned on single texts; leave out --pair (pair=…)")
         if (pair := metadata.input_columns.get("pair")) and not self.pair:
             raise SettingsError(
                 f"the model was fine-tuned on pairs of texts; name the column of the second text, such as "

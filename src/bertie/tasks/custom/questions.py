@@ -9,7 +9,7 @@ import numpy as np
 
 from bertie.base.errors import DataError
 from bertie.base.memory import Source
-from bertie.base.rows import Rows, format_suffix
+from bertie.base.rows import Rows, format_suffix, is_missing
 from bertie.model.formats.directory import ModelMetadata
 from bertie.tasks.custom.tables import CustomFiles, check_text
 from bertie.tasks.squad.questions import Answer, Questions, find_duplicate, has_text_at, read_questions
@@ -71,6 +71,10 @@ class CustomQuestionAnswering(CustomFiles, QuestionAnswering):
         columns = {column: f"--column {role}=NAME" for column, role in roles.items()}
 
         def check(rows: Rows, i: int) -> None:
+            if is_missing(rows.columns[self.identifier][i]):
+                raise DataError(
+                    f"{rows.location(i)}: no id in the column {self.identifier!r}; add it or delete the row"
+                )
             for column in (self.question, self.context):
                 check_text(rows, i, column)
             if labelled:

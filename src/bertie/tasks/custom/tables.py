@@ -7,7 +7,7 @@ from typing import Literal
 
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.memory import Source
-from bertie.base.rows import Rows, read_rows, report_skipped
+from bertie.base.rows import Rows, is_missing, read_rows, report_skipped
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ def check_text(rows: Rows, i: int, column: str) -> None:
     """Raise DataError unless the value is a text that is not blank."""
     text = rows.columns[column][i]
     if not (isinstance(text, str) and text.strip()):
-        problem = "no text" if text is None or text == "" else f"{text!r} is not text"
-        is_blank = isinstance(text, str | None)
+        problem = "no text" if is_missing(text) or text == "" else f"{text!r} is not text"
+        is_blank = isinstance(text, str) or is_missing(text)
         advice = "add it or delete the row" if is_blank else "write it as a string"
         raise DataError(f"{rows.location(i)}: {problem} in the column {column!r}; {advice}")
 
@@ -78,7 +78,7 @@ def check_strings(rows: Rows, i: int, column: str, role: str) -> list[str]:
     `role` is what the strings are, such as "words".
     """
     value = rows.columns[column][i]
-    if value == []:
+    if value == [] or is_missing(value):
         raise DataError(f"{rows.location(i)}: no {role} in the column {column!r}; add them or delete the row")
     if not (isinstance(value, list) and all(isinstance(item, str) for item in value)):
         advice = 'write one such as ["a", "b"]'
