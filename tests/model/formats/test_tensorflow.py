@@ -319,7 +319,7 @@ def test_google_config_has_the_other_activations(tmp_path, hidden_act):
         {"strip_accents": False},
         {"tokenize_chinese_chars": False},
         {"never_split": ("a",)},
-        {"added_tokens": (AddedToken("a", single_word=True),)},
+        {"added_tokens": (AddedToken(TOKENS[-1], single_word=True),)},
     ],
 )
 def test_tokenizer_options_that_google_lacks_are_not_written(tmp_path, options):
