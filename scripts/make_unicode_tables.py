@@ -25,6 +25,24 @@ CJK_RANGES = (  # google-research/bert tokenization.py, _is_chinese_char
     (0xF900, 0xFAFF),
     (0x2F800, 0x2FA1F),
 )
+OTHER_ALPHABETIC_SYMBOLS = (  # of category So: circled and squared letters (Unicode, PropList.txt)
+    (0x24B6, 0x24E9),
+    (0x1F130, 0x1F149),
+    (0x1F150, 0x1F169),
+    (0x1F170, 0x1F189),
+)
+JOINERS = "\u200c\u200d"  # property Join_Control
+
+
+def is_word_character(character: str) -> bool:
+    r"""Return whether `\w` matches a character in Rust's regular expressions (UTS #18, Annex C)."""
+    category = unicodedata.category(character)
+    return (
+        category[0] in "LM"
+        or category in ("Nd", "Nl", "Pc")
+        or character in JOINERS
+        or any(first <= ord(character) <= last for first, last in OTHER_ALPHABETIC_SYMBOLS)
+    )
 
 
 def is_punctuation(character: str) -> bool:
@@ -40,7 +58,7 @@ def flags(character: str) -> int:
         return unicode.SPACE
     if category in ("Cc", "Cf") or code == 0xFFFD:
         # Dropped before the text is lower-cased, so its case does not matter.
-        return unicode.DROPPED
+        return unicode.DROPPED | unicode.WORD_CHARACTER * is_word_character(character)
     # Python shows the properties Cased and Case_Ignorable only by their effect on a final sigma.
     is_cased = f"{character}Σ".lower()[-1] == "ς"
     is_ignorable = not is_cased and f"A{character}Σ".lower()[-1] == "ς"
@@ -49,6 +67,7 @@ def flags(character: str) -> int:
         | unicode.CJK * any(first <= code <= last for first, last in CJK_RANGES)
         | unicode.CASED * is_cased
         | unicode.IGNORABLE * is_ignorable
+        | unicode.WORD_CHARACTER * is_word_character(character)
     )
 
 

@@ -44,8 +44,9 @@ text.trie
 text.wordpiece
 text.matching
 text.encoding
-text.tokenizer_files
+text.token_search
 text.added_tokens
+text.tokenizer_files
 text.tokenizer_schemas
 text.tokenizer
 text.vocabulary_extension

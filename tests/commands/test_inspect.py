@@ -13,6 +13,8 @@ from bertie.base.files import read_json, write_json
 from bertie.inference.export import export
 from bertie.model.formats.conversion import convert
 from bertie.model.formats.onnx import Quantization
+from bertie.text.added_tokens import AddedToken
+from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import Vocabulary
 
 pytestmark = pytest.mark.usefixtures("unverified")  # directories are changed here
@@ -55,6 +57,14 @@ def test_facts_and_checks_of_a_sound_model(classifier, capsys):
     assert (facts["added_tokens"], facts["unused_slots"]) == ({}, 0)
     assert all(check["passed"] for check in checks.values())
     assert len(checks) == 6
+
+
+def test_added_tokens_are_listed_and_do_not_count_as_casing(classifier, capsys):
+    vocabulary = Vocabulary([*TOKENIZER.vocabulary.tokens[:-1], "@USER"])
+    Tokenizer(vocabulary, added_tokens=[AddedToken("@USER")]).save(classifier)
+    facts, checks = inspect(capsys, classifier)
+    assert facts["added_tokens"] == {"@USER": len(vocabulary) - 1}
+    assert checks["casing matches the vocabulary"]["passed"]
 
 
 def test_table_for_people(classifier, capsys):

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertie.base.errors import ModelError
+from bertie.text.added_tokens import AddedToken
+from bertie.text.encoding import CHUNK_CHARACTERS
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
@@ -71,14 +73,14 @@ def test_added_tokens_round_trip(tmp_path, year):
     write(tmp_path, year)
     tokenizer = Tokenizer.load(tmp_path)
     assert tokenizer.vocabulary.tokens == (*TOKENS, *ADDED)
-    assert set(tokenizer.added_tokens) == {*ADDED, "[unused1]"}
+    assert {token.content for token in tokenizer.added_tokens} == {*ADDED, "[unused1]"}
     tokenizer.save(tmp_path / "again")
     again = Tokenizer.load(tmp_path / "again")
     assert again.fingerprint == tokenizer.fingerprint
-    assert set(again.added_tokens) == set(tokenizer.added_tokens)
+    assert again.added_tokens == tokenizer.added_tokens
     peer = transformers.AutoTokenizer.from_pretrained(tmp_path / "again")
     assert len(peer) == len(tokenizer.vocabulary)
-    assert set(peer.all_special_tokens) == {*SPECIAL_TOKENS, *tokenizer.added_tokens}
+    assert set(peer.all_special_tokens) == {*SPECIAL_TOKENS, *ADDED, "[unused1]"}
     for text in TEXTS:
         expected = peer(text, return_offsets_mapping=True)
         encoding = tokenizer.encode(text)
@@ -166,3 +168,77 @@ def test_added_token_may_have_an_id_after_a_gap_but_not_that_of_another(tmp_path
         (tmp_path / "added_tokens.json").write_text(json.dumps({"[E1]": token_id}))
         with pytest.raises(ModelError, match=f"has the id {token_id}, which {re.escape(found)} in the vocab"):
             Tokenizer.load(tmp_path)
+
+
+def test_added_tokens_json_has_tokens_without_flags(tmp_path):
+    """Older versions of transformers wrote it; special_tokens_map.json says which tokens are special."""
+    (tmp_path / "vocab.txt").write_text("\n".join(TOKENS))
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"@USER": len(TOKENS), "[E1]": len(TOKENS) + 1}))
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps({"additional_special_tokens": ["[E1]"]}))
+    tokenizer = Tokenizer.load(tmp_path)
+    assert tokenizer.lowercase  # the upper-case letters of an added token do not make a vocabulary cased
+    assert tokenizer.added_tokens == (
+        AddedToken("@USER", only_added=True),
+        AddedToken("[E1]", normalized=False, special=True, only_added=True),
+    )
+    ids = tokenizer.encode("a@userb [e1][E1]").input_ids.tolist()
+    assert [i for i in ids if i >= len(TOKENS)] == [len(TOKENS), len(TOKENS) + 1]
+    assert tokenizer.decode(ids) == "a @USER b [ e1 ]"
+
+
+def test_flags_of_tokenizer_config_count(tmp_path):
+    tokenizer = Tokenizer(Vocabulary([*TOKENS, "x"]), added_tokens=[AddedToken("x", lstrip=True)])
+    tokenizer.save(tmp_path)
+    assert Tokenizer.load(tmp_path).added_tokens == tokenizer.added_tokens
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    config["added_tokens_decoder"] = {str(len(TOKENS)): {"content": "x", "rstrip": True}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    assert Tokenizer.load(tmp_path).added_tokens == (AddedToken("x", rstrip=True),)
+
+
+def test_token_without_normalised_form_is_rejected(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(TOKENS))
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"\u200b": len(TOKENS)}))
+    with pytest.raises(
+        ModelError, match=r"nothing is left of the added token '\\u200b' when it is normalised"
+    ):
+        Tokenizer.load(tmp_path)
+
+
+def test_lower_id_counts_if_normalised_forms_are_equal():
+    tokens = [AddedToken("QX"), AddedToken("qx")]
+    tokenizer = Tokenizer(Vocabulary([*TOKENS, "qx", "QX"]), added_tokens=tokens)
+    assert tokenizer.encode("Qx").input_ids[1] == tokenizer.vocabulary.ids["qx"]
+    assert tokenizer.replace(lowercase=False).encode("QX").input_ids[1] == tokenizer.vocabulary.ids["QX"]
+
+
+def test_word_is_not_split_into_tokens_that_are_only_added():
+    vocabulary = Vocabulary([*TOKENS, "abab"])
+    for only_added, expected in ((True, ["ab", "##a", "##b"]), (False, ["abab"])):
+        token = AddedToken("abab", normalized=False, only_added=only_added)
+        tokenizer = Tokenizer(vocabulary, added_tokens=[token])
+        ids = tokenizer.encode("ABAB").input_ids[1:-1]
+        assert tokenizer.convert_ids_to_tokens(ids) == expected
+
+
+def test_gap_before_a_token_that_is_only_added_survives_saving(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(TOKENS))
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"q": len(TOKENS) + 3}))
+    Tokenizer.load(tmp_path).save(tmp_path / "saved")
+    assert Tokenizer.load(tmp_path / "saved").encode("aqb").input_ids[2] == len(TOKENS) + 3
+    peer = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert peer("aqb")["input_ids"][2] == len(TOKENS) + 3
+
+
+@pytest.mark.parametrize(
+    "token", [AddedToken("qx", single_word=True), AddedToken("q", lstrip=True), AddedToken("x q")]
+)
+def test_long_text_has_the_tokens_of_its_lines(token):
+    tokenizer = Tokenizer(Vocabulary([*TOKENS, token.content]), added_tokens=[token])
+    line = f"a {token.content} b{token.content}  {token.content}a.a "
+    count = 3 * CHUNK_CHARACTERS // len(line)
+    short = tokenizer.encode_batch([line], add_special_tokens=False)
+    long = tokenizer.encode_batch([line * count], add_special_tokens=False)
+    assert long.input_ids.tolist() == short.input_ids.tolist() * count
+    assert long.offsets[-1].tolist() == (short.offsets[-1] + len(line) * (count - 1)).tolist()
+    assert long.word_ids[-1] == (short.word_ids[-1] + 1) * count - 1

@@ -1,36 +1,70 @@
-"""Tokens that Hugging Face's files add to a vocabulary, such as [E1].
+"""Tokens that Hugging Face's files add to a vocabulary, such as [E1] or @USER.
 
-A special added token is recognised in texts and is always one token. Any other added token is an
-ordinary entry of the vocabulary.
+An added token is always one token, and found anywhere in a text, by the rules of the package `tokenizers`
+(`token_search`).
 """
 
-import re
-from collections.abc import Mapping, Sequence
-from itertools import accumulate, chain
+from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from bertie.base.errors import ModelError
-from bertie.text.encoding import EncodeRows
+from bertie.text.token_search import LSTRIP, RSTRIP, SINGLE_WORD, Patterns, normalize_text
+from bertie.text.trie import CONTINUATION_PREFIX, build_trie
+from bertie.text.unicode import UnicodeTables
 from bertie.text.vocabulary import Vocabulary
 
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
 
-PLACEHOLDER = "."  # always exactly one token
+class AddedToken(NamedTuple):
+    """An added token and the flags that it has in the package `tokenizers`.
+
+    content      the token
+    single_word  it is only found where no letter, digit or underscore is next to it
+    lstrip       it swallows the white space before it
+    rstrip       it swallows the white space behind it
+    normalized   it is normalised and then found in the normalised text; otherwise in the text itself
+    special      decoding leaves it out
+    only_added   the vocabulary of WordPiece lacks it, so that a word is not split into it
+
+    Example:
+        >>> AddedToken("@USER").normalized, AddedToken.make_special("[E1]").normalized
+        (True, False)
+    """
+
+    content: str
+    single_word: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    normalized: bool = True
+    special: bool = False
+    only_added: bool = False
+
+    @classmethod
+    def make_special(cls, content: str) -> "AddedToken":
+        """Return a special token, which is found in the text itself."""
+        return cls(content, normalized=False, special=True)
+
+    @property
+    def may_span_words(self) -> bool:
+        """Whether the token may contain or swallow white space."""
+        return self.lstrip or self.rstrip or any(map(str.isspace, self.content))
 
 
 class AddedTokens(NamedTuple):
     """The tokens that a tokenizer directory adds to its vocabulary.
 
-    ids      the ids of all added tokens
-    special  the special added tokens, without the five of BERT
+    ids     the ids of all added tokens
+    tokens  the added tokens, without the five special tokens of BERT
     """
 
     ids: dict[str, int]
-    special: tuple[str, ...]
+    tokens: tuple[AddedToken, ...]
+
+
+def mark_only_added(tokens: Sequence[AddedToken], wordpiece: Container[str]) -> tuple[AddedToken, ...]:
+    """Mark the added tokens that the vocabulary of WordPiece lacks."""
+    return tuple(token._replace(only_added=token.content not in wordpiece) for token in tokens)
 
 
 def extend_vocabulary(vocabulary: Vocabulary, added: AddedTokens, source: str) -> Vocabulary:
@@ -58,51 +92,60 @@ def extend_vocabulary(vocabulary: Vocabulary, added: AddedTokens, source: str) -
                 f"{source}: the added token {token!r} has the id {token_id}, which {found} in the "
                 "vocabulary; the files are of different models, so copy all of them again from one model"
             )
-    for token in added.special:
-        if token not in vocabulary.ids and token not in added.ids:
-            tokens.append(token)  # as `transformers` does
+    for content, *_ in added.tokens:
+        if content not in vocabulary.ids and content not in added.ids:
+            tokens.append(content)  # as `transformers` does
     return Vocabulary(tokens, source)
 
 
-def encode_with_special_tokens(
-    texts: Sequence[str],
-    special: Mapping[str, int],
-    encode: EncodeRows,
-    rows: Int32s,
-) -> tuple[Int32s, Int64s]:
-    """Encode texts in which special tokens are recognised.
+def check_normalized_tokens(tokens: Sequence[AddedToken], tables: UnicodeTables, source: str) -> None:
+    """Check that something is left of each added token when it is normalised.
 
-    Every text is split at its special tokens. The special tokens are replaced by a placeholder, all
-    parts are encoded, and the token rows of the parts are joined into the rows of the text.
+    Raises:
+        ModelError: nothing is left of a token. The message begins with `source`.
+    """
+    for token in tokens:
+        if token.normalized and not normalize_text(token.content, tables):
+            raise ModelError(
+                f"{source}: nothing is left of the added token {token.content!r} when it is normalised, so "
+                "`transformers` splits every text into characters; remove the token, or set its flag "
+                "'normalized' to false"
+            )
+
+
+def make_patterns(
+    tokens: Sequence[AddedToken], ids: Mapping[str, int], tables: UnicodeTables
+) -> tuple[Patterns, Patterns]:
+    """Return the tokens that are found in a text, and those that are found in a normalised text.
+
+    If the normalised forms of two tokens are equal, the first one counts. (`tokenizers` 0.23 chooses one at
+    random.)
 
     Args:
-        texts: the texts.
-        special: the ids of the special tokens.
-        encode: encodes texts without recognising special tokens.
-        rows: where to write token rows.
-
-    Returns:
-        Token rows and bounds, in the form that `encode` returns.
+        tokens: the added tokens.
+        ids: their ids.
+        tables: the Unicode tables, which decide how texts are normalised.
     """
-    pattern = re.compile("(" + "|".join(map(re.escape, sorted(special, key=len, reverse=True))) + ")")
-    parts_of_texts = [pattern.split(text) for text in texts]  # plain, special, plain, …
-    parts = list(chain.from_iterable(parts_of_texts))
-    is_special = np.array([i % 2 for of_text in parts_of_texts for i in range(len(of_text))], dtype=bool)
-    rows, bounds = encode(
-        [PLACEHOLDER if flag else part for flag, part in zip(is_special, parts, strict=True)], None, rows
+    plain: dict[str, AddedToken] = {}
+    normalized: dict[str, AddedToken] = {}
+    for token in tokens:
+        if token.normalized:
+            normalized.setdefault(normalize_text(token.content, tables), token)
+        else:
+            plain.setdefault(token.content, token)
+    return _make_patterns(plain, ids), _make_patterns(normalized, ids)
+
+
+def _make_patterns(tokens: Mapping[str, AddedToken], ids: Mapping[str, int]) -> Patterns:
+    """Return tokens, by the characters to search for, in the form that the kernels take."""
+    # As continuations, so that ## at the beginning of an added token has no special meaning.
+    keys = [CONTINUATION_PREFIX + content for content in tokens]
+    flags = [
+        SINGLE_WORD * token.single_word | LSTRIP * token.lstrip | RSTRIP * token.rstrip
+        for token in tokens.values()
+    ]
+    return Patterns(
+        build_trie(keys, max(map(len, keys), default=0)),
+        np.array([ids[token.content] for token in tokens.values()], dtype=np.int32),
+        np.array(flags, dtype=np.int32),
     )
-    lengths = np.fromiter(map(len, parts), np.int64, len(parts))
-    special_parts = np.flatnonzero(is_special)
-    special_rows = bounds[special_parts]
-    rows[special_rows, 0] = [special[parts[part]] for part in special_parts]
-    rows[special_rows, 2] = lengths[special_parts]
-    # Offsets and word indices count from the beginning of a part. Add the sizes of the parts before it.
-    counts = np.diff(bounds)
-    words = np.zeros(len(parts), dtype=np.int64)
-    words[counts > 0] = rows[bounds[1:][counts > 0] - 1, 3] + 1
-    part_bounds = np.array([0, *accumulate(map(len, parts_of_texts))])  # the parts of each text
-    for column, sizes in ((1, lengths), (2, lengths), (3, words)):
-        preceding = np.cumsum(sizes) - sizes
-        preceding -= np.repeat(preceding[part_bounds[:-1]], np.diff(part_bounds))
-        rows[: bounds[-1], column] += np.repeat(preceding, counts).astype(np.int32)
-    return rows, bounds[part_bounds]

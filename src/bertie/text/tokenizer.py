@@ -6,18 +6,27 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+
 from bertie.base.checksums import SUMS_FILE, verify
 from bertie.base.errors import SettingsError
 from bertie.base.files import read_json_object, write_json
 from bertie.base.texts import check_text, list_pairs, list_texts
-from bertie.text.added_tokens import encode_with_special_tokens, extend_vocabulary
+from bertie.text.added_tokens import (
+    AddedToken,
+    check_normalized_tokens,
+    extend_vocabulary,
+    make_patterns,
+    mark_only_added,
+)
 from bertie.text.encoding import NO_LIMIT, Encoding, Int32s, Int64s, encode_in_chunks
 from bertie.text.matching import UInt32s, character_table, encode_texts
+from bertie.text.token_search import NO_TOKEN, Patterns, cut_texts, join_parts
 from bertie.text.tokenizer_files import (
     CONFIG_FILE,
     TOKENIZER_FILE,
     VOCABULARY_FILE,
-    check_same_vocabulary,
+    read_vocabulary,
     tokenizer_config_json,
     tokenizer_json,
 )
@@ -41,7 +50,8 @@ class Tokenizer:
         lowercase: lower-case texts and strip accents, as uncased models need.
         max_word_characters: a word with more characters than this, after normalisation, is [UNK].
             `transformers` always uses 100, whatever its files say; google-research/bert uses 200.
-        added_tokens: special tokens of the vocabulary that are recognised in texts.
+        added_tokens: tokens of the vocabulary that are found anywhere in a text, by the rules of the
+            package `tokenizers`. A string is a special token; an `AddedToken` has flags.
         strip_accents: strip accents, or keep them; None does the same as `lowercase`.
         tokenize_chinese_chars: make each ideograph a word, as BERT does; otherwise ideographs are
             ordinary letters.
@@ -51,7 +61,7 @@ class Tokenizer:
 
     Attributes:
         vocabulary, lowercase, max_word_characters, tokenize_chinese_chars, never_split: the arguments.
-        added_tokens: sorted by id.
+        added_tokens: a tuple of `AddedToken`, sorted by id.
         strip_accents: True or False.
 
     Raises:
@@ -77,7 +87,7 @@ class Tokenizer:
         vocabulary: Vocabulary,
         lowercase: bool = True,
         max_word_characters: int = 100,
-        added_tokens: tuple[str, ...] = (),
+        added_tokens: Sequence[str | AddedToken] = (),
         strip_accents: bool | None = None,
         tokenize_chinese_chars: bool = True,
         never_split: tuple[str, ...] = (),
@@ -85,10 +95,13 @@ class Tokenizer:
         self.vocabulary = vocabulary
         self.lowercase = lowercase
         self.max_word_characters = max_word_characters
-        self.added_tokens = tuple(sorted(added_tokens, key=vocabulary.ids.__getitem__))
         self.strip_accents = lowercase if strip_accents is None else strip_accents
         self.tokenize_chinese_chars = tokenize_chinese_chars
         self.never_split = tuple(sorted(set(never_split) - {""}))
+        tokens = [
+            AddedToken.make_special(token) if isinstance(token, str) else token for token in added_tokens
+        ]
+        self.added_tokens = tuple(sorted(tokens, key=lambda token: vocabulary.ids[token.content]))
 
     def replace(self, vocabulary: Vocabulary | None = None, lowercase: bool | None = None) -> "Tokenizer":
         """Return a copy with another vocabulary or another casing.
@@ -134,7 +147,8 @@ class Tokenizer:
 
         Raises:
             ModelError: the path does not exist, has no vocabulary, or contains a tokenizer of
-                another kind than BERT's; or its files differ from SHA256SUMS or from one another.
+                another kind than BERT's; its files differ from SHA256SUMS or from one another; or
+                nothing is left of an added token when it is normalised.
             DataError: a file of the directory is not JSON.
 
         Example:
@@ -156,27 +170,26 @@ class Tokenizer:
         config, fast = schemas.read_tokenizer_files(path)
         model, normalizer = fast.model or schemas.FastModel(), fast.normalizer or schemas.Normalizer()
         added = schemas.read_added_tokens(path, config, fast)
-        if (path / VOCABULARY_FILE).exists() or not model.vocab:
-            vocabulary = Vocabulary.load(path / VOCABULARY_FILE)
-            check_same_vocabulary(path, vocabulary, model.vocab, added.ids)
-        else:
-            vocabulary = Vocabulary.from_ids(model.vocab | added.ids, str(path / TOKENIZER_FILE))
-        vocabulary = extend_vocabulary(vocabulary, added, str(path))
+        vocabulary = read_vocabulary(path, model.vocab, added.ids)
         if lowercase is None:
             setting = normalizer.lowercase if config.do_lower_case is None else config.do_lower_case
             lowercase = not vocabulary.is_cased if setting is None else setting
+        added_tokens = mark_only_added(added.tokens, model.vocab or vocabulary.ids)
+        vocabulary = extend_vocabulary(vocabulary, added, str(path))
         # Here null has a meaning: the same as lower-casing.
         has_setting = "strip_accents" in config.model_fields_set
         chinese = config.tokenize_chinese_chars
-        return cls(
+        tokenizer = cls(
             vocabulary,
             lowercase,
             model.max_input_chars_per_word,
-            added.special,
+            added_tokens,
             config.strip_accents if has_setting else normalizer.strip_accents,
             (normalizer.handle_chinese_chars if chinese is None else chinese) is not False,
             config.never_split or (),
         )
+        check_normalized_tokens(tokenizer.added_tokens, tokenizer.unicode_tables, str(path))
+        return tokenizer
 
     def save(self, directory: str | Path, model_max_length: int = 512) -> None:
         """Write a tokenizer directory that Hugging Face's libraries can load.
@@ -319,23 +332,29 @@ class Tokenizer:
                 f"max_length={max_length}: no room for the special tokens; use at least {special}"
             )
         cls_id, sep_id = (self.vocabulary.cls_id, self.vocabulary.sep_id) if add_special_tokens else (-1, -1)
-        may_cut = not any(" " in token for token in self.added_tokens)
+        may_cut = not any(token.may_span_words for token in self.added_tokens)
         return encode_in_chunks(texts, pairs, self._encode_rows, room, cls_id, sep_id, may_cut=may_cut)
 
     def _encode_rows(
         self, texts: Sequence[str], lengths: Int64s | None, rows: Int32s
     ) -> tuple[Int32s, Int64s]:
         """Return token rows and bounds, as `encode_texts` does, recognising added tokens."""
-        if self.added_tokens:
-            special = {token: self.vocabulary.ids[token] for token in self.added_tokens}
-            return encode_with_special_tokens(texts, special, self._encode_plain_rows, rows)
-        return self._encode_plain_rows(texts, lengths, rows)
+        codes, bounds = code_points(texts, lengths)
+        if not self.added_tokens:
+            return self._encode_codes(codes, bounds, rows)
+        parts, first_parts = cut_texts(codes, bounds, self.unicode_tables, *self._patterns)
+        ends = parts.ends[: parts.used[1]]
+        if (ends[:, 1] == NO_TOKEN).all():
+            return self._encode_codes(codes, bounds, rows)
+        codes = parts.characters[: parts.used[0], 0].astype(np.uint32)
+        codes.flags.writeable = False  # as those of `code_points`, for which the kernels are compiled
+        rows, bounds = self._encode_codes(codes, np.append(0, ends[:, 0]), rows)
+        return rows, join_parts(rows, bounds, parts, first_parts)
 
-    def _encode_plain_rows(
-        self, texts: Sequence[str], lengths: Int64s | None, rows: Int32s
-    ) -> tuple[Int32s, Int64s]:
+    def _encode_codes(self, codes: UInt32s, bounds: Int64s, rows: Int32s) -> tuple[Int32s, Int64s]:
         return encode_texts(
-            *code_points(texts, lengths),
+            codes,
+            bounds,
             self.unicode_tables,
             self._characters,
             self._trie,
@@ -375,7 +394,7 @@ class Tokenizer:
 
         Args:
             ids: token ids.
-            skip_special_tokens: leave out the five special tokens of BERT, and added tokens.
+            skip_special_tokens: leave out the five special tokens of BERT, and special added tokens.
 
         Returns:
             The text. It may differ from the encoded one in case, accents, white space and unknown
@@ -394,7 +413,8 @@ class Tokenizer:
             '[CLS] he plays. [SEP]'
         """
         words: list[str] = []
-        skipped = {*SPECIAL_TOKENS, *self.added_tokens} if skip_special_tokens else ()
+        special = (token.content for token in self.added_tokens if token.special)
+        skipped = {*SPECIAL_TOKENS, *special} if skip_special_tokens else ()
         for token in self.convert_ids_to_tokens(ids):
             if token in skipped:
                 continue
@@ -412,12 +432,18 @@ class Tokenizer:
         return unicode_tables(self.lowercase, self.strip_accents, self.tokenize_chinese_chars)
 
     @cached_property
+    def _patterns(self) -> tuple[Patterns, Patterns]:
+        return make_patterns(self.added_tokens, self.vocabulary.ids, self.unicode_tables)
+
+    @cached_property
     def _never_split(self) -> NeverSplit | None:
         return make_never_split(self.never_split, self.vocabulary.ids, self.vocabulary.unk_id)
 
     @cached_property
     def _trie(self) -> Trie:  # built at the first encoding, because many tokenizers are only loaded
-        return build_trie(self.vocabulary.tokens, self.max_word_characters)
+        hidden = {token.content for token in self.added_tokens if token.only_added}
+        tokens = ["" if token in hidden else token for token in self.vocabulary.tokens]
+        return build_trie(tokens, self.max_word_characters)
 
     @cached_property
     def _characters(self) -> UInt32s:
@@ -437,7 +463,8 @@ class Tokenizer:
             False
         """
         parts = [self.vocabulary.tokens, self.lowercase, self.max_word_characters, UNICODE_VERSION]
-        parts += self.added_tokens
+        usual = [token for token in self.added_tokens if token == AddedToken.make_special(token.content)]
+        parts += [token.content for token in usual]
         options = {
             "strip_accents": self.strip_accents,
             "tokenize_chinese_chars": self.tokenize_chinese_chars,
@@ -445,4 +472,6 @@ class Tokenizer:
         }
         if options != {"strip_accents": self.lowercase, "tokenize_chinese_chars": True, "never_split": ()}:
             parts.append(options)  # not always, because fingerprints are older than these options
+        if len(usual) < len(self.added_tokens):  # and than these
+            parts.append([token for token in self.added_tokens if token not in usual])
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

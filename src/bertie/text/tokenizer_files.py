@@ -5,16 +5,36 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertie.base.errors import ModelError
+from bertie.text.added_tokens import AddedToken
 from bertie.text.trie import CONTINUATION_PREFIX
 from bertie.text.vocabulary import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK, Vocabulary
 
 if TYPE_CHECKING:
     from bertie.text.tokenizer import Tokenizer
 
+FLAGS = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")  # of an added token
 VOCABULARY_FILE, TOKENIZER_FILE, CONFIG_FILE = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
 
 
-def check_same_vocabulary(
+def read_vocabulary(path: Path, fast_ids: Mapping[str, int], added_ids: Mapping[str, int]) -> Vocabulary:
+    """Read vocab.txt of a tokenizer directory or, if there is none, make the vocabulary of tokenizer.json.
+
+    Args:
+        path: the directory.
+        fast_ids: the vocabulary of tokenizer.json; empty if there is none.
+        added_ids: the ids of the added tokens, which are not appended to vocab.txt here.
+
+    Raises:
+        ModelError: there is no vocabulary, or the two files differ.
+    """
+    if fast_ids and not (path / VOCABULARY_FILE).exists():
+        return Vocabulary.from_ids({**fast_ids, **added_ids}, str(path / TOKENIZER_FILE))
+    vocabulary = Vocabulary.load(path / VOCABULARY_FILE)
+    _check_same_vocabulary(path, vocabulary, fast_ids, added_ids)
+    return vocabulary
+
+
+def _check_same_vocabulary(
     path: Path, vocabulary: Vocabulary, fast_ids: Mapping[str, int], added_ids: Mapping[str, int]
 ) -> None:
     """Check that vocab.txt and tokenizer.json of a directory have the same vocabulary, if both have one.
@@ -41,16 +61,14 @@ def check_same_vocabulary(
 def tokenizer_json(tokenizer: "Tokenizer") -> dict[str, Any]:
     """Return the content of tokenizer.json, version 1.0."""
     vocabulary = tokenizer.vocabulary
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    tokens = [*map(AddedToken.make_special, SPECIAL_TOKENS), *tokenizer.added_tokens]
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": [
-            {"id": token_id, "content": token, **flags}
-            for token_id, token in sorted(
-                (vocabulary.ids[token], token) for token in (*SPECIAL_TOKENS, *tokenizer.added_tokens)
-            )
+            {"id": vocabulary.ids[token.content], **{flag: getattr(token, flag) for flag in FLAGS}}
+            for token in sorted(tokens, key=lambda token: vocabulary.ids[token.content])
         ],
         "normalizer": {
             "type": "BertNormalizer",
@@ -71,7 +89,7 @@ def tokenizer_json(tokenizer: "Tokenizer") -> dict[str, Any]:
             "unk_token": UNK,
             "continuing_subword_prefix": CONTINUATION_PREFIX,
             "max_input_chars_per_word": tokenizer.max_word_characters,
-            "vocab": vocabulary.ids,
+            "vocab": _wordpiece_ids(tokenizer),
         },
     }
 
@@ -95,9 +113,22 @@ def tokenizer_config_json(tokenizer: "Tokenizer", model_max_length: int) -> dict
     if tokenizer.never_split:
         config["never_split"] = list(tokenizer.never_split)
     # The key of transformers 4, which 5 reads too; 4 fails on a list under the key of 5 (#45376).
-    if tokenizer.added_tokens:
-        config["additional_special_tokens"] = list(tokenizer.added_tokens)
+    if special := [token.content for token in tokenizer.added_tokens if token.special]:
+        config["additional_special_tokens"] = special
     return config
+
+
+def _wordpiece_ids(tokenizer: "Tokenizer") -> dict[str, int]:
+    """Return the vocabulary without the tokens that are only added.
+
+    Hugging Face's libraries number these from the end of the vocabulary. If that would change an id, they
+    stay in it.
+    """
+    ids = tokenizer.vocabulary.ids
+    only_added = [token.content for token in tokenizer.added_tokens if token.only_added]
+    kept = {token: token_id for token, token_id in ids.items() if token not in {*only_added}}
+    follow = [ids[token] for token in only_added] == [*range(len(kept), len(ids))]
+    return kept if follow else ids
 
 
 def _strip_accents(tokenizer: "Tokenizer") -> bool | None:

@@ -10,7 +10,7 @@ import pydantic
 
 from bertie.base.errors import ModelError
 from bertie.base.schemas import Foreign, read_foreign
-from bertie.text.added_tokens import AddedTokens
+from bertie.text.added_tokens import AddedToken, AddedTokens
 from bertie.text.tokenizer_files import CONFIG_FILE, TOKENIZER_FILE
 from bertie.text.vocabulary import SPECIAL_TOKENS
 
@@ -18,14 +18,24 @@ from bertie.text.vocabulary import SPECIAL_TOKENS
 ONLY_BERT = "only BERT's tokenizer can be loaded"
 
 
-class AddedToken(Foreign):
+class TokenEntry(Foreign):
     """A token that a file adds to the vocabulary, with its flags."""
 
     content: str
+    single_word: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    normalized: bool | None = None
     special: bool = False
 
+    @property
+    def token(self) -> AddedToken:
+        """The token; as in `tokenizers`, a special token is not normalised by default."""
+        normalized = not self.special if self.normalized is None else self.normalized
+        return AddedToken(self.content, self.single_word, self.lstrip, self.rstrip, normalized, self.special)
 
-class NumberedToken(AddedToken):
+
+class NumberedEntry(TokenEntry):
     """An added token of tokenizer.json, which contains its id."""
 
     id: int = pydantic.Field(ge=0)
@@ -62,10 +72,10 @@ class FastTokenizer(Foreign):
     model: FastModel | None = None
     pre_tokenizer: PreTokenizer | None = None
     normalizer: Normalizer | None = None
-    added_tokens: tuple[NumberedToken, ...] | None = None
+    added_tokens: tuple[NumberedEntry, ...] | None = None
 
 
-SpecialTokens = tuple[str | AddedToken, ...] | dict[str, str | AddedToken] | None
+SpecialTokens = tuple[str | TokenEntry, ...] | dict[str, str | TokenEntry] | None
 
 
 class SpecialTokensMap(Foreign):
@@ -75,12 +85,18 @@ class SpecialTokensMap(Foreign):
     extra_special_tokens: SpecialTokens = None
 
     @property
-    def names(self) -> list[str]:
-        """The contents of all special tokens."""
-        tokens: list[str | AddedToken] = []
+    def tokens(self) -> dict[str, AddedToken]:
+        """All of these tokens by their contents."""
+        entries: list[str | TokenEntry] = []
         for group in (self.additional_special_tokens, self.extra_special_tokens):
-            tokens += group.values() if isinstance(group, dict) else group or ()
-        return [token if isinstance(token, str) else token.content for token in tokens]
+            entries += group.values() if isinstance(group, dict) else group or ()
+        tokens = [
+            AddedToken.make_special(entry)
+            if isinstance(entry, str)
+            else entry.model_copy(update={"special": True}).token
+            for entry in entries
+        ]
+        return {token.content: token for token in tokens}
 
 
 class TokenizerConfig(SpecialTokensMap):
@@ -95,7 +111,7 @@ class TokenizerConfig(SpecialTokensMap):
     strip_accents: bool | None = None
     tokenize_chinese_chars: bool | None = None
     never_split: tuple[str, ...] | None = None
-    added_tokens_decoder: dict[Annotated[int, pydantic.Field(ge=0)], AddedToken] | None = None
+    added_tokens_decoder: dict[Annotated[int, pydantic.Field(ge=0)], TokenEntry] | None = None
     # "No limit" is 10^30, which no integer type of a machine holds.
     model_max_length: float | None = pydantic.Field(None, allow_inf_nan=False)
 
@@ -123,7 +139,9 @@ def read_tokenizer_files(path: Path) -> tuple[TokenizerConfig, FastTokenizer]:
 def read_added_tokens(directory: Path, config: TokenizerConfig, fast: FastTokenizer) -> AddedTokens:
     """Collect the added tokens of a tokenizer directory.
 
-    Different versions of `transformers` have kept them in different files; all are read.
+    Different versions of `transformers` have kept them in different files; all are read. If the flags of
+    a token differ, those of tokenizer_config.json count, then those of tokenizer.json. As in
+    `transformers`, a token of added_tokens.json has no flags except that it may be special.
 
     Args:
         directory: may contain added_tokens.json and special_tokens_map.json.
@@ -134,13 +152,17 @@ def read_added_tokens(directory: Path, config: TokenizerConfig, fast: FastTokeni
         DataError: a file is not JSON.
         ModelError: a value in a file is wrong.
     """
-    entries: list[tuple[int, AddedToken]] = [(entry.id, entry) for entry in fast.added_tokens or ()]
+    entries: list[tuple[int, TokenEntry]] = [(entry.id, entry) for entry in fast.added_tokens or ()]
     entries += (config.added_tokens_decoder or {}).items()
-    ids = {entry.content: token_id for token_id, entry in entries}
-    special = [entry.content for _, entry in entries if entry.special]
-    ids |= read_foreign(dict[str, Annotated[int, pydantic.Field(ge=0)]], directory / "added_tokens.json")
-    special += config.names
-    special += read_foreign(SpecialTokensMap, directory / "special_tokens_map.json").names
+    ids = read_foreign(dict[str, Annotated[int, pydantic.Field(ge=0)]], directory / "added_tokens.json")
+    tokens = read_foreign(SpecialTokensMap, directory / "special_tokens_map.json").tokens | config.tokens
+    tokens |= {
+        content: AddedToken.make_special(content) if content in tokens else AddedToken(content)
+        for content in ids
+    }
+    tokens |= {entry.content: entry.token for _, entry in entries}
+    ids = {entry.content: token_id for token_id, entry in entries} | ids
     return AddedTokens(
-        ids, tuple(token for token in dict.fromkeys(special) if token and token not in SPECIAL_TOKENS)
+        ids,
+        tuple(token for content, token in tokens.items() if content and content not in SPECIAL_TOKENS),
     )

@@ -44,6 +44,7 @@ SEQUENCE = 32
 MARK = 64  # the canonical combining class is not 0; only where accents are stripped
 CASED = 128  # the properties Cased (unless ignorable) and Case_Ignorable, for the final sigma
 IGNORABLE = 256
+WORD_CHARACTER = 512  # \w of Unicode's UTS #18: letters, marks, decimal digits, connectors and joiners
 
 
 class UnicodeTables(NamedTuple):

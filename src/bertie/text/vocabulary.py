@@ -1,6 +1,6 @@
 """The vocabulary: WordPiece tokens and their ids."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from bertie.base.errors import ModelError
@@ -8,6 +8,11 @@ from bertie.base.files import write_text
 
 PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
 SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
+
+
+def has_upper_case(tokens: Iterable[str]) -> bool:
+    """Return whether any token that is not in brackets has an upper-case letter."""
+    return any(token != token.lower() for token in tokens if not token.startswith("["))
 
 
 class Vocabulary:
@@ -70,7 +75,7 @@ class Vocabulary:
             >>> Vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "Paris"]).is_cased
             True
         """
-        return any(token != token.lower() for token in self.tokens if not token.startswith("["))
+        return has_upper_case(self.tokens)
 
     @classmethod
     def from_ids(cls, ids: Mapping[str, int], source: str = "vocabulary") -> "Vocabulary":

@@ -81,7 +81,7 @@ def extend_vocabulary(
 
 def find_unused_slots(tokenizer: Tokenizer) -> list[int]:
     """Return the ids of the entries `[unusedN]` that a text cannot produce."""
-    used = {*tokenizer.added_tokens, *tokenizer.never_split}
+    used = {*tokenizer.never_split, *(token.content for token in tokenizer.added_tokens)}
     tokens = tokenizer.vocabulary.tokens
     return [i for i, token in enumerate(tokens) if UNUSED_ENTRY.fullmatch(token) and token not in used]
 
@@ -97,7 +97,7 @@ def find_new_ids(old: Tokenizer, new: Tokenizer) -> list[int] | None:
     changed = [i for i, token in enumerate(old.vocabulary.tokens) if tokens[i : i + 1] != (token,)]
     if len(tokens) < len(old.vocabulary) or not slots.issuperset(changed):
         return None
-    if not {*new.added_tokens}.issubset(old.vocabulary.ids):
+    if any(token.content not in old.vocabulary.ids for token in new.added_tokens):
         return None
     if new.replace(vocabulary=old.vocabulary).fingerprint != old.fingerprint:
         return None

@@ -32,6 +32,7 @@ from bertie.model.heads import (
     Model,
     QuestionAnsweringModel,
 )
+from bertie.text.added_tokens import AddedToken
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
@@ -313,7 +314,13 @@ def test_google_config_has_the_other_activations(tmp_path, hidden_act):
 
 
 @pytest.mark.parametrize(
-    "options", [{"strip_accents": False}, {"tokenize_chinese_chars": False}, {"never_split": ("a",)}]
+    "options",
+    [
+        {"strip_accents": False},
+        {"tokenize_chinese_chars": False},
+        {"never_split": ("a",)},
+        {"added_tokens": (AddedToken(TOKENS[-1], single_word=True),)},
+    ],
 )
 def test_tokenizer_options_that_google_lacks_are_not_written(tmp_path, options):
     model, metadata = make_model(EncoderModel)

@@ -427,7 +427,6 @@ def _tokenize(model: ServedModel, texts: list[str], add_special_tokens: bool) ->
     ids = encoding.input_ids.tolist()
     tokens = tokenizer.convert_ids_to_tokens(ids)
     starts, stops = encoding.offsets.T.tolist()  # a list of pairs would take the collector a second
-    specials = {*SPECIAL_TOKENS, *tokenizer.added_tokens}
     bounds = encoding.bounds.tolist()
     results = []
     for text, begin, end in zip(texts, bounds[:-1], bounds[1:], strict=True):
@@ -435,7 +434,7 @@ def _tokenize(model: ServedModel, texts: list[str], add_special_tokens: bool) ->
         for token_id, token, start, stop in zip(
             ids[begin:end], tokens[begin:end], starts[begin:end], stops[begin:end], strict=True
         ):
-            special = start == stop and token in specials
+            special = start == stop and token in SPECIAL_TOKENS
             rows.append(
                 SimpleToken(
                     id=token_id,

@@ -346,7 +346,8 @@ def trim_tokenizer(tokenizer: Tokenizer, config: BertConfig, location: str) -> T
     # A text can contain a token only if splitting (and lower-casing) the token itself reproduces it.
     codes, bounds, _ = split_words(surplus, tokenizer.unicode_tables)
     words = {"".join(map(chr, codes[start:stop])) for start, stop in pairwise(bounds.tolist())}
-    if words & {*surplus} or {*tokenizer.added_tokens, *tokenizer.never_split} & {*surplus}:
+    words |= {*tokenizer.never_split, *(token.content for token in tokenizer.added_tokens)}
+    if words & {*surplus}:
         check_vocabulary_size(len(tokens), config, location)
     return tokenizer.replace(Vocabulary(tokens[: config.vocab_size], location))
 

@@ -27,7 +27,7 @@ from bertie.model.formats.weights import (
     read_metadata_and_weights,
 )
 from bertie.text.tokenizer import Tokenizer
-from bertie.text.vocabulary import SPECIAL_TOKENS
+from bertie.text.vocabulary import SPECIAL_TOKENS, has_upper_case
 
 MAX_LISTED_WEIGHTS = 3  # in the details of a check
 CONFIG_KEYS = (  # of BertConfig; the paper's L, H, A and 4H come first
@@ -175,7 +175,7 @@ def _vocabulary_facts(tokenizer: Tokenizer) -> dict[str, Any]:
         "vocabulary": len(tokens),
         "casing": "lower-cased" if tokenizer.lowercase else "cased",
         "special_tokens": {token: ids[token] for token in SPECIAL_TOKENS},
-        "added_tokens": {token: ids[token] for token in tokenizer.added_tokens},
+        "added_tokens": {token.content: ids[token.content] for token in tokenizer.added_tokens},
         "unused_slots": sum(token.startswith("[unused") for token in tokens),
     }
 
@@ -196,7 +196,8 @@ def _check_casing(tokenizer: Tokenizer) -> Check:
 
     A mismatch is the most common fault of a copied directory.
     """
-    is_cased = tokenizer.vocabulary.is_cased
+    added = {token.content for token in tokenizer.added_tokens}  # @USER does not make a vocabulary cased
+    is_cased = has_upper_case(token for token in tokenizer.vocabulary.tokens if token not in added)
     found = f"the vocabulary has {'' if is_cased else 'no '}upper-case letters"
     return Check("casing matches the vocabulary", is_cased != tokenizer.lowercase, found)
 

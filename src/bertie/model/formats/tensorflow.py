@@ -68,10 +68,11 @@ def save_model(path: Path, model: Model | EncoderModel, metadata: ModelMetadata)
         tokenizer.strip_accents != tokenizer.lowercase
         or not tokenizer.tokenize_chinese_chars
         or tokenizer.never_split
+        or tokenizer.added_tokens
     ):
         raise ModelError(
-            f"{path}: the tokenizer of google-research/bert has no strip_accents, tokenize_chinese_chars and "
-            "never_split; choose another layout"
+            f"{path}: the tokenizer of google-research/bert has no strip_accents, tokenize_chinese_chars, "
+            "never_split and added tokens; choose another layout"
         )
     if metadata.config.is_decoder or metadata.bilstm:
         raise ModelError(
