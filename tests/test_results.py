@@ -101,7 +101,8 @@ def test_growth_finds_the_exponent(measure, power, met):
     assert growth.met is met
 
 
-def test_sides_take_turns(measure):
+def test_sides_take_turns(measure, monkeypatch):
+    monkeypatch.setattr("gc.collect", lambda: 0)  # seconds among the objects of all tests
     calls = []
     taken = measure.take_turns({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, rounds=2)
     assert calls == ["a", "b", "b", "a", "a", "b"]  # the first round is not timed
