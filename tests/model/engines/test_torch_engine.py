@@ -88,6 +88,7 @@ def test_cls_vectors_are_the_first_of_the_last_layer(precision, is_decoder, bils
     )
 
 
+@pytest.mark.usefixtures("unpacked")
 def test_the_last_layer_computes_only_cls(monkeypatch):
     engine = TorchEngine(EncoderModel(CONFIG), FLOAT32)
     rows = []
