@@ -9,7 +9,7 @@ from tests.inference.small_models import CONFIG, save_small
 from tests.model.formats.test_onnx import random_sequences
 from torch import nn
 
-from bertie.model import products, rows
+from bertie.model import packed_weights, products, rows
 from bertie.model.bert import add_bilstm, initialize
 from bertie.model.engines import torch_engine
 from bertie.model.engines.hardware import Hardware
@@ -147,4 +147,5 @@ def test_where_weights_are_packed(monkeypatch, avx512, bfloat16, vendor, expecte
     monkeypatch.setattr(torch.cpu, "_is_avx512_supported", lambda: avx512)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bfloat16)
     monkeypatch.setattr(products, "processor_vendor", lambda: vendor)
+    monkeypatch.setattr(packed_weights, "mkl_lacks_avx512", products.mkl_lacks_avx512.__wrapped__)
     assert tuple(map(can_pack_weights, (torch.float32, torch.bfloat16))) == expected

@@ -73,6 +73,7 @@ def test_products_of_pairs_are_scaled(library, dtype, n, k, m):
 def test_numpy_is_faster_where_only_its_library_uses_avx_512(monkeypatch, avx512, vendor, blas, expected):
     monkeypatch.setattr(torch.cpu, "_is_avx512_supported", lambda: avx512)
     monkeypatch.setattr(products, "processor_vendor", lambda: vendor)
+    monkeypatch.setattr(products, "mkl_lacks_avx512", products.mkl_lacks_avx512.__wrapped__)
     config = {"Build Dependencies": {"blas": {"name": blas}}}
     monkeypatch.setattr(np, "show_config", lambda mode: config)
     assert products._is_numpy_faster.__wrapped__() == expected

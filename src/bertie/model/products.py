@@ -95,6 +95,7 @@ def _is_numpy_faster() -> bool:
     return has_openblas and mkl_lacks_avx512()
 
 
+@functools.cache
 def mkl_lacks_avx512() -> bool:
     """Return whether this processor has AVX-512, but MKL does not use it."""
     return torch.cpu._is_avx512_supported() and processor_vendor() != INTEL
