@@ -1,9 +1,8 @@
 """Linear layers for inference on a CPU, with weights in the order in which oneDNN reads them.
 
-Other layers pass their weights as they are, and the library rearranges them in every product. For a few
-tokens that takes almost as long as the product itself (docs/decisions/inference.md, "Packed weights in
-oneDNN"). torch has packed weights in two operators that its compiler uses; their names begin with an
-underscore.
+Other layers pass their weights as they are, and the library rearranges them in every product. For four
+tokens that takes as long as the product itself (docs/decisions/inference.md, "Packed weights in oneDNN").
+torch has packed weights in two operators that its compiler uses; their names begin with an underscore.
 """
 
 from typing import cast

@@ -29,10 +29,8 @@ def pad_rows(rows: Tensor, hidden_size: int) -> Tensor:
     if rows.device.type != "cpu":
         multiple = GPU_MULTIPLE
     elif _is_compiled(hidden_size):
-        eighth = 1 << max(
-            0, len(rows).bit_length() - 4
-        )  # of the largest power of two up to the number of rows
-        multiple = min(MAX_CPU_MULTIPLE, max(MIN_CPU_MULTIPLE, eighth))
+        power_of_two = 1 << len(rows).bit_length() - 1 if len(rows) else 0  # the largest up to the rows
+        multiple = min(MAX_CPU_MULTIPLE, max(MIN_CPU_MULTIPLE, power_of_two // 8))
     else:
         multiple = 1
     added = -len(rows) % multiple

@@ -279,8 +279,12 @@ def test_the_default_model_computes_before_the_first_request(tmp_path, kind):
 
 
 def test_a_default_model_of_pairs_computes_a_pair(tmp_path):
+    """A single text would be refused."""
     path = save_small(tmp_path, "classifier", input_columns={"text": "a", "pair": "b"})
-    Models({"classifier": path}, bertie.load, Limits()).load_default()
+    predictor = bertie.load(path)
+    predictor.engine = Recording(predictor.engine)
+    Models({"classifier": path}, lambda _: predictor, Limits()).load_default()
+    assert "logits" in predictor.engine.used
 
 
 def replace_with_classifier(directory, labels):
