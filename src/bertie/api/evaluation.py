@@ -72,9 +72,7 @@ def evaluate(
     if predictions is not None and len(parts) > 1:
         raise SettingsError(f"predictions are for one part; give its name as the part: {', '.join(parts)}")
     if predictions is not None:
-        scored = {
-            name: _read_predictions(chosen, gold, predictions, null_scores) for name, gold in parts.items()
-        }
+        scored = {n: _read_predictions(chosen, gold, predictions, null_scores) for n, gold in parts.items()}
     else:
         models = load_ensemble(chosen, paths, device, precision, max_seq_length)
         scored = {name: _predict(models, gold) for name, gold in parts.items()}
