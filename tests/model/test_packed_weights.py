@@ -9,7 +9,7 @@ from tests.inference.small_models import CONFIG, save_small
 from tests.model.formats.test_onnx import random_sequences
 from torch import nn
 
-from bertie.model import packed_weights, products, rows
+from bertie.model import packed_weights, products
 from bertie.model.bert import add_bilstm, initialize
 from bertie.model.engines import torch_engine
 from bertie.model.engines.hardware import Hardware
@@ -32,7 +32,6 @@ TOLERANCE = {"float32": 1e-5, "bfloat16": 5e-2}  # relative
 def packed(monkeypatch):
     """Load as on a processor where packed weights are the fastest."""
     monkeypatch.setattr(torch_engine, "can_pack_weights", lambda dtype: True)
-    monkeypatch.setattr(rows, "can_pack_weights", lambda dtype: True)
 
 
 @torch.inference_mode()

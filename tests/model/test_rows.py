@@ -2,16 +2,20 @@
 
 import pytest
 import torch
+from torch import nn
 
-from bertie.model import rows
+from bertie.model.packed_weights import PackedLinear
 from bertie.model.rows import MAX_CPU_WIDTH, pad_rows
 
 MAX_TOKENS = 2048  # of a batch in inference on a CPU: Hardware.inference_batch_tokens
 PRIMITIVES = 1024  # that oneDNN keeps
 
 
-def count_rows(tokens: int, hidden_size: int = 1) -> int:
-    return len(pad_rows(torch.empty(tokens, 1), hidden_size))
+LINEAR = nn.Linear(3, 3)
+
+
+def count_rows(tokens: int, linear: nn.Module = LINEAR) -> int:
+    return len(pad_rows(torch.empty(tokens, 3), linear))
 
 
 def test_onednn_keeps_what_it_compiled_for_every_number_of_rows():
@@ -23,21 +27,22 @@ def test_onednn_keeps_what_it_compiled_for_every_number_of_rows():
 
 def test_added_rows_are_zeros():
     with torch.autocast("cpu", torch.bfloat16):
-        padded = pad_rows(torch.ones(1001, 3), 3)
+        padded = pad_rows(torch.ones(1001, 3), LINEAR)
     assert padded.shape == (1024, 3)
     assert padded[:1001].all()
     assert not padded[1001:].any()
 
 
-@pytest.mark.parametrize("can_pack", [False, True])
 @pytest.mark.parametrize("inference", [False, True])
 @pytest.mark.parametrize("bfloat16", [False, True])
 @pytest.mark.parametrize("hidden_size", [MAX_CPU_WIDTH, MAX_CPU_WIDTH + 1])
-def test_rows_are_added_only_where_onednn_multiplies(monkeypatch, can_pack, inference, bfloat16, hidden_size):
-    monkeypatch.setattr(rows, "can_pack_weights", lambda dtype: can_pack)
+def test_rows_are_added_only_where_onednn_multiplies(inference, bfloat16, hidden_size):
+    linear = nn.Linear(hidden_size, 3)
     with torch.inference_mode(inference), torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
-        is_padded = count_rows(1001, hidden_size) > 1001
-    if inference:
-        assert is_padded == (bfloat16 or can_pack)
-    else:
-        assert is_padded == (bfloat16 and hidden_size <= MAX_CPU_WIDTH)
+        is_padded = count_rows(1001, linear) > 1001
+    assert is_padded == (bfloat16 and (inference or hidden_size <= MAX_CPU_WIDTH))
+
+
+@torch.inference_mode()
+def test_rows_are_added_for_packed_weights():
+    assert count_rows(1001, PackedLinear(LINEAR, torch.float32)) == 1024

@@ -105,8 +105,7 @@ class BertModel(nn.Module):
             attention, or computes nothing for the others if `one_per_sequence`.
         """
         hidden = self.embeddings(batch, words)  # (T, H)
-        H = hidden.shape[1]
-        hidden = pad_rows(hidden, H)
+        hidden = self._pad(hidden)
         *lower_layers, last_layer = self.layers
         for layer in lower_layers:
             hidden = self._run(layer, hidden, batch)  # (T, H)
@@ -116,7 +115,7 @@ class BertModel(nn.Module):
             return hidden if positions is None else hidden.index_select(0, positions)
         if positions is None:
             return self._run(last_layer, hidden, batch)[: batch.num_tokens]  # (T, H)
-        padded = pad_rows(positions, H)
+        padded = self._pad(positions)
         return self._run(last_layer, hidden, batch, padded, one_per_sequence)[: len(positions)]  # (R, H)
 
     def pool(self, batch: PackedBatch) -> Tensor:
@@ -131,7 +130,7 @@ class BertModel(nn.Module):
         The output of a BiLSTM is not included.
         """
         *_, hidden = islice(self.hidden_states(batch), len(self.layers))  # (T, H), the last layer's input
-        positions = pad_rows(batch.cu_seqlens[:-1], hidden.shape[1])
+        positions = self._pad(batch.cu_seqlens[:-1])
         # In a causal model, [CLS] attends only to itself, not to the whole sequence.
         last: Tensor = self.layers[-1](hidden, batch, positions, one_per_sequence=not self.is_decoder)
         return last[: len(batch)]
@@ -141,8 +140,7 @@ class BertModel(nn.Module):
 
         The output of a BiLSTM is not included.
         """
-        hidden = self.embeddings(batch)
-        hidden = pad_rows(hidden, hidden.shape[1])
+        hidden = self._pad(self.embeddings(batch))
         yield hidden[: batch.num_tokens]
         for layer in self.layers:
             hidden = layer(hidden, batch)
@@ -162,6 +160,12 @@ class BertModel(nn.Module):
         # In a causal model [CLS] attends only to itself, and the last token to the whole sequence.
         # OpenAI GPT's classifiers read the last token too.
         return batch.cu_seqlens[1:] - 1 if self.is_decoder else batch.cu_seqlens[:-1]
+
+    def _pad(self, rows: Tensor) -> Tensor:
+        """Append rows of zeros if the layers need them."""
+        first = self.layers[0]
+        assert isinstance(first, Layer)
+        return pad_rows(rows, first.qkv)
 
     def _run(
         self,
@@ -267,7 +271,7 @@ class Layer(nn.Module):
         H, A = hidden.shape[1], self.num_heads
         dropout_p = self.attention_dropout if self.training else 0.0
         if queries is not None and hidden.device.type == "cpu":
-            return pad_rows(pooling_attention(hidden, queries, self.qkv, batch, A, dropout_p), H)
+            return pad_rows(pooling_attention(hidden, queries, self.qkv, batch, A, dropout_p), self.qkv)
         if infers and not self.is_decoder and can_attend(batch, H // A):
             return inference_attention(hidden, self.qkv, batch, A)
         if self.training and can_fuse(hidden):

@@ -9,9 +9,9 @@ keeps only the last 1,024 primitives (docs/decisions/processors.md), and never f
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from bertie.model.packed_weights import can_pack_weights
+from bertie.model.packed_weights import PackedLinear
 
 # Small enough to cost little, and large enough for shapes to recur.
 MIN_CPU_MULTIPLE = 4
@@ -21,14 +21,14 @@ GPU_MULTIPLE = 128
 MAX_CPU_WIDTH = 512  # models with a larger hidden size trained more slowly with padding on a CPU
 
 
-def pad_rows(rows: Tensor, hidden_size: int) -> Tensor:
-    """Append rows of zeros where a library prepares each new shape.
+def pad_rows(rows: Tensor, linear: nn.Linear | PackedLinear) -> Tensor:
+    """Append rows of zeros if the library that computes `linear` prepares each new shape.
 
     No token attends to the added rows; the caller drops them at the end.
     """
     if rows.device.type != "cpu":
         multiple = GPU_MULTIPLE
-    elif _is_compiled(hidden_size):
+    elif _is_compiled(linear):
         power_of_two = 1 << len(rows).bit_length() - 1 if len(rows) else 0  # the largest up to the rows
         multiple = min(MAX_CPU_MULTIPLE, max(MIN_CPU_MULTIPLE, power_of_two // 8))
     else:
@@ -37,9 +37,9 @@ def pad_rows(rows: Tensor, hidden_size: int) -> Tensor:
     return F.pad(rows, [0, 0] * (rows.dim() - 1) + [0, added]) if added else rows
 
 
-def _is_compiled(hidden_size: int) -> bool:
-    """Return whether oneDNN multiplies, on a CPU."""
-    is_bfloat16 = torch.is_autocast_enabled("cpu")
-    if torch.is_inference_mode_enabled():
-        return is_bfloat16 or can_pack_weights(torch.float32)
-    return is_bfloat16 and hidden_size <= MAX_CPU_WIDTH
+def _is_compiled(linear: nn.Linear | PackedLinear) -> bool:
+    """Return whether oneDNN computes the layer, on a CPU."""
+    if isinstance(linear, PackedLinear):
+        return True
+    fits = torch.is_inference_mode_enabled() or linear.in_features <= MAX_CPU_WIDTH
+    return torch.is_autocast_enabled("cpu") and fits

@@ -6,7 +6,6 @@ import torch
 from tests.inference.small_models import CONFIG, save_small
 from tests.model.formats.test_onnx import random_sequences
 
-from bertie.model import rows
 from bertie.model.bert import add_bilstm, initialize
 from bertie.model.cpu_inference import linear_and_activation
 from bertie.model.engines import torch_engine
@@ -28,7 +27,6 @@ def linear_layers(engine: TorchEngine) -> list[torch.nn.Linear]:
 def unpacked(monkeypatch):
     """Load as on a processor where packed weights are not the fastest."""
     monkeypatch.setattr(torch_engine, "can_pack_weights", lambda dtype: False)
-    monkeypatch.setattr(rows, "can_pack_weights", lambda dtype: False)
 
 
 @pytest.mark.usefixtures("unpacked")
@@ -88,7 +86,6 @@ def test_cls_vectors_are_the_first_of_the_last_layer(precision, is_decoder, bils
     )
 
 
-@pytest.mark.usefixtures("unpacked")
 def test_the_last_layer_computes_only_cls(monkeypatch):
     engine = TorchEngine(EncoderModel(CONFIG), FLOAT32)
     rows = []
