@@ -272,7 +272,7 @@ class Layer(nn.Module):
         dropout_p = self.attention_dropout if self.training else 0.0
         if queries is not None and hidden.device.type == "cpu":
             return pad_rows(pooling_attention(hidden, queries, self.qkv, batch, A, dropout_p), self.qkv)
-        if infers and not self.is_decoder and can_attend(batch, H // A):
+        if infers and not self.is_decoder and can_attend(H // A):
             return inference_attention(hidden, self.qkv, batch, A)
         if self.training and can_fuse(hidden):
             qkv = linear(hidden, self.qkv.weight, self.qkv.bias)  # (T, 3H)
