@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ import bertie
 from bertie.base.errors import DataError, ModelError, SettingsError
 from bertie.base.settings import resolve
 from bertie.model.formats.directory import read_metadata
+from bertie.model.heads import ClassificationModel
 from bertie.tasks.classification import LabelledTexts
 from bertie.tasks.conll import TaggedSentences
 from bertie.tasks.custom.classification import CustomClassification
@@ -26,8 +28,11 @@ from bertie.tasks.ner import NER
 from bertie.tasks.squad.questions import Questions
 from bertie.tasks.squad.task import SQUAD_TASKS
 from bertie.tasks.swag import SWAG, Choices
+from bertie.tasks.task import Inputs
 from bertie.training.checkpoints import RunDirectory
+from bertie.training.distributed import Ranks
 from bertie.training.finetuning import finetune
+from bertie.training.finetuning_batches import FinetuningBatches
 from bertie.training.finetuning_settings import FinetuningSettings
 from bertie.training.signals import Stopped
 
@@ -369,6 +374,22 @@ def test_batches_of_a_tagging_task_count_sentences(initial_model, tmp_path, chan
     finetune(task, initial_model, TAGGED, {"dev": TAGGED}, make_settings(epochs=1, **changes), tmp_path)
     train, evaluation = read_rows(tmp_path)
     assert (train["step"], evaluation["step"], train["examples"]) == (steps, steps, windows)
+
+
+def orders_of_epochs(model, start: int = 0, **changes: object) -> list[list[int]]:
+    """Return the examples, of 50, in the order in which the epochs from step `start` on read them."""
+    inputs = Inputs(np.arange(50, dtype=np.int32), np.zeros(50, np.int32), np.arange(51), None)
+    settings = make_settings(epochs=3, batch_size=8, **changes).resolved()  # seven steps an epoch
+    batches = FinetuningBatches(inputs, settings, start, ClassificationModel(model.config, 2), Ranks())
+    steps = [batch.input_ids.tolist() for _ in range(start, 21) for batch in next(batches).micro_batches]
+    return [list(chain.from_iterable(steps[i : i + 7])) for i in range(0, len(steps), 7)]
+
+
+def test_each_epoch_reads_every_example_in_a_new_order(initial_model):
+    orders = orders_of_epochs(initial_model) + orders_of_epochs(initial_model, seed=1)
+    assert [sorted(order) for order in orders] == [list(range(50))] * 6
+    assert len({tuple(order) for order in [*orders, range(50)]}) == 7
+    assert orders_of_epochs(initial_model, start=7) == orders[1:3]
 
 
 def test_batches_of_other_tasks_count_examples(initial_model, tmp_path):
