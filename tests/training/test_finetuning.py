@@ -33,7 +33,7 @@ from bertie.training.checkpoints import RunDirectory
 from bertie.training.distributed import Ranks
 from bertie.training.finetuning import finetune
 from bertie.training.finetuning_batches import FinetuningBatches
-from bertie.training.finetuning_settings import FinetuningSettings
+from bertie.training.finetuning_settings import FinetuningSettings, loop_schedule
 from bertie.training.signals import Stopped
 
 
@@ -376,11 +376,20 @@ def test_batches_of_a_tagging_task_count_sentences(initial_model, tmp_path, chan
     assert (train["step"], evaluation["step"], train["examples"]) == (steps, steps, windows)
 
 
+FIFTY = Inputs(np.arange(50, dtype=np.int32), np.zeros(50, np.int32), np.arange(51), None)
+
+
+@pytest.mark.parametrize(("epochs", "warmup_steps"), [(1, 0), (2, 1), (3, 2)])
+def test_a_tenth_of_the_steps_is_warmup_rounded_down(epochs, warmup_steps):
+    """As in run_classifier.py:845."""
+    schedule = loop_schedule(FIFTY, make_settings(epochs=epochs, batch_size=8))
+    assert (schedule.total_steps, schedule.warmup_steps) == (7 * epochs, warmup_steps)
+
+
 def orders_of_epochs(model, start: int = 0, **changes: object) -> list[list[int]]:
-    """Return the examples, of 50, in the order in which the epochs from step `start` on read them."""
-    inputs = Inputs(np.arange(50, dtype=np.int32), np.zeros(50, np.int32), np.arange(51), None)
+    """Return the examples of FIFTY in the order in which the epochs from step `start` on read them."""
     settings = make_settings(epochs=3, batch_size=8, **changes).resolved()  # seven steps an epoch
-    batches = FinetuningBatches(inputs, settings, start, ClassificationModel(model.config, 2), Ranks())
+    batches = FinetuningBatches(FIFTY, settings, start, ClassificationModel(model.config, 2), Ranks())
     steps = [batch.input_ids.tolist() for _ in range(start, 21) for batch in next(batches).micro_batches]
     return [list(chain.from_iterable(steps[i : i + 7])) for i in range(0, len(steps), 7)]
 
