@@ -235,6 +235,13 @@ def test_threshold_curves_label_the_chosen_threshold(odds: list[float]) -> None:
     assert len(svg) < 100_000
 
 
+def test_close_thresholds_have_few_labels() -> None:
+    thresholds = np.linspace(-0.32, -0.15, 50)
+    scores = dict.fromkeys(("exact match", "F1"), np.linspace(0, 90, 50))
+    curves = threshold_curves(thresholds, scores, -0.2)
+    assert sum(text.startswith("−0.") for text in texts(curves)) <= 6  # "chosen: -0.2" has a hyphen
+
+
 def test_threshold_curves_clip_outliers() -> None:
     thresholds = np.array([*np.linspace(-5, 5, 100), 1e6])
     curves = {"exact match": np.ones(101), "F1": np.zeros(101)}
