@@ -314,7 +314,8 @@ def test_initial_weights_are_truncated_at_two_deviations(make_model, labels):
         elif name.endswith("bias"):
             assert (weight == 0).all(), name
         else:
-            assert 0 < weight.abs().max() <= 2 * CONFIG.initializer_range, name
+            largest = weight.abs().amax(1)  # of each row: that of [PAD] is not zero, unlike in `transformers`
+            assert ((largest > 0) & (largest <= 2 * CONFIG.initializer_range)).all(), name
             if weight.numel() > 1000:
                 # Truncation at two standard deviations leaves 0.88 of the standard deviation.
                 assert weight.std().item() == pytest.approx(0.88 * CONFIG.initializer_range, rel=0.08), name

@@ -96,6 +96,15 @@ def test_causal_pooling_depends_on_every_token_of_the_sequence(name, tmp_path):
         assert (before != after).any(1).tolist() == [n == batch.sequence_ids[position] for n in range(4)]
 
 
+def test_causal_pooling_reads_the_last_token():
+    bert = ClassificationModel(CONFIG, 3).eval().bert
+    batch = ragged_batch(lengths=(9, 1, 30, 17))
+    with torch.inference_mode():
+        last = bert.encode(batch)[batch.cu_seqlens[1:].long() - 1]
+        for pooled in (bert.pool(batch), bert(batch)[1]):
+            torch.testing.assert_close(pooled, torch.tanh(bert.pooler(last)), atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_causal_attention_survives_saving(name, tmp_path):
     model = MODELS[name](CONFIG)

@@ -1,5 +1,6 @@
 """The tokenizer equals `tokenizers` and `transformers` up to known differences."""
 
+import itertools
 import re
 import unicodedata
 from collections import Counter
@@ -145,6 +146,18 @@ def test_pairs_and_truncation_equal_tokenizers(
     assert encoding.input_ids.tolist() == [
         i for expected in reference.encode_batch(firsts) for i in expected.ids
     ]
+
+
+def test_truncated_pairs_differ_only_in_an_odd_token(both: tuple[Tokenizer, tokenizers.Tokenizer]) -> None:
+    tokenizer, reference = both
+    for max_length in (10, 11):  # room for 7 and for 8 tokens
+        reference.enable_truncation(max_length)
+        for a, b in itertools.product(range(12), repeat=2):
+            encoding = tokenizer.encode("a " * a, "b " * b, max_length=max_length)
+            expected = reference.encode("a " * a, "b " * b)
+            assert len(encoding.input_ids) == len(expected.ids)
+            is_other = max_length == 10 and 3 < a <= b
+            assert encoding.token_type_ids.sum() == sum(expected.type_ids) - is_other, (a, b)
 
 
 def test_decode_equals_tokenizers(both: tuple[Tokenizer, tokenizers.Tokenizer], lines: list[str]) -> None:

@@ -6,7 +6,13 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from tests.parity.transformers_peer import SHAPE, padded_inputs, ragged_batch, token_mask
+from tests.parity.transformers_peer import (
+    SHAPE,
+    padded_inputs,
+    ragged_batch,
+    token_mask,
+    vary_biases_and_norms,
+)
 
 import bertie
 from bertie.base.errors import ModelError
@@ -118,6 +124,7 @@ def seed():
 def test_transformers_loads_directories_of_bertie(tmp_path, name):
     make, labels, _ = HEADS[name]
     model = make().eval()
+    vary_biases_and_norms(model)
     problem_type = getattr(model, "problem_type", "single_label_classification")
     save_and_load(tmp_path / "model", model, labels, problem_type)
     reference, info = getattr(transformers, model.architecture).from_pretrained(
@@ -151,6 +158,7 @@ def test_bertie_loads_directories_of_transformers(tmp_path, name):
     if name == "several labels":
         config.problem_type = expected.problem_type
     reference = getattr(transformers, expected.architecture)(config)
+    vary_biases_and_norms(reference)
     reference.save_pretrained(tmp_path)
     VOCABULARY.save(tmp_path / "vocab.txt")
     model, metadata = load_model(tmp_path)

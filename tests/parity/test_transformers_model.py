@@ -15,6 +15,7 @@ from tests.parity.transformers_peer import (
     padded_inputs,
     ragged_batch,
     token_mask,
+    vary_biases_and_norms,
 )
 from transformers import BertConfig as TransformersConfig
 from transformers import BertForMaskedLM, BertForPreTraining, BertModel
@@ -62,6 +63,7 @@ def assert_same_pre_training(
 def test_tiny_model_equals_transformers(hidden_act):
     torch.manual_seed(0)
     reference = BertForPreTraining(TransformersConfig(**SHAPE, hidden_act=hidden_act))
+    vary_biases_and_norms(reference)
     model = PreTrainingModel(BertConfig(**SHAPE, hidden_act=hidden_act))
     copy_weights(reference, model)
     assert_same_pre_training(model, reference, ragged_batch())

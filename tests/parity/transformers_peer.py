@@ -27,7 +27,7 @@ LENGTHS = (64, 3, 17, 49, 64, 1, 30)
 
 
 def ragged_batch(seed: int = 0, lengths=LENGTHS, vocab_size: int = 211, labels=None) -> PackedBatch:
-    """Return a batch of random sequences of different lengths; a sixth is masked."""
+    """Return a batch of random sequences of different lengths; a sixth is masked, the first with label 0."""
     random = np.random.default_rng(seed)
     total, masked = sum(lengths), sum(lengths) // 6
     return pack(
@@ -36,7 +36,7 @@ def ragged_batch(seed: int = 0, lengths=LENGTHS, vocab_size: int = 211, labels=N
         np.concatenate([np.arange(length) >= length // 2 for length in lengths]).astype(np.int32),
         np.array([0, *itertools.accumulate(lengths)]),
         masked_positions=np.sort(random.choice(total, masked, replace=False)),
-        masked_labels=random.integers(0, vocab_size, masked),
+        masked_labels=random.integers(0, vocab_size, masked) * (np.arange(masked) > 0),
         next_sentence_labels=random.integers(0, 2, len(lengths)),
         labels=labels,
     )
@@ -69,6 +69,13 @@ def masked_lm_labels(batch: PackedBatch) -> torch.Tensor:
     labels = torch.full((batch.num_tokens,), IGNORE_INDEX)
     labels[batch.masked_positions] = batch.masked_labels
     return padded_labels(batch, labels)
+
+
+def vary_biases_and_norms(model: nn.Module) -> None:
+    """Add noise to the biases and norms of a new model, so that all of them change its logits."""
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            parameter.data += 0.1 * torch.randn_like(parameter)
 
 
 def copy_weights(reference: nn.Module, model: nn.Module) -> None:

@@ -82,6 +82,13 @@ def test_a_run_with_few_rows_can_be_drawn(rows: list[dict[str, Any]]) -> None:
     assert "Masked-LM loss" in texts(training_curves(rows))
 
 
+@pytest.mark.parametrize("steps", [[5], [5, 6], [1000]])
+def test_each_step_has_at_most_one_label(steps: list[int]) -> None:
+    rows = [{"kind": "train", "step": step, "phase": 0, "loss": 1.0} for step in steps]
+    shown = texts(finetuning_curves(rows, "f1"))
+    assert [shown.count(f"{step:,}") for step in steps] == [1] * len(steps)
+
+
 def test_phase_changes_are_marked() -> None:
     assert not any("phase" in text for text in texts(training_curves(RUN)))
     two = [train_row(step, phase=int(step > 90)) for step in range(10, 110, 10)]
@@ -226,6 +233,13 @@ def test_threshold_curves_label_the_chosen_threshold(odds: list[float]) -> None:
     svg = threshold_curves(thresholds, curves, -1.25)
     assert {"exact match", "F1", "chosen: -1.25", "null threshold"} <= set(texts(svg))
     assert len(svg) < 100_000
+
+
+def test_close_thresholds_have_few_labels() -> None:
+    thresholds = np.linspace(-0.32, -0.15, 50)
+    scores = dict.fromkeys(("exact match", "F1"), np.linspace(0, 90, 50))
+    curves = threshold_curves(thresholds, scores, -0.2)
+    assert sum(text.startswith("−0.") for text in texts(curves)) <= 6  # "chosen: -0.2" has a hyphen
 
 
 def test_threshold_curves_clip_outliers() -> None:

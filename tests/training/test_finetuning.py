@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ import bertie
 from bertie.base.errors import DataError, ModelError, SettingsError
 from bertie.base.settings import resolve
 from bertie.model.formats.directory import read_metadata
+from bertie.model.heads import ClassificationModel
 from bertie.tasks.classification import LabelledTexts
 from bertie.tasks.conll import TaggedSentences
 from bertie.tasks.custom.classification import CustomClassification
@@ -26,9 +28,12 @@ from bertie.tasks.ner import NER
 from bertie.tasks.squad.questions import Questions
 from bertie.tasks.squad.task import SQUAD_TASKS
 from bertie.tasks.swag import SWAG, Choices
+from bertie.tasks.task import Inputs
 from bertie.training.checkpoints import RunDirectory
+from bertie.training.distributed import Ranks
 from bertie.training.finetuning import finetune
-from bertie.training.finetuning_settings import FinetuningSettings
+from bertie.training.finetuning_batches import FinetuningBatches
+from bertie.training.finetuning_settings import FinetuningSettings, loop_schedule
 from bertie.training.signals import Stopped
 
 
@@ -369,6 +374,31 @@ def test_batches_of_a_tagging_task_count_sentences(initial_model, tmp_path, chan
     finetune(task, initial_model, TAGGED, {"dev": TAGGED}, make_settings(epochs=1, **changes), tmp_path)
     train, evaluation = read_rows(tmp_path)
     assert (train["step"], evaluation["step"], train["examples"]) == (steps, steps, windows)
+
+
+FIFTY = Inputs(np.arange(50, dtype=np.int32), np.zeros(50, np.int32), np.arange(51), None)
+
+
+@pytest.mark.parametrize(("epochs", "warmup_steps"), [(1, 0), (2, 1), (3, 2)])
+def test_a_tenth_of_the_steps_is_warmup_rounded_down(epochs, warmup_steps):
+    """As in run_classifier.py:845."""
+    schedule = loop_schedule(FIFTY, make_settings(epochs=epochs, batch_size=8))
+    assert (schedule.total_steps, schedule.warmup_steps) == (7 * epochs, warmup_steps)
+
+
+def orders_of_epochs(model, start: int = 0, **changes: object) -> list[list[int]]:
+    """Return the examples of FIFTY in the order in which the epochs from step `start` on read them."""
+    settings = make_settings(epochs=3, batch_size=8, **changes).resolved()  # seven steps an epoch
+    batches = FinetuningBatches(FIFTY, settings, start, ClassificationModel(model.config, 2), Ranks())
+    steps = [batch.input_ids.tolist() for _ in range(start, 21) for batch in next(batches).micro_batches]
+    return [list(chain.from_iterable(steps[i : i + 7])) for i in range(0, len(steps), 7)]
+
+
+def test_each_epoch_reads_every_example_in_a_new_order(initial_model):
+    orders = orders_of_epochs(initial_model) + orders_of_epochs(initial_model, seed=1)
+    assert [sorted(order) for order in orders] == [list(range(50))] * 6
+    assert len({tuple(order) for order in [*orders, range(50)]}) == 7
+    assert orders_of_epochs(initial_model, start=7) == orders[1:3]
 
 
 def test_batches_of_other_tasks_count_examples(initial_model, tmp_path):

@@ -67,7 +67,7 @@ def new_panel(title: str = "") -> tuple[Figure, Axes]:
 def label_steps(axes: Axes) -> None:
     """Label the x axis as training steps."""
     axes.set_xlabel("step")
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
 
 

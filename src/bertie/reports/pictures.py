@@ -11,7 +11,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from bertie.reports.drawing import (
     BLUE,
@@ -412,6 +412,7 @@ def threshold_curves(thresholds: Floats, curves: Mapping[str, Floats], chosen: f
             x, y = _extremes(thresholds.clip(*ends), values)
             axes.plot(x, y, color=colour, drawstyle="steps-post", label=name)
         axes.axvline(float(np.clip(chosen, *ends)), label=f"chosen: {chosen:.4g}", **DASHED)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.set_xlabel("null threshold")
         axes.set_ylabel("%")
         add_legend(axes)

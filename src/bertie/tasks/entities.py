@@ -37,7 +37,7 @@ def find_entities(tags: Sequence[str]) -> list[EntitySpan]:
 
     An entity ends before O, B, S, U and before another type, and after E, S, L, U. Any tag but O
     that follows begins a new entity, whatever its letter. These are the rules of startOfChunk and
-    endOfChunk in conlleval, which knows neither S nor the letters of BILOU.
+    endOfChunk in conlleval, which knows neither S nor the letters of BILOU, and overlooks a B after E.
     """
     entities = []
     first, previous, previous_type = 0, "O", ""

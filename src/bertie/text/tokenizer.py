@@ -195,9 +195,12 @@ class Tokenizer:
         """Write a tokenizer directory that Hugging Face's libraries can load.
 
         Writes vocab.txt, tokenizer.json and tokenizer_config.json. Hugging Face's libraries return
-        the same ids, with three exceptions: special tokens in a text, which they recognise;
-        private-use and newer characters; and the final sigma. They also ignore `never_split`, which
-        only the slow tokenizers of `transformers` 4 apply.
+        the same ids, with four exceptions: special tokens in a text, which they recognise;
+        private-use and newer characters; the final sigma; and truncated pairs. If there is room for an
+        odd number of tokens, and each text has more than half of it, bertie keeps one token more of the
+        first text, as the paper's code does, and they keep one more of the longer text, or of the second
+        if both are equally long. They also ignore `never_split`, which only the slow tokenizers of
+        `transformers` 4 apply.
 
         Args:
             directory: where to write; existing files are replaced.
