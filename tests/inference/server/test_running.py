@@ -59,11 +59,18 @@ def test_a_server_of_other_machines_needs_a_key(host):
         (Access(""), "--api-key is empty; "),
         (Access("secret\r"), ".* ends with a blank or line break"),
         (Access(root_path="b"), ".*; use /b$"),
+        (Access(cors=("*", "https://a.example/")), "--cors https://a.example/: not an origin; use one like"),
+        (Access(cors=("localhost:3000",)), "--cors localhost:3000: not an origin; use one like"),
     ],
 )
 def test_useless_options_are_rejected(access, message):
     with pytest.raises(SettingsError, match=message):
         check_access("127.0.0.1", access, no_auth=True)
+
+
+def test_every_kind_of_origin_is_accepted():
+    origins = ("*", "null", "http://localhost:3000", "http://[::1]:3000", "chrome-extension://abc")
+    check_access("127.0.0.1", Access(cors=origins), no_auth=False)
 
 
 class Packets:

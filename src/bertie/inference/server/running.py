@@ -1,6 +1,7 @@
 """Run an application on a socket until a signal stops it."""
 
 import asyncio
+import re
 import socket
 import sys
 from collections.abc import Callable
@@ -167,8 +168,12 @@ class Protocol(H11Protocol):
         super().connection_lost(exc)
 
     def _is_receiving(self) -> bool:
-        """Return whether the client is within a request to which this server has sent the last response."""
-        is_last = self.conn.our_state in (h11.MUST_CLOSE, h11.CLOSED)
+        """Return whether the client is within a request to which this server has sent the last response.
+
+        A server that stops does not wait for the rest of the request.
+        """
+        is_stopping = self.cycle is not None and not self.cycle.keep_alive
+        is_last = self.conn.our_state in (h11.MUST_CLOSE, h11.CLOSED) and not is_stopping
         return is_last and self.conn.their_state in (h11.SEND_BODY, h11.ERROR)
 
     def _watch_head(self) -> None:
@@ -265,6 +270,11 @@ def check_access(host: str, access: Access, no_auth: bool) -> None:
         )
     if access.root_path and not access.root_path.startswith("/"):
         raise SettingsError(f"--root-path {access.root_path}: no leading slash; use /{access.root_path}")
+    for origin in access.cors:  # browsers send it without a path; a file's page sends null
+        if origin not in ("*", "null") and not re.fullmatch(r"[^:/]+://[^/]+", origin):
+            raise SettingsError(
+                f"--cors {origin}: not an origin; use one like https://example.org:8080, or *"
+            )
     if access.api_key or no_auth or _is_loopback(host):
         return
     raise SettingsError(
