@@ -98,6 +98,13 @@ def test_startup_errors_are_one_line_with_status_2(model, tmp_path, capsys):
     assert err.startswith(f"bertie: --host 127.0.0.1 --port {port}: cannot listen: Address already in use")
 
 
+def test_an_infinite_timeout_is_rejected(model, capsys):
+    """JSON has no infinity, so no client could read /info."""
+    status, err = run(capsys, model, "--timeout", "inf", "--host", "no such host")
+    assert status == 2
+    assert "Input should be less than or equal to 1000000" in err
+
+
 def test_a_server_of_other_machines_needs_a_key(model, capsys):
     status, err = run(capsys, model, "--host", "0.0.0.0")
     assert (status, err.count("\n")) == (2, 1)

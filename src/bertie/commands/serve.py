@@ -26,7 +26,8 @@ MemoryBudget = Annotated[
 ]
 MaxConnections = Annotated[int, typer.Option(min=1, help="The largest number of connections.")]
 Timeout = Annotated[
-    float, typer.Option(min=0.001, help="Seconds after which an unanswered request fails with 503.")
+    float,
+    typer.Option(min=0.001, max=1_000_000, help="Seconds after which an unanswered request fails with 503."),
 ]
 ApiKey = Annotated[
     str | None,

@@ -90,7 +90,7 @@ def test_damage_of_any_model_is_found_at_the_start(paths, tmp_path):
         models.load_default()
 
 
-def test_the_least_recently_used_idle_model_is_unloaded(paths):
+def test_the_least_recently_used_idle_model_is_unloaded(paths, caplog):
     async def scenario(models, loader):
         await use(models, "encoder")
         await use(models, "classifier")
@@ -101,9 +101,16 @@ def test_the_least_recently_used_idle_model_is_unloaded(paths):
             await use(models, "classifier")
             assert [model.predictor is not None for model in models] == [True, True, False]
         assert loader.names == ["encoder", "classifier", "masked LM", "classifier"]
+        count = "bertie_model_load_duration_count"
+        loads = {name: models.metrics.registry.get_sample_value(count, {"model": name}) for name in paths}
+        assert loads == {"encoder": 1, "classifier": 2, "masked LM": 1}
 
     sizes = [path.joinpath("model.safetensors").stat().st_size for path in paths.values()]
     run(paths, scenario, memory_budget=sum(sizes) - min(sizes) // 2)
+    assert caplog.messages == [
+        "classifier: unloaded, to load masked LM within --memory-budget",
+        "masked LM: unloaded, to load classifier within --memory-budget",
+    ]
 
 
 def test_models_that_are_in_use_make_room_in_the_order_of_requests(paths):

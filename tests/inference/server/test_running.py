@@ -59,11 +59,18 @@ def test_a_server_of_other_machines_needs_a_key(host):
         (Access(""), "--api-key is empty; "),
         (Access("secret\r"), ".* ends with a blank or line break"),
         (Access(root_path="b"), ".*; use /b$"),
+        (Access(cors=("*", "https://a.example/")), "--cors https://a.example/: not an origin; use one like"),
+        (Access(cors=("localhost:3000",)), "--cors localhost:3000: not an origin; use one like"),
     ],
 )
 def test_useless_options_are_rejected(access, message):
     with pytest.raises(SettingsError, match=message):
         check_access("127.0.0.1", access, no_auth=True)
+
+
+def test_every_kind_of_origin_is_accepted():
+    origins = ("*", "null", "http://localhost:3000", "http://[::1]:3000", "chrome-extension://abc")
+    check_access("127.0.0.1", Access(cors=origins), no_auth=False)
 
 
 class Packets:
@@ -83,7 +90,7 @@ class Packets:
 def test_head_and_body_are_one_packet():
     async def write():
         packets = Packets()
-        transport = GatheringTransport(packets, asyncio.get_running_loop())
+        transport = GatheringTransport(packets, asyncio.get_running_loop(), lambda: False)
         transport.write(b"head ")
         transport.write(b"body")
         assert packets.sent == []
@@ -214,6 +221,45 @@ def test_a_malformed_chunk_after_the_response_only_closes(model, caplog):
         connection.sendall(b"zz\r\n")
         assert read_until_closed(connection) == b""
     assert "Traceback" not in caplog.text
+
+
+def test_a_large_head_is_answered(model):
+    """Also while the client still sends it; to close the connection would reset it."""
+    with serving(model) as served, socket.create_connection(("127.0.0.1", served.port)) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\nCookie: " + b"a" * 20_000_000 + b"\r\n\r\n")
+        assert read_response(connection) == (
+            431,
+            {
+                "error": "head larger than 65,536 bytes; send fewer or shorter headers",
+                "error_type": "Validation",
+            },
+        )
+
+
+@pytest.mark.parametrize(("path", "status"), [("/embed", 413), ("/nowhere", 404)])
+def test_a_large_body_on_a_closing_connection_is_answered(model, path, status):
+    """As urllib sends it, which reads no response before it has sent the whole body."""
+    with serving(model) as served:
+        response, _ = served.send("POST", path, b"a" * 20_000_000, headers={"Connection": "close"})
+        assert response.status == status
+        begin = monotonic()
+        while served.server.server_state.connections:
+            assert monotonic() - begin < 5
+            sleep(0.02)
+
+
+def test_a_client_that_sends_on_after_the_last_response_is_cut_off(model, monkeypatch):
+    monkeypatch.setattr(running, "HEAD_SECONDS", 0.5)
+    head = b"POST /nowhere HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 100000\r\n\r\n"
+    with serving(model) as served, socket.create_connection(("127.0.0.1", served.port)) as connection:
+        connection.sendall(head)
+        assert read_until_closed(connection).startswith(b"HTTP/1.1 404 ")
+        begin = monotonic()
+        with suppress(ConnectionError):
+            while monotonic() - begin < 4:
+                connection.sendall(b"x")
+                sleep(0.1)
+        assert monotonic() - begin < 3
 
 
 def test_too_many_connections_are_turned_away(model):

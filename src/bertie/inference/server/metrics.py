@@ -1,6 +1,7 @@
 """Prometheus metrics, with the names that Text Embeddings Inference gives them.
 
-Dashboards for Text Embeddings Inference work here. Every metric has a label `model` in addition.
+Dashboards for Text Embeddings Inference work here. Every metric has a label `model` in addition. The metric
+of the loading of models is bertie's own.
 """
 
 import re
@@ -28,6 +29,7 @@ class Metrics:
 
     Attributes:
         registry: of prometheus-client; holds all metrics.
+        loading: seconds to load a model on first use, or again.
         tokenization: seconds to count the tokens of a request.
         queue: seconds that a request waits for its computation to begin.
         inference: seconds that the batch of a request is computed.
@@ -43,6 +45,7 @@ class Metrics:
         self._success = self._counter("te_request_success", "Requests answered with a result", "method")
         self._failure = self._counter("te_request_failure", "Requests answered with an error", "err")
         self._duration = self._histogram("te_request_duration", "Seconds from request to response")
+        self.loading = self._histogram("bertie_model_load_duration", "Seconds to load a model")
         self.tokenization = self._histogram(
             "te_request_tokenization_duration", "Seconds to count the tokens of a request"
         )

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -294,7 +295,9 @@ class Models:
                     # Before room is made, so that a damaged directory unloads no other model.
                     await self._describe(model)
                     await self._make_room(model)
+                    begin = perf_counter()
                     self._run(model, await asyncio.to_thread(self._load, model.path))
+                    self.metrics.loading.labels(model.name).observe(perf_counter() - begin)
             except BertieError as error:  # no fault of the request
                 logger.error("%s: %s", model.name, error)
                 raise HTTPException(
@@ -331,6 +334,7 @@ class Models:
             oldest = min(self._loaded(), key=lambda other: other.stay is not None and other.stay.users > 0)
             await oldest.unload()
             del self._used[oldest.name]
+            logger.warning("%s: unloaded, to load %s within --memory-budget", oldest.name, model.name)
 
     def _loaded(self) -> list[ServedModel]:
         """Return the loaded models, the least recently used one first."""

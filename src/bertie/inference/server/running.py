@@ -1,9 +1,12 @@
 """Run an application on a socket until a signal stops it."""
 
 import asyncio
+import re
 import socket
 import sys
+from collections.abc import Callable
 from fcntl import ioctl
+from http import HTTPStatus
 from ipaddress import ip_address
 from termios import TIOCOUTQ
 from types import FrameType
@@ -21,6 +24,7 @@ from bertie.inference.server.errors import error_response
 from bertie.inference.server.middleware import Access, Limits
 
 DRAIN_SECONDS = 30  # time for running requests to finish after the signal to stop
+MAX_HEAD = 65_536  # bytes of the line and the headers of a request
 HEAD_SECONDS = 10  # time for a client to send the line and the headers of a request
 READ_SECONDS = 10  # time for a client to read LEAST_READ bytes of a response
 LEAST_READ = 65_536
@@ -47,11 +51,19 @@ class GatheringTransport:
     """A transport that joins the writes of one iteration of the event loop.
 
     uvicorn writes the head and the body of a response separately, which would be two packets.
+
+    Args:
+        transport: sends the data.
+        loop: the event loop.
+        is_receiving: whether the client may still send a request whose response is complete.
     """
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport, self._loop = transport, loop
+    def __init__(
+        self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, is_receiving: Callable[[], bool]
+    ) -> None:
+        self._transport, self._loop, self._is_receiving = transport, loop, is_receiving
         self._written: list[bytes] = []
+        self._is_ended = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -63,14 +75,28 @@ class GatheringTransport:
         self._written.append(data)
 
     def close(self) -> None:
-        """Send pending data, then close the connection."""
+        """Send pending data, then close the connection.
+
+        While the client sends, only the server's direction is closed at first. To close both would reset the
+        connection, and a client that has not finished sending would see that instead of the response.
+        """
         self._send()
-        self._transport.close()
+        if self._is_ended or not self._is_receiving():
+            self._transport.close()
+            return
+        self._is_ended = True
+        self._transport.write_eof()
+        self._transport.resume_reading()
+        self._loop.call_later(HEAD_SECONDS, self._transport.close)  # unless the client closes it before
+
+    def is_closing(self) -> bool:
+        """Return whether nothing more can be sent."""
+        return self._is_ended or self._transport.is_closing()
 
     def _send(self) -> None:
-        written = b"".join(self._written)
-        self._written.clear()
-        self._transport.write(written)
+        if self._written:
+            self._transport.write(b"".join(self._written))
+            self._written.clear()
 
 
 class Protocol(H11Protocol):
@@ -87,11 +113,15 @@ class Protocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         transport.set_write_buffer_limits(0)  # `pause_writing` is called whenever bytes wait for the client
-        gathering: Any = GatheringTransport(transport, self.loop)
+        gathering: Any = GatheringTransport(transport, self.loop, self._is_receiving)
         super().connection_made(gathering)
         if len(self.connections) > self.max_connections:
             self.app = too_many_connections
         self._watch_head()
+
+    def data_received(self, data: bytes) -> None:
+        if not self.transport.is_closing():  # otherwise it is the rest of a request that was answered
+            super().data_received(data)
 
     def handle_events(self) -> None:
         super().handle_events()
@@ -121,8 +151,13 @@ class Protocol(H11Protocol):
             self.transport.close()
             return
         response = error_response(400, "invalid HTTP request")
+        if getattr(sys.exception(), "error_status_hint", 400) == 431:
+            response = error_response(
+                431, f"head larger than {MAX_HEAD:,} bytes; send fewer or shorter headers"
+            )
         headers = [*self.server_state.default_headers, *response.raw_headers, (b"connection", b"close")]
-        start = h11.Response(status_code=400, headers=headers, reason=b"Bad Request")
+        reason = HTTPStatus(response.status_code).phrase.encode()
+        start = h11.Response(status_code=response.status_code, headers=headers, reason=reason)
         for event in (start, h11.Data(data=bytes(response.body)), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
@@ -131,6 +166,15 @@ class Protocol(H11Protocol):
         self._stop_watching()
         self._stop_read_timer()
         super().connection_lost(exc)
+
+    def _is_receiving(self) -> bool:
+        """Return whether the client is within a request to which this server has sent the last response.
+
+        A server that stops does not wait for the rest of the request.
+        """
+        is_stopping = self.cycle is not None and not self.cycle.keep_alive
+        is_last = self.conn.our_state in (h11.MUST_CLOSE, h11.CLOSED) and not is_stopping
+        return is_last and self.conn.their_state in (h11.SEND_BODY, h11.ERROR)
 
     def _watch_head(self) -> None:
         """Start the timer while a head is awaited, and stop it when it is complete.
@@ -187,6 +231,7 @@ class Server(uvicorn.Server):
                 http=protocol,
                 lifespan="on",
                 ws="none",
+                h11_max_incomplete_event_size=MAX_HEAD,
                 log_config=None,
                 access_log=False,
                 server_header=False,
@@ -225,6 +270,11 @@ def check_access(host: str, access: Access, no_auth: bool) -> None:
         )
     if access.root_path and not access.root_path.startswith("/"):
         raise SettingsError(f"--root-path {access.root_path}: no leading slash; use /{access.root_path}")
+    for origin in access.cors:  # browsers send it without a path; a file's page sends null
+        if origin not in ("*", "null") and not re.fullmatch(r"[^:/]+://[^/]+", origin):
+            raise SettingsError(
+                f"--cors {origin}: not an origin; use one like https://example.org:8080, or *"
+            )
     if access.api_key or no_auth or _is_loopback(host):
         return
     raise SettingsError(
