@@ -149,6 +149,13 @@ def test_missing_columns_name_their_options(tmp_path, suffix):
         read_rows(source, list(options), options=options)
 
 
+@pytest.mark.parametrize("row", ["Good, really;5", '"Good, really";5'])
+def test_malformed_row_suggests_semicolons(tmp_path, row):
+    (tmp_path / "a.csv").write_text(f"text;label\n{row}\n")
+    with pytest.raises(DataError, match=r"a\.csv, line 2: .*are the fields separated by semicolons\?"):
+        read_rows(tmp_path / "a.csv", ["text", "label"])
+
+
 def test_missing_column_suggests_semicolons(tmp_path):
     (tmp_path / "a.csv").write_text("text;label\nx;1\n")
     with pytest.raises(

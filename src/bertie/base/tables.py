@@ -24,6 +24,7 @@ _MAX_PAGE_BYTES = 1 << 30
 _MAX_ROW_BYTES = 1 << 30  # of a row in one column
 _MAX_GROUP_BYTES = 1 << 32  # of the lists of a column in a row group
 _MAX_RATIO = 16  # of these lists to their compressed bytes, above `_MAX_GROUP_BYTES`
+SEMICOLONS = "are the fields separated by semicolons? save the file with commas"
 _VALUE_BYTES = sys.getsizeof("")  # of a value in memory besides its content, which may be nothing
 # Of the physical types of Parquet, in memory; strings are read as indices into a dictionary.
 _WIDTHS = {
@@ -39,7 +40,7 @@ def missing_column(location: str, column: str, names: Sequence[str], advice: str
     near = difflib.get_close_matches(column, names, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     if are_semicolons(names):
-        hint, advice = "are the fields separated by semicolons? save the file with commas; ", ""
+        hint, advice = f"{SEMICOLONS}; ", ""
     return SettingsError(
         f"{location}: no column {column!r}; {hint}the columns are {', '.join(names)}{advice}"
     )
