@@ -1,5 +1,6 @@
 """The estimates of a plan are close to the actual cost of the run."""
 
+import shutil
 import subprocess
 import sys
 
@@ -44,6 +45,19 @@ def test_plan_matches_the_run(corpus_path, tiny_settings, tmp_path):
     assert plan.seconds > 0
     with pytest.raises(SettingsError, match="already holds a run"):
         plan_pretraining(settings, corpus_path, tmp_path / "run")
+
+
+def test_plan_of_a_resumed_run_counts_the_remaining_steps(corpus_path, tiny_settings, tmp_path, capsys):
+    phases = [{"steps": 6, "max_seq_length": 32}, {"steps": 10, "max_seq_length": 64, "batch_size": 8}]
+    settings = tiny_settings(phases=phases, keep_checkpoints=4)
+    pretrain(settings, corpus_path, tmp_path / "run")
+    assert str(plan_pretraining(settings, corpus_path, tmp_path / "run", resume=True)) == "no steps left"
+    for step in (12, 16):
+        shutil.rmtree(tmp_path / "run" / "checkpoints" / f"step-{step:08d}")
+    plan = plan_pretraining(settings, corpus_path, tmp_path / "run", resume=True)
+    assert (plan.steps, plan.sequences, plan.steps_done) == (8, 64, 8)
+    pretrain(settings, corpus_path, tmp_path / "run", resume=True)
+    assert "pre-training: 8 steps left, 64 sequences, about" in capsys.readouterr().err
 
 
 @pytest.mark.slow
