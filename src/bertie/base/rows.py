@@ -17,14 +17,7 @@ from typing import Any, Literal
 from bertie.base.compression import is_compressed, open_binary
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.memory import MemoryTable, Source
-from bertie.base.tables import (
-    SEMICOLONS,
-    are_semicolons,
-    held_bytes,
-    iterate_batches,
-    missing_column,
-    open_parquet,
-)
+from bertie.base.tables import held_bytes, iterate_batches, missing_column, open_parquet, separator_hint
 
 _MAX_TABLE_BYTES = 1 << 32  # of a Parquet or compressed file whose rows are all held in memory
 _MAX_SHOWN_LINES = 10  # in an error about many malformed lines, and of skipped rows
@@ -280,7 +273,7 @@ def parse_csv(
     reader = csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True)
     columns = _next_fields(reader, name, raise_error) or []
     reject_duplicates(columns, f"{name}, line 1")
-    hint = SEMICOLONS if are_semicolons(columns) else ""
+    hint = separator_hint(columns)
     number = reader.line_num + 1
     while (fields := _next_fields(reader, name, handle, hint)) is not None:
         if fields and len(fields) != len(columns):
