@@ -24,9 +24,16 @@ def test_the_columns_of_fine_tuning_are_read(model):
     rows = [{**row, "reply": "the film", "text": "bad"} for row in ROWS]
     options = {"epochs": 1, "max_seq_length": 32, "device": "cpu"}
     run = bertie.finetune(model, train=rows, dev=rows, out="run", pair="reply", **REVIEWS, **options)
-    assert bertie.evaluate(run.model_directory, rows, label="stars").scores == run.scores
-    given = bertie.evaluate(run.model_directory, rows, text="text", label="stars")
+    assert bertie.evaluate(run.model_directory, rows).scores == run.scores
+    given = bertie.evaluate(run.model_directory, rows, text="text")
     assert given.scores["dev"]["accuracy"] == 50  # all texts are equal
+    other = [{**row, "label": "bad"} for row in rows]
+    assert bertie.evaluate(run.model_directory, other).scores == run.scores
+    assert bertie.evaluate(run.model_directory, other, label="label").scores != run.scores
+    old = json.loads((run.model_directory / "config.json").read_text())
+    del old["label_columns"]  # as an earlier version wrote it
+    (run.model_directory / "config.json").write_text(json.dumps(old))
+    (run.model_directory / "SHA256SUMS").unlink()
     with pytest.raises(bertie.SettingsError, match=r"no column 'label'; .* pass --label NAME"):
         bertie.evaluate(run.model_directory, rows)
 
@@ -36,8 +43,28 @@ def test_the_endings_of_fine_tuning_are_read(model):
     columns = {"context": "start", "endings": ["a", "b"]}
     options = {"kind": "choices", "label": "right", "columns": columns, "epochs": 1, "device": "cpu"}
     run = bertie.finetune(model, train=rows, dev=rows, out="run", max_seq_length=32, **options)
-    scores = bertie.evaluate(run.model_directory, rows, kind="choices", label="right").scores
-    assert scores == run.scores
+    assert bertie.evaluate(run.model_directory, rows, kind="choices").scores == run.scores
+    other = [{**row, "label": 0} for row in rows]
+    assert bertie.evaluate(run.model_directory, other, kind="choices", label="label").scores != run.scores
+    assert bertie.evaluate(run.model_directory, other, kind="choices").scores == run.scores
+
+
+def test_the_tags_of_fine_tuning_are_read(model):
+    rows = [{"tokens": ["the", "film"], "names": ["O", f"B-{kind}"]} for kind in ["X", "Y"] * 4]
+    columns = {"words": "tokens", "tags": "names"}
+    options = {"kind": "tags", "columns": columns, "epochs": 1, "device": "cpu", "max_seq_length": 32}
+    run = bertie.finetune(model, train=rows, dev=rows, out="run", **options)
+    assert bertie.evaluate(run.model_directory, rows, kind="tags").scores == run.scores
+
+
+def test_the_answers_of_fine_tuning_are_read(model):
+    answer = {"text": ["good"], "answer_start": [13]}
+    row = {"query": "how was it", "story": "the film was good", "gold": answer}
+    rows = [{"number": str(i), **row} for i in range(4)]
+    columns = {"identifier": "number", "question": "query", "context": "story", "answers": "gold"}
+    options = {"kind": "questions", "columns": columns, "epochs": 1, "device": "cpu", "max_seq_length": 32}
+    run = bertie.finetune(model, train=rows, dev=rows, out="run", **options)
+    assert bertie.evaluate(run.model_directory, rows, kind="questions").scores == run.scores
 
 
 def test_model_and_predictions_have_the_scores_of_finetuning(run):

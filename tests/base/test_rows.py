@@ -149,12 +149,26 @@ def test_missing_columns_name_their_options(tmp_path, suffix):
         read_rows(source, list(options), options=options)
 
 
-def test_missing_column_suggests_semicolons(tmp_path):
-    (tmp_path / "a.csv").write_text("text;label\nx;1\n")
-    with pytest.raises(
-        SettingsError, match=r"a\.csv: no column 'text'; are the fields separated by semicolons\?"
-    ):
+SEPARATORS = pytest.mark.parametrize(("separator", "name"), [(";", "semicolons"), ("\t", "tabs")])
+
+
+@SEPARATORS
+@pytest.mark.parametrize("row", ["Good, really;5", '"Good, really";5'])
+def test_malformed_row_suggests_another_separator(tmp_path, row, separator, name):
+    (tmp_path / "a.csv").write_text(f"text;label\n{row}\n".replace(";", separator))
+    with pytest.raises(DataError, match=rf"a\.csv, line 2: .*are the fields separated by {name}\?"):
         read_rows(tmp_path / "a.csv", ["text", "label"])
+
+
+@SEPARATORS
+def test_missing_column_suggests_another_separator(tmp_path, separator, name):
+    (tmp_path / "a.csv").write_text(f"text{separator}label\nx{separator}1\n")
+    with pytest.raises(SettingsError, match=rf"no column 'text'; are the fields separated by {name}\?"):
+        read_rows(tmp_path / "a.csv", ["text", "label"])
+
+
+def test_advice_about_semicolons_replaces_that_about_options(tmp_path):
+    (tmp_path / "a.csv").write_text("text;label\nx;1\n")
     with pytest.raises(SettingsError, match=r"the columns are text;label$"):
         read_rows(tmp_path / "a.csv", ["text"], options={"text": "--text NAME"})
 

@@ -405,6 +405,16 @@ def test_pipe_that_is_closed_before_the_first_line(workspace, arguments):
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
 
 
+def test_a_command_runs_with_closed_standard_error(tmp_path):
+    (tmp_path / "words.txt").write_text("all is well\n" * 9)
+    script = 'exec "$0" -m bertie vocab words.txt --size 120 --out tokenizer 2>&-'
+    done = subprocess.run(
+        ["sh", "-c", script, sys.executable], cwd=tmp_path, check=False, capture_output=True
+    )
+    assert (done.returncode, done.stdout) == (0, b"tokenizer\n")
+    assert (tmp_path / "tokenizer" / "vocab.txt").exists()
+
+
 # A command that Ctrl-C interrupts where Python or numba would drop KeyboardInterrupt.
 INTERRUPTED = """
 import os, signal, sys, threading, time

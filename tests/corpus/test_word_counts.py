@@ -4,6 +4,7 @@ import json
 import random
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertie.base.errors import DataError
+from bertie.base.progress import Progress
 from bertie.corpus import input_splits, word_counts
 from bertie.corpus.documents import InputErrors
 from bertie.corpus.word_counts import WordTable, count_tokenized_words, count_words, lowercase_words
@@ -65,6 +67,25 @@ def test_words_of_several_files_are_counted(
     assert counts.dtype == np.int64
     cased, _ = count_words(inputs, False, 1)
     assert {"Ab", "cé"} <= set(cased)
+
+
+def test_kernels_are_compiled_before_the_rate_is_measured(
+    inputs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events, split = [], word_counts._split_normalized
+
+    def start_progress(*arguments: Any, **options: Any) -> Progress:
+        events.append("progress")
+        return Progress(*arguments, **options)
+
+    def split_texts(lowercase: bool, texts: list[str]) -> tuple[Any, Any]:
+        events.append("split")
+        return split(lowercase, texts)
+
+    monkeypatch.setattr(word_counts, "Progress", start_progress)
+    monkeypatch.setattr(word_counts, "_split_normalized", split_texts)
+    count_words(inputs[:1], True, 1)
+    assert events == ["split", "progress", "split"]
 
 
 def test_lowercase_words_are_those_counted_in_lower_case(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """ECE and temperature against their definitions."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import scipy.optimize
@@ -7,6 +9,7 @@ import scipy.special
 from tests.tasks.test_classification import MULTILABEL, REGRESSION, SINGLE, examples
 
 from bertie.base.errors import SettingsError
+from bertie.tasks import probabilities
 from bertie.tasks.calibration import describe_limit, fit_temperature, measure_calibration
 
 
@@ -53,6 +56,19 @@ def test_temperature_minimizes_the_cross_entropy(factor):
     expected = scipy.optimize.minimize_scalar(cross_entropy, bounds=(0.1, 10), method="bounded")
     assert fit_temperature(logits, gold) == pytest.approx(expected.x, rel=1e-3)
     assert fit_temperature(logits, gold) == pytest.approx(factor, rel=0.1)
+
+
+def test_thousands_of_classes_need_little_memory(monkeypatch):
+    logits, gold = draw(1000, 2000)
+    expected = fit_temperature(logits, gold), measure_calibration(logits, gold, 2.0)
+    monkeypatch.setattr(probabilities, "BLOCK_LOGITS", 20_000)
+    tracemalloc.start()
+    assert fit_temperature(logits, gold) == pytest.approx(expected[0], rel=1e-9)
+    measured = measure_calibration(logits, gold, 2.0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (measured.raw.error, measured.scaled.error) == (expected[1].raw.error, expected[1].scaled.error)
+    assert peak < logits.nbytes / 4
 
 
 def test_temperature_of_a_perfect_model_is_finite():

@@ -8,7 +8,8 @@ import pytest
 import scipy.stats
 import sklearn.metrics
 
-from bertie.base.errors import DataError, SettingsError
+from bertie.base.errors import DataError, ModelError, SettingsError
+from bertie.model.formats.directory import ModelMetadata
 from bertie.tasks.classification import METRICS, LabelledTexts
 from bertie.tasks.glue import SUBMISSION_FILES, TASKS, write_submission
 
@@ -257,6 +258,25 @@ def test_submission_has_the_majority_class_for_wnli(tmp_path, shared_data):
         write_submission(files, tmp_path / "submission.zip", **options)
         with zipfile.ZipFile(tmp_path / "submission.zip") as archive:
             assert archive.read("WNLI.tsv") == (tmp_path / expected).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "message"),
+    [
+        ("mrpc", {"text": "text"}, "fine-tuned on single texts, but mrpc has pairs of texts"),
+        ("sst-2", {"text": "a", "pair": "b"}, "fine-tuned on pairs of texts, but sst-2 has single texts"),
+        ("sst-2", {"text": "a"}, None),
+        ("mrpc", {"text": "text", "pair": "pair"}, None),
+        ("mrpc", {}, None),  # of another program
+    ],
+)
+def test_a_model_of_single_texts_is_not_one_of_pairs(name, columns, message):
+    model = ModelMetadata(None, "", ("1", "0"), None, "single_label_classification", input_columns=columns)
+    if message is None:
+        assert TASK[name].fitted_to_model(model).labels == ("1", "0")
+        return
+    with pytest.raises(ModelError, match=message):
+        TASK[name].fitted_to_model(model)
 
 
 def test_a_model_remembers_whether_the_task_has_pairs():

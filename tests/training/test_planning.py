@@ -1,5 +1,6 @@
 """The estimates of a plan are close to the actual cost of the run."""
 
+import shutil
 import subprocess
 import sys
 
@@ -46,6 +47,19 @@ def test_plan_matches_the_run(corpus_path, tiny_settings, tmp_path):
         plan_pretraining(settings, corpus_path, tmp_path / "run")
 
 
+def test_plan_of_a_resumed_run_counts_the_remaining_steps(corpus_path, tiny_settings, tmp_path, capsys):
+    phases = [{"steps": 6, "max_seq_length": 32}, {"steps": 10, "max_seq_length": 64, "batch_size": 8}]
+    settings = tiny_settings(phases=phases, keep_checkpoints=4)
+    pretrain(settings, corpus_path, tmp_path / "run")
+    assert str(plan_pretraining(settings, corpus_path, tmp_path / "run", resume=True)) == "no steps left"
+    for step in (12, 16):
+        shutil.rmtree(tmp_path / "run" / "checkpoints" / f"step-{step:08d}")
+    plan = plan_pretraining(settings, corpus_path, tmp_path / "run", resume=True)
+    assert (plan.steps, plan.sequences, plan.steps_done) == (8, 64, 8)
+    pretrain(settings, corpus_path, tmp_path / "run", resume=True)
+    assert "pre-training: 8 steps left, 64 sequences, about" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_planned_memory_is_close_to_the_peak(corpus_path, tmp_path):
     command = [sys.executable, "-c", MEASURE_PEAK, str(corpus_path), str(tmp_path / "run")]
@@ -69,9 +83,12 @@ def test_plan_warns_if_memory_does_not_suffice(corpus_path, tiny_settings, tmp_p
     assert "lower micro_batch_tokens" in str(plan._replace(device_bytes=plan.memory_bytes - 1))
 
 
-def test_slow_first_measurement_does_not_count(corpus_path, tiny_settings, tmp_path, monkeypatch):
-    clock = iter([0.0, 9.0, 9.0, 9.5] + [10.0 + n for n in range(100)])
+@pytest.mark.parametrize(("first", "second"), [(9.0, 0.5), (0.4, 0.1)])
+def test_slow_first_measurement_does_not_count(
+    corpus_path, tiny_settings, tmp_path, monkeypatch, first, second
+):
+    clock = iter([0.0, first, first, first + second])
     monkeypatch.setattr(planning.time, "perf_counter", lambda: next(clock))
     settings = tiny_settings(batch_size=1, evaluate_every=1000, held_out_examples=1)
     plan = plan_pretraining(settings, corpus_path, tmp_path / "run")
-    assert plan.seconds == pytest.approx(12 * 0.5, rel=0.1)
+    assert plan.seconds == pytest.approx(12 * second, rel=0.1)

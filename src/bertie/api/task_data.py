@@ -12,7 +12,7 @@ from bertie.base.files import write_json
 from bertie.base.memory import MemoryTable, Source, as_source
 from bertie.base.settings import Tree
 from bertie.model.config import BertConfig, ProblemType
-from bertie.model.formats.directory import read_input_columns
+from bertie.model.formats.directory import read_labelled_columns
 from bertie.tasks.custom.choices import CustomMultipleChoice
 from bertie.tasks.custom.classification import CustomClassification
 from bertie.tasks.custom.questions import CustomQuestionAnswering
@@ -198,20 +198,21 @@ def measured_task(
     kind: Kind,
     text: str | None,
     pair: str | None,
-    label: str,
+    label: str | None,
     separator: str | None,
     columns: Mapping[str, Any] | None,
     on_error: OnError = "stop",
 ) -> AnyTask:
     """Return the task on which to measure models, of the paper or custom; see `custom_task`.
 
-    Columns of texts that are not given are those of the first model's fine-tuning, if it has recorded them.
+    Columns that are not given are those of the first model's fine-tuning, if it has recorded them.
 
     Raises:
         SettingsError: as in `resolve_task`.
         ModelError: the first model's directory is missing or damaged.
     """
-    recorded = read_input_columns(models[0]) if models and task is None else {}
+    recorded = dict(read_labelled_columns(models[0])) if models and task is None else {}
+    recorded["label"] = label = label or recorded.get("label") or "label"
     if kind == "texts":
         text, pair = text or recorded.get("text"), pair or recorded.get("pair")
     elif kind in _FAMILIES:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from bertie.base.compression import is_compressed, open_binary
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.memory import MemoryTable, Source
-from bertie.base.tables import held_bytes, iterate_batches, missing_column, open_parquet
+from bertie.base.tables import held_bytes, iterate_batches, missing_column, open_parquet, separator_hint
 
 _MAX_TABLE_BYTES = 1 << 32  # of a Parquet or compressed file whose rows are all held in memory
 _MAX_SHOWN_LINES = 10  # in an error about many malformed lines, and of skipped rows
@@ -273,26 +273,28 @@ def parse_csv(
     reader = csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True)
     columns = _next_fields(reader, name, raise_error) or []
     reject_duplicates(columns, f"{name}, line 1")
+    hint = separator_hint(columns)
     number = reader.line_num + 1
-    while (fields := _next_fields(reader, name, handle)) is not None:
+    while (fields := _next_fields(reader, name, handle, hint)) is not None:
         if fields and len(fields) != len(columns):
-            error = (
-                f"{name}, line {number}: expected {len(columns)} fields, got {len(fields)}; "
-                f"quote fields that contain the separator"
-            )
-            handle(DataError(error))
+            advice = hint or "quote fields that contain the separator"
+            problem = f"expected {len(columns)} fields, got {len(fields)}; {advice}"
+            handle(DataError(f"{name}, line {number}: {problem}"))
         elif fields:
             yield number, dict(zip(columns, fields, strict=True))
         number = reader.line_num + 1
 
 
-def _next_fields(reader: Any, name: str, handle: ErrorHandler) -> list[str] | None:
-    """Return the fields of the next row: none of a blank or a malformed one; None at the end."""
+def _next_fields(reader: Any, name: str, handle: ErrorHandler, hint: str = "") -> list[str] | None:
+    """Return the fields of the next row: none of a blank or a malformed one; None at the end.
+
+    `hint` is the advice in the error about a malformed row, if the header explains it.
+    """
     number = reader.line_num + 1
     try:
         fields: list[str] | None = next(reader, None)
     except csv.Error as error:
-        advice = 'quote fields that contain quotation marks, and double these ("")'
+        advice = hint or 'quote fields that contain quotation marks, and double these ("")'
         if "new-line character" in str(error):
             advice = "a field contains a CR without LF: quote it, or convert the line ends of the file to LF"
         malformed = f"{name}, line {number}: the row that begins here is malformed ({error}); {advice}"

@@ -34,20 +34,27 @@ _WIDTHS = {
 def missing_column(location: str, column: str, names: Sequence[str], advice: str = "") -> SettingsError:
     """Return the error about a column that does not exist; it lists the columns of the table.
 
-    `advice` is the end of the message, unless semicolons hide the columns.
+    `advice` is the end of the message, unless another separator hides the columns.
     """
     near = difflib.get_close_matches(column, names, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    if are_semicolons(names):
-        hint, advice = "are the fields separated by semicolons? save the file with commas; ", ""
+    if separator := separator_hint(names):
+        hint, advice = f"{separator}; ", ""
     return SettingsError(
         f"{location}: no column {column!r}; {hint}the columns are {', '.join(names)}{advice}"
     )
 
 
-def are_semicolons(names: Sequence[str]) -> bool:
-    """Whether a header has semicolons, as spreadsheets write them where the decimal separator is a comma."""
-    return len(names) == 1 and ";" in names[0]
+def separator_hint(names: Sequence[str]) -> str:
+    """Return the advice about a table whose header is one column with another separator, otherwise "".
+
+    Spreadsheets write semicolons where the decimal separator is a comma, and tabs on request.
+    """
+    if len(names) == 1 and ";" in names[0]:
+        return "are the fields separated by semicolons? save the file with commas"
+    if len(names) == 1 and "\t" in names[0]:
+        return "are the fields separated by tabs? give the file a name that ends in .tsv"
+    return ""
 
 
 def row_group_sizes(path: Path) -> list[int]:

@@ -11,7 +11,7 @@ from bertie.commands.options import Device, Json, NoVerify, Precision, Precision
 from bertie.commands.task_options import (
     Columns,
     Kind,
-    Label,
+    MeasuredLabel,
     MeasuredText,
     OnError,
     Pair,
@@ -60,7 +60,7 @@ def evaluate(
     kind: Kind = "texts",
     text: MeasuredText = None,
     pair: Pair = None,
-    label: Label = "label",
+    label: MeasuredLabel = None,
     separator: Separator = None,
     columns: Columns = None,
     on_error: OnError = "stop",

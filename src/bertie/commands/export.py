@@ -10,7 +10,7 @@ from bertie.commands.options import Force, NoVerify
 from bertie.commands.task_options import (
     Columns,
     Kind,
-    Label,
+    MeasuredLabel,
     MeasuredTask,
     MeasuredText,
     Pair,
@@ -47,7 +47,7 @@ def export(
     kind: Kind = "texts",
     text: MeasuredText = None,
     pair: Pair = None,
-    label: Label = "label",
+    label: MeasuredLabel = None,
     separator: Separator = None,
     columns: Columns = None,
     force: Force = False,

@@ -3,6 +3,7 @@
 import atexit
 import errno
 import gc
+import os
 import signal
 import sys
 from types import FrameType
@@ -120,6 +121,8 @@ def main() -> None:
     Exit with 0, with 2 on an error that the user can fix, or with 128 + n after signal n. Like other
     programs, it counts as stopped by SIGPIPE if the reader of its output is gone (`bertie … | head`).
     """
+    if sys.stderr is None:  # closed, as by `2>&-`
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     set_torch_environment()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a job in the background ignores it
         signal.signal(signal.SIGINT, _interrupt)

@@ -70,6 +70,14 @@ Pair = Annotated[
     ),
 ]
 Label = Annotated[str, typer.Option(help="texts, choices, scored-pairs: the column of the label or score.")]
+MeasuredLabel = Annotated[
+    str | None,
+    typer.Option(
+        "--label",
+        help="texts, choices, scored-pairs: the column of the label or score; by default the column of the "
+        "model's fine-tuning, or label.",
+    ),
+]
 Separator = Annotated[
     str | None, typer.Option(help="texts: the separator, if a text has several labels in one string.")
 ]

@@ -159,7 +159,8 @@ class Corpus:
         path = Path(path)
         file = path / MANIFEST_FILE
         if not file.is_file():
-            raise DataError(f"{path}: not a prepared corpus; run `bertie prepare`")
+            advice = "" if path.exists() else ", or give the new path of a corpus that has moved"
+            raise DataError(f"{path}: not a prepared corpus; run `bertie prepare`{advice}")
         manifest = read_manifest(path, read_json(file))
         _check_tokenizer(path, manifest)
         for name, record in manifest.files.items():

@@ -92,7 +92,6 @@ def count_tokenized_words(
     Returns:
         The token ids of each word, in no particular order, and the counts, int64 (W,).
     """
-    tokenizer.encode("")  # compiles the kernels and builds the trie here, not in every worker
     split = partial(_split_tokenized, tokenizer)
     table = _count(inputs, split, workers, format, column, errors or InputErrors())
     size = len(table)
@@ -115,6 +114,7 @@ def _count(
     tasks = split_inputs(inputs, format, errors, language)
     sizes = [sum(part.size for part in task) for task in tasks]
     table = WordTable()
+    _compile_kernels(split)
     count = partial(_count_task, split, column, errors.on_error)
     with Progress("counting words", total=round(sum(sizes) / 1e6), unit="MB") as progress:
         done = 0
@@ -133,6 +133,14 @@ def _count(
         cause = f" ({errors.messages[0]})" if errors.messages else ""
         raise DataError(f"the inputs contain no words{cause}; add files that hold text")
     return table
+
+
+def _compile_kernels(split: Splitter) -> None:
+    """Compile the kernels, and build a tokenizer's trie, once: not in every worker, and not in the rate."""
+    table = WordTable()
+    codes, bounds = split([""])
+    table.add(codes, bounds, np.ones(len(bounds) - 1, dtype=np.int64))
+    _fill_slots(table.codes, table.bounds, len(table), table.slots)
 
 
 def smooth_counts(

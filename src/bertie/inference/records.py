@@ -25,7 +25,7 @@ from bertie.base.rows import (
     reject_duplicates,
 )
 from bertie.base.storage import as_path
-from bertie.base.tables import are_semicolons, iterate_batches, missing_column, open_parquet
+from bertie.base.tables import iterate_batches, missing_column, open_parquet, separator_hint
 
 InputFormat = Literal["text", "jsonl", "csv", "tsv", "parquet", "conll"]
 
@@ -172,7 +172,7 @@ def _pick(row: Mapping[str, Any], field: str, column: str, location: str) -> Any
 
 def _missing_column(row: Mapping[str, Any], field: str, column: str, location: str) -> SettingsError:
     """Return the error for a missing column; it lists the columns and suggests one of them."""
-    if are_semicolons(names := list(row)):
+    if separator_hint(names := list(row)):
         return missing_column(location, column, names)
     near = [field] if field in row else difflib.get_close_matches(column, row, n=1)
     longest = max(row, key=lambda name: len(row[name]) if isinstance(row[name], str) else 0, default="NAME")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bertie.tasks.probabilities import softmax
+from bertie.tasks.probabilities import blocks, chosen_softmax, softmax
 
 NUM_BINS = 15
 LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 0.05, 20.0  # a perfect dev part has no finite best temperature
@@ -64,8 +64,7 @@ def measure_calibration(logits: npt.NDArray[Any], gold: Int64s, temperature: flo
         gold: class indices, int64 (n,).
         temperature: see `Calibration`.
     """
-    logits = logits.astype(np.float64)
-    return Calibration(temperature, _reliability(logits, gold), _reliability(logits / temperature, gold))
+    return Calibration(temperature, _reliability(logits, gold), _reliability(logits, gold, temperature))
 
 
 def fit_temperature(logits: npt.NDArray[Any], gold: Int64s) -> float:
@@ -78,12 +77,11 @@ def fit_temperature(logits: npt.NDArray[Any], gold: Int64s) -> float:
         logits: (n, classes).
         gold: class indices, int64 (n,).
     """
-    logits = logits.astype(np.float64)
-    gold_sum = logits[np.arange(len(gold)), gold].sum()
+    gold_sum = logits[np.arange(len(gold)), gold].astype(np.float64).sum()
     low, high = np.log(LOWEST_TEMPERATURE), np.log(HIGHEST_TEMPERATURE)
     for _ in range(STEPS):
         middle = (low + high) / 2
-        expected = (softmax(logits / np.exp(middle)) * logits).sum()
+        expected = sum((softmax(block / np.exp(middle)) * block).sum() for _, block in blocks(logits))
         # More than the gold classes' sum: the model is too confident.
         low, high = (middle, high) if expected > gold_sum else (low, middle)
     return float(np.exp((low + high) / 2))
@@ -106,9 +104,9 @@ def describe_limit(temperature: float) -> str | None:
     return None
 
 
-def _reliability(logits: Float64s, gold: Int64s) -> Reliability:
-    confidence = softmax(logits).max(axis=1)
-    is_correct = logits.argmax(axis=1) == gold
+def _reliability(logits: npt.NDArray[Any], gold: Int64s, temperature: float = 1.0) -> Reliability:
+    predicted = logits.argmax(axis=1)
+    confidence, is_correct = chosen_softmax(logits, predicted, temperature), predicted == gold
     # The bins are (0, 1/15], (1/15, 2/15], …, as in the paper.
     bins = np.ceil(confidence * NUM_BINS).astype(np.int64) - 1
     counts = np.bincount(bins, minlength=NUM_BINS)

@@ -32,7 +32,7 @@ from bertie.tasks.error_analysis import (
 )
 from bertie.tasks.long_texts import encode_long_texts
 from bertie.tasks.metrics import LabelArray
-from bertie.tasks.probabilities import sigmoid, softmax
+from bertie.tasks.probabilities import chosen_softmax, sigmoid
 from bertie.tasks.task import Float64s, Head, Inputs, Scores, Task
 from bertie.tasks.thresholds import DEFAULT_THRESHOLD, tune_thresholds
 from bertie.text.tokenizer import Tokenizer
@@ -283,11 +283,11 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
         """Return the probability of each class or set of labels; None for a regression."""
         if self.problem_type == "regression":
             return None
-        predictions = self.decode(examples, inputs, logits)
-        scaled = logits.astype(np.float64) / (self.applied_temperature or 1.0)
+        predictions, temperature = self.decode(examples, inputs, logits), self.applied_temperature or 1.0
         if self.problem_type == "multi_label_classification":  # each label is decided independently
+            scaled = logits.astype(np.float64) / temperature
             return np.asarray(np.exp(-np.logaddexp(0, np.where(predictions, -scaled, scaled)).sum(axis=1)))
-        return softmax(scaled)[np.arange(len(scaled)), predictions]
+        return chosen_softmax(logits, predictions, temperature)
 
     def calibration(
         self, examples: LabelledTexts, inputs: Inputs, logits: npt.NDArray[np.float32]

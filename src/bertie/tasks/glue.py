@@ -8,14 +8,15 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from bertie.base.errors import DataError
+from bertie.base.errors import DataError, ModelError
 from bertie.base.files import atomic_file
 from bertie.base.rows import read_header, read_unquoted
+from bertie.model.formats.directory import ModelMetadata
 from bertie.tasks.classification import LabelledTexts, TextClassification
 from bertie.tasks.metrics import LabelArray
 from bertie.tasks.task import Inputs
@@ -90,6 +91,22 @@ class GlueTask(TextClassification):
         if labelled:
             self.gold(examples)  # reject unknown labels before anything is trained
         return examples
+
+    def fitted_to_model(self, metadata: ModelMetadata) -> Self:
+        """Return this task with what a fine-tuned model has learnt, such as the labels and thresholds.
+
+        Raises:
+            ModelError: the model was fine-tuned for other labels, or on pairs of texts if the task has single
+                texts, or the other way round.
+        """
+        columns, kinds = metadata.input_columns, ("single texts", "pairs of texts")
+        has_pairs, learnt_pairs = self.columns.pair is not None, "pair" in columns
+        if columns and has_pairs != learnt_pairs:
+            raise ModelError(
+                f"the model was fine-tuned on {kinds[learnt_pairs]}, but {self.name} has {kinds[has_pairs]}; "
+                f"fine-tune it on {self.name} first"
+            )
+        return super().fitted_to_model(metadata)
 
     def decode(self, examples: LabelledTexts, inputs: Inputs, logits: npt.NDArray[np.float32]) -> LabelArray:
         """Decode labels; round regression scores as in submissions.

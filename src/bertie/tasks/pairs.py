@@ -45,6 +45,11 @@ class _Pairs(TextClassification):
         """None: the model reads single texts."""
         return {}
 
+    @property
+    def label_columns(self) -> dict[str, str]:
+        """None, like those of the texts."""
+        return {}
+
     def fitted_to_model(self, metadata: ModelMetadata) -> Self:
         """Return this task: an encoder has no labels."""
         return self

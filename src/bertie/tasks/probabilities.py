@@ -1,10 +1,14 @@
 """Turn logits into probabilities, and rank them."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
 Float32s = npt.NDArray[np.float32]
 Float64s = npt.NDArray[np.float64]
+
+BLOCK_LOGITS = 1 << 22  # in float64 at a time, 32 MiB: there may be thousands of classes
 
 
 def softmax(logits: Float32s | Float64s) -> Float64s:
@@ -12,6 +16,34 @@ def softmax(logits: Float32s | Float64s) -> Float64s:
     exponentials = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
     probabilities: Float64s = exponentials / exponentials.sum(axis=-1, keepdims=True)
     return probabilities
+
+
+def blocks(logits: Float32s | Float64s) -> Iterator[tuple[slice, Float64s]]:
+    """Iterate over consecutive rows of logits (n, classes), about `BLOCK_LOGITS` at a time.
+
+    Yields:
+        The range of the rows, and their logits in float64.
+    """
+    size = max(1, BLOCK_LOGITS // logits.shape[1])
+    for start in range(0, len(logits), size):
+        rows = slice(start, start + size)
+        yield rows, logits[rows].astype(np.float64)
+
+
+def chosen_softmax(
+    logits: Float32s | Float64s, choices: npt.NDArray[np.int64], temperature: float = 1.0
+) -> Float64s:
+    """Return the probability of one class of each row, in the softmax of logits / temperature.
+
+    Args:
+        logits: (n, classes).
+        choices: the index of a class of each row, int64 (n,).
+        temperature: the number that logits are divided by.
+    """
+    chosen = np.empty(len(logits))
+    for rows, block in blocks(logits):
+        chosen[rows] = softmax(block / temperature)[np.arange(len(block)), choices[rows]]
+    return chosen
 
 
 def sigmoid(logits: Float32s | Float64s) -> Float64s:

@@ -143,6 +143,11 @@ class Task(ABC, Generic[Examples, Predictions]):
         """The columns of texts by their role, such as {"text": "review"}, for `predict`."""
         return {}
 
+    @property
+    def label_columns(self) -> dict[str, str]:
+        """The columns that only labelled data have, such as {"label": "stars"}, for `evaluate`."""
+        return {}
+
     # The model
 
     @property

@@ -143,6 +143,10 @@ class RunDirectory:
         """List the checkpoints, oldest first."""
         return sorted(self._checkpoints.glob("step-" + "[0-9]" * 8))
 
+    def newest_step(self) -> int:
+        """Return the step of the newest checkpoint; 0 without one."""
+        return _step_of(self.checkpoints()[-1]) if self.checkpoints() else 0
+
     def save(
         self,
         state: TrainState,

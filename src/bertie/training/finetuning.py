@@ -184,6 +184,7 @@ def _finetune(
         embedding=_embedding_config(task, initial_model, settings),
         bilstm=settings.bilstm,
         input_columns=task.input_columns,
+        label_columns=task.label_columns,
         long_texts=task.long_texts,
         classifier_pooling=settings.classifier_pooling,
     )

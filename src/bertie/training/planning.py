@@ -29,17 +29,18 @@ EVALUATION_COST = 1 / 3  # a forward pass, relative to forward and backward
 
 
 class Plan(NamedTuple):
-    """The estimated cost of a run.
+    """The estimated cost of a run, or of the rest of a resumed one.
 
-    steps         of all phases
-    sequences     of all steps
-    tokens        of all steps; there is no padding to count
+    steps         still to do, of all phases
+    sequences     of these steps
+    tokens        of these steps; there is no padding to count
     parameters    of the model
     memory_bytes  peak: weights, gradients, moments, activations; on a CPU also the memory that the
                   process already holds
     seconds       of training and evaluation
     device        where the run computes
     device_bytes  memory of the device
+    steps_done    before the run resumes
     """
 
     steps: int
@@ -50,14 +51,18 @@ class Plan(NamedTuple):
     seconds: float
     device: str
     device_bytes: int
+    steps_done: int = 0
 
     def __str__(self) -> str:
+        if not self.steps:
+            return "no steps left"
         warning = (
             f"; that is more than the {_format_number(self.device_bytes)}B of this device: lower "
             f"micro_batch_tokens, or set gradient_checkpointing=true"
         )
+        left = " left" if self.steps_done else ""
         return (
-            f"{self.steps:,} steps, {self.sequences:,} sequences, about {_format_number(self.tokens)} "
+            f"{self.steps:,} steps{left}, {self.sequences:,} sequences, about {_format_number(self.tokens)} "
             f"tokens; {_format_number(self.parameters)} parameters; about "
             f"{_format_number(self.memory_bytes)}B of memory and {_format_duration(self.seconds)} "
             f"on {self.device} ({self.tokens / self.seconds:,.0f} tokens/s)"
@@ -68,10 +73,10 @@ class Plan(NamedTuple):
 class PhaseSample(NamedTuple):
     """The size of a phase, and batches to measure it on.
 
-    steps              of the phase
+    steps              of the phase, still to do
     batch_size         sequences per step
     batches            packed batches of its sequences, each larger than the one before
-    evaluation_tokens  tokens of all evaluations in the phase
+    evaluation_tokens  tokens of all evaluations in these steps
     """
 
     steps: int
@@ -95,32 +100,44 @@ def plan_pretraining(
     Raises the errors that `pretrain` would raise before training, but does not verify the corpus's
     files.
     """
-    setup = PretrainingSetup.load(settings, corpus_path, init=init)
-    check_run(RunDirectory(output), setup.settings, resume, MAY_CHANGE)
+    setup, run = PretrainingSetup.load(settings, corpus_path, init=init), RunDirectory(output)
+    check_run(run, setup.settings, resume, MAY_CHANGE)
     model = setup.build_model(init, Ranks())
     HeldOut(setup)  # for its errors
     for finding in () if resume else setup.find_problems():
         print(f"warning: {finding.message}", file=sys.stderr)
-    return measure_plan(model, setup, Ranks())
+    return measure_plan(model, setup, Ranks(), run.newest_step() if resume else 0)
 
 
-def measure_plan(model: PretrainedModel, setup: PretrainingSetup, ranks: Ranks) -> Plan:
-    """Estimate the cost of a run by measuring `model` on its first examples.
+def measure_plan(model: PretrainedModel, setup: PretrainingSetup, ranks: Ranks, steps_done: int = 0) -> Plan:
+    """Estimate the cost of the steps after the first `steps_done` by measuring `model` on their phases.
 
     The weights of `model` do not change.
     """
     settings = setup.settings
-    samples = [_sample_phase(setup, phase) for phase in range(len(settings.phases))]
+    remaining = _count_remaining(settings, steps_done)
+    samples = [_sample_phase(setup, phase, steps) for phase, steps in enumerate(remaining) if steps]
     shards = ranks.world_size if settings.shard else 1
-    return _estimate(
+    plan = _estimate(
         model, samples, settings.micro_batch_tokens, ranks.world_size, shards, settings.autocast()
     )
+    return plan._replace(steps_done=steps_done)
 
 
-def _sample_phase(setup: PretrainingSetup, phase: int) -> PhaseSample:
-    """Pack the first examples of a phase in batches that grow up to a micro-batch."""
+def _count_remaining(settings: PretrainingSettings, steps_done: int) -> list[int]:
+    """Return the number of steps of each phase that remain after the first `steps_done` of the run."""
+    remaining = []
+    for phase in settings.phases:
+        done = min(steps_done, phase.steps)
+        remaining.append(phase.steps - done)
+        steps_done -= done
+    return remaining
+
+
+def _sample_phase(setup: PretrainingSetup, phase: int, steps: int) -> PhaseSample:
+    """Pack the first examples of a phase, of which `steps` remain, in batches that grow to a micro-batch."""
     settings = setup.settings
-    steps, batch_size = settings.phases[phase].steps, settings.batch_size_of(phase)
+    batch_size = settings.batch_size_of(phase)
     examples = setup.example_stream(phase).next(batch_size)
     batches, size = [pack_range(examples, 0, 1)], BATCH_GROWTH
     while size <= len(examples) and examples.bounds[size] <= settings.micro_batch_tokens:
@@ -197,9 +214,7 @@ def _measure(
 
     model.train()
     for batch in batches:
-        seconds = time_step(batch)
-        if seconds > MIN_BATCH_SECONDS:  # it may only be slow because threads and caches are cold
-            seconds = min(seconds, time_step(batch))
+        seconds = min(time_step(batch), time_step(batch))  # the first time, threads and caches are cold
         if seconds > MIN_BATCH_SECONDS:
             break
     return seconds / batch.num_tokens, sum(saved_bytes.values()) / batch.num_tokens

@@ -137,7 +137,7 @@ def _train(
     silent = silent or not ranks.is_main
     with Progress("pre-training", settings.total_steps, "steps", state.step, silent) as progress:
         # Measuring may run out of memory, so it comes before the file that makes `output` a run.
-        progress.print(f"pre-training: {measure_plan(model, setup, ranks)}")
+        progress.print(f"pre-training: {measure_plan(model, setup, ranks, state.step)}")
         if settings.shard and ranks.world_size == 1:
             progress.print("shard: one process has nothing to divide; start several with torchrun")
         phases = range(len(settings.phases))

@@ -72,7 +72,7 @@ TRUNCATE = LongTexts()
 
 
 class HeadConfig(Settings):
-    """The keys of config.json that describe the head; the last eight are bertie's own."""
+    """The keys of config.json that describe the head; the last nine are bertie's own."""
 
     architectures: tuple[str, ...] | None = None
     model_type: str = "bert"
@@ -83,6 +83,7 @@ class HeadConfig(Settings):
     max_seq_length: int | None = None
     bilstm: bool = False
     input_columns: dict[str, str] = pydantic.Field(default_factory=dict)
+    label_columns: dict[str, str] = pydantic.Field(default_factory=dict)
     decision_thresholds: tuple[float, ...] | None = None
     temperature: float | None = pydantic.Field(None, gt=0)
     long_texts: LongTexts = TRUNCATE
@@ -111,6 +112,7 @@ class ModelMetadata:
                     bertie preserves but does not use
     input_columns   the columns of the texts in fine-tuning by their role, such as {"text": "review"};
                     empty if unknown
+    label_columns   likewise the columns that only labelled data have, such as {"label": "stars"}
     decision_thresholds
                     a classifier's probabilities above which each of several labels is predicted, or, one
                     number, the second of two classes; None for 0.5
@@ -133,6 +135,7 @@ class ModelMetadata:
     bilstm: bool = False
     sentence_transformers_config: Mapping[str, Any] = field(default_factory=dict)
     input_columns: Mapping[str, str] = field(default_factory=dict)
+    label_columns: Mapping[str, str] = field(default_factory=dict)
     decision_thresholds: tuple[float, ...] | None = None
     temperature: float | None = None
     long_texts: LongTexts = TRUNCATE
@@ -182,6 +185,8 @@ def write_metadata(path: Path, metadata: ModelMetadata, card: str) -> None:
         values["classifier_pooling"] = metadata.classifier_pooling
     if metadata.input_columns:
         values["input_columns"] = dict(metadata.input_columns)
+    if metadata.label_columns:
+        values["label_columns"] = dict(metadata.label_columns)
     write_json(path / "config.json", values)
     metadata.tokenizer.save(path, metadata.config.max_position_embeddings)
     if metadata.embedding:
@@ -234,33 +239,40 @@ def read_metadata(
         bilstm=head.bilstm,
         sentence_transformers_config=read_json_object(path / SENTENCE_TRANSFORMERS_CONFIG_FILE),
         input_columns=head.input_columns,
+        label_columns=head.label_columns,
         decision_thresholds=head.decision_thresholds,
         temperature=head.temperature,
         long_texts=head.long_texts,
         classifier_pooling=head.classifier_pooling,
     )
     if head.model_type != metadata.model_type:
-        pools_cls = head.classifier_pooling == "pooler" and architecture in POOLED_ARCHITECTURES
-        if config.is_decoder and pools_cls and not head.bilstm:
-            raise ModelError(
-                f"{file}: a left-to-right {architecture} that pools [CLS], which attends to no other token; "
-                f"bertie pools the last token, so fine-tune the model again with `bertie finetune`"
-            )
-        raise ModelError(
-            f"{file}: model_type is {head.model_type!r}, but the other keys describe a model of the type "
-            f"{metadata.model_type!r}; correct it"
-        )
+        raise _wrong_model_type(file, head, metadata)
     return metadata
 
 
-def read_input_columns(path: Path) -> Mapping[str, str]:
-    """Return the columns of a model's fine-tuning; see `ModelMetadata`.
+def _wrong_model_type(file: Path, head: HeadConfig, metadata: ModelMetadata) -> ModelError:
+    """Return the error about a `model_type` that does not fit the other keys."""
+    pools_cls = head.classifier_pooling == "pooler" and metadata.architecture in POOLED_ARCHITECTURES
+    if metadata.config.is_decoder and pools_cls and not head.bilstm:
+        return ModelError(
+            f"{file}: a left-to-right {metadata.architecture} that pools [CLS], which attends to no other "
+            f"token; bertie pools the last token, so fine-tune the model again with `bertie finetune`"
+        )
+    return ModelError(
+        f"{file}: model_type is {head.model_type!r}, but the other keys describe a model of the type "
+        f"{metadata.model_type!r}; correct it"
+    )
+
+
+def read_labelled_columns(path: Path) -> Mapping[str, str]:
+    """Return the columns of a model's fine-tuning, with those of the labels; see `ModelMetadata`.
 
     Raises:
         DataError: config.json is damaged.
         ModelError: the directory is missing or not a model directory.
     """
-    return read_section(HeadConfig, find_config_file(_require_model_folder(path))).input_columns
+    head = read_section(HeadConfig, find_config_file(_require_model_folder(path)))
+    return head.input_columns | head.label_columns
 
 
 def find_new_entries(path: Path, tokenizer: Tokenizer) -> dict[int, list[int]]:

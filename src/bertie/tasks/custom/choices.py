@@ -34,6 +34,10 @@ class CustomMultipleChoice(CustomFiles, MultipleChoice):
     def input_columns(self) -> dict[str, str]:
         return {"context": self.context, "endings": ",".join(self.endings)}
 
+    @property
+    def label_columns(self) -> dict[str, str]:
+        return {"label": self.label}
+
     def read(self, path: Source, labelled: bool) -> Choices:
         """Read a table of contexts, endings and labels.
 

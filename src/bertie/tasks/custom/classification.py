@@ -57,6 +57,10 @@ class CustomClassification(CustomFiles, TextClassification):
     def input_columns(self) -> dict[str, str]:
         return {"text": self.text} | ({"pair": self.pair} if self.pair else {})
 
+    @property
+    def label_columns(self) -> dict[str, str]:
+        return {"label": self.label}
+
     def with_problem_type(self, problem_type: ProblemType) -> Self:
         """Return this task for labels of one type, with the metrics of that type."""
         metrics = _METRICS[problem_type]

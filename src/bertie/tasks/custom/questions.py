@@ -41,6 +41,10 @@ class CustomQuestionAnswering(CustomFiles, QuestionAnswering):
     def input_columns(self) -> dict[str, str]:
         return {"question": self.question, "context": self.context}
 
+    @property
+    def label_columns(self) -> dict[str, str]:
+        return {"identifier": self.identifier, "answers": self.answers}
+
     def read(self, path: Source, labelled: bool) -> Questions:
         """Read a table of questions; a .json file is read by `read_questions`.
 

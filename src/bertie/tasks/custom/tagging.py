@@ -41,6 +41,10 @@ class CustomTagging(CustomFiles, Tagging):
     def input_columns(self) -> dict[str, str]:
         return {"words": self.words}
 
+    @property
+    def label_columns(self) -> dict[str, str]:
+        return {"tags": self.tags}
+
     def read(self, path: Source, labelled: bool) -> TaggedSentences:
         """Read a .jsonl or .parquet table; any other file but .csv is read by `read_conll`.
 
