@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+set_torch_environment()  # at once, because scripts import torch after bertie
+
 # The module that defines each public name.
 _MODULES = {
     "Tokenizer": "text.tokenizer",
@@ -83,11 +85,10 @@ def __getattr__(name: str) -> Any:
     """Import a public name on first use (PEP 562)."""
     if name not in _MODULES:
         raise AttributeError(f"module 'bertie' has no attribute {name!r}")
-    set_torch_environment()  # before a module imports torch
     value = getattr(import_module(f"bertie.{_MODULES[name]}"), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted({*globals(), *__all__})

@@ -1,5 +1,6 @@
 """A string is one text; other arguments are lists of texts, or are rejected by name."""
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from bertie.base.errors import DataError
-from bertie.base.texts import list_pairs, list_texts
+from bertie.base.texts import TextError, list_pairs, list_texts
 
 
 def test_a_string_is_one_text():
@@ -81,3 +82,8 @@ def test_other_arguments_are_rejected_by_name(texts, message):
 def test_pairs_have_the_same_form_and_length(texts, pairs, message):
     with pytest.raises(DataError, match=message):
         list_pairs(texts, pairs)
+
+
+def test_text_errors_can_be_sent_between_processes():
+    error = pickle.loads(pickle.dumps(TextError(2, "no [MASK]; add one")))
+    assert (error.index, error.reason, str(error)) == (2, "no [MASK]; add one", "text 3: no [MASK]; add one")

@@ -1,6 +1,7 @@
 """Stopping between two steps: which signals are recorded, and what a second one does."""
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -68,3 +69,10 @@ def test_message_says_how_to_resume():
     advice = "call again with out='runs/one' and resume=True to continue"
     assert str(stopped) == f"SIGINT stopped the run, saved in runs/one; {advice}"
     assert (stopped.number, stopped.directory) == (2, Path("runs/one"))
+
+
+@pytest.mark.parametrize("advice", ["", "repeat the command"])
+def test_stopped_can_be_sent_between_processes(advice):
+    stopped = Stopped(signal.SIGTERM, Path("run"), advice)
+    copy = pickle.loads(pickle.dumps(stopped))
+    assert (copy.number, copy.directory, str(copy)) == (signal.SIGTERM, Path("run"), str(stopped))

@@ -20,6 +20,9 @@ class TextError(DataError):
         self.index = index
         self.reason = reason
 
+    def __reduce__(self) -> tuple[type["TextError"], tuple[int, str]]:  # for pools of processes
+        return TextError, (self.index, self.reason)
+
 
 def escape_line_breaks(text: str) -> str:
     """Write the line breaks of a text, such as a file's name, as `\\n` and `\\r`, so that it is one line."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from bertie.base.environment import install_command, let_main_process_report, set_torch_environment
+from bertie.base.environment import install_command, let_main_process_report
 from bertie.base.errors import BertieError, DataError, ModelError, SettingsError
 from bertie.base.texts import escape_line_breaks
 from bertie.commands.convert import convert
@@ -123,7 +123,6 @@ def main() -> None:
     """
     if sys.stderr is None:  # closed, as by `2>&-`
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
-    set_torch_environment()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a job in the background ignores it
         signal.signal(signal.SIGINT, _interrupt)
     atexit.register(gc.freeze)  # or Python searches all that was imported several times, which takes 0.3 s

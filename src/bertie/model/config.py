@@ -55,19 +55,19 @@ class BertConfig(Settings):
         512
     """
 
-    vocab_size: int = pydantic.Field(30522, gt=0, le=MAX_VOCABULARY)
-    hidden_size: int = pydantic.Field(768, gt=0, le=MAX_SIZE)
-    num_hidden_layers: int = pydantic.Field(12, gt=0, le=MAX_LAYERS)
-    num_attention_heads: int = pydantic.Field(12, gt=0, le=MAX_SIZE, validate_default=True)
-    intermediate_size: int = pydantic.Field(3072, gt=0, le=MAX_SIZE)
+    vocab_size: int = pydantic.Field(default=30522, gt=0, le=MAX_VOCABULARY)
+    hidden_size: int = pydantic.Field(default=768, gt=0, le=MAX_SIZE)
+    num_hidden_layers: int = pydantic.Field(default=12, gt=0, le=MAX_LAYERS)
+    num_attention_heads: int = pydantic.Field(default=12, gt=0, le=MAX_SIZE, validate_default=True)
+    intermediate_size: int = pydantic.Field(default=3072, gt=0, le=MAX_SIZE)
     hidden_act: Activation = "gelu"
-    hidden_dropout_prob: float = pydantic.Field(0.1, ge=0, lt=1)
-    attention_probs_dropout_prob: float = pydantic.Field(0.1, ge=0, lt=1)
-    max_position_embeddings: int = pydantic.Field(512, gt=0, le=MAX_SIZE)
-    type_vocab_size: int = pydantic.Field(2, gt=0, le=MAX_SIZE)
-    initializer_range: float = pydantic.Field(0.02, gt=0)
-    position_initializer_range: float | None = pydantic.Field(None, gt=0)
-    layer_norm_eps: float = pydantic.Field(1e-12, gt=0)
+    hidden_dropout_prob: float = pydantic.Field(default=0.1, ge=0, lt=1)
+    attention_probs_dropout_prob: float = pydantic.Field(default=0.1, ge=0, lt=1)
+    max_position_embeddings: int = pydantic.Field(default=512, gt=0, le=MAX_SIZE)
+    type_vocab_size: int = pydantic.Field(default=2, gt=0, le=MAX_SIZE)
+    initializer_range: float = pydantic.Field(default=0.02, gt=0)
+    position_initializer_range: float | None = pydantic.Field(default=None, gt=0)
+    layer_norm_eps: float = pydantic.Field(default=1e-12, gt=0)
     is_decoder: bool = False  # as `transformers` calls it
 
     @pydantic.field_validator("num_attention_heads")

@@ -23,6 +23,10 @@ class Stopped(Exception):  # noqa: N818 (not an error)
         super().__init__(f"{signal.Signals(number).name} stopped the run, saved in {directory}; {advice}")
         self.number = number
         self.directory = directory
+        self._advice = advice
+
+    def __reduce__(self) -> tuple[type["Stopped"], tuple[int, Path, str]]:  # for pools of processes
+        return Stopped, (self.number, self.directory, self._advice)
 
 
 class StopRequest:

@@ -105,6 +105,12 @@ def test_an_answer_is_a_slice_of_the_context():
     assert predictions.texts == ["b  Àé\u0301"]
 
 
+def test_more_spans_than_exist_need_no_memory():
+    predictions, (entries,) = decode(one_question("a b"), lambda windows: peaks(windows), n_best=10**12)
+    assert len(entries) == 3  # a, a b, b
+    assert predictions.n_best.offsets.nbytes < 10_000
+
+
 def test_answer_is_empty_if_null_odds_exceed_the_threshold():
     questions = one_question("a b")
     for threshold, text in ((0.9, ""), (1.0, "a")):

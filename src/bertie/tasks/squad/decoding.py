@@ -88,12 +88,13 @@ def decode_spans(
         max_answer_length: in tokens.
         null_threshold: see `SpanPredictions`; None if every question has an answer.
     """
+    tokens = np.diff(windows.bounds[windows.window_bounds]).max(initial=1)  # of the longest question
     spans, counts, nulls, best = best_spans(
         logits,
         windows.bounds,
         windows.max_context,
         windows.window_bounds,
-        n_best,
+        min(n_best, int(tokens) * max_answer_length),  # there are not more spans; room for all is allocated
         max_answer_length,
         null_threshold is not None,
     )
