@@ -186,6 +186,14 @@ def large_response(served):
         yield connection
 
 
+def wait_until_no_connection(served, seconds):
+    """Wait until the server has closed all connections; fail after so many seconds."""
+    begin = monotonic()
+    while served.server.server_state.connections:
+        assert monotonic() - begin < seconds
+        sleep(0.02)
+
+
 @pytest.mark.parametrize("next_request", [b"", b"G"], ids=["silent", "begins another request"])
 def test_a_client_that_does_not_read_is_cut_off(model, monkeypatch, next_request):
     """Also if it sends something, which stops uvicorn's own timer."""
@@ -194,10 +202,7 @@ def test_a_client_that_does_not_read_is_cut_off(model, monkeypatch, next_request
     with serving(model) as served, large_response(served) as connection:
         connection.recv(1)  # the response has begun
         connection.sendall(next_request)
-        begin = monotonic()
-        while served.server.server_state.connections:
-            assert monotonic() - begin < 20
-            sleep(0.1)
+        wait_until_no_connection(served, seconds=20)
 
 
 def test_a_client_that_reads_slowly_is_not_cut_off(model, monkeypatch):
@@ -242,10 +247,7 @@ def test_a_large_body_on_a_closing_connection_is_answered(model, path, status):
     with serving(model) as served:
         response, _ = served.send("POST", path, b"a" * 20_000_000, headers={"Connection": "close"})
         assert response.status == status
-        begin = monotonic()
-        while served.server.server_state.connections:
-            assert monotonic() - begin < 5
-            sleep(0.02)
+        wait_until_no_connection(served, seconds=5)
 
 
 def test_a_client_that_sends_on_after_the_last_response_is_cut_off(model, monkeypatch):
