@@ -9,7 +9,7 @@ A whole file has one format, and the end of a file always ends a document:
                  google-research/bert).
   wikiextractor  A `<doc …>` line, the title, the text, a `</doc>` line. The title is dropped, since
                  Appendix A.2 of the paper uses text passages only.
-  wikipedia      An XML dump as MediaWiki writes it: `<page>` and `</page>` on separate lines.
+  wikipedia      An XML dump of MediaWiki: `<page>` elements, of which namespace 0 has the articles.
   jsonl          One JSON object per line, its text under a key ("text" by default).
   csv, tsv       A table whose first line has the names of the columns. One document per row, its text
                  in a column ("text" by default). Fields may be quoted, and then hold line breaks.
