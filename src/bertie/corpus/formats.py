@@ -122,7 +122,7 @@ def _read_head(path: Path) -> bytes:
         head = file.read(_HEAD_BYTES).removeprefix(codecs.BOM_UTF8)
     if not head.strip():
         raise InputError(f"{path}: the file holds no text; remove it from the inputs", "empty_files")
-    if b"\0" in head:
+    if b"\0" in head or head.startswith(b"%PDF-"):
         message = (
             f"{path}: a binary file, or text in UTF-16; remove it from the inputs, or convert it to UTF-8"
         )
