@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from bertie.base.errors import ModelError
+from bertie.model.formats.directory import LongTexts
 from bertie.model.formats.sentence_transformers import EmbeddingConfig
 from bertie.tasks.evaluation import compute_logits, report_shared
+from bertie.tasks.long_texts import TextWindows
 from bertie.tasks.task import Inputs
 
 
@@ -53,7 +55,15 @@ def test_inputs_that_training_has_too_are_counted(capsys):
     report_shared("new", inputs([2, 8, 3], [2, 7, 7, 3]), inputs(*training))
     # Two choices each: a question is the same only if all its choices are.
     report_shared("choices", inputs(*training[:2], *training[1:3], group=2), inputs(*training, group=2))
+    # Two texts of two windows and one of one.
+    windows = TextWindows(
+        **vars(inputs([2, 7, 3], [2, 8, 3], [2, 7, 3], [2, 9, 3], [2, 7, 3])),
+        text_bounds=np.array([0, 2, 4, 5]),
+        long_texts=LongTexts(method="windows"),
+    )
+    report_shared("windows", windows, inputs(*training))
     assert [line.partition("; ")[0] for line in capsys.readouterr().err.splitlines()] == [
         "dev: 3 of 4 inputs are also training inputs",
         "choices: 1 of 2 inputs are also training inputs",
+        "windows: 1 of 3 inputs are also training inputs",
     ]

@@ -278,9 +278,11 @@ def report_shared(name: str, inputs: Inputs, training: Inputs) -> None:
 
 
 def _hash_examples(inputs: Inputs) -> list[int]:
-    """Return a hash of the tokens of each example, without its label; of long ones, of each window."""
-    starts = inputs.bounds[:: inputs.group].tolist()
-    return [hash(inputs.input_ids[start:end].tobytes()) for start, end in pairwise(starts)]
+    """Return a hash of the tokens of each example; in tagging and SQuAD, of those of each window."""
+    bounds = inputs.bounds[:: inputs.group]
+    if isinstance(inputs, TextWindows):
+        bounds = inputs.bounds[inputs.text_bounds]
+    return [hash(inputs.input_ids[start:end].tobytes()) for start, end in pairwise(bounds.tolist())]
 
 
 def check_length(max_seq_length: int, config: BertConfig) -> None:
