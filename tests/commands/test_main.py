@@ -485,9 +485,10 @@ def test_ctrl_c_before_the_command_runs(capsys, monkeypatch):
 def test_ctrl_c_stays_ignored_where_it_was():
     """As in a script's job in the background."""
     code = (
-        "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); sys.argv = ['bertie', '--help']\n"
+        "import atexit, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "sys.argv = ['bertie', '--help']\n"
+        "atexit.register(lambda: print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN))\n"
         "from bertie.commands.main import main\n"
-        "try: main()\n"
-        "finally: print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
+        "main()"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).split()[-1] == "True"

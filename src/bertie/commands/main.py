@@ -165,7 +165,8 @@ def main() -> None:
         print(f"bertie: {location}{advice}", file=sys.stderr)
         sys.exit(2)
     finally:  # while Python exits, which takes a while, Ctrl-C ends the process without a traceback
-        atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        if signal.getsignal(signal.SIGINT) is _interrupt:
+            atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
