@@ -174,6 +174,28 @@ def test_a_body_that_goes_on_after_the_response_is_cut_off(model, path, monkeypa
         assert monotonic() - begin < 3
 
 
+@pytest.mark.parametrize("path", ["/info", "/page/tabs.js"])
+def test_a_client_that_closes_its_direction_is_answered(model, path):
+    """Such as `nc -N`."""
+    with serving(model) as served, socket.create_connection(("127.0.0.1", served.port)) as connection:
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+        connection.shutdown(socket.SHUT_WR)
+        response = read_until_closed(connection)
+        assert response.startswith(b"HTTP/1.1 200")
+        assert response.endswith(served.send_text("GET", path)[1].encode())
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET /info HTTP/1.1\r\n", b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{"]
+)
+def test_half_a_request_is_given_up_when_its_client_closes(model, sent):
+    with serving(model) as served, socket.create_connection(("127.0.0.1", served.port)) as connection:
+        connection.sendall(sent)
+        connection.shutdown(socket.SHUT_WR)
+        assert read_until_closed(connection) == b""
+        wait_until_no_connection(served, seconds=5)
+
+
 @contextmanager
 def large_response(served):
     """Open a connection that has sent a request with a response of 8 MB."""

@@ -131,6 +131,21 @@ class Protocol(H11Protocol):
         """Ignore a request for another protocol, as HTTP allows; uvicorn would log two lines about it."""
         return False
 
+    def eof_received(self) -> bool:  # type: ignore[override]  # asyncio reads the value
+        """Answer a client that has only closed its own direction, as `nc -N` does, then close the connection.
+
+        A client that has gone looks the same, so a computation for it is cancelled.
+        """
+        is_answering = (
+            self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
+        )
+        if is_answering:
+            self.cycle.keep_alive = False
+            self.cycle.message_event.set()  # whoever waits for a disconnect takes this for one
+        else:
+            self.transport.close()  # sends what it has gathered
+        return is_answering
+
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection, but not while its client reads a response."""
         if self._read_timer is None:
