@@ -1,6 +1,7 @@
 """Sockets and shutdown; tests/commands/test_serve.py sends signals to processes."""
 
 import asyncio
+import errno
 import gc
 import json
 import socket
@@ -103,6 +104,25 @@ def test_head_and_body_are_one_packet():
         return packets.sent
 
     assert asyncio.run(write()) == [b"head body", b"next", b"last", "closed"]
+
+
+class ResetConnection(Packets):
+    """A transport whose client has reset the connection, which the event loop has not noticed yet."""
+
+    def write_eof(self):
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+    def resume_reading(self):
+        self.sent.append("reads")
+
+
+def test_closing_a_connection_that_the_client_has_reset_is_no_error():
+    async def close():
+        connection = ResetConnection()
+        GatheringTransport(connection, asyncio.get_running_loop(), lambda: True).close()
+        return connection.sent
+
+    assert asyncio.run(close()) == ["reads"]  # finds the reset
 
 
 def test_the_collector_leaves_out_what_exists_before_the_server(model):

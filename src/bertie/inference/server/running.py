@@ -5,6 +5,7 @@ import re
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from fcntl import ioctl
 from http import HTTPStatus
 from ipaddress import ip_address
@@ -85,7 +86,8 @@ class GatheringTransport:
             self._transport.close()
             return
         self._is_ended = True
-        self._transport.write_eof()
+        with suppress(OSError):  # the client has reset the connection
+            self._transport.write_eof()
         self._transport.resume_reading()
         self._loop.call_later(HEAD_SECONDS, self._transport.close)  # unless the client closes it before
 
