@@ -281,6 +281,17 @@ def test_patterns_are_found_in_heads_that_have_them(open_page, url):
     assert measured == [[name, [index], 1] for index, name in enumerate(heads)]
 
 
+def test_an_element_can_have_more_children_than_a_call_arguments(open_page, url):
+    """The tab *Tokens* has a row for each token of a long text."""
+    count = open_page(url).evaluate(
+        """async () => {
+          const { make } = await import(new URL("page/elements.js", document.baseURI));
+          return make("p", {}, Array(300000).fill("a")).childNodes.length;
+        }"""
+    )
+    assert count == 300_000
+
+
 def test_markup_in_texts_stays_text(open_page, url):
     fields = {
         "fill-mask": {"text": f"{MARKUP} [MASK]"},
