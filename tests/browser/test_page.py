@@ -56,6 +56,11 @@ def bars(page, tab):
     )
 
 
+def fits(page):
+    """Return whether the page is as wide as its window. On a phone, `innerWidth` would grow with the page."""
+    return page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
 def percent(share):
     return f"{100 * share:.1f}\N{NO-BREAK SPACE}%"
 
@@ -75,11 +80,58 @@ def test_every_tab_answers_and_is_accessible(open_page, url, window):
         found = results(page, tab)
         assert found.inner_text().strip()
         assert found.locator(".error").count() == 0, found.inner_text()
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), tab
+        assert fits(page), tab
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         page.screenshot(path=SCREENSHOTS / f"{tab}-{window}.png", full_page=True)
         violations = page.evaluate("axe.run()")["violations"]
         assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in violations] == [], tab
+
+
+LONG_WORD = "cat" * 80
+
+
+@pytest.mark.parametrize(
+    ("tab", "values"),
+    [
+        ("fill-mask", {"text": f"{LONG_WORD} [MASK]"}),
+        ("entities", {"text": LONG_WORD}),
+        ("questions", {"question": LONG_WORD, "context": LONG_WORD}),
+        ("ranking", {"query": "cat", "texts": LONG_WORD}),
+        ("similarity", {"texts": "\n".join([LONG_WORD, *"abcdefghijklmno"])}),
+        ("tokens", {"text": LONG_WORD}),
+    ],
+)
+def test_long_words_and_many_texts_fit_a_phone(open_page, url, tab, values):
+    page = open_page(link(url, tab, **values), **WINDOWS["phone"])
+    results(page, tab)
+    assert fits(page)
+    for heading in page.locator(f"#panel-{tab} th[scope=row]").all():  # no text over the cells beside it
+        assert heading.evaluate("element => element.scrollWidth <= element.clientWidth")
+
+
+def test_arabic_is_written_from_right_to_left(open_page, url):
+    """Also where each word is a button, and where the names of classes stand between the words."""
+    text = "القط جالس على السجادة في باريس، والكلب ينام [MASK] في الحديقة."
+    for tab, model, parts in (("fill-mask", "masked LM", ".word"), ("entities", "tagger", "mark")):
+        page = open_page(link(url, tab, model=model, text=text))
+        first, second, *_ = results(page, tab).locator(parts).all()
+        assert first.bounding_box()["x"] > second.bounding_box()["x"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("नमस्ते [MASK]", ["नमस्ते"]),
+        ("cafe\u0301 [MASK]", ["cafe\u0301"]),
+        ("我爱北京 [MASK]", ["我", "爱", "北", "京"]),  # BERT's tokenizer has a token for each
+    ],
+)
+def test_a_click_masks_a_whole_word(open_page, url, text, words):
+    page = open_page(link(url, "fill-mask", text=text))
+    buttons = results(page, "fill-mask").locator(".word")
+    assert buttons.all_inner_texts() == words
+    buttons.first.click()
+    assert page.input_value("#fill-mask-text") == text.replace(words[0], "[MASK]", 1)
 
 
 def test_tabs_are_those_of_the_models(open_page, models):
@@ -227,6 +279,17 @@ def test_patterns_are_found_in_heads_that_have_them(open_page, url):
         [tokens, [head.tolist() for head in layer]],
     )
     assert measured == [[name, [index], 1] for index, name in enumerate(heads)]
+
+
+def test_an_element_can_have_more_children_than_a_call_arguments(open_page, url):
+    """The tab *Tokens* has a row for each token of a long text."""
+    count = open_page(url).evaluate(
+        """async () => {
+          const { make } = await import(new URL("page/elements.js", document.baseURI));
+          return make("p", {}, Array(300000).fill("a")).childNodes.length;
+        }"""
+    )
+    assert count == 300_000
 
 
 def test_markup_in_texts_stays_text(open_page, url):

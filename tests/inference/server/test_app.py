@@ -10,7 +10,7 @@ from time import sleep
 import huggingface_hub
 import numpy as np
 import pytest
-from tests.inference.server.serving import LIMITS, serving
+from tests.inference.server.serving import LIMITS, read_response, serving
 from tests.inference.small_models import LABELS, MODELS, save_small
 from tests.inference.test_predictor import flatten
 
@@ -32,6 +32,7 @@ ROWS = {
     "choose": [{"context": "a", "endings": ["b", "c"]}, {"context": "a", "endings": []}],
 }
 
+HALF_A_PAIR = "Invalid JSON: half of a surrogate pair, a character cut in two,"
 MANY_REPEATED = {"inputs": "[MASK] " * 32 + "x" * 100_000, "top_k": 100}
 
 
@@ -320,7 +321,9 @@ def test_info_reports_the_method_of_a_regression(models):
         ("classifier", "/predict", b"", 400, "Invalid JSON"),
         ("classifier", "/predict", b"\xff", 400, "Invalid JSON"),
         ("classifier", "/predict", b"[" * 100_000, 400, "Invalid JSON"),
-        ("classifier", "/predict", b'{"inputs": "\\ud800"}', 400, "Invalid JSON"),
+        ("classifier", "/predict", b'{"inputs": "a\\ud800"}', 400, f"{HALF_A_PAIR} at line 1 column 20"),
+        ("classifier", "/predict", b'{"inputs": "a\\udc00"}', 400, HALF_A_PAIR),
+        ("classifier", "/predict", b'{"inputs": "\\ud800\\ud800"}', 400, HALF_A_PAIR),
         ("classifier", "/predict", [], 422, "body: Input should be an object"),
         ("choices", "/predict", {"inputs": "a"}, 422, "inputs.0: Input should be an object"),
         ("classifier", "/predict", {"inputs": "a", "top_k": 1}, 422, "top_k: unknown key"),
@@ -405,6 +408,15 @@ def test_a_wrong_method_is_answered_with_the_allowed_ones(classifier, path, meth
     for method in ("PUT", "OPTIONS"):
         response, _ = classifier.send(method, path)
         assert (response.status, response.headers["Allow"]) == (405, methods)
+
+
+@pytest.mark.parametrize("path", ["/", "/docs", "/page/app.js"])
+def test_a_range_of_a_page_is_answered_with_the_page(classifier, path):
+    """As RFC 9110 allows; Starlette would answer a malformed range with an error in plain text."""
+    _, page = classifier.send_text("GET", path)
+    for wanted in ("bytes=9-0", "bytes=0-9", "bytes=9999999-", "lines=1-2"):
+        response, found = classifier.send_text("GET", path, headers={"Range": wanted})
+        assert (response.status, found) == (200, page)
 
 
 def test_an_encoder_has_no_predictions(models):
@@ -514,6 +526,31 @@ def test_requests_of_disconnected_clients_are_not_computed(paused):
         assert first.result()[0] == 200
         assert served.post("/predict", {"inputs": {"text": "last"}})[0] == 200
         assert batches == [["first"], ["last"]]
+
+
+def test_a_client_that_closes_its_direction_early_is_told(paused, caplog):
+    """Such as `nc -N`. To the server it looks like a client that has gone, so nothing is computed for it."""
+    model, batches, begun, may_begin = paused
+    with serving(model) as served, ThreadPoolExecutor(1) as client:
+        first = client.submit(served.post, "/predict", {"inputs": {"text": "first"}})
+        assert begun.wait(60)
+        with socket.create_connection(("127.0.0.1", served.port)) as connection:
+            connection.sendall(
+                b'POST /predict HTTP/1.1\r\nHost: a\r\nContent-Length: 18\r\n\r\n{"inputs": "gone"}'
+            )
+            connection.shutdown(socket.SHUT_WR)
+            assert read_response(connection) == (
+                499,
+                {
+                    "error": "the client closed its connection before the response; keep it open until then",
+                    "error_type": "Validation",
+                },
+            )
+            assert connection.recv(1) == b""
+        may_begin.set()
+        assert first.result()[0] == 200
+    assert batches == [["first"]]
+    assert caplog.text == ""
 
 
 def test_an_unexpected_error_is_logged_without_texts(models, monkeypatch, caplog):

@@ -1,6 +1,8 @@
 """The OpenAPI document: true for random requests, and for the examples in it."""
 
 import json
+import re
+from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
@@ -23,6 +25,7 @@ FAST = settings(
     suppress_health_check=[*HealthCheck],
     derandomize=True,
 )
+SERVING = Path(__file__).parents[3] / "docs" / "serving.md"
 schema = schemathesis.openapi.from_dict(describe_api())
 
 
@@ -55,6 +58,13 @@ def test_every_route_is_described(several):
     assert {path.rstrip("/") for path in paths} - {"/docs", "/openapi.json"} == {
         path.rstrip("/") for path in document["paths"]
     }
+
+
+def test_every_status_of_the_documentation_is_described():
+    rows = re.findall(r"^\| ([45][\d, ]*) \| `", SERVING.read_text(), re.MULTILINE)
+    documented = {status for row in rows for status in row.split(", ")} - {"405"}  # no method of a route
+    responses = describe_api()["paths"]["/embed"]["post"]["responses"]
+    assert responses.keys() == {"200", *documented}
 
 
 def test_the_reference_page_loads_nothing_from_elsewhere(several):

@@ -1,6 +1,7 @@
 """Sockets and shutdown; tests/commands/test_serve.py sends signals to processes."""
 
 import asyncio
+import errno
 import gc
 import json
 import socket
@@ -105,6 +106,25 @@ def test_head_and_body_are_one_packet():
     assert asyncio.run(write()) == [b"head body", b"next", b"last", "closed"]
 
 
+class ResetConnection(Packets):
+    """A transport whose client has reset the connection, which the event loop has not noticed yet."""
+
+    def write_eof(self):
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+    def resume_reading(self):
+        self.sent.append("reads")
+
+
+def test_closing_a_connection_that_the_client_has_reset_is_no_error():
+    async def close():
+        connection = ResetConnection()
+        GatheringTransport(connection, asyncio.get_running_loop(), lambda: True).close()
+        return connection.sent
+
+    assert asyncio.run(close()) == ["reads"]  # finds the reset
+
+
 def test_the_collector_leaves_out_what_exists_before_the_server(model):
     with serving(model) as served:
         served.send("GET", "/health")
@@ -172,6 +192,28 @@ def test_a_body_that_goes_on_after_the_response_is_cut_off(model, path, monkeypa
                 connection.sendall(b"x")
                 sleep(0.1)
         assert monotonic() - begin < 3
+
+
+@pytest.mark.parametrize("path", ["/info", "/page/tabs.js"])
+def test_a_client_that_closes_its_direction_is_answered(model, path):
+    """Such as `nc -N`."""
+    with serving(model) as served, socket.create_connection(("127.0.0.1", served.port)) as connection:
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+        connection.shutdown(socket.SHUT_WR)
+        response = read_until_closed(connection)
+        assert response.startswith(b"HTTP/1.1 200")
+        assert response.endswith(served.send_text("GET", path)[1].encode())
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET /info HTTP/1.1\r\n", b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{"]
+)
+def test_half_a_request_is_given_up_when_its_client_closes(model, sent):
+    with serving(model) as served, socket.create_connection(("127.0.0.1", served.port)) as connection:
+        connection.sendall(sent)
+        connection.shutdown(socket.SHUT_WR)
+        assert read_until_closed(connection) == b""
+        wait_until_no_connection(served, seconds=5)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -35,6 +36,9 @@ from bertie.inference.server.responses import json_response
 from bertie.inference.server.schemas import Request
 
 logger = logging.getLogger(__name__)
+
+# The JSON parser's messages for a surrogate without its other half.
+SURROGATE = "lone leading surrogate in hex escape|unexpected end of hex escape"
 
 
 def create_app(models: Models, access: Access = OPEN) -> Starlette:
@@ -191,8 +195,9 @@ class Service:
                 seconds = self._models.limits.request_seconds
                 message = f"not computed within {seconds:g} seconds; retry later"
                 return error_response(503, message, format=format, headers={"Retry-After": "1"})
-            case ClientDisconnect():
-                return Response(status_code=499)  # nobody reads it; nginx uses this status
+            case ClientDisconnect():  # nginx uses this status
+                message = "the client closed its connection before the response; keep it open until then"
+                return error_response(499, message, format=format)
         # Without the exception's message, which may quote a text.
         frames = "".join(traceback.format_tb(error.__traceback__))
         logger.error("%s: %s at\n%s", request.url.path, type(error).__name__, frames)
@@ -207,7 +212,9 @@ def _parse_json(body: bytes) -> Any:
     try:
         return from_json(body, allow_inf_nan=False)
     except ValueError as error:
-        raise HTTPException(400, f"Invalid JSON: {error}") from None
+        # Such as "\ud83d", which JavaScript writes for a text that was cut within an emoji.
+        problem = re.sub(SURROGATE, "half of a surrogate pair, a character cut in two,", str(error))
+        raise HTTPException(400, f"Invalid JSON: {problem}") from None
 
 
 async def _cancel_on_disconnect(request: HttpRequest, computing: Coroutine[Any, Any, Any]) -> Any:

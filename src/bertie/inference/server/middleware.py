@@ -68,6 +68,7 @@ def middlewares(access: Access, limits: Limits, metrics: Metrics) -> list[Middle
     layers = [
         Middleware(OriginForm),
         Middleware(RootPath, access.root_path),
+        Middleware(WholeFiles),
         Middleware(Observer, metrics),
         Middleware(OneFraming),
     ]
@@ -114,6 +115,21 @@ class RootPath:
             if not path.startswith(f"{self._root_path}/"):
                 path = self._root_path + path
             scope = {**scope, "path": path, "root_path": self._root_path}
+        await self._app(scope, receive, send)
+
+
+class WholeFiles:
+    """Ignore the header Range, as RFC 9110 allows (Section 14.2).
+
+    The files of the pages are small, and Starlette answers a malformed range in plain text.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope = {**scope, "headers": [header for header in scope["headers"] if header[0] != b"range"]}
         await self._app(scope, receive, send)
 
 

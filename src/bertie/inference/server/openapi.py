@@ -17,9 +17,12 @@ ERRORS = {
     404: "No such model",
     408: "The body did not arrive in time",
     413: "Too many texts or bytes",
+    415: "The body is compressed",
     422: "Invalid request",
     424: "The model cannot do this",
     429: "Overloaded; retry later",
+    431: "Head too large",
+    499: "The client closed its connection before the response",
     500: "The model failed",
     503: "Shutting down, or not computed in time",
 }

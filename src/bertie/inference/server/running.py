@@ -5,6 +5,7 @@ import re
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from fcntl import ioctl
 from http import HTTPStatus
 from ipaddress import ip_address
@@ -85,7 +86,8 @@ class GatheringTransport:
             self._transport.close()
             return
         self._is_ended = True
-        self._transport.write_eof()
+        with suppress(OSError):  # the client has reset the connection
+            self._transport.write_eof()
         self._transport.resume_reading()
         self._loop.call_later(HEAD_SECONDS, self._transport.close)  # unless the client closes it before
 
@@ -130,6 +132,21 @@ class Protocol(H11Protocol):
     def _should_upgrade(self) -> bool:
         """Ignore a request for another protocol, as HTTP allows; uvicorn would log two lines about it."""
         return False
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # asyncio reads the value
+        """Answer a client that has only closed its own direction, as `nc -N` does, then close the connection.
+
+        A client that has gone looks the same, so a computation for it is cancelled.
+        """
+        is_answering = (
+            self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
+        )
+        if is_answering:
+            self.cycle.keep_alive = False
+            self.cycle.message_event.set()  # whoever waits for a disconnect takes this for one
+        else:
+            self.transport.close()  # sends what it has gathered
+        return is_answering
 
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection, but not while its client reads a response."""

@@ -3,7 +3,9 @@
 import { bars, count, make, roving } from "./elements.js";
 
 const MASK = "[MASK]";
-const MASK_OR_WORD = /\[MASK\]|[\p{L}\p{N}]+(?:['’][\p{L}\p{N}]+)*/gu;
+// A word has letters, digits and marks such as vowel signs. A Chinese character is a token, so also a word.
+const LETTERS = "(?:(?!\\p{sc=Han})[\\p{L}\\p{N}\\p{M}])+";
+const MASK_OR_WORD = new RegExp(`\\[MASK\\]|\\p{sc=Han}|${LETTERS}(?:['’]${LETTERS})*`, "gu");
 
 export const fillMask = {
   name: "fill-mask",
@@ -45,7 +47,8 @@ function sentence(text, panel) {
       parts.push(buttons.at(-1));
     }
   }
-  const group = make("p", { class: "sentence", role: "group", "aria-label": "The words of the text" },
+  // `dir`, because the order of buttons does not depend on their letters.
+  const group = make("p", { class: "sentence", dir: "auto", role: "group", "aria-label": "The words of the text" },
     ...parts, text.slice(done));
   if (buttons.length) roving(group, buttons);
   return [group, make("p", { class: "hint" }, "Click a word to mask it, or a prediction to fill it in.")];
