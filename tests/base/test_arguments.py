@@ -56,6 +56,7 @@ def test_numbers_and_flags_are_converted(arguments, expected):
     [
         ({"path": None}, "path: expected a path, got NoneType"),
         ({"path": b"a"}, "path: expected a path, got bytes"),
+        ({"path": ""}, "path: expected a path, got an empty string"),
         ({"path": True}, "path: expected a path, got bool"),
         ({"column": 0}, "column: expected a string, got int; write '0'"),
         ({"column": np.int64(0)}, "column: expected a string, got int64; write '0'"),

@@ -42,6 +42,8 @@ def as_paths(paths: PathLike | Iterable[PathLike], name: str = "inputs") -> list
     for i, path in enumerate(listed):
         if not isinstance(path, str | Path):
             raise DataError(f"{name}[{i}]: expected a path, got {type(path).__name__}")
+        if path == "":  # which is the current folder for `Path`
+            raise DataError(f"{name}[{i}]: expected a path, got an empty string")
     return [as_path(path) for path in listed]
 
 

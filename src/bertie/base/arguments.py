@@ -45,6 +45,8 @@ def _check(name: str, value: Any, annotation: Any) -> Any:
     if name == "device" and type(value).__name__ == "device":  # torch's; importing torch takes a second
         return str(value)
     if {*members} <= {str, Path, NoneType}:
+        if Path in members and isinstance(value, str) and not value:  # which is the current folder for `Path`
+            raise SettingsError(f"{name}: expected a path, got an empty string")
         if isinstance(value, members):
             return value
         if Path in members and isinstance(value, PathLike):
