@@ -59,7 +59,7 @@ def _remedy(item: Any) -> str:
     if isinstance(item, bytes | bytearray):
         return "decode it to a string"
     if isinstance(item, Iterable):
-        return "pass a list without lists in it"
+        return "pass one list of strings; the second texts of pairs are another list"
     return "leave missing texts out" if item is None or is_missing(item) else "convert it with str()"
 
 
