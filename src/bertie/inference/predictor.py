@@ -92,8 +92,8 @@ class Predictor:
     numbers.
 
     Threads may share a predictor. Other processes can receive one (it is pickled); they load its directory
-    again. Do not fork a process that has predicted: PyTorch and ONNX Runtime can hang in the new process. Use
-    `multiprocessing.get_context("spawn")`.
+    again. Do not fork a process that has loaded a model: PyTorch and ONNX Runtime can hang in the new
+    process. Use `multiprocessing.get_context("spawn")`.
 
     Attributes:
         path: the model directory.
