@@ -18,6 +18,7 @@ COLUMNS = {"text": ["good", "bad"], "label": [1, 0]}
     [
         COLUMNS,
         {"text": ("good", "bad"), "label": np.array([1, 0])},
+        {"text": pa.array(["good", "bad"]), "label": pa.array([1, 0])},
         [{"text": "good", "label": 1}, {"text": "bad", "label": 0}],
         ({"text": text, "label": label} for text, label in (("good", 1), ("bad", 0))),
         pd.DataFrame(COLUMNS),
@@ -25,7 +26,10 @@ COLUMNS = {"text": ["good", "bad"], "label": [1, 0]}
         pa.table(COLUMNS),
         datasets.Dataset.from_dict(COLUMNS),
     ],
-    ids=["columns", "arrays", "rows", "generator", "pandas", "polars", "pyarrow", "datasets"],
+    ids=[
+        *("columns", "arrays", "pyarrow arrays", "rows"),
+        *("generator", "pandas", "polars", "pyarrow", "datasets"),
+    ],
 )
 def test_every_kind_of_table_gives_the_same_columns(table):
     source = as_source(table, "train")

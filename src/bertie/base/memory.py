@@ -128,6 +128,8 @@ def _plain(value: Any) -> Any:
         return value
     if hasattr(value, "tolist"):  # arrays and scalars of numpy and torch
         value = value.tolist()
+    elif hasattr(value, "as_py"):  # scalars of pyarrow
+        value = value.as_py()
     if isinstance(value, list | tuple):
         return list(map(_plain, value))
     if isinstance(value, Set):  # which has another order in another process
