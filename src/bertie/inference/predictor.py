@@ -92,8 +92,8 @@ class Predictor:
     numbers.
 
     Threads may share a predictor. Other processes can receive one (it is pickled); they load its directory
-    again. Do not fork a process that has loaded a model: PyTorch and ONNX Runtime can hang in the new
-    process. Use `multiprocessing.get_context("spawn")`.
+    again. A process that was forked after a model was loaded computes in one thread; an exported model that
+    was loaded before hangs in it, so load that in the new process.
 
     Attributes:
         path: the model directory.
