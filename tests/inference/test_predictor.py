@@ -182,7 +182,7 @@ def test_repr_names_the_directory_and_the_architecture(load):
     assert repr(model) == f"Predictor('{model.path}', BertForSequenceClassification)"
 
 
-def test_copies_and_pickles_load_the_directory_again(tmp_path, monkeypatch):
+def test_deep_copies_and_pickles_load_the_directory_again(tmp_path, monkeypatch):
     path = save_small(tmp_path, "encoder")
     with (path / "config.json").open("a") as file:
         file.write("\n")  # which differs from SHA256SUMS, so that the copies are to skip verification, too
@@ -194,6 +194,7 @@ def test_copies_and_pickles_load_the_directory_again(tmp_path, monkeypatch):
     for copied in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
         assert copied.max_seq_length == 10
         assert np.array_equal(copied.embed(TEXTS), model.embed(TEXTS))
+    assert copy.copy(model).engine is model.engine
 
 
 @pytest.mark.parametrize("kind", ["pre-training", "masked LM"])

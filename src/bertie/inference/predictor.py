@@ -123,6 +123,11 @@ class Predictor:
     def __reduce__(self) -> tuple[type["Predictor"], tuple[Path, str, Precision, bool], dict[str, int]]:
         return Predictor, self._arguments, {"max_seq_length": self.max_seq_length}  # which may be set
 
+    def __copy__(self) -> "Predictor":  # with the same engine; without this, `copy` would call `__reduce__`
+        copied = object.__new__(Predictor)
+        copied.__dict__ |= self.__dict__
+        return copied
+
     @property
     def method(self) -> Method | None:
         """The main method of the model's head; None for an encoder without a head."""
