@@ -92,8 +92,8 @@ class Predictor:
     numbers.
 
     Threads may share a predictor. Other processes can receive one (it is pickled); they load its directory
-    again. A process that was forked after a model was loaded computes in one thread; an exported model that
-    was loaded before hangs in it, so load that in the new process.
+    again. In a process that was forked after a model was loaded, PyTorch computes in one thread, and the
+    exported models of the parent can hang; load those in the new process.
 
     Attributes:
         path: the model directory.
