@@ -84,6 +84,8 @@ model.memory
 model.products
 model.packed_weights
 model.dropout
+model.cpu_attention_kernels
+model.cpu_training_attention
 model.cpu_attention
 model.layer_weights
 model.cpu_training

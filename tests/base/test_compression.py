@@ -72,3 +72,12 @@ def test_missing_zstandard_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(BertieError, match=r"a\.zst: .* pip install 'pyarrow>="):
         open_binary(tmp_path / "a.zst").__enter__()
+
+
+def test_unreadable_file_is_reported_with_the_reason() -> None:
+    """As without permission, which root does not need."""
+    message = (
+        r"^/proc/self/mem: cannot be read \(Input/output error\); make it readable or choose another file$"
+    )
+    with pytest.raises(DataError, match=message), open_binary(Path("/proc/self/mem")) as file:
+        file.read()

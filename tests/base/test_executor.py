@@ -205,3 +205,36 @@ def test_only_a_process_with_one_thread_is_forked(tasks: ModuleType, tmp_path: P
         check=True,
     )
     assert done.stdout == "True\nFalse\n"
+
+
+INTERRUPTED_IMPORT = """
+import os, signal
+main = int(os.environ["MAIN"])
+if main != os.getpid():  # in the server
+    for process in (os.getpid(), main):
+        os.kill(process, signal.SIGINT)
+
+def square(number):
+    return number * number
+"""
+MAIN = """
+import os, signal, threading
+os.environ["MAIN"] = str(os.getpid())
+from bertie.base.executor import run_tasks
+from interrupted_import import square
+
+threading.Thread(target=signal.pause, daemon=True).start()  # or workers would be forked without a server
+try:
+    list(run_tasks(square, range(3), 2))
+except KeyboardInterrupt:
+    print("stopped")
+"""
+
+
+@pytest.mark.parametrize("start", ["forked by a server"], indirect=True)
+def test_ctrl_c_while_workers_import_prints_nothing(tmp_path: Path) -> None:
+    (tmp_path / "interrupted_import.py").write_text(INTERRUPTED_IMPORT)
+    (tmp_path / "main.py").write_text(MAIN)
+    command = [sys.executable, "main.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=50)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "stopped\n", "")

@@ -106,6 +106,7 @@ def test_finetune_and_evaluate_custom_data(bertie, folder):
     columns = ["--text", "review", "--label", "stars"]
     again = bertie(folder, "evaluate", "--model", "run/model", "--data", "dev.csv", *columns, "--json")
     assert json.loads(again.stdout)["accuracy"] == scores["dev"]["accuracy"], again.stderr
+    assert "dev: 40 of 40 inputs are also training inputs" in done.stderr
     file = "run/predictions/dev/predictions.tsv"
     again = bertie(folder, "evaluate", "--predictions", file, "--data", "dev.csv", *columns, "--json")
     assert json.loads(again.stdout)["accuracy"] == scores["dev"]["accuracy"], again.stderr

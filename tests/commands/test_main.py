@@ -460,6 +460,15 @@ def test_ctrl_c_is_one_line_and_status_130(tmp_path, place):
     assert done.returncode == 130
 
 
+def test_a_second_ctrl_c_while_python_exits_is_silent(tmp_path):
+    at_exit = "import atexit, signal; atexit.register(signal.raise_signal, signal.SIGINT)"
+    (tmp_path / "interrupted.py").write_text(at_exit + INTERRUPTED)
+    command = [sys.executable, tmp_path / "interrupted.py", "destructor"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
+    assert done.stderr == "bertie: stopped; run it again\n"
+    assert done.returncode == -signal.SIGINT
+
+
 def test_the_command_that_resumes_a_run_can_be_pasted():
     message = how_to_resume("pretrain", Path("my run"))
     assert message == "stopped and saved in my run; continue with: bertie pretrain --resume --out 'my run'"
@@ -476,9 +485,10 @@ def test_ctrl_c_before_the_command_runs(capsys, monkeypatch):
 def test_ctrl_c_stays_ignored_where_it_was():
     """As in a script's job in the background."""
     code = (
-        "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); sys.argv = ['bertie', '--help']\n"
+        "import atexit, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "sys.argv = ['bertie', '--help']\n"
+        "atexit.register(lambda: print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN))\n"
         "from bertie.commands.main import main\n"
-        "try: main()\n"
-        "finally: print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
+        "main()"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).split()[-1] == "True"

@@ -431,6 +431,17 @@ def test_a_stopped_table_resumes_to_the_same_outcomes(folder, monkeypatch, capsy
     assert read_cells(folder / "stopped") == read_cells(folder / "out")
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_between_runs_stops_the_table_with_one_line(folder, monkeypatch, capsys, number):
+    monkeypatch.setattr(runner, "score_minimal_pairs", lambda *_: signal.raise_signal(number))
+    out, corpus = f"stopped-by-{number}", ("--corpus", corpus_of(folder))
+    assert reproduce(folder, out=out, corpus=corpus) == 128 + number
+    message = f"bertie: stopped and saved in {folder / out}; the same command resumes"
+    assert capsys.readouterr().err.splitlines()[-1] == message
+    assert not list((folder / out).rglob("*.lock"))
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
 def test_cells_of_other_processes_are_waited_for(folder, monkeypatch, capsys):
     """A cell, and the pre-training of another one, are locked: all others are run before waiting."""
     out, shared = folder / "out", folder / "shared"

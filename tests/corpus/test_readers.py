@@ -88,6 +88,26 @@ def test_every_document_is_in_exactly_one_range(
     assert texts == [strip("\n".join(lines)) for lines in documents]
 
 
+@pytest.mark.parametrize(
+    ("line_breaks", "replacement"),
+    [
+        (r"(</page>)\n +", r"\1"),  # <page> on the line of </page>
+        (r"\n +", ""),  # each page on a line
+        (r"\n *", ""),  # the whole dump on a line
+    ],
+)
+def test_page_tags_of_a_dump_may_share_a_line(tmp_path: Path, line_breaks: str, replacement: str) -> None:
+    path = tmp_path / "dump"
+    path.write_text(re.sub(line_breaks, replacement, write_wikipedia([["One."], ["Two."], ["Three."]], 0)))
+    assert detect_format(path) == "wikipedia"
+    for cut in range(1, path.stat().st_size, 5):
+        ranges = ((0, cut), (cut, None))
+        documents = [
+            document for start, stop in ranges for document in read_documents(path, None, start, stop)
+        ]
+        assert [document.text for document in documents] == ["One.", "Two.", "Three."]
+
+
 @pytest.mark.parametrize("format", WRITERS)
 @pytest.mark.parametrize(
     ("suffix", "compress"), [(".gz", gzip), (".bz2", bz2), (".xz", lzma), (".zst", zstandard)]
@@ -198,6 +218,7 @@ def test_format_of_real_files_is_detected(shared_data: Path) -> None:
     [
         ("a.txt", b"some text \0 and more", "a.txt: a binary file, or text in UTF-16"),
         ("a.txt", "Text.".encode("utf-16"), "a.txt: a binary file, or text in UTF-16"),
+        ("a.pdf", b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj\n", "a.pdf: a binary file, or text in UTF-16"),
         ("a.txt", b"cut off: \xe2\x82", "a.txt, line 1: not UTF-8"),
         ("a.json", b'[\n  {"text": "a"},\n', "a.json: a single JSON array; write one object per line"),
         ("a.txt", b"good\nb\xe4d\n", "a.txt, line 2: not UTF-8"),

@@ -95,7 +95,7 @@ def test_result_does_not_depend_on_the_other_sequences():
     ("heads", "is_decoder", "uses_kernel"),
     [
         pytest.param(3, False, True, id="encoder"),
-        pytest.param(3, True, False, id="causal"),
+        pytest.param(3, True, True, id="causal"),
         pytest.param(4, False, False, id="head size 12"),
     ],
 )

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from bertie.base.errors import ModelError
+from bertie.model.formats.directory import LongTexts
 from bertie.model.formats.sentence_transformers import EmbeddingConfig
-from bertie.tasks.evaluation import compute_logits
+from bertie.tasks.evaluation import compute_logits, report_shared
+from bertie.tasks.long_texts import TextWindows
 from bertie.tasks.task import Inputs
 
 
@@ -40,3 +42,28 @@ def test_results_that_are_not_finite_are_an_error(value, embedding):
     assert np.isfinite(compute_logits(Diverged(1.0), inputs, embedding)).all()
     with pytest.raises(ModelError, match=r"not finite .* lower optimizer.learning_rate"):
         compute_logits(Diverged(value), inputs, embedding)
+
+
+def test_inputs_that_training_has_too_are_counted(capsys):
+    def inputs(*sequences, group=1):
+        bounds = np.cumsum([0, *map(len, sequences)])
+        ids = np.array([number for sequence in sequences for number in sequence], np.int32)
+        return Inputs(ids, np.zeros_like(ids), bounds, labels=None, group=group)
+
+    training = [2, 7, 3], [2, 8, 8, 3], [2, 9, 3], [2, 7, 3]
+    report_shared("dev", inputs([2, 7, 3], [2, 8, 3], [2, 8, 8, 3], [2, 7, 3]), inputs(*training))
+    report_shared("new", inputs([2, 8, 3], [2, 7, 7, 3]), inputs(*training))
+    # Two choices each: a question is the same only if all its choices are.
+    report_shared("choices", inputs(*training[:2], *training[1:3], group=2), inputs(*training, group=2))
+    # Two texts of two windows and one of one.
+    windows = TextWindows(
+        **vars(inputs([2, 7, 3], [2, 8, 3], [2, 7, 3], [2, 9, 3], [2, 7, 3])),
+        text_bounds=np.array([0, 2, 4, 5]),
+        long_texts=LongTexts(method="windows"),
+    )
+    report_shared("windows", windows, inputs(*training))
+    assert [line.partition("; ")[0] for line in capsys.readouterr().err.splitlines()] == [
+        "dev: 3 of 4 inputs are also training inputs",
+        "choices: 1 of 2 inputs are also training inputs",
+        "windows: 1 of 3 inputs are also training inputs",
+    ]

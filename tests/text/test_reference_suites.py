@@ -269,6 +269,4 @@ def test_transformers_suite_passes(tmp_path: Path) -> None:
     result = run_suite(path, "suite.models.bert.test_tokenization_bert", substitutes)
     skipped = [test.id().rpartition(".")[2] for test, _ in result.skipped]
     assert (result.errors, result.failures, skipped) == ([], [], ["test_sequence_builders"])
-    assert result.testsRun == (
-        20 if sys.version_info < (3, 12, 1) else 19
-    )  # which no longer counts skipped ones
+    assert result.testsRun in (19, 20)  # some versions of Python do not count the skipped one

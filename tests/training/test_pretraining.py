@@ -21,13 +21,13 @@ from bertie.corpus.preparation import prepare
 from bertie.corpus.shards import Corpus
 from bertie.model.batch import pack
 from bertie.model.formats.weights import load_model
-from bertie.model.heads import PreTrainingModel
+from bertie.model.heads import ObjectiveLoss, PreTrainingModel
 from bertie.recipes import read_recipe
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import Vocabulary
 from bertie.training.checkpoints import RunDirectory, TrainState
 from bertie.training.distributed import Ranks
-from bertie.training.held_out import HeldOut, unigram_counts
+from bertie.training.held_out import HeldOut, evaluate_pretraining, unigram_counts
 from bertie.training.loop import MAX_SKIPPED_STEPS
 from bertie.training.optimizers import OptimizerSettings
 from bertie.training.planning import plan_pretraining
@@ -485,6 +485,32 @@ def test_baseline_of_a_left_to_right_model_includes_the_last_separator(corpus_pa
     probabilities = (1 - frequency) * torch.from_numpy((counts + 1) / (counts + 1).sum())[text]
     expected = -(probabilities.log().sum() + len(batch) * np.log(frequency)) / targets
     assert held_out._baselines[0]["unigram_loss"] == pytest.approx(float(expected), rel=1e-2)
+
+
+class LossOfLength(torch.nn.Linear):
+    """A model whose loss on a batch is its number of tokens, of which it predicts one correctly."""
+
+    def forward(self, batch):
+        loss = torch.tensor(float(batch.num_tokens))
+        return {"masked_lm": ObjectiveLoss(loss, torch.tensor(1), batch.num_tokens)}
+
+
+def test_each_held_out_batch_counts_once_on_two_ranks():
+    """There are three, so one rank computes a second batch only because the other one does."""
+    sums = []
+
+    class OneOfTwo(Ranks):
+        def sum(self, values):
+            sums.append(values.tolist())
+            return values
+
+    batches = []
+    for length in (2, 3, 5):
+        ids = np.zeros(length, np.int32)
+        batches.append(pack(ids, ids, np.array([0, length])))
+    for rank in (0, 1):
+        evaluate_pretraining(LossOfLength(1, 1), batches, OneOfTwo(rank, 2))
+    assert sums == [[[7.0, 2, 7]], [[3.0, 1, 3]]]
 
 
 def test_unigram_counts_include_every_token(corpus_path):

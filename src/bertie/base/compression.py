@@ -57,7 +57,10 @@ def open_binary(path: Path) -> Iterator[BinaryIO]:
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
         raise DataError(f"{path}: damaged or truncated compressed file ({error})") from None
     except OSError as error:  # includes damaged .bz2 files: bz2 has no exception class
-        raise DataError(f"{path}: cannot be read ({error})") from None
+        reason = error.strerror or error
+        raise DataError(
+            f"{path}: cannot be read ({reason}); make it readable or choose another file"
+        ) from None
 
 
 class _LimitedLines(io.RawIOBase):

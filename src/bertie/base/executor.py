@@ -107,7 +107,7 @@ def _run_until_death(
             while waiting and len(running) < 2 * workers:
                 index, argument = waiting.popleft()
                 unfinished[index] = argument
-                with _hidden_script(function):  # the first call starts the workers
+                with _hidden_script(function), _interrupt_delayed():  # the first call starts the workers
                     running[pool.submit(function, argument)] = index
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 index = running.pop(future)
@@ -157,12 +157,34 @@ def _hidden_script(function: Callable[[A], R]) -> Iterator[None]:
             sys.modules["__main__"] = script
 
 
+@contextmanager
+def _interrupt_delayed() -> Iterator[None]:
+    """Delay Ctrl-C: in this process to the end of the block, in new processes until `_start_worker`.
+
+    Otherwise, processes would print a traceback while they import bertie, or if this one were gone by then.
+    """
+    received: list[int] = []
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    if is_main_thread:  # another thread of this process may receive the signal
+        handler = signal.signal(signal.SIGINT, lambda number, _: received.append(number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if is_main_thread:
+            signal.signal(signal.SIGINT, handler)
+            if received:
+                signal.raise_signal(signal.SIGINT)
+
+
 def _start_worker(environment: dict[str, str]) -> None:
     os.environ.clear()  # it may have changed since the server started
     os.environ.update(environment)
     # Ctrl-C reaches all processes of a terminal. The default handler stops workers without a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     gc.freeze()  # or the garbage collector would search the parent's objects, and so copy their pages
     threading.Thread(target=_exit_with_parent, daemon=True).start()
 

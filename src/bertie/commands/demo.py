@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from bertie.base.processors import available_cpus
-from bertie.commands.options import exit_when_stopped
+from bertie.commands.options import resumed_by_same_command
 
 if TYPE_CHECKING:
     from bertie.base.settings import Tree
@@ -113,7 +113,7 @@ def demo(
     """
     from bertie.base.locks import lock_directory
 
-    with lock_directory(out), exit_when_stopped(f"stopped and saved in {out}; the same command resumes"):
+    with lock_directory(out), resumed_by_same_command(out):
         _start_or_resume(out, seconds)
         _run(out, seconds)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TextIO
 
 import typer
@@ -329,6 +330,31 @@ def exit_when_stopped(message: str) -> Iterator[None]:
     except Stopped as stopped:
         print(f"bertie: {message}", file=sys.stderr)
         sys.exit(128 + stopped.number)
+
+
+@contextmanager
+def resumed_by_same_command(out: Path) -> Iterator[None]:
+    """If Ctrl-C or SIGTERM stops the command anywhere, say that the same command resumes, and exit."""
+    from bertie.training.signals import Stopped
+
+    received = signal.SIGINT
+
+    def terminate(number: int, _: FrameType | None) -> None:
+        nonlocal received
+        received = signal.Signals(number)
+        signal.raise_signal(signal.SIGINT)
+
+    handler = signal.getsignal(signal.SIGTERM)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as it is in a script's job in the background
+        signal.signal(signal.SIGTERM, terminate)
+    try:
+        with exit_when_stopped(f"stopped and saved in {out}; the same command resumes"):
+            try:
+                yield
+            except KeyboardInterrupt:  # outside the steps of a run, where a signal raises Stopped
+                raise Stopped(received, out) from None
+    finally:
+        signal.signal(signal.SIGTERM, handler)
 
 
 def how_to_resume(command: str, out: Path) -> str:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertie.commands.options import Device, NoVerify, Workers, exit_when_stopped
+from bertie.commands.options import Device, NoVerify, Workers, resumed_by_same_command
 
 if TYPE_CHECKING:
     from bertie.reproduction.sources import TaskExamples
@@ -83,7 +83,7 @@ def _run_from_model(
     """Run a table from a given model."""
     from bertie.reproduction.checkpoint_runner import reproduce as reproduce_from_model
 
-    with exit_when_stopped(f"stopped and saved in {out}; the same command resumes"):
+    with resumed_by_same_command(out):
         scores = reproduce_from_model(
             table,
             model=model,
@@ -124,10 +124,10 @@ def _run(
     tasks = {name: _read_task(name, data, sizes) for name in rows.task_names()}
     name = Path(table).stem
     folders = {source: data / sizes.folders.get(source, source) for source in ("ner", BLIMP)}
-    prepared = corpus if corpus is not None else _prepare(text, out, sizes, rows.cased, workers)
-    sources = Sources(sizes, prepared, tasks, folders)
-    runner = Runner(name, rows, sizes, prepared, sources, out, device)
-    with exit_when_stopped(f"stopped and saved in {out}; the same command resumes"):
+    with resumed_by_same_command(out):
+        prepared = corpus if corpus is not None else _prepare(text, out, sizes, rows.cased, workers)
+        sources = Sources(sizes, prepared, tasks, folders)
+        runner = Runner(name, rows, sizes, prepared, sources, out, device)
         for cells in runner.run():
             verdicts = write_report(out / f"{name}.md", rows, sizes, cells, runner.majority_baseline)
     for verdict in verdicts:

@@ -9,7 +9,7 @@ A whole file has one format, and the end of a file always ends a document:
                  google-research/bert).
   wikiextractor  A `<doc …>` line, the title, the text, a `</doc>` line. The title is dropped, since
                  Appendix A.2 of the paper uses text passages only.
-  wikipedia      An XML dump as MediaWiki writes it: `<page>` and `</page>` on separate lines.
+  wikipedia      An XML dump of MediaWiki: `<page>` elements, of which namespace 0 has the articles.
   jsonl          One JSON object per line, its text under a key ("text" by default).
   csv, tsv       A table whose first line has the names of the columns. One document per row, its text
                  in a column ("text" by default). Fields may be quoted, and then hold line breaks.
@@ -122,7 +122,7 @@ def _read_head(path: Path) -> bytes:
         head = file.read(_HEAD_BYTES).removeprefix(codecs.BOM_UTF8)
     if not head.strip():
         raise InputError(f"{path}: the file holds no text; remove it from the inputs", "empty_files")
-    if b"\0" in head:
+    if b"\0" in head or head.startswith(b"%PDF-"):
         message = (
             f"{path}: a binary file, or text in UTF-16; remove it from the inputs, or convert it to UTF-8"
         )

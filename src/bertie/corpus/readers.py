@@ -6,6 +6,7 @@ Large files are streamed, and read in ranges if their format allows it.
 import codecs
 import glob
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +30,8 @@ from bertie.corpus.formats import TABLES, Format, resolve_format
 from bertie.corpus.row_readers import ROW_READERS
 from bertie.corpus.sources import LanguageColumn, Source, choose_errors, not_utf8
 from bertie.corpus.wikipedia import extract_text, parse_page, read_hidden_namespaces
+
+_PAGE_TAG = re.compile(rb"(</?page>)")
 
 
 def list_inputs(paths: Iterable[str | Path], exclude: Iterable[Path] = ()) -> list[Path]:
@@ -302,7 +305,7 @@ def _read_wikiextractor(source: Source) -> Iterator[Document]:
 
 def _read_wikipedia(source: Source) -> Iterator[Document]:
     hidden_namespaces = read_hidden_namespaces(source.path)
-    for first_index, lines in _read_elements(source, b"<page>", b"</page>"):
+    for first_index, lines in _read_elements(source, b"<page>", b"</page>", _split_at_page_tags):
         try:
             wikitext = parse_page(b"".join([*lines, b"</page>"]))
         except ElementTree.ParseError as error:
@@ -313,15 +316,27 @@ def _read_wikipedia(source: Source) -> Iterator[Document]:
             yield from make_documents(split_long_text(extract_text(wikitext, hidden_namespaces)))
 
 
-def _read_elements(source: Source, opening: bytes, closing: bytes) -> Iterator[tuple[int, list[bytes]]]:
+def _split_at_page_tags(line: bytes) -> list[bytes]:
+    """Split a line before and after `<page>` and `</page>`: other programs than MediaWiki join lines."""
+    return _PAGE_TAG.split(line) if b"page>" in line else [line]
+
+
+def _read_elements(
+    source: Source,
+    opening: bytes,
+    closing: bytes,
+    split: Callable[[bytes], list[bytes]] = lambda line: [line],
+) -> Iterator[tuple[int, list[bytes]]]:
     """Yield the index of each element's first line, and all its lines except the last.
 
-    An element belongs to the range that contains its first line. Its last line is the closing tag.
+    An element belongs to the range that contains its first line. Its last line is the closing tag; `split`
+    divides a line of the file into several.
     """
     tag = f"<{opening.decode().strip('< >')}>"
     first_index, element = 0, list[bytes]()
     with open_binary(source.path) as file:
-        for index, offset, line in source.lines(file):
+        lines = ((index, offset, part) for index, offset, line in source.lines(file) for part in split(line))
+        for index, offset, line in lines:
             stripped = line.strip()
             if stripped.startswith(opening):
                 if element:

@@ -8,7 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertie.model.batch import PackedBatch
+from bertie.model.cpu import can_fuse
 from bertie.model.cpu_attention import cpu_attention
+from bertie.model.cpu_attention_kernels import can_attend
+from bertie.model.cpu_training_attention import training_attention
 from bertie.model.dropout import dropout
 from bertie.model.gpu import can_attend_on_gpu, gpu_attention
 
@@ -30,6 +33,8 @@ def packed_attention(
     """
     if can_attend_on_gpu(qkv, num_heads, dropout_p):
         return gpu_attention(qkv, batch, num_heads, dropout_p, causal)
+    if qkv.requires_grad and can_fuse(qkv) and can_attend(qkv.shape[1] // (3 * num_heads)):
+        return training_attention(qkv, batch.cu_seqlens, num_heads, dropout_p, causal)
     if qkv.device.type == "cpu" and (dropout_p or (qkv.dtype == torch.bfloat16 and qkv.requires_grad)):
         return cpu_attention(qkv, batch.buckets, num_heads, dropout_p, causal)
     attended_buckets = []

@@ -20,8 +20,9 @@ from bertie.model.batch import PackedBatch
 from bertie.model.bilstm import BiLSTM
 from bertie.model.config import Activation, BertConfig
 from bertie.model.cpu import can_fuse, can_fuse_inference, is_exact_gelu
+from bertie.model.cpu_attention_kernels import can_attend
 from bertie.model.cpu_inference import linear_and_activation, linear_and_norm
-from bertie.model.cpu_inference_attention import can_attend, inference_attention
+from bertie.model.cpu_inference_attention import inference_attention
 from bertie.model.cpu_training import linear, transform_attended
 from bertie.model.dropout import Dropout
 from bertie.model.gpu import can_transform_on_gpu
@@ -272,8 +273,8 @@ class Layer(nn.Module):
         dropout_p = self.attention_dropout if self.training else 0.0
         if queries is not None and hidden.device.type == "cpu":
             return pad_rows(pooling_attention(hidden, queries, self.qkv, batch, A, dropout_p), self.qkv)
-        if infers and not self.is_decoder and can_attend(H // A):
-            return inference_attention(hidden, self.qkv, batch, A)
+        if infers and can_attend(H // A):
+            return inference_attention(hidden, self.qkv, batch, A, self.is_decoder)
         if self.training and can_fuse(hidden):
             qkv = linear(hidden, self.qkv.weight, self.qkv.bias)  # (T, 3H)
         else:

@@ -1,7 +1,8 @@
-"""Attention for training on a CPU. Shapes: see bert.py.
+"""Attention for training on a CPU in plain matrix products. Shapes: see bert.py.
 
-torch's fused kernel for CPUs has no dropout, and in bfloat16 its backward pass takes several times as long
-as plain matrix products (docs/decisions/processors.md).
+It is for bfloat16, and for float32 where `cpu_training_attention` does not apply: other head sizes, and more
+threads. torch's fused kernel for CPUs has no dropout, and in bfloat16 its backward pass takes several times
+as long as plain matrix products (docs/decisions/processors.md).
 """
 
 from collections.abc import Callable

@@ -4,7 +4,7 @@ The compiler makes vector instructions of innermost loops. It does not keep a bl
 while a loop adds terms, and it does not transpose in registers. The functions here do both: they generate
 LLVM's instructions for vectors of VECTOR float32 numbers (docs/decisions/processors.md has the measurements).
 
-Arrays have one dimension. Starts and strides count float32 numbers. Places in arrays are not checked, not
+Matrices are parts of arrays in which the numbers of a row have no gaps. Places in them are not checked, not
 even with BERTIE_BOUNDS_CHECK.
 """
 
@@ -28,60 +28,80 @@ COLUMNS = 2
 WIDTH = COLUMNS * VECTOR
 
 INDEX = types.intp
-INT32, FLOAT32 = ir.IntType(32), ir.FloatType()
+INT32, INT64, FLOAT32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
 INT32S, FLOAT32S = ir.VectorType(INT32, VECTOR), ir.VectorType(FLOAT32, VECTOR)
 FUSED = ("contract",)  # a product and a sum are rounded together
 
 
 @inlined_float_kernel
-def multiply(
-    factors: Float32s,
-    start: int,
-    rows: int,
-    row_stride: int,
-    term_stride: int,
-    source: Float32s,
-    terms: int,
-    vectors: int,
-    result: Float32s,
-) -> None:
-    """Multiply a matrix (rows, terms) by `source`, (terms, WIDTH).
+def multiply(factors: Float32s, source: Float32s, result: Float32s, columns: int) -> None:
+    """Write the product of two matrices, (R, K) and (K, columns), to the first R rows of `result`.
 
-    The matrix is a part of `factors`: row r has the factor of term k at start + r · row_stride + k ·
-    term_stride. `vectors`, 1 or COLUMNS, is the number of columns to compute, in vectors. `result` is
-    (rows, WIDTH) with room for ROWS - 1 more rows, where meaningless numbers are written.
+    `columns` is VECTOR or WIDTH; `source` and `result` have WIDTH columns, without gaps between their rows.
     """
-    for r in range(0, rows, ROWS):
-        first = start + r * row_stride
-        if vectors == 1:
-            _multiply_1(factors, first, rows - r, row_stride, term_stride, source, terms, result, r * WIDTH)
+    for r in range(0, len(factors), ROWS):
+        if columns == VECTOR:
+            _multiply_1(factors, r, source, result, 0)
         else:
-            _multiply_2(factors, first, rows - r, row_stride, term_stride, source, terms, result, r * WIDTH)
+            _multiply_2(factors, r, source, result, 0)
 
 
 @inlined_float_kernel
-def transpose(
-    source: Float32s,
-    start: int,
-    stride: int,
-    rows: int,
-    result: Float32s,
-    result_start: int,
-    result_stride: int,
-    result_rows: int,
-) -> None:
-    """Copy a block of VECTOR × VECTOR numbers in transposed order.
+def multiply_transposed(factors: Float32s, source: Float32s, result: Float32s, columns: int) -> None:
+    """Write the product of the transpose of a matrix, (K, R), and another one; otherwise like `multiply`."""
+    for r in range(0, factors.shape[1], ROWS):
+        if columns == VECTOR:
+            _multiply_transposed_1(factors, r, source, result, 0)
+        else:
+            _multiply_transposed_2(factors, r, source, result, 0)
 
-    `stride` numbers lie between the starts of two rows. If `source` has fewer than VECTOR rows, the last
-    one is repeated. Only the first `result_rows` rows of the result are written.
+
+@inlined_float_kernel
+def add_product(factors: Float32s, source: Float32s, result: Float32s) -> None:
+    """Add the product of two matrices, (R, K) and (K, C), to `result`, (R, C); C is a multiple of VECTOR."""
+    for column in range(0, result.shape[1], WIDTH):
+        for r in range(0, len(factors), ROWS):
+            if result.shape[1] - column == VECTOR:
+                _add_1(factors, r, source, result, column)
+            else:
+                _add_2(factors, r, source, result, column)
+
+
+@inlined_float_kernel
+def transpose(source: Float32s, result: Float32s) -> None:
+    """Copy a matrix to `result` in transposed order, in blocks of VECTOR × VECTOR numbers.
+
+    The columns of `source` and of `result` must have room for whole blocks: in `source`, the last row is
+    repeated for them, and of `result` only the existing rows are written.
     """
-    _transpose(source, start, stride, rows, result, result_start, result_stride, result_rows)
+    for row in range(0, len(source), VECTOR):
+        for column in range(0, len(result), VECTOR):
+            _transpose(source, row, column, result)
 
 
 @inlined_float_kernel
-def prefetch(array: Float32s, place: int) -> None:
-    """Begin to load the line of the cache that has this place."""
-    _prefetch(array, place)
+def prefetch(array: Float32s, row: int, column: int) -> None:
+    """Begin to load the line of the cache that has an element of a matrix."""
+    _prefetch(array, row, column)
+
+
+class _Matrix:
+    """A matrix in the code of a kernel: the addresses of its rows, which have no gaps."""
+
+    def __init__(
+        self, context: Any, builder: ir.IRBuilder, array_type: Any, array: Any, row_length: int | None = None
+    ) -> None:
+        """With `row_length`, the matrix has rows of this length, and no gaps between them."""
+        struct = context.make_array(array_type)(context, builder, array)
+        self.builder, self.data = builder, struct.data
+        self.rows, self.columns = cgutils.unpack_tuple(builder, struct.shape)  # type: ignore[no-untyped-call]
+        row_bytes, _ = cgutils.unpack_tuple(builder, struct.strides)  # type: ignore[no-untyped-call]
+        self.stride = INT64(row_length) if row_length else builder.sdiv(row_bytes, INT64(4))
+
+    def element(self, row: Any, column: Any) -> Any:
+        """Return the address of an element."""
+        place = self.builder.add(self.builder.mul(row, self.stride), column)
+        return self.builder.gep(self.data, [place])
 
 
 def _generate(function: Callable[..., Any]) -> Callable[..., None]:
@@ -89,69 +109,69 @@ def _generate(function: Callable[..., Any]) -> Callable[..., None]:
     return cast(Callable[..., None], intrinsic(function))
 
 
-def _multiply_block(columns: int) -> Callable[..., None]:
-    """Return a function that computes ROWS rows and so many vectors of a product."""
+def _multiply_block(vectors: int, is_transposed: bool = False, adds: bool = False) -> Callable[..., None]:
+    """Return a function that computes ROWS rows, or the last ones, and so many vectors of a product."""
 
     @_generate
     def multiply_block(
-        typing_context: Any,
-        factors: Any,
-        start: Any,
-        rows: Any,
-        row_stride: Any,
-        term_stride: Any,
-        source: Any,
-        terms: Any,
-        result: Any,
-        result_start: Any,
+        typing_context: Any, factors: Any, first: Any, source: Any, result: Any, column: Any
     ) -> Any:
         def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[Any]) -> Any:
-            factors, start, rows, row_stride, term_stride, source, terms, result, result_start = arguments
-            factors = _address(context, builder, signature.args[0], factors, start)
-            source = _address(context, builder, signature.args[5], source, start.type(0))
-            result = _address(context, builder, signature.args[7], result, result_start)
-            factor_rows = [_row(builder, factors, r, row_stride, rows) for r in range(ROWS)]
-            sums = [[_zero_vector(builder) for _ in range(columns)] for _ in range(ROWS)]
+            _, first, _, _, column = arguments
+            row_length = None if adds else WIDTH
+            factors = _Matrix(context, builder, signature.args[0], arguments[0])
+            source = _Matrix(context, builder, signature.args[2], arguments[2], row_length)
+            result = _Matrix(context, builder, signature.args[3], arguments[3], row_length)
+            rows, terms = factors.rows, factors.columns
+            if is_transposed:
+                rows, terms = terms, rows
+            indices = [builder.add(first, INT64(r)) for r in range(ROWS)]
+            last = builder.sub(rows, INT64(1))
+            exists = [builder.icmp_signed("<", r, rows) for r in indices]
+            indices = [builder.select(exists[r], index, last) for r, index in enumerate(indices)]
+            zero = INT64(0)
+            starts = [factors.element(*((zero, r) if is_transposed else (r, zero))) for r in indices]
+            result_rows = [result.element(r, column) for r in indices]
+            sums = [[_new_vector(builder) for _ in range(vectors)] for _ in range(ROWS)]
+            if adds:
+                for row, totals in zip(result_rows, sums, strict=True):
+                    for i, total in enumerate(totals):
+                        builder.store(_load(builder, row, i), total)
             with cgutils.for_range(builder, terms) as loop:
-                place = builder.mul(loop.index, term_stride)
-                source_row = builder.gep(source, [builder.mul(loop.index, loop.index.type(WIDTH))])
-                vectors = [_load(builder, source_row, column) for column in range(columns)]
-                for factor_row, totals in zip(factor_rows, sums, strict=True):
-                    factor = _repeat(builder, builder.load(builder.gep(factor_row, [place])))
-                    for vector, total in zip(vectors, totals, strict=True):
+                place = builder.mul(loop.index, factors.stride) if is_transposed else loop.index
+                source_row = source.element(loop.index, column)
+                source_vectors = [_load(builder, source_row, i) for i in range(vectors)]
+                for start, totals in zip(starts, sums, strict=True):
+                    factor = _repeat(builder, builder.load(builder.gep(start, [place])))
+                    for vector, total in zip(source_vectors, totals, strict=True):
                         product = builder.fmul(factor, vector, flags=FUSED)
                         builder.store(builder.fadd(product, builder.load(total), flags=FUSED), total)
-            for r, totals in enumerate(sums):
-                result_row = builder.gep(result, [INT32(r * WIDTH)])
-                for column, total in enumerate(totals):
-                    _store(builder, builder.load(total), result_row, column)
+            for is_row, row, totals in zip(exists, result_rows, sums, strict=True):
+                with builder.if_then(is_row, likely=True):
+                    for i, total in enumerate(totals):
+                        _store(builder, builder.load(total), row, i)
             return context.get_dummy_value()
 
-        return types.void(factors, *[INDEX] * 4, source, INDEX, result, INDEX), generate
+        return types.void(factors, INDEX, source, result, INDEX), generate
 
     return multiply_block
 
 
 _multiply_1, _multiply_2 = _multiply_block(1), _multiply_block(COLUMNS)
+_multiply_transposed_1 = _multiply_block(1, is_transposed=True)
+_multiply_transposed_2 = _multiply_block(COLUMNS, is_transposed=True)
+_add_1, _add_2 = _multiply_block(1, adds=True), _multiply_block(COLUMNS, adds=True)
 
 
 @_generate
-def _transpose(
-    typing_context: Any,
-    source: Any,
-    start: Any,
-    stride: Any,
-    rows: Any,
-    result: Any,
-    result_start: Any,
-    result_stride: Any,
-    result_rows: Any,
-) -> Any:
+def _transpose(typing_context: Any, source: Any, row: Any, column: Any, result: Any) -> Any:
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[Any]) -> Any:
-        source, start, stride, rows, result, result_start, result_stride, result_rows = arguments
-        source = _address(context, builder, signature.args[0], source, start)
-        result = _address(context, builder, signature.args[4], result, result_start)
-        vectors = [_load(builder, _row(builder, source, r, stride, rows)) for r in range(VECTOR)]
+        row, column = arguments[1:3]
+        source, result = (_Matrix(context, builder, signature.args[i], arguments[i]) for i in (0, 3))
+        last = builder.sub(source.rows, INT64(1))
+        rows = [builder.add(row, INT64(r)) for r in range(VECTOR)]
+        rows = [builder.select(builder.icmp_signed("<", r, last), r, last) for r in rows]
+        vectors = [_load(builder, source.element(r, column)) for r in rows]
         size = 1
         while size < VECTOR:  # exchange the off-diagonal parts of blocks of 2·size rows and columns
             for r in range(VECTOR):
@@ -160,38 +180,26 @@ def _transpose(
                     vectors[r], vectors[r + size] = _exchange(builder, *pair, size)
             size *= 2
         for r, vector in enumerate(vectors):
-            with builder.if_then(builder.icmp_signed("<", result_rows.type(r), result_rows)):
-                _store(
-                    builder, vector, builder.gep(result, [builder.mul(result_stride, result_stride.type(r))])
-                )
+            result_row = builder.add(column, INT64(r))
+            with builder.if_then(builder.icmp_signed("<", result_row, result.rows), likely=True):
+                _store(builder, vector, result.element(result_row, row))
         return context.get_dummy_value()
 
-    return types.void(source, *[INDEX] * 3, result, *[INDEX] * 3), generate
+    return types.void(source, INDEX, INDEX, result), generate
 
 
 @_generate
-def _prefetch(typing_context: Any, array: Any, place: Any) -> Any:
+def _prefetch(typing_context: Any, array: Any, row: Any, column: Any) -> Any:
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[Any]) -> Any:
-        address = _address(context, builder, signature.args[0], *arguments)
+        array, row, column = arguments
+        address = _Matrix(context, builder, signature.args[0], array).element(row, column)
         to_read, to_all_caches, data = INT32(0), INT32(3), INT32(1)
         arguments = [address, to_read, to_all_caches, data]
         function = ir.FunctionType(ir.VoidType(), [argument.type for argument in arguments])
         builder.call(builder.module.declare_intrinsic("llvm.prefetch.p0", (), function), arguments)
         return context.get_dummy_value()
 
-    return types.void(array, INDEX), generate
-
-
-def _address(context: Any, builder: ir.IRBuilder, array_type: Any, array: Any, place: Any) -> Any:
-    """Return the address of a place in an array."""
-    return builder.gep(context.make_array(array_type)(context, builder, array).data, [place])
-
-
-def _row(builder: ir.IRBuilder, matrix: Any, r: int, stride: Any, rows: Any) -> Any:
-    """Return the address of row r, or of the last of `rows` rows if there are fewer."""
-    last = builder.sub(rows, rows.type(1))
-    index = builder.select(builder.icmp_signed("<", last, rows.type(r)), last, rows.type(r))
-    return builder.gep(matrix, [builder.mul(index, stride)])
+    return types.void(array, INDEX, INDEX), generate
 
 
 def _load(builder: ir.IRBuilder, row: Any, column: int = 0) -> Any:
@@ -208,8 +216,8 @@ def _vector_address(builder: ir.IRBuilder, row: Any, column: int) -> Any:
     return builder.bitcast(builder.gep(row, [INT32(column * VECTOR)]), FLOAT32S.as_pointer())
 
 
-def _zero_vector(builder: ir.IRBuilder) -> Any:
-    """Return the address of a new variable, which the compiler keeps in a register."""
+def _new_vector(builder: ir.IRBuilder) -> Any:
+    """Return the address of a new variable of zeros, which the compiler keeps in a register."""
     return cgutils.alloca_once_value(builder, FLOAT32S([0.0] * VECTOR))  # type: ignore[no-untyped-call]
 
 

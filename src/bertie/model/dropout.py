@@ -86,6 +86,9 @@ class DropoutMask(NamedTuple):
         return zeroed
 
 
+NOTHING_DROPPED = DropoutMask(np.zeros(2, np.uint32), 0).arguments
+
+
 class _CPUDropout(torch.autograd.Function):
     """`dropout` on a CPU; the backward pass computes the same mask again."""
 

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -262,6 +263,26 @@ def report_truncated(
         is_single = task.head == "classification" and not inputs.token_type_ids.any()
         note = describe_truncated(number, max_seq_length, task.long_texts if is_single else None, pooling)
         print(f"{name}: {note}", file=sys.stderr)
+
+
+def report_shared(name: str, inputs: Inputs, training: Inputs) -> None:
+    """Print how many inputs of a part are also training inputs, if there are any."""
+    seen = set(_hash_examples(training))
+    shared = sum(value in seen for value in _hash_examples(inputs))
+    if shared:
+        print(
+            f"{name}: {shared:,} of {inputs.num_examples:,} inputs are also training inputs; the scores "
+            f"on them do not show how the model does on new texts",
+            file=sys.stderr,
+        )
+
+
+def _hash_examples(inputs: Inputs) -> list[int]:
+    """Return a hash of the tokens of each example; in tagging and SQuAD, of those of each window."""
+    bounds = inputs.bounds[:: inputs.group]
+    if isinstance(inputs, TextWindows):
+        bounds = inputs.bounds[inputs.text_bounds]
+    return [hash(inputs.input_ids[start:end].tobytes()) for start, end in pairwise(bounds.tolist())]
 
 
 def check_length(max_seq_length: int, config: BertConfig) -> None:

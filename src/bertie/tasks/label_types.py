@@ -101,6 +101,14 @@ def sort_labels(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
+def with_decimal_point(labels: Iterable[Any]) -> str | None:
+    """Return an example with a point if all labels are numbers, some of them with a decimal comma."""
+    names = list(map(str, labels))
+    commas = [name for name in names if "," in name]
+    is_number = bool(parse_numbers(name.replace(",", ".") for name in names))
+    return commas[0].replace(",", ".") if commas and is_number else None
+
+
 def parse_numbers(labels: Iterable[Any]) -> list[float]:
     """Return the labels as numbers; an empty list unless all are finite numbers."""
     try:

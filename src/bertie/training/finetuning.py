@@ -38,6 +38,7 @@ from bertie.tasks.evaluation import (
     check_length,
     evaluate,
     majority_baselines,
+    report_shared,
     report_truncated,
 )
 from bertie.tasks.task import Inputs, Scores, Task
@@ -142,14 +143,21 @@ def finetune(
         sources = {**(sources or {}), **describe_contrastive(len(data[0]), settings)}
         silent = silent or not ranks.is_main
         if not silent:
-            inputs, parts, _ = data
-            length, pooling = settings.max_seq_length, settings.classifier_pooling
-            report_truncated("train", task, inputs, length, pooling)
-            for name, part in parts.items():
-                report_truncated(name, task, part.inputs, length, pooling)
+            _report_inputs(task, *data)
         baselines = majority_baselines(task, training_examples, dev_examples)
         run = RunDirectory(output, ranks.is_main, arguments=arguments)
         return _finetune(task, initial_model, *data, baselines, sources, run, ranks, resume, silent)
+
+
+def _report_inputs(
+    task: Task[Any, Any], training: Inputs, parts: Mapping[str, EncodedExamples], settings: FinetuningSettings
+) -> None:
+    """Print how many texts are truncated, and how many dev inputs are also training inputs."""
+    length, pooling = settings.max_seq_length, settings.classifier_pooling
+    report_truncated("train", task, training, length, pooling)
+    for name, part in parts.items():
+        report_truncated(name, task, part.inputs, length, pooling)
+        report_shared(name, part.inputs, training)
 
 
 def _finetune(

@@ -76,6 +76,19 @@ def test_classes_with_fractions_have_one_name_in_every_format(tmp_path):
         assert task.fitted(task.read(source, labelled=True)).labels == ("1", "2.5")
 
 
+def test_numbers_with_a_decimal_comma_are_pointed_out(tmp_path):
+    advice = "for a regression, write numbers with a point, such as 1.5"
+    for labels, description in (
+        (["3", "1,5"], f"1,5 2, 3 2; {advice}"),
+        (["1,5", "high"], "1,5 2, high 2"),
+        (["3", "15"], "3 2, 15 2"),
+    ):
+        path = tmp_path / "train.tsv"
+        path.write_text("text\tlabel\n" + "".join(f"a\t{label}\n" for label in labels * 2))
+        examples = CustomClassification().read(path, labelled=True)
+        assert CustomClassification().fitted(examples).describe_labels(examples) == description
+
+
 def test_numbers_among_names_stay_strings(tmp_path):
     versions = ["1.0", "beta", "1.0", "beta", "2.0", "2.0"]
     assert fit(write(tmp_path / "a.csv", texts_and_labels(versions)))[0].labels == ("1.0", "2.0", "beta")
@@ -142,6 +155,12 @@ def training_csv(lines):
             CustomClassification(),
             training_csv(["a,x", "b,x"]),
             "line 2: all examples have the label 'x'; add examples with other labels",
+        ),
+        (
+            CustomClassification(),
+            training_csv(['a,"1,5"', 'b,"2,25"', "c,3"]),
+            r"line 2: no other example has the label '1,5' .*; add some or delete it; for a regression, "
+            r"write numbers with a point, such as 1\.5$",
         ),
         (
             CustomClassification(),

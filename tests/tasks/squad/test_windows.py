@@ -168,6 +168,12 @@ def test_misplaced_answers_are_ignored_by_the_loss(answer):
     assert (encode_windows(questions, TOKENIZER, 20, 128, 6).labels == -100).all()
 
 
+def test_an_answer_that_has_no_tokens_is_ignored_by_the_loss():
+    questions = one_question("a \u200b c", answers=[[("\u200b", 2)]])  # the tokenizer drops it
+    assert not questions.is_misplaced.any()
+    assert (encode_windows(questions, TOKENIZER, 20, 128, 6).labels == -100).all()
+
+
 def test_questions_without_gold_answers_have_no_labels():
     questions = replace(one_question("a b"), answers=None)
     assert encode_windows(questions, TOKENIZER, 20, 128, 6).labels is None

@@ -2,7 +2,7 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -22,6 +22,7 @@ from bertie.tasks.label_types import (
     parse_numbers,
     sort_labels,
     unify_labels,
+    with_decimal_point,
 )
 
 # The first metric selects the checkpoint.
@@ -206,7 +207,12 @@ class CustomClassification(CustomFiles, TextClassification):
         others = f" (and {len(rare) - 1} other labels have only one example)" if len(rare) > 1 else ""
         raise DataError(
             f"{location(rare[0])}: no other example has the label {rare[0]!r}{others}; add some or delete it"
+            + _regression_advice(counts)
         )
+
+    def describe_labels(self, examples: LabelledTexts) -> str:
+        """Return each label with its number of examples; point out numbers with a decimal comma."""
+        return super().describe_labels(examples) + _regression_advice(self.labels)
 
     def _parse_label(self, rows: Rows, i: int) -> str | tuple[str, ...]:
         value = rows.columns[self.label][i]
@@ -236,6 +242,12 @@ class CustomClassification(CustomFiles, TextClassification):
             if isinstance(label, tuple) != is_multilabel:
                 shown = list(label) if isinstance(label, tuple) else label
                 raise DataError(f"{location(i)}: {shown!r} is not {_type_advice(is_multilabel, others_fit)}")
+
+
+def _regression_advice(labels: Iterable[str]) -> str:
+    """Return how to write numbers, to append to a message, if labels are numbers with a decimal comma."""
+    example = with_decimal_point(labels)
+    return f"; for a regression, write numbers with a point, such as {example}" if example else ""
 
 
 def _type_advice(is_multilabel: bool, others_fit: bool) -> str:

@@ -1,0 +1,78 @@
+"""Attention for training on a CPU in float32. Shapes: see bert.py.
+
+No matrix of attention weights is kept for the backward pass, which computes the weights again
+(docs/decisions/processors.md has the measurements).
+"""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertie.base.threads import run_in_threads
+from bertie.model.cpu import count_threads
+from bertie.model.cpu_attention_kernels import attend, attend_backward
+from bertie.model.dropout import DropoutMask
+from bertie.model.memory import new_empty
+
+
+def training_attention(
+    qkv: Tensor, cu_seqlens: Tensor, num_heads: int, dropout_p: float, is_causal: bool = False
+) -> Tensor:
+    """Compute `packed_attention` with kernels, for heads as `can_attend` allows.
+
+    Args:
+        qkv: queries, keys and values side by side, float32 (T, 3H).
+        cu_seqlens: bounds of the sequences, int32 (N + 1,).
+        num_heads: attention heads, A.
+        dropout_p: probability of zeroing an attention weight.
+        is_causal: whether a token attends only to itself and the tokens before it.
+
+    Returns:
+        The attended values, (T, H); zeros in rows of `qkv` that are no tokens.
+    """
+    return _training_attention(qkv.contiguous(), cu_seqlens, num_heads, dropout_p, is_causal)
+
+
+class _TrainingAttention(torch.autograd.Function):
+    """`training_attention`. Threads share the heads, since sequences differ in length."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, qkv: Tensor, cu_seqlens: Tensor, num_heads: int, dropout_p: float, is_causal: bool
+    ) -> Tensor:
+        attended = _new_rows(qkv, cu_seqlens, qkv.shape[1] // 3)
+        log_sums = new_empty(qkv, num_heads, len(qkv))
+        mask = DropoutMask.draw(dropout_p).arguments
+        no_bias = np.zeros(qkv.shape[1], np.float32)
+        rows, bounds = qkv.detach().numpy(), cu_seqlens.numpy()
+        arguments = (rows, no_bias, bounds, is_causal, mask, attended.numpy(), log_sums.numpy(), num_heads)
+        threads = min(num_heads, count_threads(attended.numel()))
+        run_in_threads(lambda first, last: attend(*arguments, first, last), num_heads, threads)
+        ctx.save_for_backward(qkv, attended, log_sums)
+        ctx.cu_seqlens, ctx.is_causal, ctx.mask = cu_seqlens, is_causal, mask
+        return attended
+
+    @staticmethod
+    def backward(ctx: Any, grad_attended: Tensor) -> tuple[Tensor, None, None, None, None]:
+        qkv, *results = ctx.saved_tensors
+        grad_qkv = _new_rows(qkv, ctx.cu_seqlens, qkv.shape[1])
+        rows, attended, log_sums = (tensor.detach().numpy() for tensor in (qkv, *results))
+        grad = grad_attended.contiguous().numpy()
+        bounds, num_heads = ctx.cu_seqlens.numpy(), len(log_sums)
+        arguments = (rows, bounds, ctx.is_causal, ctx.mask, attended, log_sums, grad, grad_qkv.numpy())
+        threads = min(num_heads, count_threads(attended.size))
+        run_in_threads(lambda first, last: attend_backward(*arguments, first, last), num_heads, threads)
+        return grad_qkv, None, None, None, None
+
+
+_training_attention = cast(Callable[[Tensor, Tensor, int, float, bool], Tensor], _TrainingAttention.apply)
+
+
+def _new_rows(like: Tensor, cu_seqlens: Tensor, width: int) -> Tensor:
+    """Return new rows, (len(like), width), for the caller to fill; those after the tokens are zeros."""
+    rows = new_empty(like, len(like), width)
+    rows[int(cu_seqlens[-1]) :] = 0
+    return rows
