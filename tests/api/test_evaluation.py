@@ -121,6 +121,11 @@ def test_null_scores_of_squad_v2():
         ({"model": "m", "data": "."}, bertie.SettingsError, ".: a folder; give the name of its task, or a"),
         ({"model": "m", "data": ROWS}, bertie.ModelError, "m: no such model directory"),
         (
+            {"model": "m", "data": ROWS, "task": "cola"},
+            bertie.SettingsError,
+            "data: task cola reads its official files; give one of them or their folder, or leave task out",
+        ),
+        (
             {"predictions": "p.tsv", "data": ROWS},
             bertie.SettingsError,
             "data: no column 'text'; the columns are",

@@ -292,7 +292,7 @@ def test_wrong_data_are_an_error_at_the_row(model, options, error, message):
         ),
         (
             {"train": ROWS, "settings": [("epochs", 1)]},
-            "settings: a list; give a dict, such as {'batch_size': 64}",
+            "settings: expected a dict, got list",
         ),
         ({"train": ROWS, "settings": {1: 2}}, "settings: the key 1 is not the name of a setting"),
         ({"train": ROWS, "label_type": "words"}, "label_type = 'words': expected 'classes' or 'numbers'"),

@@ -311,3 +311,8 @@ def test_the_corpus_is_not_a_setting(corpus):
     message = "corpus: a run fills in this setting; leave it out, and choose the corpus with its option"
     with pytest.raises(bertie.SettingsError, match=message):
         bertie.pretrain(RECIPE, corpus=corpus, out="run", settings={"corpus": "other"})
+    with pytest.raises(bertie.SettingsError, match="recipe: a recipe names no corpus; leave it out"):
+        bertie.pretrain({**RECIPE, "corpus": "other"}, corpus=corpus, out="run")
+    run = bertie.pretrain(RECIPE, corpus=corpus, out="run")
+    again = bertie.pretrain(run.path / "settings.toml", corpus=corpus, out="again")
+    assert again.metrics["loss"] == run.metrics["loss"]

@@ -55,6 +55,12 @@ def test_missing_input_is_a_data_error():
         bertie.learn_vocabulary("nowhere.txt", workers=1)
 
 
+def test_empty_string_is_not_the_current_folder(text):
+    for inputs in ("", [text, ""]):
+        with pytest.raises(bertie.DataError, match=r"inputs\[\d\]: expected a path, got an empty string"):
+            bertie.learn_vocabulary(inputs, size=60, workers=1)
+
+
 def test_model_directory_is_not_overwritten(text, model):
     with pytest.raises(bertie.DataError, match="holds other files than a tokenizer that bertie wrote"):
         bertie.learn_vocabulary(text, model, workers=1, force=True)

@@ -1,7 +1,9 @@
 """Types of the arguments of public functions."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -9,8 +11,11 @@ import pytest
 import torch
 
 import bertie
+from bertie.api.results import Metrics, PretrainingResult
 from bertie.base.arguments import checked
 from bertie.base.errors import SettingsError
+from bertie.text.tokenizer import Tokenizer
+from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
 
 @checked
@@ -22,6 +27,7 @@ def function(
     force: bool = False,
     on_error: Literal["stop", "skip"] = "stop",
     column: str | None = None,
+    columns: Mapping[str, Any] | None = None,
     rest: Any = None,
     **more: Any,
 ) -> dict[str, Any]:
@@ -56,6 +62,7 @@ def test_numbers_and_flags_are_converted(arguments, expected):
     [
         ({"path": None}, "path: expected a path, got NoneType"),
         ({"path": b"a"}, "path: expected a path, got bytes"),
+        ({"path": ""}, "path: expected a path, got an empty string"),
         ({"path": True}, "path: expected a path, got bool"),
         ({"column": 0}, "column: expected a string, got int; write '0'"),
         ({"column": np.int64(0)}, "column: expected a string, got int64; write '0'"),
@@ -63,6 +70,7 @@ def test_numbers_and_flags_are_converted(arguments, expected):
         ({"size": True}, "size = True: expected a number, not a flag"),
         ({"size": None}, "size = None: expected a valid integer"),
         ({"force": "perhaps"}, "force = 'perhaps': expected a valid boolean, unable to interpret input"),
+        ({"columns": ["text"]}, "columns: expected a dict, got list"),
         ({"on_error": "Stop"}, "on_error = 'Stop': expected 'stop' or 'skip'"),
     ],
 )
@@ -70,6 +78,19 @@ def test_other_values_are_one_line(arguments, message):
     with pytest.raises(SettingsError) as error:
         function(**{"path": "a", **arguments})
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("value", "advice"),
+    [
+        (PretrainingResult(Path("run"), Metrics([])), "its model_directory"),
+        (SimpleNamespace(path=Path("model")), "its path"),
+        (Tokenizer(Vocabulary(SPECIAL_TOKENS)), "the directory that it is saved in"),
+    ],
+)
+def test_a_result_in_place_of_its_path_gets_advice(value, advice):
+    with pytest.raises(SettingsError, match=rf"path: expected a path, got \w+; pass {advice}$"):
+        function(value)
 
 
 def test_a_long_value_is_shortened_to_one_line():

@@ -3,8 +3,10 @@
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -167,3 +169,34 @@ def test_missing_scheduler_is_one_line(monkeypatch, address):
     monkeypatch.setattr(cluster, "CONNECT_TIMEOUT", 0.5)
     with pytest.raises(SettingsError, match=r"no Dask scheduler answers .* start one"):
         cluster.connect(address).__enter__()
+
+
+@pytest.mark.parametrize("reply", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""], ids=["reply", "silence"])
+def test_another_server_than_a_scheduler_is_one_line(monkeypatch, reply):
+    """Such as the dashboard of the scheduler, which is silent."""
+    monkeypatch.setattr(cluster, "CONNECT_TIMEOUT", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        connections = []
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            connection.sendall(reply)
+            connections.append(connection)
+
+        threading.Thread(target=answer).start()
+        with pytest.raises(SettingsError, match=r"no Dask scheduler answers .* start one"):
+            cluster.connect(f"tcp://127.0.0.1:{server.getsockname()[1]}").__enter__()
+        connections[0].close()
+
+
+def test_wrong_address_leaves_nothing_that_fails_at_exit():
+    code = (
+        "from bertie.base import cluster\n"
+        "cluster.CONNECT_TIMEOUT = 0.5\n"
+        "try: cluster.connect('tcp://127.0.0.1').__enter__()\n"
+        "except cluster.SettingsError as error: print(error)"
+    )
+    command = [sys.executable, "-c", code]
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "no Dask scheduler answers" in process.stdout
+    assert process.stderr == ""

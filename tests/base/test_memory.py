@@ -18,6 +18,7 @@ COLUMNS = {"text": ["good", "bad"], "label": [1, 0]}
     [
         COLUMNS,
         {"text": ("good", "bad"), "label": np.array([1, 0])},
+        {"text": pa.array(["good", "bad"]), "label": pa.array([1, 0])},
         [{"text": "good", "label": 1}, {"text": "bad", "label": 0}],
         ({"text": text, "label": label} for text, label in (("good", 1), ("bad", 0))),
         pd.DataFrame(COLUMNS),
@@ -25,7 +26,10 @@ COLUMNS = {"text": ["good", "bad"], "label": [1, 0]}
         pa.table(COLUMNS),
         datasets.Dataset.from_dict(COLUMNS),
     ],
-    ids=["columns", "arrays", "rows", "generator", "pandas", "polars", "pyarrow", "datasets"],
+    ids=[
+        *("columns", "arrays", "pyarrow arrays", "rows"),
+        *("generator", "pandas", "polars", "pyarrow", "datasets"),
+    ],
 )
 def test_every_kind_of_table_gives_the_same_columns(table):
     source = as_source(table, "train")
@@ -40,7 +44,8 @@ def test_class_labels_of_a_dataset_become_names():
         {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["bad", "good"])}
     )
     table = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [1, -1]}, features=features)
-    assert as_source(table, "train").columns["label"] == ["good", None]
+    for form in (None, "arrow", "numpy", "pandas"):
+        assert as_source(table.with_format(form), "train").columns["label"] == ["good", None]
 
 
 @pytest.mark.parametrize("missing", [None, float("nan"), pd.NA, pd.NaT])
@@ -82,7 +87,8 @@ def test_lists_of_class_labels_become_names():
 def test_iterable_dataset_is_read_whole():
     features = datasets.Features({"label": datasets.ClassLabel(names=["bad", "good"])})
     table = datasets.Dataset.from_dict({"label": [1, 0]}, features=features).to_iterable_dataset()
-    assert as_source(table, "train").columns == {"label": ["good", "bad"]}
+    for form in (None, "arrow"):
+        assert as_source(table.with_format(form), "train").columns == {"label": ["good", "bad"]}
 
 
 def test_dataset_dict_is_an_error_that_names_the_splits():
@@ -113,6 +119,7 @@ def test_rows_may_lack_columns():
         ({"text": "good"}, "a dict is not a table"),
         (pd.Series(["good"]), "a Series is not a table"),
         (pl.LazyFrame(COLUMNS), "a LazyFrame is not a table"),
+        (datasets.Dataset.from_dict(COLUMNS)["text"], "a Column is not a table; give a path"),
     ],
 )
 def test_other_objects_are_rejected(table, message):

@@ -282,6 +282,19 @@ def test_entry_of_a_list_can_be_changed(recipe: dict[str, Any]) -> None:
     assert changed.phases == (unchanged.phases[0], Phase(max_seq_length=32, steps=7))
 
 
+@pytest.mark.parametrize("index", ["1", 1])
+def test_index_of_an_entry_may_be_an_integer(index: str | int) -> None:
+    recipe = {"phases": [{"max_seq_length": 8}, {"max_seq_length": 9}]}
+    for layers in ([], [recipe]):
+        changed = resolve(TwoPhases, *layers, {"phases": {index: {"steps": 7}}})
+        assert [phase.steps for phase in changed.phases] == [resolve(TwoPhases, *layers).phases[0].steps, 7]
+
+
+def test_key_that_is_not_a_string_is_an_error() -> None:
+    with pytest.raises(SettingsError, match=r"phases\.1\.2 = 2: keys should be strings"):
+        resolve(TwoPhases, {"phases": {1: {2: 3}}})
+
+
 def test_advice_about_a_list_of_sections_works() -> None:
     with pytest.raises(SettingsError, match=r"such as phases\.0\.max_seq_length") as raised:
         resolve(TwoPhases, parse_assignments(["phases.steps=7"]))

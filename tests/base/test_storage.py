@@ -201,6 +201,7 @@ def test_other_urls_are_refused_in_one_line(
     assert str(error).startswith("s3:/")
     if arguments[0] in ("pretrain", "convert"):
         assert str(error).endswith("this output cannot be a URL; write to a local path and copy it")
+    if arguments[0] != "prepare":
         assert "s3://" in str(error)
     assert len(str(error).splitlines()) == 1
     assert not Path("s3:").exists()

@@ -3,6 +3,7 @@
 import pickle
 from pathlib import Path
 
+import datasets
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -53,12 +54,17 @@ def test_arrays_of_every_library_are_lists(texts):
         ({"text": "cat"}, "got dict; pass a list"),
         (pd.DataFrame({"text": ["cat"]}), "got DataFrame; pass a list"),
         (pl.DataFrame({"text": ["cat"]}), "got DataFrame; pass a list"),
+        (pl.LazyFrame({"text": ["cat"]}), "got LazyFrame; pass a list"),
         (np.array("cat"), "got ndarray$"),
         (["cat", None], r"texts\[1\]: expected a string, got None; leave missing texts out"),
         (["cat", float("nan")], r"texts\[1\]: expected a string, got float nan; leave missing texts out"),
-        (["cat", 7], r"texts\[1\]: expected a string, got int 7;"),
-        (["cat", b"mat"], r"texts\[1\]: expected a string, got bytes b'mat';"),
-        ([["cat"]], r"texts\[0\]: expected a string, got a list;"),
+        (["cat", pd.NA], r"texts\[1\]: expected a string, got NAType; leave missing texts out"),
+        (["cat", 7], r"texts\[1\]: expected a string, got int 7; convert it with str\(\)"),
+        (["cat", b"mat"], r"texts\[1\]: expected a string, got bytes b'mat'; decode it to a string"),
+        ([["cat"]], r"texts\[0\]: expected a string, got a list; pass one list of strings; the second"),
+        (np.array([["cat"]]), r"texts\[0\]: expected a string, got ndarray; pass one list of strings; the"),
+        ([{"text": "cat"}], r"texts\[0\]: expected a string, got dict; pass the text of each row, such as r"),
+        (datasets.Dataset.from_dict({"text": ["cat"]}), r"texts\[0\]: expected a string, got dict; pass the"),
         (pa.array(["cat", None]), r"texts\[1\]: expected a string, got None;"),
         (pd.Series(["cat", None]), r"texts\[1\]: expected a string, got (None|float nan);"),
     ],

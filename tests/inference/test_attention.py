@@ -6,7 +6,7 @@ import transformers
 from tests.inference.small_models import save_small
 
 import bertie
-from bertie.base.errors import ModelError
+from bertie.base.errors import DataError, ModelError
 from bertie.inference.export import export
 from bertie.model.formats.onnx import Quantization
 
@@ -24,6 +24,13 @@ def test_attention_equals_that_of_transformers(tmp_path, pair):
         np.testing.assert_allclose(layer, probabilities[0].detach(), atol=1e-5)
     assert found.token_type_ids == inputs["token_type_ids"][0].tolist()
     assert len(found.tokens) == len(found.token_type_ids) == found.probabilities.shape[-1]
+
+
+@pytest.mark.parametrize(("texts", "name"), [((["the cat"],), "text"), (("the cat", ["sat"]), "pair")])
+def test_attention_takes_one_text_or_one_pair(tmp_path, texts, name):
+    model = bertie.load(save_small(tmp_path, "encoder"))
+    with pytest.raises(DataError, match=f"{name}: expected a string, got a list; attention takes one text"):
+        model.attention(*texts)
 
 
 def test_attention_of_a_left_to_right_model_is_causal(tmp_path):

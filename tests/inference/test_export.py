@@ -1,5 +1,6 @@
 """Exported models predict the same as their sources, with and without torch."""
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +37,7 @@ def test_an_exported_model_predicts_the_same(tmp_path, kind):
     model, exported = bertie.load(source), bertie.load(tmp_path / "out")
     assert (exported.method, exported.labels) == (model.method, model.labels)
     assert_same_results(predict(exported, kind), predict(model, kind))
+    assert_same_results(predict(pickle.loads(pickle.dumps(exported)), kind), predict(model, kind))
 
 
 @pytest.mark.parametrize("kind", ["classifier", "multi-label", "regression"])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bertie.base.errors import DataError, SettingsError
-from bertie.inference.inputs import check_document_bounds, check_top_k, list_endings, list_sentences
+from bertie.inference.inputs import check_top_k, list_document_bounds, list_endings, list_sentences
 
 
 def test_one_text_becomes_a_list_of_one():
@@ -47,5 +47,20 @@ def test_top_k_is_none_only_where_none_is_the_default():
 @pytest.mark.parametrize("bounds", [[], [0, 1], [1, 2], [0, 2, 1, 2]])
 def test_document_bounds_ascend_from_0_to_the_end(bounds):
     with pytest.raises(DataError, match="document_bounds: must begin with 0, ascend, and end with 2"):
-        check_document_bounds(bounds, 2)
-    check_document_bounds(np.array([0, 1, 2]), 2)
+        list_document_bounds(bounds, 2)
+    for ascending in (np.array([0, 1, 2]), iter([0, 1, 2])):
+        assert list_document_bounds(ascending, 2) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "message"),
+    [
+        (2, "document_bounds: expected a list of integers, got int"),
+        ([0, None, 2], r"document_bounds\[1\]: expected an integer, got NoneType"),
+        (["0", "2"], r"document_bounds\[0\]: expected an integer, got str"),
+        (np.array([[0, 2]]), r"document_bounds\[0\]: expected an integer, got ndarray"),
+    ],
+)
+def test_document_bounds_are_a_list_of_integers(bounds, message):
+    with pytest.raises(DataError, match=message):
+        list_document_bounds(bounds, 2)

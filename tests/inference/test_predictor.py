@@ -1,6 +1,8 @@
 """Predictions of saved models, equal to those of `transformers`."""
 
+import copy
 import doctest
+import pickle
 import re
 from dataclasses import asdict
 
@@ -170,11 +172,29 @@ def test_no_results_cannot_be_asked_for(load, call):
 def test_load_takes_only_a_path():
     with pytest.raises(SettingsError, match="path: expected a path, got NoneType"):
         bertie.load(None)
+    message = "s3://data/model: models are loaded from local directories; download this one first"
+    with pytest.raises(ModelError, match=message):
+        bertie.load("s3://data/model")
 
 
 def test_repr_names_the_directory_and_the_architecture(load):
     model = load("classifier")
     assert repr(model) == f"Predictor('{model.path}', BertForSequenceClassification)"
+
+
+def test_deep_copies_and_pickles_load_the_directory_again(tmp_path, monkeypatch):
+    path = save_small(tmp_path, "encoder")
+    with (path / "config.json").open("a") as file:
+        file.write("\n")  # which differs from SHA256SUMS, so that the copies are to skip verification, too
+    monkeypatch.chdir(tmp_path)
+    model = bertie.load("encoder", "cpu", verify=False)
+    model.max_seq_length = 10
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    for copied in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert copied.max_seq_length == 10
+        assert np.array_equal(copied.embed(TEXTS), model.embed(TEXTS))
+    assert copy.copy(model).engine is model.engine
 
 
 @pytest.mark.parametrize("kind", ["pre-training", "masked LM"])

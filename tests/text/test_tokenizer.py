@@ -124,9 +124,11 @@ def test_other_texts_are_rejected_by_name(call: Callable[[Tokenizer], object], m
         call(TOKENIZER)
 
 
-def test_negative_ids_have_no_token() -> None:
-    with pytest.raises(IndexError, match="token id -100 is negative"):
-        TOKENIZER.decode([5, -100])
+def test_ids_outside_the_vocabulary_have_no_token() -> None:
+    last = len(TOKENIZER.vocabulary) - 1
+    for token_id in (-100, last + 1):
+        with pytest.raises(IndexError, match=f"token id {token_id}: the vocabulary has the ids 0 to {last}"):
+            TOKENIZER.decode([5, token_id])
 
 
 def test_encode_batch_accepts_no_texts() -> None:
@@ -167,6 +169,12 @@ def test_text_is_truncated_at_its_end() -> None:
 def test_max_length_needs_room_for_special_tokens() -> None:
     with pytest.raises(SettingsError, match="max_length=2: no room for the special tokens; use at least 3"):
         TOKENIZER.encode("a", "b", max_length=2)
+
+
+@pytest.mark.parametrize("max_length", ["5", 5.5, float("nan")])
+def test_max_length_is_an_integer(max_length: Any) -> None:
+    with pytest.raises(SettingsError, match=f"max_length={max_length!r}: expected an integer"):
+        TOKENIZER.encode("a", max_length=max_length)
 
 
 def test_word_limit_counts_normalised_characters() -> None:

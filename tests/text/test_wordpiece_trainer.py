@@ -124,6 +124,11 @@ def test_size_without_room_for_an_alphabet_is_rejected() -> None:
         learn_vocabulary(["a"], [1], 8)
 
 
+def test_size_may_be_larger_than_memory() -> None:
+    words, counts = ["abab", "aab"], [3, 2]
+    assert learn_vocabulary(words, counts, 10**30) == learn_vocabulary(words, counts, 100)
+
+
 def test_tokens_per_word_are_as_few_as_those_of_tokenizers(shared_data: Path) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     with (shared_data / "text/wikipedia-small/wiki_00").open(encoding="utf-8") as file:

@@ -42,6 +42,8 @@ def as_paths(paths: PathLike | Iterable[PathLike], name: str = "inputs") -> list
     for i, path in enumerate(listed):
         if not isinstance(path, str | Path):
             raise DataError(f"{name}[{i}]: expected a path, got {type(path).__name__}")
+        if path == "":  # which is the current folder for `Path`
+            raise DataError(f"{name}[{i}]: expected a path, got an empty string")
     return [as_path(path) for path in listed]
 
 
@@ -51,18 +53,13 @@ def nest_settings(*layers: Mapping[str, Any] | None) -> Tree:
     Later layers take precedence.
 
     Raises:
-        SettingsError: a layer is not a dict, or a key is not a string.
+        SettingsError: a key is not a string.
 
     Example:
         >>> nest_settings({"batch_size": 64}, {"optimizer.learning_rate": 1e-3})
         {'batch_size': 64, 'optimizer': {'learning_rate': 0.001}}
     """
     tree: Tree = {}
-    for layer in layers:
-        if layer is not None and not isinstance(layer, Mapping):
-            raise SettingsError(
-                f"settings: a {type(layer).__name__}; give a dict, such as {{'batch_size': 64}}"
-            )
     for key, value in (item for layer in layers for item in (layer or {}).items()):
         if not isinstance(key, str):
             raise SettingsError(f"settings: the key {key!r} is not the name of a setting")

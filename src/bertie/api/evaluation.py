@@ -95,6 +95,10 @@ def _check_arguments(
         raise SettingsError("on_error skip: predictions are for all rows; correct the malformed rows")
     if data is None:
         raise SettingsError("no data: give a table or file with gold labels, or the folder of a task's files")
+    if task is not None and not isinstance(data, str | Path):
+        raise SettingsError(
+            f"data: task {task} reads its official files; give one of them or their folder, or leave task out"
+        )
 
 
 class _Scored(NamedTuple):

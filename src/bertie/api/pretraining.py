@@ -195,7 +195,8 @@ def resolve_recipe(
     The vocabulary of that network grows if the tokenizer of the corpus extends the model's.
 
     Raises:
-        SettingsError: a setting is unknown or impossible, or a phase is longer than the model in `init`.
+        SettingsError: a setting is unknown or impossible, the recipe names a corpus, or a phase is longer
+            than the model in `init`.
         DataError: the corpus is missing or damaged.
         ModelError: there is no model in `init`, or the tokenizer of the corpus does not extend its.
     """
@@ -203,6 +204,8 @@ def resolve_recipe(
         layer, source = nest_settings(recipe), "recipe"
     else:
         layer, source = read_recipe(str(recipe)), str(recipe)
+    if "corpus" in layer:  # the former name of `corpus_fingerprint`, which the run fills in
+        raise SettingsError(f"{source}: a recipe names no corpus; leave it out, and pass --corpus (corpus=…)")
     if init is None:
         return resolve(PretrainingSettings, layer, changes, source=source)
     network = read_metadata(init).config.model_dump(exclude_none=True)

@@ -1,6 +1,6 @@
 """Check the types of arguments of the public functions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from inspect import signature
 from numbers import Integral
@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Check the arguments of a function that are numbers, flags, strings, paths or one of several words.
+    """Check a function's arguments that are numbers, flags, strings, paths, dicts or one of several words.
 
     Numbers and flags of other types are converted, such as numpy's, or "200". Arguments with other
     annotations are not checked.
@@ -45,14 +45,18 @@ def _check(name: str, value: Any, annotation: Any) -> Any:
     if name == "device" and type(value).__name__ == "device":  # torch's; importing torch takes a second
         return str(value)
     if {*members} <= {str, Path, NoneType}:
+        if Path in members and isinstance(value, str) and not value:  # which is the current folder for `Path`
+            raise SettingsError(f"{name}: expected a path, got an empty string")
         if isinstance(value, members):
             return value
         if Path in members and isinstance(value, PathLike):
             return fspath(value)
         kind = "a path" if Path in members else "a string"
-        is_number = isinstance(value, Integral) and not isinstance(value, bool)
-        advice = f"; write {str(value)!r}" if is_number else ""
-        raise SettingsError(f"{name}: expected {kind}, got {type(value).__name__}{advice}")
+        raise SettingsError(f"{name}: expected {kind}, got {type(value).__name__}{_advise(value)}")
+    if {get_origin(member) or member for member in members} <= {Mapping, NoneType}:
+        if isinstance(value, Mapping | None):
+            return value
+        raise SettingsError(f"{name}: expected a dict, got {type(value).__name__}")
     if all(member in (int, float, bool, NoneType) or get_origin(member) is Literal for member in members):
         from pydantic import TypeAdapter, ValidationError  # takes 0.1 s
 
@@ -66,3 +70,12 @@ def _check(name: str, value: Any, annotation: Any) -> Any:
             message = error.errors()[0]["msg"].replace("Input should be", "expected")
             raise SettingsError(f"{name} = {shorten(value)}: {message}") from None
     return value
+
+
+def _advise(value: Any) -> str:
+    """Return what to pass in place of a value that is neither a path nor a string."""
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        return f"; write {str(value)!r}"
+    attributes = ("model_directory", "path")  # of a finished run; of a predictor or a corpus
+    saved = "; pass the directory that it is saved in" if hasattr(value, "save") else ""  # a tokenizer
+    return next((f"; pass its {name}" for name in attributes if hasattr(value, name)), saved)

@@ -222,10 +222,15 @@ def _open_client(address: str) -> Iterator["Client"]:
     # A task holds the texts of a block, and Dask warns at 10 MB.
     dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 GB"})
     from distributed import Client, TimeoutError
+    from distributed.utils import LoopRunner
 
     try:
+        # An error in the constructor of `Client` can leave threads that fail when Python exits, and it waits
+        # forever for other servers, such as the scheduler's dashboard. So there is a trial before.
+        LoopRunner().run_sync(_greet_scheduler, address, callback_timeout=CONNECT_TIMEOUT)
         client = Client(address, timeout=CONNECT_TIMEOUT, set_as_default=False)
-    except (OSError, ValueError, TypeError):  # TimeoutError is an OSError; others are malformed addresses
+    # TimeoutError is an OSError; the others are malformed addresses, and replies of other servers.
+    except (OSError, ValueError, TypeError, MemoryError):
         raise SettingsError(
             f"--scheduler {address}: no Dask scheduler answers at this address; start one (`dask scheduler`) "
             f"and pass the address that it prints, such as tcp://10.0.0.1:8786"
@@ -239,6 +244,15 @@ def _open_client(address: str) -> Iterator["Client"]:
                 f"dask worker {address} --nthreads 1"
             ) from None
         yield client
+
+
+async def _greet_scheduler(address: str) -> None:
+    """Connect to a scheduler, exchange greetings, and disconnect."""
+    from distributed import Security
+    from distributed.comm import connect
+
+    comm = await connect(address, **Security().get_connection_args("client"))
+    comm.abort()
 
 
 @contextmanager

@@ -69,8 +69,8 @@ def _read_columns(data: Any, name: str) -> Mapping[str, Iterable[Any]]:
     if library == "pyarrow" and hasattr(data, "to_pydict"):
         _reject_duplicates(data.column_names, name)
         return dict(data.to_pydict())
-    if library == "datasets" and not isinstance(data, Mapping):
-        return _read_dataset(data)
+    if library == "datasets" and hasattr(data, "with_format") and not isinstance(data, Mapping):
+        return _read_dataset(data.with_format(None))  # other formats have values of other types
     if isinstance(data, Mapping) and all(map(_is_column, data.values())):
         return {str(column): values for column, values in data.items()}
     if isinstance(data, Iterable) and not isinstance(data, Mapping | bytes):
@@ -78,7 +78,7 @@ def _read_columns(data: Any, name: str) -> Mapping[str, Iterable[Any]]:
         if all(isinstance(row, Mapping) for row in rows):
             return _read_rows(rows)
     advice = "a path, a list of dicts, a dict of columns, a pandas or polars DataFrame, or a datasets.Dataset"
-    if library == "datasets":
+    if library == "datasets" and isinstance(data, Mapping):
         advice = f"one of its splits: {', '.join(data)}"
     raise DataError(f"{name}: a {type(data).__name__} is not a table; give {advice}")
 
@@ -128,16 +128,18 @@ def _plain(value: Any) -> Any:
         return value
     if hasattr(value, "tolist"):  # arrays and scalars of numpy and torch
         value = value.tolist()
+    elif hasattr(value, "as_py"):  # scalars of pyarrow
+        value = value.as_py()
     if isinstance(value, list | tuple):
         return list(map(_plain, value))
     if isinstance(value, Set):  # which has another order in another process
         return sorted(map(_plain, value), key=str)
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
-    return None if _is_missing(value) else value
+    return None if is_missing(value) else value
 
 
-def _is_missing(value: Any) -> bool:
+def is_missing(value: Any) -> bool:
     """Whether a value is NaN, NaT or pandas.NA, none of which equals itself."""
     try:
         return bool(value != value)

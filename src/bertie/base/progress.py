@@ -40,7 +40,8 @@ class Progress:
         self.values: Mapping[str, Value] = {}
 
     def __enter__(self) -> Self:
-        terminal = not self.silent and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        is_tty = getattr(sys.stderr, "isatty", bool)()  # closed, it is None; a script may replace it
+        terminal = not self.silent and is_tty and os.environ.get("TERM") != "dumb"
         self._bar = _start_bar(self.title, self.total) if terminal else None
         self._in_notebook = not self.silent and _is_notebook_stream(sys.stderr)
         self._interval = LINE_INTERVAL

@@ -106,17 +106,18 @@ def merge(*layers: Mapping[str, Any]) -> Tree:
 
 def _has_indices(tree: Mapping[str, Any]) -> bool:
     """Return whether all keys of a tree are indices of a list."""
-    return bool(tree) and all(key.isdecimal() for key in tree)
+    return bool(tree) and all(str(key).isdecimal() for key in tree)  # Python's callers may write integers
 
 
 def _merge_entries(key: str, entries: Sequence[Any], changes: Mapping[str, Any]) -> list[Any]:
     """Merge a tree with indices as keys into the entries of the list `key`."""
     merged = {str(index): entry for index, entry in enumerate(entries)}
-    for index in changes:
+    named = {str(index): change for index, change in changes.items()}
+    for index in named:
         if index not in merged:
             known = ", ".join(f"{key}.{known_index}" for known_index in merged)
             raise SettingsError(f"{key}.{index}: no such entry; the list has {known or 'none'}")
-    return list(merge(merged, changes).values())
+    return list(merge(merged, named).values())
 
 
 def resolve(section: type[S], *layers: Mapping[str, Any], source: str = "settings") -> S:

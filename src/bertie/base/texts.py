@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from bertie.base.errors import DataError
+from bertie.base.memory import is_missing
 
 
 class TextError(DataError):
@@ -46,9 +47,20 @@ def list_texts(texts: str | Iterable[str], name: str = "texts") -> list[str]:
     if set(map(type, listed)) == {str}:  # several times as fast as a check of each text
         return listed
     return [
-        text if type(text) is str else check_text(text, f"{name}[{i}]", "leave missing texts out")
+        text if type(text) is str else check_text(text, f"{name}[{i}]", _remedy(text))
         for i, text in enumerate(listed)
     ]
+
+
+def _remedy(item: Any) -> str:
+    """Return what to do about an item of a list of texts that is not a string."""
+    if isinstance(item, Mapping):  # a `datasets.Dataset` has them, too
+        return "pass the text of each row, such as row['text']"
+    if isinstance(item, bytes | bytearray):
+        return "decode it to a string"
+    if isinstance(item, Iterable):
+        return "pass one list of strings; the second texts of pairs are another list"
+    return "leave missing texts out" if item is None or is_missing(item) else "convert it with str()"
 
 
 def list_pairs(
@@ -94,7 +106,7 @@ def list_items(values: Any, name: str, expected: str) -> list[Any]:
     """
     if isinstance(values, bytes | bytearray):
         raise DataError(f"{name}: expected {expected}, got {_kind(values)}; decode them to a string")
-    if isinstance(values, Mapping) or hasattr(values, "columns"):
+    if isinstance(values, Mapping) or hasattr(type(values), "columns"):
         raise DataError(f"{name}: expected {expected}, got {_kind(values)}; pass a list")
     if isinstance(values, str | Set) or not isinstance(values, Iterable) or getattr(values, "ndim", 1) == 0:
         raise DataError(f"{name}: expected {expected}, got {_kind(values)}")

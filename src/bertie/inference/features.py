@@ -69,17 +69,23 @@ class LayerSelection:
         if self.combine not in (None, *get_args(Combination)):
             known = ", ".join(get_args(Combination))
             raise SettingsError(f"combine={self.combine!r}: unknown combination; use one of {known}")
-        if self.weights is not None and (self.combine != "sum" or len(self.weights) != len(self.layers)):
-            raise SettingsError(
-                f"{len(self.weights)} weights for {len(self.layers)} layers with combine = {self.combine}; "
-                f"weights need combine = sum, and each layer needs a weight"
-            )
-        if self.weights is not None and not (
-            all(isinstance(weight, Real) for weight in self.weights)
-            and np.abs(self.weights).max(initial=0) <= np.finfo(np.float32).max
+        return replace(self, layers=layers, weights=self._check_weights(len(layers)))
+
+    def _check_weights(self, layer_count: int) -> list[float] | None:
+        if self.weights is None:
+            return None
+        listed = list(self.weights) if isinstance(self.weights, Iterable) else [None]
+        if not (
+            all(isinstance(weight, Real) for weight in listed)
+            and np.abs(listed).max(initial=0) <= np.finfo(np.float32).max
         ):
             raise SettingsError("weights: expected a list of finite numbers")
-        return replace(self, layers=layers)
+        if self.combine != "sum" or len(listed) != layer_count:
+            raise SettingsError(
+                f"{len(listed)} weights for {layer_count} layers with combine = {self.combine}; "
+                f"weights need combine = sum, and each layer needs a weight"
+            )
+        return listed
 
     @property
     def columns(self) -> list[str]:

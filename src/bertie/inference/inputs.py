@@ -65,15 +65,19 @@ def check_top_k(top_k: int | None, default: int | None) -> None:
         raise SettingsError(f"top_k={top_k!r}: expected an integer of at least 1{alternative}")
 
 
-def check_document_bounds(bounds: Sequence[int], sentence_count: int) -> None:
-    """Check the `document_bounds` of `Predictor.tag_words`.
+def list_document_bounds(bounds: Sequence[int], sentence_count: int) -> list[int]:
+    """Return the `document_bounds` of `Predictor.tag_words` as a list.
 
     Raises:
-        DataError: they do not run from 0 to the number of sentences, in ascending order.
+        DataError: they are not integers that run from 0 to the number of sentences, in ascending order.
     """
-    listed = list(bounds)
+    listed = list_items(bounds, "document_bounds", "a list of integers")
+    for i, bound in enumerate(listed):
+        if not isinstance(bound, Integral):
+            raise DataError(f"document_bounds[{i}]: expected an integer, got {type(bound).__name__}")
     if listed[:1] != [0] or listed[-1] != sentence_count or sorted(listed) != listed:
         raise DataError(
             f"document_bounds: must begin with 0, ascend, and end with {sentence_count}, the number of "
             f"sentences"
         )
+    return listed

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from bertie.base.arguments import checked
 from bertie.base.checksums import verification
-from bertie.base.errors import ModelError
-from bertie.base.texts import list_pairs, list_texts
+from bertie.base.errors import ModelError, SettingsError
+from bertie.base.texts import check_text, list_pairs, list_texts
 from bertie.inference.answers import rank_answers, unanswered_questions
 from bertie.inference.capabilities import (
     REQUIRED_HEADS,
@@ -91,6 +91,10 @@ class Predictor:
     notebook shows as tables; `embed` returns an array, and `regress` and `next_sentence` return
     numbers.
 
+    Threads may share a predictor. Other processes can receive one (it is pickled); they load its directory
+    again. In a process that was forked after a model was loaded, PyTorch computes in one thread, and the
+    exported models of the parent can hang; load those in the new process.
+
     Attributes:
         path: the model directory.
         engine: computes the model, in PyTorch, ONNX Runtime or OpenVINO.
@@ -102,9 +106,11 @@ class Predictor:
         num_truncated: number of texts, or pairs of texts, that were truncated since the model was loaded.
     """
 
-    def __init__(self, path: Path, device: str, precision: Precision) -> None:
+    def __init__(self, path: Path, device: str, precision: Precision, verify: bool) -> None:
         self.path = path
-        self.engine, self._metadata = load_engine(path, device, precision)
+        with verification(verify):
+            self.engine, self._metadata = load_engine(path, device, precision)
+        self._arguments = (path.absolute(), device, precision, verify)
         self.config = self._metadata.config
         self.labels = self._metadata.labels
         self.tokenizer = self._metadata.tokenizer
@@ -113,6 +119,14 @@ class Predictor:
 
     def __repr__(self) -> str:
         return f"Predictor({str(self.path)!r}, {self.engine.architecture})"
+
+    def __reduce__(self) -> tuple[type["Predictor"], tuple[Path, str, Precision, bool], dict[str, int]]:
+        return Predictor, self._arguments, {"max_seq_length": self.max_seq_length}  # which may be set
+
+    def __copy__(self) -> "Predictor":  # with the same engine; without this, `copy` would call `__reduce__`
+        copied = object.__new__(Predictor)
+        copied.__dict__ |= self.__dict__
+        return copied
 
     @property
     def method(self) -> Method | None:
@@ -559,8 +573,8 @@ class Predictor:
         Raises:
             ModelError: the model is exported with a head, or exported and another layer than the last
                 is selected.
-            SettingsError: `layers` is not a list of different layers of the model, or the weights do
-                not fit them.
+            SettingsError: `layers` is not a list of different layers of the model, the weights do not
+                fit them, or `words` is not a flag.
 
         Example:
             >>> features = model.features("The cat sat.", layers=[0, -1], words=True)
@@ -569,6 +583,8 @@ class Predictor:
             >>> features.vectors.shape == (2, 4, model.config.hidden_size)
             True
         """
+        if words not in (True, False):
+            raise SettingsError(f"words={words!r}: expected True or False")
         encoded = encode_texts(list_texts(texts), self.tokenizer, self.max_seq_length, words)
         selection = LayerSelection(layers, combine, weights)
         features = compute_features(self.engine, encoded, selection, self.config)
@@ -585,6 +601,7 @@ class Predictor:
             The tokens, their segments, and the probabilities.
 
         Raises:
+            DataError: an argument is not a string.
             ModelError: the model is exported.
 
         Example:
@@ -592,7 +609,10 @@ class Predictor:
             >>> attention.tokens[0], attention.probabilities.shape[2] == len(attention.tokens)
             ('[CLS]', True)
         """
-        encoding = self.tokenizer.encode(text, pair, max_length=self.max_seq_length)
+        remedy = "attention takes one text, or one pair"
+        first = check_text(text, "text", remedy)
+        second = None if pair is None else check_text(pair, "pair", remedy)
+        encoding = self.tokenizer.encode(first, second, max_length=self.max_seq_length)
         return Attention(
             self.tokenizer.convert_ids_to_tokens(encoding.input_ids),
             encoding.token_type_ids.tolist(),
@@ -670,5 +690,4 @@ def load(
         >>> model.embed("a text").shape == (model.config.hidden_size,)
         True
     """
-    with verification(verify):
-        return Predictor(Path(path), device, precision)
+    return Predictor(Path(path), device, precision, verify)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from bertie.inference.inputs import check_document_bounds
+from bertie.inference.inputs import list_document_bounds
 from bertie.inference.results import Entity, Results, TaggedWord
 from bertie.inference.words import Span
 from bertie.tasks.conll import TaggedSentences, Tags
@@ -18,8 +18,8 @@ def untagged_sentences(
     """Return sentences of words as examples; `document_bounds` is as in `Predictor.tag_words`."""
     if document_bounds is None:
         document_bounds = range(len(sentences) + 1)
-    check_document_bounds(document_bounds, len(sentences))
-    return TaggedSentences(sentences, None, np.array(document_bounds, dtype=np.int64))
+    bounds = list_document_bounds(document_bounds, len(sentences))
+    return TaggedSentences(sentences, None, np.array(bounds, dtype=np.int64))
 
 
 def tagged_words(

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 
 import numpy as np
@@ -271,7 +272,7 @@ class Tokenizer:
 
         Raises:
             DataError: an argument is not a string.
-            SettingsError: `max_length` leaves no room for the special tokens.
+            SettingsError: `max_length` is not an integer, or leaves no room for the special tokens.
 
         Example:
             >>> special_tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -310,7 +311,7 @@ class Tokenizer:
 
         Raises:
             DataError: a text is not a string, or `texts` and `pairs` differ in length.
-            SettingsError: `max_length` leaves no room for the special tokens.
+            SettingsError: `max_length` is not an integer, or leaves no room for the special tokens.
 
         Example:
             >>> special_tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -328,6 +329,8 @@ class Tokenizer:
             texts = list_texts(texts)
         else:
             texts, pairs = list_pairs(texts, pairs)
+        if not isinstance(max_length, Integral | None):
+            raise SettingsError(f"max_length={max_length!r}: expected an integer")
         special = (1 if pairs is None else 2) + 1 if add_special_tokens else 0
         room = NO_LIMIT if max_length is None else max_length - special
         if room < 0:
@@ -385,8 +388,10 @@ class Tokenizer:
             ['[CLS]', 'he', '[SEP]']
         """
         listed = list(ids)
-        if listed and min(listed) < 0:  # Python would count from the end of the vocabulary
-            raise IndexError(f"token id {min(listed)} is negative")
+        for token_id in (min(listed), max(listed)) if listed else ():
+            if not 0 <= token_id < len(self.vocabulary):  # Python would count negative ids from the end
+                last = len(self.vocabulary) - 1
+                raise IndexError(f"token id {token_id}: the vocabulary has the ids 0 to {last}")
         return [self.vocabulary.tokens[token_id] for token_id in listed]
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:

@@ -183,6 +183,7 @@ class _MergeState:
 
     def __init__(self, table: list[tuple[str, int]], tokens: list[str], size: int, likelihood: bool) -> None:
         self.words = _split_into_characters(table, {token: token_id for token_id, token in enumerate(tokens)})
+        size = min(size, len(tokens) + len(self.words.tokens))  # each merge shortens a word
         counts = np.zeros(size, dtype=np.int64)
         np.add.at(counts, self.words.tokens, self.words.weights)
         on_left, on_right = np.full((2, size), _NONE, dtype=np.int32)

@@ -1,5 +1,9 @@
 """How torch computes: the order of the weights in memory, and which tokens."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -101,3 +105,19 @@ def test_the_last_layer_computes_only_cls(monkeypatch):
     vectors = embed(engine, random_sequences([5, 17, 9]), EmbeddingConfig("cls"))
     assert vectors.shape == (3, CONFIG.hidden_size)
     assert rows == [3]
+
+
+def test_forked_processes_compute(tmp_path):
+    """Where the process that was forked has computed in several threads."""
+    code = """
+import os, sys, faulthandler, bertie
+model = bertie.load(sys.argv[1], "cpu")
+texts = ["the cat sat on the mat " * 5] * 64
+vectors = model.embed(texts)
+if os.fork() == 0:
+    faulthandler.dump_traceback_later(20, exit=True)
+    os._exit(int(abs(model.embed(texts) - vectors).max() > 1e-5))
+sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+    command = [sys.executable, "-c", code, save_small(tmp_path, "encoder")]
+    subprocess.run(command, check=True, timeout=120, env=os.environ | {"OMP_NUM_THREADS": "2"})

@@ -2,8 +2,9 @@
 
 import functools
 import time
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
+import pydantic
 import torch
 
 from bertie.base.errors import SettingsError
@@ -32,6 +33,11 @@ class Hardware(Settings):
     device: str = "auto"
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     gradient_checkpointing: bool = False
+
+    @pydantic.field_validator("device", mode="before")
+    @classmethod
+    def _take_device_of_torch(cls, device: Any) -> Any:
+        return str(device) if isinstance(device, torch.device) else device
 
     def resolved(self) -> Self:
         """Return these settings with `auto` replaced by values that suit this machine.

@@ -1,6 +1,8 @@
 """Run a model of any architecture in torch."""
 
+import os
 from collections.abc import Sequence
+from functools import cache
 from itertools import islice
 from pathlib import Path
 
@@ -36,6 +38,7 @@ class TorchEngine:
         self.max_batch_tokens = hardware.inference_batch_tokens
         self._hardware = hardware
         self._device = next(model.parameters()).device
+        _use_one_thread_after_fork()
 
     @torch.inference_mode()
     def logits(self, batch: Sequences) -> Float32s:
@@ -90,6 +93,15 @@ def load_torch_engine(path: Path, hardware: Hardware) -> tuple[TorchEngine, Mode
     if hardware.device == "cpu":
         prepare_weights(model, torch.bfloat16 if hardware.precision == "bfloat16" else torch.float32)
     return TorchEngine(model, hardware), metadata
+
+
+@cache
+def _use_one_thread_after_fork() -> None:
+    """Let forked processes compute in one thread, as PyTorch's `DataLoader` does.
+
+    The threads of OpenMP are not in a forked process, which would wait for them forever.
+    """
+    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 
 def prepare_weights(model: Model | EncoderModel, dtype: torch.dtype) -> None:

@@ -380,6 +380,9 @@ def check_vocabulary_size(vocabulary_size: int, config: BertConfig, location: st
 def _require_model_folder(path: Path) -> Path:
     """Return the folder with a model's config, or raise ModelError if there is none."""
     if not path.exists():
+        if re.match(r"[a-z][a-z0-9+.-]*:/", str(path)):
+            url = str(path).replace(":/", "://", 1)
+            raise ModelError(f"{url}: models are loaded from local directories; download this one first")
         raise ModelError(f"{path}: no such model directory{_suggest_download(path)}")
     if not path.is_dir():
         raise ModelError(f"{path}: a file, not a model directory; name the directory that contains it")
