@@ -9,7 +9,6 @@ import sys
 import textwrap
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import nbformat
 import pytest
@@ -201,12 +200,16 @@ def test_notebook_line_is_updated_in_place(monkeypatch: pytest.MonkeyPatch, cloc
     assert lines == ["step 40: dev accuracy 50", "work: 100/100 steps  loss 1.23  33.3 steps/s  in 0:03", ""]
 
 
-@pytest.mark.parametrize("stderr", [None, SimpleNamespace(write=lambda text: None, flush=lambda: None)])
-def test_stderr_may_be_closed_or_replaced(monkeypatch: pytest.MonkeyPatch, stderr: Any) -> None:
-    monkeypatch.setattr(sys, "stderr", stderr)
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_stderr_may_be_closed_or_replaced(monkeypatch: pytest.MonkeyPatch, is_closed: bool) -> None:
+    written: list[str] = []
+    stream = SimpleNamespace(write=written.append, flush=lambda: None)
+    monkeypatch.setattr(sys, "stderr", None if is_closed else stream)
     with Progress("training", total=2, unit="steps") as progress:
         progress.advance(2)
         progress.print("done")
+    assert ("done" in "".join(written)) is not is_closed
+    assert progress.done == 2
 
 
 def test_silent_progress_in_a_notebook_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

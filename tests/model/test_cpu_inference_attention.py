@@ -2,28 +2,22 @@
 
 from unittest.mock import Mock
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.model.attention_cases import MODELS, make_batch
 from tests.parity.transformers_peer import SHAPE, ragged_batch
 from torch import nn
 
 from bertie.model import bert
 from bertie.model.attention import packed_attention
-from bertie.model.batch import pack
 from bertie.model.bert import BertModel, initialize
 from bertie.model.config import BertConfig
 from bertie.model.cpu_inference_attention import inference_attention
 from bertie.model.cpu_vectors import WIDTH
 
 HEADS = 3
-
-
-def make_batch(lengths):
-    bounds = np.cumsum([0, *lengths])
-    return pack(np.ones(bounds[-1], np.int32), np.zeros(bounds[-1], np.int32), bounds)
 
 
 def make_layer(head_size):
@@ -91,14 +85,7 @@ def test_result_does_not_depend_on_the_other_sequences():
     torch.testing.assert_close(first, other, atol=1e-6, rtol=1e-5)  # the products may differ by rounding
 
 
-@pytest.mark.parametrize(
-    ("heads", "is_decoder", "uses_kernel"),
-    [
-        pytest.param(3, False, True, id="encoder"),
-        pytest.param(3, True, True, id="causal"),
-        pytest.param(4, False, False, id="head size 12"),
-    ],
-)
+@MODELS
 def test_model(heads, is_decoder, uses_kernel, monkeypatch):
     """In inference, the encoder uses the kernel where it can, and returns the same vectors."""
     monkeypatch.setattr("torch.get_num_threads", lambda: 2)

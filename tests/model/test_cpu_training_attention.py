@@ -2,17 +2,16 @@
 
 from unittest.mock import Mock
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.model.attention_cases import MODELS, make_batch
 from tests.parity.transformers_peer import SHAPE, ragged_batch
 from torch import Tensor
 
 from bertie.model import attention
 from bertie.model.attention import packed_attention
-from bertie.model.batch import PackedBatch, pack
 from bertie.model.bert import BertModel, initialize
 from bertie.model.config import BertConfig
 from bertie.model.cpu_training_attention import training_attention
@@ -20,11 +19,6 @@ from bertie.model.cpu_vectors import WIDTH
 
 HEADS = 3
 LENGTHS = [2 * WIDTH + 5, 1, 17, WIDTH, 40]
-
-
-def make_batch(lengths: list[int]) -> PackedBatch:
-    bounds = np.cumsum([0, *lengths])
-    return pack(np.ones(bounds[-1], np.int32), np.zeros(bounds[-1], np.int32), bounds)
 
 
 def attend(qkv: Tensor, lengths: list[int], dropout_p: float, is_causal: bool) -> Tensor:
@@ -158,14 +152,7 @@ def test_no_matrix_of_weights_is_kept_for_the_backward_pass():
     assert sum(storages.values()) == qkv.numel() + 400 * HEADS * 32 + 400 * HEADS
 
 
-@pytest.mark.parametrize(
-    ("heads", "is_decoder", "uses_kernel"),
-    [
-        pytest.param(3, False, True, id="encoder"),
-        pytest.param(3, True, True, id="causal"),
-        pytest.param(4, False, False, id="head size 12"),
-    ],
-)
+@MODELS
 def test_model(heads, is_decoder, uses_kernel, monkeypatch):
     """In training, the kernels are used where they can be, and the gradients are the same."""
     monkeypatch.setattr("torch.get_num_threads", lambda: 2)

@@ -226,7 +226,7 @@ def _open_client(address: str) -> Iterator["Client"]:
 
     try:
         # An error in the constructor of `Client` can leave threads that fail when Python exits, and it waits
-        # forever for other servers, such as the scheduler's dashboard. So there is a trial before.
+        # forever for other servers, such as the scheduler's dashboard. So the address is tried first.
         LoopRunner().run_sync(_greet_scheduler, address, callback_timeout=CONNECT_TIMEOUT)
         client = Client(address, timeout=CONNECT_TIMEOUT, set_as_default=False)
     # TimeoutError is an OSError; the others are malformed addresses, and replies of other servers.

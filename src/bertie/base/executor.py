@@ -161,7 +161,8 @@ def _hidden_script(function: Callable[[A], R]) -> Iterator[None]:
 def _interrupt_delayed() -> Iterator[None]:
     """Delay Ctrl-C: in this process to the end of the block, in new processes until `_start_worker`.
 
-    Otherwise, processes would print a traceback while they import bertie, or if this one were gone by then.
+    Otherwise a new process would print a traceback if Ctrl-C came while it imports bertie, or if this process
+    had ended by then.
     """
     received: list[int] = []
     is_main_thread = threading.current_thread() is threading.main_thread()

@@ -91,9 +91,9 @@ class Predictor:
     notebook shows as tables; `embed` returns an array, and `regress` and `next_sentence` return
     numbers.
 
-    Threads may share a predictor. Other processes can receive one (it is pickled); they load its directory
-    again. In a process that was forked after a model was loaded, PyTorch computes in one thread, and the
-    exported models of the parent can hang; load those in the new process.
+    Threads may share a predictor. It can be pickled for another process, which loads its directory again. In
+    a process that was forked after a model was loaded, PyTorch computes in one thread, and the exported
+    models of the parent can hang; load those in the new process.
 
     Attributes:
         path: the model directory.

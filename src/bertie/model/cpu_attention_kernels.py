@@ -5,9 +5,9 @@ results are transposed, so that neighbours in memory belong to different queries
 then the inner one in softmax too, and the compiler makes vector instructions of it
 (docs/decisions/processors.md has the measurements).
 
-Most loops over numbers are in functions of their own, because `vectorize_loops` is about arguments. The two
-kernels, `attend` and `attend_backward`, compute the heads first..last-1, so that threads can share the heads.
-Their arguments are
+Most loops over numbers are separate functions, because `vectorize_loops` tells the compiler only of arguments
+that they do not overlap. The two kernels, `attend` and `attend_backward`, compute the heads first..last-1, so
+that threads can share the heads. Their arguments are
 
     rows         (T, 3H), queries, keys and values of the tokens side by side, without their bias
     bounds       (N + 1,), sequence n has the tokens bounds[n] … bounds[n + 1] - 1
@@ -206,10 +206,7 @@ def _find_longest(bounds: NDArray[np.int32]) -> int:
 
 @inlined_float_kernel
 def _new_scratch(rows: int) -> Float32s:
-    """Return an array (rows, WIDTH) that begins where a line of the cache begins.
-
-    Then no vector is in two lines.
-    """
+    """Return an array (rows, WIDTH) that begins at a line of the cache, so that no vector is in two lines."""
     scratch = np.empty(rows * WIDTH + LINE, np.float32)
     start = -(scratch.ctypes.data // 4) % LINE
     return scratch[start : start + rows * WIDTH].reshape(rows, WIDTH)

@@ -511,15 +511,16 @@ def test_a_full_queue_returns_429(paused):
         assert served.post("/predict", {"inputs": {"text": "a"}})[0] == 200
 
 
+GONE = b'POST /predict HTTP/1.1\r\nHost: a\r\nContent-Length: 18\r\n\r\n{"inputs": "gone"}'
+
+
 def test_requests_of_disconnected_clients_are_not_computed(paused):
     model, batches, begun, may_begin = paused
     with serving(model) as served, ThreadPoolExecutor(1) as client:
         first = client.submit(served.post, "/predict", {"inputs": {"text": "first"}})
         assert begun.wait(60)
         with socket.create_connection(("127.0.0.1", served.port)) as connection:
-            connection.sendall(
-                b'POST /predict HTTP/1.1\r\nHost: a\r\nContent-Length: 18\r\n\r\n{"inputs": "gone"}'
-            )
+            connection.sendall(GONE)
         for _ in range(5):  # handled in turn: the server then knows of the disconnect
             assert served.send("GET", "/health")[0].status == 200
         may_begin.set()
@@ -528,16 +529,14 @@ def test_requests_of_disconnected_clients_are_not_computed(paused):
         assert batches == [["first"], ["last"]]
 
 
-def test_a_client_that_closes_its_direction_early_is_told(paused, caplog):
+def test_a_half_closed_connection_gets_status_499(paused, caplog):
     """Such as `nc -N`. To the server it looks like a client that has gone, so nothing is computed for it."""
     model, batches, begun, may_begin = paused
     with serving(model) as served, ThreadPoolExecutor(1) as client:
         first = client.submit(served.post, "/predict", {"inputs": {"text": "first"}})
         assert begun.wait(60)
         with socket.create_connection(("127.0.0.1", served.port)) as connection:
-            connection.sendall(
-                b'POST /predict HTTP/1.1\r\nHost: a\r\nContent-Length: 18\r\n\r\n{"inputs": "gone"}'
-            )
+            connection.sendall(GONE)
             connection.shutdown(socket.SHUT_WR)
             assert read_response(connection) == (
                 499,

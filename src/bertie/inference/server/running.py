@@ -134,7 +134,7 @@ class Protocol(H11Protocol):
         return False
 
     def eof_received(self) -> bool:  # type: ignore[override]  # asyncio reads the value
-        """Answer a client that has only closed its own direction, as `nc -N` does, then close the connection.
+        """Answer a client that has only closed its sending side, as `nc -N` does, then close the connection.
 
         A client that has gone looks the same, so a computation for it is cancelled.
         """
