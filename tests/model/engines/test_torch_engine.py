@@ -3,18 +3,13 @@
 import os
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.inference.small_models import CONFIG, save_small
 from tests.model.formats.test_onnx import random_sequences
 
-from bertie.base.errors import ModelError
-from bertie.model import batch as batches
 from bertie.model.bert import add_bilstm, initialize
 from bertie.model.cpu_inference import linear_and_activation
 from bertie.model.engines import torch_engine
@@ -24,7 +19,6 @@ from bertie.model.engines.torch_engine import TorchEngine, load_torch_engine
 from bertie.model.formats.sentence_transformers import EmbeddingConfig
 from bertie.model.formats.weights import load_model
 from bertie.model.heads import EncoderModel
-from bertie.model.sequences import Sequences, cumulative_bounds
 
 FLOAT32 = Hardware(device="cpu", precision="float32")
 
@@ -111,99 +105,6 @@ def test_the_last_layer_computes_only_cls(monkeypatch):
     vectors = embed(engine, random_sequences([5, 17, 9]), EmbeddingConfig("cls"))
     assert vectors.shape == (3, CONFIG.hidden_size)
     assert rows == [3]
-
-
-@pytest.fixture
-def four_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(4)
-    yield
-    torch.set_num_threads(before)
-
-
-def all_outputs(engine: TorchEngine, batch: Sequences, masked_positions: np.ndarray) -> list[np.ndarray]:
-    outputs = [*engine.hidden_states(batch, [2, 0]), engine.cls_vectors(batch)]
-    if engine.architecture != "BertModel":
-        outputs.append(engine.logits(batch))
-    if engine.architecture in ("BertForPreTraining", "BertForMaskedLM"):
-        outputs.append(engine.masked_lm_logits(batch, masked_positions))
-    return outputs
-
-
-@pytest.mark.usefixtures("four_threads")
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("kind", ["classifier", "pre-training", "tagger", "encoder"])
-def test_more_than_two_threads_compute_parts_of_a_batch(tmp_path, monkeypatch, kind, precision):
-    engine, _ = load_torch_engine(save_small(tmp_path, kind), Hardware(device="cpu", precision=precision))
-    batch = random_sequences([5, 70, 17, 64, 1, 3, 30, 29, 70])
-    masked_positions = np.flatnonzero(np.arange(batch.bounds[-1]) % 7 == 3)
-    parts, threads = [], []
-
-    def pack(input_ids, *arguments, **named):
-        parts.append(len(input_ids))
-        threads.append(torch.get_num_threads())
-        return batches.pack(input_ids, *arguments, **named)
-
-    monkeypatch.setattr(torch_engine, "pack", pack)
-    outputs = all_outputs(engine, batch, masked_positions)
-    calls = len(outputs) - 1  # one for the hidden states of both layers
-    assert len(parts) == 4 * calls
-    assert sum(parts) == batch.bounds[-1] * calls
-    assert {*threads} == {1}
-    monkeypatch.setattr(torch_engine, "find_cuts", lambda bounds, threads: [0, len(bounds) - 1])
-    tolerance = {"float32": 1e-6, "bfloat16": 0.02}[precision]
-    for output, expected in zip(outputs, all_outputs(engine, batch, masked_positions), strict=True):
-        assert output.shape == expected.shape
-        assert np.linalg.norm(output - expected) <= tolerance * np.linalg.norm(expected)
-
-
-@pytest.mark.usefixtures("four_threads")
-def test_parts_do_not_change_the_threads_of_others():
-    TorchEngine(EncoderModel(CONFIG), FLOAT32).cls_vectors(random_sequences([100] * 4))
-    counts = []
-    thread = threading.Thread(target=lambda: counts.append(torch.get_num_threads()))
-    thread.start()
-    thread.join()
-    assert [*counts, torch.get_num_threads()] == [4, 4]
-
-
-@pytest.mark.usefixtures("four_threads")
-def test_errors_of_a_part_are_those_of_the_batch():
-    engine = TorchEngine(EncoderModel(CONFIG.model_copy(update={"type_vocab_size": 1})), FLOAT32)
-    batch = random_sequences([100] * 4)
-    batch.token_type_ids[-1] = 1
-    with pytest.raises(ModelError, match="pass no pairs"):
-        engine.cls_vectors(batch)
-
-
-@given(st.lists(st.integers(1, 600), min_size=1, max_size=60), st.integers(3, 12))
-def test_parts_have_all_sequences_and_masked_tokens(lengths, threads):
-    batch = random_sequences(lengths)
-    masked = np.flatnonzero(batch.input_ids % 3 == 0)
-    cuts = torch_engine.find_cuts(batch.bounds, threads)
-    assert len(cuts) in (2, threads + 1)
-    parts, positions = zip(*torch_engine.divide(batch, masked, cuts), strict=True)
-    assert np.array_equal(np.concatenate([part.input_ids for part in parts]), batch.input_ids)
-    assert np.array_equal(np.concatenate([part.lengths for part in parts]), batch.lengths)
-    ids = [part.input_ids[tokens] for part, tokens in zip(parts, positions, strict=True)]
-    assert np.array_equal(np.concatenate(ids), batch.input_ids[masked])
-    if len(parts) > 1:
-        assert max(len(part.input_ids) for part in parts) <= 1.25 * sum(lengths) / threads
-
-
-@pytest.mark.parametrize(
-    ("lengths", "threads", "parts"),
-    [
-        ([64] * 4, 4, 4),
-        ([63] * 4, 4, 1),  # too short
-        ([100] * 5, 4, 1),  # one part would have twice the tokens of the others
-        ([100] * 16 + [99], 4, 4),
-        ([500], 4, 1),
-        ([20] * 40, 8, 8),
-    ],
-)
-def test_a_batch_is_divided_where_all_threads_have_enough_to_do(lengths, threads, parts):
-    assert len(torch_engine.find_cuts(cumulative_bounds(np.array(lengths)), threads)) == parts + 1
 
 
 def test_forked_processes_compute(tmp_path):

@@ -29,7 +29,7 @@ from bertie.model.sequences import Int64s, Sequences
 from bertie.text.tokenizer import Tokenizer
 
 MAX_BATCH_TOKENS = 16_384  # max-batch-tokens of Text Embeddings Inference
-LONG_REQUEST_TOKENS = 2_048  # a batch of an engine on two threads: Hardware.inference_batch_tokens
+LONG_REQUEST_TOKENS = 2_048  # the largest batch of an engine on a CPU: Hardware.inference_batch_tokens
 FEW_CHARACTERS = 4_096  # tokenized in 0.2 ms; waking up a thread on a busy machine takes longer
 
 Compute = Callable[[Any, Sequence[Record]], list[Any]]

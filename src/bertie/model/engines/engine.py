@@ -36,7 +36,7 @@ class Engine(Protocol):
         """
 
     def masked_lm_logits(self, batch: Sequences, masked_positions: Int64s) -> Float32s:
-        """Return the masked-LM logits of the tokens at `masked_positions`, which ascend, (M, V)."""
+        """Return the masked-LM logits of the tokens at `masked_positions`, (M, V)."""
 
     def hidden_states(self, batch: Sequences, layers: Sequence[int]) -> list[Float32s]:
         """Return the output of each of `layers`, (T, H); layer 0 is the embeddings.

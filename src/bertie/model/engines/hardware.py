@@ -17,7 +17,6 @@ BFLOAT16_GAIN = 1.25
 # clears it for the next one (docs/decisions/processors.md, "Tokens in memory").
 CPU_MICRO_BATCH_TOKENS = 4096
 GPU_MICRO_BATCH_TOKENS = 16384
-CPU_TOKENS_OF_A_THREAD = 512  # in inference; nearly as fast as 1,024, and short requests wait half as long
 
 
 class Hardware(Settings):
@@ -75,10 +74,7 @@ class Hardware(Settings):
         several threads well (docs/decisions/inference.md).
         """
         if torch.device(self.device).type == "cpu":
-            threads = torch.get_num_threads()
-            if self.precision == "float32" and threads == 1:
-                return 1024
-            return max(2048, CPU_TOKENS_OF_A_THREAD * threads)
+            return 1024 if self.precision == "float32" and torch.get_num_threads() == 1 else 2048
         return 32768
 
     def autocast(self) -> torch.autocast:
