@@ -75,6 +75,21 @@ def test_unexpected_argument_names_the_option(arguments, message, capsys):
     assert err.endswith(f"Error: {message}\n")
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["vocab", "", "--out", "new"],
+        ["vocab", ".", "--out", ""],
+        ["prepare", ".", "--tokenizer", "", "--out", "new"],
+        ["predict", "model", "--input", ""],
+        *([command, "--out", ""] for command in ("pretrain", "finetune", "search")),
+        ["reproduce", "table1", "--data", ".", "--out", ""],
+    ],
+)
+def test_an_empty_path_is_not_the_current_folder(arguments, capsys):
+    assert run(capsys, *arguments) == (2, "", "bertie: expected a path, got an empty string\n")
+
+
 def test_an_error_is_one_line_whatever_a_file_is_called(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad\nname.txt").write_bytes(b"\0\1\2")
