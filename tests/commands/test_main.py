@@ -96,6 +96,7 @@ def test_an_error_is_one_line_whatever_a_file_is_called(capsys, tmp_path, monkey
     status, _, err = run(capsys, "vocab", "bad\nname.txt", "--out", "tokenizer", "--workers", "1")
     assert status == 2
     assert err.splitlines()[-1].startswith(r"bertie: bad\nname.txt: ")
+    assert run(capsys, "tokenize", "a\n" * 200, "text")[2].startswith(r"bertie: a\na\na")
 
 
 def test_a_file_that_vanishes_is_one_line(capsys, tmp_path, monkeypatch):
