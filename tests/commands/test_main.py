@@ -1,10 +1,12 @@
 """The command line as a whole: from text to predictions; one line and status 2 for user errors."""
 
 import json
+import runpy
 import shutil
 import signal
 import subprocess
 import sys
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 
 import pytest
@@ -496,6 +498,19 @@ def test_ctrl_c_before_the_command_runs(capsys, monkeypatch):
 
     monkeypatch.setattr("bertie.commands.main.app", interrupt)
     assert run(capsys, "doctor") == (130, "", "")
+
+
+def test_ctrl_c_while_the_command_line_is_imported(monkeypatch, capsys):
+    class Interrupt(MetaPathFinder):
+        def find_spec(self, name, *_):
+            if name == "bertie.commands.main":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "bertie.commands.main")
+    monkeypatch.setattr(sys, "meta_path", [Interrupt(), *sys.meta_path])
+    with pytest.raises(SystemExit) as exit_status:
+        runpy.run_module("bertie", run_name="__main__")
+    assert (exit_status.value.code, capsys.readouterr()) == (130, ("", ""))
 
 
 def test_ctrl_c_stays_ignored_where_it_was():
