@@ -84,7 +84,7 @@ def test_unexpected_argument_names_the_option(arguments, message, capsys):
         ["vocab", ".", "--out", ""],
         ["prepare", ".", "--tokenizer", "", "--out", "new"],
         ["predict", "model", "--input", ""],
-        *([command, "--out", ""] for command in ("pretrain", "finetune", "search")),
+        *([command, "--out", ""] for command in ("pretrain", "finetune", "search", "demo")),
         ["reproduce", "table1", "--data", ".", "--out", ""],
     ],
 )
