@@ -130,6 +130,7 @@ tasks.task
 tasks.dev_split
 tasks.windows
 tasks.long_texts
+tasks.label_types
 tasks.classification
 tasks.glue
 tasks.squad.questions
@@ -143,7 +144,6 @@ tasks.conll
 tasks.tagging_errors
 tasks.ner
 tasks.swag
-tasks.label_types
 tasks.custom.tables
 tasks.custom.classification
 tasks.custom.tagging

@@ -84,6 +84,14 @@ def test_labels_that_only_the_predictions_have_are_reported(run, capsys):
     assert capsys.readouterr().err == "labels that occur only in own.tsv: god\n"
 
 
+def test_a_result_in_place_of_its_path_gets_advice(run):
+    for value, advice in ((run, "its model_directory"), (run.load(), "its path")):
+        with pytest.raises(bertie.DataError, match=rf"^model: expected a path .*, got \w+; pass {advice}$"):
+            bertie.evaluate(value, ROWS)
+        with pytest.raises(bertie.DataError, match=rf"^model\[1\]: expected a path, got \w+; pass {advice}$"):
+            bertie.evaluate([run.model_directory, value], ROWS)
+
+
 def test_an_unknown_part_of_a_file_is_refused(run):
     with pytest.raises(bertie.SettingsError, match="part 'test': classification has no such part; use dev"):
         bertie.evaluate(run.model_directory, ROWS, part="test", **REVIEWS)

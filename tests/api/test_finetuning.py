@@ -13,6 +13,7 @@ import datasets
 import pandas as pd
 import polars as pl
 import pytest
+import torch
 import transformers
 
 import bertie
@@ -42,6 +43,13 @@ def texts(model: Path, labels: list[Any], **options: Any) -> FinetuningResult:
     """Fine-tune on the texts with these labels."""
     rows = [{"text": text, "label": label} for text, label in zip(TEXTS, labels, strict=True)]
     return bertie.finetune(model, train=rows, dev=rows, **options, **FAST)
+
+
+def test_gradients_that_are_switched_off_are_computed(model):
+    options = {**REVIEWS, **FAST}
+    expected = weights(bertie.finetune(model, train=ROWS, out="run", **options))
+    with torch.no_grad():
+        assert weights(bertie.finetune(model, train=ROWS, out="again", **options)) == expected
 
 
 def test_every_kind_of_table_gives_the_same_model(model):

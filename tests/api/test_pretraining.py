@@ -58,6 +58,9 @@ def test_recipe_is_a_path_or_a_dict(corpus):
         assert (run.model_directory / "model.safetensors").read_bytes() == expected, name
     assert runs["dict"].metrics.select("kind", "train")["step"] == [2, 4]
     assert runs["dict"].load("cpu").method == "fill_mask"
+    with torch.no_grad():
+        run = bertie.pretrain(RECIPE, corpus=corpus, out="without gradients")
+    assert (run.model_directory / "model.safetensors").read_bytes() == expected
 
 
 def test_recipe_of_bertie_by_name_with_changes(corpus):

@@ -55,6 +55,12 @@ def test_missing_input_is_a_data_error():
         bertie.learn_vocabulary("nowhere.txt", workers=1)
 
 
+def test_a_text_in_place_of_a_path_is_a_data_error():
+    for out in (None, "tokenizer"):
+        with pytest.raises(bertie.DataError, match=r"^'The cat sat.*: too long for a path; write the text"):
+            bertie.learn_vocabulary("The cat sat. " * 99, out, workers=1)
+
+
 def test_empty_string_is_not_the_current_folder(text):
     for inputs in ("", [text, ""]):
         with pytest.raises(bertie.DataError, match=r"inputs\[\d\]: expected a path, got an empty string"):

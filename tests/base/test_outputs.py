@@ -101,6 +101,14 @@ def test_output_that_cannot_be_created_is_refused(tmp_path, name, reason):
     assert error(tmp_path / name) == f"cannot be created ({reason}); choose another path"
 
 
+def test_a_folder_called_tilde_is_not_created(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    message = "~ is not replaced by your home folder here; write its path"
+    assert (error(Path("~/runs/out")), error(Path("~"))) == (message, message)
+    Path("~").mkdir()
+    check_output(Path("~/runs/out"), force=False)
+
+
 def test_devices_are_refused_with_force():
     assert error(Path("/dev/full"), force=True) == "neither a file nor a folder; choose another name"
 

@@ -111,6 +111,11 @@ def test_assignment_needs_a_key_and_an_equals_sign(text: str) -> None:
     ("layer", "message"),
     [
         ({"sede": 1}, "recipe.toml: unknown setting 'sede'; did you mean 'seed'?"),
+        ({"seed": True}, "recipe.toml: seed = True: expected a number, not a flag"),
+        (
+            {"optimizer": {"learning_rate": False}},
+            "recipe.toml: optimizer.learning_rate = False: expected a number, not a flag",
+        ),
         (
             {"optimizer": {"learningrate": 1}},
             "recipe.toml: unknown setting 'optimizer.learningrate'; did you mean 'optimizer.learning_rate'?",

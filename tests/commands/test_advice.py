@@ -219,8 +219,8 @@ CASES = {
     ),
     "binary file": Case(
         "prepare in.txt noise.txt --tokenizer {encoder} --out corpus --workers 1",
-        "remove it from the inputs, or convert it to UTF-8; then run again with --force (force=True), or "
-        "skip such inputs with --on-error skip",
+        "remove it from the inputs, or convert it to text in UTF-8; then run again with --force "
+        "(force=True), or skip such inputs with --on-error skip",
         "prepare in.txt --tokenizer {encoder} --out corpus --workers 1 --force",
         {"in.txt": b"The cat sat.\n", "noise.txt": b"\0\1\2"},
     ),

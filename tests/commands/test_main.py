@@ -1,10 +1,12 @@
 """The command line as a whole: from text to predictions; one line and status 2 for user errors."""
 
 import json
+import runpy
 import shutil
 import signal
 import subprocess
 import sys
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 
 import pytest
@@ -75,12 +77,28 @@ def test_unexpected_argument_names_the_option(arguments, message, capsys):
     assert err.endswith(f"Error: {message}\n")
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["vocab", "", "--out", "new"],
+        ["vocab", ".", "--out", ""],
+        ["prepare", ".", "--tokenizer", "", "--out", "new"],
+        ["predict", "model", "--input", ""],
+        *([command, "--out", ""] for command in ("pretrain", "finetune", "search", "demo")),
+        ["reproduce", "table1", "--data", ".", "--out", ""],
+    ],
+)
+def test_an_empty_path_is_not_the_current_folder(arguments, capsys):
+    assert run(capsys, *arguments) == (2, "", "bertie: expected a path, got an empty string\n")
+
+
 def test_an_error_is_one_line_whatever_a_file_is_called(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad\nname.txt").write_bytes(b"\0\1\2")
     status, _, err = run(capsys, "vocab", "bad\nname.txt", "--out", "tokenizer", "--workers", "1")
     assert status == 2
     assert err.splitlines()[-1].startswith(r"bertie: bad\nname.txt: ")
+    assert run(capsys, "tokenize", "a\n" * 200, "text")[2].startswith(r"bertie: a\na\na")
 
 
 def test_a_file_that_vanishes_is_one_line(capsys, tmp_path, monkeypatch):
@@ -480,6 +498,19 @@ def test_ctrl_c_before_the_command_runs(capsys, monkeypatch):
 
     monkeypatch.setattr("bertie.commands.main.app", interrupt)
     assert run(capsys, "doctor") == (130, "", "")
+
+
+def test_ctrl_c_while_the_command_line_is_imported(monkeypatch, capsys):
+    class Interrupt(MetaPathFinder):
+        def find_spec(self, name, *_):
+            if name == "bertie.commands.main":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "bertie.commands.main")
+    monkeypatch.setattr(sys, "meta_path", [Interrupt(), *sys.meta_path])
+    with pytest.raises(SystemExit) as exit_status:
+        runpy.run_module("bertie", run_name="__main__")
+    assert (exit_status.value.code, capsys.readouterr()) == (130, ("", ""))
 
 
 def test_ctrl_c_stays_ignored_where_it_was():

@@ -56,7 +56,7 @@ def test_large_binary_file_is_counted_once(tmp_path: Path) -> None:
         errors = InputErrors("skip")
         assert split_inputs([tmp_path / "a.bin"], format, errors) == []
         assert errors.counts == {"binary_files": 1}
-    with pytest.raises(DataError, match=r"a\.bin: a binary file"):
+    with pytest.raises(DataError, match=r"a\.bin: a binary, PDF or RTF file"):
         split_inputs([tmp_path / "a.bin"])
 
 

@@ -306,7 +306,7 @@ def test_run_stopped_by_bad_input_resumes_and_skips_it(
         ["/bad.jsonl,", "line", "1:"],
         ["/bad.jsonl,", "line", "2:"],
         ["/empty.txt:", "the", "file"],
-        ["/picture\udcff.png:", "a", "binary"],
+        ["/picture\udcff.png:", "a", "binary,"],
     ]
     clean = tmp_path / "clean.jsonl"
     clean.write_bytes(b"".join(bad.splitlines(keepends=True)[2:]))
@@ -326,7 +326,7 @@ def test_a_skipped_file_has_one_line_whatever_its_name(
 
 def test_error_without_text_names_the_first_skipped_input(tmp_path: Path, tokenizer: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\0")
-    with pytest.raises(DataError, match=r"no text in any document .*; .*a\.txt: a binary file"):
+    with pytest.raises(DataError, match=r"no text in any document .*; .*a\.txt: a binary, PDF or RTF file"):
         prepare([tmp_path / "a.txt"], tokenizer, tmp_path / "corpus", workers=1, on_error="skip")
 
 

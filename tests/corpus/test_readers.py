@@ -216,9 +216,14 @@ def test_format_of_real_files_is_detected(shared_data: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("a.txt", b"some text \0 and more", "a.txt: a binary file, or text in UTF-16"),
-        ("a.txt", "Text.".encode("utf-16"), "a.txt: a binary file, or text in UTF-16"),
-        ("a.pdf", b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj\n", "a.pdf: a binary file, or text in UTF-16"),
+        ("a.txt", b"some text \0 and more", "a.txt: a binary, PDF or RTF file, or text in UTF-16"),
+        ("a.txt", "Text.".encode("utf-16"), "a.txt: a binary, PDF or RTF file, or text in UTF-16"),
+        (
+            "a.pdf",
+            b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj\n",
+            "a.pdf: a binary, PDF or RTF file, or text in UTF-16",
+        ),
+        ("a.rtf", rb"{\rtf1\ansi\f0 Some text.\par}", "a.rtf: a binary, PDF or RTF file, or text in UTF-16"),
         ("a.txt", b"cut off: \xe2\x82", "a.txt, line 1: not UTF-8"),
         ("a.json", b'[\n  {"text": "a"},\n', "a.json: a single JSON array; write one object per line"),
         ("a.txt", b"good\nb\xe4d\n", "a.txt, line 2: not UTF-8"),

@@ -116,7 +116,7 @@ def test_skipped_inputs_are_counted(inputs: list[Path], workers: int) -> None:
     errors = InputErrors("skip")
     assert count_words(inputs, True, workers, errors=errors)[0] == expected
     assert errors.counts == {"binary_files": 1}
-    with pytest.raises(DataError, match=f"{inputs[0]}: a binary file"):
+    with pytest.raises(DataError, match=f"{inputs[0]}: a binary, PDF or RTF file"):
         count_words(inputs, True, workers)
 
 

@@ -4,7 +4,9 @@ import copy
 import doctest
 import pickle
 import re
+from collections.abc import Iterable
 from dataclasses import asdict
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from tests.inference.small_models import CONFIG, LABELS, MODELS, TAGS, TOKENIZER
 import bertie
 from bertie.base.errors import DataError, ModelError, SettingsError
 from bertie.base.texts import TextError
+from bertie.inference.capabilities import REQUIRED_HEADS
 from bertie.inference.predictor import Predictor
 from bertie.inference.results import Answer, Result
 from bertie.model.heads import ClassificationModel
@@ -39,6 +42,15 @@ def load(tmp_path_factory):
         return loaded[kind]
 
     return load
+
+
+@pytest.mark.parametrize("method", [*REQUIRED_HEADS, "embed", "features"])
+def test_annotations_allow_arrays_and_iterators_of_texts(method):
+    """At run time they are allowed everywhere (test_texts.py)."""
+    hints = get_type_hints(getattr(Predictor, method))
+    names = {"texts", "pairs", "questions", "contexts"} & set(hints)
+    assert names
+    assert all({str, Iterable[str]} <= set(get_args(hints[name])) for name in names)
 
 
 def pipeline(task: str, model: Predictor, **options):

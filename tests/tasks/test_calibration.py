@@ -58,6 +58,15 @@ def test_temperature_minimizes_the_cross_entropy(factor):
     assert fit_temperature(logits, gold) == pytest.approx(factor, rel=0.1)
 
 
+@pytest.mark.parametrize("factor", [0.2, 1, 5])
+def test_two_classes_have_the_temperature_of_three_of_which_one_is_impossible(factor):
+    """Two classes are computed in another way."""
+    logits, gold = draw(2000, 2)
+    logits = factor * logits
+    three = np.pad(logits, [(0, 0), (0, 1)], constant_values=-1e6)
+    assert fit_temperature(logits, gold) == pytest.approx(fit_temperature(three, gold), rel=1e-10)
+
+
 def test_thousands_of_classes_need_little_memory(monkeypatch):
     logits, gold = draw(1000, 2000)
     expected = fit_temperature(logits, gold), measure_calibration(logits, gold, 2.0)

@@ -74,3 +74,10 @@ def test_rates_that_hardly_differ_have_runs_of_their_own(arguments, tmp_path):
     *others, settings = arguments
     found = search(*others, settings.model_copy(update={"learning_rates": (3e-3, 3.0000001e-3)}), tmp_path)
     assert len({run for trial in found.trials for run in trial.runs}) == 2
+
+
+def test_notes_about_inputs_are_printed_once(arguments, tmp_path, capsys):
+    task, initial_model, training, _, settings = arguments
+    found = search(task, initial_model, training, {"dev": training}, settings, tmp_path)
+    assert len(found.trials) == 2
+    assert capsys.readouterr().err.count("dev: 40 of 40 inputs are also training inputs") == 1

@@ -11,6 +11,7 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any, Literal
 
+from bertie.base.arguments import advise
 from bertie.base.cluster import connect
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.executor import Executor
@@ -36,12 +37,14 @@ def as_paths(paths: PathLike | Iterable[PathLike], name: str = "inputs") -> list
     Raises:
         DataError: an argument is not a path.
     """
-    listed = (
-        [paths] if isinstance(paths, str | Path) else list_items(paths, name, "a path or a list of paths")
-    )
+    if isinstance(paths, str | Path):
+        paths = [paths]
+    elif advice := advise(paths):
+        raise DataError(f"{name}: expected a path or a list of paths, got {type(paths).__name__}{advice}")
+    listed = list_items(paths, name, "a path or a list of paths")
     for i, path in enumerate(listed):
         if not isinstance(path, str | Path):
-            raise DataError(f"{name}[{i}]: expected a path, got {type(path).__name__}")
+            raise DataError(f"{name}[{i}]: expected a path, got {type(path).__name__}{advise(path)}")
         if path == "":  # which is the current folder for `Path`
             raise DataError(f"{name}[{i}]: expected a path, got an empty string")
     return [as_path(path) for path in listed]

@@ -1,5 +1,6 @@
 """Learn a WordPiece vocabulary from text files, or more entries for an existing one."""
 
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -221,7 +222,8 @@ def _lock(
     if output is None:
         yield None
         return
-    files = [path for path in inputs if not is_remote(path) and path.is_file()]
+    # Unlike `Path.is_file`, False for a text in place of a path, which `list_inputs` reports.
+    files = [path for path in inputs if not is_remote(path) and os.path.isfile(path)]
     with lock_output(output, force=force, inputs=[*files, *more_inputs], replaces=[VOCABULARY_FILE]) as path:
         if not Tokenizer.can_overwrite(path):
             raise DataError(

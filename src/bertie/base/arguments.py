@@ -52,7 +52,7 @@ def _check(name: str, value: Any, annotation: Any) -> Any:
         if Path in members and isinstance(value, PathLike):
             return fspath(value)
         kind = "a path" if Path in members else "a string"
-        raise SettingsError(f"{name}: expected {kind}, got {type(value).__name__}{_advise(value)}")
+        raise SettingsError(f"{name}: expected {kind}, got {type(value).__name__}{advise(value)}")
     if {get_origin(member) or member for member in members} <= {Mapping, NoneType}:
         if isinstance(value, Mapping | None):
             return value
@@ -72,7 +72,7 @@ def _check(name: str, value: Any, annotation: Any) -> Any:
     return value
 
 
-def _advise(value: Any) -> str:
+def advise(value: Any) -> str:
     """Return what to pass in place of a value that is neither a path nor a string."""
     if isinstance(value, Integral) and not isinstance(value, bool):
         return f"; write {str(value)!r}"

@@ -43,10 +43,12 @@ def check_creatable(path: Path, output: Path | None = None) -> None:
 
     Raises:
         SettingsError: a folder before it is a file, permissions forbid it, its name is too long, or it
-            is a URL.
+            is a URL or begins with `~`.
     """
+    if path.parts[:1] == ("~",) and not Path("~").exists():  # as after --out=, where shells do not replace it
+        raise SettingsError(f"{output or path}: ~ is not replaced by your home folder here; write its path")
     if path.parts and _PROTOCOL.fullmatch(path.parts[0]) and not Path(path.parts[0]).exists():
-        url = str(output or path).replace(":/", "://", 1)  # a path has no empty parts
+        url = re.sub(":/+", "://", str(output or path), count=1)  # a path has no empty parts
         raise SettingsError(f"{url}: this output cannot be a URL; write to a local path and copy it")
     try:
         _exists(temporary_name(path.absolute()))

@@ -37,6 +37,15 @@ class Settings(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
     renamed: ClassVar[Mapping[str, str]] = {}
 
+    @pydantic.field_validator("*", mode="before")
+    @classmethod
+    def _reject_flags(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
+        """Reject a flag in place of a number, such as `patience = true`, which pydantic reads as 1."""
+        annotation = cls.model_fields[str(info.field_name)].annotation
+        if isinstance(value, bool) and {int, float} & {annotation, *typing.get_args(annotation)}:
+            raise ValueError("expected a number, not a flag")
+        return value
+
 
 def read_toml(path: Path) -> Tree:
     """Read a TOML file.

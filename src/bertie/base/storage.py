@@ -185,10 +185,15 @@ class _RemoteFile(io.RawIOBase):
 def as_path(path: str | Path) -> Path:
     """Return a `RemotePath` for a URL, and a `Path` for anything else.
 
+    Raises:
+        SettingsError: the path is an empty string.
+
     Example:
         >>> as_path("text/a.txt"), str(as_path("s3://bucket/a.txt"))
         (PosixPath('text/a.txt'), 's3://bucket/a.txt')
     """
+    if path == "":  # which is the current folder for `Path`
+        raise SettingsError("expected a path, got an empty string")
     if not isinstance(path, str) or not (match := _URL.match(path)):
         return Path(path) if isinstance(path, str) else path
     if match[1].lower() == "file":

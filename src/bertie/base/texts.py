@@ -64,8 +64,8 @@ def _remedy(item: Any) -> str:
 
 
 def list_pairs(
-    texts: str | Sequence[str],
-    pairs: str | Sequence[str],
+    texts: str | Iterable[str],
+    pairs: str | Iterable[str],
     names: tuple[str, str] = ("texts", "pairs"),
 ) -> tuple[list[str], list[str]]:
     """Return the first and the second texts of pairs as two lists of equal length.

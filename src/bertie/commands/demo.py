@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from bertie.base.processors import available_cpus
-from bertie.commands.options import resumed_by_same_command
+from bertie.commands.options import path_option, resumed_by_same_command
 
 if TYPE_CHECKING:
     from bertie.base.settings import Tree
@@ -104,7 +104,7 @@ class FilledMasks(NamedTuple):
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="The directory to write.")] = Path("demo"),
+    out: Annotated[Path, path_option("The directory to write.")] = Path("demo"),
     seconds: Annotated[int, typer.Option(min=10, help="The approximate duration of pre-training.")] = 220,
 ) -> None:
     """Pre-train a small BERT on this machine's documentation.

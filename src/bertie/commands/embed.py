@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from bertie.base.storage import as_path
 from bertie.commands.options import (
     Device,
     Force,
@@ -18,6 +17,7 @@ from bertie.commands.options import (
     SkippedRows,
     TextColumn,
     parse_columns,
+    path_option,
     print_truncated,
     writable_stdout,
 )
@@ -40,11 +40,9 @@ Format = Annotated[
 ]
 Output = Annotated[
     Path | None,
-    typer.Option(
-        parser=as_path,
-        metavar="PATH",
-        help="The file to write, or its URL. .npy: an array with a row for each text. .parquet or .jsonl: "
-        "each row of the input with its vector in the column `embedding`. Default: JSON lines on stdout.",
+    path_option(
+        "The file to write, or its URL. .npy: an array with a row for each text. .parquet or .jsonl: "
+        "each row of the input with its vector in the column `embedding`. Default: JSON lines on stdout."
     ),
 ]
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
-from bertie.base.storage import as_path
 from bertie.commands.options import (
     Device,
     Force,
@@ -19,6 +18,7 @@ from bertie.commands.options import (
     TextColumn,
     connect_to_workers,
     parse_columns,
+    path_option,
     reject_conll_on_workers,
 )
 
@@ -65,11 +65,7 @@ Input = Annotated[
 ]
 Output = Annotated[
     Path,
-    typer.Option(
-        parser=as_path,
-        metavar="PATH",
-        help="The file to write, or its URL: .parquet or .arrow, with one row for each text.",
-    ),
+    path_option("The file to write, or its URL: .parquet or .arrow, with one row for each text."),
 ]
 
 

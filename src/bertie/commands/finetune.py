@@ -13,6 +13,7 @@ from bertie.commands.options import (
     assignments_option,
     exit_when_stopped,
     how_to_resume,
+    path_option,
 )
 from bertie.commands.task_options import (
     Columns,
@@ -37,7 +38,7 @@ Assignments = Annotated[list[str] | None, assignments_option("epochs=4 or optimi
 
 
 def finetune(
-    out: Annotated[Path, typer.Option(help="The run's directory; the model will be in OUT/model.")],
+    out: Annotated[Path, path_option("The run's directory; the model will be in OUT/model.")],
     model: InitialModel = None,
     task: TaskName = None,
     data: Data = None,

@@ -156,7 +156,8 @@ def main() -> None:
             sys.exit(2)
         if error.errno not in SYSTEM_ERRORS:
             raise
-        location = f"{error.filename}: " if error.filename else ""  # standard output has no file name
+        # Standard output has no file name.
+        location = escape_line_breaks(f"{error.filename}: ") if error.filename else ""
         advice = SYSTEM_ERRORS[error.errno]
         if advice.endswith(_FREE_SPACE) and any(
             "--resume" in note for note in getattr(error, "__notes__", ())

@@ -143,6 +143,11 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace the output if it exists already.")]
 
 
+def path_option(help: str) -> Any:
+    """Return an option for a path or a URL; an empty string is refused."""
+    return typer.Option(parser=as_path, metavar="PATH", help=help)
+
+
 def assignments_option(examples: str) -> Any:
     """Return the option --set, whose help shows examples of the command's own settings."""
     help = f"Change a setting, such as {examples}; may be repeated."

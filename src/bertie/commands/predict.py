@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from bertie.base.storage import as_path
 from bertie.commands.options import (
     Device,
     Force,
@@ -24,6 +23,7 @@ from bertie.commands.options import (
     SkippedRows,
     connect_to_workers,
     parse_columns,
+    path_option,
     print_truncated,
     reject_conll_on_workers,
     writable_stdout,
@@ -62,11 +62,9 @@ Columns = Annotated[
 
 Output = Annotated[
     Path | None,
-    typer.Option(
-        parser=as_path,
-        metavar="PATH",
-        help="A file to write, or its URL. .jsonl: each row with all results under `prediction`, like "
-        "--json. .csv or .tsv: each row with the best result. .conll: the tag of each word.",
+    path_option(
+        "A file to write, or its URL. .jsonl: each row with all results under `prediction`, like "
+        "--json. .csv or .tsv: each row with the best result. .conll: the tag of each word."
     ),
 ]
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from bertie.base.errors import SettingsError
-from bertie.base.storage import as_path, cache_directory, is_remote
+from bertie.base.storage import cache_directory, is_remote
 from bertie.commands.options import (
     Column,
     Force,
@@ -22,6 +22,7 @@ from bertie.commands.options import (
     exit_on_interrupt,
     given_options,
     parse_languages,
+    path_option,
 )
 
 Part = Annotated[
@@ -37,17 +38,12 @@ Join = Annotated[
     typer.Option("--join", help="Join the parts in OUT; needs neither the inputs nor the other options."),
 ]
 
-Out = Annotated[
-    Path, typer.Option(parser=as_path, metavar="PATH", help="The corpus directory to write, or its URL.")
-]
+Out = Annotated[Path, path_option("The corpus directory to write, or its URL.")]
 
 TokenizerPath = Annotated[
     Path | None,
-    typer.Option(
-        parser=as_path,
-        metavar="PATH",
-        help="A tokenizer directory, such as `bertie vocab` writes, or its URL. Required, except with "
-        "--join.",
+    path_option(
+        "A tokenizer directory, such as `bertie vocab` writes, or its URL. Required, except with --join."
     ),
 ]
 

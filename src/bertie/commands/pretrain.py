@@ -5,25 +5,26 @@ from typing import Annotated
 
 import typer
 
-from bertie.base.storage import as_path
-from bertie.commands.options import NoVerify, assignments_option, exit_when_stopped, how_to_resume
+from bertie.commands.options import (
+    NoVerify,
+    assignments_option,
+    exit_when_stopped,
+    how_to_resume,
+    path_option,
+)
 
 Assignments = Annotated[list[str] | None, assignments_option("batch_size=64 or optimizer.learning_rate=1e-3")]
 
 
 def pretrain(
-    out: Annotated[Path, typer.Option(help="The run's directory; the model will be in OUT/model.")],
+    out: Annotated[Path, path_option("The run's directory; the model will be in OUT/model.")],
     recipe: Annotated[
         str | None,
         typer.Argument(help="The name of a recipe below, or the path of a .toml file.", show_default=False),
     ] = None,
     corpus: Annotated[
         Path | None,
-        typer.Option(
-            parser=as_path,
-            metavar="PATH",
-            help="A corpus directory, such as `bertie prepare` writes, or its URL.",
-        ),
+        path_option("A corpus directory, such as `bertie prepare` writes, or its URL."),
     ] = None,
     init: Annotated[
         Path | None,

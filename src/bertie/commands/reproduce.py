@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertie.commands.options import Device, NoVerify, Workers, resumed_by_same_command
+from bertie.commands.options import Device, NoVerify, Workers, path_option, resumed_by_same_command
 
 if TYPE_CHECKING:
     from bertie.reproduction.sources import TaskExamples
@@ -18,7 +18,7 @@ def reproduce(
         Path,
         typer.Option(help="The folder of the official files: DIR/glue, DIR/squad, DIR/swag, DIR/ner."),
     ],
-    out: Annotated[Path, typer.Option(help="The directory to write; several tables can share it.")],
+    out: Annotated[Path, path_option("The directory to write; several tables can share it.")],
     model: Annotated[
         Path | None,
         typer.Option(help="table1 to table4 and table7: the model to fine-tune, instead of --text."),

@@ -13,6 +13,7 @@ from bertie.commands.options import (
     assignments_option,
     exit_when_stopped,
     how_to_resume,
+    path_option,
 )
 from bertie.commands.task_options import (
     Columns,
@@ -42,7 +43,7 @@ Assignments = Annotated[
 
 
 def search(
-    out: Annotated[Path, typer.Option(help="The search's directory; the best model will be in OUT/model.")],
+    out: Annotated[Path, path_option("The search's directory; the best model will be in OUT/model.")],
     model: InitialModel = None,
     task: TaskName = None,
     data: Data = None,

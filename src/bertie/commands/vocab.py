@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 import typer
 
 from bertie.base.errors import SettingsError
-from bertie.base.storage import as_path
 from bertie.commands.options import (
     Column,
     Force,
@@ -21,6 +20,7 @@ from bertie.commands.options import (
     exit_on_interrupt,
     given_options,
     parse_languages,
+    path_option,
 )
 
 NEW_VOCABULARY_OPTIONS = {
@@ -79,10 +79,7 @@ Smoothing = Annotated[
     ),
 ]
 
-Out = Annotated[
-    Path,
-    typer.Option(parser=as_path, metavar="PATH", help="The tokenizer directory to write, or its URL."),
-]
+Out = Annotated[Path, path_option("The tokenizer directory to write, or its URL.")]
 
 
 def vocab(

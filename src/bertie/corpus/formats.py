@@ -122,9 +122,8 @@ def _read_head(path: Path) -> bytes:
         head = file.read(_HEAD_BYTES).removeprefix(codecs.BOM_UTF8)
     if not head.strip():
         raise InputError(f"{path}: the file holds no text; remove it from the inputs", "empty_files")
-    if b"\0" in head or head.startswith(b"%PDF-"):
-        message = (
-            f"{path}: a binary file, or text in UTF-16; remove it from the inputs, or convert it to UTF-8"
-        )
+    if b"\0" in head or head.startswith((b"%PDF-", rb"{\rtf")):
+        problem = "a binary, PDF or RTF file, or text in UTF-16"
+        message = f"{path}: {problem}; remove it from the inputs, or convert it to text in UTF-8"
         raise InputError(message, "binary_files")
     return head

@@ -4,9 +4,11 @@ Large files are streamed, and read in ranges if their format allows it.
 """
 
 import codecs
+import errno
 import glob
 import os
 import re
+import reprlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -62,7 +64,7 @@ def list_inputs(paths: Iterable[str | Path], exclude: Iterable[Path] = ()) -> li
         if isinstance(path, RemotePath):
             files.update(dict.fromkeys(_list_remote(path, excluded)))
             continue
-        matches = [path] if path.exists() else [Path(match) for match in glob.glob(str(path), recursive=True)]
+        matches = _find_matches(path)
         if not matches:
             raise DataError(f"{path}: no such file or directory")
         candidates = {file for match in matches for file in _walk(match) if _is_regular_file(file)}
@@ -79,6 +81,17 @@ def list_inputs(paths: Iterable[str | Path], exclude: Iterable[Path] = ()) -> li
             "keep the text in a separate folder"
         )
     return list(files)
+
+
+def _find_matches(path: Path) -> list[Path]:
+    """Return the path if it exists, otherwise the paths that match it as a pattern."""
+    try:
+        return [path] if path.exists() else [Path(match) for match in glob.glob(str(path), recursive=True)]
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        name = reprlib.repr(str(path))
+        raise DataError(f"{name}: too long for a path; write the text to a file and pass its path") from None
 
 
 def _list_remote(path: RemotePath, excluded: Iterable[Path]) -> list[RemotePath]:

@@ -1,6 +1,6 @@
 """Check the arguments of a `Predictor`'s methods; see also base/texts.py."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Integral
 from typing import Any
 
@@ -22,7 +22,7 @@ def list_sentences(sentences: Sequence[str | Sequence[str]]) -> list[str | list[
 
 
 def list_endings(
-    contexts: str | Sequence[str], endings: Sequence[str] | Sequence[Sequence[str]]
+    contexts: str | Iterable[str], endings: Sequence[str] | Sequence[Sequence[str]]
 ) -> tuple[list[str], list[list[str]]]:
     """Return contexts and the endings of each as two lists of equal length.
 

@@ -6,7 +6,7 @@ The tasks (`bertie.tasks`) encode texts and decode logits here as they do in eva
 # mypy: disable-error-code="overload-overlap"
 # A string is also a sequence of strings; it matches the overload for one text, which comes first.
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload
@@ -170,9 +170,9 @@ class Predictor:
     @overload
     def fill_mask(self, texts: str, top_k: int = 5) -> Results[Results[MaskPrediction]]: ...
     @overload
-    def fill_mask(self, texts: Sequence[str], top_k: int = 5) -> list[Results[Results[MaskPrediction]]]: ...
+    def fill_mask(self, texts: Iterable[str], top_k: int = 5) -> list[Results[Results[MaskPrediction]]]: ...
     def fill_mask(
-        self, texts: str | Sequence[str], top_k: int = 5
+        self, texts: str | Iterable[str], top_k: int = 5
     ) -> Results[Results[MaskPrediction]] | list[Results[Results[MaskPrediction]]]:
         """Predict the token at each [MASK] of a text.
 
@@ -204,8 +204,8 @@ class Predictor:
     @overload
     def next_sentence(self, texts: str, pairs: str) -> float: ...
     @overload
-    def next_sentence(self, texts: Sequence[str], pairs: Sequence[str]) -> list[float]: ...
-    def next_sentence(self, texts: str | Sequence[str], pairs: str | Sequence[str]) -> float | list[float]:
+    def next_sentence(self, texts: Iterable[str], pairs: Iterable[str]) -> list[float]: ...
+    def next_sentence(self, texts: str | Iterable[str], pairs: str | Iterable[str]) -> float | list[float]:
         """Predict whether the second text of a pair follows the first (Section 3.1).
 
         Args:
@@ -234,7 +234,7 @@ class Predictor:
 
     def embed(
         self,
-        texts: str | Sequence[str],
+        texts: str | Iterable[str],
         pooling: Pooling | None = None,
         normalize: bool | None = None,
     ) -> Float32s:
@@ -273,12 +273,12 @@ class Predictor:
     def classify(self, texts: str, pairs: str | None = None, top_k: int | None = None) -> Results[Label]: ...
     @overload
     def classify(
-        self, texts: Sequence[str], pairs: Sequence[str] | None = None, top_k: int | None = None
+        self, texts: Iterable[str], pairs: Iterable[str] | None = None, top_k: int | None = None
     ) -> list[Results[Label]]: ...
     def classify(
         self,
-        texts: str | Sequence[str],
-        pairs: str | Sequence[str] | None = None,
+        texts: str | Iterable[str],
+        pairs: str | Iterable[str] | None = None,
         top_k: int | None = None,
     ) -> Results[Label] | list[Results[Label]]:
         """Classify a text, or a pair of texts.
@@ -318,9 +318,9 @@ class Predictor:
     @overload
     def regress(self, texts: str, pairs: str | None = None) -> float: ...
     @overload
-    def regress(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[float]: ...
+    def regress(self, texts: Iterable[str], pairs: Iterable[str] | None = None) -> list[float]: ...
     def regress(
-        self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None
+        self, texts: str | Iterable[str], pairs: str | Iterable[str] | None = None
     ) -> float | list[float]:
         """Predict a number for a text, or a pair of texts, such as a similarity.
 
@@ -345,7 +345,7 @@ class Predictor:
         return values[0] if isinstance(texts, str) else values
 
     def classifier_logits(
-        self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None
+        self, texts: str | Iterable[str], pairs: str | Iterable[str] | None = None
     ) -> Float32s:
         """Return the logits of a classifier, or the numbers of a regression, before any temperature.
 
@@ -370,8 +370,8 @@ class Predictor:
     @overload
     def tag(self, texts: str) -> Results[Entity]: ...
     @overload
-    def tag(self, texts: Sequence[str]) -> list[Results[Entity]]: ...
-    def tag(self, texts: str | Sequence[str]) -> Results[Entity] | list[Results[Entity]]:
+    def tag(self, texts: Iterable[str]) -> list[Results[Entity]]: ...
+    def tag(self, texts: str | Iterable[str]) -> Results[Entity] | list[Results[Entity]]:
         """Find the entities in a text.
 
         BERT's basic tokenizer splits the text into words; punctuation marks are words too. The tag
@@ -446,10 +446,10 @@ class Predictor:
     def answer(self, questions: str, contexts: str, top_k: int = 1) -> Results[Answer]: ...
     @overload
     def answer(
-        self, questions: Sequence[str], contexts: Sequence[str], top_k: int = 1
+        self, questions: Iterable[str], contexts: Iterable[str], top_k: int = 1
     ) -> list[Results[Answer]]: ...
     def answer(
-        self, questions: str | Sequence[str], contexts: str | Sequence[str], top_k: int = 1
+        self, questions: str | Iterable[str], contexts: str | Iterable[str], top_k: int = 1
     ) -> Results[Answer] | list[Results[Answer]]:
         """Answer a question with a span of its context.
 
@@ -491,11 +491,11 @@ class Predictor:
     def choose(self, contexts: str, endings: Sequence[str], top_k: int | None = None) -> Results[Choice]: ...
     @overload
     def choose(
-        self, contexts: Sequence[str], endings: Sequence[Sequence[str]], top_k: int | None = None
+        self, contexts: Iterable[str], endings: Sequence[Sequence[str]], top_k: int | None = None
     ) -> list[Results[Choice]]: ...
     def choose(
         self,
-        contexts: str | Sequence[str],
+        contexts: str | Iterable[str],
         endings: Sequence[str] | Sequence[Sequence[str]],
         top_k: int | None = None,
     ) -> Results[Choice] | list[Results[Choice]]:
@@ -539,7 +539,7 @@ class Predictor:
     @overload
     def features(
         self,
-        texts: Sequence[str],
+        texts: Iterable[str],
         layers: Sequence[int] = (-1,),
         *,
         combine: Combination | None = None,
@@ -548,7 +548,7 @@ class Predictor:
     ) -> Features: ...
     def features(
         self,
-        texts: str | Sequence[str],
+        texts: str | Iterable[str],
         layers: Sequence[int] = (-1,),
         *,
         combine: Combination | None = None,

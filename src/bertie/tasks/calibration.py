@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bertie.tasks.probabilities import blocks, chosen_softmax, softmax
+from bertie.tasks.probabilities import blocks, chosen_softmax, sigmoid, softmax
 
 NUM_BINS = 15
 LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 0.05, 20.0  # a perfect dev part has no finite best temperature
@@ -81,10 +81,18 @@ def fit_temperature(logits: npt.NDArray[Any], gold: Int64s) -> float:
     low, high = np.log(LOWEST_TEMPERATURE), np.log(HIGHEST_TEMPERATURE)
     for _ in range(STEPS):
         middle = (low + high) / 2
-        expected = sum((softmax(block / np.exp(middle)) * block).sum() for _, block in blocks(logits))
+        expected = sum(_sum_expected_logits(block, np.exp(middle)) for _, block in blocks(logits))
         # More than the gold classes' sum: the model is too confident.
         low, high = (middle, high) if expected > gold_sum else (low, middle)
     return float(np.exp((low + high) / 2))
+
+
+def _sum_expected_logits(logits: Float64s, temperature: float) -> float:
+    """Return the sum over all rows of the mean logit, weighted by the softmax of logits / temperature."""
+    if logits.shape[1] == 2:  # 20 times as fast as `softmax`: numpy is slow at sums of two columns
+        differences = logits[:, 1] - logits[:, 0]
+        return float(logits[:, 0].sum() + differences @ sigmoid(differences / temperature))
+    return float((softmax(logits / temperature) * logits).sum())
 
 
 def describe_limit(temperature: float) -> str | None:

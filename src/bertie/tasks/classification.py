@@ -30,6 +30,7 @@ from bertie.tasks.error_analysis import (
     scores_by_label,
     shorten,
 )
+from bertie.tasks.label_types import with_decimal_point
 from bertie.tasks.long_texts import encode_long_texts
 from bertie.tasks.metrics import LabelArray
 from bertie.tasks.probabilities import chosen_softmax, sigmoid
@@ -447,10 +448,13 @@ def parse_number(label: Any, location: str) -> float:
     """Return the label of a regression; raise DataError if it is not a finite number."""
     try:
         number = float(label)
-    except ValueError:
+    except (TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number):
-        raise DataError(f"{location}: {label!r} is not a number; write a number or delete the row")
+        shown = list(label) if isinstance(label, tuple) else label
+        example = with_decimal_point([label])
+        remedy = f"write numbers with a point, such as {example}," if example else "write a number"
+        raise DataError(f"{location}: {shown!r} is not a number; {remedy} or delete the row")
     return number
 
 

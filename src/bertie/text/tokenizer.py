@@ -291,8 +291,8 @@ class Tokenizer:
 
     def encode_batch(
         self,
-        texts: str | Sequence[str],
-        pairs: str | Sequence[str] | None = None,
+        texts: str | Iterable[str],
+        pairs: str | Iterable[str] | None = None,
         add_special_tokens: bool = True,
         max_length: int | None = None,
     ) -> Encoding:

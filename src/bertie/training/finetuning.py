@@ -101,6 +101,7 @@ def finetune(
     *,
     resume: bool = False,
     silent: bool = False,
+    inputs_reported: bool = False,
     ranks: Ranks | None = None,
     arguments: Mapping[str, Any] | None = None,
     sources: Mapping[str, str] | None = None,
@@ -118,6 +119,7 @@ def finetune(
         resume: resume the run in `output` from its newest checkpoint, written after an epoch or
             on a stop.
         silent: show no progress.
+        inputs_reported: the notes of `report_inputs` have been printed before.
         ranks: the processes that train together; None for only this one.
         arguments: what to record in `output`/arguments.json.
         sources: descriptions of the model card: the initial model as "model", and the data by part.
@@ -142,14 +144,14 @@ def finetune(
             check_contrastive(task, data[0], settings, ranks)
         sources = {**(sources or {}), **describe_contrastive(len(data[0]), settings)}
         silent = silent or not ranks.is_main
-        if not silent:
-            _report_inputs(task, *data)
+        if not (silent or inputs_reported):
+            report_inputs(task, *data)
         baselines = majority_baselines(task, training_examples, dev_examples)
         run = RunDirectory(output, ranks.is_main, arguments=arguments)
         return _finetune(task, initial_model, *data, baselines, sources, run, ranks, resume, silent)
 
 
-def _report_inputs(
+def report_inputs(
     task: Task[Any, Any], training: Inputs, parts: Mapping[str, EncodedExamples], settings: FinetuningSettings
 ) -> None:
     """Print how many texts are truncated, and how many dev inputs are also training inputs."""

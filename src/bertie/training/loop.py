@@ -228,6 +228,7 @@ def _count(model: Model, batch: Batch, ranks: Ranks) -> _Counts:
     return _Counts(tokens, examples, {name: max(n, 1) for name, n in zip(targets, sums, strict=True)})
 
 
+@torch.enable_grad()  # a script may have called torch.set_grad_enabled(False)
 def _backward(
     compute_losses: LossFunction,
     batch: Batch,

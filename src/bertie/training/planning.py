@@ -184,6 +184,7 @@ def _estimate(
     return Plan(steps, sequences, tokens, parameters, memory_bytes, seconds, str(device), device_bytes)
 
 
+@torch.enable_grad()
 def _measure(
     model: Model, batches: Sequence[PackedBatch], device: torch.device, autocast: torch.autocast
 ) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from bertie.base.locks import lock_directory
 from bertie.base.settings import Settings
 from bertie.tasks.task import Scores, Task
 from bertie.training.checkpoints import RunDirectory
-from bertie.training.finetuning import InitialModel, apply_settings, encode_examples, finetune
+from bertie.training.finetuning import InitialModel, apply_settings, encode_examples, finetune, report_inputs
 from bertie.training.finetuning_settings import MAY_CHANGE, FinetuningSettings, lacking_settings
 from bertie.training.resuming import check_run
 
@@ -129,9 +129,10 @@ def search(
     """
     with lock_directory(output):
         task = apply_settings(task, settings.finetuning, dev_examples)
-        _, _, finetuning = encode_examples(
+        inputs, parts, finetuning = encode_examples(
             task, initial_model, training_examples, dev_examples, settings.finetuning
         )
+        report_inputs(task, inputs, parts, finetuning)
         directory = RunDirectory(output, arguments=arguments)
         lacking = lacking_settings(directory.settings_file, "finetuning")
         finetuning = finetuning.model_copy(update=dict.fromkeys(lacking))
@@ -211,6 +212,7 @@ class _TrialRunner:
                 self.settings.model_copy(update=changes),
                 run,
                 resume=(run / "settings.toml").exists(),
+                inputs_reported=True,
                 sources=self.sources,
             )
             write_json(run / RESULT_FILE, result.scores)

@@ -42,6 +42,15 @@ def test_unavailable_device_raises():
             Hardware(device=device).resolved()
 
 
+def test_another_default_dtype_is_refused(monkeypatch):
+    monkeypatch.setattr(torch, "get_default_dtype", lambda: torch.float64)
+    message = (
+        r"torch's default dtype is torch\.float64, .*; call torch\.set_default_dtype\(torch\.float32\) first"
+    )
+    with pytest.raises(SettingsError, match=message):
+        Hardware().resolved()
+
+
 def test_device_may_be_an_object_of_torch():
     assert Hardware(device=torch.device("cuda", 1)).device == "cuda:1"
 

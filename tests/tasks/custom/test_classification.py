@@ -195,6 +195,11 @@ def training_csv(lines):
             "line 3: 'high' is not a number",
         ),
         (
+            CustomClassification().with_problem_type("regression"),
+            training_csv(["a,1", 'b,"1,5"']),
+            r"line 3: '1,5' is not a number; write numbers with a point, such as 1\.5, or delete the row$",
+        ),
+        (
             CustomClassification().with_problem_type("multi_label_classification"),
             training_csv(["a,x|y", "b,x"]),
             r"line 2: 'x\|y' is not a list of labels, but the model gives a text several labels; write "
@@ -326,6 +331,8 @@ def test_dev_labels_must_be_among_the_training_labels(tmp_path):
     regression, _ = fit(write(tmp_path / "numbers.csv", texts_and_labels(["0.5", "1.5"])))
     with pytest.raises(DataError, match=r"dev\.csv, line 2: 'x' is not a number"):
         regression.read(write(tmp_path / "dev.csv", texts_and_labels(["x"])), labelled=True)
+    with pytest.raises(DataError, match=r"lists\.jsonl, line 1: \['x'\] is not a number; write a number or"):
+        regression.read(lists, labelled=True)
 
 
 def test_a_models_labels_replace_training_examples(tmp_path):

@@ -43,8 +43,13 @@ class Hardware(Settings):
         """Return these settings with `auto` replaced by values that suit this machine.
 
         Raises:
-            SettingsError: this machine does not have the device.
+            SettingsError: this machine does not have the device, or torch's default dtype is not float32.
         """
+        if torch.get_default_dtype() != torch.float32:
+            raise SettingsError(
+                f"torch's default dtype is {torch.get_default_dtype()}, and models are made in float32; call "
+                f"torch.set_default_dtype(torch.float32) first"
+            )
         device = self.device
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
