@@ -41,10 +41,11 @@ build: .venv/dev ## wheel and sdist in dist/; the wheel is tried in an environme
 	PIP_CONSTRAINT=$(CURDIR)/constraints.txt .venv/bin/python -m build --quiet
 	.venv/bin/python scripts/check_wheel.py dist
 
+# With --quiet, --strict would count no warnings.
 docs: .venv/dev .venv/docs ## the documentation as a site in site/; rewrites docs/api.md and docs/settings.md from the docstrings
 	.venv/bin/python scripts/make_api_page.py
 	.venv/bin/python scripts/make_settings_page.py
-	.venv/bin/mkdocs build --strict --quiet
+	.venv/bin/mkdocs build --strict
 
 install: .venv/dev ## everything a developer needs, in .venv
 

@@ -4,7 +4,7 @@
         [--search KEY=VALUE …]
 
 The benchmark needs a GPU. It learns a vocabulary and prepares a corpus from all text of the data
-folder. It pre-trains in the two phases of Appendix A.2, with 90 % of the steps at length 128, for
+folder. It pre-trains in the two phases of Appendix A.2, nine tenths of the steps at length 128, for
 as many steps as the measured speed allows in the given minutes. Then it searches google's grid for
 models of this size, on five tasks.
 

@@ -89,7 +89,7 @@ def save_encoders(folder: Path) -> dict[str, tuple[Path, str]]:
 
 def record_peaks(directory: str, precision: str) -> None:
     """Embed texts in this process; print its peak memory in MiB after each of COUNTS as JSON."""
-    limit_free_memory(precision)  # as `bertie serve`
+    limit_free_memory()  # as `bertie serve`
     model = bertie.load(directory, precision=precision)
     requests = ragged_requests(WIKIPEDIA)
     done, peaks = 0, []
@@ -144,7 +144,7 @@ def main() -> None:
     parser.add_argument("count", nargs="?", type=int, default=100_000)
     parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
     arguments = parser.parse_args()
-    limit_free_memory(arguments.precision)  # as `bertie serve`
+    limit_free_memory()  # as `bertie serve`
     model = bertie.load(arguments.model, precision=arguments.precision)
     requests = ragged_requests(arguments.texts)
     done = reported = 0

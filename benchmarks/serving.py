@@ -231,7 +231,7 @@ def compare(
     random.Random(0).shuffle(sentences)  # a slow model computes fewer of them, of the same mean length
     torch.set_num_threads(arguments.threads)  # as the servers
     os.environ["OMP_NUM_THREADS"] = str(arguments.threads)  # which `bertie.load` hands to ONNX Runtime
-    limit_free_memory("float32")
+    limit_free_memory()
     loaded = {f"in process, {name}": bertie.load(path) for name, path in models.items()}
     requests = {name: cycle([*map(server.request, sentences)]) for name, server in servers.items()}
     texts = {name: cycle(sentences) for name in loaded}

@@ -1,4 +1,4 @@
-"""MkDocs hook: use README.md, CONTRIBUTING.md and CHANGELOG.md as pages of the site."""
+"""MkDocs hook: use README.md and the other Markdown files of the root as pages of the site."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,12 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
-PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+PAGES = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+    "CHANGELOG.md": "changelog.md",
+}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -1,4 +1,4 @@
-"""Prose in Markdown files is wrapped at 100 columns, so that its changes can be read."""
+"""Prose in Markdown files is wrapped at 100 columns, so that its changes can be read; its lists are lists."""
 
 import re
 from pathlib import Path
@@ -13,6 +13,7 @@ COLUMNS = 100
 COMMENT = re.compile(r"<!--.*?-->")  # where a figure is from (tests/test_results.py)
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 TABLE_OR_CODE = re.compile(r"^(\s*\||    )")
+ITEM = re.compile(r" *([-*]|\d+\.) ")
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -21,3 +22,14 @@ def test_prose_is_wrapped(name):
     lines = [line for line in text.splitlines() if not TABLE_OR_CODE.match(line)]
     too_long = [line for line in lines if len(line) > COLUMNS and " " in line[:COLUMNS].strip()]
     assert too_long == []
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_lists_are_lists_on_the_site(name):
+    """MkDocs, unlike GitHub, needs a blank line before a list, and indents inner lists by four spaces."""
+    text = FENCED.sub("", (ROOT / name).read_text(encoding="utf-8"))
+    for block in re.split(r"\n\s*\n|^#.*\n", text, flags=re.MULTILINE):
+        lines = block.strip("\n").splitlines()
+        items = [line for line in lines if ITEM.match(line)]
+        assert [line for line in items if re.match(" {1,3}[^ ]", line)] == []
+        assert not items or ITEM.match(lines[0]) or TABLE_OR_CODE.match(lines[0])

@@ -1,6 +1,7 @@
 """`bertie reproduce --model`: a table from a given model, on data and a grid that take seconds."""
 
 import random
+import re
 import shutil
 import signal
 import sys
@@ -16,11 +17,12 @@ import bertie
 from bertie.base.errors import SettingsError
 from bertie.base.locks import lock_directory, lock_file
 from bertie.commands.main import main
-from bertie.reproduction import checkpoint_runner
+from bertie.reproduction import budget, checkpoint_runner
 from bertie.reproduction.budget import Cost, choose_cap
 from bertie.reproduction.checkpoint_tables import read_checkpoint_table, read_found_tasks
 from bertie.tasks.glue import SUBMISSION_FILES
 from bertie.training.checkpoints import RunDirectory
+from bertie.training.finetuning import finetune
 
 TABLE = """
 title = "A toy"
@@ -234,6 +236,22 @@ def test_a_budget_caps_the_training_examples(folder, monkeypatch, capsys):
     assert run(folder, "--budget", 2, out="capped") == 2
     started = f"{folder}/capped/toy: started with another budget; give the same, or choose another --out"
     assert started in capsys.readouterr().err
+
+
+def test_the_estimate_leaves_out_the_compilation_of_kernels(folder, monkeypatch, capsys):
+    runs = []
+
+    def compile_at_first(task, start, training, dev, settings, run, **options):
+        result = finetune(task, start, training, dev, settings, run, **options)
+        runs.append(run)
+        if len(runs) == 1:
+            log = run / "metrics.jsonl"
+            log.write_text(re.sub(r'("tokens_per_second"): [^,}]+', r"\1: 0.1", log.read_text()))
+        return result
+
+    monkeypatch.setattr(budget, "finetune", compile_at_first)
+    assert run(folder, out="estimated") == 0
+    assert "toy: about 0:" in capsys.readouterr().err
 
 
 def test_a_budget_that_is_too_small_says_what_is_enough():

@@ -184,21 +184,20 @@ def freed_memory_kept() -> Iterator[None]:
         libc.malloc_trim(0)
 
 
-def limit_free_memory(precision: str) -> None:
-    """Limit the memory that compiled libraries keep; call it before torch computes in this precision.
+def limit_free_memory() -> None:
+    """Limit the memory that compiled libraries keep; call it before torch computes.
 
     oneDNN keeps its last 1,024 primitives, one for each shape. Nearly every batch of ragged texts has new
     shapes, so primitives are rarely used again. They take memory, and they divide the free memory between
-    tensors into parts that are too small for the next tensor. Within a batch there are few shapes: in
-    float32 only GELU is a primitive, with one shape in the last layer and one in the others; in bfloat16
-    the products are primitives too.
+    tensors into parts that are too small for the next tensor. Within a batch there are few shapes: those of
+    a layer's products in the last layer and in the others, if oneDNN multiplies, and of GELU.
 
     Where the C library is glibc, it keeps one heap for all threads, of which 64 MiB at the end stay when
     they are free: a thread then finds the memory of its last batch. glibc's own settings keep a heap for
     each thread, and return the end of a heap to the system after nearly every batch
     (docs/decisions/serving.md).
     """
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "2" if precision == "float32" else "32")
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         libc.mallopt(M_ARENA_MAX, 1)

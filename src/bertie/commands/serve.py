@@ -89,7 +89,7 @@ def serve(
     if log_requests:
         logging.basicConfig(format="%(asctime)s %(message)s")
         logging.getLogger("bertie.requests").setLevel(logging.INFO)
-    limit_free_memory(precision)
+    limit_free_memory()
     models = Models(
         name_models(directories),
         lambda path: bertie.load(path, device, precision),

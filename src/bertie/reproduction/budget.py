@@ -50,16 +50,17 @@ def measure_search(data: TaskData, start: InitialModel, settings: SearchSettings
     batch_size = max(1, min(finetuning.batch_size, round(MEASURED_TOKENS / tokens_per_example)))
     changes = {
         "batch_size": batch_size,
-        "max_training_examples": MEASURED_STEPS * batch_size,
         "epochs": 1,
         "batch_unit": None,  # windows, in tagging: what `inputs` has
         # These need a dev part, whose cost is added below.
         **{"patience": 0, "main_metric": None, "tune_threshold": False, "calibrate": False},
     }
-    started = time.perf_counter()
     with TemporaryDirectory() as folder:
-        run = Path(folder) / "run"
-        finetune(task, start, data.training, {}, finetuning.model_copy(update=changes), run, silent=True)
+        for steps in (1, MEASURED_STEPS):  # the first run compiles kernels, or loads them
+            run = Path(folder) / f"{steps} steps"
+            update = {**changes, "max_training_examples": steps * batch_size}
+            started = time.perf_counter()
+            finetune(task, start, data.training, {}, finetuning.model_copy(update=update), run, silent=True)
         row = next(row for row in reversed(read_metrics(run / "metrics.jsonl")) if row["kind"] == "train")
     overhead = time.perf_counter() - started - row["seconds"]
     seconds_per_token = 1 / row["tokens_per_second"]
