@@ -12,7 +12,6 @@ from torch import Tensor
 from bertie.model import bert
 from bertie.model.bert import BertModel, initialize
 from bertie.model.config import BertConfig
-from bertie.model.cpu import MAX_THREADS_OF_FUSED_LAYERS
 from bertie.model.cpu_training import (
     BLOCK,
     _activate_rows,
@@ -179,16 +178,13 @@ def test_a_model_has_the_same_gradients_with_and_without(library, monkeypatch):
 
 
 def test_gradient_checkpointing_draws_the_same_masks():
-    torch.set_num_threads(min(torch.get_num_threads(), MAX_THREADS_OF_FUSED_LAYERS))
     for actual, expected in zip(
         gradients_of_model(CONFIG, gradient_checkpointing=True), gradients_of_model(CONFIG), strict=True
     ):
         torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-4)
 
 
-def test_only_training_in_float32_with_few_threads_and_gelu_is_fused(monkeypatch):
-    threads = [2]
-    monkeypatch.setattr("torch.get_num_threads", lambda: threads[0])
+def test_only_training_in_float32_with_gelu_is_fused(monkeypatch):
     fused = []
     monkeypatch.setattr(
         bert,
@@ -201,8 +197,5 @@ def test_only_training_in_float32_with_few_threads_and_gelu_is_fused(monkeypatch
     gradients_of_model(CONFIG, autocast=True)
     for activation in ("gelu_new", "relu"):
         gradients_of_model(CONFIG.model_copy(update={"hidden_act": activation}))
-    threads[0] = MAX_THREADS_OF_FUSED_LAYERS + 1
-    gradients_of_model(CONFIG)
-    threads[0] = 2
     BertModel(CONFIG).eval()(ragged_batch(lengths=(40, 3, 17)))
     assert not fused

@@ -1,13 +1,14 @@
 """Products of matrices in torch's library and in numpy's, and the choice between them."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bertie.model import products
-from bertie.model.cpu import MAX_THREADS_OF_FUSED_LAYERS
 from bertie.model.cpu_training import linear
 from bertie.model.products import multiplies_in_numpy, multiply, multiply_pairs
 
@@ -23,17 +24,39 @@ def make_matrix(*shape: int, order: str) -> torch.Tensor:
     return torch.randn(*stack, rows, columns + 3 * (order == "padded"))[..., :columns]
 
 
+needs_openblas = pytest.mark.skipif(products._openblas() is None, reason="numpy has another library")
+
+
 @pytest.fixture
 def in_numpy(monkeypatch):
     """Multiply float32 matrices in numpy, whichever library is faster."""
-    monkeypatch.setattr(products, "_count_numpy_threads", torch.get_num_threads)
     monkeypatch.setattr(products, "_is_numpy_faster", lambda: True)
-    monkeypatch.setattr(products, "MAX_THREADS_OF_FUSED_LAYERS", torch.get_num_threads())
 
 
+@pytest.fixture(params=[1, 3])
+def threads(request, monkeypatch):
+    """Divide products between threads, however small they are."""
+    monkeypatch.setattr(products, "MIN_PRODUCTS_PER_THREAD", 1)
+    monkeypatch.setattr("torch.get_num_threads", lambda: request.param)
+
+
+@needs_openblas
+@pytest.mark.usefixtures("threads")
 @given(size, size, size, st.sampled_from(ORDERS), st.sampled_from(ORDERS))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_product_in_numpy_is_that_of_torch(n, k, m, first, second):
     a, b, out = make_matrix(n, k, order=first), make_matrix(k, m, order=second), torch.empty(n, m)
+    products._multiply_in_numpy(a, b, out)
+    torch.testing.assert_close(out, a @ b, atol=1e-5, rtol=1e-5)
+
+
+@needs_openblas
+@pytest.mark.usefixtures("threads")
+@given(size, size, size, size, st.sampled_from(ORDERS), st.sampled_from(ORDERS))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_products_of_pairs_in_numpy_are_those_of_torch(pairs, n, k, m, first, second):
+    a, b = make_matrix(pairs, n, k, order=first), make_matrix(pairs, k, m, order=second)
+    out = torch.empty(pairs, n, m)
     products._multiply_in_numpy(a, b, out)
     torch.testing.assert_close(out, a @ b, atol=1e-5, rtol=1e-5)
 
@@ -60,30 +83,27 @@ def test_products_of_pairs_are_scaled(library, dtype, n, k, m):
 
 
 @pytest.mark.parametrize(
-    ("avx512", "vendor", "blas", "expected"),
+    ("avx512", "vendor", "names", "expected"),
     [
-        (True, "AuthenticAMD", "scipy-openblas", True),
-        (True, "AuthenticAMD", "openblas64", True),
-        (True, "GenuineIntel", "scipy-openblas", False),
-        (False, "AuthenticAMD", "scipy-openblas", False),
-        (True, "AuthenticAMD", "mkl-sdl", False),
-        (True, "AuthenticAMD", "blas", False),
+        (True, "AuthenticAMD", "scipy_openblas_{}_num_threads64_", True),
+        (True, "AuthenticAMD", "openblas_{}_num_threads", True),
+        (True, "AuthenticAMD", "openblas_{}_num_threads64_", True),
+        (True, "GenuineIntel", "scipy_openblas_{}_num_threads64_", False),
+        (False, "AuthenticAMD", "scipy_openblas_{}_num_threads64_", False),
+        (True, "AuthenticAMD", "MKL_{}_Num_Threads", False),
     ],
 )
-def test_numpy_is_faster_where_only_its_library_uses_avx_512(monkeypatch, avx512, vendor, blas, expected):
+def test_numpy_is_faster_where_only_its_library_uses_avx_512(monkeypatch, avx512, vendor, names, expected):
     monkeypatch.setattr(torch.cpu, "_is_avx512_supported", lambda: avx512)
     monkeypatch.setattr(products, "processor_vendor", lambda: vendor)
     monkeypatch.setattr(products, "mkl_lacks_avx512", products.mkl_lacks_avx512.__wrapped__)
-    config = {"Build Dependencies": {"blas": {"name": blas}}}
-    monkeypatch.setattr(np, "show_config", lambda mode: config)
+    monkeypatch.setattr(products, "_openblas", products._openblas.__wrapped__)
+    functions = {names.format("get"): lambda: 1, names.format("set"): lambda threads: None}
+    monkeypatch.setattr(products.ctypes, "CDLL", lambda path: SimpleNamespace(**functions))
     assert products._is_numpy_faster.__wrapped__() == expected
 
 
-def test_the_configuration_of_numpy_names_its_library():
-    assert np.show_config(mode="dicts")["Build Dependencies"]["blas"]["name"]
-
-
-def test_only_float32_on_few_threads_is_multiplied_in_numpy(in_numpy, monkeypatch):
+def test_only_float32_is_multiplied_in_numpy(in_numpy, monkeypatch):
     matrix = torch.empty(1)
     assert multiplies_in_numpy(matrix)
     assert not multiplies_in_numpy(matrix.double())
@@ -92,43 +112,43 @@ def test_only_float32_on_few_threads_is_multiplied_in_numpy(in_numpy, monkeypatc
     assert not multiplies_in_numpy(matrix)
 
 
-@pytest.mark.parametrize(
-    ("torch_threads", "numpy_threads", "expected"),
-    [(1, 1, True), (2, 2, True), (1, 2, False), (2, 16, False), (3, 3, False)],
-)
-def test_numpy_has_as_many_threads_as_torch(monkeypatch, torch_threads, numpy_threads, expected):
-    """numpy's cannot be changed later, so it is not used by a program that wants another number of them."""
-    assert MAX_THREADS_OF_FUSED_LAYERS == 2
-    monkeypatch.setattr("torch.get_num_threads", lambda: torch_threads)
-    monkeypatch.setattr(products, "_count_numpy_threads", lambda: numpy_threads)
-    monkeypatch.setattr(products, "_is_numpy_faster", lambda: True)
-    assert multiplies_in_numpy(torch.empty(1)) == expected
+@needs_openblas
+def test_openblas_computes_in_the_threads_that_call_it(monkeypatch):
+    """And has its own threads again afterwards, for the program's own use of numpy."""
+    openblas = products._openblas()
+    before, during = openblas._get(), []
+    openblas._set(2)
+    try:
+        monkeypatch.setattr(np, "matmul", lambda *_, out: during.append(openblas._get()))
+        products._multiply_in_numpy(torch.ones(2, 2), torch.ones(2, 2), torch.empty(2, 2))
+        assert during == [1]
+        assert openblas._get() == 2
+    finally:
+        openblas._set(before)
 
 
-@pytest.mark.parametrize(
-    ("variables", "threads"),
-    [
-        ({"OPENBLAS_NUM_THREADS": "3", "OMP_NUM_THREADS": "5"}, 3),
-        ({"OMP_NUM_THREADS": "5"}, 5),
-        ({"OPENBLAS_NUM_THREADS": "x"}, 2),
-        ({}, 2),
-    ],
-)
-def test_threads_of_numpy_are_counted(monkeypatch, variables, threads):
-    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
-    assert products._count_numpy_threads.__wrapped__() == threads
+def test_the_last_thread_that_multiplies_sets_the_number_back():
+    counts = [4]
+    library = SimpleNamespace(
+        openblas_get_num_threads=lambda: counts[-1], openblas_set_num_threads=counts.append
+    )
+    openblas = products.OpenBlas(library, "", "")
+    with openblas.one_thread():
+        with pytest.raises(ValueError, match="a shape"), openblas.one_thread():
+            raise ValueError("a shape that does not fit")
+        assert counts == [4, 1]
+    assert counts == [4, 1, 4]
 
 
-def test_nan_and_infinity_give_no_warning(in_numpy):
+@needs_openblas
+@pytest.mark.usefixtures("threads", "in_numpy")
+def test_nan_and_infinity_give_no_warning():
     a = torch.tensor([[torch.nan, 1.0], [torch.inf, 0.0]])
     for product in (multiply(a, a), multiply_pairs(a[None], a[None], 3e38)):
         assert product.isnan().any()
 
 
+@needs_openblas
 def test_the_memory_of_weights_can_still_be_freed(in_numpy):
     """FSDP sets the size of this memory to 0 between steps."""
     weight, bias = torch.randn(5, 24, requires_grad=True), torch.randn(5, requires_grad=True)

@@ -12,9 +12,6 @@ from torch import Tensor, nn
 
 MIN_ELEMENTS_PER_THREAD = 1 << 17  # some 50 microseconds of a kernel's work; starting a thread takes 20
 
-# Starting threads for a kernel takes longer than torch's operations do on many threads. Two were measured.
-MAX_THREADS_OF_FUSED_LAYERS = 2
-
 
 def embed_and_tie(weight: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
     """Look up word embeddings that the decoder uses too.
@@ -52,12 +49,8 @@ _embed_and_tie = cast(Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], _EmbedA
 
 
 def can_fuse_inference(values: Tensor) -> bool:
-    """Whether the layers of `cpu_inference` apply: float32 on few threads of a CPU, also under autocast."""
-    return (
-        values.device.type == "cpu"
-        and values.dtype == torch.float32
-        and torch.get_num_threads() <= MAX_THREADS_OF_FUSED_LAYERS
-    )
+    """Whether the layers of `cpu_inference` apply: float32 on a CPU, also under autocast."""
+    return values.device.type == "cpu" and values.dtype == torch.float32
 
 
 def can_fuse(values: Tensor) -> bool:

@@ -5,19 +5,25 @@ uses it wherever it exists. On an AMD EPYC of 2024 (Zen 5), OpenBLAS takes less 
 (docs/decisions/processors.md, "Products in OpenBLAS").
 """
 
+import ctypes
 import functools
-import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 
 import numpy as np
 import torch
+from numpy._core import _multiarray_umath  # type: ignore[attr-defined]
 from torch import Tensor
 
 from bertie.base.processors import processor_vendor
-from bertie.model.cpu import MAX_THREADS_OF_FUSED_LAYERS
+from bertie.base.threads import run_in_threads
 from bertie.model.memory import new_empty
 
 INTEL = "GenuineIntel"  # in /proc/cpuinfo
+NAMES_OF_OPENBLAS = (("scipy_", "64_"), ("", ""), ("", "64_"))  # in numpy's wheels, and in distributions
+MIN_PRODUCTS_PER_THREAD = 1 << 23  # some 70 microseconds of work; starting a thread takes 20
 
 
 def multiply(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
@@ -50,21 +56,35 @@ def multiply_pairs(a: Tensor, b: Tensor, scale: float, out: Tensor | None = None
 
 
 def multiplies_in_numpy(matrix: Tensor) -> bool:
-    """Return whether products of matrices of this type are in numpy.
-
-    That is so for float32 where numpy is faster, on few threads, and if numpy has as many as torch.
-    """
-    return (
-        matrix.dtype == torch.float32
-        and torch.get_num_threads() == _count_numpy_threads() <= MAX_THREADS_OF_FUSED_LAYERS
-        and _is_numpy_faster()
-    )
+    """Return whether products of matrices of this type are in numpy: float32, where numpy is faster."""
+    return matrix.dtype == torch.float32 and _is_numpy_faster()
 
 
 def _multiply_in_numpy(a: Tensor, b: Tensor, out: Tensor) -> None:
-    """Write the product of two matrices, or of each pair of them in two stacks, to `out`."""
-    with np.errstate(all="ignore"):  # as torch does; numpy would warn of NaN
-        np.matmul(_to_array(a), _to_array(b), out=out.detach().numpy())
+    """Write the product of two matrices, or of each pair of them in two stacks, to `out`.
+
+    As many threads as torch has divide the product: its pairs, its rows or its columns, which are more. Each
+    multiplies its part in OpenBLAS, whose own threads wait for each other in a loop: with another program on
+    one of two cores, steps took 2.4 times as long with them (docs/decisions/processors.md).
+    """
+    first, second, product = _to_array(a), _to_array(b), out.detach().numpy()
+    is_tall = product.ndim == 3 or len(product) >= product.shape[1]
+
+    def multiply_part(begin: int, end: int) -> None:
+        part = slice(begin, end)
+        with np.errstate(all="ignore"):  # as torch does; numpy would warn of NaN
+            if product.ndim == 3:
+                np.matmul(first[part], second[part], out=product[part])
+            elif is_tall:
+                np.matmul(first[part], second, out=product[part])
+            else:
+                np.matmul(first, second[:, part], out=product[:, part])
+
+    threads = min(torch.get_num_threads(), product.size * first.shape[-1] // MIN_PRODUCTS_PER_THREAD)
+    openblas = _openblas()
+    assert openblas is not None
+    with openblas.one_thread():
+        run_in_threads(multiply_part, product.shape[0 if is_tall else 1], max(1, threads))
 
 
 def _to_array(matrix: Tensor) -> Any:
@@ -75,13 +95,45 @@ def _to_array(matrix: Tensor) -> Any:
     return np.from_dlpack(matrix.detach())
 
 
+class OpenBlas:
+    """The number of threads of numpy's OpenBLAS.
+
+    Args:
+        library: the library, with the functions that get and set the number.
+        prefix, suffix: what the names of these functions have before and after `openblas_get_num_threads`.
+    """
+
+    def __init__(self, library: ctypes.CDLL, prefix: str, suffix: str) -> None:
+        self._get = getattr(library, f"{prefix}openblas_get_num_threads{suffix}")
+        self._set = getattr(library, f"{prefix}openblas_set_num_threads{suffix}")
+        self._lock = Lock()
+        self._users = 0
+
+    @contextmanager
+    def one_thread(self) -> Iterator[None]:
+        """Let OpenBLAS compute in the threads that call it. Several threads may be in this context."""
+        with self._lock:
+            if not self._users:
+                self._threads = self._get()
+                self._set(1)
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    self._set(self._threads)
+
+
 @functools.cache
-def _count_numpy_threads() -> int:
-    """Return the number of threads of OpenBLAS, which is set when numpy is loaded."""
-    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
-        if os.environ.get(name, "").isdecimal():
-            return int(os.environ[name])
-    return len(os.sched_getaffinity(0))
+def _openblas() -> OpenBlas | None:
+    """Return the OpenBLAS of numpy; None if numpy has another library, or one without these functions."""
+    library = ctypes.CDLL(_multiarray_umath.__file__)  # which finds the functions in what it was linked to
+    for prefix, suffix in NAMES_OF_OPENBLAS:
+        if hasattr(library, f"{prefix}openblas_set_num_threads{suffix}"):
+            return OpenBlas(library, prefix, suffix)
+    return None
 
 
 @functools.cache
@@ -91,8 +143,7 @@ def _is_numpy_faster() -> bool:
     Nothing is timed: on a busy machine, two runs of a command would choose differently, and their results
     would differ in the last digits.
     """
-    has_openblas = "openblas" in np.show_config(mode="dicts")["Build Dependencies"]["blas"]["name"]
-    return has_openblas and mkl_lacks_avx512()
+    return mkl_lacks_avx512() and _openblas() is not None
 
 
 @functools.cache
