@@ -9,6 +9,7 @@ import torch
 
 from bertie.base.errors import SettingsError
 from bertie.base.settings import Settings
+from bertie.model.products import multiply
 
 # By how much bfloat16 has to be faster in `_is_bfloat16_faster`: a step also converts between the two.
 BFLOAT16_GAIN = 1.25
@@ -100,8 +101,7 @@ def _is_bfloat16_faster() -> bool:
     Having the instructions is not enough: Intel Xeons of the fourth and fifth generation without AMX, which
     some virtual machines hide, take 1.9 times as long in bfloat16 (docs/decisions/processors.md). The
     measurement takes some 30 ms. Of five alternating rounds the fastest count, so other programs hardly
-    matter. numpy, which may multiply float32 faster than torch (products.py), is not measured: after a
-    product its threads wait for the next one in a loop, and would slow the other measurement.
+    matter.
     """
     a = torch.ones(512, 512)
     matrices = {dtype: a.to(dtype) for dtype in (torch.float32, torch.bfloat16)}
@@ -110,7 +110,7 @@ def _is_bfloat16_faster() -> bool:
         for _ in range(5):
             for dtype, matrix in matrices.items():
                 started = time.perf_counter()
-                torch.nn.functional.linear(matrix, matrix)
+                multiply(matrix, matrix)
                 seconds[dtype] = min(seconds[dtype], time.perf_counter() - started)
     return seconds[torch.float32] > BFLOAT16_GAIN * seconds[torch.bfloat16]
 
