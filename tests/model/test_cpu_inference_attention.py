@@ -64,10 +64,11 @@ def test_as_accurate_as_torch(library, scale):
     assert error <= 1.2 * (expect(lengths, size, scale) - exact).norm()
 
 
-def test_threads_share_the_heads(library, monkeypatch):
+@pytest.mark.parametrize("threads", [2, 3, 4, 7, 50])
+def test_threads_share_heads_and_sequences(library, monkeypatch, threads):
     expected = attend((40, 3, 17, 1, 9), 32)
     monkeypatch.setattr("bertie.model.cpu.MIN_ELEMENTS_PER_THREAD", 1)
-    monkeypatch.setattr("torch.get_num_threads", lambda: 3)
+    monkeypatch.setattr("torch.get_num_threads", lambda: threads)
     actual = attend((40, 3, 17, 1, 9), 32)
     assert torch.equal(actual, expected)
 

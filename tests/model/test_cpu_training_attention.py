@@ -2,6 +2,7 @@
 
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from bertie.model import attention
 from bertie.model.attention import packed_attention
 from bertie.model.bert import BertModel, initialize
 from bertie.model.config import BertConfig
+from bertie.model.cpu_attention_kernels import divide_attention
 from bertie.model.cpu_training_attention import training_attention
 from bertie.model.cpu_vectors import WIDTH
 
@@ -102,13 +104,35 @@ def test_dropout_is_as_likely_as_it_should_be_and_differs_between_heads_and_sequ
     assert correlations.abs().max() < 0.05
 
 
-def test_threads_share_the_heads(monkeypatch):
+@pytest.mark.parametrize("threads", [2, 3, 4, 7, 50])
+def test_threads_share_heads_and_sequences(monkeypatch, threads):
     rows = torch.randn(sum(LENGTHS), 3 * HEADS * 32)
     expected = differentiate(lambda qkv: attend(qkv, LENGTHS, 0.1, False), rows)
     monkeypatch.setattr("bertie.model.cpu.MIN_ELEMENTS_PER_THREAD", 1)
-    monkeypatch.setattr("torch.get_num_threads", lambda: 3)
+    monkeypatch.setattr("torch.get_num_threads", lambda: threads)
     actual = differentiate(lambda qkv: attend(qkv, LENGTHS, 0.1, False), rows)
     assert all(map(torch.equal, actual, expected))
+
+
+@given(
+    st.lists(st.integers(1, 300), min_size=1, max_size=20).map(lambda lengths: np.cumsum([0, *lengths])),
+    st.integers(1, 16),
+    st.integers(1, 20),
+)
+def test_every_head_of_every_sequence_is_in_one_part(bounds, num_heads, threads):
+    counts = np.zeros((len(bounds) - 1, num_heads), np.int64)
+
+    def count(first_sequence, last_sequence, first_head, last_head):
+        counts[first_sequence:last_sequence, first_head:last_head] += 1
+
+    divide_attention(count, bounds, num_heads, threads)
+    assert (counts == 1).all()
+
+
+def test_threads_have_equally_many_heads_of_equally_many_tokens():
+    parts = []
+    divide_attention(lambda *part: parts.append(part), np.arange(0, 330, 10), num_heads=4, threads=8)
+    assert sorted(parts) == [(16 * i, 16 * i + 16, head, head + 1) for i in range(2) for head in range(4)]
 
 
 def test_rows_after_the_tokens_change_nothing():

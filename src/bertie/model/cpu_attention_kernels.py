@@ -6,8 +6,8 @@ then the inner one in softmax too, and the compiler makes vector instructions of
 (docs/decisions/processors.md has the measurements).
 
 Most loops over numbers are separate functions, because `vectorize_loops` tells the compiler only of arguments
-that they do not overlap. The two kernels, `attend` and `attend_backward`, compute the heads first..last-1, so
-that threads can share the heads. Their arguments are
+that they do not overlap. The two kernels, `attend` and `attend_backward`, compute the heads first..last-1 of
+the sequences first_sequence..last_sequence-1, so that threads can share them. Their other arguments are
 
     rows         (T, 3H), queries, keys and values of the tokens side by side, without their bias
     bounds       (N + 1,), sequence n has the tokens bounds[n] … bounds[n + 1] - 1
@@ -17,12 +17,15 @@ that threads can share the heads. Their arguments are
     log_sums     (A, T), for each query the logarithm, to base 2, of the sum of the exponentials of its scores
 """
 
+import math
+from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertie.base.kernels import VECTOR, float_kernel, inlined_float_kernel, vectorize_loops
+from bertie.base.threads import run_in_threads
 from bertie.model.cpu_math import LOG2_E, power_of_2
 from bertie.model.cpu_vectors import WIDTH, add_product, multiply, multiply_transposed, prefetch, transpose
 from bertie.model.dropout import draw_factors
@@ -42,6 +45,36 @@ def can_attend(head_size: int) -> bool:
     return head_size % VECTOR == 0
 
 
+def divide_attention(
+    attend_part: Callable[[int, int, int, int], object],
+    bounds: NDArray[np.int32],
+    num_heads: int,
+    threads: int,
+) -> None:
+    """Divide the attention of N sequences between threads, and wait for all.
+
+    Threads share the heads, since sequences differ in length. If they cannot have equally many, the sequences
+    are divided, too, into parts with about as many tokens each.
+
+    Args:
+        attend_part: called as attend_part(first sequence, last, first head, last), for sequences and heads
+            up to the one before the last; it releases the interpreter lock.
+        bounds: bounds of the sequences, (N + 1,).
+        num_heads: attention heads, A.
+        threads: how many compute at a time.
+    """
+    parts = min(threads // math.gcd(threads, num_heads), len(bounds) - 1)
+    cuts = np.searchsorted(bounds, bounds[-1] * np.arange(parts + 1) // parts).tolist()
+
+    def attend_heads(first: int, last: int) -> None:  # of all heads of part 0, then of part 1 and so on
+        for part in range(first // num_heads, -(-last // num_heads)):
+            begin = part * num_heads
+            heads = max(first - begin, 0), min(last - begin, num_heads)
+            attend_part(cuts[part], cuts[part + 1], *heads)
+
+    run_in_threads(attend_heads, parts * num_heads, min(threads, parts * num_heads))
+
+
 @float_kernel
 def attend(
     rows: Float32s,
@@ -52,6 +85,8 @@ def attend(
     attended: Float32s,
     log_sums: Float32s,
     num_heads: int,
+    first_sequence: int,
+    last_sequence: int,
     first: int,
     last: int,
 ) -> None:
@@ -69,7 +104,7 @@ def attend(
     scale = LOG2_E / np.sqrt(np.float32(D))  # for powers of 2 instead of e
     q, scores, sums = _new_scratch(D), _new_scratch(longest), _new_scratch(D)  # transposed
     highest, inverses, factors = _new_scratch(1)[0], _new_scratch(1)[0], _new_scratch(1)[0]
-    for n in range(len(bounds) - 1):
+    for n in range(first_sequence, last_sequence):
         begin, end = bounds[n], bounds[n + 1]
         for head in range(first, last):
             _prefetch_next(rows, bounds, n, head, D, first, last)
@@ -107,6 +142,8 @@ def attend_backward(
     log_sums: Float32s,
     grad_attended: Float32s,
     grad_rows: Float32s,
+    first_sequence: int,
+    last_sequence: int,
     first: int,
     last: int,
 ) -> None:
@@ -123,7 +160,7 @@ def attend_backward(
     q, grad, sums = _new_scratch(D), _new_scratch(D), _new_scratch(D)  # transposed
     weights, dropped, grad_scores = _new_scratch(longest), _new_scratch(longest), _new_scratch(longest)
     log_sum, grad_sum = _new_scratch(1)[0], _new_scratch(1)[0]
-    for n in range(len(bounds) - 1):
+    for n in range(first_sequence, last_sequence):
         begin, end = bounds[n], bounds[n + 1]
         for head in range(first, last):
             for part in (K, V):

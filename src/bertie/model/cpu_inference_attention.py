@@ -7,10 +7,9 @@ torch's fused kernel needs padded sequences, and is slower than the kernel here
 import numpy as np
 from torch import Tensor, nn
 
-from bertie.base.threads import run_in_threads
 from bertie.model.batch import PackedBatch
 from bertie.model.cpu import count_threads
-from bertie.model.cpu_attention_kernels import attend
+from bertie.model.cpu_attention_kernels import attend, divide_attention
 from bertie.model.cpu_inference import multiply_by_weights
 from bertie.model.dropout import NOTHING_DROPPED
 from bertie.model.packed_weights import PackedLinear
@@ -39,7 +38,6 @@ def inference_attention(
     attended[batch.num_tokens :] = 0  # rows of padding
     bias, bounds = qkv.bias.detach().numpy(), batch.cu_seqlens.numpy()
     arguments = (rows.numpy(), bias, bounds, is_causal, NOTHING_DROPPED, attended.numpy(), NO_SUMS, num_heads)
-    # Threads share the heads, since sequences differ in length.
-    threads = min(num_heads, count_threads(attended.numel()))
-    run_in_threads(lambda first, last: attend(*arguments, first, last), num_heads, threads)
+    threads = count_threads(attended.numel())
+    divide_attention(lambda *part: attend(*arguments, *part), bounds, num_heads, threads)
     return attended

@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertie.base.threads import run_in_threads
 from bertie.model.cpu import count_threads
-from bertie.model.cpu_attention_kernels import attend, attend_backward
+from bertie.model.cpu_attention_kernels import attend, attend_backward, divide_attention
 from bertie.model.dropout import DropoutMask
 from bertie.model.memory import new_empty
 
@@ -37,7 +36,7 @@ def training_attention(
 
 
 class _TrainingAttention(torch.autograd.Function):
-    """`training_attention`. Threads share the heads, since sequences differ in length."""
+    """`training_attention`."""
 
     @staticmethod
     def forward(
@@ -49,8 +48,8 @@ class _TrainingAttention(torch.autograd.Function):
         no_bias = np.zeros(qkv.shape[1], np.float32)
         rows, bounds = qkv.detach().numpy(), cu_seqlens.numpy()
         arguments = (rows, no_bias, bounds, is_causal, mask, attended.numpy(), log_sums.numpy(), num_heads)
-        threads = min(num_heads, count_threads(attended.numel()))
-        run_in_threads(lambda first, last: attend(*arguments, first, last), num_heads, threads)
+        threads = count_threads(attended.numel())
+        divide_attention(lambda *part: attend(*arguments, *part), bounds, num_heads, threads)
         ctx.save_for_backward(qkv, attended, log_sums)
         ctx.cu_seqlens, ctx.is_causal, ctx.mask = cu_seqlens, is_causal, mask
         return attended
@@ -63,8 +62,8 @@ class _TrainingAttention(torch.autograd.Function):
         grad = grad_attended.contiguous().numpy()
         bounds, num_heads = ctx.cu_seqlens.numpy(), len(log_sums)
         arguments = (rows, bounds, ctx.is_causal, ctx.mask, attended, log_sums, grad, grad_qkv.numpy())
-        threads = min(num_heads, count_threads(attended.size))
-        run_in_threads(lambda first, last: attend_backward(*arguments, first, last), num_heads, threads)
+        threads = count_threads(attended.size)
+        divide_attention(lambda *part: attend_backward(*arguments, *part), bounds, num_heads, threads)
         return grad_qkv, None, None, None, None
 
 
