@@ -161,7 +161,9 @@ def test_with_labels_takes_a_models_labels_and_order():
         (SINGLE, ["LABEL_0", "LABEL_1"]),
         (digits, ["a"]),
     ):
-        with pytest.raises(ModelError, match=r"the model's labels are .*; use a model fine-tuned on"):
+        with pytest.raises(
+            ModelError, match=r"the model's labels are .*; use a model that was fine-tuned with these labels"
+        ):
             task.with_labels(labels)
 
 

@@ -103,7 +103,7 @@ def test_weights_must_fit_the_task(initial_model, tmp_path, monkeypatch):
         finetune(TASK, initial_model, texts, {}, wrong, tmp_path / "run")
     assert not (tmp_path / "run/settings.toml").exists()
     for name in ("sts-b", "squad-v1", "swag"):
-        with pytest.raises(SettingsError, match=f"class_weights: {name} has no classes; leave it out"):
+        with pytest.raises(SettingsError, match="class_weights: this task has no classes; leave it out"):
             check_class_weights(find_task(name), settings(class_weights="balanced"))
 
 

@@ -215,7 +215,7 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
             return self
         raise ModelError(
             f"the model's labels are {_list_labels(labels)}, but {self.name} has "
-            f"{_list_labels(self.labels)}; use a model fine-tuned on {self.name}"
+            f"{_list_labels(self.labels)}; use a model that was fine-tuned with these labels"
         )
 
     def encode(self, examples: LabelledTexts, tokenizer: Tokenizer, max_seq_length: int) -> Inputs:

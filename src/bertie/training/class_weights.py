@@ -21,7 +21,7 @@ def check_class_weights(task: Task[Any, Any], settings: FinetuningSettings) -> N
         SettingsError: the task has no classes, or `class_weights` names a label that it has not.
     """
     if settings.class_weights is not None and not task.labels:
-        raise SettingsError(f"class_weights: {task.name} has no classes; leave it out")
+        raise SettingsError("class_weights: this task has no classes; leave it out")
     for label in _chosen_weights(task, settings):
         if label not in task.labels:
             raise SettingsError(
