@@ -93,14 +93,18 @@ def test_products_of_pairs_are_scaled(library, dtype, n, k, m):
         (True, "AuthenticAMD", "MKL_{}_Num_Threads", False),
     ],
 )
-def test_numpy_is_faster_where_only_its_library_uses_avx_512(monkeypatch, avx512, vendor, names, expected):
+@pytest.mark.parametrize("kind", [0, 1, 2])
+def test_numpy_is_faster_where_only_its_library_uses_avx_512(
+    monkeypatch, avx512, vendor, names, expected, kind
+):
     monkeypatch.setattr(torch.cpu, "_is_avx512_supported", lambda: avx512)
     monkeypatch.setattr(products, "processor_vendor", lambda: vendor)
     monkeypatch.setattr(products, "mkl_lacks_avx512", products.mkl_lacks_avx512.__wrapped__)
     monkeypatch.setattr(products, "_openblas", products._openblas.__wrapped__)
     functions = {names.format("get"): lambda: 1, names.format("set"): lambda threads: None}
+    functions[names.format("get").replace("num_threads", "parallel")] = lambda: kind
     monkeypatch.setattr(products.ctypes, "CDLL", lambda path: SimpleNamespace(**functions))
-    assert products._is_numpy_faster.__wrapped__() == expected
+    assert products._is_numpy_faster.__wrapped__() == (expected and kind != products.OPENMP)
 
 
 def test_only_float32_is_multiplied_in_numpy(in_numpy, monkeypatch):

@@ -23,6 +23,7 @@ from bertie.model.memory import new_empty
 
 INTEL = "GenuineIntel"  # in /proc/cpuinfo
 NAMES_OF_OPENBLAS = (("scipy_", "64_"), ("", ""), ("", "64_"))  # in numpy's wheels, and in distributions
+OPENMP = 2  # OPENBLAS_OPENMP in OpenBLAS's cblas.h
 MIN_PRODUCTS_PER_THREAD = 1 << 23  # some 70 microseconds of work; starting a thread takes 20
 
 
@@ -128,10 +129,14 @@ class OpenBlas:
 
 @functools.cache
 def _openblas() -> OpenBlas | None:
-    """Return the OpenBLAS of numpy; None if numpy has another library, or one without these functions."""
+    """Return the OpenBLAS of numpy; None if numpy has another library.
+
+    It is also None for one that computes in the threads of OpenMP, whose number is torch's, too.
+    """
     library = ctypes.CDLL(_multiarray_umath.__file__)  # which finds the functions in what it was linked to
     for prefix, suffix in NAMES_OF_OPENBLAS:
-        if hasattr(library, f"{prefix}openblas_set_num_threads{suffix}"):
+        kind = getattr(library, f"{prefix}openblas_get_parallel{suffix}", None)
+        if kind is not None and kind() != OPENMP:
             return OpenBlas(library, prefix, suffix)
     return None
 
