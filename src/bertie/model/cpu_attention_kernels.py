@@ -53,12 +53,12 @@ def divide_attention(
 ) -> None:
     """Divide the attention of N sequences between threads, and wait for all.
 
-    Threads share the heads, since sequences differ in length. If they cannot have equally many, the sequences
-    are divided, too, into parts with about as many tokens each.
+    Threads share the heads, since sequences differ in length. If the heads cannot be shared equally, the
+    sequences are also divided, into parts with about as many tokens each.
 
     Args:
-        attend_part: called as attend_part(first sequence, last, first head, last), for sequences and heads
-            up to the one before the last; it releases the interpreter lock.
+        attend_part: called as attend_part(first_sequence, last_sequence, first_head, last_head), without the
+            last of either; it releases the interpreter lock.
         bounds: bounds of the sequences, (N + 1,).
         num_heads: attention heads, A.
         threads: how many compute at a time.
@@ -66,7 +66,7 @@ def divide_attention(
     parts = min(threads // math.gcd(threads, num_heads), len(bounds) - 1)
     cuts = np.searchsorted(bounds, bounds[-1] * np.arange(parts + 1) // parts).tolist()
 
-    def attend_heads(first: int, last: int) -> None:  # of all heads of part 0, then of part 1 and so on
+    def attend_heads(first: int, last: int) -> None:  # numbered through: the heads of part 0, of part 1, …
         for part in range(first // num_heads, -(-last // num_heads)):
             begin = part * num_heads
             heads = max(first - begin, 0), min(last - begin, num_heads)

@@ -57,16 +57,17 @@ def multiply_pairs(a: Tensor, b: Tensor, scale: float, out: Tensor | None = None
 
 
 def multiplies_in_numpy(matrix: Tensor) -> bool:
-    """Return whether products of matrices of this type are in numpy: float32, where numpy is faster."""
+    """Return whether numpy multiplies matrices of this type: those in float32, where it is faster."""
     return matrix.dtype == torch.float32 and _is_numpy_faster()
 
 
 def _multiply_in_numpy(a: Tensor, b: Tensor, out: Tensor) -> None:
     """Write the product of two matrices, or of each pair of them in two stacks, to `out`.
 
-    As many threads as torch has divide the product: its pairs, its rows or its columns, which are more. Each
-    multiplies its part in OpenBLAS, whose own threads wait for each other in a loop: with another program on
-    one of two cores, steps took 2.4 times as long with them (docs/decisions/processors.md).
+    As many threads as torch has share the pairs, or the rows or columns, whichever are more. Each multiplies
+    its part in OpenBLAS. OpenBLAS's own threads are not used, because they wait for each other in a loop:
+    with another program on one of two cores, steps took up to 2.4 times as long as in one thread
+    (docs/decisions/processors.md).
     """
     first, second, product = _to_array(a), _to_array(b), out.detach().numpy()
     is_tall = product.ndim == 3 or len(product) >= product.shape[1]
@@ -131,9 +132,10 @@ class OpenBlas:
 def _openblas() -> OpenBlas | None:
     """Return the OpenBLAS of numpy; None if numpy has another library.
 
-    It is also None for one that computes in the threads of OpenMP, whose number is torch's, too.
+    An OpenBLAS that computes in the threads of OpenMP is left out, because setting their number would also
+    set torch's.
     """
-    library = ctypes.CDLL(_multiarray_umath.__file__)  # which finds the functions in what it was linked to
+    library = ctypes.CDLL(_multiarray_umath.__file__)  # it also finds the functions of the libraries it links
     for prefix, suffix in NAMES_OF_OPENBLAS:
         kind = getattr(library, f"{prefix}openblas_get_parallel{suffix}", None)
         if kind is not None and kind() != OPENMP:
