@@ -1,6 +1,6 @@
 """Self-attention within the sequences of a packed batch.
 
-The projections before and after it are in `Layer` in bert.py, which also explains the shapes.
+`Layer` in bert.py calls it. Shapes: see bert.py.
 """
 
 import torch
@@ -29,7 +29,7 @@ def packed_attention(
         causal: whether a token attends only to itself and the tokens before it.
 
     Returns:
-        The attended values, (T, H); those of the rows after the T tokens are finite, but mean nothing.
+        The attended values, (T, H); the rows after the T tokens are finite, but mean nothing.
     """
     if can_attend_on_gpu(qkv, num_heads, dropout_p):
         return gpu_attention(qkv, batch, num_heads, dropout_p, causal)
@@ -54,10 +54,10 @@ def pooling_attention(
     """Compute multi-head attention from one token of each sequence to all tokens of the sequence.
 
     For a single query, keys and values need not be computed. With x the input of a token, its score
-    q·(W_k x + b_k) is (W_kᵀ q)·x plus a number that is the same for all tokens, which softmax ignores. The
-    weighted sum of the values W_v x + b_v is W_v times that of the inputs, plus b_v times the sum of the
-    weights, which is 1 without dropout. On a CPU all of it is in float32, because bfloat16 products of these
-    small shapes would take longer to compile than to compute.
+    q·(W_k x + b_k) is (W_kᵀ q)·x plus a number that is equal for all tokens, which softmax ignores. The
+    weighted sum of the values W_v x + b_v is W_v times the weighted sum of the inputs, plus b_v times the sum
+    of the weights, which is 1 without dropout. On a CPU, all products are in float32, because bfloat16
+    products of these small shapes would take longer to compile than to compute.
 
     Args:
         hidden: input of the layer, (T, H); rows after the T tokens are ignored.
@@ -97,7 +97,7 @@ def pooling_attention(
 def attention_probabilities(qkv: Tensor, num_heads: int, causal: bool = False) -> Tensor:
     """Compute the attention probabilities of one sequence, (A, T, T).
 
-    They are for people to look at: `packed_attention` never computes them as a whole.
+    They are for people to look at. The network itself does not call this function.
 
     Args:
         qkv: as in `packed_attention`, for the T tokens of one sequence.

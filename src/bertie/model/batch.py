@@ -1,6 +1,6 @@
 """The layout of a batch: sequences laid end to end, without padding.
 
-No linear layer computes padding; only attention pads, inside buckets of similar length
+No linear layer computes padding. Only some kinds of attention pad, inside buckets of similar length
 (buckets.py). Shapes: see bert.py.
 """
 
@@ -29,7 +29,7 @@ class PackedBatch:
         position_ids: int32 (T,), 0 at the start of every sequence
         cu_seqlens: int32 (N+1,), start of each sequence; the last entry is T
         max_seqlen: length of the longest sequence
-        buckets: how attention pads the sequences
+        buckets: how the sequences are padded where attention needs it
         masked_positions: int64 (M,), pre-training: indices of the tokens to predict
         masked_labels: int64 (M,), pre-training: the original ids of these tokens
         next_sentence_labels: int64 (N,), pre-training: 0 if B follows A, 1 if B is another text
@@ -96,7 +96,7 @@ def pack(
         masked_labels: original ids of the masked tokens, (M,).
         next_sentence_labels: 0 or 1 for each sequence, (N,).
         labels: a task's labels, in the shape that its head documents.
-        vector_length: how many numbers the attention kernel computes at a time, see `make_buckets`.
+        vector_length: how many keys attention in buckets computes at a time; see `make_buckets`.
     """
     lengths = np.diff(bounds)
     cu_seqlens = bounds - bounds[0]

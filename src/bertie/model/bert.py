@@ -103,7 +103,7 @@ class BertModel(nn.Module):
         Returns:
             The vectors of the tokens at `positions`, (R, H), or of all tokens, (T, H). With
             `positions` and without a BiLSTM, the last layer transforms only these tokens after
-            attention, or computes nothing for the others if `one_per_sequence`.
+            attention. With `one_per_sequence`, on a CPU, only these tokens attend.
         """
         hidden = self.embeddings(batch, words)  # (T, H)
         hidden = self._pad(hidden)
@@ -126,7 +126,7 @@ class BertModel(nn.Module):
         return torch.tanh(self.pooler(to_pool))
 
     def cls_vectors(self, batch: PackedBatch) -> Tensor:
-        """Return the output of the last layer for [CLS], (N, H), without computing that of other tokens.
+        """Return the output of the last layer for [CLS], (N, H), without computing the other tokens.
 
         The output of a BiLSTM is not included.
         """
@@ -159,7 +159,7 @@ class BertModel(nn.Module):
     def _pooled_positions(self, batch: PackedBatch) -> Tensor:
         """Return the token of each sequence that is pooled, (N,)."""
         # In a causal model [CLS] attends only to itself, and the last token to the whole sequence.
-        # OpenAI GPT's classifiers read the last token too.
+        # OpenAI GPT's classifiers also read the last token.
         return batch.cu_seqlens[1:] - 1 if self.is_decoder else batch.cu_seqlens[:-1]
 
     def _pad(self, rows: Tensor) -> Tensor:
@@ -240,7 +240,7 @@ class Layer(nn.Module):
         With `one_per_sequence`, `positions` has one token of each sequence, in a causal model its last.
         """
         fused = can_fuse(hidden)
-        # Not without inference mode: FSDP could not free the memory of weights that numpy has seen.
+        # Only in inference mode: FSDP could not free the memory of weights after `Tensor.numpy`.
         infers = can_fuse_inference(hidden) and not self.training and torch.is_inference_mode_enabled()
         attended = self._attend(hidden, batch, positions if one_per_sequence else None, infers)  # (T or R, H)
         if positions is not None:  # from here on tokens are independent of each other
@@ -261,7 +261,7 @@ class Layer(nn.Module):
         hidden = self.attention_norm(hidden + self.dropout(self.attention_output(attended)))  # (T or R, H)
         widened = self.intermediate(hidden)  # (T or R, 4H)
         if self.training and widened.device.type == "cpu":
-            # The backward pass computes the activation again, which is cheap, so that it need not be kept.
+            # Computing the activation again in the backward pass is cheap, and saves its memory.
             narrowed = checkpoint(self._narrow, widened, use_reentrant=False, preserve_rng_state=False)
         else:
             narrowed = self._narrow(widened)

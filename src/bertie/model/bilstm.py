@@ -151,8 +151,8 @@ class FeatureTagger(nn.Module):
         num_labels: number of tags.
         hidden_size: size of each direction of the BiLSTM.
         num_layers: number of layers of the BiLSTM.
-        dropout: probability of zeroing an element of the BiLSTM's input, between its layers, and of
-            its output.
+        dropout: probability of zeroing an element of the BiLSTM's input and output, and between its
+            layers.
     """
 
     def __init__(

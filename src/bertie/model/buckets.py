@@ -1,7 +1,8 @@
-"""Length buckets: the padded layout in which attention runs. Shapes: see bert.py.
+"""Length buckets: the padded layout for some kinds of attention. Shapes: see bert.py.
 
-Linear layers take packed tokens, but attention back ends take sequences of equal length.
-Sequences of similar length therefore share a bucket, padded to the longest of them.
+Linear layers and bertie's attention kernels take packed tokens. Attention in plain matrix products,
+`pooling_attention` and torch's `scaled_dot_product_attention` take sequences of equal length. For
+these, sequences of similar length share a bucket, padded to the longest of them.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ MIN_LENGTH_RATIO = 0.75
 
 @dataclass(frozen=True)
 class Buckets:
-    """The mapping between the tokens of a packed batch and attention's buckets.
+    """The mapping between the tokens of a packed batch and the buckets.
 
     A slot is one row of a bucket: it holds a token or padding.
 
@@ -82,7 +83,7 @@ def copy_to(values: Tensor, device: torch.device) -> Tensor:
 def make_buckets(lengths: Int64s, vector_length: int = 1) -> Buckets:
     """Put sequences of similar length into buckets, the longest first.
 
-    The padded length becomes a multiple of `vector_length` where that adds at most half of a vector.
+    The padded length becomes a multiple of `vector_length` where this adds at most half of a vector.
     """
     order = np.argsort(-lengths, kind="stable")
     shapes = _bucket_shapes(lengths[order], vector_length)

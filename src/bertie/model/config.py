@@ -6,16 +6,15 @@ import pydantic
 
 from bertie.base.settings import Settings
 
-# What a sequence classifier predicts, under the names of `transformers`' config.json.
+# The problem of a sequence classifier, with the names of config.json in `transformers`.
 ProblemType = Literal["single_label_classification", "multi_label_classification", "regression"]
-# What a sequence classifier reads: the pooled [CLS], or the mean over the tokens, scaled to length 1.
+# The input of a sequence classifier: the pooled [CLS], or the mean over the tokens, scaled to length 1.
 ClassifierPooling = Literal["pooler", "mean"]
 
 # The names are those of `transformers`.
 Activation = Literal["gelu", "gelu_new", "relu", "tanh", "linear"]
 
-# Far beyond every Transformer so far. A damaged or hostile config.json is refused before anything of its size
-# is allocated.
+# Far beyond every Transformer so far. A damaged or hostile config.json is refused before memory is allocated.
 MAX_LAYERS, MAX_SIZE, MAX_VOCABULARY = 1024, 2**20, 2**26
 
 

@@ -1,4 +1,4 @@
-"""Faster ways to compute parts of the encoder on a CPU, besides attention. Shapes: see bert.py.
+"""Tied word embeddings on a CPU, and the conditions for its fused layers. Shapes: see bert.py.
 
 docs/decisions/processors.md has the measurements.
 """
@@ -17,7 +17,7 @@ def embed_and_tie(weight: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
     """Look up word embeddings that the decoder uses too.
 
     On a CPU, autograd would write the gradient of the embeddings to new memory as large as the weights,
-    and its sum with the decoder's gradient to more. Here it is added to the decoder's.
+    and the sum with the decoder's gradient to more. Here the decoder's gradient becomes the sum.
 
     Args:
         weight: the word embeddings, (V, H).
@@ -26,7 +26,7 @@ def embed_and_tie(weight: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         The vectors of the tokens, (T, H), and the weights for the decoder, (V, H), to be used once.
     """
-    if weight.device.type != "cpu":  # where the sum would have another order in every run
+    if weight.device.type != "cpu":  # a GPU would add in another order in every run
         return F.embedding(ids, weight), weight
     return _embed_and_tie(weight, ids)
 
@@ -49,20 +49,20 @@ _embed_and_tie = cast(Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], _EmbedA
 
 
 def can_fuse_inference(values: Tensor) -> bool:
-    """Whether the layers of `cpu_inference` apply: float32 on a CPU, also under autocast."""
+    """Return whether the layers of `cpu_inference` apply: float32 on a CPU, also under autocast."""
     return values.device.type == "cpu" and values.dtype == torch.float32
 
 
 def can_fuse(values: Tensor) -> bool:
-    """Whether the layers of `cpu_training` apply: where those of inference do, but not under autocast."""
+    """Return whether the layers of `cpu_training` apply: float32 on a CPU, but not under autocast."""
     return can_fuse_inference(values) and not torch.is_autocast_enabled("cpu")
 
 
 def is_exact_gelu(activation: nn.Module) -> bool:
-    """Whether a module is GELU as the fused layers compute it, not its approximation by tanh."""
+    """Return whether a module is GELU as the fused layers compute it, not its approximation by tanh."""
     return isinstance(activation, nn.GELU) and activation.approximate == "none"
 
 
 def count_threads(elements: int) -> int:
-    """Return how many of torch's threads a kernel uses for an array of so many elements."""
+    """Return how many threads a kernel uses for so many elements: at most as many as torch uses."""
     return max(1, min(torch.get_num_threads(), elements // MIN_ELEMENTS_PER_THREAD))

@@ -1,8 +1,8 @@
 """Attention for training on a CPU in plain matrix products. Shapes: see bert.py.
 
-It is for bfloat16, and for float32 where `cpu_training_attention` does not apply: other head sizes, and more
-threads. torch's fused kernel for CPUs has no dropout, and in bfloat16 its backward pass takes several times
-as long as plain matrix products (docs/decisions/processors.md).
+It computes bfloat16, and dropout in float32 for head sizes that `cpu_training_attention` does not take.
+torch's fused kernel for CPUs has no dropout, and in bfloat16 its backward pass takes several times as long
+as plain matrix products (docs/decisions/processors.md).
 """
 
 from collections.abc import Callable
@@ -42,7 +42,7 @@ def cpu_attention(
         is_causal: whether a token attends only to itself and the tokens before it.
 
     Returns:
-        The attended values, (T, H); zeros in rows of `qkv` that are no tokens.
+        The attended values, (T, H); zeros in the rows after the tokens.
     """
     with torch.autocast("cpu", enabled=False):  # autocast would turn float32 into bfloat16
         return _packed_attention(qkv, buckets, num_heads, dropout_p, is_causal)
@@ -79,7 +79,7 @@ class _PackedAttention(torch.autograd.Function):
             heads = _gather(qkv, tokens, 3, ctx.num_heads)
             q, k, v = heads  # (n·A, S, D) each
             (grad,) = _gather(grad_attended, tokens, 1, ctx.num_heads)  # (n·A, S, D)
-            # The gradient of the dropped weights becomes that of the weights, and then that of the scores.
+            # The gradient of the weights after dropout, then before it, and then of the scores.
             grad_scores = dropped.zero(multiply_pairs(grad, v.mT, dropped.scale))  # (n·A, S, S)
             torch._softmax_backward_data(grad_scores, weights, -1, weights.dtype, grad_input=grad_scores)
             scale = q.shape[-1] ** -0.5
@@ -134,7 +134,7 @@ def _scatter(heads: Tensor, tokens: Tensor, rows: Tensor) -> None:
 
 
 def _copy(copy: Callable[..., None], rows: Tensor, tokens: Tensor, heads: Tensor) -> None:
-    """Run a kernel that copies between rows and a bucket, on several threads if that is worth it."""
+    """Run a kernel that copies between rows and a bucket, in several threads if the bucket is large."""
     n, S = tokens.shape
     in_bucket = heads.view(len(heads), n, -1, S, heads.shape[-1])
     as_integers = (x.detach().view(INTEGERS[x.element_size()]).numpy() for x in (rows, in_bucket))

@@ -5,16 +5,16 @@ results are transposed, so that neighbours in memory belong to different queries
 then the inner one in softmax too, and the compiler makes vector instructions of it
 (docs/decisions/processors.md has the measurements).
 
-Most loops over numbers are separate functions, because `vectorize_loops` tells the compiler only of arguments
-that they do not overlap. The two kernels, `attend` and `attend_backward`, compute the heads first..last-1 of
-the sequences first_sequence..last_sequence-1, so that threads can share them. Their other arguments are
+Most loops over numbers are separate functions, because only arguments of a function can be declared not to
+overlap (`vectorize_loops`). The two kernels, `attend` and `attend_backward`, compute the heads first..last-1
+of the sequences first_sequence..last_sequence-1, so that threads can share the work. Other arguments:
 
     rows         (T, 3H), queries, keys and values of the tokens side by side, without their bias
     bounds       (N + 1,), sequence n has the tokens bounds[n] … bounds[n + 1] - 1
     is_causal    whether a token attends only to itself and the tokens before it
     mask         of dropout
     attended     (T, H), the result
-    log_sums     (A, T), for each query the logarithm, to base 2, of the sum of the exponentials of its scores
+    log_sums     (A, T), for each query the logarithm to base 2 of the sum of its exponential scores
 """
 
 import math
@@ -57,11 +57,11 @@ def divide_attention(
     sequences are also divided, into parts with about as many tokens each.
 
     Args:
-        attend_part: called as attend_part(first_sequence, last_sequence, first_head, last_head), without the
-            last of either; it releases the interpreter lock.
+        attend_part: called as attend_part(first_sequence, last_sequence, first_head, last_head), where the
+            last ones are excluded; it releases the interpreter lock.
         bounds: bounds of the sequences, (N + 1,).
         num_heads: attention heads, A.
-        threads: how many compute at a time.
+        threads: the number of threads.
     """
     parts = min(threads // math.gcd(threads, num_heads), len(bounds) - 1)
     cuts = np.searchsorted(bounds, bounds[-1] * np.arange(parts + 1) // parts).tolist()
@@ -93,8 +93,8 @@ def attend(
     """Compute attention from rows and their bias, (3H,).
 
     The bias of the keys would change all scores of a query by the same number, which softmax ignores. The
-    bias of the values is added to their weighted sum, because the weights sum to 1. With dropout they do not,
-    so the bias must be 0.
+    bias of the values is added to their weighted sum, because the weights sum to 1. After dropout the weights
+    do not, so the bias must be 0.
 
     `attended` and `log_sums` are written; `log_sums` is (0, 0) if no gradient is needed.
     """
@@ -147,7 +147,7 @@ def attend_backward(
     first: int,
     last: int,
 ) -> None:
-    """Compute the gradient of `rows`, (T, 3H), from that of `attended`, where there was no bias.
+    """Compute the gradient of `rows`, (T, 3H), from the gradient of `attended`, where there was no bias.
 
     The weights are computed again from the scores. With a query's weight p of a key, the factor f of dropout,
     and the gradient g of the query's result a, the gradient of the score is p · (f · g·v - g·a) (Dao et al.,
@@ -211,7 +211,7 @@ def _hide_later_keys(scores: Float32s, S: int, before: int) -> None:
 
 @inlined_float_kernel
 def _mask_position(token: int, head: int, num_heads: int, longest: int) -> int:
-    """Return the position, in the mask of dropout, of the first key of a head's queries from a token on."""
+    """Return the position in the mask of dropout of a head's queries from a token on, at the first key."""
     return (token * num_heads + head) * longest
 
 
@@ -251,9 +251,9 @@ def _new_scratch(rows: int) -> Float32s:
 
 @float_kernel
 def _softmax(scores: Float32s, S: int, width: int, highest: Float32s, inverses: Float32s) -> None:
-    """Overwrite scores (S, WIDTH) with the exponentials of their distances from the highest.
+    """Overwrite scores (S, WIDTH) with the powers of 2 of their distances from the highest.
 
-    The inverses of the sums of these are written to `inverses`.
+    Also write the inverses of the sums of these powers to `inverses`.
     """
     vectorize_loops()
     for i in range(width):

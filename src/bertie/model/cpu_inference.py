@@ -1,7 +1,7 @@
-"""Linear layers for inference on a CPU, fused with what follows them. Shapes: see bert.py.
+"""Linear layers for inference on a CPU, fused with the operations after them. Shapes: see bert.py.
 
-torch copies the bias into the result before it multiplies, and writes the activation, the sum of a residual
-connection and its norm to new memory each. Here a kernel computes them in place, row by row
+torch copies the bias into the result before it multiplies, and writes the activation, the sum with the
+residual connection, and its norm to new memory. Here a kernel computes them in place, row by row
 (docs/decisions/processors.md has the measurements).
 """
 

@@ -26,7 +26,7 @@ P0, P1, P2, P3, P4, P5 = (
         6.931472028550421e-1,
     )
 )
-LOWEST = np.float32(-125)  # 2^x of less is hardly a float32
+LOWEST = np.float32(-125)  # 2^x of less has fewer digits than other float32 numbers
 MANTISSA_BITS = np.int32(23)  # of float32
 LOG2_E = np.float32(1.44269504088896341)
 ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
@@ -35,9 +35,9 @@ ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
 @inlined_float_kernel
 def normal_distribution(x: np.float32) -> tuple[np.float32, np.float32]:
     """Return the probability that a standard normal variable is at most x, and its density at x."""
-    ratio = power_of_2(-HALF * LOG2_E * x * x)  # of the density to that at 0
+    ratio = power_of_2(-HALF * LOG2_E * x * x)  # of the density at x to the density at 0
     t = ONE / (ONE + T * abs(x))
-    above = ratio * ((((B5 * t + B4) * t + B3) * t + B2) * t + B1) * t  # |x|
+    above = ratio * ((((B5 * t + B4) * t + B3) * t + B2) * t + B1) * t  # probability above |x|
     probability = ONE - above if x > ZERO else above
     return probability, DENSITY_AT_0 * ratio
 

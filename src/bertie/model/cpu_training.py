@@ -1,8 +1,8 @@
-"""Linear layers for training on a CPU, fused with what follows them. Shapes: see bert.py.
+"""Linear layers for training on a CPU, fused with the operations after them. Shapes: see bert.py.
 
 torch adds a bias, drops elements, adds the residual connection and normalizes in separate passes, each of
-which writes to new memory, and so does its backward pass. Here a kernel computes all of them row by row, and
-another one their gradients (docs/decisions/processors.md has the measurements).
+which writes to new memory, and so does its backward pass. Here one kernel computes all of them row by row,
+and another one their gradients (docs/decisions/processors.md has the measurements).
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from bertie.model.products import multiply
 
 Float32s = NDArray[np.float32]
 
-# Gradients of biases and norms are sums over rows: of so many at first, then of these sums. That is more
+# Gradients of biases and norms are sums over blocks of so many rows, and then over the blocks. This is more
 # exact than one long sum, and does not depend on the number of threads.
 BLOCK = 64
 
@@ -54,11 +54,11 @@ _linear = cast(Callable[[Tensor, Tensor, Tensor], Tensor], _Linear.apply)
 def transform_attended(
     attended: Tensor, hidden: Tensor, weights: LayerWeights, eps: float, dropout_p: float
 ) -> Tensor:
-    """Compute what a layer does after attention, with dropout and exact GELU, (T, H) -> (T, H).
+    """Compute the part of a layer after attention, with dropout and exact GELU, (T, H) -> (T, H).
 
-    That is x = first_norm(hidden + dropout(projection(attended))), and then
-    second_norm(x + dropout(narrow(GELU(wide(x))))). The backward pass overwrites what the forward pass
-    has kept, so it can run only once.
+    This is x = first_norm(hidden + dropout(projection(attended))), and then
+    second_norm(x + dropout(narrow(GELU(wide(x))))). The backward pass overwrites the matrices that the
+    forward pass has kept, so it can run only once.
     """
     return _transform_attended(attended, hidden, eps, dropout_p, *weights)
 
@@ -67,7 +67,7 @@ class _TransformAttended(torch.autograd.Function):
     """`transform_attended`.
 
     All matrices for the backward pass are in one piece of memory. When it is freed, the gradients of the
-    weights fit into it. They did not fit into several pieces, because small objects came between these
+    weights fit into it. They did not fit into several pieces with small objects between them
     (docs/decisions/processors.md, "Memory of a step").
     """
 
@@ -103,11 +103,11 @@ class _TransformAttended(torch.autograd.Function):
         grad_normed, grad_narrowed, second_sums = _differentiate(
             grad, second, second_inverses, w.second_scale, ctx.masks[1]
         )
-        grad_widened = multiply(grad_narrowed, w.narrow)  # the activation's gradient until the kernel has run
+        grad_widened = multiply(grad_narrowed, w.narrow)  # of the activation, until the kernel has run
         bias_sums = grad.new_empty(_count_blocks(grad), len(w.wide))
         arrays = _to_numpy(widened, w.wide_bias.clone(), grad_widened, bias_sums)
         _run(_differentiate_activation, len(bias_sums), arrays)
-        grad_narrow = multiply(grad_narrowed.t(), widened)  # which has the activation now
+        grad_narrow = multiply(grad_narrowed.t(), widened)  # overwritten with the activation by the kernel
         del grad_narrowed
         normed = new_empty(first, *first.shape)
         torch.addcmul(w.first_shift, first, w.first_scale, out=normed)
@@ -169,8 +169,8 @@ def _differentiate(
 ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
     """Compute the gradients of `_normalize`.
 
-    Returns those of the residual connection and of the product, (T, H) each, and of the bias and the norm's
-    scale and shift, (H,) each.
+    Returns the gradients of the residual connection and of the product, (T, H) each, and of the bias and the
+    norm's scale and shift, (H,) each.
     """
     grad_sum, grad_product = new_empty(grad, *grad.shape), new_empty(grad, *grad.shape)
     sums = grad.new_empty(_count_blocks(grad), 3, grad.shape[1])
@@ -191,7 +191,7 @@ def _to_numpy(*tensors: Tensor) -> list[Any]:
 
 
 def _run(kernel: Callable[..., None], items: int, arrays: list[Any], *numbers: np.number[Any]) -> None:
-    """Run a kernel on rows, or on blocks of them, with as many threads as the first array is worth."""
+    """Run a kernel on rows, or on blocks of rows; the size of the first array decides how many threads."""
     run_in_threads(
         lambda first, last: kernel(*arrays, *numbers, first, last),
         items,
@@ -260,9 +260,9 @@ def _differentiate_rows(
 ) -> None:
     """Compute the gradients of `_normalize_rows` in the blocks first..last-1 of rows.
 
-    `grad_sum` is that of the sum, and of the residual connection: the gradient of the standardized row x,
-    less its mean and less x times its mean product with x, divided by the standard deviation. `sums`,
-    (blocks, 3, H), has the gradients of scale, shift and bias.
+    `grad_sum` is the gradient of the sum, and so of the residual connection. It is the gradient g of the
+    standardized row x, less the mean of g, less x times the mean of g · x, over the standard deviation.
+    `sums`, (blocks, 3, H), has the gradients of scale, shift and bias.
     """
     vectorize_loops()
     width = len(scale)
@@ -313,8 +313,8 @@ def _differentiate_activation(
 ) -> None:
     """Compute `_activate_rows` again, and its gradients, in the blocks first..last-1 of rows.
 
-    The rows are overwritten with the activation, and its gradient `grad` with that of the rows; `sums`,
-    (blocks, 4H), has that of the bias.
+    The rows are overwritten with the activation, and `grad`, the gradient of the activation, with the
+    gradient of the rows. `sums`, (blocks, 4H), receives the gradient of the bias.
     """
     vectorize_loops()
     for block in range(first, last):

@@ -30,7 +30,7 @@ def training_attention(
         is_causal: whether a token attends only to itself and the tokens before it.
 
     Returns:
-        The attended values, (T, H); zeros in rows of `qkv` that are no tokens.
+        The attended values, (T, H); zeros in the rows after the tokens.
     """
     return _training_attention(qkv.contiguous(), cu_seqlens, num_heads, dropout_p, is_causal)
 

@@ -4,8 +4,8 @@ The compiler makes vector instructions of innermost loops. It does not keep a bl
 while a loop adds terms, and it does not transpose in registers. The functions here do both: they generate
 LLVM's instructions for vectors of VECTOR float32 numbers (docs/decisions/processors.md has the measurements).
 
-Matrices are parts of arrays in which the numbers of a row have no gaps. Places in them are not checked, not
-even with BERTIE_BOUNDS_CHECK.
+Matrices are parts of arrays in which the numbers of a row have no gaps. Indices are not checked, not even
+with BERTIE_BOUNDS_CHECK.
 """
 
 from collections.abc import Callable, Sequence
@@ -71,8 +71,8 @@ def add_product(factors: Float32s, source: Float32s, result: Float32s) -> None:
 def transpose(source: Float32s, result: Float32s) -> None:
     """Copy a matrix to `result` in transposed order, in blocks of VECTOR × VECTOR numbers.
 
-    The columns of `source` and of `result` must have room for whole blocks: in `source`, the last row is
-    repeated for them, and of `result` only the existing rows are written.
+    Both matrices need columns for whole blocks, but not rows: the last row of `source` is repeated, and only
+    the existing rows of `result` are written.
     """
     for row in range(0, len(source), VECTOR):
         for column in range(0, len(result), VECTOR):
@@ -81,7 +81,7 @@ def transpose(source: Float32s, result: Float32s) -> None:
 
 @inlined_float_kernel
 def prefetch(array: Float32s, row: int, column: int) -> None:
-    """Begin to load the line of the cache that has an element of a matrix."""
+    """Begin to load an element of a matrix into the cache."""
     _prefetch(array, row, column)
 
 
@@ -110,7 +110,7 @@ def _generate(function: Callable[..., Any]) -> Callable[..., None]:
 
 
 def _multiply_block(vectors: int, is_transposed: bool = False, adds: bool = False) -> Callable[..., None]:
-    """Return a function that computes ROWS rows, or the last ones, and so many vectors of a product."""
+    """Return a function that computes a block of a product: ROWS rows, or the last ones, of some vectors."""
 
     @_generate
     def multiply_block(

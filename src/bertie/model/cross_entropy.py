@@ -13,15 +13,15 @@ from bertie.model.cpu_cross_entropy import DTYPES, cpu_cross_entropy
 from bertie.model.gpu import has_kernels
 from bertie.model.objectives import IGNORE_INDEX
 
-CHUNK = 2**26  # logits at a time: large, because each call to a GPU has a cost; it only bounds the memory
+CHUNK = 2**26  # logits at a time, to bound the memory; large, because each call to a GPU has a cost
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, all_targets: bool = False) -> tuple[Tensor, Tensor]:
     """Sum the cross-entropy over the targets, and count the correct predictions.
 
     Args:
-        logits: (n, classes). If they require gradients, their gradient overwrites them: new memory as
-            large would cost a small model a twentieth of a step.
+        logits: (n, classes). If they require gradients, their gradient overwrites them: new memory for it
+            would cost a small model a twentieth of a step.
         labels: classes, int64 (n,); rows with IGNORE_INDEX (-100) are not targets.
         all_targets: whether no label is IGNORE_INDEX, which saves a GPU a pass over the logits.
 
@@ -64,7 +64,7 @@ class _CrossEntropy(torch.autograd.Function):
 def _compute_chunks(
     logits: Tensor, labels: Tensor, all_targets: bool, gradient: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Compute `cross_entropy` by operations for which a GPU need not be synchronized."""
+    """Compute `cross_entropy` by operations that do not synchronize a GPU."""
     is_target = labels != IGNORE_INDEX
     classes = labels.clamp(min=0)
     dtype = torch.promote_types(logits.dtype, torch.float32)

@@ -1,6 +1,6 @@
 """Dropout that is cheap on a CPU.
 
-There, torch draws one random value for each element, on one thread, and keeps the mask for the
+On a CPU, torch draws one random value for each element, in one thread, and keeps the mask for the
 backward pass. Here a kernel zeroes elements in one pass over them, by hashes of their positions and
 of a key, so that the backward pass needs only the key.
 """
@@ -48,7 +48,7 @@ def dropout(values: Tensor, probability: float) -> Tensor:
 
 
 class DropoutMask(NamedTuple):
-    """Which elements are dropped on a CPU: those whose hash by the key is below a number of levels."""
+    """The mask of bertie's kernels: they drop elements whose hash by the key is below `dropped_levels`."""
 
     key: NDArray[np.uint32]  # (2,)
     dropped_levels: int
@@ -145,7 +145,7 @@ def draw_factors(
     kept: np.float32,
     factors: NDArray[np.float32],
 ) -> None:
-    """Draw the factors of a row's elements: 0 for those that are dropped, `kept` for the others.
+    """Draw the factors of a row's elements: 0 for dropped elements, `kept` for the others.
 
     Elements j of the two halves of a row share a hash. `factors` has width + 1 elements.
     """

@@ -16,7 +16,7 @@ MAX_HEAD_SIZE = 256  # of torch's flash attention; it is a multiple of HEAD_SIZE
 HEAD_SIZE_MULTIPLE = 8
 
 # Tensor cores read eight numbers in bfloat16 at a time. For other widths cuBLAS takes slower kernels, and
-# another one adds the bias.
+# adds the bias in another kernel.
 WIDTH_MULTIPLE = 8
 
 
@@ -32,16 +32,16 @@ def can_attend_on_gpu(qkv: Tensor, num_heads: int, dropout_p: float) -> bool:
 
 
 def gpu_attention(qkv: Tensor, batch: PackedBatch, num_heads: int, dropout_p: float, causal: bool) -> Tensor:
-    """Compute `packed_attention` by kernels that find the sequences in the packed tokens themselves.
+    """Compute `packed_attention` with torch's kernels for packed sequences.
 
-    They are those behind `scaled_dot_product_attention`, which takes packed sequences only as nested tensors,
-    at several milliseconds a call. With padded ones it prefers cuDNN, which prepares each new shape. torch's
-    `varlen_attn` has no dropout.
+    `scaled_dot_product_attention` uses the same kernels, but takes packed sequences only as nested tensors,
+    at several milliseconds a call. For padded sequences it prefers cuDNN, which prepares each new shape.
+    torch's `varlen_attn` has no dropout.
     """
     q, k, v = qkv.view(len(qkv), 3, num_heads, -1).unbind(1)  # (T, A, D) each
     bounds, longest = batch.cu_seqlens, batch.max_seqlen
     added_rows = len(qkv) - batch.num_tokens
-    if added_rows:  # they become one more sequence, because the kernels would leave their results undefined
+    if added_rows:  # as one more sequence: outside of sequences, the kernels leave the results undefined
         bounds, longest = F.pad(bounds, (0, 1), value=len(qkv)), max(longest, added_rows)
     attended: Tensor
     if qkv.dtype == torch.bfloat16:
@@ -76,7 +76,7 @@ def padded_linear(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def can_transform_on_gpu(hidden: Tensor) -> bool:
-    """Return whether `gpu_training.transform_attended` applies to a layer's input, (T, H): in autocast."""
+    """Return whether `gpu_training.transform_attended` applies to a layer's input, (T, H), in autocast."""
     return has_kernels(hidden) and torch.is_autocast_enabled("cuda")
 
 
@@ -87,15 +87,15 @@ def has_kernels(values: Tensor) -> bool:
 
 @functools.cache
 def _can_compile() -> bool:
-    """Try a kernel; say once what is wrong, if it does not compile.
+    """Try a kernel; warn once if it does not compile.
 
-    Triton needs a C compiler, Python's header files, and a directory for what it compiles.
+    Triton needs a C compiler, Python's header files, and a directory for compiled kernels.
     """
     try:
         from bertie.model.gpu_kernels import scale_in_place
 
         scale_in_place(torch.ones(1, device="cuda"), torch.ones((), device="cuda"))
-    except Exception as error:  # all kinds come from Triton; torch's operations do without it
+    except Exception as error:  # Triton raises many kinds; torch's operations do not need it
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         print(
             f"warning: Triton compiles no kernels ({reason}), so steps on the GPU take longer; it needs a C "

@@ -49,7 +49,7 @@ def normalize(
         residual: float32 (T, H).
         norm: scale and shift of the norm, (H,) each.
         eps: epsilon of the norm.
-        mask: the elements that are dropped; the same as on a CPU.
+        mask: of dropout; it drops the same elements as on a CPU.
     """
     T, H = product.shape
     exact, rounded = torch.empty_like(residual), torch.empty_like(product)
@@ -73,7 +73,7 @@ def differentiate(
     moments: Tensor,
     mask: DropoutMask,
 ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
-    """Compute the gradients of `normalize` from its arguments and its `moments`.
+    """Compute the gradients of the arguments of `normalize`.
 
     Returns the gradients of the product, bfloat16 (T, H), of the residual connection, float32 (T, H), and of
     the bias and the norm's scale and shift, (H,) each.
@@ -137,7 +137,7 @@ def _mask_arguments(mask: DropoutMask) -> tuple[int, int, int, float]:
     return key, second_key, mask.dropped_levels, mask.scale
 
 
-# Triton would compile these kernels again for other values of the arguments named here.
+# Otherwise, Triton would compile these kernels again for other values of the arguments named here.
 @triton.jit(do_not_specialize=["T", "key", "second_key", "dropped_levels"])
 def _normalize_rows(
     product,

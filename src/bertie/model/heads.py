@@ -228,8 +228,8 @@ class ClassificationModel(nn.Module):
         multi_label_classification   float32 (N, num_labels), 0 or 1
         regression                   float32 (N,), values; `num_labels` is 1
 
-    class_weights  float32 (num_labels,), weights of the labels in the loss; of several labels, weights of
-                   their presence. None for equal weights
+    class_weights  float32 (num_labels,), weights of the labels in the loss; in a multi-label task, weights
+                   of their presence. None for equal weights
     """
 
     architecture = "BertForSequenceClassification"
@@ -374,7 +374,7 @@ class QuestionAnsweringModel(nn.Module):
     def compute_losses(self, batch: PackedBatch) -> dict[str, ObjectiveLoss]:
         """Return the mean of the cross-entropies of start and end (run_squad.py:660).
 
-        The classes are the tokens of the sequence; in google's code and in `transformers`, padding
+        The classes are the tokens of the sequence; in Google's code and in `transformers`, padding
         is a class too. A prediction is correct if both start and end are.
         """
         assert batch.labels is not None

@@ -1,4 +1,4 @@
-"""The weights of a layer after attention, as the fused layers take them."""
+"""The weights of a layer after attention, as arguments of the fused layers."""
 
 from typing import NamedTuple
 

@@ -3,9 +3,9 @@
 torch asks the C library for memory that begins at a multiple of 64 bytes, or of a page. glibc grants such a
 request only from a gap that is larger than the tensor by this multiple, so a tensor often does not fit the
 gap that another one of the same size has left. Where the sizes differ from step to step, the heap grew to
-twice what was in use (docs/decisions/processors.md, "Memory that fits a gap of its size"). numpy asks for
-memory that may begin anywhere. Here it asks for 64 bytes more, and the tensor begins at the first multiple
-of 64.
+twice the memory in use (docs/decisions/processors.md, "Memory that fits a gap of its size"). numpy asks for
+memory that may begin anywhere. Here numpy asks for 64 bytes more than the tensor needs, and the tensor
+begins at the first multiple of 64.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-ALIGNMENT = 64  # bytes: a line of the cache, and what torch's tensors begin at
+ALIGNMENT = 64  # bytes: a line of the cache; torch aligns its tensors to it
 LARGE_PAGE = 2**21  # bytes, on x86-64
 
 
@@ -34,7 +34,7 @@ def new_empty(like: Tensor, *shape: int) -> Tensor:
 def _ask_for_large_pages(memory: Tensor) -> None:
     """Ask Linux for large pages, as numpy does from 4 MiB on; `memory` is uint8 (n,).
 
-    A training step of 2 × 128 takes a tenth more time without them (docs/decisions/processors.md).
+    A training step of 2 × 128 tokens takes a tenth more time without them (docs/decisions/processors.md).
     """
     first = -(-memory.data_ptr() // mmap.PAGESIZE)
     last = (memory.data_ptr() + len(memory)) // mmap.PAGESIZE

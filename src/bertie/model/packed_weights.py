@@ -1,7 +1,7 @@
 """Linear layers for inference on a CPU, with weights in the order in which oneDNN reads them.
 
-Other layers pass their weights as they are, and the library rearranges them in every product. For four
-tokens that takes as long as the product itself (docs/decisions/inference.md, "Packed weights in oneDNN").
+Other layers pass their weights as they are, and oneDNN rearranges them in every product. For four tokens,
+rearranging takes as long as the product itself (docs/decisions/inference.md, "Packed weights in oneDNN").
 torch has packed weights in two operators that its compiler uses; their names begin with an underscore.
 """
 
@@ -21,7 +21,7 @@ class PackedLinear(nn.Module):
     Args:
         linear: the layer to pack, with a bias.
         dtype: float32 or bfloat16: the type of the weight, of the inputs of its products, and of the result.
-        keep_weight: whether the attribute `weight` is also kept, which is the unpacked weight in float32.
+        keep_weight: whether to also keep the unpacked float32 weight, in the attribute `weight`.
     """
 
     weight: Tensor | None
@@ -54,9 +54,9 @@ class PackedLinear(nn.Module):
 
 
 def pack_weights(layers: nn.ModuleList, dtype: torch.dtype) -> None:
-    """Replace the linear layers of the encoder's layers by packed ones.
+    """Pack the weights of the encoder's layers.
 
-    The last layer also keeps the weight of its queries, keys and values, which `pooling_attention` reads.
+    The last layer also keeps the unpacked weight of queries, keys and values, for `pooling_attention`.
     """
     for layer in layers:
         for name in ("qkv", "attention_output", "intermediate", "output"):

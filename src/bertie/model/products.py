@@ -51,23 +51,23 @@ def multiply_pairs(a: Tensor, b: Tensor, scale: float, out: Tensor | None = None
     out = new_empty(a, *a.shape[:2], b.shape[2]) if out is None else out
     if not multiplies_in_numpy(a):
         return torch.baddbmm(out, a, b, beta=0, alpha=scale, out=out)
-    is_widened = a.shape[2] < b.shape[2]  # the smaller one of factor and product is scaled
+    is_widened = a.shape[2] < b.shape[2]  # scale the smaller one of `a` and the product
     _multiply_in_numpy(a * scale if is_widened else a, b, out)
     return out if is_widened else out.mul_(scale)
 
 
 def multiplies_in_numpy(matrix: Tensor) -> bool:
-    """Return whether numpy multiplies matrices of this type: those in float32, where it is faster."""
+    """Return whether numpy multiplies matrices of this type: float32, on a processor where it is faster."""
     return matrix.dtype == torch.float32 and _is_numpy_faster()
 
 
 def _multiply_in_numpy(a: Tensor, b: Tensor, out: Tensor) -> None:
     """Write the product of two matrices, or of each pair of them in two stacks, to `out`.
 
-    As many threads as torch has share the pairs, or the rows or columns, whichever are more. Each multiplies
-    its part in OpenBLAS. OpenBLAS's own threads are not used, because they wait for each other in a loop:
-    with another program on one of two cores, steps took up to 2.4 times as long as in one thread
-    (docs/decisions/processors.md).
+    bertie's threads, at most as many as torch uses, share the pairs, or the rows or columns, whichever are
+    more. Each multiplies its part in OpenBLAS. OpenBLAS's own threads are not used, because they wait for
+    each other in a loop: with another program on one of two cores, steps took up to 2.4 times as long as in
+    one thread (docs/decisions/processors.md).
     """
     first, second, product = _to_array(a), _to_array(b), out.detach().numpy()
     is_tall = product.ndim == 3 or len(product) >= product.shape[1]
@@ -102,7 +102,7 @@ class OpenBlas:
 
     Args:
         library: the library, with the functions that get and set the number.
-        prefix, suffix: what the names of these functions have before and after `openblas_get_num_threads`.
+        prefix, suffix: of the names of these functions, around `openblas_get_num_threads`.
     """
 
     def __init__(self, library: ctypes.CDLL, prefix: str, suffix: str) -> None:
@@ -132,8 +132,8 @@ class OpenBlas:
 def _openblas() -> OpenBlas | None:
     """Return the OpenBLAS of numpy; None if numpy has another library.
 
-    An OpenBLAS that computes in the threads of OpenMP is left out, because setting their number would also
-    set torch's.
+    An OpenBLAS that computes in the threads of OpenMP is not used: setting their number would also set the
+    number of torch's threads.
     """
     library = ctypes.CDLL(_multiarray_umath.__file__)  # it also finds the functions of the libraries it links
     for prefix, suffix in NAMES_OF_OPENBLAS:

@@ -43,8 +43,8 @@ class Sequences(NamedTuple):
 
         Args:
             max_tokens: largest number of tokens in a batch; see `batch_by_token_budget`.
-            max_padding: largest number of padding tokens in a batch; see there. The lengths of the
-                sequences of an example are added.
+            max_padding: largest number of padding tokens in a batch; see `batch_by_token_budget`. An
+                example is as long as its sequences together.
             group_size: number of consecutive sequences that form one example and stay together.
         """
         if len(self.bounds) - 1 == group_size:  # a single text to an exported model took 4 % longer

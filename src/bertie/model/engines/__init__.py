@@ -1,1 +1,1 @@
-"""Engines: torch and ONNX Runtime behind one protocol."""
+"""Engines: torch, ONNX Runtime and OpenVINO behind one protocol."""

@@ -14,8 +14,7 @@ from bertie.model.products import multiply
 # By how much bfloat16 has to be faster in `_is_bfloat16_faster`: a step also converts between the two.
 BFLOAT16_GAIN = 1.25
 
-# On a CPU, the C library returns the memory of large tensors to the system after each step, and the system
-# clears it for the next one (docs/decisions/processors.md, "Tokens in memory").
+# On a CPU, more tokens need more memory for little speed (docs/decisions/processors.md, "Tokens in memory").
 CPU_MICRO_BATCH_TOKENS = 4096
 GPU_MICRO_BATCH_TOKENS = 16384
 
@@ -100,7 +99,7 @@ def _is_bfloat16_faster() -> bool:
 
     Having the instructions is not enough: Intel Xeons of the fourth and fifth generation without AMX, which
     some virtual machines hide, take 1.9 times as long in bfloat16 (docs/decisions/processors.md). The
-    measurement takes some 30 ms. Of five alternating rounds the fastest count, so other programs hardly
+    measurement takes some 30 ms. The fastest of five alternating rounds counts, so other programs hardly
     matter.
     """
     a = torch.ones(512, 512)
@@ -118,8 +117,8 @@ def _is_bfloat16_faster() -> bool:
 def _is_available(device: str) -> bool:
     """Return whether this machine has a device.
 
-    A GPU is looked for without a tensor on it. Every process of torchrun calls this before it has chosen its
-    GPU, and each tensor on `cuda` would take some hundred MB of the first GPU for the process.
+    No tensor is made on a GPU: every process of torchrun calls this function before it has chosen its GPU,
+    and a tensor on `cuda` would take some hundred MB of the first GPU for the process.
     """
     try:
         parsed = torch.device(device)

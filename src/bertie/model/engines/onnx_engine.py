@@ -223,7 +223,7 @@ def has_int8_layers(file: Path) -> bool:
 def has_vnni(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     """Return whether this processor adds products of uint8 and int8 in 32 bits.
 
-    Processors of other kinds than x86 do; elsewhere than on Linux it is not known, and believed.
+    Processors other than x86 do. Where /proc/cpuinfo does not exist, x86 processors are assumed to.
     """
     if platform.machine() not in ("x86_64", "AMD64") or not cpuinfo.exists():
         return True

@@ -18,8 +18,8 @@ from bertie.model.heads import EncoderModel, Model, PreTrainingModel
 from bertie.model.packed_weights import can_pack_weights, pack_weights
 from bertie.model.sequences import Int64s, Sequences
 
-# With AVX-512, torch's fused attention kernel computes 16 keys at a time, and the rest one by one: 31 keys
-# take twice as long as 32 (docs/decisions/inference.md).
+# For head sizes that bertie's attention kernel does not take. With AVX-512, torch's fused kernel computes 16
+# keys at a time, and the rest one by one: 31 keys take twice as long as 32 (docs/decisions/inference.md).
 CPU_VECTOR_LENGTH = 16
 
 
@@ -105,7 +105,7 @@ def _use_one_thread_after_fork() -> None:
 
 
 def prepare_weights(model: Model | EncoderModel, dtype: torch.dtype) -> None:
-    """Store the weights of linear layers as products of this type are fastest on a CPU."""
+    """Store the weights of linear layers in the order and type with which a CPU multiplies fastest."""
     if can_pack_weights(dtype):
         pack_weights(model.bert.layers, dtype)
     if dtype == torch.bfloat16:
@@ -117,8 +117,7 @@ def prepare_weights(model: Model | EncoderModel, dtype: torch.dtype) -> None:
 def round_weights(model: Model | EncoderModel) -> None:
     """Store the weights of linear layers in bfloat16, so that autocast need not round them in every batch.
 
-    Those of the last layer's queries, keys and values remain in float32, in which `pooling_attention`
-    multiplies them.
+    The weight of the last layer's queries, keys and values remains in float32 for `pooling_attention`.
     """
     kept = model.bert.layers[-1].qkv
     for module in model.modules():
@@ -131,7 +130,7 @@ def transpose_weights(model: nn.Module) -> None:
 
     A weight remains (out, in), but each of its columns is contiguous. MKL rearranges the weight in every
     product, in less time from this order: products of 8 to 128 tokens are 1.1 to 2.5 times as fast, and
-    those of 256 and more as fast as before (docs/decisions/inference.md).
+    longer products as fast as before (docs/decisions/inference.md).
     """
     for module in model.modules():
         if isinstance(module, nn.Linear):

@@ -60,7 +60,7 @@ class LongTexts(Settings):
              windows    all tokens, in several sequences whose logits are pooled
     stride   tokens from the start of a window to the start of the next one; 0 is a whole window, so that
              windows do not overlap
-    pooling  how the logits of a text's windows become those of the text
+    pooling  how the logits of a text's windows are combined
     """
 
     method: Literal["truncate", "head-tail", "windows"] = "truncate"
@@ -114,13 +114,13 @@ class ModelMetadata:
                     empty if unknown
     label_columns   likewise the columns that only labelled data have, such as {"label": "stars"}
     decision_thresholds
-                    a classifier's probabilities above which each of several labels is predicted, or, one
-                    number, the second of two classes; None for 0.5
-    temperature     a classifier's number that logits are divided by before the softmax or sigmoid; None
-                    for 1
+                    the probability above which a classifier predicts each of several labels, or, a single
+                    one, the second of two classes; None for 0.5
+    temperature     the number by which a classifier's logits are divided before the softmax or sigmoid;
+                    None for 1
     long_texts      how a classifier reads texts that are longer than `max_seq_length`
     classifier_pooling
-                    what a classifier reads: "pooler", or "mean", the mean over the tokens, scaled to
+                    input of the classifier: "pooler", or "mean", the mean over the tokens, scaled to
                     length 1
     """
 
@@ -265,7 +265,7 @@ def _wrong_model_type(file: Path, head: HeadConfig, metadata: ModelMetadata) -> 
 
 
 def read_labelled_columns(path: Path) -> Mapping[str, str]:
-    """Return the columns of a model's fine-tuning, with those of the labels; see `ModelMetadata`.
+    """Return the columns of texts and of labels in a model's fine-tuning; see `ModelMetadata`.
 
     Raises:
         DataError: config.json is damaged.
@@ -283,7 +283,7 @@ def find_new_entries(path: Path, tokenizer: Tokenizer) -> dict[int, list[int]]:
         it. Empty if the tokenizers are equal.
 
     Raises:
-        ModelError: the tokenizer of the corpus is another one, and not an extension.
+        ModelError: the tokenizer of the corpus neither equals nor extends the model's.
     """
     folder, metadata = find_transformer_folder(path), read_metadata(path)
     whole = Tokenizer.load(folder)
@@ -326,7 +326,7 @@ def check_network(path: Path, config: BertConfig, may_grow: bool = False) -> Non
 
 
 def find_config_file(folder: Path) -> Path:
-    """Return `config.json`, or `bert_config.json` if only that exists.
+    """Return `config.json`, or `bert_config.json` if only the latter exists.
 
     pytorch-pretrained-bert used google's name, `bert_config.json`, until 2019.
     """

@@ -1,8 +1,8 @@
 """Read weights in the formats of Hugging Face's libraries since 2018.
 
 Files are safetensors or pickles, whole or in shards; the weights in them may have TensorFlow's
-names for layer norms, another prefix or none, and buffers among them. All are returned under
-the names that the libraries use today.
+names for layer norms, another prefix or none, and buffers among them. All weights are returned
+under the names that the libraries use today.
 """
 
 import re
@@ -38,7 +38,7 @@ PREFIXES = ("bert.", "", "model.", "model.bert.")  # of the encoder: under a hea
 ENCODER_MODULES = ("embeddings", "encoder", "pooler")
 NORM_PARAMETERS = {"gamma": "weight", "beta": "bias"}  # TensorFlow's names, written until 2019
 BUFFERS = ("position_ids", "token_type_ids")  # written by transformers 2.8 to 4.30
-# Stored copies of tied weights, and the weights that they are copies of.
+# Stored copies of tied weights, and their originals.
 TIED_WEIGHTS = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",

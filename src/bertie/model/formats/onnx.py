@@ -304,7 +304,7 @@ class _GraphBuilder:
         return self.op("Mul", product, scales)
 
     def zero_points(self, x: str) -> str:
-        """Return what 0 becomes in int8, for each row of x."""
+        """Return the uint8 of 0 for each row of x."""
         return self.op("Expand", self.middle(), self.op("Shape", x, end=1))
 
     def middle(self) -> str:

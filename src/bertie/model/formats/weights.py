@@ -135,15 +135,15 @@ def load_weights(path: Path, model: nn.Module, prefix: str = "") -> None:
 def load_initial_weights(
     path: Path, model: nn.Module, new_entries: Mapping[int, Sequence[int]] | None = None
 ) -> list[str]:
-    """Replace the weights of a model to pre-train by those of another one, whatever its head.
+    """Initialize a model for pre-training with the weights of another model, whatever its head.
 
-    Heads that are not stored, and a pooler, keep their random weights.
+    Heads that are not stored, and a pooler that is not stored, keep their random weights.
 
     Args:
-        path: a model directory.
+        path: the directory of the other model.
         model: the model whose weights are replaced.
         new_entries: for the id of each entry of the vocabulary that the stored model lacks, the ids
-            of the tokens whose embeddings and decoder weights it starts as the mean of.
+            of some tokens. The entry starts as the mean of their embeddings and decoder weights.
 
     Returns:
         The names of the parts that keep their random weights.
@@ -295,7 +295,7 @@ def _copy_weights(weights: dict[str, Tensor], stored: dict[str, Tensor], path: P
     with torch.no_grad():
         for name, weight in weights.items():
             weight.copy_(stored[name])
-            # The sum is ten times as fast as a look at each number; NaN and infinity stay in it.
+            # The sum is ten times as fast as checking each number, and keeps NaN and infinity.
             if not weight.sum().isfinite() and not weight.isfinite().all():
                 raise ModelError(
                     f"{path}: {name} has NaN or infinite numbers; the training diverged or the file is "
