@@ -73,7 +73,7 @@ def _check(name: str, value: Any, annotation: Any) -> Any:
 
 
 def advise(value: Any) -> str:
-    """Return what to pass in place of a value that is neither a path nor a string."""
+    """Return advice on what to pass instead of a value that is neither a path nor a string."""
     if isinstance(value, Integral) and not isinstance(value, bool):
         return f"; write {str(value)!r}"
     attributes = ("model_directory", "path")  # of a finished run; of a predictor or a corpus

@@ -1,4 +1,4 @@
-"""Read what the record batches of an Arrow IPC file decompress to, without decompressing them.
+"""Read the decompressed sizes of the record batches of an Arrow IPC file, without decompressing them.
 
 Each message begins with a flatbuffer (Message.fbs; Arrow Columnar Format, IPC). If a batch is compressed,
 each of its buffers begins with the size that it decompresses to.

@@ -38,7 +38,7 @@ _LOGGERS = ("distributed", "distributed.client", "distributed.core")
 
 @dataclass(frozen=True)
 class _Requirements:
-    """What a worker must have.
+    """Requirements that a worker must meet.
 
     Attributes:
         versions: the names and versions of Python and the packages.
@@ -130,7 +130,7 @@ class DaskCluster:
             self._client.cancel(list(futures))
 
     def _wait(self, futures: "Iterable[Future[Any]]") -> "list[Future[Any]]":
-        """Return the futures that are done, after some time none; then say if no workers are left."""
+        """Wait until futures are done, and return these; after NOTICE_INTERVAL, report missing workers."""
         from distributed import TimeoutError, wait
 
         try:

@@ -15,8 +15,8 @@ from pathlib import Path
 from bertie.base.processors import cpu_quota
 
 VARIABLES = {
-    # If other programs use the processors, torch's threads otherwise spin while they wait for each other:
-    # steps of a small model took ten times as long (docs/decisions/threads.md).
+    # torch's threads spin while they wait for each other. While other programs used the processors, steps of
+    # a small model took ten times as long (docs/decisions/threads.md).
     "GOMP_SPINCOUNT": "1000",
     # Large memory pages for large tensors: a step of fine-tuning took 5 % less time
     # (docs/decisions/processors.md).
@@ -30,7 +30,7 @@ REPORT_TIMEOUT = 30  # seconds; processes of torchrun may be some seconds apart 
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs what an extra of pyproject.toml adds, such as `train`.
+    """Return the command that installs the packages of an extra of pyproject.toml, such as `train`.
 
     It names the packages, since bertie itself is not on PyPI: the command works wherever bertie was
     installed from.
@@ -56,8 +56,8 @@ def cache_root() -> Path:
 def set_torch_environment() -> None:
     """Set the variables that make torch faster, unless they are set or torch is imported already.
 
-    torch starts a thread for each core, even where a container may use fewer at a time. There,
-    `OMP_NUM_THREADS` becomes what it may use.
+    torch starts a thread for each core, even where a container may use fewer at a time. In such a
+    container, `OMP_NUM_THREADS` becomes the number that it may use.
     """
     if "torch" not in sys.modules:
         for name, value in VARIABLES.items():
@@ -69,9 +69,9 @@ def set_torch_environment() -> None:
 def let_main_process_report() -> None:
     """Exit with 2 as soon as torchrun stops this process; return at once in the main process.
 
-    All processes of torchrun find the same errors in their arguments, of which the main process prints one
-    line. When it exits, torchrun stops the others. If it does not, the error is only in this process: then
-    this function returns after REPORT_TIMEOUT, so that the caller prints it.
+    All processes of torchrun find the same errors in their arguments, and the main process prints them. When
+    the main process exits, torchrun stops the others. If it does not exit, the error is only in this process:
+    then this function returns after REPORT_TIMEOUT, so that the caller prints the error.
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ or os.environ.get("RANK", "0") == "0":
         return
@@ -80,22 +80,22 @@ def let_main_process_report() -> None:
 
 
 def require_torch_memory() -> None:
-    """Raise OSError if the memory does not suffice to import torch, which aborts in that case."""
+    """Raise OSError if the memory does not suffice to import torch, which would abort."""
     if "torch" not in sys.modules and find_spec("torch"):
-        # torch 2.13 for CPUs maps 480 MiB, and numba, which every command imports too, some 300 with numpy.
+        # torch 2.13 for CPUs maps 480 MiB; numba, which most commands import too, some 300 with numpy.
         require_memory(560 if "numba" in sys.modules else 860)
 
 
 def require_memory(mebibytes: int) -> None:
-    """Raise OSError if the memory, or its limit, lacks so many MiB.
+    """Raise OSError if less than this number of MiB can be allocated.
 
-    Compiled libraries abort, or try again for ever, where an allocation fails.
+    Compiled libraries abort, or try again for ever, when an allocation fails.
     """
     mmap.mmap(-1, mebibytes << 20).close()
 
 
 def reserve_blas_memory() -> None:
-    """Let the OpenBLAS of numpy allocate its buffers, as it does at its first call.
+    """Make numpy's OpenBLAS allocate its buffers, as its first call would.
 
     Raises:
         OSError: the memory does not suffice.
@@ -122,8 +122,8 @@ def collection_paused() -> Iterator[None]:
 def only_new_collected() -> Iterator[None]:
     """Let the garbage collector search only objects made from now on, and less often.
 
-    A full collection also searches what the imports of PyTorch made, and stops all threads for 0.4 seconds.
-    A server needed one every 1,400 requests (docs/decisions/serving.md).
+    A full collection also searches the objects that importing PyTorch made, and stops all threads for 0.4
+    seconds. A server needed one every 1,400 requests (docs/decisions/serving.md).
     """
     threshold = gc.get_threshold()
     gc.collect()
@@ -138,12 +138,12 @@ def only_new_collected() -> Iterator[None]:
 
 @contextmanager
 def threads_switched_quickly() -> Iterator[None]:
-    """Let a thread that waits for the interpreter have it after 0.02 milliseconds instead of 5.
+    """Give a thread that waits for the interpreter lock the lock after 0.02 milliseconds instead of 5.
 
     The event loop of a server works for several milliseconds without a pause when it answers the requests of
-    a batch. The thread that computes the next batch waited for it for a tenth of the time
-    (docs/decisions/serving.md). Linux may end each wait 0.05 milliseconds late, its timer slack, to save
-    energy; here it is 0.001, for this thread and those that it starts.
+    a batch. The thread that computes the next batch waited for the lock for a tenth of the time
+    (docs/decisions/serving.md). To save energy, Linux may end each wait late by its timer slack, 0.05
+    milliseconds; here the slack is 0.001, for this thread and the threads that it starts.
     """
     interval = sys.getswitchinterval()
     sys.setswitchinterval(0.00002)
@@ -162,11 +162,11 @@ def _set_timer_slack(nanoseconds: int) -> None:
 
 @contextmanager
 def freed_memory_kept() -> Iterator[None]:
-    """Keep memory that is freed in the block for what comes next, and return it to the system at the end.
+    """Keep memory that is freed in the block for later tensors, and return it to the system at the end.
 
-    Where the C library is glibc, it returns tensors of more than 32 MiB to the system as soon as they are
-    freed, and smaller ones at the end of its heap. The system clears the pages for the next step: that took
-    15 % of the processor time of steps of BERT-Base (docs/decisions/processors.md, "Tokens in memory").
+    glibc returns tensors of more than 32 MiB to the system as soon as they are freed, and smaller ones at the
+    end of its heap. The system then clears the pages for the next step, which took 15 % of the processor time
+    of steps of BERT-Base (docs/decisions/processors.md, "Tokens in memory").
     """
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "mallopt"):
@@ -177,7 +177,7 @@ def freed_memory_kept() -> Iterator[None]:
     try:
         yield
     finally:
-        # glibc cannot go back to its own settings, which follow what is freed; these are their upper limits.
+        # glibc cannot go back to its own settings, which adapt to freed sizes; these are their upper limits.
         libc.mallopt(M_MMAP_MAX, 2**16)
         libc.mallopt(M_MMAP_THRESHOLD, 2**25)
         libc.mallopt(M_TRIM_THRESHOLD, 2**26)
@@ -189,13 +189,12 @@ def limit_free_memory() -> None:
 
     oneDNN keeps its last 1,024 primitives, one for each shape. Nearly every batch of ragged texts has new
     shapes, so primitives are rarely used again. They take memory, and they divide the free memory between
-    tensors into parts that are too small for the next tensor. Within a batch there are few shapes: those of
-    a layer's products in the last layer and in the others, if oneDNN multiplies, and of GELU.
+    tensors into parts that are too small for the next tensor. A batch has few shapes: the products of the
+    last layer and of the other layers, if oneDNN multiplies, and GELU.
 
-    Where the C library is glibc, it keeps one heap for all threads, of which 64 MiB at the end stay when
-    they are free: a thread then finds the memory of its last batch. glibc's own settings keep a heap for
-    each thread, and return the end of a heap to the system after nearly every batch
-    (docs/decisions/serving.md).
+    glibc then keeps one heap for all threads, with up to 64 MiB free at its end: a thread finds the memory
+    of its last batch again. By default glibc keeps a heap for each thread, and returns the end of a heap to
+    the system after nearly every batch (docs/decisions/serving.md).
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
     libc = ctypes.CDLL(None)

@@ -30,7 +30,7 @@ FORK = multiprocessing.get_context("fork")
 
 
 class Executor(Protocol):
-    """Runs tasks elsewhere than in processes of this machine."""
+    """Runs tasks, but not in local processes."""
 
     def run_tasks(self, function: Callable[[A], R], arguments: Iterable[A]) -> Iterator[tuple[int, R]]:
         """Call a function on each argument, as `run_tasks` does."""
@@ -50,7 +50,7 @@ def run_tasks(
     Args:
         function: importable by name, because workers do not share this process's memory; safe to repeat.
         arguments: one for each task.
-        workers: the number of processes, or what runs the tasks instead.
+        workers: the number of processes, or an `Executor` that runs the tasks instead.
 
     Yields:
         The index of the argument, and the result, in the order in which the tasks finish.
@@ -97,8 +97,8 @@ def _run_until_death(
         initializer=_start_worker,
         initargs=(dict(os.environ),),
     )
-    # All workers start before the first task. The pool would wait forever for one that it starts while
-    # another dies, because it has terminated the others by then.
+    # Start all workers before the first task: the pool would wait forever for a worker that it starts after
+    # another one has died.
     pool._safe_to_dynamically_spawn_children = False  # type: ignore[attr-defined]
     running: dict[Future[R], int] = {}
     try:
@@ -125,10 +125,10 @@ def _run_until_death(
 
 
 def _has_one_thread() -> bool:
-    """Whether this process has only one thread, so that it can be forked.
+    """Return whether this process has only one thread, so that it can be forked.
 
-    With more, a worker could inherit a lock that another thread holds. The threads of libraries count too;
-    only Linux lists them.
+    With more threads, a worker could inherit a lock that another thread holds. The threads of libraries
+    count too; only Linux lists them.
     """
     return sys.platform == "linux" and len(os.listdir("/proc/self/task")) == 1
 

@@ -180,7 +180,7 @@ def atomic_directory(path: Path, has_twins: bool = False) -> Iterator[Path]:
 def copy_directory(source: Path, target: Path) -> None:
     """Copy the files and folders of a directory into an existing one.
 
-    `shutil.copytree` would hide what its errors are, such as that the disk is full.
+    `shutil.copytree` would hide the kind of an error, such as a full disk.
     """
     for path in sorted(source.rglob("*")):
         copy = target / path.relative_to(source)
@@ -244,7 +244,7 @@ def _exchange(first: Path, second: Path) -> bool:
 
 
 def remove_temporary_files(path: Path) -> None:
-    """Remove what killed writers left inside a directory, at any depth.
+    """Remove the temporary files that killed writers left inside a directory, at any depth.
 
     The caller must be the only writer of the directory.
     """
@@ -252,7 +252,7 @@ def remove_temporary_files(path: Path) -> None:
 
 
 def remove_temporary_names(path: Path) -> None:
-    """Remove what killed writers of one file or directory left beside it.
+    """Remove the temporary files that killed writers of a file or directory left beside it.
 
     The caller must be the only writer of `path`.
     """

@@ -5,9 +5,9 @@ another file. bertie names the cache directory by a hash of the function's file 
 that the file imports from bertie. If the cache is not writable (a read-only home directory), every
 process compiles its kernels.
 
-With BERTIE_BOUNDS_CHECK=1 in the environment, kernels are compiled with checks of every index, so that one
-outside its array raises IndexError. Their machine code is kept in another directory. (numba's own
-NUMBA_BOUNDSCHECK does not enter the key of its cache.)
+With BERTIE_BOUNDS_CHECK=1 in the environment, kernels are compiled with checks of every index, so that an
+index outside its array raises IndexError. Their machine code is kept in another directory. (numba's own
+NUMBA_BOUNDSCHECK is not part of its cache's key.)
 """
 
 import hashlib
@@ -45,10 +45,10 @@ reserve_blas_memory()  # here, because every command that computes imports this 
 
 
 def load_numba() -> None:
-    """Load numba's implementations of types and functions, as its first kernel does otherwise.
+    """Load numba's implementations of types and functions, which its first kernel would load otherwise.
 
-    numba imports scipy.linalg there, which takes 0.2 s, only to learn whether products of matrices have a
-    BLAS. They have one if scipy is installed, and a kernel with such products imports it when it needs it.
+    numba then imports scipy.linalg, which takes 0.2 s, only to learn whether products of matrices have a
+    BLAS. They have one if scipy is installed, and a kernel with such products imports it when needed.
     """
     ensure_blas = linalg.ensure_blas
     if find_spec("scipy"):
@@ -92,7 +92,7 @@ def source_and_imports(source: Path) -> list[Path]:
 
 
 class _CompilationNotice(event.Listener):
-    """Say on stderr that a kernel is being compiled, the first time in the main process."""
+    """Report on stderr that a kernel is being compiled, the first time in the main process."""
 
     def __init__(self) -> None:
         self.kernels: set[Any] = set()
@@ -135,8 +135,8 @@ def float_kernel(function: F) -> F:
     """Compile a function as `kernel` does, with arithmetic that becomes vector instructions.
 
     Terms of a sum may be added in another order, a product and a sum may be rounded together, and a division
-    by zero gives infinity instead of ZeroDivisionError. The kernel, and each that it calls, should call
-    `vectorize_loops`.
+    by zero gives infinity instead of ZeroDivisionError. The kernel, and each kernel that it calls, should
+    call `vectorize_loops`.
     """
     return _compile(function, **FLOAT_OPTIONS)
 
@@ -158,11 +158,10 @@ def _vectorize_loops(typing_context: Any) -> Any:
     return types.none(), set_attributes
 
 
-# To be called in kernels whose arrays do not overlap, except those that they only read. The compiler then
-# adds no loops for overlapping arrays, and uses vectors of 512 bits where the processor has them. By
-# default LLVM prefers 256 bits on most of these processors, since their first generation slowed down with
-# 512 (its feature prefer-256-bit). The products of matrices between which float kernels run use 512 bits
-# too.
+# Call it in kernels whose arrays do not overlap; arrays that are only read may. The compiler then adds no
+# loops for overlapping arrays, and uses vectors of 512 bits where the processor has them. By default LLVM
+# prefers 256 bits on most of these processors (its feature prefer-256-bit), since their first generation
+# slowed down with 512. The products of matrices between float kernels use 512 bits too.
 vectorize_loops = cast(Callable[[], None], intrinsic(_vectorize_loops))
 
 

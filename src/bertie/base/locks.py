@@ -70,7 +70,7 @@ def lock_file(path: Path, wait: bool = False) -> Iterator[None]:
     """Hold an exclusive lock on a path, which need not exist.
 
     The lock is the file `.NAME.lock` beside the path, so it is independent of
-    `lock_directory(path)`. What a killed writer of the path left beside it is removed.
+    `lock_directory(path)`. Temporary files that a killed writer left beside the path are removed.
 
     Args:
         path: the file or directory that only the holder of the lock may write.
@@ -78,7 +78,7 @@ def lock_file(path: Path, wait: bool = False) -> Iterator[None]:
 
     Raises:
         LockedError: another process holds the lock, and `wait` is False.
-        SettingsError: the name of the lock is that of something else, such as a link.
+        SettingsError: something else has the name of the lock, such as a link.
     """
     with _hold(path.with_name(f".{path.name}.lock"), path if wait else None):
         remove_temporary_names(path)
@@ -86,7 +86,7 @@ def lock_file(path: Path, wait: bool = False) -> Iterator[None]:
 
 
 def remove_stale_locks(path: Path) -> None:
-    """Remove the locks that a killed process left of a file or directory that is complete."""
+    """Remove the locks that a killed process left for a complete file or directory."""
     for lock in (path.with_name(f".{path.name}.lock"), path / ".lock"):
         if lock.exists():
             with suppress(LockedError), _hold(lock):  # another process may hold it

@@ -13,7 +13,7 @@ from bertie.base.errors import DataError
 class MemoryTable:
     """Named columns of equal length.
 
-    name     what messages call the table
+    name     the table's name in messages
     columns  the values of each column: strings, numbers, lists and dicts; None for a missing value
     """
 
@@ -38,7 +38,7 @@ def as_source(data: Any, name: str) -> Source:
     Args:
         data: a path; a list of dicts; a dict of columns; a pandas or polars DataFrame; a `datasets.Dataset`,
             whose class labels become their names; or a pyarrow Table.
-        name: what messages call the table.
+        name: the table's name in messages.
 
     Raises:
         DataError: `data` is something else or empty, its columns differ in length, or two columns have the
@@ -132,7 +132,7 @@ def _plain(value: Any) -> Any:
         value = value.as_py()
     if isinstance(value, list | tuple):
         return list(map(_plain, value))
-    if isinstance(value, Set):  # which has another order in another process
+    if isinstance(value, Set):  # its order differs between processes
         return sorted(map(_plain, value), key=str)
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
@@ -140,7 +140,7 @@ def _plain(value: Any) -> Any:
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a value is NaN, NaT or pandas.NA, none of which equals itself."""
+    """Return whether a value is NaN, NaT or pandas.NA, none of which equals itself."""
     try:
         return bool(value != value)
     except TypeError:  # pandas.NA has no truth value

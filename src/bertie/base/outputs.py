@@ -1,4 +1,4 @@
-"""Check and lock the place of an output before a command computes what it writes there."""
+"""Check and lock the path of an output before a command computes it."""
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -29,9 +29,9 @@ def lock_output(
 ) -> Iterator[Path]:
     """Make this process the only writer of a file or directory that it writes at once.
 
-    What a killed writer left beside `path` is removed. The lock is the file `.NAME.lock` beside
-    `path`; it is removed with the lock. For directories that a command fills step by step, see
-    `lock_directory`.
+    Temporary files that a killed writer left beside `path` are removed. The lock is the file
+    `.NAME.lock` beside `path`, which is removed with the lock. For directories that a command fills
+    step by step, see `lock_directory`.
 
     Args:
         path, force, inputs, replaces: as in `check_output`. Without `replaces`, `path` is a file.
@@ -85,10 +85,10 @@ def _stage_output(
 
 
 def check_not_input(path: Path, inputs: Iterable[Path | None]) -> None:
-    """Check that a directory which a command fills step by step is none of its inputs.
+    """Check that a directory which a command fills step by step is not one of its inputs.
 
     Raises:
-        SettingsError: it is one.
+        SettingsError: it is an input.
     """
     for input in inputs:
         if input is not None and path.exists() and input.exists() and path.samefile(input):

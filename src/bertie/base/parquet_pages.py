@@ -1,10 +1,10 @@
-"""Read what the pages of a Parquet file decompress to, from their headers.
+"""Read the decompressed sizes of the pages of a Parquet file, from their headers.
 
 The metadata at the end of the file and the header before each page are Thrift structs in the compact
 protocol (Parquet's parquet.thrift; Thrift's thrift-compact-protocol.md). Rows share the values of a
-dictionary page, and prefixes of values, but no value is longer than a page. The metadata promise sizes,
-too, but nothing compares them with the pages. (pyarrow would give the places of the pages, but damaged
-metadata of a column end the process there, with pyarrow 26.)
+dictionary page, and prefixes of values, but no value is longer than a page. The metadata have sizes too,
+but nothing compares these with the pages. (pyarrow 26 can locate pages, but crashes on damaged metadata of
+a column.)
 """
 
 from io import BytesIO
@@ -37,11 +37,11 @@ class Chunk(NamedTuple):
 
 
 class Pages(NamedTuple):
-    """What the headers of the pages of a column chunk say.
+    """Facts from the page headers of a column chunk.
 
     largest    the size in bytes of the largest page, decompressed
     values     the number of values in the data pages, including nulls
-    encodings  those of the data pages
+    encodings  the encodings of the data pages
     """
 
     largest: int

@@ -26,7 +26,7 @@ def available_cores() -> int:
 
 @functools.cache
 def processor_vendor() -> str:
-    """Return the maker of the processor, such as GenuineIntel or AuthenticAMD; "" if it is not named."""
+    """Return the maker of the processor, such as GenuineIntel or AuthenticAMD; "" if unknown."""
     for line in CPUINFO.read_text().splitlines() if CPUINFO.exists() else ():
         name, _, value = line.partition(":")
         if name.strip() == "vendor_id":
@@ -37,8 +37,8 @@ def processor_vendor() -> str:
 def cpu_quota() -> int:
     """Return how many processors the control groups of this process may use at a time, rounded up.
 
-    Containers (`docker run --cpus 2`) and services (`CPUQuota=200%`) are limited in this way. Linux describes
-    the files in admin-guide/cgroup-v2.rst and scheduler/sched-bwc.rst.
+    Containers (`docker run --cpus 2`) and services (`CPUQuota=200%`) are limited by control groups. Linux
+    describes the files in admin-guide/cgroup-v2.rst and scheduler/sched-bwc.rst.
     """
     quotas = [sys.maxsize]
     for line in OWN_CGROUPS.read_text().splitlines() if OWN_CGROUPS.exists() else ():

@@ -87,9 +87,9 @@ def read_rows(
     """Read columns of a file or of a table in memory.
 
     The file is a .csv, .tsv, .jsonl, .ndjson or .parquet file. All but Parquet files may be
-    compressed (.gz, .bz2, .xz, .zst). Values of csv and tsv files are
-    strings; values of the other formats keep their types. Blank lines are skipped. Compressed and
-    Parquet files may need at most 4 GiB for their lines or values.
+    compressed (.gz, .bz2, .xz, .zst). Values of csv and tsv files are strings; values of the other
+    formats keep their types. Blank lines are skipped. Compressed and Parquet files may need at most
+    4 GiB for their lines or values.
 
     Args:
         source: the file or the table.
@@ -262,8 +262,8 @@ def parse_csv(
 ) -> Iterator[NumberedRow]:
     """Iterate over the rows of a table whose first line has the names of the columns.
 
-    Blank lines are skipped. Errors call the file `name`; `handle` gets the
-    error about each malformed row, and the rows after it are read if it returns.
+    Blank lines are skipped. Errors call the file `name`. `handle` is called with the error about each
+    malformed row; if it returns, the next rows are read.
 
     Raises:
         DataError: two columns have the same name, or a row is malformed; the message names the line

@@ -26,7 +26,7 @@ def read_foreign(schema: type[F], path: Path, only: str = "") -> F:
     Args:
         schema: a `Foreign` class, or a type of mappings. A file that does not exist is an empty object.
         path: the file.
-        only: what bertie supports, for the message about a value that is none of a schema's literals.
+        only: the end of the message about a value that is none of the schema's literals.
 
     Raises:
         DataError: the file is a directory or not JSON.

@@ -35,8 +35,8 @@ _BLOCK_BYTES = 1 << 22
 class RemotePath(PosixPath):
     """A URL with the methods of `Path` for reading; paths below it and its parents are URLs too.
 
-    `stat` is asked once and kept, also in copies on worker processes, so a file that changes afterwards
-    is found when it is opened.
+    The result of `stat` is kept, also in copies in worker processes, so `open` notices that the file has
+    changed since.
     """
 
     _status: os.stat_result | None
@@ -88,7 +88,7 @@ class RemotePath(PosixPath):
         Args:
             mode: "rb".
             arguments: not used; `Path.open` has them.
-            options: those of `AbstractFileSystem.open` of fsspec.
+            options: of fsspec's `AbstractFileSystem.open`.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -316,7 +316,7 @@ def _upload_errors(target: RemotePath) -> Iterator[None]:
 def check_writable(target: RemotePath, *, is_directory: bool) -> None:
     """Write an empty file in the folder `target`, or beside the file `target`, and remove it.
 
-    A command calls it before the work whose result it copies there.
+    A command calls it before it computes the output.
 
     Raises:
         BertieError: the bucket is missing, or the store refuses the file or cannot be reached.

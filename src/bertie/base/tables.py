@@ -24,7 +24,7 @@ _MAX_PAGE_BYTES = 1 << 30
 _MAX_ROW_BYTES = 1 << 30  # of a row in one column
 _MAX_GROUP_BYTES = 1 << 32  # of the lists of a column in a row group
 _MAX_RATIO = 16  # of these lists to their compressed bytes, above `_MAX_GROUP_BYTES`
-_VALUE_BYTES = sys.getsizeof("")  # of a value in memory besides its content, which may be nothing
+_VALUE_BYTES = sys.getsizeof("")  # of a value in memory, without its content
 # Of the physical types of Parquet, in memory; strings are read as indices into a dictionary.
 _WIDTHS = {
     "BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 4,
@@ -109,8 +109,8 @@ def iterate_batches(
     """Iterate over the rows of a Parquet file in record batches whose size in memory is bounded.
 
     No value is longer than a page of its column, so a batch has fewer rows where pages are large. A list
-    may have any number of values, which share those of a dictionary, so the strings of lists are read as
-    a dictionary and indices. These are expanded once their size is known.
+    may have any number of values that share the entries of a dictionary, so the strings of lists are read
+    as a dictionary and indices, and expanded once their size is known.
 
     Args:
         path: the path of the file.
@@ -265,7 +265,7 @@ def read_arrow_columns(path: Path, columns: Mapping[str, str]) -> Iterator[tuple
 
 
 def _check_bodies(path: Path) -> None:
-    """Check what the record batches of an Arrow file decompress to.
+    """Check the decompressed sizes of the record batches of an Arrow file.
 
     Raises:
         DataError: a batch is too large, or the file is missing or damaged.
@@ -283,7 +283,7 @@ def _check_bodies(path: Path) -> None:
 def _check_batch(columns: Collection[str], batch: Any) -> Any:
     """Return the batch, if all values of its text columns lie within their buffers.
 
-    pyarrow relies on it when it reads a value. The values need not be UTF-8.
+    pyarrow does not check this when it reads a value. The values need not be UTF-8.
 
     Raises:
         pyarrow.ArrowInvalid: a value lies outside.

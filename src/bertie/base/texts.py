@@ -98,10 +98,10 @@ def check_text(text: Any, name: str, remedy: str) -> str:
 
 
 def list_items(values: Any, name: str, expected: str) -> list[Any]:
-    """Return the items of a list, or of a similar object, whatever they are.
+    """Return the items of a list or of a similar object.
 
     Raises:
-        DataError: `values` is no such object: a string, bytes, a number, a set (which has no
+        DataError: `values` is not like a list: a string, bytes, a number, a set (which has no
             order), a mapping or a data frame (whose items are names).
     """
     if isinstance(values, bytes | bytearray):

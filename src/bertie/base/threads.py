@@ -12,7 +12,7 @@ def run_in_threads(work: Callable[[int, int], object], items: int, threads: int)
     Args:
         work: a function that releases the interpreter lock, such as a kernel.
         items: the number of items; ranges are equally long, or differ by 1.
-        threads: how many threads compute at a time, 1 or more. One of them is the caller's.
+        threads: the number of threads, 1 or more; one of them is the caller's.
 
     Example:
         >>> ranges = []
