@@ -208,7 +208,7 @@ def test_stopped_run_resumes_bit_for_bit(run, initial_model, tmp_path, monkeypat
     ("changes", "message"),
     [
         ({"long_texts": "windows"}, "it reads one sequence of each text; leave out long_texts=windows"),
-        ({"bilstm": True}, "the vectors are those of the encoder; leave out the BiLSTM"),
+        ({"bilstm": True}, "the vectors come from the encoder; leave out the BiLSTM"),
     ],
 )
 def test_settings_that_do_not_fit_are_rejected(initial_model, tmp_path, changes, message):

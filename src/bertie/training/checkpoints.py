@@ -194,7 +194,7 @@ class RunDirectory:
         )
 
     def finish(self, last_step: int) -> None:
-        """Record that the run has ended, unless that is recorded, and delete its checkpoints."""
+        """Record that the run has ended, unless it is recorded already, and delete its checkpoints."""
         if not self._finished_file.exists():
             write_json(self._finished_file, {"step": last_step})
         if self._checkpoints.exists():
@@ -215,7 +215,7 @@ class RunDirectory:
         for weights in (False, True):
             verify(newest, weights=weights, remedy=earlier)
         state = _read_state(newest / STATE_FILE, earlier)
-        with verification(False):  # it is done
+        with verification(False):  # verified above
             load_weights(newest, model)
         self._truncate_metrics(state.metrics_bytes)
         return state

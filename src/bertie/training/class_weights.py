@@ -18,7 +18,7 @@ def check_class_weights(task: Task[Any, Any], settings: FinetuningSettings) -> N
     """Reject `class_weights` that do not fit a task.
 
     Raises:
-        SettingsError: the task has no classes, or `class_weights` names a label that it has not.
+        SettingsError: the task has no classes, or no label that `class_weights` names.
     """
     if settings.class_weights is not None and not task.labels:
         raise SettingsError("class_weights: this task has no classes; leave it out")
@@ -47,7 +47,7 @@ def label_weights(task: Task[Any, Any], inputs: Inputs, settings: FinetuningSett
 
 
 def _chosen_weights(task: Task[Any, Any], settings: FinetuningSettings) -> dict[str, float]:
-    """Return the weights that `class_weights` has, by label in the form of the task's, such as 1 for 1.0."""
+    """Return the weights in `class_weights`, by label as the task writes it, such as 1 for 1.0."""
     if not isinstance(settings.class_weights, dict):
         return {}
     names = unify_labels(settings.class_weights, task.labels)
@@ -57,9 +57,9 @@ def _chosen_weights(task: Task[Any, Any], settings: FinetuningSettings) -> dict[
 def _balanced_weights(task: Task[Any, Any], inputs: Inputs, settings: FinetuningSettings) -> Float64s:
     """Return the balanced weight of each label, (labels,), over the examples to train on.
 
-    For one class a text or word it is n / (k · count) for k classes, as in scikit-learn; of several labels,
-    the number of texts without the label divided by the number with it. A label that no text has, or every
-    text, has weight 1.
+    Of one class per text or word, the weight is n / (k · count) for k classes, as in scikit-learn. Of several
+    labels per text, it is the number of texts without the label divided by the number with it. A label that
+    no text has, or every text, has weight 1.
     """
     assert inputs.labels is not None
     indices = training_indices(inputs, settings)

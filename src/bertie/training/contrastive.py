@@ -48,7 +48,7 @@ def check_contrastive(
     elif isinstance(inputs, TextWindows):
         reason = "it reads one sequence of each text; leave out long_texts=windows"
     elif settings.bilstm:
-        reason = "the vectors are those of the encoder; leave out the BiLSTM"
+        reason = "the vectors come from the encoder; leave out the BiLSTM"
     elif ranks.world_size > 1:
         reason = "it runs in one process; start one"
     if reason:
@@ -65,7 +65,7 @@ def check_contrastive(
 
 
 def describe_contrastive(num_texts: int, settings: FinetuningSettings) -> dict[str, str]:
-    """Return what a report and a model card say of contrastive training, nothing without it."""
+    """Return the facts about contrastive training for a report and a model card; empty without it."""
     if not settings.contrastive_pairs:
         return {}
     texts = min(num_texts, settings.max_training_examples or num_texts)
@@ -166,8 +166,8 @@ def fit_logistic_regression(
     class_weights = None if class_weights is None else class_weights.cpu().double()
     weight = torch.zeros(num_labels, x.shape[1], dtype=torch.float64, requires_grad=True)
     bias = torch.zeros(num_labels, dtype=torch.float64, requires_grad=True)
-    # For two classes, scikit-learn has one vector w. Here they have w / 2 and -w / 2, whose squared norms
-    # sum to half of its own.
+    # For two classes, scikit-learn has one vector w. Here the classes have w / 2 and -w / 2, whose squared
+    # norms sum to half the squared norm of w.
     penalty = 1.0 if num_labels == 2 else 0.5
     optimizer = torch.optim.LBFGS(
         [weight, bias],

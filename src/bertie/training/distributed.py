@@ -47,7 +47,7 @@ class Ranks:
 
     rank        index of this process; rank 0 is the main process and writes the run's files
     world_size  number of processes
-    device      what the operations communicate through
+    device      the device of the tensors that the operations exchange
     """
 
     rank: int = 0
@@ -125,12 +125,12 @@ class LossFunction(nn.Module):
 
             # The default mesh is of GPUs wherever there is one, also for a model on the CPU.
             mesh = init_device_mesh(ranks.device.type, (ranks.world_size,))
-            # torch never forgets a mesh, and so not the process group; see the import at the top. Only
+            # torch keeps every mesh, and with it the process group; see the import at the top. Only
             # torch.compile looks a group up here.
             mesh._pg_registry = {}
             for layer in model.bert.layers:
                 fully_shard(layer, mesh=mesh)
-            # With resharding, it is sharded after an evaluation too.
+            # Reshard, so that the module is sharded after an evaluation too.
             fully_shard(module, mesh=mesh, reshard_after_forward=True)
         elif ranks.world_size > 1:
             module = DistributedDataParallel(
@@ -147,7 +147,7 @@ class LossFunction(nn.Module):
         return losses
 
     def summing(self, is_summed: bool) -> AbstractContextManager[None]:
-        """Sum gradients over the ranks in the backward passes of a `with` block, or only add them up."""
+        """Sum gradients over the ranks in the backward passes of a `with` block, or only within this rank."""
         if self._is_sharded:
             self._module.set_requires_gradient_sync(is_summed)  # type: ignore[operator]
         elif isinstance(self._module, DistributedDataParallel) and not is_summed:
@@ -197,7 +197,7 @@ def gather_moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[s
 
 @torch.no_grad()
 def load_moments(model: nn.Module, optimizer: torch.optim.Optimizer, moments: dict[str, Tensor]) -> None:
-    """Load what `gather_moments` returned, for any number of ranks."""
+    """Load the result of `gather_moments`, whatever the number of ranks."""
     for name, parameter in model.named_parameters():
         for moment, value in optimizer.state[parameter].items():
             stored = moments[f"{name}/{moment}"]
@@ -214,7 +214,7 @@ def is_sharded(model: nn.Module) -> bool:
 
 
 def share_of_node() -> tuple[int, int]:
-    """Return the number of this process among those of its machine, and how many they are."""
+    """Return the index of this process among the processes of its machine, and their number."""
     return int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
 
 

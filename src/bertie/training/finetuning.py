@@ -119,9 +119,9 @@ def finetune(
         resume: resume the run in `output` from its newest checkpoint, written after an epoch or
             on a stop.
         silent: show no progress.
-        inputs_reported: the notes of `report_inputs` have been printed before.
+        inputs_reported: whether the notes of `report_inputs` have been printed before.
         ranks: the processes that train together; None for only this one.
-        arguments: what to record in `output`/arguments.json.
+        arguments: recorded in `output`/arguments.json.
         sources: descriptions of the model card: the initial model as "model", and the data by part.
 
     Returns:

@@ -19,7 +19,7 @@ from bertie.tasks.task import Inputs
 from bertie.training.loop import LoopSchedule
 from bertie.training.optimizers import OptimizerSettings
 
-# Settings that may change on resume: where the run computes, and in which parts.
+# Settings that may change on resume: the hardware, and the size of micro-batches.
 MAY_CHANGE = {"device", "precision", "gradient_checkpointing", "micro_batch_tokens"}
 
 # Settings that runs of earlier versions lack; without them, such runs resume as they started.
@@ -46,7 +46,7 @@ def _parse_class_weights(value: Any) -> Any:
 
 
 class FinetuningSettings(Hardware):
-    """Settings of a fine-tuning run; the defaults are those of Section 4.1.
+    """Settings of a fine-tuning run, with the defaults of Section 4.1.
 
     Unlike the paper's code, fine-tuning corrects Adam's bias, which small training sets need.
 
@@ -62,7 +62,7 @@ class FinetuningSettings(Hardware):
             `max_seq_length`.
         window_stride: with the long texts "windows", tokens from the start of a window to the start of
             the next one; 0 for a whole window.
-        window_pooling: how the logits of a text's windows become those of the text.
+        window_pooling: how the logits of a text's windows are combined.
         max_training_examples: train on this many examples (windows, in question answering and tagging),
             the same for every seed; 0 for all.
         micro_batch_tokens: about how many tokens are in memory at a time; fewer need less memory. 0 is
@@ -138,7 +138,7 @@ class FinetuningSettings(Hardware):
 
     @property
     def classifier_pooling(self) -> ClassifierPooling:
-        """What a classifier of texts reads, as in `ModelMetadata`."""
+        """The input of a text classifier, as in `ModelMetadata`."""
         return "mean" if self.contrastive_pairs else "pooler"
 
     renamed: ClassVar[Mapping[str, str]] = {
@@ -179,18 +179,18 @@ def loop_schedule(inputs: Inputs, settings: FinetuningSettings) -> LoopSchedule:
 def step_bounds(inputs: Inputs, settings: FinetuningSettings) -> npt.NDArray[np.int64]:
     """Return which training examples of a shuffled epoch each step reads.
 
-    Step i reads those from bounds[i] to before bounds[i + 1]. Usually these are `batch_size` examples,
-    fewer in the last step. In tagging, an example is a window over a document. There, an epoch has as many
-    steps as a batch size in sentences gives it, n / batch_size rounded up for n sentences, and the windows
-    are divided among its steps in proportion. A step reads at least one window. In contrastive training, an
-    example is a pair.
+    Step i reads the examples from bounds[i] to before bounds[i + 1]. Usually these are `batch_size`
+    examples, fewer in the last step. In tagging, an example is a window over a document, and `batch_size`
+    counts sentences: an epoch over n sentences has n / batch_size steps, rounded up, and the windows are
+    divided evenly among them. A step reads at least one window. In contrastive training, an example is a
+    pair.
 
     Returns:
         int64 (steps + 1,), from 0 to the number of examples.
     """
     num_examples = len(training_indices(inputs, settings)) * (settings.contrastive_pairs or 1)
     num_units = num_examples
-    if settings.batch_unit == "sentences":  # those of the examples that are trained on
+    if settings.batch_unit == "sentences":  # of the examples to train on
         num_units = -(-inputs.num_batch_units * num_examples // inputs.num_examples)
     batch_size = max(settings.batch_size, -(-num_units // num_examples))
     units = np.append(np.arange(0, num_units, batch_size), num_units)

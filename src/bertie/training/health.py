@@ -26,7 +26,7 @@ LABEL_EXAMPLES = 4096
 # one sentence often fills the sequence. At 16 Wikipedia has 0.92; documents of one sentence each have 1.0.
 MAX_LABEL_FRACTION = 0.85
 # Swapped pairs on Wikipedia: 0.87 to 0.90 of the negatives at lengths 128 and 512, 0.71 at 64, 0.30 at 32 and
-# 0.08 at 16. Near ones: 0.98 and more at every length.
+# 0.08 at 16. Near pairs: 0.98 and more at every length.
 MIN_INTENDED_FRACTION = 0.5
 
 SAMPLE_SENTENCES = 100_000  # in about 0.3 s

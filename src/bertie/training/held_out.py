@@ -90,7 +90,7 @@ def _with_separators(
 def unigram_counts(shards: Sequence[Shard], vocab_size: int) -> npt.NDArray[np.int64]:
     """Count the occurrences of each token id, in at most MAX_COUNTED_TOKENS tokens: int64 (V,).
 
-    Of more tokens than that, each shard gives its first ones, in proportion to its size.
+    In a larger corpus, the first tokens of each shard are counted, in proportion to its size.
     """
     fraction = min(1.0, MAX_COUNTED_TOKENS / max(1, sum(len(shard.tokens) for shard in shards)))
     counts = np.zeros(vocab_size, dtype=np.int64)

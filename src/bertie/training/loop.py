@@ -37,9 +37,9 @@ class Batch(NamedTuple):
 
     micro_batches  the examples, in parts that fit in memory; each rank has as many parts
     phase          index of the phase of the run
-    is_spare       whether they count for nothing: there were fewer examples than ranks, and a rank
-                   without any would not take part
-    position       where this rank's data continues after the batch, if the step does not tell
+    is_spare       whether the examples do not count: there were fewer examples than ranks, and a rank
+                   without any could not take part
+    position       where this rank's data continues after the batch, unless the step determines it
     """
 
     micro_batches: list[PackedBatch]
@@ -209,7 +209,7 @@ def _seed_dropout(device: torch.device, seed: int) -> None:
 
 
 class _Counts(NamedTuple):
-    """What a batch has over all ranks; at least one target for each objective, to divide by."""
+    """The size of a batch over all ranks; at least one target for each objective, to divide by."""
 
     tokens: int
     examples: int
@@ -270,7 +270,7 @@ def _clip_gradients(model: Model, max_norm: float) -> torch.Tensor:
 def _add_to_window(
     state: TrainState, targets: dict[str, int], sums: torch.Tensor, gradient_norm: float
 ) -> None:
-    """Add the figures of a step to those since the last row of metrics."""
+    """Add the figures of a step to the sums since the last row of metrics."""
     for name, (loss, correct) in zip(targets, sums.tolist(), strict=True):
         window_sums = state.window.setdefault(name, [0.0, 0.0, 0])
         window_sums[0] += loss
@@ -289,7 +289,7 @@ def split_sequences(bounds: npt.NDArray[np.int64], count: int) -> list[tuple[int
 
     Args:
         bounds: bounds of the sequences in the tokens, int64 (N+1,).
-        count: how many parts; at most N, each of which has at least one sequence.
+        count: the number of parts, but at most N; each part has at least one sequence.
 
     Returns:
         The (start, stop) sequence indices of each part.

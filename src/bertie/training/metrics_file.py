@@ -1,4 +1,4 @@
-"""Read and write metrics.jsonl, the log of a run: one JSON object per line; describe a run by it."""
+"""Read and write metrics.jsonl, the log of a run: one JSON object per line."""
 
 import json
 import os
@@ -93,7 +93,7 @@ class MetricsFile:
 def run_facts(run: Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Return the facts about a run of training: its directory, date and duration, and bertie's version.
 
-    The date is that of the last row of its metrics.
+    The date is the time of the last change of its metrics.jsonl.
 
     Args:
         run: the run's directory.

@@ -116,7 +116,7 @@ class ModelSelection:
 
 
 def describe_decisions(task: Task[Any, Any], class_weights: Mapping[str, float]) -> dict[str, str]:
-    """Return what a report and a model card say of long texts, weights of labels and decisions.
+    """Return the facts about long texts, weights of labels and decisions for a report and a model card.
 
     Args:
         task: the task, tuned on the first dev part.

@@ -66,7 +66,7 @@ def build_optimizer(
     can be loaded into it. AdamW has a parameter group for each weight decay and rate, since a
     small network's step costs less with few groups; LAMB has one for each parameter.
 
-    The loop sets the rate of a group to the schedule's, times the group's `rate_scale`. It is
+    The loop sets the rate of a group to the schedule's, times the group's `rate_scale`, which is
     layer_decay^(L - l) in layer l of L, where the embeddings are layer 0, and 1 above the layers.
     """
     named = list(model.named_parameters())
@@ -142,7 +142,7 @@ class Lamb(torch.optim.Optimizer):
 
 
 def _scale_by_trust_ratios(update: Tensor, parameter: Tensor, matrices: int) -> None:
-    """Multiply each matrix of `update` by the norm of that matrix of `parameter`, over its own norm.
+    """Multiply each matrix of `update` by its trust ratio, the norm of its weights over its own norm.
 
     Args:
         update: changed in place. If the ranks share the parameter, both are DTensors, and each rank has some

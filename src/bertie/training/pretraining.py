@@ -59,7 +59,7 @@ def pretrain(
         init: model directory with the initial weights; None for random ones.
         resume: resume the run in `output` from its newest checkpoint.
         silent: show no progress.
-        arguments: what to record in `output`/arguments.json.
+        arguments: recorded in `output`/arguments.json.
 
     Raises:
         SettingsError: the settings do not fit the corpus, the machine or the resumed run.
@@ -86,7 +86,7 @@ def _pretrain(
     resume: bool,
     silent: bool,
 ) -> None:
-    """Do what `pretrain` says, among the ranks."""
+    """Pre-train as one of the ranks; see `pretrain`."""
     settings = setup.settings
     check_run(run, settings, resume, MAY_CHANGE)
     if resume and _is_finished(run, settings):
@@ -114,7 +114,7 @@ def _pretrain(
 
 
 def _is_finished(run: RunDirectory, settings: PretrainingSettings) -> bool:
-    """Whether a run without checkpoints has its model; with one, `train` finds no steps left."""
+    """Return whether a run without checkpoints has its model; with one, `train` finds no steps left."""
     if run.checkpoints() or not run.model_directory.exists():
         return False
     return settings.total_steps in {row["step"] for row in run.rows() if row["kind"] == "train"}

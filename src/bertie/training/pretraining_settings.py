@@ -48,7 +48,7 @@ class Phase(Settings):
 
 
 class PretrainingSettings(Hardware):
-    """Settings of a whole pre-training run; the defaults are those of Appendix A.2.
+    """Settings of a whole pre-training run, with the defaults of Appendix A.2.
 
     Attributes:
         seed: seed of the initial weights, the examples and their order, and dropout.
@@ -171,7 +171,7 @@ class PretrainingSettings(Hardware):
         return any(self.learns_next_sentences_in(phase) for phase in range(len(self.phases)))
 
     def learns_next_sentences_in(self, phase: int) -> bool:
-        """Whether the next-sentence head has a loss in a phase."""
+        """Return whether the next-sentence head has a loss in a phase."""
         return self.next_sentence_loss and self.examples_of(phase).pairs != "none"
 
     def examples_of(self, phase: int) -> ExampleSettings:

@@ -82,8 +82,8 @@ class PretrainingSetup:
         """Build the model for the settings' objectives, on this rank's device.
 
         The weights come from the model directory `init`; without it, they are random (a function of
-        the seed). Heads that `init` lacks are random, and named on stderr. New entries of the
-        vocabulary start as the mean of their former tokens, and are counted on stderr.
+        the seed). Heads that `init` lacks are random, and reported on stderr. New entries of the
+        vocabulary start as the mean of their former tokens, and their number is reported on stderr.
 
         Raises:
             ModelError: the weights in `init` are missing or damaged.
@@ -164,7 +164,8 @@ class PretrainingBatches:
         self._step += 1
         examples = self._stream.next(settings.batch_size_of(phase), ranks.rank, ranks.world_size)
         count = ranks.max(count_micro_batches(examples.bounds, settings.micro_batch_tokens))
-        count = min(count, settings.batch_size_of(phase) // ranks.world_size)  # each rank has so many rows
+        # Each rank has at least so many rows.
+        count = min(count, settings.batch_size_of(phase) // ranks.world_size)
         micro_batches = [
             pack_range(examples, start, stop) for start, stop in split_sequences(examples.bounds, count)
         ]

@@ -16,7 +16,7 @@ from bertie.training.distributed import is_restarted, torchrun_job
 RESUME_NOTE = "--resume resumes the run"
 # A run that was killed before it had written its settings may have left these.
 RUN_FILES = (ARGUMENTS_FILE, "metrics.jsonl", "checkpoints", "tensorboard")
-# Of the job that runs the command, such as `2> RUN/log.txt`; no run writes files with these suffixes here.
+# Suffixes of a job's logs, such as `2> RUN/log.txt`; no run writes files with these suffixes here.
 LOG_SUFFIXES = (".log", ".out", ".err", ".txt")
 
 # Settings that hold the hash of a run's input, with the name of that input in error messages.
@@ -33,7 +33,7 @@ def check_changes(section: type[Settings], changes: Mapping[str, Any]) -> None:
     """Refuse to set the fingerprints of a run's inputs, which the run fills in.
 
     Raises:
-        SettingsError: a change is of a fingerprint, by its current or former name.
+        SettingsError: `changes` has a fingerprint, by its current or former name.
     """
     for key in changes:
         if name := FINGERPRINTS.get(section.renamed.get(key, key)):

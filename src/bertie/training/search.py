@@ -25,7 +25,7 @@ GRID = {
     "epochs": "epochs",
     "seed": "restarts",
 }
-# Settings that may change when a search resumes: the grid, and those that may change in fine-tuning.
+# Settings that may change when a search resumes: the grid, and settings that may change in fine-tuning.
 SEARCH_MAY_CHANGE = {*GRID.values(), *(f"finetuning.{key}" for key in MAY_CHANGE)}
 
 RESULT_FILE = "result.json"  # scores of a complete run
