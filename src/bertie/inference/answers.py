@@ -32,8 +32,8 @@ def rank_answers(
 ) -> list[list[Answer]]:
     """Return the answers to each question, best first, snapped to whole words.
 
-    The empty answer is included only if it is the prediction. Of answers that become equal, the
-    best remains.
+    The empty answer is included only if it is the prediction. If several answers become equal, only
+    the best remains.
     """
     n_best = predictions.n_best
     assert n_best is not None

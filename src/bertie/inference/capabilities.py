@@ -1,4 +1,4 @@
-"""What a model directory can do: its methods, thresholds, lengths and default embedding."""
+"""Capabilities of a model directory: its methods, thresholds, lengths and default embedding."""
 
 from bertie.base.errors import SettingsError
 from bertie.inference.results import Method
@@ -52,7 +52,7 @@ def check_pairs(metadata: ModelMetadata, are_pairs: bool) -> None:
     """Check that a classifier gets single texts or pairs of texts, as in its fine-tuning.
 
     Raises:
-        SettingsError: it gets the others.
+        SettingsError: it gets the other kind.
     """
     if reads_pairs(metadata) in (are_pairs, None):
         return

@@ -166,7 +166,7 @@ def _write_parquet(
             names = schema.names
             fields = [*schema, vector_field]
             if writer is None:
-                # As in feature_files.py: both would only cost time for the vectors.
+                # Not for the vectors, where both would only cost time; see feature_files.py.
                 options = {"use_dictionary": names, "write_statistics": names}
                 writer = ParquetWriter(temporary, pyarrow.schema(fields), **options)
                 stack.enter_context(writer)

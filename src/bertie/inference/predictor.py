@@ -300,8 +300,8 @@ class Predictor:
         Raises:
             DataError: `texts` and `pairs` are not two strings or two lists of equal length.
             ModelError: the model has no classifier, or is a regression model.
-            SettingsError: there are pairs, but the model was fine-tuned on single texts or reads long ones in
-                another way (see `long_texts`); or the other way round.
+            SettingsError: there are pairs, but the model was fine-tuned on single texts or does not truncate
+                long texts (see `long_texts`); or there are single texts, but it was fine-tuned on pairs.
 
         Example:
             >>> labels = model.classify("A film to remember.")
@@ -349,7 +349,7 @@ class Predictor:
     ) -> Float32s:
         """Return the logits of a classifier, or the numbers of a regression, before any temperature.
 
-        The arguments and errors are those of `classify` and `regress`.
+        Arguments and errors are as in `classify` and `regress`.
 
         Returns:
             float32 (n, labels) for n texts.
@@ -557,7 +557,8 @@ class Predictor:
     ) -> TextFeatures | Features:
         """Compute the contextual vectors of a text's tokens (Section 5.3).
 
-        The layers are those of the encoder; a BiLSTM above them, as in Table 5, is not included.
+        The vectors are the outputs of the encoder's layers. A BiLSTM above them, as in Table 5, is not
+        included.
 
         Args:
             texts: a text, or a list of texts, of any length.

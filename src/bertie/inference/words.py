@@ -14,7 +14,7 @@ Span = tuple[int, int]
 def word_spans(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[Span]]:
     """Return the (start, end) character offsets of each word of each text.
 
-    A word is what BERT's basic tokenizer splits a text into, so punctuation marks are words.
+    BERT's basic tokenizer splits a text into words; punctuation marks are words too.
     """
     return encoded_word_spans(tokenizer.encode_batch(texts, add_special_tokens=False))
 

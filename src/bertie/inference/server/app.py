@@ -247,9 +247,9 @@ def _http_error(request: HttpRequest, error: Exception) -> Response:
 
 
 def _methods_of_path(request: HttpRequest) -> set[str]:
-    """Return the methods of all routes with the path of a request. Starlette lists those of the first route.
+    """Return the methods of all routes with the path of a request; Starlette lists only the first route's.
 
-    Empty for a file of the page.
+    There are none for a file of the page.
     """
     path = request.scope["route"].path
     routes = (route for route in request.app.routes if isinstance(route, Route) and route.path == path)

@@ -53,7 +53,7 @@ def count_tokens(tokenizer: Tokenizer, records: Sequence[Record]) -> list[int]:
 
 
 async def run_tokenizer(texts: Iterable[Any], function: Callable[..., R], *arguments: Any) -> R:
-    """Call a function that tokenizes texts, in a thread if that takes longer than to wake up a thread.
+    """Call a function that tokenizes texts; in a thread if tokenizing takes longer than waking up a thread.
 
     The items of `texts` are texts, lists of texts, or token ids, which need no tokenizing.
     """
@@ -93,7 +93,7 @@ class Turns:
 
 
 class AbandonedError(Exception):
-    """Raised inside a computation for whose results nobody waits any more."""
+    """Raised inside a computation when nobody waits for its results any more."""
 
 
 is_abandoned: ContextVar[Callable[[], bool]] = ContextVar("is_abandoned", default=lambda: False)
@@ -150,7 +150,7 @@ class QueuedRecord(NamedTuple):
     """A record in the queue.
 
     Attributes:
-        operation: what to compute; records of equal operations can be computed together.
+        operation: records of equal operations can be computed together.
         record: the record.
         tokens: number of the record's tokens.
         queued_at: time in seconds, of `perf_counter`.

@@ -14,13 +14,13 @@ from bertie.text.tokenizer import Tokenizer
 
 
 class Truncation(NamedTuple):
-    """What to do with long texts.
+    """How to shorten long texts.
 
     Attributes:
         max_length: the largest number of tokens, with special tokens.
         allowed: truncate longer texts, or reject them.
         left: drop the first tokens instead of the last.
-        truncated: what may be too long, for errors.
+        truncated: the name of the texts, for errors.
     """
 
     max_length: int

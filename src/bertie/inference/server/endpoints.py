@@ -23,7 +23,7 @@ class Endpoint(NamedTuple):
         example: a body.
         choose_schema: returns the request's schema, where it depends on the model.
         loads: whether the weights are needed.
-        errors: whose format errors have.
+        errors: the format of errors.
         unable: status for models that lack the method.
     """
 

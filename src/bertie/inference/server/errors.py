@@ -61,7 +61,7 @@ def error_response(
     Args:
         status: the HTTP status.
         message: one line.
-        format: whose format the body has.
+        format: the format of the body.
         error_type: Text Embeddings Inference's type of the error. Default: by the status.
         code: OpenAI's code of the error. Default: by the status.
         headers: more headers.

@@ -1,4 +1,4 @@
-"""What GET /info reports: Text Embeddings Inference's fields, bertie's own, and all models."""
+"""The response of GET /info: Text Embeddings Inference's fields, bertie's own, and all models."""
 
 from typing import Any, NotRequired
 

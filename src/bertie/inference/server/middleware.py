@@ -19,8 +19,8 @@ from bertie.inference.server.metrics import Metrics
 
 logger = logging.getLogger("bertie.requests")
 
-# Readable without the key: /health for load balancers, and pages for people, whose requests for
-# results then send the key.
+# Readable without the key: /health for load balancers, and the pages for people, which send the key
+# when they request results.
 OPEN_PATHS = ("/", "/health", "/docs", "/openapi.json")
 OPEN_FOLDERS = ("/page/", "/docs/")
 ORIGIN = re.compile(rb"https?://[^/]*", re.IGNORECASE)
@@ -47,7 +47,7 @@ class Limits(NamedTuple):
 
 
 class Access(NamedTuple):
-    """Who may use the server, and at which address.
+    """Rules of access to the server, and its path behind a proxy.
 
     Attributes:
         api_key: the key that requests must send; None if they need none.
@@ -101,7 +101,7 @@ class OriginForm:
 
 
 class RootPath:
-    """Accept requests with the root path, and those from which a proxy has removed it."""
+    """Accept requests with the root path, and requests from which a proxy has removed it."""
 
     def __init__(self, app: ASGIApp, root_path: str) -> None:
         self._app, self._root_path = app, root_path
@@ -180,7 +180,7 @@ def _operation(scope: Scope) -> str:
 class OneFraming:
     """Reject a request whose body could end at two places, and close its connection (RFC 9112, Section 6.1).
 
-    A proxy that reads the other end would take the rest of the body for another request.
+    A proxy that finds another end than this server would take the rest of the body for another request.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -197,7 +197,7 @@ class OneFraming:
 
 
 class RequireKey:
-    """Reject requests without `Authorization: Bearer KEY`, but for `OPEN_PATHS`."""
+    """Reject requests without `Authorization: Bearer KEY`, except for open paths and folders."""
 
     def __init__(self, app: ASGIApp, api_key: str) -> None:
         self._app, self._api_key = app, api_key.encode()

@@ -130,7 +130,7 @@ class ServedModel:
 
     @property
     def methods(self) -> list[str]:
-        """Everything that requests can ask of the model."""
+        """The methods of the model that requests can use."""
         able = {
             self.method or "": self.method is not None,
             "next_sentence": self.architecture == "BertForPreTraining" or self.method == "next_sentence",
@@ -161,7 +161,7 @@ class ServedModel:
         return self._running is not None
 
     async def submit(self, operation: Operation, records: Sequence[Record]) -> list[Any]:
-        """Compute the records of a request together with those of others."""
+        """Compute the records of a request together with the records of other requests."""
         assert self._batcher is not None
         return await self._batcher.submit(operation, records)
 
@@ -196,8 +196,8 @@ class Models:
         load: loads a model directory.
         limits: limits of requests.
         memory_budget: bytes of weights in memory at once; 0 for no limit. Models are loaded one after
-            the other, in the order of their first requests. Before, others are unloaded: the least
-            recently used ones without requests, then those with requests, which are answered first.
+            the other, in the order of their first requests. If necessary, others are unloaded first:
+            the least recently used ones without requests, then others, after answering their requests.
         precision: the precision in which `load` loads models that are not exported in int8.
 
     `limits` and `precision` are attributes, and so are the `metrics` of the server.
@@ -241,7 +241,7 @@ class Models:
             BertieError: a directory is damaged.
         """
         for model in self:
-            if model is not self.default:  # `load` verifies that one
+            if model is not self.default:  # `load` verifies the default model
                 verify(model.path, weights=True)  # the other files, when their metadata was read
         self.default.predictor = self._load(self.default.path)
         _compute_once(self.default.predictor)  # the first time, compiling takes more than ten seconds
@@ -366,4 +366,4 @@ def _weight_bytes(path: Path, is_exported: bool) -> int:
     for pattern in ("*.safetensors", "*.bin", "*.ckpt*"):  # in the order in which they are preferred
         if sizes := [file.stat().st_size for file in folder.glob(pattern)]:
             return sum(sizes)
-    return 0  # loading reports what is missing
+    return 0  # loading reports missing files

@@ -1,4 +1,4 @@
-"""What the models of the server compute for the records of requests.
+"""Operations of the server's models on the records of requests.
 
 Records of equal operations are computed together. The texts of a record are strings, or one
 `EncodedText` if the request was tokenized before it was queued.

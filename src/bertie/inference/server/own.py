@@ -32,7 +32,7 @@ DECIMALS = 4
 async def predict(
     model: ServedModel, request: AnyPredictRequest | ClassifyRequest
 ) -> Predictions | list[Prediction] | list[list[Prediction]]:
-    """Return for each row what `bertie predict --json` prints under `prediction`.
+    """Return the prediction for each row, in the form of `bertie predict --json`.
 
     Strings for a sequence classifier are a request of Text Embeddings Inference.
     """

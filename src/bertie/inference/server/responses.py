@@ -39,7 +39,7 @@ def json_response(content: Any) -> Response:
 
 
 def json_pieces(content: Any) -> Iterator[bytes]:
-    """Yield the bytes that `to_json` returns, in pieces of at least `PIECE_BYTES`, but for the last."""
+    """Yield the bytes that `to_json` returns, in pieces of at least `PIECE_BYTES`, except the last."""
     piece = bytearray()
     for part in _parts(content):
         piece += part

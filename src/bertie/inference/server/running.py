@@ -111,7 +111,7 @@ class Protocol(H11Protocol):
     max_connections: int  # set by `Server` in a subclass
     _head_timer: asyncio.TimerHandle | None = None
     _read_timer: asyncio.TimerHandle | None = None
-    _unread: int = 0  # bytes of the response when the connection was last looked at
+    _unread: int = 0  # bytes of the response at the last check
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         transport.set_write_buffer_limits(0)  # `pause_writing` is called whenever bytes wait for the client
@@ -163,7 +163,7 @@ class Protocol(H11Protocol):
         self._stop_read_timer()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is not HTTP with an error like all others, instead of plain text."""
+        """Answer an invalid HTTP request in the format of all errors, instead of plain text."""
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):  # there is a response already
             self.transport.close()
             return
@@ -210,7 +210,7 @@ class Protocol(H11Protocol):
             self._head_timer = None
 
     def _check_reading(self) -> None:
-        """Abort the connection if its client has read too little since the last look."""
+        """Abort the connection if its client has read too little since the last check."""
         unread = self._count_unread()
         if unread > self._unread - LEAST_READ:
             self.transport.abort()
@@ -321,8 +321,8 @@ def listen(host: str, port: int) -> socket.socket:
         raise SettingsError(
             f"--host {host} --port {port}: cannot listen: {error.strerror}; choose another address or port"
         ) from None
-    # Its connections inherit the option. Otherwise the head and the body of a response are two packets, and
-    # the second one waits some 40 ms until the client acknowledges the first. asyncio sets it only for
-    # sockets whose protocol is given, which `create_server` does not.
+    # Its connections inherit the option. Without it, the second packet of a response waits some 40 ms until
+    # the client acknowledges the first. asyncio sets it only for sockets whose protocol is given, which
+    # `create_server` does not.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening

@@ -42,7 +42,7 @@ class Row(Schema):
     """The texts of one record, in the order of `dispatch.REQUIRED_FIELDS`.
 
     Attributes:
-        counted: what `text_count` counts.
+        counted: the unit of `text_count`.
     """
 
     counted: ClassVar[str] = "texts"
@@ -157,7 +157,7 @@ class Request(Schema):
 
     @property
     def counted(self) -> str:
-        """What `text_count` counts."""
+        """The unit of `text_count`."""
         return "texts"
 
 

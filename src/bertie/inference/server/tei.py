@@ -74,7 +74,7 @@ class TruncatingRequest(Request):
 
     @property
     def truncated(self) -> str:
-        """What may be too long, for errors."""
+        """The name of the texts that may be too long, for errors."""
         return f"`{self.key}`"
 
 
@@ -217,7 +217,7 @@ class SparseValue(TypedDict):
 
 
 class SimpleToken(TypedDict):
-    """A token, and where its characters are in the text. Only bertie has the key `token`."""
+    """A token, and the position of its characters in the text. Only bertie has the key `token`."""
 
     id: int
     text: str
@@ -320,7 +320,7 @@ async def similarity(model: ServedModel, request: SimilarityRequest) -> list[flo
 
 
 async def tokenize(model: ServedModel, request: TokenizeRequest) -> list[list[SimpleToken]]:
-    """Return the tokens of each text, and where their characters are in it."""
+    """Return the tokens of each text, and the positions of their characters."""
     require_inputs(request.items, "inputs")
     prompt = _find_prompt(model, request.prompt_name)
     texts = [prompt + text for text in request.items]
@@ -374,8 +374,8 @@ async def _classifier_records(model: ServedModel, request: ClassifyRequest) -> l
     if method != "truncate" and request.truncation_direction == "Left":
         raise HTTPException(
             422,
-            f"truncation_direction: {model.name} was fine-tuned with long_texts={method}, which decides what "
-            "it reads of a long text; leave truncation_direction out",
+            f"truncation_direction: {model.name} was fine-tuned with long_texts={method}, which decides how "
+            "it reads a long text; leave truncation_direction out",
         )
     if method == "truncate" or (method == "head-tail" and request.truncate is False):
         encoded = await _encode_pairs(model, request, request.items)
