@@ -29,8 +29,8 @@ This page is generated from the source by `make docs`.
 """
 PRETRAINING = """## Pre-training
 
-`bertie pretrain RECIPE --set …` ([pre-training](pretraining.md)). The defaults are those of the paper's
-run. The recipe overrides them, and `--set` overrides the recipe.
+`bertie pretrain RECIPE --set …` ([pre-training](pretraining.md)). The defaults are from the paper's run.
+The recipe overrides them, and `--set` overrides the recipe.
 """
 PHASES = """### Phases
 
@@ -50,7 +50,7 @@ replace some of these defaults.
 SEARCH = """## Search
 
 `bertie search … --set …` ([search](finetuning.md#search)). Settings of fine-tuning have the prefix
-`finetuning.`, such as `finetuning.max_seq_length`. Those that the grid varies are rejected: `batch_size`,
+`finetuning.`, such as `finetuning.max_seq_length`. Settings that the grid varies are rejected: `batch_size`,
 `epochs`, `seed` and `optimizer.learning_rate`.
 """
 HEADER = "| key | values | default | meaning |\n|---|---|---|---|"
