@@ -1,9 +1,11 @@
 """Embed each text as one vector, like sentence-transformers."""
 
+from typing import Literal
+
 import numpy as np
 
 from bertie.model.engines.engine import Engine, Float32s
-from bertie.model.formats.sentence_transformers import EmbeddingConfig, Pooling
+from bertie.model.formats.sentence_transformers import EmbeddingConfig
 from bertie.model.sequences import Int64s, Sequences, sizes_of
 
 
@@ -28,24 +30,21 @@ def normalize(vectors: Float32s) -> Float32s:
     return scaled
 
 
-def pool(hidden: Float32s, bounds: Int64s, pooling: Pooling) -> Float32s:
-    """Pool the vectors of all tokens of a sequence, with [CLS] and [SEP], into one.
+def pool(rows: Float32s, bounds: Int64s, pooling: Literal["mean", "max"]) -> Float32s:
+    """Pool the vectors of the tokens of each sequence, or the logits of the windows of each text.
 
     Args:
-        hidden: float32 (T, H), the vectors of the T tokens of N sequences, end to end.
-        bounds: int64 (N+1,), the start of each sequence; the last entry is T.
-        pooling: `cls`, `mean` or `max`.
+        rows: float32 (T, H), T rows of N groups, end to end.
+        bounds: int64 (N+1,), the start of each group; the last entry is T.
+        pooling: `mean` or `max` of the rows of a group.
 
     Returns:
         float32 (N, H).
     """
     pooled: Float32s
-    match pooling:
-        case "cls":
-            pooled = hidden[bounds[:-1]]
-        case "mean":
-            pooled = np.add.reduceat(hidden, bounds[:-1])
-            pooled /= sizes_of(bounds)[:, None]
-        case "max":
-            pooled = np.maximum.reduceat(hidden, bounds[:-1])
+    if pooling == "max":
+        pooled = np.maximum.reduceat(rows, bounds[:-1])
+    else:
+        pooled = np.add.reduceat(rows, bounds[:-1])
+        pooled /= sizes_of(bounds)[:, None]
     return pooled
