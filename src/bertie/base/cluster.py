@@ -32,7 +32,7 @@ WORKER_TIMEOUT = 30  # seconds, for the first worker
 NOTICE_INTERVAL = 10  # seconds without a result before looking whether there are workers
 VISIBILITY_TIMEOUT = 10  # seconds; a network file system may show a new file late
 PACKAGES = ("bertie", "distributed", "numpy")  # must have the same version everywhere
-# Dask's loggers would print what is reported here in one line.
+# Dask's loggers would also print the errors that are reported here in one line.
 _LOGGERS = ("distributed", "distributed.client", "distributed.core")
 
 

@@ -82,7 +82,7 @@ def let_main_process_report() -> None:
 def require_torch_memory() -> None:
     """Raise OSError if the memory does not suffice to import torch, which would abort."""
     if "torch" not in sys.modules and find_spec("torch"):
-        # torch 2.13 for CPUs maps 480 MiB; numba, which most commands import too, some 300 with numpy.
+        # torch 2.13 for CPUs maps 480 MiB; numba, which is imported with it, some 300 with numpy.
         require_memory(560 if "numba" in sys.modules else 860)
 
 

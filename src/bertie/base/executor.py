@@ -1,6 +1,6 @@
 """Run tasks in worker processes, and repeat the tasks of a worker that dies.
 
-The processes are on this machine, or those of a Dask cluster (`cluster.py`).
+The processes are on this machine, or on a Dask cluster (`cluster.py`).
 """
 
 import gc

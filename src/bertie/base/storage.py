@@ -122,7 +122,7 @@ class RemotePath(PosixPath):
         return cast(BinaryIO, self.open(cache_type="parts", cache_options={"data": parts}))
 
     def list_files(self) -> list["RemotePath"]:
-        """Return the file, the files below the folder, or those that match the pattern, sorted.
+        """Return the file, the files below the folder, or the files that match the pattern, sorted.
 
         Raises:
             DataError: there are none.

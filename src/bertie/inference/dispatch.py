@@ -143,7 +143,7 @@ def _load_once(model: RemoteModel) -> Predictor:
 def answer_remotely(
     model: RemoteModel, top_k: int, words: bool, skips: bool, records: Sequence[Record]
 ) -> RemoteAnswers:
-    """Answer a block of records on a worker; the arguments are those of `answer_records`."""
+    """Answer a block of records on a worker; see `answer_records`."""
     skipped: list[DataError] = []
     with _computing:
         predictor = _load_once(model)

@@ -11,7 +11,7 @@ ProblemType = Literal["single_label_classification", "multi_label_classification
 # The input of a sequence classifier: the pooled [CLS], or the mean over the tokens, scaled to length 1.
 ClassifierPooling = Literal["pooler", "mean"]
 
-# The names are those of `transformers`.
+# With the names of `transformers`.
 Activation = Literal["gelu", "gelu_new", "relu", "tanh", "linear"]
 
 # Far beyond every Transformer so far. A damaged or hostile config.json is refused before memory is allocated.

@@ -64,5 +64,5 @@ def is_exact_gelu(activation: nn.Module) -> bool:
 
 
 def count_threads(elements: int) -> int:
-    """Return how many threads a kernel uses for so many elements: at most as many as torch uses."""
+    """Return how many threads a kernel uses for an array of this size: at most as many as torch uses."""
     return max(1, min(torch.get_num_threads(), elements // MIN_ELEMENTS_PER_THREAD))

@@ -24,8 +24,8 @@ from bertie.model.products import multiply
 
 Float32s = NDArray[np.float32]
 
-# Gradients of biases and norms are sums over blocks of so many rows, and then over the blocks. This is more
-# exact than one long sum, and does not depend on the number of threads.
+# Gradients of biases and norms are sums over blocks of this number of rows, and then over the blocks. This is
+# more exact than one long sum, and does not depend on the number of threads.
 BLOCK = 64
 
 

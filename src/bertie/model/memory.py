@@ -34,7 +34,7 @@ def new_empty(like: Tensor, *shape: int) -> Tensor:
 def _ask_for_large_pages(memory: Tensor) -> None:
     """Ask Linux for large pages, as numpy does from 4 MiB on; `memory` is uint8 (n,).
 
-    A training step of 2 × 128 tokens takes a tenth more time without them (docs/decisions/processors.md).
+    A training step of a 2 × 128 model takes a tenth more time without them (docs/decisions/processors.md).
     """
     first = -(-memory.data_ptr() // mmap.PAGESIZE)
     last = (memory.data_ptr() + len(memory)) // mmap.PAGESIZE

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bertie.model.products import mkl_lacks_avx512
 
-TYPICAL_ROWS = 64  # oneDNN chooses the order for about so many rows
+TYPICAL_ROWS = 64  # oneDNN chooses the order that is fastest for this number of rows
 
 
 class PackedLinear(nn.Module):

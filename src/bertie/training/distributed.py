@@ -280,7 +280,7 @@ def join_ranks(device_type: str) -> Iterator[Ranks]:
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size(), device)
         # Sharded modules refer to themselves and keep the group. After an error there is no time for this:
-        # torchrun ends the process soon, and it has to say what happened before.
+        # torchrun stops the process soon, and the process must report the error before.
         gc.collect()
     except RuntimeError as error:
         if "gloo" not in str(error) and not isinstance(error, dist.DistError):

@@ -34,8 +34,8 @@ SAMPLE_SENTENCES_PER_DOCUMENT = 1000  # so that no long document makes up most o
 MIN_SENTENCE_TOKENS = 8  # headings and "Yes." recur in any text
 # Python's documentation 0.044, Wikipedia 0.001, Gutenberg less.
 MAX_REPEATED_FRACTION = 0.1
-# The most frequent sentence of Gutenberg ("Transcriber's note") is in 0.08 of its documents, those of the
-# other corpora in less than 0.03.
+# The most frequent sentence of Gutenberg ("Transcriber's note") is in 0.08 of its documents; in the other
+# corpora, it is in less than 0.03.
 MAX_DOCUMENT_FRACTION = 0.5
 MIN_DOCUMENTS = 10
 EXCERPT_CHARACTERS = 60

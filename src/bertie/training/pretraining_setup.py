@@ -164,7 +164,7 @@ class PretrainingBatches:
         self._step += 1
         examples = self._stream.next(settings.batch_size_of(phase), ranks.rank, ranks.world_size)
         count = ranks.max(count_micro_batches(examples.bounds, settings.micro_batch_tokens))
-        # Each rank has at least so many rows.
+        # Every rank needs a row for each micro-batch.
         count = min(count, settings.batch_size_of(phase) // ranks.world_size)
         micro_batches = [
             pack_range(examples, start, stop) for start, stop in split_sequences(examples.bounds, count)

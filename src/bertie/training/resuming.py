@@ -78,8 +78,8 @@ def check_run(run: RunDirectory, settings: Settings, resume: bool, may_change: S
         run: the directory to write to, which may already hold a run.
         settings: settings of the run to start or resume, with their fingerprints filled in.
         resume: whether the user asked to resume.
-        may_change: keys of settings that may differ from those of the resumed run; `section.key`
-            for a setting of an inner section.
+        may_change: keys of settings that may differ from the resumed run's; `section.key` for a
+            setting of an inner section.
 
     Raises:
         SettingsError: there is no run to resume; there is a run, or something else, but `resume` is

@@ -193,7 +193,7 @@ class Batcher:
         self._limits = limits
         self.metrics = metrics
         self._model = model
-        # The futures of the results of each request, and the records of those that somebody waits for.
+        # The futures of the results of each request, and the records of results that somebody waits for.
         self._short: asyncio.Queue[list[asyncio.Future[Any]]] = asyncio.Queue()
         self._long: asyncio.Queue[list[asyncio.Future[Any]]] = asyncio.Queue()
         self._queued: dict[asyncio.Future[Any], QueuedRecord] = {}

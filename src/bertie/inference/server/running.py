@@ -143,7 +143,7 @@ class Protocol(H11Protocol):
         )
         if is_answering:
             self.cycle.keep_alive = False
-            self.cycle.message_event.set()  # whoever waits for a disconnect takes this for one
+            self.cycle.message_event.set()  # a task that waits for a disconnect takes this for one
         else:
             self.transport.close()  # sends what it has gathered
         return is_answering

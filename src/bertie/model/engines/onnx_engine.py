@@ -67,8 +67,8 @@ class OnnxEngine:
         options = onnxruntime.SessionOptions()
         # Next to other processes, a batch took half as long again with spinning (docs/onnx.md).
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        # Ragged batches have ever new shapes. ONNX Runtime would plan the memory of each one, and keep it:
-        # 733 instead of 583 MiB after 3,000 texts, in the same time (docs/serving.md).
+        # Ragged batches always have new shapes. ONNX Runtime would plan the memory of each one, and keep it:
+        # 733 instead of 583 MiB after 3,000 texts, in the same time.
         options.enable_mem_pattern = False
         options.intra_op_num_threads = num_threads()
         try:
