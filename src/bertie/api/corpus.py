@@ -134,7 +134,7 @@ def prepare_part(
 def join_parts(out: PathLike, *, workers: int | None = None) -> Corpus:
     """Join the parts of a corpus, like `bertie prepare --join`; neither inputs nor settings are needed.
 
-    The files are the same, byte for byte, as those of one `prepare`.
+    The files are the same, byte for byte, as after one `prepare`.
 
     Args:
         out: the directory that `prepare_part` wrote.

@@ -56,8 +56,8 @@ def pretrain(
             file, or a dict of settings.
         corpus: a directory that `prepare` wrote, or its URL; a corpus of a URL is copied to the cache.
         out: the run's directory; the model will be in `out`/model and the report in `out`/report.html.
-        init: a model directory to start from; random weights if not given. The sizes of the network are
-            those of this model, whatever the recipe says.
+        init: a model directory to start from; random weights if not given. The sizes of the network come
+            from this model, not from the recipe.
         resume: continue the run in `out` from its newest checkpoint. The run has recorded its settings
             and its arguments, so nothing else is needed; settings that affect only the hardware and the
             files that are kept may change. torchrun's restarts resume without it.

@@ -205,7 +205,7 @@ def measured_task(
 ) -> AnyTask:
     """Return the task on which to measure models, of the paper or custom; see `custom_task`.
 
-    Columns that are not given are those of the first model's fine-tuning, if it has recorded them.
+    Columns that are not given come from the first model's fine-tuning, if it has recorded them.
 
     Raises:
         SettingsError: as in `resolve_task`.

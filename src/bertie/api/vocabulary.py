@@ -122,9 +122,9 @@ def extend_tokenizer(
 ) -> Tokenizer:
     """Learn more entries for an existing tokenizer, like `bertie vocab --extend`.
 
-    The new entries are those that save the most tokens on the text. The old ones keep their ids, and
-    casing, added tokens and other options stay the same. To adapt a model to the extended tokenizer,
-    continue its pre-training with `pretrain(…, init=MODEL)`.
+    It adds the entries that save the most tokens on the text. Old entries keep their ids, and casing,
+    added tokens and other options stay the same. To adapt a model to the extended tokenizer, continue
+    its pre-training with `pretrain(…, init=MODEL)`.
 
     Args:
         tokenizer: a tokenizer or model directory, or a vocab.txt file.
@@ -175,7 +175,7 @@ def _count_tokenized(
     column: str,
     on_error: OnError,
 ) -> tuple[list[list[int]], npt.NDArray[np.int64]]:
-    """Count the words as sequences of token ids, and print what was skipped."""
+    """Count the words as sequences of token ids, and print the skipped inputs."""
     files, problems = absolute_if(scheduler, files), InputErrors(on_error)
     with open_workers(workers, scheduler, files[:1]) as pool:
         counted = count_tokenized_words(files, tokenizer, pool, format, column, problems)
@@ -243,7 +243,7 @@ def _count_words(
     column: str,
     on_error: OnError,
 ) -> tuple[list[str], npt.NDArray[np.int64]]:
-    """Count the words of all languages, and print what was skipped."""
+    """Count the words of all languages, and print the skipped inputs."""
     files = absolute_if(scheduler, files)
     groups = group_by_language(files, language, language_column)
     _check_smoothing(smoothing, groups)

@@ -71,8 +71,8 @@ def search(
 ) -> None:
     """Fine-tune over a grid of settings; keep the best model.
 
-    The default grid is that of Appendix A.3, and the best model is chosen on dev. The same command resumes
-    a run that was stopped or killed, and so does `bertie search --resume --out OUT`.
+    The default grid is from Appendix A.3, and the best model is chosen on dev. The same command resumes a
+    run that was stopped or killed, and so does `bertie search --resume --out OUT`.
     """
     from bertie.api.search import search as run_search
     from bertie.base.settings import parse_assignments

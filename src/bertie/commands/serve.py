@@ -73,8 +73,8 @@ def serve(
 ) -> None:
     """Serve models over HTTP, with a page to try them.
 
-    The first model is loaded at once, the others on first use. The routes are those of Text Embeddings
-    Inference, OpenAI's embeddings, / for huggingface_hub's clients, and /predict; /docs lists them all.
+    The first model is loaded at once, the others on first use. The routes are as in Text Embeddings
+    Inference and OpenAI's embeddings, with / for huggingface_hub's clients and /predict; /docs lists all.
     """
     import bertie
     from bertie.base.environment import limit_free_memory

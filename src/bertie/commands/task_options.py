@@ -140,7 +140,7 @@ def read_dev(dev: str | None) -> str | float | None:
 def print_scores(
     scores: "Mapping[str, Scores]", as_json: bool, baselines: "Mapping[str, Scores] | None" = None
 ) -> None:
-    """Print the scores of each part to stdout; without JSON, also those of the majority class."""
+    """Print the scores of each part to stdout; without JSON, also the scores of the majority class."""
     if as_json:
         print(json.dumps(scores))
         return
