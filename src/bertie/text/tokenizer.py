@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from bertie.base.arguments import check_flag
 from bertie.base.checksums import SUMS_FILE, verify
 from bertie.base.errors import SettingsError
-from bertie.base.files import read_json_object, write_json
+from bertie.base.files import local_path, read_json_object, write_json
 from bertie.base.texts import check_text, list_pairs, list_texts
 from bertie.text.added_tokens import (
     AddedToken,
@@ -67,6 +68,7 @@ class Tokenizer:
 
     Raises:
         KeyError: an added token is not in the vocabulary.
+        SettingsError: an argument is not a flag.
 
     Example:
         >>> from bertie.text.tokenizer import Tokenizer
@@ -98,6 +100,8 @@ class Tokenizer:
         self.max_word_characters = max_word_characters
         self.strip_accents = lowercase if strip_accents is None else strip_accents
         self.tokenize_chinese_chars = tokenize_chinese_chars
+        for name in ("lowercase", "strip_accents", "tokenize_chinese_chars"):
+            check_flag(name, getattr(self, name))
         self.never_split = tuple(sorted(set(never_split) - {""}))
         tokens = [
             AddedToken.make_special(token) if isinstance(token, str) else token for token in added_tokens
@@ -161,7 +165,7 @@ class Tokenizer:
             ...     Tokenizer.load(directory).lowercase
             False
         """
-        path = Path(path)
+        path = local_path(path)
         if not path.is_dir():
             vocabulary = Vocabulary.load(path)
             return cls(vocabulary, not vocabulary.is_cased if lowercase is None else lowercase)
@@ -220,7 +224,7 @@ class Tokenizer:
             ...     sorted(file.name for file in Path(directory).iterdir())
             ['tokenizer.json', 'tokenizer_config.json', 'vocab.txt']
         """
-        directory = Path(directory)
+        directory = local_path(directory, "directory")
         self.vocabulary.save(directory / VOCABULARY_FILE)
         write_json(directory / TOKENIZER_FILE, tokenizer_json(self))
         write_json(directory / CONFIG_FILE, tokenizer_config_json(self, model_max_length))
@@ -311,7 +315,8 @@ class Tokenizer:
 
         Raises:
             DataError: a text is not a string, or `texts` and `pairs` differ in length.
-            SettingsError: `max_length` is not an integer, or leaves no room for the special tokens.
+            SettingsError: `max_length` is not an integer, or leaves no room for the special tokens; or
+                `add_special_tokens` is not a flag.
 
         Example:
             >>> special_tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -331,6 +336,7 @@ class Tokenizer:
             texts, pairs = list_pairs(texts, pairs)
         if not isinstance(max_length, Integral | None):
             raise SettingsError(f"max_length={max_length!r}: expected an integer")
+        check_flag("add_special_tokens", add_special_tokens)
         special = (1 if pairs is None else 2) + 1 if add_special_tokens else 0
         room = NO_LIMIT if max_length is None else max_length - special
         if room < 0:
@@ -410,6 +416,7 @@ class Tokenizer:
 
         Raises:
             IndexError: an id is negative, or too large for the vocabulary.
+            SettingsError: `skip_special_tokens` is not a flag.
 
         Example:
             >>> special_tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -420,6 +427,7 @@ class Tokenizer:
             >>> tokenizer.decode([2, 5, 6, 7, 8, 3], skip_special_tokens=False)
             '[CLS] he plays. [SEP]'
         """
+        check_flag("skip_special_tokens", skip_special_tokens)
         words: list[str] = []
         special = (token.content for token in self.added_tokens if token.special)
         skipped = {*SPECIAL_TOKENS, *special} if skip_special_tokens else ()
