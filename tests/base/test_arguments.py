@@ -13,7 +13,7 @@ import torch
 import bertie
 from bertie.api.results import Metrics, PretrainingResult
 from bertie.base.arguments import check_flag, checked
-from bertie.base.errors import SettingsError
+from bertie.base.errors import DataError, SettingsError
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
@@ -134,6 +134,24 @@ def test_a_flag_that_is_none_is_one_line(value):
 @pytest.mark.parametrize("value", [True, False, 0, 1, np.True_])
 def test_flags_of_numpy_are_flags(value):
     check_flag("normalize", value)
+
+
+@pytest.mark.parametrize("ids", [None, 3, "abc", [1.5], [[1, 2]]])
+def test_token_ids_are_a_list_of_integers(ids):
+    tokenizer = Tokenizer(Vocabulary(SPECIAL_TOKENS))
+    with pytest.raises(DataError, match=r"^ids: expected a list of integers"):
+        tokenizer.decode(ids)
+    assert tokenizer.decode(torch.tensor([2, 4]), skip_special_tokens=False) == "[CLS] [MASK]"
+
+
+def test_a_string_of_never_split_is_one_word():
+    assert Tokenizer(Vocabulary(SPECIAL_TOKENS), never_split="he's").never_split == ("he's",)
+
+
+@pytest.mark.parametrize("path", [None, 3, b"tokenizer"])
+def test_a_tokenizer_is_loaded_from_a_path(path):
+    with pytest.raises(SettingsError, match=r"^path: expected a path, got"):
+        Tokenizer.load(path)
 
 
 def test_a_wrong_call_is_a_type_error_that_names_the_function():

@@ -5,15 +5,16 @@ import json
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from numbers import Integral
+from operator import index
 from pathlib import Path
 
 import numpy as np
 
-from bertie.base.arguments import check_flag
+from bertie.base.arguments import check_flag, checked
 from bertie.base.checksums import SUMS_FILE, verify
-from bertie.base.errors import SettingsError
+from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import local_path, read_json_object, write_json
-from bertie.base.texts import check_text, list_pairs, list_texts
+from bertie.base.texts import check_text, list_items, list_pairs, list_texts
 from bertie.text.added_tokens import (
     AddedToken,
     check_normalized_tokens,
@@ -69,6 +70,7 @@ class Tokenizer:
     Raises:
         KeyError: an added token is not in the vocabulary.
         SettingsError: an argument is not a flag.
+        DataError: `never_split` is not a list of strings.
 
     Example:
         >>> from bertie.text.tokenizer import Tokenizer
@@ -102,7 +104,7 @@ class Tokenizer:
         self.tokenize_chinese_chars = tokenize_chinese_chars
         for name in ("lowercase", "strip_accents", "tokenize_chinese_chars"):
             check_flag(name, getattr(self, name))
-        self.never_split = tuple(sorted(set(never_split) - {""}))
+        self.never_split = tuple(sorted({*list_texts(never_split, "never_split")} - {""}))
         tokens = [
             AddedToken.make_special(token) if isinstance(token, str) else token for token in added_tokens
         ]
@@ -138,6 +140,7 @@ class Tokenizer:
         )
 
     @classmethod
+    @checked
     def load(cls, path: str | Path, lowercase: bool | None = None) -> "Tokenizer":
         """Load a tokenizer directory or a vocab.txt file.
 
@@ -151,6 +154,7 @@ class Tokenizer:
             The tokenizer.
 
         Raises:
+            SettingsError: `path` is not a path, or `lowercase` is not a flag.
             ModelError: the path does not exist, has no vocabulary, or contains a tokenizer of
                 another kind than BERT's; its files differ from SHA256SUMS or from one another; or
                 nothing is left of an added token when it is normalised.
@@ -165,7 +169,7 @@ class Tokenizer:
             ...     Tokenizer.load(directory).lowercase
             False
         """
-        path = local_path(path)
+        path = Path(path)
         if not path.is_dir():
             vocabulary = Vocabulary.load(path)
             return cls(vocabulary, not vocabulary.is_cased if lowercase is None else lowercase)
@@ -387,13 +391,17 @@ class Tokenizer:
 
         Raises:
             IndexError: an id is negative, or too large for the vocabulary.
+            DataError: `ids` is not a list of integers.
 
         Example:
             >>> tokenizer = Tokenizer(Vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "he"]))
             >>> tokenizer.convert_ids_to_tokens([2, 5, 3])
             ['[CLS]', 'he', '[SEP]']
         """
-        listed = list(ids)
+        try:
+            listed = [index(token_id) for token_id in list_items(ids, "ids", "a list of integers")]
+        except TypeError as error:
+            raise DataError(f"ids: expected a list of integers ({error})") from None
         for token_id in (min(listed), max(listed)) if listed else ():
             if not 0 <= token_id < len(self.vocabulary):  # Python would count negative ids from the end
                 last = len(self.vocabulary) - 1
@@ -415,7 +423,7 @@ class Tokenizer:
             words.
 
         Raises:
-            IndexError: an id is negative, or too large for the vocabulary.
+            IndexError, DataError: as in `convert_ids_to_tokens`.
             SettingsError: `skip_special_tokens` is not a flag.
 
         Example:
