@@ -12,8 +12,8 @@ import torch
 
 import bertie
 from bertie.api.results import Metrics, PretrainingResult
-from bertie.base.arguments import checked
-from bertie.base.errors import SettingsError
+from bertie.base.arguments import check_flag, checked
+from bertie.base.errors import DataError, SettingsError
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
@@ -106,6 +106,52 @@ def test_any_object_with_a_path_is_a_path(tmp_path):
     (tmp_path / "a.txt").touch()
     (entry,) = os.scandir(tmp_path)
     assert function(entry)["path"] == str(tmp_path / "a.txt")
+
+
+def test_a_tilde_is_the_home_folder_in_strings_only(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    assert function("~/run")["path"] == "/home/me/run"
+    assert function("s3://~/run")["path"] == "s3://~/run"
+    assert function(Path("~/run"))["path"] == Path("~/run")
+    assert function("a", rest="~/run")["rest"] == "~/run"
+
+
+@pytest.mark.parametrize("value", [np.array([True, False]), [True], "yes", None, 2, torch.tensor(True)])
+def test_a_flag_that_is_none_is_one_line(value):
+    with pytest.raises(SettingsError, match=r"^normalize=.*: expected True or False$"):
+        check_flag("normalize", value)
+    tokenizer = Tokenizer(Vocabulary(SPECIAL_TOKENS))
+    calls = [
+        lambda: Tokenizer(Vocabulary(SPECIAL_TOKENS), tokenize_chinese_chars=value),
+        lambda: tokenizer.encode_batch("a", add_special_tokens=value),
+        lambda: tokenizer.decode([0], skip_special_tokens=value),
+    ]
+    for call in calls:
+        with pytest.raises(SettingsError, match=r"^\w+=.*: expected True or False$"):
+            call()
+
+
+@pytest.mark.parametrize("value", [True, False, 0, 1, np.True_])
+def test_flags_of_numpy_are_flags(value):
+    check_flag("normalize", value)
+
+
+@pytest.mark.parametrize("ids", [None, 3, "abc", [1.5], [[1, 2]]])
+def test_token_ids_are_a_list_of_integers(ids):
+    tokenizer = Tokenizer(Vocabulary(SPECIAL_TOKENS))
+    with pytest.raises(DataError, match=r"^ids: expected a list of integers"):
+        tokenizer.decode(ids)
+    assert tokenizer.decode(torch.tensor([2, 4]), skip_special_tokens=False) == "[CLS] [MASK]"
+
+
+def test_a_string_of_never_split_is_one_word():
+    assert Tokenizer(Vocabulary(SPECIAL_TOKENS), never_split="he's").never_split == ("he's",)
+
+
+@pytest.mark.parametrize("path", [None, 3, b"tokenizer"])
+def test_a_tokenizer_is_loaded_from_a_path(path):
+    with pytest.raises(SettingsError, match=r"^path: expected a path, got"):
+        Tokenizer.load(path)
 
 
 def test_a_wrong_call_is_a_type_error_that_names_the_function():

@@ -255,6 +255,13 @@ def test_url_keeps_its_form() -> None:
     assert not isinstance(as_path("folder/a:b"), RemotePath)
 
 
+def test_a_tilde_is_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert [as_path("~/a"), as_path("~"), as_path("./~")] == [Path("/home/me/a"), Path("/home/me"), Path("~")]
+    assert as_path(Path("./~/a")) == Path("~/a")  # a folder with this name
+    assert as_path("~ 2 drafts.txt") == Path("~ 2 drafts.txt")
+
+
 def test_local_files_need_no_fsspec(folder: Path) -> None:
     script = (
         f"import sys, bertie; bertie.prepare({str(folder / 'text/a.jsonl')!r}, tokenizer="

@@ -424,6 +424,24 @@ def test_the_list_of_routes_opens(open_page, url):
     assert all(route in listed for route in ("/embed", "/predict", "/rerank", "/v1/embeddings", "/attention"))
 
 
+@pytest.mark.parametrize("window", WINDOWS)
+def test_the_list_of_routes_fits_and_is_accessible(open_page, url, window):
+    """Folded, and with the fields, the body and the answer of every route."""
+    page = open_page(url, **WINDOWS[window])
+    page.goto(f"{url}docs")
+    page.locator("details").first.wait_for()
+    assert fits(page)
+    page.evaluate("document.querySelectorAll('details').forEach(route => route.open = true)")
+    page.evaluate("document.querySelector('[id=\"post/embed\"] button').click()")
+    page.locator("pre", has_text=re.compile(r"^200")).wait_for()
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=SCREENSHOTS / f"docs-{window}.png", full_page=True)
+    assert fits(page)
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    violations = page.evaluate("axe.run()")["violations"]
+    assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in violations] == []
+
+
 def test_the_policy_of_the_server_allows_the_page(url):
     """The tests above find violations only if there is a policy."""
     with urlopen(url) as response:

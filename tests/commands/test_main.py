@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import typer.main
 
 import bertie
 from bertie.base.environment import install_command
@@ -78,18 +79,63 @@ def test_unexpected_argument_names_the_option(arguments, message, capsys):
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "name"),
     [
-        ["vocab", "", "--out", "new"],
-        ["vocab", ".", "--out", ""],
-        ["prepare", ".", "--tokenizer", "", "--out", "new"],
-        ["predict", "model", "--input", ""],
-        *([command, "--out", ""] for command in ("pretrain", "finetune", "search", "demo")),
-        ["reproduce", "table1", "--data", ".", "--out", ""],
+        (["vocab", "", "--out", "new"], "INPUT..."),
+        (["vocab", ".", "--out", ""], "--out"),
+        (["prepare", ".", "--tokenizer", "", "--out", "new"], "--tokenizer"),
+        (["tokenize", "", "a text"], "TOKENIZER"),
+        (["embed", "model", "--text", "a text", "--output", ""], "--output"),
+        *(([command, "--out", ""], "--out") for command in ("pretrain", "finetune", "search", "demo")),
+        (["reproduce", "table1", "--data", "", "--out", "new"], "--data"),
+        (["submission", "run", "", "--out", "new.zip"], "RUN..."),
     ],
 )
-def test_an_empty_path_is_not_the_current_folder(arguments, capsys):
-    assert run(capsys, *arguments) == (2, "", "bertie: expected a path, got an empty string\n")
+def test_an_empty_path_is_not_the_current_folder(arguments, name, capsys):
+    status, out, err = run(capsys, *arguments)
+    message = f"Error: Invalid value for '{name}': expected a path, got an empty string"
+    assert (status, out, err.splitlines()[-1]) == (2, "", message)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [(["predict", "model", "--input", ""], "--input"), (["serve", ""], "DIR"), (["serve", "a="], "a=")],
+)
+def test_an_empty_string_in_place_of_a_path_is_named(arguments, name, capsys):
+    assert run(capsys, *arguments) == (2, "", f"bertie: {name}: expected a path, got an empty string\n")
+
+
+def test_every_path_of_the_command_line_has_a_parser():
+    """Without one, typer leaves `~` as it is, and an empty path is the current folder."""
+    parameters = [
+        parameter
+        for command in typer.main.get_command(app).commands.values()
+        for parameter in command.params
+        if "Path" in str(parameter.type_descriptor.annotation)
+    ]
+    assert len(parameters) > 30
+    assert all(parameter.type_descriptor.parameter_info.parser for parameter in parameters)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["vocab", "~/missing", "--out=new"],
+        ["tokenize", "~/missing"],
+        ["embed", "~/missing", "--text=a"],
+        ["serve", "name=~/missing"],
+        ["pretrain", "tiny-laptop", "--corpus=~/missing", "--out=new"],
+        ["pretrain", "~/missing.toml", "--corpus=.", "--out=new"],
+        ["pretrain", "--resume", "--out=~/missing"],
+        ["finetune", "--model=~/missing", "--train=~/missing.csv", "--out=new"],
+    ],
+)
+def test_a_tilde_is_the_home_folder(arguments, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    status, _, err = run(capsys, *arguments)
+    assert status == 2
+    assert f"bertie: {tmp_path}/missing" in err
 
 
 def test_an_error_is_one_line_whatever_a_file_is_called(capsys, tmp_path, monkeypatch):

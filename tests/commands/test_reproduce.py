@@ -261,7 +261,7 @@ def test_rows_share_pretraining_runs(folder):
     assert not list((folder / "out").rglob("optimizer.safetensors"))
 
 
-def test_the_best_learning_rate_on_dev_counts(folder, monkeypatch):
+def test_the_best_learning_rate_on_dev_counts(folder, monkeypatch, capsys):
     shutil.copytree(folder / "out", folder / "rates")
     shutil.rmtree(folder / "rates" / "cells" / "toy" / "both-ways")
     shutil.rmtree(folder / "rates" / "finetuning")
@@ -277,6 +277,8 @@ def test_the_best_learning_rate_on_dev_counts(folder, monkeypatch):
     monkeypatch.setattr(runner, "finetune", record)
     assert reproduce(folder, out="rates") == 0
     assert len(scores) == 8
+    notes = [line for line in capsys.readouterr().err.splitlines() if "also training inputs" in line]
+    assert len(notes) == len(set(notes)) > 0  # and not for each of the seeds and rates
     cells = read_cells(folder / "rates")
     for seed in (0, 1):
         for rate in (1e-3, 1e-2):

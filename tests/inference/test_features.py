@@ -130,6 +130,7 @@ def test_layers_are_concatenated_summed_or_averaged(directory):
         (LayerSelection([0, 1], "sum", ["1", "2"]), "weights: expected a list of finite numbers"),
         (LayerSelection([0, 1], "sum", [[1.0], [2.0]]), "weights: expected a list of finite numbers"),
         (LayerSelection([0, 1], "sum", 1.0), "weights: expected a list of finite numbers"),
+        (LayerSelection([0], np.array(["sum", "mean"])), r"combine=array\(.*\): unknown combination"),
         (LayerSelection([0, 1], "mean", [1.0, 1.0]), "2 weights for 2 layers with combine = mean"),
     ],
 )
@@ -141,6 +142,8 @@ def test_impossible_selections_are_rejected(selection, message):
 def test_words_is_a_flag(directory):
     with pytest.raises(SettingsError, match="words='first': expected True or False"):
         bertie.load(directory, "cpu").features("the cat", words="first")
+    with pytest.raises(SettingsError, match=r"words=array\(.*\): expected True or False"):
+        bertie.load(directory, "cpu").features("the cat", words=np.array([True, False]))
 
 
 def most_context(reference, ids: list[int], room: int) -> np.ndarray:

@@ -112,6 +112,10 @@ def test_arguments_override_the_directory(tmp_path):
         model.embed(TEXTS, "average")
     with pytest.raises(SettingsError, match="normalize='no': expected True or False"):
         model.embed(TEXTS, normalize="no")
+    with pytest.raises(SettingsError, match=r"normalize=array\(.*\): expected True or False"):
+        model.embed(TEXTS, normalize=np.array([True, False]))
+    with pytest.raises(SettingsError, match=r"pooling=array\(.*\): unknown pooling"):
+        model.embed(TEXTS, np.array(["mean", "cls"]))
 
 
 @pytest.mark.parametrize("kind", ["pre-training", "classifier", "tagger", "encoder"])

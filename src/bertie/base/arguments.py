@@ -5,9 +5,12 @@ from functools import wraps
 from inspect import signature
 from numbers import Integral
 from os import PathLike, fspath
+from os.path import expanduser
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
 
 from bertie.base.errors import SettingsError
 
@@ -18,8 +21,8 @@ R = TypeVar("R")
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """Check a function's arguments that are numbers, flags, strings, paths, dicts or one of several words.
 
-    Numbers and flags of other types are converted, such as numpy's, or "200". Arguments with other
-    annotations are not checked.
+    Numbers and flags of other types are converted, such as numpy's, or "200". In a path, a leading `~` is
+    replaced by the home folder. Arguments with other annotations are not checked.
 
     Raises:
         SettingsError: an argument has a value that its annotation does not allow.
@@ -47,6 +50,8 @@ def _check(name: str, value: Any, annotation: Any) -> Any:
     if {*members} <= {str, Path, NoneType}:
         if Path in members and isinstance(value, str) and not value:  # which is the current folder for `Path`
             raise SettingsError(f"{name}: expected a path, got an empty string")
+        if isinstance(value, str) and Path in members:
+            return expanduser(value)
         if isinstance(value, members):
             return value
         if Path in members and isinstance(value, PathLike):
@@ -70,6 +75,18 @@ def _check(name: str, value: Any, annotation: Any) -> Any:
             message = error.errors()[0]["msg"].replace("Input should be", "expected")
             raise SettingsError(f"{name} = {shorten(value)}: {message}") from None
     return value
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Check that an argument is True or False; for methods, which `checked` would slow down.
+
+    Raises:
+        SettingsError: it is something else, such as an array, whose truth is ambiguous.
+    """
+    if not isinstance(value, Integral | np.bool_) or value not in (True, False):
+        from bertie.base.schemas import shorten  # imports pydantic, which takes 0.1 s
+
+        raise SettingsError(f"{name}={shorten(value)}: expected True or False")
 
 
 def advise(value: Any) -> str:

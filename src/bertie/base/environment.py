@@ -49,7 +49,7 @@ def cache_root() -> Path:
     It is `$BERTIE_CACHE`, else `bertie` in `$XDG_CACHE_HOME` or `~/.cache`.
     """
     if directory := os.environ.get("BERTIE_CACHE"):
-        return Path(directory)
+        return Path(os.path.expanduser(directory))
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertie"
 
 

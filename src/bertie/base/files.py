@@ -29,6 +29,23 @@ TEMPORARY_SUFFIX = ".bertie-tmp"
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)  # the errors of a full disk, and of a quota that is used up
 
 
+def local_path(path: str | Path, name: str = "path") -> Path:
+    """Return a path, with the home folder in place of a leading `~`, which a shell replaces only unquoted.
+
+    A `Path` is returned as it is, because `Path("./~")`, a folder with this name, equals `Path("~")`.
+
+    Args:
+        path: the path.
+        name: name of the argument or option, for error messages.
+
+    Raises:
+        SettingsError: the path is an empty string.
+    """
+    if path == "":  # which is the current folder for `Path`
+        raise SettingsError(f"{name}: expected a path, got an empty string")
+    return Path(os.path.expanduser(path)) if isinstance(path, str) else path
+
+
 def temporary_name(path: Path) -> Path:
     """Return a hidden name beside `path`, from which a rename can replace `path`."""
     return path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")

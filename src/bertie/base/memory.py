@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bertie.base.errors import DataError
+from bertie.base.files import local_path
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def as_source(data: Any, name: str) -> Source:
         {'text': ['good', 'bad'], 'label': [1, 0]}
     """
     if isinstance(data, str | Path):
-        return Path(data)
+        return local_path(data, name)
     columns = _read_columns(data, name)
     table = MemoryTable(name, {column: list(map(_plain, values)) for column, values in columns.items()})
     if len({len(values) for values in table.columns.values()}) > 1:

@@ -18,7 +18,7 @@ from typing import IO, Any, BinaryIO, cast
 
 from bertie.base.environment import cache_root, install_command
 from bertie.base.errors import BertieError, DataError, SettingsError
-from bertie.base.files import TEMPORARY_SUFFIX, atomic_directory, sha256
+from bertie.base.files import TEMPORARY_SUFFIX, atomic_directory, local_path, sha256
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 # The packages that implement a protocol, where fsspec does not.
@@ -182,8 +182,12 @@ class _RemoteFile(io.RawIOBase):
         super().close()
 
 
-def as_path(path: str | Path) -> Path:
-    """Return a `RemotePath` for a URL, and a `Path` for anything else.
+def as_path(path: str | Path, name: str = "path") -> Path:
+    """Return a `RemotePath` for a URL, and a `Path` for anything else; see `local_path`.
+
+    Args:
+        path: the path or URL.
+        name: name of the argument or option, for error messages.
 
     Raises:
         SettingsError: the path is an empty string.
@@ -192,10 +196,8 @@ def as_path(path: str | Path) -> Path:
         >>> as_path("text/a.txt"), str(as_path("s3://bucket/a.txt"))
         (PosixPath('text/a.txt'), 's3://bucket/a.txt')
     """
-    if path == "":  # which is the current folder for `Path`
-        raise SettingsError("expected a path, got an empty string")
     if not isinstance(path, str) or not (match := _URL.match(path)):
-        return Path(path) if isinstance(path, str) else path
+        return local_path(path, name)
     if match[1].lower() == "file":
         return Path(path[match.end() :])
     return RemotePath(path)

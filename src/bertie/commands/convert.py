@@ -5,19 +5,19 @@ from typing import Annotated, Literal
 
 import typer
 
-from bertie.commands.options import AllowPickle, Force, NoVerify
+from bertie.commands.options import AllowPickle, Force, NoVerify, local_path_argument
 
 
 def convert(
     source: Annotated[
         Path,
-        typer.Argument(
-            metavar="IN",
-            help="A model directory of bertie, transformers or sentence-transformers, or an original "
+        local_path_argument(
+            "A model directory of bertie, transformers or sentence-transformers, or an original "
             "TensorFlow checkpoint: its folder or its prefix, such as bert_model.ckpt.",
+            "IN",
         ),
     ],
-    output: Annotated[Path, typer.Argument(metavar="OUT", help="The directory to write.")],
+    output: Annotated[Path, local_path_argument("The directory to write.", "OUT")],
     to: Annotated[
         Literal["bertie", "huggingface", "sentence-transformers", "tensorflow"],
         typer.Option(

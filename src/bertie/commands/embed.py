@@ -16,6 +16,7 @@ from bertie.commands.options import (
     RowOnError,
     SkippedRows,
     TextColumn,
+    local_path_argument,
     parse_columns,
     path_option,
     print_truncated,
@@ -48,7 +49,7 @@ Output = Annotated[
 
 
 def embed(
-    directory: Annotated[Path, typer.Argument(help="A model directory; its head is ignored.")],
+    directory: Annotated[Path, local_path_argument("A model directory; its head is ignored.")],
     text: Annotated[list[str] | None, typer.Option(help="A text; may be repeated.")] = None,
     input: Input = None,
     columns: TextColumn = None,

@@ -7,7 +7,15 @@ from typing import Annotated
 
 import typer
 
-from bertie.commands.options import Device, Json, NoVerify, Precision, PrecisionChoice, given_options
+from bertie.commands.options import (
+    Device,
+    Json,
+    NoVerify,
+    Precision,
+    PrecisionChoice,
+    given_options,
+    local_path_option,
+)
 from bertie.commands.task_options import (
     Columns,
     Kind,
@@ -25,10 +33,9 @@ BLIMP_OPTIONS = {"--task", "--model", "--data", "--add-to-report", "--device", "
 
 Models = Annotated[
     list[Path] | None,
-    typer.Option(
+    local_path_option(
+        "A fine-tuned model directory; repeat it for an ensemble of several. For blimp, a pre-trained model.",
         "--model",
-        help="A fine-tuned model directory; repeat it for an ensemble of several. For blimp, a pre-trained "
-        "model.",
     ),
 ]
 MaxSeqLength = Annotated[
@@ -45,16 +52,16 @@ AddToReport = Annotated[
 
 def evaluate(
     context: typer.Context,
-    data: Annotated[Path, typer.Option(help="A file with gold labels, or the folder of a task's files.")],
+    data: Annotated[Path, local_path_option("A file with gold labels, or the folder of a task's files.")],
     task: TaskNameWithBlimp = None,
     models: Models = None,
     predictions: Annotated[
         Path | None,
-        typer.Option(help="Instead of --model: anyone's predictions, in the official format."),
+        local_path_option("Instead of --model: anyone's predictions, in the official format."),
     ] = None,
     null_scores: Annotated[
         Path | None,
-        typer.Option(help="squad-v2: the null odds that belong to --predictions (null_odds.json)."),
+        local_path_option("squad-v2: the null odds that belong to --predictions (null_odds.json)."),
     ] = None,
     part: Annotated[str | None, typer.Option(help="The part to score; by default all dev parts.")] = None,
     kind: Kind = "texts",

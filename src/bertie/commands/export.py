@@ -6,7 +6,7 @@ from typing import Annotated, cast
 import typer
 
 from bertie.base.errors import SettingsError
-from bertie.commands.options import Force, NoVerify
+from bertie.commands.options import Force, NoVerify, local_path_argument, local_path_option
 from bertie.commands.task_options import (
     Columns,
     Kind,
@@ -20,8 +20,8 @@ from bertie.commands.task_options import (
 
 
 def export(
-    directory: Annotated[Path, typer.Argument(help="A model directory.")],
-    onnx: Annotated[Path, typer.Option(metavar="OUT", help="The directory of the exported model to write.")],
+    directory: Annotated[Path, local_path_argument("A model directory.")],
+    onnx: Annotated[Path, local_path_option("The directory of the exported model to write.", metavar="OUT")],
     int8: Annotated[
         bool, typer.Option("--int8", help="Multiply in int8: two to three times faster, less exact.")
     ] = False,
@@ -38,8 +38,8 @@ def export(
     ] = 7,
     dev: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="A file with gold labels (for an encoder: texts) on which to measure the loss of accuracy; "
+        local_path_option(
+            "A file with gold labels (for an encoder: texts) on which to measure the loss of accuracy; "
             "may be repeated. The scores are written into the model card."
         ),
     ] = None,

@@ -17,6 +17,7 @@ from bertie.commands.options import (
     Scheduler,
     TextColumn,
     connect_to_workers,
+    local_path_argument,
     parse_columns,
     path_option,
     reject_conll_on_workers,
@@ -70,7 +71,7 @@ Output = Annotated[
 
 
 def features(
-    directory: Annotated[Path, typer.Argument(help="A model directory; its head is ignored.")],
+    directory: Annotated[Path, local_path_argument("A model directory; its head is ignored.")],
     output: Output,
     input: Input = "-",
     columns: TextColumn = None,

@@ -4,14 +4,12 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from bertie.commands.options import AllowPickle, Json, NoVerify
+from bertie.commands.options import AllowPickle, Json, NoVerify, local_path_argument
 
 
 def inspect(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A model in any layout that `bertie convert` reads.")
+        Path, local_path_argument("A model in any layout that `bertie convert` reads.", "DIR")
     ],
     allow_pickle: AllowPickle = False,
     as_json: Json = False,

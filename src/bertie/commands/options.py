@@ -16,6 +16,7 @@ from typer.core import TyperCommand
 
 import bertie
 from bertie.base.checksums import NO_VERIFY
+from bertie.base.files import local_path
 from bertie.base.storage import as_path
 from bertie.corpus.documents import OnError as OnErrorChoice
 from bertie.corpus.formats import Format as FormatChoice
@@ -27,6 +28,18 @@ if TYPE_CHECKING:
     from bertie.model.config import ClassifierPooling
     from bertie.model.formats.directory import LongTexts
     from bertie.recipes import RecipeKind
+
+
+def _parse_path(value: str) -> Path:
+    """Parse a path or a URL; typer adds the name of the option to an error."""
+    if not value:
+        raise typer.BadParameter("expected a path, got an empty string")
+    return as_path(value)
+
+
+def _parse_local_path(value: str) -> Path:
+    """Parse a path."""
+    return local_path(value) if value else _parse_path(value)
 
 
 def _print_version(wanted: bool) -> None:
@@ -50,7 +63,7 @@ NoVerify = Annotated[
 ]
 _INPUTS = typer.Argument(
     metavar="INPUT...",
-    parser=as_path,
+    parser=_parse_path,
     help="Files, folders or patterns of text, also compressed: .gz, .bz2, .xz, .zst; or their URLs, such as "
     "s3://BUCKET/FOLDER.",
 )
@@ -145,7 +158,17 @@ Force = Annotated[bool, typer.Option("--force", help="Replace the output if it e
 
 def path_option(help: str) -> Any:
     """Return an option for a path or a URL; an empty string is refused."""
-    return typer.Option(parser=as_path, metavar="PATH", help=help)
+    return typer.Option(parser=_parse_path, metavar="PATH", help=help)
+
+
+def local_path_option(help: str, *names: str, metavar: str = "PATH") -> Any:
+    """Return an option for a path; an empty string is refused."""
+    return typer.Option(*names, parser=_parse_local_path, metavar=metavar, help=help)
+
+
+def local_path_argument(help: str, metavar: str | None = None) -> Any:
+    """Return an argument for a path; an empty string is refused."""
+    return typer.Argument(parser=_parse_local_path, metavar=metavar, help=help)
 
 
 def assignments_option(examples: str) -> Any:

@@ -22,6 +22,7 @@ from bertie.commands.options import (
     Scheduler,
     SkippedRows,
     connect_to_workers,
+    local_path_argument,
     parse_columns,
     path_option,
     print_truncated,
@@ -70,7 +71,7 @@ Output = Annotated[
 
 
 def predict(
-    directory: Annotated[Path, typer.Argument(help="A model directory.")],
+    directory: Annotated[Path, local_path_argument("A model directory.")],
     text: Annotated[list[str] | None, typer.Option(help="A text, or a question; may be repeated.")] = None,
     pair: Annotated[
         list[str] | None,

@@ -10,6 +10,7 @@ from bertie.commands.options import (
     assignments_option,
     exit_when_stopped,
     how_to_resume,
+    local_path_option,
     path_option,
 )
 
@@ -28,7 +29,7 @@ def pretrain(
     ] = None,
     init: Annotated[
         Path | None,
-        typer.Option(help="A model directory to start from, whatever its head; the sizes are the model's."),
+        local_path_option("A model directory to start from, whatever its head; the sizes are the model's."),
     ] = None,
     assignments: Assignments = None,
     device: Annotated[

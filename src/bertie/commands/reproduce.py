@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertie.commands.options import Device, NoVerify, Workers, path_option, resumed_by_same_command
+from bertie.commands.options import (
+    Device,
+    NoVerify,
+    Workers,
+    local_path_option,
+    path_option,
+    resumed_by_same_command,
+)
 
 if TYPE_CHECKING:
     from bertie.reproduction.sources import TaskExamples
@@ -16,12 +23,12 @@ def reproduce(
     table: Annotated[str, typer.Argument(help="table1 to table8, figure5, … or the path of a .toml file.")],
     data: Annotated[
         Path,
-        typer.Option(help="The folder of the official files: DIR/glue, DIR/squad, DIR/swag, DIR/ner."),
+        local_path_option("The folder of the official files: DIR/glue, DIR/squad, DIR/swag, DIR/ner."),
     ],
     out: Annotated[Path, path_option("The directory to write; several tables can share it.")],
     model: Annotated[
         Path | None,
-        typer.Option(help="table1 to table4 and table7: the model to fine-tune, instead of --text."),
+        local_path_option("table1 to table4 and table7: the model to fine-tune, instead of --text."),
     ] = None,
     budget: Annotated[
         float, typer.Option(min=0, help="With --model: minutes to fit, by capping the training examples.")
@@ -36,10 +43,10 @@ def reproduce(
     ] = None,
     text: Annotated[
         list[Path] | None,
-        typer.Option(help="Text to pre-train on: files or folders; may be repeated."),
+        local_path_option("Text to pre-train on: files or folders; may be repeated."),
     ] = None,
     corpus: Annotated[
-        Path | None, typer.Option(help="Instead of --text: a corpus that `bertie prepare` wrote.")
+        Path | None, local_path_option("Instead of --text: a corpus that `bertie prepare` wrote.")
     ] = None,
     workers: Workers = None,
     device: Device = "auto",

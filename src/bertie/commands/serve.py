@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from bertie.base.errors import SettingsError
+from bertie.base.files import local_path
 from bertie.commands.options import Device, NoVerify, Precision
 
 # The limits with their defaults in Text Embeddings Inference: max-client-batch-size, payload-limit.
@@ -117,7 +118,8 @@ def name_models(arguments: list[str]) -> dict[str, Path]:
     for argument in arguments:
         name, separator, rest = argument.partition("=")
         named = separator and "/" not in name and not Path(argument).exists()
-        path = Path(rest if named else argument).absolute()  # absolute, because the name "." says nothing
+        path = local_path(rest if named else argument, argument or "DIR")
+        path = path.absolute()  # because the name "." says nothing
         name = name if named else path.name
         if separator and not name:
             raise SettingsError(f"{argument}: no name before the equals sign; name the model: NAME={rest}")

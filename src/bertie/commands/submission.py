@@ -6,14 +6,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from bertie.commands.options import Force
+from bertie.commands.options import Force, local_path_argument, local_path_option
 
 
 def submission(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Runs of `bertie finetune` or `search`.")
-    ],
-    out: Annotated[Path, typer.Option(help="The .zip file to write.")],
+    runs: Annotated[list[Path], local_path_argument("Runs of `bertie finetune` or `search`.", "RUN...")],
+    out: Annotated[Path, local_path_option("The .zip file to write.")],
     wnli: Annotated[
         Literal["majority", "model"],
         typer.Option(

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from bertie.commands.options import local_path_option
+
 if TYPE_CHECKING:
     from bertie.tasks.task import Scores
 
-InitialModel = Annotated[Path | None, typer.Option("--model", help="The model directory to start from.")]
+InitialModel = Annotated[Path | None, local_path_option("The model directory to start from.", "--model")]
 _TASKS = (
     "Texts, in GLUE's .tsv files: cola, sst-2, mrpc, sts-b, qqp, mnli, qnli, rte, wnli, ax. Questions, in "
     "SQuAD's .json files: squad-v1, squad-v2. Tagged words, in columns: ner. Multiple choice, in SWAG's .csv "
@@ -28,8 +30,8 @@ MeasuredTask = Annotated[
         "--task", help=f"The task on which to measure the model, with the gold labels in --dev. {_TASKS}"
     ),
 ]
-Data = Annotated[Path | None, typer.Option(help="The folder of the task's official files.")]
-Train = Annotated[Path | None, typer.Option(help="Instead of --task and --data: your own training examples.")]
+Data = Annotated[Path | None, local_path_option("The folder of the task's official files.")]
+Train = Annotated[Path | None, local_path_option("Instead of --task and --data: your own training examples.")]
 Dev = Annotated[
     str | None,
     typer.Option(

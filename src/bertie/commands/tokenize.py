@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from bertie.commands.options import Json, NoVerify
+from bertie.commands.options import Json, NoVerify, local_path_argument
 
 
 def tokenize(
     directory: Annotated[
-        Path, typer.Argument(metavar="TOKENIZER", help="A tokenizer or model directory, or a vocab.txt.")
+        Path, local_path_argument("A tokenizer or model directory, or a vocab.txt.", "TOKENIZER")
     ],
     texts: Annotated[
         list[str] | None,

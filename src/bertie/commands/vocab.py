@@ -19,6 +19,7 @@ from bertie.commands.options import (
     Workers,
     exit_on_interrupt,
     given_options,
+    local_path_option,
     parse_languages,
     path_option,
 )
@@ -57,8 +58,8 @@ Alphabet = Annotated[
 ]
 Extend = Annotated[
     Path | None,
-    typer.Option(
-        help="A tokenizer or model directory to extend: its entries keep their ids, and casing and other "
+    local_path_option(
+        "A tokenizer or model directory to extend: its entries keep their ids, and casing and other "
         "options stay the same. Without it, a new vocabulary is learnt."
     ),
 ]

@@ -30,7 +30,7 @@ import numpy.typing as npt
 import pydantic
 
 from bertie.base.errors import DataError
-from bertie.base.files import read_json, sha256, write_json
+from bertie.base.files import local_path, read_json, sha256, write_json
 from bertie.text.tokenizer import Tokenizer
 
 FORMAT_VERSION = 1
@@ -156,7 +156,7 @@ class Corpus:
                 ids.
             ModelError: its tokenizer has changed and cannot be read.
         """
-        path = Path(path)
+        path = local_path(path)
         file = path / MANIFEST_FILE
         if not file.is_file():
             advice = "" if path.exists() else ", or give the new path of a corpus that has moved"

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertie.base.errors import SettingsError
+from bertie.base.schemas import shorten
 from bertie.inference.words import encoded_word_spans, slice_words
 from bertie.model.config import BertConfig
 from bertie.model.engines.engine import Engine
@@ -66,9 +67,9 @@ class LayerSelection:
         if len(set(layers)) < len(layers):
             twice = next(layer for layer in layers if layers.count(layer) > 1)
             raise SettingsError(f"layers {listed}: layer {twice} is there twice; select it once")
-        if self.combine not in (None, *get_args(Combination)):
+        if not isinstance(self.combine, str | None) or self.combine not in (None, *get_args(Combination)):
             known = ", ".join(get_args(Combination))
-            raise SettingsError(f"combine={self.combine!r}: unknown combination; use one of {known}")
+            raise SettingsError(f"combine={shorten(self.combine)}: unknown combination; use one of {known}")
         return replace(self, layers=layers, weights=self._check_weights(len(layers)))
 
     def _check_weights(self, layer_count: int) -> list[float] | None:

@@ -14,9 +14,9 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from bertie.base.arguments import checked
+from bertie.base.arguments import check_flag, checked
 from bertie.base.checksums import verification
-from bertie.base.errors import ModelError, SettingsError
+from bertie.base.errors import ModelError
 from bertie.base.texts import check_text, list_pairs, list_texts
 from bertie.inference.answers import rank_answers, unanswered_questions
 from bertie.inference.capabilities import (
@@ -255,7 +255,7 @@ class Predictor:
 
         Raises:
             ModelError: the model is exported with a head, so that it returns no vectors.
-            SettingsError: the pooling is unknown.
+            SettingsError: the pooling is unknown, or `normalize` is not a flag.
 
         Example:
             >>> model.embed("a text").shape == (model.config.hidden_size,)
@@ -584,8 +584,7 @@ class Predictor:
             >>> features.vectors.shape == (2, 4, model.config.hidden_size)
             True
         """
-        if words not in (True, False):
-            raise SettingsError(f"words={words!r}: expected True or False")
+        check_flag("words", words)
         encoded = encode_texts(list_texts(texts), self.tokenizer, self.max_seq_length, words)
         selection = LayerSelection(layers, combine, weights)
         features = compute_features(self.engine, encoded, selection, self.config)

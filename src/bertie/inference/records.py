@@ -72,7 +72,7 @@ def find_input(name: str | None, format: InputFormat | None) -> tuple[Path | Non
         SettingsError: standard input cannot have the format.
     """
     if name not in (None, "-"):
-        path = as_path(name)
+        path = as_path(name, "--input")
         return path, format or input_format(path)
     if format in ("parquet", "conll"):
         raise SettingsError(f"--format {format}: cannot be read from standard input; give a file")

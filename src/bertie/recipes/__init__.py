@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from bertie.base.errors import SettingsError
+from bertie.base.files import local_path
 from bertie.base.settings import Tree, read_toml
 
 FOLDER = Path(__file__).parent
@@ -48,7 +49,7 @@ def read_recipe(name: str, kind: RecipeKind = "recipe") -> Tree:
         SettingsError: there is none of this kind, or it is not TOML.
     """
     if name.endswith(".toml"):
-        return read_toml(Path(name))
+        return read_toml(local_path(name))
     recipes = {recipe.name: recipe for recipe in list_recipes()}
     recipe = recipes.get(name)
     if recipe is None or recipe.kind != kind:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bertie.base.errors import BertieError, SettingsError
 from bertie.base.files import FULL_DISK, remove_temporary_files, write_json, write_text
@@ -93,6 +93,7 @@ class Runner:
         self.corpus, self.sources, self.out = corpus, sources, out
         self.corpus_fingerprint = sources.corpus.fingerprint
         self.failures: dict[Path, str] = {}  # messages by cell directory; only cells of this process
+        self.reported: set[tuple[Any, ...]] = set()  # tasks and lengths whose inputs stderr has notes about
         for row in table.rows:  # find invalid settings before anything is trained
             self._pretraining(row, 0)
             for task in self._finetuned_tasks(row):
@@ -320,7 +321,18 @@ class Runner:
             with lock_file(run):
                 if not (run / RESULT_FILE).exists():
                     resume = (run / SETTINGS_FILE).exists()
-                    evaluation = finetune(task, model.load(), training, dev, settings, run, resume=resume)
+                    read = (task_name, settings.max_seq_length, settings.classifier_pooling)
+                    evaluation = finetune(
+                        task,
+                        model.load(),
+                        training,
+                        dev,
+                        settings,
+                        run,
+                        resume=resume,
+                        inputs_reported=read in self.reported,
+                    )
+                    self.reported.add(read)
                     scored = score_examples(task, dev, evaluation.predictions)
                     write_example_scores(run, {f"{task_name}/{name}": x for name, x in scored.items()})
                     write_json(run / RESULT_FILE, name_outcomes(task_name, evaluation.scores))

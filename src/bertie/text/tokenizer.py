@@ -5,14 +5,16 @@ import json
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from numbers import Integral
+from operator import index
 from pathlib import Path
 
 import numpy as np
 
+from bertie.base.arguments import check_flag, checked
 from bertie.base.checksums import SUMS_FILE, verify
-from bertie.base.errors import SettingsError
-from bertie.base.files import read_json_object, write_json
-from bertie.base.texts import check_text, list_pairs, list_texts
+from bertie.base.errors import DataError, SettingsError
+from bertie.base.files import local_path, read_json_object, write_json
+from bertie.base.texts import check_text, list_items, list_pairs, list_texts
 from bertie.text.added_tokens import (
     AddedToken,
     check_normalized_tokens,
@@ -67,6 +69,8 @@ class Tokenizer:
 
     Raises:
         KeyError: an added token is not in the vocabulary.
+        SettingsError: an argument is not a flag.
+        DataError: `never_split` is not a list of strings.
 
     Example:
         >>> from bertie.text.tokenizer import Tokenizer
@@ -98,7 +102,9 @@ class Tokenizer:
         self.max_word_characters = max_word_characters
         self.strip_accents = lowercase if strip_accents is None else strip_accents
         self.tokenize_chinese_chars = tokenize_chinese_chars
-        self.never_split = tuple(sorted(set(never_split) - {""}))
+        for name in ("lowercase", "strip_accents", "tokenize_chinese_chars"):
+            check_flag(name, getattr(self, name))
+        self.never_split = tuple(sorted({*list_texts(never_split, "never_split")} - {""}))
         tokens = [
             AddedToken.make_special(token) if isinstance(token, str) else token for token in added_tokens
         ]
@@ -134,6 +140,7 @@ class Tokenizer:
         )
 
     @classmethod
+    @checked
     def load(cls, path: str | Path, lowercase: bool | None = None) -> "Tokenizer":
         """Load a tokenizer directory or a vocab.txt file.
 
@@ -147,6 +154,7 @@ class Tokenizer:
             The tokenizer.
 
         Raises:
+            SettingsError: `path` is not a path, or `lowercase` is not a flag.
             ModelError: the path does not exist, has no vocabulary, or contains a tokenizer of
                 another kind than BERT's; its files differ from SHA256SUMS or from one another; or
                 nothing is left of an added token when it is normalised.
@@ -220,7 +228,7 @@ class Tokenizer:
             ...     sorted(file.name for file in Path(directory).iterdir())
             ['tokenizer.json', 'tokenizer_config.json', 'vocab.txt']
         """
-        directory = Path(directory)
+        directory = local_path(directory, "directory")
         self.vocabulary.save(directory / VOCABULARY_FILE)
         write_json(directory / TOKENIZER_FILE, tokenizer_json(self))
         write_json(directory / CONFIG_FILE, tokenizer_config_json(self, model_max_length))
@@ -311,7 +319,8 @@ class Tokenizer:
 
         Raises:
             DataError: a text is not a string, or `texts` and `pairs` differ in length.
-            SettingsError: `max_length` is not an integer, or leaves no room for the special tokens.
+            SettingsError: `max_length` is not an integer, or leaves no room for the special tokens; or
+                `add_special_tokens` is not a flag.
 
         Example:
             >>> special_tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -331,6 +340,7 @@ class Tokenizer:
             texts, pairs = list_pairs(texts, pairs)
         if not isinstance(max_length, Integral | None):
             raise SettingsError(f"max_length={max_length!r}: expected an integer")
+        check_flag("add_special_tokens", add_special_tokens)
         special = (1 if pairs is None else 2) + 1 if add_special_tokens else 0
         room = NO_LIMIT if max_length is None else max_length - special
         if room < 0:
@@ -381,13 +391,17 @@ class Tokenizer:
 
         Raises:
             IndexError: an id is negative, or too large for the vocabulary.
+            DataError: `ids` is not a list of integers.
 
         Example:
             >>> tokenizer = Tokenizer(Vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "he"]))
             >>> tokenizer.convert_ids_to_tokens([2, 5, 3])
             ['[CLS]', 'he', '[SEP]']
         """
-        listed = list(ids)
+        try:
+            listed = [index(token_id) for token_id in list_items(ids, "ids", "a list of integers")]
+        except TypeError as error:
+            raise DataError(f"ids: expected a list of integers ({error})") from None
         for token_id in (min(listed), max(listed)) if listed else ():
             if not 0 <= token_id < len(self.vocabulary):  # Python would count negative ids from the end
                 last = len(self.vocabulary) - 1
@@ -409,7 +423,8 @@ class Tokenizer:
             words.
 
         Raises:
-            IndexError: an id is negative, or too large for the vocabulary.
+            IndexError, DataError: as in `convert_ids_to_tokens`.
+            SettingsError: `skip_special_tokens` is not a flag.
 
         Example:
             >>> special_tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -420,6 +435,7 @@ class Tokenizer:
             >>> tokenizer.decode([2, 5, 6, 7, 8, 3], skip_special_tokens=False)
             '[CLS] he plays. [SEP]'
         """
+        check_flag("skip_special_tokens", skip_special_tokens)
         words: list[str] = []
         special = (token.content for token in self.added_tokens if token.special)
         skipped = {*SPECIAL_TOKENS, *special} if skip_special_tokens else ()

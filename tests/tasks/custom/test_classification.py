@@ -287,11 +287,12 @@ def test_white_space_can_separate_labels(tmp_path, separator):
 
 
 def test_labels_with_one_example_are_counted(tmp_path):
-    path = write(tmp_path / "a.csv", texts_and_labels(["x", "y", "z", "x", "u"]))
-    with pytest.raises(
-        DataError, match=r"line 3: no other .* 'y' \(and 2 other labels have only one example\); add"
-    ):
-        fit(path)
+    for labels, others in ((["x", "y", "z", "x", "u"], "2 other labels have"), ("xyzx", "1 other label has")):
+        path = write(tmp_path / "a.csv", texts_and_labels(list(labels)))
+        with pytest.raises(
+            DataError, match=rf"line 3: no other .* 'y' \(and {others} only one example\); add"
+        ):
+            fit(path)
 
 
 def test_missing_column_is_reported_with_the_nearest(tmp_path):

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, get_args
 
 import pydantic
 
+from bertie.base.arguments import check_flag
 from bertie.base.errors import ModelError, SettingsError
 from bertie.base.files import read_json, read_json_object, write_json
 from bertie.base.schemas import Foreign, check_foreign, read_foreign, shorten
@@ -50,11 +51,10 @@ class EmbeddingConfig(NamedTuple):
         Raises:
             SettingsError: `pooling` is unknown, or `normalize` is not a flag.
         """
-        if pooling not in (None, *get_args(Pooling)):
-            raise SettingsError(f"pooling={pooling!r}: unknown pooling; use one of {POOLINGS}")
-        if normalize not in (None, True, False):
-            raise SettingsError(f"normalize={normalize!r}: expected True or False")
+        if not isinstance(pooling, str | None) or pooling not in (None, *get_args(Pooling)):
+            raise SettingsError(f"pooling={shorten(pooling)}: unknown pooling; use one of {POOLINGS}")
         normalize = self.normalize if normalize is None else normalize
+        check_flag("normalize", normalize)
         return self._replace(pooling=pooling or self.pooling, normalize=normalize)
 
 

@@ -204,7 +204,9 @@ class CustomClassification(CustomFiles, TextClassification):
                 f"{location(non_numeric[0])}: {non_numeric[0]!r} is a non-numeric label, so labels are class "
                 f"names; class {rare[0]!r} has only one example; correct or delete the row"
             )
-        others = f" (and {len(rare) - 1} other labels have only one example)" if len(rare) > 1 else ""
+        number = len(rare) - 1
+        others = f" (and {number} other label{' has' if number == 1 else 's have'} only one example)"
+        others = others if number else ""
         raise DataError(
             f"{location(rare[0])}: no other example has the label {rare[0]!r}{others}; add some or delete it"
             + _regression_advice(counts)

@@ -64,7 +64,7 @@ function route(verb, path, operation, api) {
   let input;
   if (content) {
     for (const variant of variants(content.schema, api)) {
-      details.append(element("h3", (variant.description || variant.title || "").split("\n")[0]));
+      details.append(element("h2", (variant.description || variant.title || "").split("\n")[0]));
       details.append(fields(variant, api));
     }
     input = element("textarea", undefined, { "aria-label": `Body of ${verb} ${path}`, spellcheck: "false" });
