@@ -76,15 +76,6 @@ def grow(array: A, rows: Index) -> A:
     return larger
 
 
-@kernel
-def first_free(next_free: Int64s, slot: int) -> int:
-    """Return the first free slot from `slot` on, and shorten the path to it."""
-    while next_free[slot] != slot:
-        next_free[slot] = next_free[next_free[slot]]
-        slot = next_free[slot]
-    return slot
-
-
 class ListedNodes(NamedTuple):
     """The N nodes of a trie, level by level. Nodes 0 and 1 are the roots.
 
@@ -92,6 +83,7 @@ class ListedNodes(NamedTuple):
     symbols       int64 (N,)      the symbol of the edge between them
     tokens        int64 (N,)      the id of the token that ends at the node, or -1
     lowest_ids    int64 (N,)      the lowest id of the tokens that pass through the node; -1 for roots
+    depths        int64 (N,)      the number of symbols from the root to the node
     child_bounds  int64 (N + 1,)  the children of node i are child_bounds[i] to child_bounds[i + 1] - 1
     """
 
@@ -99,77 +91,52 @@ class ListedNodes(NamedTuple):
     symbols: Int64s
     tokens: Int64s
     lowest_ids: Int64s
+    depths: Int64s
     child_bounds: Int64s
 
 
-@kernel
 def list_nodes(symbols: Int64s, bounds: Int64s, ids: Int64s, first_continuation: int) -> ListedNodes:
     """List the nodes of the trie of sorted keys; for the arguments, see `build_nodes`."""
     room = len(symbols) + 2
-    parents, edges = np.zeros(room, dtype=np.int64), np.zeros(room, dtype=np.int64)
-    tokens, lowest_ids = np.full(room, -1), np.full(room, -1)
-    child_bounds = np.zeros(room + 1, dtype=np.int64)
-    keys = np.zeros((room, 3), dtype=np.int64)  # the range of keys through the node, and its depth
-    keys[WORD_START, 1] = first_continuation
-    keys[INSIDE_WORD, 0], keys[INSIDE_WORD, 1] = first_continuation, len(ids)
-    node, listed = 0, 2
-    while node < listed:
-        first, last, depth = keys[node]
-        child_bounds[node] = listed
+    listed = ListedNodes._make([*np.full((5, room), -1), np.zeros(room + 1, dtype=np.int64)])
+    key_ranges = np.zeros((room, 2), dtype=np.int64)
+    key_ranges[:2] = (0, first_continuation), (first_continuation, len(ids))
+    listed.depths[:2] = 0
+    count = _list_nodes(symbols, bounds, ids, listed, key_ranges)
+    return ListedNodes._make([*(column[:count] for column in listed[:-1]), listed.child_bounds[: count + 1]])
+
+
+@kernel
+def _list_nodes(
+    symbols: Int64s, bounds: Int64s, ids: Int64s, listed: ListedNodes, key_ranges: Int64s
+) -> np.int64:
+    """Fill `listed`, and return the number of nodes.
+
+    `key_ranges` has the range of keys through each node; for the roots, it is set. So are their depths.
+    """
+    node, count = np.int64(0), np.int64(2)
+    while node < count:
+        first, last = key_ranges[node, 0], key_ranges[node, 1]
+        depth = listed.depths[node]
+        listed.child_bounds[node] = count
         if first < last and bounds[first + 1] - bounds[first] == depth:
-            tokens[node] = ids[first]  # this key ends at the node
+            listed.tokens[node] = ids[first]  # this key ends at the node
             first += 1
         while first < last:
-            symbol = symbols[bounds[first] + depth]
-            parents[listed], edges[listed], lowest_ids[listed] = node, symbol, ids[first]
-            keys[listed, 0], keys[listed, 2] = first, depth + 1
+            symbol, lowest_id = symbols[bounds[first] + depth], ids[first]
+            key_ranges[count, 0] = first
             while first < last and symbols[bounds[first] + depth] == symbol:
-                lowest_ids[listed] = min(lowest_ids[listed], ids[first])
+                lowest_id = min(lowest_id, ids[first])
                 first += 1
-            keys[listed, 1] = first
-            listed += 1
+            key_ranges[count, 1] = first
+            listed.parents[count], listed.symbols[count], listed.depths[count] = node, symbol, depth + 1
+            listed.lowest_ids[count] = lowest_id
+            count += 1
         node += 1
-    child_bounds[listed] = listed
-    return ListedNodes(
-        parents[:listed], edges[:listed], tokens[:listed], lowest_ids[:listed], child_bounds[: listed + 1]
-    )
+    listed.child_bounds[count] = count
+    return count
 
 
-@kernel
-def find_base(
-    nodes: Int32s, next_free: Int64s, symbols: Int64s, alphabet: int
-) -> tuple[Int32s, Int64s, np.int64]:
-    """Find the first base at which all children of a node fall on free slots.
-
-    Args:
-        nodes: the trie so far, see `build_nodes`; a free slot has no parent.
-        next_free: for each slot, the slot itself if it is free, else a later slot on the way to a free
-            one.
-        symbols: the symbols of the children, sorted.
-        alphabet: the largest symbol of all.
-
-    Returns:
-        `nodes` and `next_free`, enlarged if necessary, and the base.
-    """
-    # Slots from here on keep the base non-negative.
-    slot = alphabet + 1
-    while True:
-        slot = first_free(next_free, slot)
-        if slot + alphabet >= len(nodes):
-            nodes = grow(nodes, len(nodes))
-            next_free = np.concatenate((next_free, np.arange(len(next_free), len(nodes))))
-        base = np.int64(slot - symbols[0])
-        fits = True
-        for symbol in symbols:
-            if nodes[base + symbol, PARENT] >= 0:
-                fits = False
-                break
-        if fits:
-            return nodes, next_free, base
-        slot += 1
-
-
-@kernel
 def place_nodes(listed: ListedNodes, alphabet: int) -> tuple[Int32s, Int64s]:
     """Give each node a slot.
 
@@ -180,64 +147,117 @@ def place_nodes(listed: ListedNodes, alphabet: int) -> tuple[Int32s, Int64s]:
         The nodes, as `build_nodes` returns them, with the columns BASE, PARENT and TOKEN; and the slot of
         each listed node.
     """
-    nodes = np.full((2 * (alphabet + len(listed.parents)) + 16, 6), -1, dtype=np.int32)
-    next_free = np.arange(len(nodes))
+    room = 2 * (alphabet + len(listed.parents)) + 16
+    nodes = np.full((room, 6), -1, dtype=np.int32)
+    next_free = np.arange(room)
     slots = np.zeros(len(listed.parents), dtype=np.int64)
     slots[INSIDE_WORD] = INSIDE_WORD
     # This sort is stable, and no id of a node is lower than its parent's, so parents come before children.
-    for node in np.argsort(listed.lowest_ids, kind="mergesort"):
-        slot, begin, end = slots[node], listed.child_bounds[node], listed.child_bounds[node + 1]
+    order = np.argsort(listed.lowest_ids, kind="stable")
+    while len(order := order[_place_nodes(nodes, next_free, slots, order, listed, alphabet) :]):
+        nodes = np.concatenate((nodes, np.full_like(nodes, -1)))
+        next_free = np.concatenate((next_free, np.arange(len(next_free), len(nodes))))
+    return nodes, slots
+
+
+@kernel
+def _place_nodes(
+    nodes: Int32s, next_free: Int64s, slots: Int64s, order: Int64s, listed: ListedNodes, alphabet: int
+) -> int:
+    """Give the children of each node in `order` a slot, as long as there is room.
+
+    Args:
+        nodes: the trie so far, see `build_nodes`; a free slot has no parent.
+        next_free: for each slot, the slot itself if it is free, else a later slot on the way to a free one.
+        slots: of the nodes that have one; the roots and the children of placed nodes.
+        order: the nodes to place.
+        listed: all nodes.
+        alphabet: the largest symbol of all.
+
+    Returns:
+        How many nodes of `order` were placed. If not all, the arrays have to be larger.
+    """
+    for placed in range(len(order)):
+        node = order[placed]
+        begin, end = listed.child_bounds[node], listed.child_bounds[node + 1]
         base = np.int64(0)
         if begin < end:
-            nodes, next_free, base = find_base(nodes, next_free, listed.symbols[begin:end], alphabet)
+            base = _find_base(nodes, next_free, listed.symbols, begin, end, alphabet)
+            if base < 0:
+                return placed
+        slot = slots[node]
         nodes[slot, BASE], nodes[slot, TOKEN] = base, listed.tokens[node]
         for child in range(begin, end):
             slots[child] = base + listed.symbols[child]
             nodes[slots[child], PARENT] = slot
             next_free[slots[child]] = slots[child] + 1
-    return nodes, slots
+    return len(order)
 
 
 @kernel
-def link_child(
-    nodes: Int32s, pops: Int32s, pop_count: np.int64, node: np.int64, child: np.int64, symbol: np.int64
+def _find_base(
+    nodes: Int32s, next_free: Int64s, symbols: Int64s, begin: np.int64, end: np.int64, alphabet: int
 ) -> np.int64:
-    """Set the failure link and the pops of a child of `node` (Algorithm 2).
+    """Find the first base at which all of symbols[begin:end] fall on free slots; -1 if there is no room."""
+    slot = np.int64(alphabet + 1)  # from here on the base is not negative
+    while True:
+        while next_free[slot] != slot:
+            next_free[slot] = next_free[next_free[slot]]  # shortens the way
+            slot = next_free[slot]
+        if slot + alphabet >= len(nodes):
+            return np.int64(-1)
+        base = np.int64(slot - symbols[begin])
+        fits = True
+        for i in range(begin, end):
+            if nodes[base + symbols[i], PARENT] >= 0:
+                fits = False
+                break
+        if fits:
+            return base
+        slot += 1
+
+
+@kernel
+def _link_nodes(nodes: Int32s, pops: Int32s, listed: ListedNodes, slots: Int64s) -> np.int64:
+    """Set the failure links and the pops of all nodes (Algorithm 2).
 
     Args:
-        nodes: the trie so far. The column TOKEN of the child is set.
-        pops: with room for as many more entries as the child's key has symbols.
-        pop_count: the number of entries in use.
-        node, child: slots.
-        symbol: the symbol of the edge between them.
+        nodes: the trie. The columns BASE, PARENT and TOKEN are set.
+        pops: room for the pops: no node has more of them than symbols from the root.
+        listed: the nodes, level by level, since links lead to higher levels.
+        slots: the slot of each listed node.
 
     Returns:
-        The new number of entries of `pops`.
+        The number of entries of `pops` in use.
     """
-    begin = pop_count
-    if nodes[child, TOKEN] >= 0:
-        nodes[child, FAILURE] = INSIDE_WORD
-        pops[pop_count, 0] = nodes[child, TOKEN]
-        pop_count += 1
-    while nodes[child, FAILURE] < 0 and nodes[node, FAILURE] >= 0:
-        for k in range(nodes[node, POPS_BEGIN], nodes[node, POPS_END]):
-            pops[pop_count, 0] = pops[k, 0]
-            pop_count += 1
-        node = np.int64(nodes[node, FAILURE])
-        target = nodes[node, BASE] + symbol
-        if nodes[target, PARENT] == node:
-            nodes[child, FAILURE] = target
-    if nodes[child, FAILURE] < 0:
-        pop_count = begin
-    nodes[child, POPS_BEGIN], nodes[child, POPS_END] = begin, pop_count
-    return pop_count
+    count = np.int64(0)
+    for i in range(2, len(slots)):
+        node, child, symbol = slots[listed.parents[i]], slots[i], listed.symbols[i]
+        begin = count
+        if nodes[child, TOKEN] >= 0:
+            nodes[child, FAILURE] = INSIDE_WORD
+            pops[count] = nodes[child, TOKEN]
+            count += 1
+        while nodes[child, FAILURE] < 0 and nodes[node, FAILURE] >= 0:
+            for k in range(nodes[node, POPS_BEGIN], nodes[node, POPS_END]):
+                pops[count] = pops[k]
+                count += 1
+            node = np.int64(nodes[node, FAILURE])
+            target = nodes[node, BASE] + symbol
+            if nodes[target, PARENT] == node:
+                nodes[child, FAILURE] = target
+        if nodes[child, FAILURE] < 0:
+            count = begin
+        nodes[child, POPS_BEGIN], nodes[child, POPS_END] = begin, count
+    return count
 
 
-@kernel
 def build_nodes(
     symbols: Int64s, bounds: Int64s, ids: Int64s, first_continuation: int, alphabet: int
 ) -> tuple[Int32s, Int32s]:
     """Build the trie of sorted keys.
+
+    Only loops are kernels, because the functions of numpy take numba longer to compile than these.
 
     Args:
         symbols, bounds: key i is symbols[bounds[i] : bounds[i + 1]].
@@ -247,20 +267,14 @@ def build_nodes(
 
     Returns:
         The nodes, int32 (S, 6), with the columns BASE, PARENT, TOKEN, FAILURE, POPS_BEGIN and
-        POPS_END, and the pops, int32 (P, 1).
+        POPS_END, and the pops, int32 (P,).
     """
     listed = list_nodes(symbols, bounds, ids, first_continuation)
     nodes, slots = place_nodes(listed, alphabet)
-    longest = (bounds[1:] - bounds[:-1]).max() if len(ids) else 0
-    pops = np.empty((len(symbols) + longest, 1), dtype=np.int32)
-    pop_count = np.int64(0)
-    for node in range(2, len(slots)):  # level by level, since links lead to higher levels
-        if pop_count + longest > len(pops):
-            pops = grow(pops, pop_count + longest)
-        parent, symbol = slots[listed.parents[node]], listed.symbols[node]
-        pop_count = link_child(nodes, pops, pop_count, parent, slots[node], symbol)
+    pops = np.empty(listed.depths.sum(), dtype=np.int32)
+    count = _link_nodes(nodes, pops, listed, slots)
     # Any base plus any symbol is a valid index.
-    return nodes[: slots.max() + alphabet + 1], pops[:pop_count]
+    return nodes[: slots.max() + alphabet + 1], pops[:count]
 
 
 def build_trie(tokens: Sequence[str], max_word_characters: int) -> Trie:
@@ -290,6 +304,6 @@ def build_trie(tokens: Sequence[str], max_word_characters: int) -> Trie:
         np.ascontiguousarray(nodes[:, TOKEN]),
         np.ascontiguousarray(nodes[:, FAILURE]),
         np.ascontiguousarray(nodes[:, [POPS_BEGIN, POPS_END]]),
-        pops[:, 0].copy(),
+        pops.copy(),
         np.array([len(token.removeprefix(CONTINUATION_PREFIX)) for token in tokens], dtype=np.int32),
     )

@@ -91,10 +91,11 @@ def split_text(text: UInt32s, begin: Index, end: Index, tables: UnicodeTables, w
     """
     # Without helper functions that take `words`: passing so many arrays costs more than their work.
     codes, starts, ends, word_ends = words
-    count = 0  # characters written
+    # numba would compile `sort_marks` for each of the constants 0 and -1 too.
+    count = np.int64(0)  # characters written
     number = 0  # words ended
-    word = 0  # where the current word begins in `codes`
-    first_mark = -1  # the first mark in `codes` that may not be in canonical order yet
+    word: Index = 0  # where the current word begins in `codes`
+    first_mark = np.int64(-1)  # the first mark in `codes` that may not be in canonical order yet
     for i in range(begin, end):
         code = np.int64(text[i])
         entry = lookup(tables, code)
@@ -114,7 +115,7 @@ def split_text(text: UInt32s, begin: Index, end: Index, tables: UnicodeTables, w
         # Marks are not reordered across a character that is not a mark, even if it is stripped.
         if first_mark >= 0 and (ends_word or (length == 0 and not entry & MARK)):
             sort_marks(tables, codes, first_mark, count)
-            first_mark = -1
+            first_mark = np.int64(-1)
         if ends_word:
             word_ends[number] = count
             number, word = number + 1, count
