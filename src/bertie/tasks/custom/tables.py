@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Literal
 
 from bertie.base.errors import DataError, SettingsError
-from bertie.base.memory import Source
-from bertie.base.rows import Rows, is_missing, read_rows, report_skipped
+from bertie.base.memory import Source, is_missing
+from bertie.base.rows import Rows, read_rows, report_skipped
 
 
 @dataclass(frozen=True)
