@@ -132,7 +132,7 @@ def _copy(copy: Callable[..., None], rows: Tensor, tokens: Tensor, heads: Tensor
     in_bucket = heads.view(len(heads), n, -1, S, heads.shape[-1])
     as_integers = (x.detach().view(INTEGERS[x.element_size()]).numpy() for x in (rows, in_bucket))
     arguments = (*as_integers, tokens.numpy())
-    run_in_threads(lambda first, last: copy(*arguments, first, last), n, min(n, count_threads(heads.numel())))
+    run_in_threads(lambda first, last: copy(*arguments, first, last), n, count_threads(heads.numel()))
 
 
 @kernel
