@@ -75,7 +75,7 @@ def check_text(rows: Rows, i: int, column: str) -> None:
 def check_strings(rows: Rows, i: int, column: str, role: str) -> list[str]:
     """Return a list of strings; raise DataError if the value is something else.
 
-    `role` is what the strings are, such as "words".
+    `role` names the strings in messages, such as "words".
     """
     value = rows.columns[column][i]
     if value == [] or is_missing(value):
