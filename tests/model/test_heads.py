@@ -12,11 +12,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bertie.base.errors import ModelError
 from bertie.model import bert
+from bertie.model.attention import pooling_attention
 from bertie.model.batch import PackedBatch, pack
 from bertie.model.bert import BertModel, add_bilstm, initialize
 from bertie.model.config import BertConfig
 from bertie.model.heads import (
     ClassificationModel,
+    EmbeddingModel,
     LanguageModel,
     MaskedLMModel,
     MultipleChoiceModel,
@@ -251,6 +253,30 @@ def test_pooled_output_alone_needs_no_other_token_of_the_last_layer(
         torch.testing.assert_close(actual, wanted, atol=1e-5, rtol=1e-4)
     if not fused:  # fused layers use the weights of `intermediate`, but do not call it
         assert transformed == ({"qkv": T, "intermediate": T} if bilstm else {"intermediate": N})
+
+
+@pytest.mark.parametrize("is_decoder", [False, True])
+def test_embedding_of_cls_needs_one_query_in_the_last_layer(is_decoder, monkeypatch):
+    without_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    config = CONFIG.model_copy(update={"is_decoder": is_decoder, **without_dropout})
+    model = EmbeddingModel(config, "cls")
+    nn.init.normal_(model.bert.layers[-1].qkv.bias)
+    labels = np.arange(N).reshape(N // 2, 2)  # all texts compete
+    batch = ragged_batch(lengths=LENGTHS, labels=labels)
+    calls = []
+    monkeypatch.setattr(bert, "pooling_attention", lambda *args: calls.append(1) or pooling_attention(*args))
+
+    def results() -> dict[str, torch.Tensor]:
+        model.zero_grad()
+        loss = mean_loss(model, batch)
+        loss.backward()
+        return {"loss": loss, **{name: g for name, g in gradients(model).items() if g is not None}}
+
+    actual = results()
+    assert bool(calls) != is_decoder
+    vectors_of_all_tokens = model.bert.encode
+    model.bert.encode = lambda batch, positions, **_: vectors_of_all_tokens(batch).index_select(0, positions)
+    torch.testing.assert_close(actual, results(), atol=1e-5, rtol=1e-4)
 
 
 def test_type_vocab_size_1_rejects_pairs():

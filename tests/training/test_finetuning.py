@@ -376,6 +376,18 @@ def test_batches_of_a_tagging_task_count_sentences(initial_model, tmp_path, chan
     assert (train["step"], evaluation["step"], train["examples"]) == (steps, steps, windows)
 
 
+def test_finished_tagging_run_of_an_earlier_version_is_not_trained_again(
+    initial_model, tmp_path, monkeypatch
+):
+    """Its settings do not name the unit of the batch size, and then it was windows."""
+    arguments = NER.fitted(TAGGED), initial_model, TAGGED, {"dev": TAGGED}
+    changes = {"epochs": 1, "batch_size": 4}
+    expected = finetune(*arguments, make_settings(batch_unit=None, **changes), tmp_path)
+    (tmp_path / "finished.json").unlink()  # earlier versions did not write it
+    monkeypatch.setattr("bertie.training.finetuning.train", None)
+    assert finetune(*arguments, make_settings(**changes), tmp_path, resume=True).scores == expected.scores
+
+
 FIFTY = Inputs(np.arange(50, dtype=np.int32), np.zeros(50, np.int32), np.arange(51), None)
 
 

@@ -96,8 +96,9 @@ def test_run_matches_the_papers_code(corpus_path, tmp_path, tiny_settings):
     # transformers never trains the embedding of [PAD]; google's code does, when it is a random token.
     peer.bert.embeddings.word_embeddings.padding_idx = None
     parameters, moments, norms = dict(peer.named_parameters()), {}, []
-    for step, batch in enumerate(PretrainingBatches(setup, TrainState(), Ranks())):
-        (batch,) = batch.micro_batches
+    batches = PretrainingBatches(setup, TrainState(), Ranks())
+    for step in range(whole.total_steps):
+        (batch,) = next(batches).micro_batches
         labels = {"labels": masked_lm_labels(batch), "next_sentence_label": batch.next_sentence_labels}
         loss = peer(**padded_inputs(batch), **labels).loss
         gradients = dict(zip(parameters, torch.autograd.grad(loss, parameters.values()), strict=True))

@@ -36,7 +36,8 @@ PHASES = [
 
 
 def global_batches(corpus_path, settings):
-    return list(PretrainingBatches(PretrainingSetup.load(settings, corpus_path), TrainState(), Ranks()))
+    batches = PretrainingBatches(PretrainingSetup.load(settings, corpus_path), TrainState(), Ranks())
+    return [next(batches) for _ in range(settings.total_steps)]
 
 
 def hash_batches(batches) -> str:

@@ -141,8 +141,8 @@ def _plain(value: Any) -> Any:
 
 
 def is_missing(value: Any) -> bool:
-    """Return whether a value is NaN, NaT or pandas.NA, none of which equals itself."""
+    """Return whether a value is None, or else NaN, NaT or pandas.NA, none of which equals itself."""
     try:
-        return bool(value != value)
+        return value is None or bool(value != value)
     except TypeError:  # pandas.NA has no truth value
         return True

@@ -68,11 +68,6 @@ class Rows:
         return replace(self, columns=columns, numbers=[self.numbers[i] for i in indices])
 
 
-def is_missing(value: Any) -> bool:
-    """Return whether a value of a table is missing: None, or NaN in a column of floats."""
-    return value is None or value != value
-
-
 def report_skipped(source: Source, skipped: Sequence[DataError], kept: int) -> None:
     """Print the first errors about skipped rows, and the number of these rows, to stderr."""
     for error in skipped[:_MAX_SHOWN_LINES]:

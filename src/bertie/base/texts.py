@@ -60,7 +60,7 @@ def _remedy(item: Any) -> str:
         return "decode it to a string"
     if isinstance(item, Iterable):
         return "pass one list of strings; the second texts of pairs are another list"
-    return "leave missing texts out" if item is None or is_missing(item) else "convert it with str()"
+    return "leave missing texts out" if is_missing(item) else "convert it with str()"
 
 
 def list_pairs(

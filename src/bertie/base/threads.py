@@ -12,7 +12,7 @@ def run_in_threads(work: Callable[[int, int], object], items: int, threads: int)
     Args:
         work: a function that releases the interpreter lock, such as a kernel.
         items: the number of items; ranges are equally long, or differ by 1.
-        threads: the number of threads, 1 or more; one of them is the caller's.
+        threads: the number of threads, one of which is the caller's. Fewer are used if there are fewer items.
 
     Example:
         >>> ranges = []
@@ -20,6 +20,7 @@ def run_in_threads(work: Callable[[int, int], object], items: int, threads: int)
         >>> sorted(ranges)
         [(0, 5), (5, 10)]
     """
+    threads = max(1, min(threads, items))
     own, *others = pairwise(items * thread // threads for thread in range(threads + 1))
     running = [_thread_pool().submit(work, *bounds) for bounds in others]
     work(*own)

@@ -1,6 +1,6 @@
 """Assemble the parts of a corpus into shards.
 
-A part is what `part_writer.py` writes: a shard of all documents that one task read, and a hash of each
+`part_writer.py` writes the parts: each has a shard of all documents that one task read, and a hash of each
 document. Assembly finds duplicates, holds documents out, and writes the documents of each split as
 shards of about equal size. A document is identified by its index in the order of all inputs.
 
@@ -121,7 +121,7 @@ def assign_documents(parts: Parts, held_out: float) -> None:
     so the choice does not depend on the order of the inputs. At least one document stays in the
     training split. A corpus of MIN_DOCUMENTS_TO_HOLD_OUT or more documents holds out at least
     MIN_HELD_OUT_DOCUMENTS, unless `held_out` is 0. In several languages, if too few documents are held out,
-    those of the largest language are, unless it would then have none for training.
+    the documents of the largest language are held out too, unless none would be left for training.
     """
     assignments = _create_assignments(parts)
     runs = _sort_hashes(parts)

@@ -174,7 +174,7 @@ def prepare_part(
 def join(output: Path, workers: int) -> Manifest:
     """Assemble the corpus `output` from the parts that all jobs of `prepare_part` have written.
 
-    Neither the inputs nor the original tokenizer are read. The bytes are those that `prepare` writes.
+    Neither the inputs nor the original tokenizer are read. The corpus has the same bytes as one by `prepare`.
 
     Raises:
         DataError: `output` has no parts, a job is not finished, or no document of a language has text.
@@ -244,7 +244,7 @@ class _Preparation:
         return make_plan(self.groups, self.tokenizer, self.settings, jobs)
 
     def start(self, plan: Mapping[str, Any]) -> list[Task]:
-        """Split the inputs into tasks, those of each language consecutive, and record the plan."""
+        """Split the inputs into tasks, one language after the other, and record the plan."""
         errors = InputErrors(self.on_error)
         tasks: list[Task] = []
         for code, files in self.groups.items():
@@ -343,7 +343,7 @@ def _check_text(output: Path, tasks: TaskList, part_counts: Sequence[PartCounts]
     """Check that each language has a document with text; otherwise remove the output.
 
     Raises:
-        DataError: a language has none.
+        DataError: a language has no such document.
     """
     languages = set(tasks.languages)
     found = {code for code, counts in zip(tasks.languages, part_counts, strict=True) if counts.documents}

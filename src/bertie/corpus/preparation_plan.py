@@ -25,7 +25,7 @@ ManifestSettings = dict[str, float | str | None]
 
 @dataclass(frozen=True)
 class TaskList:
-    """What assembly needs to know about the tasks of a run.
+    """The facts about the tasks of a run that assembly needs.
 
     Attributes:
         languages: the language of each task.

@@ -6,7 +6,7 @@ blocks side by side, so that a batch mixes examples of many blocks. A stream res
 at the cost of one block per lane.
 
 Processes that train together share the rows of each batch. With as many lanes as rows, each process
-makes the blocks of its own lanes only; the order of the examples does not depend on the number of
+makes only the blocks of its lanes; the order of the examples does not depend on the number of
 processes.
 
 In a corpus of several languages, `language_smoothing` repeats blocks of the smaller ones. Each
@@ -37,7 +37,7 @@ from bertie.text.vocabulary import Vocabulary
 # The numbers of lanes determine the order of examples, as BLOCK_TOKENS does.
 LANES = 16  # at least
 MIN_LANE_BLOCKS = 8  # of an epoch, so that the lanes come to its end at about the same time
-POSITION_BITS = 32  # a cursor is one number: that of the block, then the position in it
+POSITION_BITS = 32  # a cursor is one number: the index of the block, then the position in it
 
 # The independent streams of random numbers of a block.
 PAIRING, ORDER, MASKING = range(3)
@@ -149,7 +149,7 @@ class ExampleStream:
         block_count: the number of blocks in an epoch, repeated ones included.
         cursors: the cursor of each lane, int64 (lanes,): the number of the current block, counted over
             the blocks of all epochs, times 2^POSITION_BITS, plus the examples already taken from it. Of
-            several processes, one that never visits a lane has an earlier cursor of it.
+            several processes, a process that never visits a lane has an earlier cursor of the lane.
 
     Raises:
         DataError: there is no shard, or a shard has too few documents.
@@ -184,7 +184,7 @@ class ExampleStream:
         self._blocks: dict[int, Block] = {}  # of the lanes, as far as they were needed
 
     def next(self, count: int, rank: int = 0, world_size: int = 1) -> Examples:
-        """Return the next `count` examples; of several processes, only those of one of them.
+        """Return the next `count` examples, or the part of them that one of several processes reads.
 
         The examples do not depend on how the stream is divided into calls, nor among processes.
 

@@ -10,7 +10,7 @@ Documents are stored as token ids, in files that are mapped into memory:
         tokens.bin                  uint16; uint32 if the vocabulary has more than 65,536 entries
         sentence_ends.bin           int64
         document_ends.bin           int64
-        block_ends.bin              int64; missing in corpora of before bertie stored it
+        block_ends.bin              int64; missing in older corpora
       held_out-00000/ …             the shards of the held-out split
 
 In a corpus of several languages, each shard has one language: train-de-00000/, train-en-00000/ …
@@ -60,7 +60,7 @@ class Shard:
         tokens: ids without special tokens, uint16 or uint32 (T,).
         sentence_ends: the end of each sentence in `tokens`, exclusive, int64 (S,).
         document_ends: the end of each document in `sentence_ends`, exclusive, int64 (D,).
-        block_ends: what `cut_blocks` returns, stored because computing it reads a page of
+        block_ends: the result of `cut_blocks`, stored because computing it reads a page of
             `sentence_ends` for each block; None if it is not stored.
     """
 

@@ -87,7 +87,7 @@ def count_tokenized_words(
 ) -> tuple[list[list[int]], Int64s]:
     """Count how often each word occurs in the inputs, where a word is its sequence of token ids.
 
-    The arguments and the errors are those of `count_words`.
+    It takes the arguments of `count_words`, and raises the same errors.
 
     Returns:
         The token ids of each word, in no particular order, and the counts, int64 (W,).
@@ -146,7 +146,7 @@ def _compile_kernels(split: Splitter) -> None:
 def smooth_counts(
     counted: Mapping[str, tuple[list[str], Int64s]], smoothing: float
 ) -> tuple[list[str], Int64s]:
-    """Join the word counts of several languages, with those of the smaller languages raised.
+    """Join the word counts of several languages, and raise the counts of the smaller languages.
 
     Args:
         counted: words and counts of `count_words`, by language.

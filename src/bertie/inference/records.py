@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from bertie.base.errors import DataError, SettingsError
+from bertie.base.memory import is_missing
 from bertie.base.progress import announce_stdin
 from bertie.base.rows import (
     TABLE_FORMATS,
     decode_lines,
     format_suffix,
-    is_missing,
     parse_rows,
     raise_error,
     read_lines,

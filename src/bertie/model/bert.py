@@ -239,7 +239,6 @@ class Layer(nn.Module):
 
         With `one_per_sequence`, `positions` has one token of each sequence, in a causal model its last.
         """
-        fused = can_fuse(hidden)
         # Only in inference mode: FSDP could not free the memory of weights after `Tensor.numpy`.
         infers = can_fuse_inference(hidden) and not self.training and torch.is_inference_mode_enabled()
         attended = self._attend(hidden, batch, positions if one_per_sequence else None, infers)  # (T or R, H)
@@ -252,7 +251,7 @@ class Layer(nn.Module):
             widened = linear_and_activation(hidden, self.intermediate, self.activation)  # (T or R, 4H)
             return linear_and_norm(widened, self.output, hidden, self.output_norm)  # (T or R, H)
         if self.training and is_exact_gelu(self.activation):
-            if fused:
+            if can_fuse(hidden):
                 return transform_attended(attended, hidden, *self._after_attention())  # (T or R, H)
             if can_transform_on_gpu(hidden):
                 from bertie.model import gpu_training  # needs Triton

@@ -18,7 +18,7 @@ from bertie.base.threads import run_in_threads
 from bertie.model.buckets import Buckets
 from bertie.model.cpu import count_threads
 from bertie.model.dropout import INTEGERS, DropoutMask
-from bertie.model.memory import new_empty
+from bertie.model.memory import new_empty, new_rows
 from bertie.model.products import multiply_pairs
 
 # In bfloat16, attention with fewer multiplications than this, n·A·S²·D, is computed in float32: compiling the
@@ -55,7 +55,7 @@ class _PackedAttention(torch.autograd.Function):
     def forward(
         ctx: Any, qkv: Tensor, buckets: Buckets, num_heads: int, dropout_p: float, is_causal: bool
     ) -> Tensor:
-        attended = _new_rows(buckets, qkv, qkv.shape[1] // 3)  # (T, H)
+        attended = new_rows(qkv, len(buckets.token_slots), qkv.shape[1] // 3)  # (T, H)
         kept, masks = [], []
         for tokens, is_token in zip(buckets.tokens(), buckets.masks(), strict=True):
             q, k, v = _gather(qkv, tokens, 3, num_heads)  # (n·A, S, D) each
@@ -95,13 +95,6 @@ class _PackedAttention(torch.autograd.Function):
 _packed_attention = cast(Callable[[Tensor, Buckets, int, float, bool], Tensor], _PackedAttention.apply)
 
 
-def _new_rows(buckets: Buckets, like: Tensor, width: int) -> Tensor:
-    """Return new rows, (len(like), width), for the caller to fill; those after the T tokens are zeros."""
-    rows = new_empty(like, len(like), width)
-    rows[len(buckets.token_slots) :] = 0
-    return rows
-
-
 def _hide_keys(scores: Tensor, is_token: Tensor | None, is_causal: bool) -> None:
     """Set the scores of keys that a query may not attend to, (n, A, S, S), to minus infinity.
 
@@ -139,7 +132,7 @@ def _copy(copy: Callable[..., None], rows: Tensor, tokens: Tensor, heads: Tensor
     in_bucket = heads.view(len(heads), n, -1, S, heads.shape[-1])
     as_integers = (x.detach().view(INTEGERS[x.element_size()]).numpy() for x in (rows, in_bucket))
     arguments = (*as_integers, tokens.numpy())
-    run_in_threads(lambda first, last: copy(*arguments, first, last), n, min(n, count_threads(heads.numel())))
+    run_in_threads(lambda first, last: copy(*arguments, first, last), n, count_threads(heads.numel()))
 
 
 @kernel

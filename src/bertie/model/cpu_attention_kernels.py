@@ -72,7 +72,7 @@ def divide_attention(
             heads = max(first - begin, 0), min(last - begin, num_heads)
             attend_part(cuts[part], cuts[part + 1], *heads)
 
-    run_in_threads(attend_heads, parts * num_heads, min(threads, parts * num_heads))
+    run_in_threads(attend_heads, parts * num_heads, threads)
 
 
 @float_kernel

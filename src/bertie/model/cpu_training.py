@@ -192,11 +192,8 @@ def _to_numpy(*tensors: Tensor) -> list[Any]:
 
 def _run(kernel: Callable[..., None], items: int, arrays: list[Any], *numbers: np.number[Any]) -> None:
     """Run a kernel on rows, or on blocks of rows; the size of the first array decides how many threads."""
-    run_in_threads(
-        lambda first, last: kernel(*arrays, *numbers, first, last),
-        items,
-        max(1, min(items, count_threads(arrays[0].size))),
-    )
+    threads = count_threads(arrays[0].size)
+    run_in_threads(lambda first, last: kernel(*arrays, *numbers, first, last), items, threads)
 
 
 @float_kernel

@@ -14,7 +14,7 @@ from torch import Tensor
 from bertie.model.cpu import count_threads
 from bertie.model.cpu_attention_kernels import attend, attend_backward, divide_attention
 from bertie.model.dropout import DropoutMask
-from bertie.model.memory import new_empty
+from bertie.model.memory import new_empty, new_rows
 
 
 def training_attention(
@@ -42,7 +42,7 @@ class _TrainingAttention(torch.autograd.Function):
     def forward(
         ctx: Any, qkv: Tensor, cu_seqlens: Tensor, num_heads: int, dropout_p: float, is_causal: bool
     ) -> Tensor:
-        attended = _new_rows(qkv, cu_seqlens, qkv.shape[1] // 3)
+        attended = new_rows(qkv, int(cu_seqlens[-1]), qkv.shape[1] // 3)
         log_sums = new_empty(qkv, num_heads, len(qkv))
         mask = DropoutMask.draw(dropout_p).arguments
         no_bias = np.zeros(qkv.shape[1], np.float32)
@@ -57,7 +57,7 @@ class _TrainingAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_attended: Tensor) -> tuple[Tensor, None, None, None, None]:
         qkv, *results = ctx.saved_tensors
-        grad_qkv = _new_rows(qkv, ctx.cu_seqlens, qkv.shape[1])
+        grad_qkv = new_rows(qkv, int(ctx.cu_seqlens[-1]), qkv.shape[1])
         rows, attended, log_sums = (tensor.detach().numpy() for tensor in (qkv, *results))
         grad = grad_attended.contiguous().numpy()
         bounds, num_heads = ctx.cu_seqlens.numpy(), len(log_sums)
@@ -68,10 +68,3 @@ class _TrainingAttention(torch.autograd.Function):
 
 
 _training_attention = cast(Callable[[Tensor, Tensor, int, float, bool], Tensor], _TrainingAttention.apply)
-
-
-def _new_rows(like: Tensor, cu_seqlens: Tensor, width: int) -> Tensor:
-    """Return new rows, (len(like), width), for the caller to fill; those after the tokens are zeros."""
-    rows = new_empty(like, len(like), width)
-    rows[int(cu_seqlens[-1]) :] = 0
-    return rows

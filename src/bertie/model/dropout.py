@@ -77,9 +77,9 @@ class DropoutMask(NamedTuple):
         zeroed = new_empty(values, *values.shape)
         source, target = (x.view(INTEGERS[x.element_size()]).view(-1).numpy() for x in (values, zeroed))
         pairs = -(-len(source) // 2)
-        arguments = (*self.key, np.uint32(self.dropped_levels))
+        key_and_levels = self.arguments[:3]
         run_in_threads(
-            lambda first, last: _copy_or_zero(source, target, first, last, *arguments),
+            lambda first, last: _copy_or_zero(source, target, first, last, *key_and_levels),
             pairs,
             count_threads(len(source)),
         )

@@ -461,7 +461,9 @@ class EmbeddingModel(EncoderModel):
     def embed(self, batch: PackedBatch) -> Tensor:
         """Return one vector for each sequence, float32 (N, H)."""
         if self.pooling == "cls":
-            return self.bert.encode(batch, batch.cu_seqlens[:-1]).float()
+            # In a causal model, [CLS] attends only to itself, not to the whole sequence.
+            one_per_sequence = not self.bert.is_decoder
+            return self.bert.encode(batch, batch.cu_seqlens[:-1], one_per_sequence=one_per_sequence).float()
         return _reduce(self.bert.encode(batch), batch, self.pooling)
 
     def compute_losses(self, batch: PackedBatch) -> dict[str, ObjectiveLoss]:

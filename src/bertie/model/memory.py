@@ -31,6 +31,13 @@ def new_empty(like: Tensor, *shape: int) -> Tensor:
     return memory[start : start + size].view(like.dtype).view(shape)
 
 
+def new_rows(like: Tensor, tokens: int, width: int) -> Tensor:
+    """Return new rows, (len(like), width), for the caller to fill; those after the tokens are zeros."""
+    rows = new_empty(like, len(like), width)
+    rows[tokens:] = 0
+    return rows
+
+
 def _ask_for_large_pages(memory: Tensor) -> None:
     """Ask Linux for large pages, as numpy does from 4 MiB on; `memory` is uint8 (n,).
 

@@ -86,7 +86,7 @@ def _multiply_in_numpy(a: Tensor, b: Tensor, out: Tensor) -> None:
     openblas = _openblas()
     assert openblas is not None
     with openblas.one_thread():
-        run_in_threads(multiply_part, product.shape[0 if is_tall else 1], max(1, threads))
+        run_in_threads(multiply_part, product.shape[0 if is_tall else 1], threads)
 
 
 def _to_array(matrix: Tensor) -> Any:

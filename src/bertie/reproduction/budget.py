@@ -1,7 +1,7 @@
 """Estimate how long a table from a given model takes, and fit it to a budget.
 
-The estimate measures a few steps of each task, and a few of the tagger over features. What grows with
-the number of training examples is separate from the rest, which a cap on the examples cannot change.
+The estimate measures a few steps of each task, and a few of the tagger over features. Time that grows with
+the number of training examples is separate from other time, which a cap on the examples cannot change.
 """
 
 import time
@@ -51,7 +51,7 @@ def measure_search(data: TaskData, start: InitialModel, settings: SearchSettings
     changes = {
         "batch_size": batch_size,
         "epochs": 1,
-        "batch_unit": None,  # windows, in tagging: what `inputs` has
+        "batch_unit": None,  # in tagging, windows, as in `inputs`
         # These need a dev part, whose cost is added below.
         **{"patience": 0, "main_metric": None, "tune_threshold": False, "calibrate": False},
     }
@@ -100,7 +100,7 @@ def measure_tagger(model: Path, data: Path, sentences: int, settings: FeatureTag
 
 
 def choose_cap(costs: Sequence[Cost], budget: float) -> int:
-    """Return the largest number of training examples a task with which all fits; 0 if all of them do.
+    """Return the largest cap on the training examples of each task that fits the budget; 0 for no cap.
 
     Args:
         costs: the estimates of all tasks.

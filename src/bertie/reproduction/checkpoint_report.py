@@ -46,7 +46,7 @@ def write_checkpoint_report(
         table: the table.
         model: the model, in words.
         tasks: the tasks that the data hold.
-        plan: what the table was started with (`checkpoint_runner`).
+        plan: the plan with which the table was started (`checkpoint_runner`).
         rows: the results of all rows.
         notes: lines about what is missing.
     """
@@ -97,7 +97,7 @@ def _average_lines(rows: Sequence[RowResult], columns: Sequence[str], width: int
 
 
 def _plan_lines(plan: Tree, rows: Sequence[RowResult]) -> list[str]:
-    """Return how long the runs took, and what was capped."""
+    """Return the lines about the time of the runs, the cap on training examples, and two columns."""
     cells = {id(cell): cell for result in rows for cell in result.cells}
     lines = [f"All runs so far took {format_duration(sum(cell['seconds'] for cell in cells.values()))}."]
     if cap := plan["max_training_examples"]:

@@ -107,7 +107,7 @@ def reproduce(
 
 
 class CheckpointRunner:
-    """Runs a table from a given model; the arguments are those of `reproduce`."""
+    """Run a table from a given model; takes the arguments of `reproduce`."""
 
     def __init__(
         self, name: str, model: Path, data: Path, out: Path, scale: str, restarts: int | None, device: str
@@ -167,7 +167,7 @@ class CheckpointRunner:
         return list(dict.fromkeys(cells))
 
     def _run_cell(self, cell: Cell, plan: Tree) -> dict[str, Any]:
-        """Run a cell; return its scores, and what it was trained on."""
+        """Run a cell; return its scores, and the number of its training examples."""
         cap, available = plan["max_training_examples"], plan["cells"][cell.name]["available"]
         trained_on = {"trained_on": min(cap or available, available), "available": available}
         if cell.features is None:
@@ -204,7 +204,7 @@ class CheckpointRunner:
         """Return the plan that the table was started with; make it when the table starts.
 
         Raises:
-            SettingsError: the table was started with something else, or the budget is too small.
+            SettingsError: the table was started with another plan, or the budget is too small.
         """
         paths = [path for task in self.tasks.values() for path in task.examples.sources.values()]
         given: Tree = {

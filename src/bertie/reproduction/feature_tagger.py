@@ -63,7 +63,7 @@ def select_layers(kind: FeatureKind, num_hidden_layers: int) -> LayerSelection:
 class FeatureTaggerSettings(Settings):
     """Settings of the tagger. Section 5.3 gives two layers and a hidden size of 768.
 
-    The other defaults are those of AllenNLP's tagger for ELMo, on which this tagger is modelled
+    The other defaults come from AllenNLP's tagger for ELMo, on which this tagger is modelled
     (allennlp-models, training_config/tagging/ner_elmo.jsonnet). Unlike in
     AllenNLP, the number of epochs is fixed and the learning rate decays.
     """

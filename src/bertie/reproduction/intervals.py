@@ -8,7 +8,7 @@ first kind of variation. The error of the mean over n seeds is therefore modelle
 
 where s is the standard deviation of the scores of single seeds, T has Student's t distribution with
 n - 1 degrees of freedom or more, Z is a standard normal variable, and e² is the variance that the seeds
-share: the mean covariance, between two seeds, of what the examples contribute to the scores,
+share: the mean covariance, between two seeds, of the examples' contributions to the scores,
 divided by the number of examples. The two terms do not count anything twice, because the noise that
 differs between seeds is in s only. Without scores of examples, e is 0, and this is the t interval.
 
@@ -83,7 +83,7 @@ def prior_variance(samples: Sequence[Sequence[float]]) -> float | None:
     if len(found) < MIN_DIFFERENCES:
         return None
     halves = torch.tensor([PRIOR_DEGREES / 2] + [degrees / 2 for degrees, _ in found], dtype=torch.float64)
-    # What the logarithm of a mean of so many squared normal variables is on average.
+    # The expected logarithm of a mean of so many squared normal variables.
     bias = halves.digamma() - halves.log()
     logs = torch.tensor([variance for _, variance in found], dtype=torch.float64).log()
     return math.exp((logs - bias[1:]).mean() + bias[0])
@@ -96,7 +96,7 @@ def confidence_interval(
 
     Args:
         values: the score, or the difference of two scores, of each of n seeds.
-        deviations: float64 (n, examples), what each example contributes to each value; see
+        deviations: float64 (n, examples), the contribution of each example to each value; see
             `example_scores.deviations`. None if only seeds vary.
         prior: the prior variance of the differences of the table, which applies to MIN_SEEDS values or more.
     """

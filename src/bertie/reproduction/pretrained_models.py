@@ -111,7 +111,7 @@ class Pretraining(NamedTuple):
             corpus: the corpus to pre-train on.
             corpus_fingerprint: its fingerprint.
             out: the directory OUT (see `cells`).
-            title: what to print on stderr before a run.
+            title: the line to print on stderr before a run.
 
         Raises:
             LockedError: another process makes the model, or the trunk.
@@ -151,9 +151,10 @@ def _pretrain(settings: PretrainingSettings, corpus: Path, run: Path, init: Path
 
 
 def _remove_moments(run: Path) -> None:
-    """Remove what only a resume of a run would need; rows that start from a checkpoint need its weights.
+    """Remove the files that only a resume of a run would need.
 
-    A killed process may have done a part of it. In between, a checkpoint has no sums, and loads.
+    Rows that start from a checkpoint need its weights. A killed process may have removed a part of the
+    files. In between, a checkpoint has no sums, and loads.
     """
     with lock_directory(run):
         for checkpoint in run.glob("checkpoints/*"):

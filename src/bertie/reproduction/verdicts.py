@@ -77,8 +77,8 @@ class PairedDifferences(NamedTuple):
 
     Attributes:
         values: by seed; empty if no seed has both rows.
-        deviations: float64 (seeds, examples), what each example contributes to each value; None if only
-            seeds vary.
+        deviations: float64 (seeds, examples), the contribution of each example to each value; None if
+            only seeds vary.
     """
 
     values: list[float]

@@ -90,7 +90,7 @@ def score(paradigms: Sequence[Paradigm], log_likelihoods: npt.NDArray[np.float64
 
     Args:
         paradigms: the paradigms.
-        log_likelihoods: those of the sentences: of each paradigm's `good`, then of its `bad`.
+        log_likelihoods: of all sentences; for each paradigm, of the `good` ones, then of the `bad` ones.
     """
     ends = np.cumsum([2 * len(paradigm.good) for paradigm in paradigms])
     right = {}

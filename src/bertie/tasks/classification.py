@@ -99,7 +99,7 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
     decision_thresholds  as in `ModelMetadata`; `tuned` chooses them. None for 0.5, which stays
     temperature          the number that `tuned` fits, as in `ModelMetadata`
     is_calibrated        whether the logits are divided by it
-    long_texts           how texts are read that are longer than a sequence
+    long_texts           how texts that are longer than a sequence are read
     """
 
     problem_type: ProblemType = "single_label_classification"
@@ -148,7 +148,7 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
         return replace(self, long_texts=long_texts)
 
     def fitted_to_model(self, metadata: ModelMetadata) -> Self:
-        """Return this task with what a fine-tuned model has learnt, such as the labels and thresholds."""
+        """Return this task with the results of fine-tuning, such as the labels and thresholds."""
         return replace(
             super().fitted_to_model(metadata),
             decision_thresholds=metadata.decision_thresholds,

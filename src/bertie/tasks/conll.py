@@ -157,8 +157,8 @@ def read_tags(examples: TaggedSentences, path: Path, plain: bool | None) -> Tags
     `plain` is as in `read_conll`.
 
     Raises:
-        DataError: the file cannot be read (see `read_conll`), or its words are not those of the
-            examples.
+        DataError: the file cannot be read (see `read_conll`), or its words differ from the words of
+            the examples.
     """
     columns = _read_columns(path, tagged=True, plain=plain)
     gold_words = [_cell(word) for word in chain.from_iterable(examples.words)]

@@ -1,4 +1,4 @@
-"""Predict with several fine-tuned models at once, by averaging what they predict (Table 2)."""
+"""Predict with several fine-tuned models at once, by averaging their predictions (Table 2)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,7 +27,7 @@ def load_ensemble(
 ) -> list[FineTunedModel]:
     """Load models that were fine-tuned for the same task; their tokenizers may differ.
 
-    The arguments and errors are those of `load_for_task`.
+    It takes the arguments of `load_for_task`, and raises the same errors.
 
     Raises:
         ModelError: the models have different labels, or one of several is an encoder without a head.

@@ -72,7 +72,7 @@ def find_invalid_tag(tags: Sequence[str], plain: bool | None = False) -> tuple[i
         plain: whether the tags must be plain or mark entities; None allows either, but no mixture.
 
     Returns:
-        The index of the tag and what is wrong with it; None if all tags are valid.
+        The index of the tag and its problem; None if all tags are valid.
     """
     if plain is None:
         plain = is_plain(tags)

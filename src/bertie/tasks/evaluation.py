@@ -128,7 +128,7 @@ def find_failures(
 ) -> list[str]:
     """Return warnings about constant answers, and about a temperature at a limit of its range.
 
-    The arguments are those of `find_constant_answers`; the task has its temperature.
+    It takes the arguments of `find_constant_answers`; the task has its temperature.
     """
     warnings = find_constant_answers(task, parts, predictions, scores)
     temperature = task.applied_temperature
@@ -183,7 +183,7 @@ class FineTunedModel(NamedTuple):
     tokenizer       the model's tokenizer
     max_seq_length  longer inputs are truncated or split into windows
     embedding       how the model embeds texts; None for a model with a head
-    classifier_pooling  what a classifier of texts reads, as in `ModelMetadata`
+    classifier_pooling  the input of a classifier of texts, as in `ModelMetadata`
     """
 
     task: Task[Any, Any]
@@ -278,7 +278,7 @@ def report_shared(name: str, inputs: Inputs, training: Inputs) -> None:
 
 
 def _hash_examples(inputs: Inputs) -> list[int]:
-    """Return a hash of the tokens of each example; in tagging and SQuAD, of those of each window."""
+    """Return a hash of the tokens of each example; in tagging and SQuAD, of each window."""
     bounds = inputs.bounds[:: inputs.group]
     if isinstance(inputs, TextWindows):
         bounds = inputs.bounds[inputs.text_bounds]

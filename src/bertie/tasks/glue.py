@@ -93,7 +93,7 @@ class GlueTask(TextClassification):
         return examples
 
     def fitted_to_model(self, metadata: ModelMetadata) -> Self:
-        """Return this task with what a fine-tuned model has learnt, such as the labels and thresholds.
+        """Return this task with the results of fine-tuning, such as the labels and thresholds.
 
         Raises:
             ModelError: the model was fine-tuned for other labels, or on pairs of texts if the task has single

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from bertie.base.errors import DataError
-from bertie.base.rows import is_missing
+from bertie.base.memory import is_missing
 from bertie.model.config import ProblemType
 
 # Other names of nan: the default na_values of pandas.read_csv, in lower case.

@@ -23,7 +23,7 @@ Int64s = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class TextWindows(Inputs):
-    """Windows over n texts; unlike the sequences, the labels are those of the n texts.
+    """Windows over n texts. Each sequence is a window, but each label belongs to a text.
 
     text_bounds  int64 (n+1,); the windows of text i are the sequences text_bounds[i] to before
                  text_bounds[i + 1], one or more
@@ -39,7 +39,7 @@ class TextWindows(Inputs):
         return len(self.text_bounds) - 1
 
     def pool(self, logits: Float32s) -> Float32s:
-        """Return the logits of the texts, (n, labels), from those of their windows, (N, labels)."""
+        """Pool the logits of windows, (N, labels), into logits of their texts, (n, labels)."""
         return pool(logits, self.text_bounds, self.long_texts.pooling)
 
 
@@ -49,10 +49,10 @@ def describe_truncated(
     """Say how many texts are truncated, and how to read them whole.
 
     Args:
-        number: their number, for a person to read.
-        max_seq_length: the length at which they are truncated.
-        how: how a classifier of single texts reads them; None for other models, which have no choice.
-        pooling: what the classifier reads. Contrastive training, whose classifiers read the mean over the
+        number: the number of these texts, for a person to read.
+        max_seq_length: the length at which texts are truncated.
+        how: how a classifier of single texts reads long texts; None for other models, which have no choice.
+        pooling: the classifier's input. Contrastive training, whose classifiers read the mean over the
             tokens, cannot train on windows.
     """
     part = "middles" if how and how.method == "head-tail" else "ends"

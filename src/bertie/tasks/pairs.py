@@ -47,7 +47,7 @@ class _Pairs(TextClassification):
 
     @property
     def label_columns(self) -> dict[str, str]:
-        """None, like those of the texts."""
+        """The columns of the labels: none, as for the texts."""
         return {}
 
     def fitted_to_model(self, metadata: ModelMetadata) -> Self:

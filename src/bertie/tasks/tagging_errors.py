@@ -48,8 +48,8 @@ def analyze_entities(
 ) -> ErrorAnalysis:
     """Compare entities; they are the same in every scheme, so no tags are converted.
 
-    The probability of a sentence with mistakes is that of its least certain word in a wrong or a
-    missed entity.
+    The probability of a sentence with mistakes is the probability of its least certain word in a wrong
+    or a missed entity.
     """
     by_type = {
         name: LabelScores(counts.precision, counts.recall, counts.f1, counts.gold)

@@ -182,7 +182,7 @@ class Task(ABC, Generic[Examples, Predictions]):
 
     @property
     def long_texts(self) -> LongTexts:
-        """How texts are read that are longer than a sequence."""
+        """How texts that are longer than a sequence are read."""
         return TRUNCATE
 
     # Settings of fine-tuning
@@ -320,7 +320,7 @@ class Task(ABC, Generic[Examples, Predictions]):
     def tuned(self, examples: Examples, inputs: Inputs, logits: npt.NDArray[np.float32]) -> Self:
         """Return this task with the thresholds that give dev predictions the best main score.
 
-        The arguments are those of `decode`, for labelled examples.
+        It takes the arguments of `decode`, for labelled examples.
         """
         return self
 
@@ -345,7 +345,7 @@ class Task(ABC, Generic[Examples, Predictions]):
     def confidence(self, examples: Examples, inputs: Inputs, logits: npt.NDArray[np.float32]) -> Any:
         """Return the model's probability of each of its predictions, float64.
 
-        The arguments are those of `decode`. Tagging has a probability for each word, the other heads for
+        It takes the arguments of `decode`. Tagging has a probability for each word, the other heads for
         each example. None where there are no probabilities, as in a regression, or where the predictions
         have their own.
         """
@@ -356,7 +356,7 @@ class Task(ABC, Generic[Examples, Predictions]):
     ) -> Calibration | None:
         """Compare the probabilities of labelled examples with the accuracy.
 
-        The arguments are those of `decode`. None where texts are not classified.
+        It takes the arguments of `decode`. None where texts are not classified.
         """
         return None
 

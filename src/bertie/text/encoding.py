@@ -137,7 +137,7 @@ def assemble(
 
 
 class Chunk(NamedTuple):
-    """What is encoded at a time: the texts from `first` to `last`, or a piece of one long text.
+    """The texts to encode at a time: from `first` to `last`, or a piece of one long text.
 
     `end` is None for whole texts; otherwise the piece is text[begin:end].
     """

@@ -54,7 +54,7 @@ PIECE = 4096  # characters that `split_text` splits at a time, if the text has n
 
 
 def character_table(tables: UnicodeTables, trie: Trie, unk_id: int) -> UInt32s:
-    """Return what `match_plain_words` needs to know about each character.
+    """Return the table in which `match_plain_words` looks up each character.
 
     Args:
         tables: the Unicode tables, which decide how texts are normalised.
@@ -142,7 +142,7 @@ def write_matches(
 
 @inlined_kernel
 def entry_at(text: UInt32s, i: np.uint64, end: np.uint64, characters: UInt32s) -> np.uint32:
-    """Return the entry of a character, or that of a GAP at the end of its text."""
+    """Return the entry of a character, or the entry of a GAP at the end of its text."""
     return characters[min(text[i], OTHERS)] if i < end else np.uint32(GAP)
 
 
@@ -158,7 +158,7 @@ def skip_letters(
 
 
 class Place(NamedTuple):
-    """A place among texts, and what was written before it.
+    """A place among texts, and how many token rows and words were written before it.
 
     text       int64  the index of the text
     character  int64  the index of the character in this text
@@ -190,8 +190,8 @@ def match_plain_word(
     Token rows are written to rows[used:]. For the other arguments, see `match_plain_words`.
 
     Returns:
-        The end of the word, or of what was read of it; the new `used`; the kind of the character at that
-        end; and whether the word could be matched.
+        The end of the word, or of the part of it that was read; the new `used`; the kind of the character at
+        that end; and whether the word could be matched.
     """
     node, cell = np.uint64(WORD_START), trie.cells[WORD_START]
     token_begin, end = begin, begin

@@ -21,7 +21,7 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
     A line break, as in `str.splitlines`, always ends a sentence. White space inside and around a
     sentence is kept, except that wide spaces such as U+00A0 become plain ones. Sentences that
     consist of white space are dropped. A line of more than 10,000 characters is first cut at full
-    stops, one of which may belong to an abbreviation.
+    stops, even if a full stop belongs to an abbreviation.
 
     Args:
         text: the text.

@@ -151,7 +151,7 @@ def find_token(
 
     Args:
         codes: the text, or a normalised part of it.
-        begin, end: what counts as the whole text for the flags.
+        begin, end: the range that counts as the whole text for the flags.
         resume: where to begin the search.
         previous: the end of the previous token, with the white space that it swallows.
         tables: the Unicode tables.
@@ -252,7 +252,7 @@ def write_rest(
     first: Index,
     last: Index,
 ) -> Parts:
-    """Write what is between two added tokens of a normalised text as plain text.
+    """Write the characters between two added tokens of a normalised text as plain text.
 
     A character whose normalised form lies only partly between them, such as a Hangul syllable, is written
     in normalised form. The others are written as they are in the text.
@@ -352,7 +352,7 @@ def cut_texts(
 
 @kernel
 def join_parts(rows: Int32s, row_bounds: Int64s, parts: Parts, first_parts: Int64s) -> Int64s:
-    """Turn the token rows of parts into those of their texts.
+    """Turn the token rows of parts into the token rows of their texts.
 
     Args:
         rows, row_bounds: the token rows of all parts, as `encode_texts` returns them. The placeholders get

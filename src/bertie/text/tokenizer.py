@@ -363,7 +363,7 @@ class Tokenizer:
         if (ends[:, 1] == NO_TOKEN).all():
             return self._encode_codes(codes, bounds, rows)
         codes = parts.characters[: parts.used[0], 0].astype(np.uint32)
-        codes.flags.writeable = False  # as those of `code_points`, for which the kernels are compiled
+        codes.flags.writeable = False  # like the arrays of `code_points`, for which the kernels are compiled
         rows, bounds = self._encode_codes(codes, np.append(0, ends[:, 0]), rows)
         return rows, join_parts(rows, bounds, parts, first_parts)
 

@@ -140,7 +140,7 @@ def read_added_tokens(directory: Path, config: TokenizerConfig, fast: FastTokeni
     """Collect the added tokens of a tokenizer directory.
 
     Different versions of `transformers` have kept them in different files; all are read. If the flags of
-    a token differ, those of tokenizer_config.json count, then those of tokenizer.json. As in
+    a token differ, tokenizer_config.json takes precedence, then tokenizer.json. As in
     `transformers`, a token of added_tokens.json has no flags except that it may be special.
 
     Args:

@@ -101,7 +101,7 @@ def _flags(character: str) -> int:
 
 
 def code_points(texts: Sequence[str], lengths: Int64s | None = None) -> tuple[UInt32s, Int64s]:
-    """Convert texts to arrays of code points; `lengths` are those of the texts, if they are known.
+    """Convert texts to arrays of code points; `lengths` are the texts' lengths, if they are known.
 
     Returns:
         The code points of all C characters, uint32 (C,), and bounds, int64 (n + 1,): the characters

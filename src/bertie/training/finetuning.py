@@ -178,9 +178,10 @@ def _finetune(
     """Start, resume or only evaluate a run, whose directory is locked."""
     lacking = lacking_settings(run.settings_file)
     check_run(run, settings, resume, MAY_CHANGE | lacking)
-    is_finished = run.is_finished(loop_schedule(inputs, settings).total_steps)
-    ranks.barrier()  # let all ranks look for an earlier run before the main process writes this one
     settings = settings.model_copy(update=dict.fromkeys(lacking))
+    schedule = loop_schedule(inputs, settings)
+    is_finished = run.is_finished(schedule.total_steps)
+    ranks.barrier()  # let all ranks look for an earlier run before the main process writes this one
     initial_model = initial_model._replace(config=_with_dropout(initial_model.config, settings))
     class_weights = label_weights(task, inputs, settings)
     model = _build_model(task, initial_model, settings, class_weights).to(ranks.place(settings.device))
@@ -201,7 +202,6 @@ def _finetune(
     selection = ModelSelection(
         task, model, metadata, parts, baselines, settings, run.path, sources, class_weights
     )
-    schedule = loop_schedule(inputs, settings)
     last_step = schedule.total_steps
     if not is_finished:
         last_step = _train(run, model, inputs, settings, schedule, selection, ranks, resume, silent)

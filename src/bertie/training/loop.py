@@ -49,7 +49,7 @@ class Batch(NamedTuple):
 
 
 class Batches(Protocol):
-    """An endless iterator over the batches of a rank."""
+    """The batches of a rank, one for each step."""
 
     def __next__(self) -> Batch:
         """Return the next batch."""

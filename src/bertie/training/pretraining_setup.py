@@ -150,14 +150,9 @@ class PretrainingBatches:
         if state.cursor.get("phase") == self._phase:
             self._stream.restore(state.cursor["stream"])
 
-    def __iter__(self) -> "PretrainingBatches":
-        return self
-
     def __next__(self) -> Batch:
         """Return the next batch."""
         settings, ranks = self._setup.settings, self._ranks
-        if self._step == settings.total_steps:
-            raise StopIteration
         phase = settings.phase_at(self._step)
         if phase != self._phase:
             self._phase, self._stream = phase, self._setup.example_stream(phase)

@@ -15,7 +15,7 @@ from bertie.tasks.swag import Choices, MultipleChoice
 
 @dataclass(frozen=True)
 class CustomMultipleChoice(CustomFiles, MultipleChoice):
-    """Contexts with several endings, one of which is right.
+    """Contexts with several endings, of which one is right.
 
     context  column of the contexts
     endings  columns of the endings, or a single column with a list of them in each row

@@ -253,7 +253,7 @@ def _regression_advice(labels: Iterable[str]) -> str:
 
 
 def _type_advice(is_multilabel: bool, others_fit: bool) -> str:
-    """Return what a label should be, and what to do, if other rows fit the task, or none does."""
+    """Return the expected kind of label and the remedy, if other rows fit the task, or none does."""
     if is_multilabel and others_fit:
         return "a list of labels, as other rows have; write a list"
     if is_multilabel:

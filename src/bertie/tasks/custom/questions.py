@@ -8,8 +8,8 @@ from typing import Any, Self
 import numpy as np
 
 from bertie.base.errors import DataError
-from bertie.base.memory import Source
-from bertie.base.rows import Rows, format_suffix, is_missing
+from bertie.base.memory import Source, is_missing
+from bertie.base.rows import Rows, format_suffix
 from bertie.model.formats.directory import ModelMetadata
 from bertie.tasks.custom.tables import CustomFiles, check_text
 from bertie.tasks.squad.questions import Answer, Questions, find_duplicate, has_text_at, read_questions

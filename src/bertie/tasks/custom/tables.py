@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Literal
 
 from bertie.base.errors import DataError, SettingsError
-from bertie.base.memory import Source
-from bertie.base.rows import Rows, is_missing, read_rows, report_skipped
+from bertie.base.memory import Source, is_missing
+from bertie.base.rows import Rows, read_rows, report_skipped
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def check_text(rows: Rows, i: int, column: str) -> None:
 def check_strings(rows: Rows, i: int, column: str, role: str) -> list[str]:
     """Return a list of strings; raise DataError if the value is something else.
 
-    `role` is what the strings are, such as "words".
+    `role` names the strings in messages, such as "words".
     """
     value = rows.columns[column][i]
     if value == [] or is_missing(value):

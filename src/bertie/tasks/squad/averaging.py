@@ -14,9 +14,9 @@ def average_answers(questions: Questions, members: Sequence[SpanPredictions]) ->
     """Average the probabilities that models give to spans of the contexts.
 
     A span that is not among a model's n best has the probability 0 there. Null odds are the log of the
-    averaged probability of "no answer" over that of the best answer, and the null threshold is the
-    models' mean. The averaged predictions of one model are its own, up to rounding. The logits of a span
-    are its mean over the models that list it.
+    averaged probability of "no answer" over the averaged probability of the best answer, and the null
+    threshold is the models' mean. The averaged predictions of one model are its own, up to rounding. The
+    logits of a span are their mean over the models that list the span.
 
     Args:
         questions: the questions.
