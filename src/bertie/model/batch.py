@@ -5,6 +5,7 @@ No linear layer computes padding. Only some kinds of attention pad, inside bucke
 """
 
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,9 @@ class PackedBatch:
         token_type_ids: int32 (T,), 0 in segment A, 1 in segment B
         position_ids: int32 (T,), 0 at the start of every sequence
         cu_seqlens: int32 (N+1,), start of each sequence; the last entry is T
+        lengths: int64 array (N,), the length of each sequence, on the CPU
         max_seqlen: length of the longest sequence
-        buckets: how the sequences are padded where attention needs it
+        vector_length: how many keys attention in buckets computes at a time; see `make_buckets`
         masked_positions: int64 (M,), pre-training: indices of the tokens to predict
         masked_labels: int64 (M,), pre-training: the original ids of these tokens
         next_sentence_labels: int64 (N,), pre-training: 0 if B follows A, 1 if B is another text
@@ -41,8 +43,9 @@ class PackedBatch:
     token_type_ids: Tensor
     position_ids: Tensor
     cu_seqlens: Tensor
+    lengths: Int64s
     max_seqlen: int
-    buckets: Buckets
+    vector_length: int = 1
     masked_positions: Tensor | None = None
     masked_labels: Tensor | None = None
     next_sentence_labels: Tensor | None = None
@@ -65,13 +68,18 @@ class PackedBatch:
         # Without output_size, torch would synchronize a GPU to compute it.
         return indices.repeat_interleave(self.cu_seqlens.diff(), output_size=self.num_tokens)
 
+    @cached_property
+    def buckets(self) -> Buckets:
+        """How the sequences are padded, for attention that needs it."""
+        return make_buckets(self.lengths, self.vector_length).to(self.input_ids.device)
+
     def to(self, device: torch.device) -> "PackedBatch":
         """Return this batch with every tensor on `device`."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         moved: dict[str, Any] = {
             name: copy_to(value, device) for name, value in values.items() if isinstance(value, Tensor)
         }
-        return replace(self, **moved, buckets=self.buckets.to(device))
+        return replace(self, **moved)
 
 
 def pack(
@@ -96,7 +104,7 @@ def pack(
         masked_labels: original ids of the masked tokens, (M,).
         next_sentence_labels: 0 or 1 for each sequence, (N,).
         labels: a task's labels, in the shape that its head documents.
-        vector_length: how many keys attention in buckets computes at a time; see `make_buckets`.
+        vector_length: see `PackedBatch`.
     """
     lengths = np.diff(bounds)
     cu_seqlens = bounds - bounds[0]
@@ -112,8 +120,9 @@ def pack(
         token_type_ids=torch.from_numpy(token_type_ids.astype(np.int32)),
         position_ids=torch.from_numpy(position_ids.astype(np.int32)),
         cu_seqlens=torch.from_numpy(cu_seqlens.astype(np.int32)),
+        lengths=lengths,
         max_seqlen=int(lengths.max()),
-        buckets=make_buckets(lengths, vector_length),
+        vector_length=vector_length,
         num_targets=0 if labels is None else int((labels != IGNORE_INDEX).sum()),
         **{name: torch.from_numpy(values.copy()) for name, values in optional.items() if values is not None},
     )

@@ -33,7 +33,8 @@ from bertie.model.dropout import draw_factors
 Float32s = NDArray[np.float32]
 Mask: TypeAlias = tuple[np.uint32, np.uint32, np.uint32, np.float32]  # `DropoutMask.arguments`
 
-Q, K, V = 0, 1, 2  # the parts of a row
+# The parts of a row. With Python's integers, numba would compile `_head` for each of them.
+Q, K, V = np.int64(0), np.int64(1), np.int64(2)
 LINE = 16  # float32 numbers in a line of the cache
 
 ZERO, ONE = np.float32(0), np.float32(1)
@@ -103,7 +104,8 @@ def attend(
     D = H // num_heads
     scale = LOG2_E / np.sqrt(np.float32(D))  # for powers of 2 instead of e
     q, scores, sums = _new_scratch(D), _new_scratch(longest), _new_scratch(D)  # transposed
-    highest, inverses, factors = _new_scratch(1)[0], _new_scratch(1)[0], _new_scratch(1)[0]
+    vectors = _new_scratch(np.int64(3))
+    highest, inverses, factors = vectors[0], vectors[1], vectors[2]
     for n in range(first_sequence, last_sequence):
         begin, end = bounds[n], bounds[n + 1]
         for head in range(first, last):
@@ -159,7 +161,8 @@ def attend_backward(
     scale = ONE / np.sqrt(np.float32(D))
     q, grad, sums = _new_scratch(D), _new_scratch(D), _new_scratch(D)  # transposed
     weights, dropped, grad_scores = _new_scratch(longest), _new_scratch(longest), _new_scratch(longest)
-    log_sum, grad_sum = _new_scratch(1)[0], _new_scratch(1)[0]
+    vectors = _new_scratch(np.int64(2))
+    log_sum, grad_sum = vectors[0], vectors[1]
     for n in range(first_sequence, last_sequence):
         begin, end = bounds[n], bounds[n + 1]
         for head in range(first, last):
@@ -195,7 +198,7 @@ def attend_backward(
 
 
 @inlined_float_kernel
-def _head(rows: Float32s, token: int, last: int, part: int, head: int, D: int) -> Float32s:
+def _head(rows: Float32s, token: int, last: int, part: np.int64, head: int, D: int) -> Float32s:
     """Return the queries, keys or values of a head for the tokens token..last-1, (last - token, D)."""
     column = part * (rows.shape[1] // 3) + head * D
     return rows[token:last, column : column + D]
@@ -242,7 +245,7 @@ def _find_longest(bounds: NDArray[np.int32]) -> int:
 
 
 @inlined_float_kernel
-def _new_scratch(rows: int) -> Float32s:
+def _new_scratch(rows: int | np.int64) -> Float32s:
     """Return an array (rows, WIDTH) that begins at a line of the cache, so that no vector is in two lines."""
     scratch = np.empty(rows * WIDTH + LINE, np.float32)
     start = -(scratch.ctypes.data // 4) % LINE

@@ -390,7 +390,7 @@ def encode_texts(
     Returns:
         `rows`, or a larger array, and the bounds of each text in it, int64 (n + 1,).
     """
-    words = allocate_words(PIECE)
+    words = allocate_words(np.int64(PIECE))
     room = min(max_word_characters, len(text)) + 1  # rows that `match_plain_words` asks for
     if len(rows) < len(text) // 4:  # English has 4 to 5 characters per token
         rows = np.empty((len(text) // 4, 4), dtype=np.int32)
