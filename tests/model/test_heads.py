@@ -102,6 +102,7 @@ def test_training_stays_on_the_device_without_synchronization(make_model, labels
     meta = torch.device("meta")
     model = make_model().to(meta).train()
     batch = ragged_batch(lengths=LENGTHS, labels=labels).to(meta)
+    assert batch.buckets.slot_tokens.is_meta  # made on the CPU, and copied without waiting for the device
     with OnlyMetaTensors():
         mean_loss(model, batch).backward()
     assert all(gradient is not None and gradient.is_meta for gradient in gradients(model).values())
