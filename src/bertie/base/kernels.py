@@ -104,7 +104,7 @@ class _CompilationNotice(event.Listener):
         self.kernels.clear()
         if multiprocessing.parent_process() is None:
             place = f"kept in {cache_root()}" if self.is_cached else "BERTIE_CACHE=FOLDER keeps them"
-            print(f"compiling kernels, once ({place}) …", file=sys.stderr, flush=True)
+            print(f"compiling kernels, once, for up to a minute ({place}) …", file=sys.stderr, flush=True)
 
     def on_end(self, event: Any) -> None:
         pass
