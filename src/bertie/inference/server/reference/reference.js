@@ -32,7 +32,9 @@ function fields(schema, api) {
   const body = table.createTBody();
   for (const [name, field] of Object.entries(schema.properties || {})) {
     const row = body.insertRow();
-    row.insertCell().append(element("code", name));
+    const code = element("code");
+    for (const part of name.split(/(?<=_)/)) code.append(part, element("wbr")); // on phones, a line may end here
+    row.insertCell().append(code);
     row.insertCell().textContent = typeName(field, api);
     const required = (schema.required || []).includes(name);
     row.insertCell().textContent = required ? "required" : JSON.stringify(field.default ?? null);
