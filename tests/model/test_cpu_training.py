@@ -1,5 +1,7 @@
 """Fused layers for training on a CPU: equal to torch's operations, and used only there."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -43,6 +45,37 @@ def test_outputs_and_gradients_are_as_accurate_as_those_of_torch(library, thread
     for ours, theirs, truth in zip(actual, expected, exact, strict=True):
         assert ours.shape == truth.shape
         assert (ours - truth).norm() <= 2 * (theirs - truth).norm() + 1e-6 * truth.norm()
+
+
+@pytest.mark.parametrize("dropout_p", [0.0, 0.1])
+@pytest.mark.parametrize(("rows", "width"), SIZES)
+def test_in_bfloat16_they_are_as_accurate_as_those_of_autocast(library, threads, rows, width, dropout_p):
+    parts = Parts(width, transform_attended)
+    values, target = torch.randn(2, rows, width), torch.randn(rows, width)
+    with torch.autocast("cpu", torch.bfloat16):
+        actual, expected = (parts.gradients(form, dropout_p, values, target) for form in ("fused", "plain"))
+    exact = parts.double().gradients("plain", dropout_p, values.double(), target.double())
+    for ours, theirs, truth in zip(actual, expected, exact, strict=True):
+        assert ours.dtype == torch.float32
+        assert (ours - truth).norm() <= 2 * (theirs - truth).norm() + 1e-6 * truth.norm()
+
+
+@pytest.mark.parametrize("rows", [0, 1, 37, 150])
+def test_a_linear_layer_in_bfloat16_is_as_accurate_as_that_of_autocast(library, threads, rows):
+    rng = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(*shape, generator=rng) for shape in ((rows, 24), (5, 24), (5,))]
+    target = torch.randn(rows, 5, generator=rng)
+
+    def compute(function: Callable[..., Tensor], dtype: torch.dtype) -> list[Tensor]:
+        values = [tensor.to(dtype).requires_grad_() for tensor in inputs]
+        output = function(*values)
+        return [output.detach(), *torch.autograd.grad((output * target).sum(), values)]
+
+    with torch.autocast("cpu", torch.bfloat16):
+        actual, expected = compute(linear, torch.float32), compute(F.linear, torch.float32)
+    for ours, theirs, truth in zip(actual, expected, compute(F.linear, torch.float64), strict=True):
+        assert ours.dtype == theirs.dtype
+        assert (ours - truth).norm() <= 1.5 * (theirs - truth).norm() + 1e-6 * truth.norm()
 
 
 @pytest.mark.parametrize("rows", [0, 1, 37])
@@ -157,16 +190,26 @@ def test_nan_stays_in_its_row(threads):
     ]
 
 
-def gradients_of_model(config: BertConfig, autocast: bool = False, **changes: object) -> list[Tensor]:
+def gradients_of_model(
+    config: BertConfig, autocast: torch.dtype | None = None, **changes: object
+) -> list[Tensor]:
     torch.manual_seed(1)
     model = BertModel(config).train()
     initialize(model, config)
     for name, value in changes.items():
         setattr(model, name, value)
-    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+    with torch.autocast("cpu", autocast, enabled=autocast is not None):
         hidden, pooled = model(ragged_batch(lengths=(40, 3, 17)))
     (hidden.float().square().sum() + pooled.float().sum()).backward()
     return [parameter.grad for parameter in model.parameters()]
+
+
+def test_a_model_in_bfloat16_has_gradients_as_accurate_as_those_of_autocast(monkeypatch):
+    config = CONFIG.model_copy(update={"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0})
+    exact, fused = gradients_of_model(config), gradients_of_model(config, torch.bfloat16)
+    monkeypatch.setattr(bert, "can_fuse", lambda values: False)
+    for ours, theirs, truth in zip(fused, gradients_of_model(config, torch.bfloat16), exact, strict=True):
+        assert (ours - truth).norm() <= 1.5 * (theirs - truth).norm() + 1e-6
 
 
 def test_a_model_has_the_same_gradients_with_and_without(library, monkeypatch):
@@ -184,17 +227,18 @@ def test_gradient_checkpointing_draws_the_same_masks():
         torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-4)
 
 
-def test_only_training_in_float32_with_gelu_is_fused(monkeypatch):
+def test_only_training_with_gelu_in_float32_or_bfloat16_is_fused(monkeypatch):
     fused = []
     monkeypatch.setattr(
         bert,
         "transform_attended",
         lambda *args: (fused.append(1), transform_attended(*args))[1],
     )
-    gradients_of_model(CONFIG)
-    assert len(fused) == CONFIG.num_hidden_layers
-    fused.clear()
-    gradients_of_model(CONFIG, autocast=True)
+    for dtype in (None, torch.bfloat16):
+        gradients_of_model(CONFIG, dtype)
+        assert len(fused) == CONFIG.num_hidden_layers
+        fused.clear()
+    gradients_of_model(CONFIG, torch.float16)
     for activation in ("gelu_new", "relu"):
         gradients_of_model(CONFIG.model_copy(update={"hidden_act": activation}))
     BertModel(CONFIG).eval()(ragged_batch(lengths=(40, 3, 17)))

@@ -140,12 +140,14 @@ def test_bfloat16_on_a_cpu_pads_the_number_of_rows():
     for lengths in (LENGTHS, LENGTHS[:3], (5,)):
         batch = ragged_batch(lengths=lengths)
         with torch.autocast("cpu", torch.bfloat16):
-            assert len(model(batch)[0]) == len(batch.masked_positions)
+            masked = batch.masked_positions
+            assert len(model.train()(batch)[0]) == len(pad_rows(masked, model.masked_lm.dense))
+            assert len(model.eval()(batch)[0]) == len(masked)
             assert len(model.bert.pool(batch)) == len(batch)
             qkv = model.bert.layers[0].qkv
             assert all(len(pad_rows(torch.empty(count, 1), qkv)) == count for count in rows)
             assert len(pad_rows(torch.empty(batch.num_tokens, 1), qkv)) in rows
-        assert len(model.bert(batch)[0]) == batch.num_tokens
+        assert len(model.train().bert(batch)[0]) == batch.num_tokens
         assert batch.num_tokens in rows  # float32 is not padded
         rows.clear()
 

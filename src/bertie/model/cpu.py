@@ -54,8 +54,9 @@ def can_fuse_inference(values: Tensor) -> bool:
 
 
 def can_fuse(values: Tensor) -> bool:
-    """Return whether the layers of `cpu_training` apply: float32 on a CPU, but not under autocast."""
-    return can_fuse_inference(values) and not torch.is_autocast_enabled("cpu")
+    """Return whether the layers of `cpu_training` apply: float32 on a CPU, under no autocast to float16."""
+    is_other_type = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") != torch.bfloat16
+    return can_fuse_inference(values) and not is_other_type
 
 
 def is_exact_gelu(activation: nn.Module) -> bool:

@@ -1,5 +1,7 @@
 """Cross-entropy on a CPU: a kernel that reads each row of logits while it is in a core's cache."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -8,11 +10,11 @@ from torch import Tensor
 from bertie.base.kernels import float_kernel, vectorize_loops
 from bertie.base.threads import run_in_threads
 from bertie.model.cpu import count_threads
+from bertie.model.cpu_bfloat16 import rounded, to_numpy, widened
 from bertie.model.cpu_math import LOG2_E, ONE, ZERO, power_of_2
 from bertie.model.objectives import IGNORE_INDEX
 
 DTYPES = (torch.float32, torch.bfloat16)
-CHUNK = 2**19  # converted logits at a time: 2 MiB in float32, which stay in a core's cache
 LANES = 64  # numbers that the search for the highest logit compares at a time
 
 Float32s = NDArray[np.float32]
@@ -30,18 +32,9 @@ def cpu_cross_entropy(logits: Tensor, labels: Tensor, overwrite: bool) -> tuple[
         The sum, float32 (), and the number of correct predictions, int64 ().
     """
     losses, correct = np.empty(len(logits), np.float32), np.empty(len(logits), np.bool_)
-    n = max(len(logits) if logits.dtype == torch.float32 else CHUNK // logits.shape[1], 1)
-    for start in range(0, len(logits), n):
-        rows = slice(start, start + n)
-        scores = logits[rows].float().contiguous()  # if possible, the logits themselves
-        arguments = (scores.numpy(), labels[rows].numpy(), overwrite, losses[rows], correct[rows])
-        run_in_threads(
-            lambda first, last: _compute_rows(first, last, *arguments),  # noqa: B023
-            len(scores),
-            count_threads(scores.numel()),
-        )
-        if overwrite and scores.data_ptr() != logits[rows].data_ptr():
-            logits[rows] = scores
+    arguments = (*to_numpy(logits, labels), overwrite, losses, correct)
+    threads = count_threads(logits.numel())
+    run_in_threads(lambda first, last: _compute_rows(first, last, *arguments), len(logits), threads)
     return torch.tensor(losses.sum(dtype=np.float64), dtype=torch.float32), torch.tensor(correct.sum())
 
 
@@ -49,7 +42,7 @@ def cpu_cross_entropy(logits: Tensor, labels: Tensor, overwrite: bool) -> tuple[
 def _compute_rows(
     first: int,
     last: int,
-    scores: Float32s,
+    logits: NDArray[Any],
     labels: NDArray[np.int64],
     overwrite: bool,
     losses: Float32s,
@@ -57,9 +50,11 @@ def _compute_rows(
 ) -> None:
     """Compute the losses of rows first..last-1 and whether their predictions are correct."""
     vectorize_loops()
-    lanes = np.empty(LANES, np.float32)
+    lanes, row = np.empty(LANES, np.float32), np.empty(logits.shape[1], np.float32)
     for n in range(first, last):
-        row, is_target = scores[n], labels[n] != IGNORE_INDEX
+        source, is_target = logits[n], labels[n] != IGNORE_INDEX
+        for j in range(len(row)):
+            row[j] = widened(source[j])
         label = labels[n] if is_target else 0
         score, best = row[label], _highest(row, lanes)
         # The prediction is the first class with the highest logit.
@@ -70,9 +65,9 @@ def _compute_rows(
                 row[j] = power_of_2((row[j] - best) * LOG2_E)
                 total += row[j]
             scale = ONE / total if is_target else ZERO
+            row[label] -= total if is_target else ZERO
             for j in range(len(row)):
-                row[j] *= scale
-            row[label] -= ONE if is_target else ZERO
+                source[j] = rounded(row[j] * scale, source[j])
         else:
             for j in range(len(row)):
                 total += power_of_2((row[j] - best) * LOG2_E)

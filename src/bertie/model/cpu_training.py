@@ -3,6 +3,9 @@
 torch adds a bias, drops elements, adds the residual connection and normalizes in separate passes, each of
 which writes to new memory, and so does its backward pass. Here one kernel computes all of them row by row,
 and another one their gradients (docs/decisions/processors.md has the measurements).
+
+Under autocast, matrices are multiplied in bfloat16, and so are their products; kernels read and write these
+matrices as integers of 16 bits. All else is in float32.
 """
 
 from collections.abc import Callable
@@ -16,10 +19,11 @@ from torch import Tensor
 from bertie.base.kernels import float_kernel, vectorize_loops
 from bertie.base.threads import run_in_threads
 from bertie.model.cpu import count_threads
+from bertie.model.cpu_bfloat16 import rounded, to_numpy, widened
 from bertie.model.cpu_math import normal_distribution
 from bertie.model.dropout import DropoutMask, draw_factors
 from bertie.model.layer_weights import LayerWeights
-from bertie.model.memory import new_empty
+from bertie.model.memory import converted, new_empty
 from bertie.model.products import multiply
 
 Float32s = NDArray[np.float32]
@@ -29,38 +33,53 @@ Float32s = NDArray[np.float32]
 BLOCK = 64
 
 
+def product_dtype() -> torch.dtype:
+    """Return the type in which matrices are multiplied: the one of autocast, otherwise float32."""
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
+
+
 def linear(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Compute `F.linear`, (n, k) -> (n, m), with results and gradients in memory from `new_empty`."""
-    return _linear(rows, weight, bias)
+    """Compute `F.linear`, float32 (n, k) -> (n, m), with results and gradients in memory from `new_empty`.
+
+    Under autocast the result is in bfloat16.
+    """
+    return _linear(rows, weight, bias, product_dtype())
 
 
 class _Linear(torch.autograd.Function):
     """`linear`."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
+        rows, weight = converted(rows, dtype), converted(weight, dtype)
         ctx.save_for_backward(rows, weight)
-        return multiply(rows, weight.t()).add_(bias)
+        if dtype == torch.float32:
+            return multiply(rows, weight.t()).add_(bias)
+        return torch.addmm(bias.to(dtype), rows, weight.t(), out=new_empty(rows, len(rows), len(weight)))
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         rows, weight = ctx.saved_tensors
-        return multiply(grad, weight), multiply(grad.t(), rows), grad.sum(0)
+        grad_rows = converted(multiply(grad, weight), torch.float32)
+        grad = grad.contiguous()
+        sums = rows.new_empty(_count_blocks(grad), grad.shape[1], dtype=torch.float32)
+        _run(_sum_rows, len(sums), to_numpy(grad, sums))
+        return grad_rows, _weight_gradient(grad, rows), sums.sum(0), None
 
 
-_linear = cast(Callable[[Tensor, Tensor, Tensor], Tensor], _Linear.apply)
+_linear = cast(Callable[[Tensor, Tensor, Tensor, torch.dtype], Tensor], _Linear.apply)
 
 
 def transform_attended(
     attended: Tensor, hidden: Tensor, weights: LayerWeights, eps: float, dropout_p: float
 ) -> Tensor:
-    """Compute the part of a layer after attention, with dropout and exact GELU, (T, H) -> (T, H).
+    """Compute the part of a layer after attention, with dropout and exact GELU, (T, H) -> float32 (T, H).
 
     This is x = first_norm(hidden + dropout(projection(attended))), and then
     second_norm(x + dropout(narrow(GELU(wide(x))))). The backward pass overwrites the matrices that the
-    forward pass has kept, so it can run only once.
+    forward pass has kept, so it can run only once. `hidden` and the weights are in float32.
     """
-    return _transform_attended(attended, hidden, eps, dropout_p, *weights)
+    return _transform_attended(attended.to(product_dtype()), hidden, eps, dropout_p, *weights)
 
 
 class _TransformAttended(torch.autograd.Function):
@@ -73,22 +92,26 @@ class _TransformAttended(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, attended: Tensor, hidden: Tensor, eps: float, p: float, *weights: Tensor) -> Tensor:
-        w = LayerWeights(*weights)
-        H, intermediate = w.wide.shape[1], len(w.wide)
-        kept = new_empty(hidden, len(hidden), 3 * H + intermediate)
-        first, second, output, widened = _divide(kept, H)
+        dtype = attended.dtype
+        w = LayerWeights(*weights).with_matrices_as(dtype)
+        kept = new_empty(hidden, len(hidden), 3 * w.wide.shape[1] + -(-len(w.wide) * dtype.itemsize // 4))
+        first, second, output, widened = _divide(kept, w.wide, dtype)
         masks = DropoutMask.draw(p), DropoutMask.draw(p)
 
-        multiply(attended, w.projection.t(), out=first)
+        projected = multiply(attended, w.projection.t())  # (T, H), without the bias
         normed = new_empty(hidden, *hidden.shape)
-        first_inverses = _normalize(first, w.projection_bias, hidden, w.first_norm, eps, masks[0], normed)
-        multiply(normed, w.wide.t(), out=widened)  # without the bias
+        first_inverses = _normalize(
+            projected, w.projection_bias, hidden, w.first_norm, eps, masks[0], first, normed
+        )
+        multiply(converted(normed, dtype), w.wide.t(), out=widened)  # without the bias
         activated = new_empty(widened, *widened.shape)
-        _run(_activate_rows, len(widened), _to_numpy(widened, w.wide_bias.clone(), activated))
-        multiply(activated, w.narrow.t(), out=second)
-        second_inverses = _normalize(second, w.narrow_bias, normed, w.second_norm, eps, masks[1], output)
+        _run(_activate_rows, len(widened), to_numpy(widened, w.wide_bias.clone(), activated))
+        multiply(activated, w.narrow.t(), out=projected)
+        second_inverses = _normalize(
+            projected, w.narrow_bias, normed, w.second_norm, eps, masks[1], second, output
+        )
 
-        ctx.save_for_backward(attended, kept, first_inverses, second_inverses, *weights)
+        ctx.save_for_backward(attended, kept, first_inverses, second_inverses, *w)
         ctx.masks = masks
         return output.detach()
 
@@ -96,30 +119,30 @@ class _TransformAttended(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         attended, kept, first_inverses, second_inverses, *weights = ctx.saved_tensors
         torch.autograd.graph.increment_version(kept)  # so that a second backward pass is an error
-        w = LayerWeights(*weights)
-        first, second, _, widened = _divide(kept, w.wide.shape[1])
+        w, dtype = LayerWeights(*weights), attended.dtype
+        first, second, _, widened = _divide(kept, w.wide, dtype)
 
         grad = grad.contiguous()
         grad_normed, grad_narrowed, second_sums = _differentiate(
-            grad, second, second_inverses, w.second_scale, ctx.masks[1]
+            grad, second, second_inverses, w.second_scale, ctx.masks[1], dtype
         )
         grad_widened = multiply(grad_narrowed, w.narrow)  # of the activation, until the kernel has run
         bias_sums = grad.new_empty(_count_blocks(grad), len(w.wide))
-        arrays = _to_numpy(widened, w.wide_bias.clone(), grad_widened, bias_sums)
+        arrays = to_numpy(widened, w.wide_bias.clone(), grad_widened, bias_sums)
         _run(_differentiate_activation, len(bias_sums), arrays)
-        grad_narrow = multiply(grad_narrowed.t(), widened)  # overwritten with the activation by the kernel
+        grad_narrow = _weight_gradient(grad_narrowed, widened)  # the kernel has written the activation there
         del grad_narrowed
         normed = new_empty(first, *first.shape)
         torch.addcmul(w.first_shift, first, w.first_scale, out=normed)
-        grad_wide = multiply(grad_widened.t(), normed)
+        grad_wide = _weight_gradient(grad_widened, converted(normed, dtype))
         del normed
         grad_normed.add_(multiply(grad_widened, w.wide))
         del grad_widened
         grad_hidden, grad_projected, first_sums = _differentiate(
-            grad_normed, first, first_inverses, w.first_scale, ctx.masks[0]
+            grad_normed, first, first_inverses, w.first_scale, ctx.masks[0], dtype
         )
         grad_weights = LayerWeights(
-            multiply(grad_projected.t(), attended),
+            _weight_gradient(grad_projected, attended),
             *first_sums,
             grad_wide,
             bias_sums.sum(0),
@@ -132,11 +155,20 @@ class _TransformAttended(torch.autograd.Function):
 _transform_attended = cast(Callable[..., Tensor], _TransformAttended.apply)
 
 
-def _divide(kept: Tensor, H: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Divide the memory of a matrix (T, 3H + I) into three matrices (T, H) and one (T, I)."""
-    T, width = kept.shape
-    first, second, output = kept.view(-1)[: 3 * T * H].view(3, T, H)
-    return first, second, output, kept.view(-1)[3 * T * H :].view(T, width - 3 * H)
+def _weight_gradient(grad: Tensor, rows: Tensor) -> Tensor:
+    """Return the float32 gradient of a weight, (m, k), from those of the products, (n, m), of rows (n, k)."""
+    return converted(multiply(grad.t(), rows), torch.float32)
+
+
+def _divide(kept: Tensor, wide: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Divide memory into three float32 matrices (T, H) and one (T, I) of type `dtype`.
+
+    `wide`, (I, H), is the weight that widens rows.
+    """
+    T, (intermediate, H) = len(kept), wide.shape
+    flat = kept.view(-1)
+    first, second, output = flat[: 3 * T * H].view(3, T, H)
+    return first, second, output, flat[3 * T * H :].view(dtype)[: T * intermediate].view(T, intermediate)
 
 
 def _count_blocks(rows: Tensor) -> int:
@@ -151,30 +183,39 @@ def _normalize(
     norm: tuple[Tensor, Tensor],
     eps: float,
     mask: DropoutMask,
+    standardized: Tensor,
     normed: Tensor,
 ) -> Tensor:
     """Compute norm(residual + dropout(product + bias)), (T, H), by `_normalize_rows`.
 
     Returns the inverse standard deviations of the rows, (T,).
     """
-    inverses = product.new_empty(len(product))
+    inverses = residual.new_empty(len(product))
     bias, scale, shift = _copy_vectors(bias, *norm)
-    arrays = _to_numpy(product, bias, residual, scale, shift, normed, inverses)
+    arrays = to_numpy(product, bias, residual, scale, shift, standardized, normed, inverses)
     _run(_normalize_rows, len(product), arrays, np.float32(eps), *mask.arguments)
     return inverses
 
 
 def _differentiate(
-    grad: Tensor, standardized: Tensor, inverses: Tensor, scale: Tensor, mask: DropoutMask
+    grad: Tensor,
+    standardized: Tensor,
+    inverses: Tensor,
+    scale: Tensor,
+    mask: DropoutMask,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
     """Compute the gradients of `_normalize`.
 
-    Returns the gradients of the residual connection and of the product, (T, H) each, and of the bias and the
-    norm's scale and shift, (H,) each.
+    Returns the gradients of the residual connection and, of type `dtype`, of the product, (T, H) each, and of
+    the bias and the norm's scale and shift, (H,) each.
     """
-    grad_sum, grad_product = new_empty(grad, *grad.shape), new_empty(grad, *grad.shape)
+    grad_sum, grad_product = (
+        new_empty(grad, *grad.shape),
+        new_empty(grad.new_empty(0, dtype=dtype), *grad.shape),
+    )
     sums = grad.new_empty(_count_blocks(grad), 3, grad.shape[1])
-    arrays = _to_numpy(grad, standardized, inverses, *_copy_vectors(scale), grad_sum, grad_product, sums)
+    arrays = to_numpy(grad, standardized, inverses, *_copy_vectors(scale), grad_sum, grad_product, sums)
     _run(_differentiate_rows, len(sums), arrays, *mask.arguments)
     grad_scale, grad_shift, grad_bias = sums.sum(0)
     return grad_sum, grad_product, (grad_bias, grad_scale, grad_shift)
@@ -185,11 +226,6 @@ def _copy_vectors(*vectors: Tensor) -> list[Tensor]:
     return [vector.clone() for vector in vectors]
 
 
-def _to_numpy(*tensors: Tensor) -> list[Any]:
-    """Return tensors as arrays that share their memory."""
-    return [tensor.detach().numpy() for tensor in tensors]
-
-
 def _run(kernel: Callable[..., None], items: int, arrays: list[Any], *numbers: np.number[Any]) -> None:
     """Run a kernel on rows, or on blocks of rows; the size of the first array decides how many threads."""
     threads = count_threads(arrays[0].size)
@@ -197,12 +233,27 @@ def _run(kernel: Callable[..., None], items: int, arrays: list[Any], *numbers: n
 
 
 @float_kernel
+def _sum_rows(rows: NDArray[Any], sums: Float32s, first: int, last: int) -> None:
+    """Add the rows of the blocks first..last-1; `sums`, (blocks, m), receives the sums."""
+    vectorize_loops()
+    for block in range(first, last):
+        total = sums[block]
+        for j in range(len(total)):
+            total[j] = 0
+        for i in range(block * BLOCK, min((block + 1) * BLOCK, len(rows))):
+            row = rows[i]
+            for j in range(len(total)):
+                total[j] += widened(row[j])
+
+
+@float_kernel
 def _normalize_rows(
-    rows: Float32s,
+    product: NDArray[Any],
     bias: Float32s,
     residual: Float32s,
     scale: Float32s,
     shift: Float32s,
+    standardized: Float32s,
     normed: Float32s,
     inverses: Float32s,
     eps: np.float32,
@@ -213,10 +264,10 @@ def _normalize_rows(
     first: int,
     last: int,
 ) -> None:
-    """Normalize residual + dropout(row + bias) in the rows first..last-1.
+    """Normalize residual + dropout(product + bias) in the rows first..last-1.
 
-    A row is overwritten with the sum minus its mean, divided by its standard deviation, and `inverses` with
-    1 / this deviation; `normed` has the scaled and shifted rows.
+    `standardized` receives the sum minus its mean, divided by its standard deviation, `inverses` 1 / this
+    deviation, and `normed` the scaled and shifted rows.
     """
     vectorize_loops()
     width = len(bias)
@@ -224,10 +275,10 @@ def _normalize_rows(
     factors = np.empty(width + 1, np.float32)
     for i in range(first, last):
         draw_factors(i, width, key, second_key, dropped_levels, kept, factors)
-        row, other, target = rows[i], residual[i], normed[i]
+        source, other, row, target = product[i], residual[i], standardized[i], normed[i]
         total = np.float32(0)
         for j in range(width):
-            row[j] = (row[j] + bias[j]) * factors[j] + other[j]
+            row[j] = (widened(source[j]) + bias[j]) * factors[j] + other[j]
             total += row[j]
         mean = total / H
         squares = np.float32(0)
@@ -246,7 +297,7 @@ def _differentiate_rows(
     inverses: Float32s,
     scale: Float32s,
     grad_sum: Float32s,
-    grad_product: Float32s,
+    grad_product: NDArray[Any],
     sums: Float32s,
     key: np.uint32,
     second_key: np.uint32,
@@ -283,27 +334,30 @@ def _differentiate_rows(
             projection /= H
             for j in range(width):
                 of_sum[j] = inverses[i] * (g[j] * scale[j] - mean - x[j] * projection)
-                of_product[j] = of_sum[j] * factors[j]
-                grad_bias[j] += of_product[j]
+                product = of_sum[j] * factors[j]
+                of_product[j] = rounded(product, of_product[j])
+                grad_bias[j] += product
 
 
 @float_kernel
-def _activate_rows(rows: Float32s, bias: Float32s, activated: Float32s, first: int, last: int) -> None:
+def _activate_rows(
+    rows: NDArray[Any], bias: Float32s, activated: NDArray[Any], first: int, last: int
+) -> None:
     """Compute GELU(row + bias) of the rows first..last-1."""
     vectorize_loops()
     for i in range(first, last):
         row, target = rows[i], activated[i]
         for j in range(len(bias)):
-            x = row[j] + bias[j]
+            x = widened(row[j]) + bias[j]
             probability, _ = normal_distribution(x)
-            target[j] = x * probability
+            target[j] = rounded(x * probability, target[j])
 
 
 @float_kernel
 def _differentiate_activation(
-    rows: Float32s,
+    rows: NDArray[Any],
     bias: Float32s,
-    grad: Float32s,
+    grad: NDArray[Any],
     sums: Float32s,
     first: int,
     last: int,
@@ -321,8 +375,9 @@ def _differentiate_activation(
         for i in range(block * BLOCK, min((block + 1) * BLOCK, len(rows))):
             row, g = rows[i], grad[i]
             for j in range(len(bias)):
-                x = row[j] + bias[j]
+                x = widened(row[j]) + bias[j]
                 probability, density = normal_distribution(x)
-                row[j] = x * probability
-                g[j] *= probability + x * density
-                grad_bias[j] += g[j]
+                row[j] = rounded(x * probability, row[j])
+                product = widened(g[j]) * (probability + x * density)
+                g[j] = rounded(product, g[j])
+                grad_bias[j] += product

@@ -29,6 +29,7 @@ from bertie.model.dropout import Dropout
 from bertie.model.formats.sentence_transformers import Pooling
 from bertie.model.gpu import padded_linear
 from bertie.model.objectives import IGNORE_INDEX
+from bertie.model.rows import pad_rows
 
 SIMILARITY_SCALE = 20.0  # of in-batch negatives; the default of sentence-transformers
 
@@ -44,8 +45,12 @@ class ObjectiveLoss(NamedTuple):
 def _cross_entropy(
     logits: Tensor, labels: Tensor, num_targets: int, class_weights: Tensor | None = None
 ) -> ObjectiveLoss:
-    """Return the cross-entropy loss of logits (n, classes) with labels (n,), weighted by (classes,)."""
+    """Return the cross-entropy loss of logits (n, classes) with labels (n,), weighted by (classes,).
+
+    More rows of logits than labels have no loss.
+    """
     if class_weights is None:
+        labels = F.pad(labels, (0, len(logits) - len(labels)), value=IGNORE_INDEX)
         loss_sum, num_correct = cross_entropy(logits, labels, all_targets=num_targets == len(labels))
     else:
         loss_sum = F.cross_entropy(logits.float(), labels, class_weights, reduction="sum")
@@ -114,12 +119,17 @@ class MaskedLMHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, hidden: Tensor, decoder: Tensor) -> Tensor:
-        """Return the logits of n tokens, (n, V); in training on a GPU up to seven more, which are -inf.
+        """Return the logits of n tokens, (n, V).
+
+        In training on a GPU there are up to seven more columns, which are -inf, and in training in bfloat16
+        on a CPU more rows, which mean nothing (`rows.pad_rows`).
 
         Args:
             hidden: the vectors of the tokens, (n, H).
             decoder: the word embeddings, (V, H).
         """
+        if self.training and hidden.device.type == "cpu":
+            hidden = pad_rows(hidden, self.dense)
         # Under autocast the dense layer's output is bfloat16, in which epsilon would be lost.
         hidden = self.norm(self.activation(self.dense(hidden)).float())  # (n, H)
         if self.training and can_fuse(hidden):

@@ -1,8 +1,11 @@
 """The weights of a layer after attention, as arguments of the fused layers."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
+import torch
 from torch import Tensor
+
+from bertie.model.memory import converted
 
 
 class LayerWeights(NamedTuple):
@@ -18,6 +21,11 @@ class LayerWeights(NamedTuple):
     narrow_bias: Tensor  # (H,)
     second_scale: Tensor  # (H,), of the second norm
     second_shift: Tensor  # (H,)
+
+    def with_matrices_as(self, dtype: torch.dtype) -> Self:
+        """Return the weights with those of the products in another type, on a CPU."""
+        matrices = ("projection", "wide", "narrow")
+        return self._replace(**{name: converted(getattr(self, name), dtype) for name in matrices})
 
     @property
     def first_norm(self) -> tuple[Tensor, Tensor]:

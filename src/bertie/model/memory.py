@@ -31,6 +31,13 @@ def new_empty(like: Tensor, *shape: int) -> Tensor:
     return memory[start : start + size].view(like.dtype).view(shape)
 
 
+def converted(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a tensor on a CPU in another type, in memory from `new_empty`; itself if it has this type."""
+    if tensor.dtype == dtype:
+        return tensor
+    return new_empty(torch.empty(0, dtype=dtype), *tensor.shape).copy_(tensor)
+
+
 def new_rows(like: Tensor, tokens: int, width: int) -> Tensor:
     """Return new rows, (len(like), width), for the caller to fill; those after the tokens are zeros."""
     rows = new_empty(like, len(like), width)

@@ -18,8 +18,6 @@ MIN_CPU_MULTIPLE = 4
 MAX_CPU_MULTIPLE = 64
 GPU_MULTIPLE = 128
 
-MAX_CPU_WIDTH = 512  # models with a larger hidden size trained more slowly with padding on a CPU
-
 
 def pad_rows(rows: Tensor, linear: nn.Linear | PackedLinear) -> Tensor:
     """Append rows of zeros if the library that computes `linear` prepares each new shape.
@@ -41,5 +39,4 @@ def _is_compiled(linear: nn.Linear | PackedLinear) -> bool:
     """Return whether oneDNN computes the layer, on a CPU."""
     if isinstance(linear, PackedLinear):
         return True
-    fits = torch.is_inference_mode_enabled() or linear.in_features <= MAX_CPU_WIDTH
-    return torch.is_autocast_enabled("cpu") and fits
+    return torch.is_autocast_enabled("cpu")
