@@ -79,6 +79,7 @@ model.buckets
 model.batch
 model.cpu
 model.cpu_math
+model.cpu_bfloat16
 model.cpu_vectors
 model.memory
 model.products
