@@ -54,9 +54,13 @@ def can_fuse_inference(values: Tensor) -> bool:
 
 
 def can_fuse(values: Tensor) -> bool:
-    """Return whether the layers of `cpu_training` apply: float32 on a CPU, under no autocast to float16."""
-    is_other_type = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") != torch.bfloat16
-    return can_fuse_inference(values) and not is_other_type
+    """Return whether the layers of `cpu_training` apply: float32 on a CPU, also in autocast to bfloat16."""
+    return can_fuse_inference(values) and product_dtype() in (torch.float32, torch.bfloat16)
+
+
+def product_dtype() -> torch.dtype:
+    """Return the type in which matrices are multiplied on a CPU: the one of autocast, otherwise float32."""
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
 
 
 def is_exact_gelu(activation: nn.Module) -> bool:

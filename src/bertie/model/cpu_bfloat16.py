@@ -1,6 +1,6 @@
-"""bfloat16 numbers in kernels on a CPU, which see them as integers of 16 bits: numba has no such type.
+"""Numbers in bfloat16 for kernels on a CPU. numba has no such type, so kernels see integers of 16 bits.
 
-The kernels are compiled for float32 or for bfloat16, by the types of their arrays.
+A kernel that uses these functions takes arrays of either type. It is compiled for each type that it gets.
 """
 
 from collections.abc import Callable
@@ -40,14 +40,15 @@ def _rounded(typing_context: Any, number: Any, like: Any) -> Any:
         if signature.return_type == types.float32:
             return number
         bits = builder.bitcast(number, INT32)
-        is_odd = builder.and_(builder.lshr(bits, BITS), LAST_BIT)  # of two equally near numbers, the even one
+        is_odd = builder.and_(builder.lshr(bits, BITS), LAST_BIT)
         bits = builder.add(bits, builder.add(LESS_THAN_HALF, is_odd))
         return builder.trunc(builder.lshr(bits, BITS), INT16)
 
     return like(types.float32, like), generate
 
 
-# widened(number) returns a float32 number of a float32 number or of the bits of a bfloat16 number.
+# widened(number) returns a number of an array as float32.
 widened = cast(Callable[[Any], np.float32], intrinsic(_widened))
-# rounded(number, like) returns a float32 number itself where `like` is one, and else its bits as bfloat16.
+# rounded(number, like) returns a float32 number in the type of an array, which has the element `like`. It
+# rounds to the nearest number, and to the even one if two are equally near.
 rounded = cast(Callable[[np.float32, Any], Any], intrinsic(_rounded))

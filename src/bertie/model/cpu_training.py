@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bertie.base.kernels import float_kernel, vectorize_loops
 from bertie.base.threads import run_in_threads
-from bertie.model.cpu import count_threads
+from bertie.model.cpu import count_threads, product_dtype
 from bertie.model.cpu_bfloat16 import rounded, to_numpy, widened
 from bertie.model.cpu_math import normal_distribution
 from bertie.model.dropout import DropoutMask, draw_factors
@@ -33,15 +33,10 @@ Float32s = NDArray[np.float32]
 BLOCK = 64
 
 
-def product_dtype() -> torch.dtype:
-    """Return the type in which matrices are multiplied: the one of autocast, otherwise float32."""
-    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
-
-
 def linear(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Compute `F.linear`, float32 (n, k) -> (n, m), with results and gradients in memory from `new_empty`.
 
-    Under autocast the result is in bfloat16.
+    Under autocast the result is in bfloat16. Gradients of weight and bias are in float32.
     """
     return _linear(rows, weight, bias, product_dtype())
 
@@ -94,7 +89,8 @@ class _TransformAttended(torch.autograd.Function):
     def forward(ctx: Any, attended: Tensor, hidden: Tensor, eps: float, p: float, *weights: Tensor) -> Tensor:
         dtype = attended.dtype
         w = LayerWeights(*weights).with_matrices_as(dtype)
-        kept = new_empty(hidden, len(hidden), 3 * w.wide.shape[1] + -(-len(w.wide) * dtype.itemsize // 4))
+        wide_width = -(-len(w.wide) * dtype.itemsize // 4)  # in float32 numbers
+        kept = new_empty(hidden, len(hidden), 3 * w.wide.shape[1] + wide_width)
         first, second, output, widened = _divide(kept, w.wide, dtype)
         masks = DropoutMask.draw(p), DropoutMask.draw(p)
 
@@ -156,7 +152,7 @@ _transform_attended = cast(Callable[..., Tensor], _TransformAttended.apply)
 
 
 def _weight_gradient(grad: Tensor, rows: Tensor) -> Tensor:
-    """Return the float32 gradient of a weight, (m, k), from those of the products, (n, m), of rows (n, k)."""
+    """Return the float32 gradient of a weight, (m, k), for rows (n, k) and gradients of products (n, m)."""
     return converted(multiply(grad.t(), rows), torch.float32)
 
 
@@ -210,10 +206,7 @@ def _differentiate(
     Returns the gradients of the residual connection and, of type `dtype`, of the product, (T, H) each, and of
     the bias and the norm's scale and shift, (H,) each.
     """
-    grad_sum, grad_product = (
-        new_empty(grad, *grad.shape),
-        new_empty(grad.new_empty(0, dtype=dtype), *grad.shape),
-    )
+    grad_sum, grad_product = new_empty(grad, *grad.shape), new_empty(grad, *grad.shape, dtype=dtype)
     sums = grad.new_empty(_count_blocks(grad), 3, grad.shape[1])
     arrays = to_numpy(grad, standardized, inverses, *_copy_vectors(scale), grad_sum, grad_product, sums)
     _run(_differentiate_rows, len(sums), arrays, *mask.arguments)

@@ -47,7 +47,7 @@ def _cross_entropy(
 ) -> ObjectiveLoss:
     """Return the cross-entropy loss of logits (n, classes) with labels (n,), weighted by (classes,).
 
-    More rows of logits than labels have no loss.
+    Rows of logits after the last label have no loss.
     """
     if class_weights is None:
         labels = F.pad(labels, (0, len(logits) - len(labels)), value=IGNORE_INDEX)

@@ -21,21 +21,22 @@ ALIGNMENT = 64  # bytes: a line of the cache; torch aligns its tensors to it
 LARGE_PAGE = 2**21  # bytes, on x86-64
 
 
-def new_empty(like: Tensor, *shape: int) -> Tensor:
-    """Return a tensor on a CPU like `like.new_empty(shape)`, not initialized, in memory from numpy."""
-    size = math.prod(shape) * like.element_size()
+def new_empty(like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+    """Return a tensor on a CPU like `like.new_empty(shape, dtype=dtype)`, in memory from numpy."""
+    dtype = dtype or like.dtype
+    size = math.prod(shape) * dtype.itemsize
     memory = torch.from_numpy(np.empty(size + ALIGNMENT, np.uint8))
     if sys.platform == "linux" and LARGE_PAGE <= size < 2 * LARGE_PAGE:
         _ask_for_large_pages(memory)
     start = -memory.data_ptr() % ALIGNMENT
-    return memory[start : start + size].view(like.dtype).view(shape)
+    return memory[start : start + size].view(dtype).view(shape)
 
 
 def converted(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """Return a tensor on a CPU in another type, in memory from `new_empty`; itself if it has this type."""
     if tensor.dtype == dtype:
         return tensor
-    return new_empty(torch.empty(0, dtype=dtype), *tensor.shape).copy_(tensor)
+    return new_empty(tensor, *tensor.shape, dtype=dtype).copy_(tensor)
 
 
 def new_rows(like: Tensor, tokens: int, width: int) -> Tensor:
