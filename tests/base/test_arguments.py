@@ -64,6 +64,8 @@ def test_numbers_and_flags_are_converted(arguments, expected):
         ({"path": b"a"}, "path: expected a path, got bytes"),
         ({"path": ""}, "path: expected a path, got an empty string"),
         ({"path": True}, "path: expected a path, got bool"),
+        ({"path": "a\0b"}, "path: expected a path, got a string with a null character"),
+        ({"path": Path("a\0b")}, "path: expected a path, got a string with a null character"),
         ({"column": 0}, "column: expected a string, got int; write '0'"),
         ({"column": np.int64(0)}, "column: expected a string, got int64; write '0'"),
         ({"size": 2.5}, "size = 2.5: expected a valid integer, got a number with a fractional part"),
@@ -144,8 +146,17 @@ def test_token_ids_are_a_list_of_integers(ids):
     assert tokenizer.decode(torch.tensor([2, 4]), skip_special_tokens=False) == "[CLS] [MASK]"
 
 
-def test_a_string_of_never_split_is_one_word():
-    assert Tokenizer(Vocabulary(SPECIAL_TOKENS), never_split="he's").never_split == ("he's",)
+def test_a_string_in_place_of_a_list_is_one_word():
+    tokenizer = Tokenizer(Vocabulary([*SPECIAL_TOKENS, "[E1]"]), never_split="he's", added_tokens="[E1]")
+    assert tokenizer.never_split == ("he's",)
+    assert [token.content for token in tokenizer.added_tokens] == ["[E1]"]
+
+
+def test_a_tokenizer_needs_a_vocabulary_with_its_added_tokens():
+    with pytest.raises(SettingsError, match=r"^vocabulary: expected a Vocabulary, got list; write Voc"):
+        Tokenizer(list(SPECIAL_TOKENS))
+    with pytest.raises(SettingsError, match=r"^added_tokens: \[E1\], \[E2\] missing; add to the vocab"):
+        Tokenizer(Vocabulary(SPECIAL_TOKENS), added_tokens=["[E1]", "[E2]"])
 
 
 @pytest.mark.parametrize("path", [None, 3, b"tokenizer"])
@@ -163,10 +174,13 @@ def test_the_public_functions_are_checked(tmp_path):
     tokenizer = bertie.Tokenizer(
         bertie.text.vocabulary.Vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
     )
-    file = tmp_path / "a.txt"
+    file, saved = tmp_path / "a.txt", tmp_path / "tokenizer"
     file.write_text("one two\n")
+    tokenizer.save(saved)
     calls = [
         ("on_error", lambda: bertie.learn_vocabulary(file, on_error="Stop")),
+        ("workers", lambda: bertie.learn_vocabulary(file, workers=0)),
+        ("workers", lambda: bertie.prepare_part(file, 1, 1, tokenizer=saved, out=tmp_path / "c", workers=-1)),
         ("merges", lambda: bertie.learn_vocabulary(file, merges="bpe")),
         ("format", lambda: bertie.learn_vocabulary(file, format="text")),
         ("tokenizer", lambda: bertie.prepare(file, tokenizer=tokenizer, out=tmp_path / "corpus")),

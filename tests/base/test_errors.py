@@ -1,5 +1,7 @@
 """The tree of exceptions, and its drawing in the docstring."""
 
+import pickle
+
 import pytest
 
 from bertie.base import errors
@@ -8,6 +10,12 @@ from bertie.base import errors
 @pytest.mark.parametrize("name", ["SettingsError", "DataError", "ModelError"])
 def test_every_error_is_a_bertie_error(name: str) -> None:
     assert issubclass(getattr(errors, name), errors.BertieError)
+
+
+def test_a_message_is_one_line() -> None:
+    error = errors.DataError("a\nb\r.txt: empty")
+    assert str(error) == "a\\nb\\r.txt: empty"
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
 def test_docstring_lists_every_error() -> None:

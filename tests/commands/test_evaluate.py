@@ -54,7 +54,7 @@ def test_null_scores_of_squad_v2(evaluate, tmp_path):
     (tmp_path / "dev.json").write_text(squad(QUESTIONS[:2]))
     code, out, err = evaluate("--task", "squad-v1", *files, "--null-scores", "null_odds.json")
     assert (code, out) == (2, "")
-    assert "null scores are for questions that may have no answer" in err
+    assert "null scores are for tasks whose questions may have no answer" in err
 
 
 def test_predictions_in_a_folder_are_an_error(evaluate, tmp_path):

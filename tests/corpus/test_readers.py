@@ -541,5 +541,5 @@ def test_excluded_folders_are_not_listed(tmp_path: Path) -> None:
     assert names("in") == names("in/**") == ["a.txt"]
     assert names("in/a.txt", "in/out") == ["a.txt"]  # as a shell expands in/*
     assert names("in/out/text") == ["b.txt"]  # such as text kept in the folder of a model
-    with pytest.raises(DataError, match="no files besides those of the tokenizer and the output"):
+    with pytest.raises(DataError, match="only the tokenizer's files and the output's"):
         names("in/out")

@@ -126,8 +126,8 @@ def test_models_with_other_labels_are_an_error(tmp_path):
     with pytest.raises(ModelError) as error:
         load_ensemble(NER, paths, "cpu")
     assert str(error.value) == (
-        f"{paths[1]}: its labels are O, B-LOC, I-LOC, B-ORG, I-ORG, but those of {paths[0]} are O, B-LOC, "
-        f"I-LOC, B-PER, I-PER; give models that were fine-tuned on the same task"
+        f"{paths[1]}: its labels are O, B-LOC, I-LOC, B-ORG, I-ORG, but {paths[0]} has O, B-LOC, I-LOC, "
+        f"B-PER, I-PER; give models that were fine-tuned on the same task"
     )
 
 

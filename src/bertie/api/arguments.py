@@ -169,6 +169,19 @@ def free_directory(name: str) -> Path:
     return next(path for path in candidates if not path.exists())
 
 
+def count_processes(workers: int | None) -> int:
+    """Return the number of processes to use: all available processors if it is not given.
+
+    Raises:
+        SettingsError: `workers` is less than 1.
+    """
+    if workers is None:
+        return available_cpus()
+    if workers < 1:
+        raise SettingsError(f"workers = {workers}: expected at least 1, or None for all processors")
+    return workers
+
+
 @contextmanager
 def open_workers(
     workers: int | None, scheduler: str | None, reads: Sequence[Path], writes: Path | None = None
@@ -176,15 +189,16 @@ def open_workers(
     """Yield the number of local processes, or the workers of a Dask scheduler.
 
     Args:
-        workers: the number of processes; all available processors if not given.
+        workers: the number of processes, as in `count_processes`.
         scheduler: the address of a Dask scheduler; None for local processes.
         reads, writes: as in `connect`.
 
     Raises:
-        SettingsError, BertieError: as in `connect`, or both `workers` and `scheduler` are given.
+        SettingsError, BertieError: as in `connect` and `count_processes`, or both `workers` and `scheduler`
+            are given.
     """
     if scheduler is None:
-        yield workers or available_cpus()
+        yield count_processes(workers)
         return
     if workers is not None:
         raise SettingsError("workers: the scheduler has its own workers; omit workers, or scheduler")

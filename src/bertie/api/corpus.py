@@ -4,10 +4,16 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from bertie.api.arguments import PathLike, absolute_if, as_paths, open_workers, print_skipped
+from bertie.api.arguments import (
+    PathLike,
+    absolute_if,
+    as_paths,
+    count_processes,
+    open_workers,
+    print_skipped,
+)
 from bertie.base.arguments import checked
 from bertie.base.errors import SettingsError
-from bertie.base.processors import available_cpus
 from bertie.base.storage import RemotePath, as_path, fetch_directory
 from bertie.corpus import preparation
 from bertie.corpus.assembly import MIN_DOCUMENTS_TO_HOLD_OUT
@@ -126,7 +132,7 @@ def prepare_part(
     files = list_inputs(as_paths(inputs), [output, tokenizer_directory])
     check_columns(files, format, column, language_column)
     options = (held_out, language, format, column, on_error, language_column)
-    cpus = workers or available_cpus()
+    cpus = count_processes(workers)
     preparation.prepare_part(files, tokenizer_directory, output, cpus, part, parts, *options)
 
 
@@ -142,6 +148,7 @@ def join_parts(out: PathLike, *, workers: int | None = None) -> Corpus:
 
     Raises:
         DataError: there are no parts, some are missing, or they hold no text.
+        SettingsError: `workers` is less than 1.
         BertieError: another process is writing there.
 
     Example:
@@ -150,7 +157,7 @@ def join_parts(out: PathLike, *, workers: int | None = None) -> Corpus:
         True
     """
     output = _require_local(out)
-    manifest = preparation.join(output, workers or available_cpus())
+    manifest = preparation.join(output, count_processes(workers))
     _print_summary(manifest, output)
     return Corpus.open(output)
 

@@ -50,6 +50,8 @@ def _check(name: str, value: Any, annotation: Any) -> Any:
     if {*members} <= {str, Path, NoneType}:
         if Path in members and isinstance(value, str) and not value:  # which is the current folder for `Path`
             raise SettingsError(f"{name}: expected a path, got an empty string")
+        if Path in members and isinstance(value, str | Path) and "\0" in str(value):
+            raise SettingsError(f"{name}: expected a path, got a string with a null character")
         if isinstance(value, str) and Path in members:
             return expanduser(value)
         if isinstance(value, members):

@@ -13,6 +13,9 @@ errors are plain `assert`s and have no class here.
 class BertieError(Exception):
     """An error that the user can fix; the message is one line that says how."""
 
+    def __str__(self) -> str:
+        return escape_line_breaks(super().__str__())
+
 
 class SettingsError(BertieError):
     """A setting or an option is unknown, or its value is invalid."""
@@ -24,3 +27,8 @@ class DataError(BertieError):
 
 class ModelError(BertieError):
     """A model directory, tokenizer or checkpoint is missing, damaged or does not fit."""
+
+
+def escape_line_breaks(text: str) -> str:
+    """Write the line breaks of a text, such as a file's name, as `\\n` and `\\r`, so that it is one line."""
+    return text.replace("\n", r"\n").replace("\r", r"\r")

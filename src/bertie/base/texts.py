@@ -25,11 +25,6 @@ class TextError(DataError):
         return TextError, (self.index, self.reason)
 
 
-def escape_line_breaks(text: str) -> str:
-    """Write the line breaks of a text, such as a file's name, as `\\n` and `\\r`, so that it is one line."""
-    return text.replace("\n", r"\n").replace("\r", r"\r")
-
-
 def list_texts(texts: str | Iterable[str], name: str = "texts") -> list[str]:
     """Return one text or several as a list of strings.
 

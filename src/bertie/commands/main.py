@@ -12,8 +12,7 @@ from typing import Any
 import typer
 
 from bertie.base.environment import install_command, let_main_process_report
-from bertie.base.errors import BertieError, DataError, ModelError, SettingsError
-from bertie.base.texts import escape_line_breaks
+from bertie.base.errors import BertieError, DataError, ModelError, SettingsError, escape_line_breaks
 from bertie.commands.convert import convert
 from bertie.commands.demo import demo
 from bertie.commands.doctor import EXTRAS, doctor
@@ -131,7 +130,7 @@ def main() -> None:
     except BertieError as error:
         if isinstance(error, SettingsError | DataError | ModelError):
             let_main_process_report()
-        print(f"bertie: {escape_line_breaks(str(error))}", file=sys.stderr)
+        print(f"bertie: {error}", file=sys.stderr)
         sys.exit(2)
     except ModuleNotFoundError as error:
         if error.name not in EXTRAS:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bertie.base.errors import DataError
-from bertie.base.texts import escape_line_breaks
 from bertie.text.sentences import split_sentences
 
 PIECE_CHARACTERS = 1 << 22  # length of the pieces of a long document
@@ -80,7 +79,7 @@ class InputErrors:
         if self.on_error == "stop" and error.reason != "empty_files":
             raise error from None
         self.counts[error.reason] += 1
-        self.messages.append(escape_line_breaks(str(error)))
+        self.messages.append(str(error))
 
     def merge(self, other: "InputErrors") -> None:
         """Add the counts and the messages of `other`; at most MAX_MESSAGES are kept."""

@@ -77,7 +77,7 @@ def list_inputs(paths: Iterable[str | Path], exclude: Iterable[Path] = ()) -> li
         files.update(dict.fromkeys(sorted(listed, key=lambda file: file.parts)))
     if excluded and not files:
         raise DataError(
-            "the inputs contain no files besides those of the tokenizer and the output; "
+            "the inputs contain only the tokenizer's files and the output's; "
             "keep the text in a separate folder"
         )
     return list(files)

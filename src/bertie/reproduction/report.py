@@ -112,8 +112,8 @@ def _verdict_lines(verdicts: Sequence[Verdict]) -> list[str]:
         "",
         f"{len(verdicts)} statements of the form *this row is better than that one in this column*: "
         f"{summary}.",
-        "They are the paper's rows that are next to each other when ordered by a column, and what the paper",
-        "or this table claims in words.",
+        "Each compares two of the paper's rows that are next to each other when a column is sorted, or",
+        "repeats a claim that the paper or this table makes in words.",
         "",
         *(f"- **{decision}**: {meaning}" for decision, meaning in MEANINGS.items()),
         "",

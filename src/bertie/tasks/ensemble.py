@@ -39,8 +39,8 @@ def load_ensemble(
             raise ModelError(f"{path}: vectors of several encoders are not averaged; give one model")
         if set(model.task.labels) != set(first.labels) or model.task.problem_type != first.problem_type:
             raise ModelError(
-                f"{path}: its labels are {_describe(model.task)}, but those of {paths[0]} are "
-                f"{_describe(first)}; give models that were fine-tuned on the same task"
+                f"{path}: its labels are {_describe(model.task)}, but {paths[0]} has {_describe(first)}; "
+                f"give models that were fine-tuned on the same task"
             )
     return models
 

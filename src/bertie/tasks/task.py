@@ -421,6 +421,4 @@ class Task(ABC, Generic[Examples, Predictions]):
             SettingsError: the task has no questions without an answer.
             DataError: the file cannot be read, or a question has no null odds.
         """
-        raise SettingsError(
-            "null scores are for questions that may have no answer, such as those of squad-v2"
-        )
+        raise SettingsError("null scores are for tasks whose questions may have no answer, such as squad-v2")

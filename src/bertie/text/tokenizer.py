@@ -68,8 +68,7 @@ class Tokenizer:
         strip_accents: True or False.
 
     Raises:
-        KeyError: an added token is not in the vocabulary.
-        SettingsError: an argument is not a flag.
+        SettingsError: an added token is not in the vocabulary, or an argument has another type.
         DataError: `never_split` is not a list of strings.
 
     Example:
@@ -97,6 +96,9 @@ class Tokenizer:
         tokenize_chinese_chars: bool = True,
         never_split: tuple[str, ...] = (),
     ) -> None:
+        if not isinstance(vocabulary, Vocabulary):
+            kind = type(vocabulary).__name__
+            raise SettingsError(f"vocabulary: expected a Vocabulary, got {kind}; write Vocabulary(tokens)")
         self.vocabulary = vocabulary
         self.lowercase = lowercase
         self.max_word_characters = max_word_characters
@@ -105,9 +107,12 @@ class Tokenizer:
         for name in ("lowercase", "strip_accents", "tokenize_chinese_chars"):
             check_flag(name, getattr(self, name))
         self.never_split = tuple(sorted({*list_texts(never_split, "never_split")} - {""}))
+        added_tokens = [added_tokens] if isinstance(added_tokens, str) else added_tokens
         tokens = [
             AddedToken.make_special(token) if isinstance(token, str) else token for token in added_tokens
         ]
+        if missing := [token.content for token in tokens if token.content not in vocabulary.ids]:
+            raise SettingsError(f"added_tokens: {', '.join(missing)} missing; add to the vocabulary first")
         self.added_tokens = tuple(sorted(tokens, key=lambda token: vocabulary.ids[token.content]))
 
     def replace(self, vocabulary: Vocabulary | None = None, lowercase: bool | None = None) -> "Tokenizer":
@@ -122,7 +127,7 @@ class Tokenizer:
             The new tokenizer.
 
         Raises:
-            KeyError: an added token is not in the new vocabulary.
+            SettingsError: an added token is not in the new vocabulary.
 
         Example:
             >>> tokenizer = Tokenizer(Vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "he"]))

@@ -251,7 +251,7 @@ def test_null_odds_of_a_file_use_the_official_threshold(write):
     assert read.texts == ["Bern", ""]  # --na-prob-thresh is 1.0
     assert V2.score(examples, read)["exact"] == 100
     assert V2.score(examples, replace(read, null_odds=None))["exact"] == 50
-    with pytest.raises(SettingsError, match="null scores are for questions that may have no answer"):
+    with pytest.raises(SettingsError, match="null scores are for tasks whose questions may have no answer"):
         V1.with_null_odds(examples, read, odds)
 
 
