@@ -22,7 +22,7 @@ INTRODUCTION = """# Settings
 These are the keys that `--set KEY=VALUE` takes, with their defaults. In Python, pass them as
 `settings={"optimizer.learning_rate": 1e-3}` or, without a dot, as keywords: `batch_size=64`. A recipe
 is a TOML file of the same keys. A value is written as in TOML; text needs no quotes. The default "not
-set" is `None` in Python, and cannot be typed.
+set" is `None` in Python, and has no form for `--set`.
 
 A run writes its settings to `settings.toml`, with fingerprints of its inputs, which it fills in itself.
 This page is generated from the source by `make docs`.

@@ -169,7 +169,7 @@ def _run(out: Path, seconds: int) -> None:
     print(f"model   {out / 'pretraining' / 'model'}\nreport  {out / REPORT_FILE}")
     check(outcome, _say)
     _say(
-        "go on with these commands; open the address that serve prints in a browser; the last command also "
+        "try these commands next; open the address that serve prints in a browser; the last command also "
         "reads your own csv with the columns text and label:"
     )
     print("\n".join(next_commands(out)))

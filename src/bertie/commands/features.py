@@ -52,8 +52,8 @@ Words = Annotated[
 Pool = Annotated[
     Literal["mean", "max"] | None,
     typer.Option(
-        help="Pool the vectors of a text's tokens, or words, into one. The model's own embedding, which "
-        "also counts [CLS] and [SEP] and may be normalized, is what bertie embed writes."
+        help="Pool the vectors of a text's tokens, or words, into one. For the model's own embedding, which "
+        "also counts [CLS] and [SEP] and may be normalized, use `bertie embed`."
     ),
 ]
 

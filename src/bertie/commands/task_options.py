@@ -37,7 +37,7 @@ Dev = Annotated[
     typer.Option(
         metavar="FILE|FRACTION",
         help="Your own examples for evaluation after each epoch; or the fraction of --train to draw instead, "
-        "such as 0.1.",
+        "such as 0.1, at most 0.5.",
     ),
 ]
 OnError = Annotated[
@@ -86,7 +86,7 @@ Separator = Annotated[
 LabelType = Annotated[
     Literal["classes", "numbers"] | None,
     typer.Option(
-        help="texts: what the labels are; by default numbers (a regression) if some have fractions, "
+        help="texts: the type of the labels; by default numbers (a regression) if some have fractions, "
         "otherwise classes."
     ),
 ]

@@ -33,7 +33,7 @@ def draw_dev_examples(task: Task[Any, Any], examples: Any, fraction: float, sour
     """
     if not 0 < fraction <= MAX_FRACTION:
         raise SettingsError(
-            f"dev={fraction:g}: a fraction of the training examples is above 0 and at most {MAX_FRACTION}"
+            f"dev={fraction:g}: expected a fraction above 0 and at most {MAX_FRACTION} of the examples"
         )
     every_group = task.groups(examples)
     groups, first = np.unique(every_group, return_index=True)

@@ -11,7 +11,7 @@ The methods in the order in which fine-tuning calls them:
     encode                   examples -> `Inputs`, which the model reads
     decode                   logits -> predictions
     tuned                    dev logits -> the task with its thresholds
-    score, analyze_errors    predictions -> metrics, details
+    score, analyze_errors    predictions -> metrics, error analysis
     write_predictions        predictions -> a file in the official form
 
 Evaluation starts from a fine-tuned model (`fitted_to_model`) or from a file of predictions

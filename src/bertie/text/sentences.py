@@ -25,8 +25,8 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
 
     Args:
         text: the text.
-        language: an ISO 639-1 code. Languages for which sentencex has no rules are split as
-            English.
+        language: an ISO 639-1 code. For a language without rules, sentencex uses the rules of a
+            related language or of English.
 
     Returns:
         The sentences, in order.

@@ -122,7 +122,8 @@ def finetune(
         inputs_reported: whether the notes of `report_inputs` have been printed before.
         ranks: the processes that train together; None for only this one.
         arguments: recorded in `output`/arguments.json.
-        sources: descriptions of the model card: the initial model as "model", and the data by part.
+        sources: descriptions of the model card: the initial model as "base model", and the data by
+            part.
 
     Returns:
         Predictions and scores of the model that was kept.

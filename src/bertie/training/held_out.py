@@ -158,7 +158,7 @@ def format_metrics(metrics: dict[str, float]) -> str:
         f"loss {metrics[f'{objective}_loss']:.2f} (unigram baseline {metrics['unigram_loss']:.2f}), "
         f"perplexity {metrics['perplexity']:,.0f}, "
         f"{TOKEN_OBJECTIVES[objective]} {metrics[f'{objective}_accuracy']:.1%} "
-        f"(majority baseline {metrics['unigram_accuracy']:.1%})"
+        f"(unigram baseline {metrics['unigram_accuracy']:.1%})"
     )
     if "next_sentence_accuracy" in metrics:
         line += (
