@@ -1,12 +1,14 @@
 """The command line as a whole: from text to predictions; one line and status 2 for user errors."""
 
 import json
+import re
 import runpy
 import shutil
 import signal
 import subprocess
 import sys
 from importlib.abc import MetaPathFinder
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
@@ -224,6 +226,14 @@ def test_doctor_says_how_fast_matrices_are_multiplied(capsys, monkeypatch, in_nu
 
 def test_doctor_measures_products():
     assert doctor._matrix_rate("cpu", torch.float32) > 0
+
+
+def test_doctor_knows_the_packages_of_every_extra():
+    extras = set(doctor.EXTRAS.values())
+    optional = [re.match(r"([\w-]+).*extra == .(\w+)", line) for line in requires("bertie")]
+    packages = {found[1].replace("-", "_") for found in optional if found and found[2] in extras}
+    assert packages == set(doctor.EXTRAS)
+    assert extras >= {"train", "serve", "onnx", "openvino", "data", "cloud", "cluster", "tensorboard"}
 
 
 def test_doctor_says_how_to_install_missing_packages(capsys, monkeypatch):

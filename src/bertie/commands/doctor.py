@@ -12,7 +12,9 @@ from bertie.commands.options import Json
 # The extra of pyproject.toml that installs each optional package.
 EXTRAS = {
     "torch": "train",
+    "jinja2": "train",
     "matplotlib": "train",
+    "tensorboard": "tensorboard",
     "fsspec": "cloud",
     "s3fs": "cloud",
     "pyarrow": "data",
