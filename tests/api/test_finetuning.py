@@ -173,6 +173,19 @@ def test_sets_and_repeated_labels_are_lists_without_order(model):
     assert weights(texts(model, [[*names, *names] for names in labels], out="twice")) == weights(run)
 
 
+@pytest.mark.parametrize("one", [1, 1.0, True])
+def test_a_flag_for_each_label_is_not_a_list_of_labels(model, one):
+    rows = [[0, one, 0], [one, 0, 0]] * 8
+    with pytest.raises(DataError, match=r"^train, row 1: \[0, .*has a flag for each label; list the names"):
+        texts(model, rows)
+    assert len(texts(model, [[0, one], [one]] * 8).load().labels) == 2
+
+
+def test_the_same_labels_in_another_order_are_all_the_same(model):
+    with pytest.raises(DataError, match=r"^train, row 1: all examples have the label \('good', 'long'\)"):
+        texts(model, [["good", "long"], ["long", "good"]] * 8)
+
+
 def test_labels_with_lone_surrogates_are_escaped(model):
     run = texts(model, ["good\ud800", "bad"] * 8)
     assert run.load().labels == ("bad", r"good\ud800")

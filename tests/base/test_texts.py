@@ -1,6 +1,8 @@
 """A string is one text; other arguments are lists of texts, or are rejected by name."""
 
 import pickle
+import sys
+import unicodedata
 from pathlib import Path
 
 import datasets
@@ -11,7 +13,10 @@ import pyarrow as pa
 import pytest
 
 from bertie.base.errors import DataError
-from bertie.base.texts import TextError, list_pairs, list_texts
+from bertie.base.texts import TextError, is_blank, list_pairs, list_texts
+from bertie.text.tokenizer import Tokenizer
+from bertie.text.unicode import UNICODE_VERSION
+from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
 
 def test_a_string_is_one_text():
@@ -93,3 +98,14 @@ def test_pairs_have_the_same_form_and_length(texts, pairs, message):
 def test_text_errors_can_be_sent_between_processes():
     error = pickle.loads(pickle.dumps(TextError(2, "no [MASK]; add one")))
     assert (error.index, error.reason, str(error)) == (2, "no [MASK]; add one", "text 3: no [MASK]; add one")
+
+
+@pytest.mark.skipif(unicodedata.unidata_version != UNICODE_VERSION, reason="another Unicode version")
+def test_a_text_is_blank_if_the_tokenizer_finds_no_token():
+    tokenizer = Tokenizer(Vocabulary(SPECIAL_TOKENS), lowercase=False)
+    characters = [chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
+    bounds = tokenizer.encode_batch(characters, add_special_tokens=False).bounds
+    assert [is_blank(character) for character in characters] == (np.diff(bounds) == 0).tolist()
+    assert is_blank("")
+    assert is_blank("\u200b \ufeff")
+    assert not is_blank("\u200b a")

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from bertie.base.errors import BertieError, DataError, SettingsError
 from bertie.base.rows import format_suffix
-from bertie.inference.records import input_format, read_records
+from bertie.base.texts import is_blank
+from bertie.inference.records import Record, input_format, read_records
 
 ROWS = [
     {"id": "1", "text": "one, two", "pair": 'a "b"'},
@@ -54,9 +55,26 @@ def test_every_format_has_the_same_records(tmp_path, name):
     records = read(path, {"text": "text", "pair": "pair"})
     assert [record.row for record in records] == ROWS
     assert [record.texts for record in records] == [(row["text"], row["pair"]) for row in ROWS]
-    assert [record.is_blank for record in records] == [False, True, False]
+    assert [record.is_blank for record in records] == [False, True, True]
     unit, first = ("row", 1) if name == "a.parquet" else ("line", 1 if "jsonl" in name else 2)
     assert [record.location for record in records] == [f"{path}, {unit} {first + i}" for i in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("texts", "blank"),
+    [
+        (("a", "b"), False),
+        (("a", " "), True),
+        (("\u200b\ufeff",), True),
+        (("who?", "\u200b"), True),
+        (("a", ["b", ""]), False),
+        (("a", []), True),
+        ((["a"],), False),
+        (([],), True),
+    ],
+)
+def test_a_record_is_blank_if_one_of_its_texts_is(texts, blank):
+    assert Record("a.csv, line 2", {}, texts).is_blank is blank
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs"]))))
@@ -67,9 +85,7 @@ def test_every_line_of_plain_text_is_a_record(tmp_path_factory, lines):
     assert [record.texts[0] for record in records] == [
         line.removeprefix("\ufeff") for line in lines[:1]
     ] + lines[1:]
-    assert [record.is_blank for record in records] == [
-        not text.strip() for (text,) in (r.texts for r in records)
-    ]
+    assert [record.is_blank for record in records] == [is_blank(record.texts[0]) for record in records]
 
 
 def test_standard_input_is_read_line_by_line(monkeypatch):

@@ -1,6 +1,7 @@
 """Check the texts that a caller passes: one text, or a list of texts."""
 
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
@@ -23,6 +24,14 @@ class TextError(DataError):
 
     def __reduce__(self) -> tuple[type["TextError"], tuple[int, str]]:  # for pools of processes
         return TextError, (self.index, self.reason)
+
+
+def is_blank(text: str) -> bool:
+    """Return whether BERT's tokenizer finds no token in a text: it has only characters that it drops.
+
+    These are white space, control and format characters, such as U+200B and U+FEFF, and U+FFFD.
+    """
+    return all(c.isspace() or c == "\ufffd" or unicodedata.category(c) in ("Cc", "Cf") for c in text)
 
 
 def list_texts(texts: str | Iterable[str], name: str = "texts") -> list[str]:

@@ -148,11 +148,12 @@ def _embed(
     import numpy as np
 
     from bertie.base.progress import Progress
+    from bertie.base.texts import is_blank
 
     blank_count = 0
     with Progress("embedding", unit="texts", silent=silent) as progress:
         for chunk in chunks:
-            filled = [i for i, text in enumerate(chunk.texts) if text.strip()]
+            filled = [i for i, text in enumerate(chunk.texts) if not is_blank(text)]
             vectors = np.full((len(chunk.texts), model.config.hidden_size), np.nan, np.float32)
             vectors[filled] = model.embed(
                 [chunk.texts[i] for i in filled], embedding.pooling, embedding.normalize

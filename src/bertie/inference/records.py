@@ -26,6 +26,7 @@ from bertie.base.rows import (
 )
 from bertie.base.storage import as_path
 from bertie.base.tables import iterate_batches, missing_column, open_parquet, separator_hint
+from bertie.base.texts import is_blank
 
 InputFormat = Literal["text", "jsonl", "csv", "tsv", "parquet", "conll"]
 
@@ -48,9 +49,8 @@ class Record(NamedTuple):
 
     @property
     def is_blank(self) -> bool:
-        """Whether the first text is blank, or has no words, so that there is nothing to answer."""
-        first = self.texts[0]
-        return not (first.strip() if isinstance(first, str) else first)
+        """Whether one of the texts is blank, or has no words, so that there is nothing to answer."""
+        return any(is_blank(text) if isinstance(text, str) else not text for text in self.texts)
 
 
 def input_format(path: Path) -> InputFormat:

@@ -8,6 +8,7 @@ import numpy as np
 from bertie.base.errors import DataError
 from bertie.base.memory import Source
 from bertie.base.rows import Rows
+from bertie.base.texts import is_blank
 from bertie.tasks.custom.tables import CustomFiles, check_strings, check_text
 from bertie.tasks.label_types import label_name, unify_labels
 from bertie.tasks.swag import Choices, MultipleChoice
@@ -55,7 +56,7 @@ class CustomMultipleChoice(CustomFiles, MultipleChoice):
                     f"{rows.location(i)}: {len(endings)} endings; every row needs the same number, at least "
                     f"two"
                 )
-            if not all(isinstance(ending, str) and ending.strip() for ending in endings):
+            if not all(isinstance(ending, str) and not is_blank(ending) for ending in endings):
                 raise DataError(f"{rows.location(i)}: an ending is not text; add it or delete the row")
             if labelled:
                 self._index(rows, i)

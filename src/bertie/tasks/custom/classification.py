@@ -11,6 +11,7 @@ from typing import Any, Self
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.memory import Source
 from bertie.base.rows import Rows
+from bertie.base.schemas import shorten
 from bertie.model.config import ProblemType
 from bertie.model.formats.directory import ModelMetadata
 from bertie.tasks.classification import LabelledTexts, LocationOf, TextClassification, parse_number
@@ -182,7 +183,7 @@ class CustomClassification(CustomFiles, TextClassification):
     def check_training(self, examples: LabelledTexts, path: Source) -> None:
         """Reject labels that are all the same, and a class with only one example."""
         assert examples.labels is not None
-        if len(set(examples.labels)) == 1:
+        if len({frozenset(names) for names in as_label_sets(examples.labels)}) == 1:
             shown = f"the label {examples.labels[0]!r}" if examples.labels[0] else "no label"
             raise DataError(
                 f"{examples.location(0)}: all examples have {shown}; add examples with other labels"
@@ -229,6 +230,11 @@ class CustomClassification(CustomFiles, TextClassification):
             # Split before white space is normalized, since white space may be the separator.
             value = value.split(self.separator) if isinstance(value, str) else [value]
         if isinstance(value, list):
+            if len({*value}) < len(value) and {*value} <= {0, 1}:
+                raise DataError(
+                    f"{rows.location(i)}: {shorten(value)} in the column {self.label!r} has a flag for each "
+                    f"label; list the names of the row's labels"
+                )
             return tuple(dict.fromkeys(filter(None, map(label_name, value))))
         name = label_name(value)
         if not name:

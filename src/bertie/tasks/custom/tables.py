@@ -8,6 +8,7 @@ from typing import Literal
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.memory import Source, is_missing
 from bertie.base.rows import Rows, read_rows, report_skipped
+from bertie.base.texts import is_blank
 
 
 @dataclass(frozen=True)
@@ -65,10 +66,10 @@ class CustomFiles:
 def check_text(rows: Rows, i: int, column: str) -> None:
     """Raise DataError unless the value is a text that is not blank."""
     text = rows.columns[column][i]
-    if not (isinstance(text, str) and text.strip()):
+    if not isinstance(text, str) or is_blank(text):
         problem = "no text" if is_missing(text) or text == "" else f"{text!r} is not text"
-        is_blank = isinstance(text, str) or is_missing(text)
-        advice = "add it or delete the row" if is_blank else "write it as a string"
+        may_add = isinstance(text, str) or is_missing(text)
+        advice = "add it or delete the row" if may_add else "write it as a string"
         raise DataError(f"{rows.location(i)}: {problem} in the column {column!r}; {advice}")
 
 
