@@ -97,6 +97,8 @@ class Service:
 
     async def info(self, request: HttpRequest) -> Response:
         """Describe the default model or the one of the path, the limits, and all models."""
+        for served in self._models:
+            await self._models.describe_replaced(served)
         name = request.path_params.get("name")
         model = self._models.find(name) if name else self._models.default
         return json_response(describe_server(self._models, model))
@@ -117,7 +119,7 @@ class Service:
                 if request.headers.get("content-encoding", "").lower() not in ("", "identity"):
                     raise HTTPException(415, "Content-Encoding: not supported; send plain JSON")
                 body = _parse_json(await request.body())
-                model = self._choose(request.path_params.get("name"), body, endpoint)
+                model = await self._choose(request.path_params.get("name"), body, endpoint)
                 request.state.model = model.name  # for metrics and logs
                 parsed = self._parse(endpoint.schema(model, body), body)
                 result = await _cancel_on_disconnect(request, self._handle(endpoint, model, parsed))
@@ -137,7 +139,7 @@ class Service:
             async with self._models.use(model):
                 return await endpoint.handle(model, parsed)
 
-    def _choose(self, name: str | None, body: Any, endpoint: Endpoint) -> ServedModel:
+    async def _choose(self, name: str | None, body: Any, endpoint: Endpoint) -> ServedModel:
         """Return the model of the path or of the body, by default the first that has the method."""
         in_body = body.get("model") if isinstance(body, dict) else None
         if name is not None and isinstance(in_body, str) and self._models.find(in_body).name != name:
@@ -145,6 +147,7 @@ class Service:
         name = in_body if name is None else name
         models = [self._models.find(name)] if isinstance(name, str) else [*self._models]
         for model in models:
+            await self._models.describe_replaced(model)
             if endpoint.suits(model):
                 return model
         model = models[0]
