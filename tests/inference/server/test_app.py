@@ -326,6 +326,8 @@ def test_info_reports_the_method_of_a_regression(models):
         ("classifier", "/predict", b'{"inputs": "\\ud800\\ud800"}', 400, HALF_A_PAIR),
         ("classifier", "/predict", [], 422, "body: Input should be an object"),
         ("choices", "/predict", {"inputs": "a"}, 422, "inputs.0: Input should be an object"),
+        ("masked LM", "/predict", {"inputs": [7]}, 422, "inputs.0: Input should be a text or an object with"),
+        ("encoder", "/attention", {"inputs": ["a"]}, 422, "inputs: Input should be a text or an object with"),
         ("classifier", "/predict", {"inputs": "a", "top_k": 1}, 422, "top_k: unknown key"),
         ("classifier", "/predict", {"inputs": ["a", {"text": 7}]}, 422, "inputs.1.text: "),
         ("classifier", "/embed", {"inputs": "a", "pooling": "x"}, 422, "pooling: "),
@@ -382,6 +384,7 @@ def test_info_reports_the_method_of_a_regression(models):
         ("choices", "/predict", {"inputs": [{}]}, 422, "inputs.0.context: Field required"),
         ("next sentence", "/", {"inputs": "a"}, 422, "there is no pipeline for the method"),
         ("classifier", "/nowhere", {}, 404, "POST /nowhere: Not Found"),
+        ("classifier", "/" + "a" * 1000, {}, 404, "POST /" + "a" * 74 + ": Not Found"),
         ("classifier", "/health", {}, 405, "POST /health: Method Not Allowed"),
     ],
 )

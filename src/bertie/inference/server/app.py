@@ -23,6 +23,7 @@ from bertie.inference.server.docs import docs_routes
 from bertie.inference.server.endpoints import ENDPOINTS, Endpoint
 from bertie.inference.server.errors import (
     ErrorFormat,
+    ModelNotFoundError,
     error_format,
     error_response,
     http_error_response,
@@ -162,7 +163,7 @@ class Service:
         able = ", ".join(filter(None, model.methods))
         raise HTTPException(
             endpoint.unable,
-            f"{model.name}: {model.architecture} does not support {endpoint.method}; it supports: {able}",
+            f"{model.name}: the model does not support {endpoint.method}; it supports: {able}",
         )
 
     def _parse(self, schema: type[Request], body: Any) -> Request:
@@ -245,7 +246,9 @@ def _http_error(request: HttpRequest, error: Exception) -> Response:
     if error.status_code == 405 and (methods := _methods_of_path(request)):
         error.headers = {"Allow": ", ".join(sorted(methods))}
     format = error_format(request.scope)
-    message = f"{request.method} {request.url.path}: {error.detail}"
+    requested = f"{request.method} {request.url.path}"[:80]
+    is_clear = isinstance(error, ModelNotFoundError)
+    message = error.detail if is_clear else f"{requested}: {error.detail}"
     return http_error_response(error, message, format)
 
 
