@@ -288,6 +288,11 @@ def check_access(host: str, access: Access, no_auth: bool) -> None:
             "--api-key (or BERTIE_API_KEY) begins or ends with a blank or line break, which no request can "
             "send; remove it"
         )
+    if re.search(r"[\x00-\x08\x0a-\x1f\x7f]", access.api_key or ""):  # RFC 9110, Section 5.5
+        raise SettingsError(
+            "--api-key (or BERTIE_API_KEY) has a control character, such as a line break, which no request "
+            "can send; remove it"
+        )
     if access.root_path and not access.root_path.startswith("/"):
         raise SettingsError(f"--root-path {access.root_path}: no leading slash; use /{access.root_path}")
     for origin in access.cors:  # browsers send it without a path; a file's page sends null
@@ -321,8 +326,10 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         listening = socket.create_server((host, port), family=family)
     except OSError as error:
+        # Without "(while attempting to bind on address (…))", which `create_server` adds.
+        reason = str(error.strerror).partition(" (while")[0]
         raise SettingsError(
-            f"--host {host} --port {port}: cannot listen: {error.strerror}; choose another address or port"
+            f"--host {host} --port {port}: cannot listen: {reason}; choose another address or port"
         ) from None
     # Its connections inherit the option. Without it, the second packet of a response waits some 40 ms until
     # the client acknowledges the first. asyncio sets it only for sockets whose protocol is given, which
