@@ -589,5 +589,11 @@ def test_single_texts_and_pairs_are_those_of_fine_tuning(tmp_path):
             # As Text Embeddings Inference; a list in a list is a pair.
             assert served.post("/predict", {"inputs": [[*fits.values()]]})[0] == 200
             assert served.post("/predict", {"inputs": [[*others.values()]]})[0] == 422
+            for one, other in ((fits, others), ([*fits.values()], [*others.values()])):  # rows, and lists
+                status, content = served.post("/predict", {"inputs": [one, other, other]})
+                assert status == 422
+                assert content["error"].startswith("inputs.1: the model was fine-tuned on ")
+            blank = {**others, "text": ""}
+            assert served.post("/predict", {"inputs": blank}) == (200, {"predictions": [None]})
             status, _ = served.post("/rerank", {"query": "the cat", "texts": ["sat"]})
             assert status == (200 if path == pairs else 424)
