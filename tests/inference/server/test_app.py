@@ -237,6 +237,7 @@ def test_info_and_health_describe_the_server(models, classifier):
         "architecture": "BertForSequenceClassification",
         "method": "classify",
         "methods": ["classify", "embed", "attention"],
+        "pairs": None,
         "labels": list(LABELS),
         "decision_thresholds": {},
         "max_seq_length": 128,
@@ -311,7 +312,8 @@ def test_truncate_false_rejects_what_head_tail_would_drop(tmp_path):
 
 def test_info_reports_the_method_of_a_regression(models):
     with serving(models["regression"]) as served:
-        assert served.send("GET", "/info")[1]["method"] == "regress"
+        info = served.send("GET", "/info")[1]
+    assert (info["method"], info["pairs"]) == ("regress", None)
 
 
 @pytest.mark.parametrize(
@@ -581,6 +583,7 @@ def test_single_texts_and_pairs_are_those_of_fine_tuning(tmp_path):
     single, pair = {"text": "the cat"}, {"text": "the cat", "pair": "sat"}
     for path, fits, others in ((pairs, pair, single), (singles, single, pair)):
         with serving(bertie.load(path)) as served:
+            assert served.send("GET", "/info")[1]["pairs"] == (path == pairs)
             for route in ("/predict", "/"):
                 assert served.post(route, {"inputs": fits})[0] == 200
                 status, content = served.post(route, {"inputs": others})
