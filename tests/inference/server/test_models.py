@@ -345,6 +345,12 @@ def test_requests_reach_a_model_that_was_replaced_before_its_first_use(paths, tm
         assert served.post("/models/encoder/predict", row) == (200, content)
 
 
+def test_a_broken_link_in_a_model_directory_is_ignored(tmp_path):
+    path = save_small(tmp_path, "encoder")
+    (path / "link").symlink_to(tmp_path / "nowhere")
+    assert Models({"encoder": path}, bertie.load, Limits()).default.method is None
+
+
 def test_requests_to_a_removed_model_report_that_it_cannot_be_loaded(paths, tmp_path, monkeypatch):
     path = save_small(tmp_path, "encoder")
     with serving(bertie.load(paths["classifier"]), bertie.load(path)) as served:

@@ -246,9 +246,10 @@ def _http_error(request: HttpRequest, error: Exception) -> Response:
     if error.status_code == 405 and (methods := _methods_of_path(request)):
         error.headers = {"Allow": ", ".join(sorted(methods))}
     format = error_format(request.scope)
-    requested = f"{request.method} {request.url.path}"[:80]
-    is_clear = isinstance(error, ModelNotFoundError)
-    message = error.detail if is_clear else f"{requested}: {error.detail}"
+    message = error.detail
+    if not isinstance(error, ModelNotFoundError):  # which names the model
+        requested = f"{request.method} {request.url.path}"
+        message = f"{requested[:80]}: {error.detail}"
     return http_error_response(error, message, format)
 
 

@@ -382,7 +382,7 @@ def _read_directory(path: Path) -> tuple[Files, ModelMetadata]:
 
 def _list_files(path: Path) -> Files:
     """Return the identity of each file in a directory and its subdirectories."""
-    found = ((file, file.stat()) for file in path.rglob("*"))
+    found = ((file, file.stat()) for file in path.rglob("*") if file.is_file())
     return frozenset((str(file), stat.st_ino, stat.st_mtime_ns, stat.st_size) for file, stat in found)
 
 
