@@ -238,9 +238,10 @@ def test_an_ambiguous_end_of_the_body_closes_the_connection(model, version):
     assert b"the end of the body is ambiguous" in received
 
 
-def test_an_ambiguous_end_has_the_error_format_of_the_path(closed):
+def test_an_ambiguous_end_has_the_error_format_of_the_path(model):
     headers = {"Transfer-Encoding": "chunked", "Content-Length": "4"}
-    content = closed.send("POST", "/v1/embeddings", "0\r\n\r\n", headers=headers)[1]
+    with serving(model) as served:
+        content = served.send("POST", "/v1/embeddings", "0\r\n\r\n", headers=headers)[1]
     assert content["error"]["type"] == "invalid_request_error"
 
 
