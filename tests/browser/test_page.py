@@ -182,6 +182,34 @@ class TestAnswers:
         page = open_page(link(url, "classification", model="classifier", text="the cat", pair=pair))
         assert bars(page, "classification") == [(each.label, percent(each.score)) for each in labels]
 
+    def test_the_form_asks_for_a_second_text_if_the_model_reads_pairs(self, open_page, models, tmp_path):
+        pairs = save_small(tmp_path / "pairs", "classifier", input_columns={"text": "a", "pair": "b"})
+        singles = save_small(tmp_path / "singles", "classifier", input_columns={"text": "a"})
+        arguments = [f"pairs={pairs}", f"singles={singles}", models["classifier"]]
+        with serving(*arguments) as url:
+            page = open_page(link(url, "classification"))
+            page.wait_for_selector("[role=tab]")
+            field = page.locator("#classification-pair")
+            optional = page.locator("#panel-classification .optional")
+            assert (field.is_visible(), optional.is_visible()) == (True, False)
+            page.click("#panel-classification .run")
+            first = bars(page, "classification")
+            assert len(first) == 3
+            text = page.input_value("#classification-text")
+            page.select_option("#classification-model", "singles")
+            assert bars(page, "classification") == [
+                (each.label, percent(each.score)) for each in bertie.load(singles).classify(text)
+            ]
+            assert (field.is_visible(), optional.is_visible()) == (False, False)
+            page.select_option("#classification-model", "classifier")
+            assert (field.is_visible(), optional.is_visible()) == (True, True)
+            page = open_page(link(url, "classification", model="pairs", text="the cat"))
+            field = page.locator("#classification-pair")
+            assert len(bars(page, "classification")) == 3
+            field.fill("")
+            page.click("#panel-classification .run")
+            assert field.evaluate("field => field.validity.valueMissing")
+
     def test_regression_is_a_number(self, open_page, url, models):
         number = bertie.load(models["regression"]).regress("the cat")
         page = open_page(link(url, "classification", model="regression", text="the cat"))

@@ -121,14 +121,14 @@ def name_models(arguments: list[str]) -> dict[str, Path]:
         path = local_path(rest if named else argument, argument or "DIR")
         path = path.absolute()  # because the name "." says nothing
         name = name if named else path.name
+        advice = f"NAME={rest if named else argument}"
         if separator and not name:
             raise SettingsError(f"{argument}: no name before the equals sign; name the model: NAME={rest}")
         if not name or set(name) & set("/?#%"):
             raise SettingsError(
-                f"{argument}: the name {name!r} cannot be part of a URL; name the model: NAME={argument}"
+                f"{argument}: the name {name!r} cannot be part of a URL; name the model: {advice}"
             )
         if name in paths:
-            advice = f"NAME={rest if named else argument}"
             raise SettingsError(f"{argument}: another model is named {name!r} too; name this one: {advice}")
         paths[name] = path
     return paths

@@ -237,6 +237,7 @@ def test_info_and_health_describe_the_server(models, classifier):
         "architecture": "BertForSequenceClassification",
         "method": "classify",
         "methods": ["classify", "embed", "attention"],
+        "pairs": None,
         "labels": list(LABELS),
         "decision_thresholds": {},
         "max_seq_length": 128,
@@ -311,7 +312,8 @@ def test_truncate_false_rejects_what_head_tail_would_drop(tmp_path):
 
 def test_info_reports_the_method_of_a_regression(models):
     with serving(models["regression"]) as served:
-        assert served.send("GET", "/info")[1]["method"] == "regress"
+        info = served.send("GET", "/info")[1]
+    assert (info["method"], info["pairs"]) == ("regress", None)
 
 
 @pytest.mark.parametrize(
@@ -326,6 +328,8 @@ def test_info_reports_the_method_of_a_regression(models):
         ("classifier", "/predict", b'{"inputs": "\\ud800\\ud800"}', 400, HALF_A_PAIR),
         ("classifier", "/predict", [], 422, "body: Input should be an object"),
         ("choices", "/predict", {"inputs": "a"}, 422, "inputs.0: Input should be an object"),
+        ("masked LM", "/predict", {"inputs": [7]}, 422, "inputs.0: Input should be a text or an object with"),
+        ("encoder", "/attention", {"inputs": ["a"]}, 422, "inputs: Input should be a text or an object with"),
         ("classifier", "/predict", {"inputs": "a", "top_k": 1}, 422, "top_k: unknown key"),
         ("classifier", "/predict", {"inputs": ["a", {"text": 7}]}, 422, "inputs.1.text: "),
         ("classifier", "/embed", {"inputs": "a", "pooling": "x"}, 422, "pooling: "),
@@ -382,6 +386,7 @@ def test_info_reports_the_method_of_a_regression(models):
         ("choices", "/predict", {"inputs": [{}]}, 422, "inputs.0.context: Field required"),
         ("next sentence", "/", {"inputs": "a"}, 422, "there is no pipeline for the method"),
         ("classifier", "/nowhere", {}, 404, "POST /nowhere: Not Found"),
+        ("classifier", "/" + "a" * 1000, {}, 404, "POST /" + "a" * 74 + ": Not Found"),
         ("classifier", "/health", {}, 405, "POST /health: Method Not Allowed"),
     ],
 )
@@ -578,6 +583,7 @@ def test_single_texts_and_pairs_are_those_of_fine_tuning(tmp_path):
     single, pair = {"text": "the cat"}, {"text": "the cat", "pair": "sat"}
     for path, fits, others in ((pairs, pair, single), (singles, single, pair)):
         with serving(bertie.load(path)) as served:
+            assert served.send("GET", "/info")[1]["pairs"] == (path == pairs)
             for route in ("/predict", "/"):
                 assert served.post(route, {"inputs": fits})[0] == 200
                 status, content = served.post(route, {"inputs": others})
@@ -586,5 +592,11 @@ def test_single_texts_and_pairs_are_those_of_fine_tuning(tmp_path):
             # As Text Embeddings Inference; a list in a list is a pair.
             assert served.post("/predict", {"inputs": [[*fits.values()]]})[0] == 200
             assert served.post("/predict", {"inputs": [[*others.values()]]})[0] == 422
+            for one, other in ((fits, others), ([*fits.values()], [*others.values()])):  # rows, and lists
+                status, content = served.post("/predict", {"inputs": [one, other, other]})
+                assert status == 422
+                assert content["error"].startswith("inputs.1: the model was fine-tuned on ")
+            blank = {**others, "text": ""}
+            assert served.post("/predict", {"inputs": blank}) == (200, {"predictions": [None]})
             status, _ = served.post("/rerank", {"query": "the cat", "texts": ["sat"]})
             assert status == (200 if path == pairs else 424)

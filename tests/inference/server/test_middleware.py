@@ -135,6 +135,20 @@ def test_a_slow_body_is_given_up(model):
     assert content["error"] == "the body did not arrive within 0.3 seconds"
 
 
+@pytest.mark.parametrize("path", ["/predict", "/v1/embeddings"])
+def test_a_body_that_is_announced_as_too_large_is_not_awaited(model, path):
+    with serving(model) as served, socket.create_connection(("127.0.0.1", served.port)) as connection:
+        head = [f"POST {path} HTTP/1.1", "Host: a", "Content-Length: 2000001", "Expect: 100-continue"]
+        connection.sendall("\r\n".join([*head, "", ""]).encode())
+        status, content = read_response(connection)
+    message = "body larger than 2,000,000 bytes; send fewer texts"
+    error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
+    assert (status, content) == (
+        413,
+        {"error": error} if path.startswith("/v1/") else {"error": message, "error_type": "Validation"},
+    )
+
+
 def test_metrics_have_the_names_of_text_embeddings_inference(model):
     with serving(model) as served:
         paths = ("/predict", "/embed", "/nowhere", "/embed_sparse")
@@ -222,6 +236,13 @@ def test_an_ambiguous_end_of_the_body_closes_the_connection(model, version):
     assert received.startswith(b"HTTP/1.1 400 ")
     assert received.count(b"HTTP/1.1 ") == 1
     assert b"the end of the body is ambiguous" in received
+
+
+def test_an_ambiguous_end_has_the_error_format_of_the_path(model):
+    headers = {"Transfer-Encoding": "chunked", "Content-Length": "4"}
+    with serving(model) as served:
+        content = served.send("POST", "/v1/embeddings", "0\r\n\r\n", headers=headers)[1]
+    assert content["error"]["type"] == "invalid_request_error"
 
 
 def test_the_log_of_requests_has_no_texts(model, caplog):

@@ -326,6 +326,40 @@ def test_a_model_with_another_head_asks_for_another_request(paths, tmp_path):
     run({"masked LM": paths["masked LM"], "encoder": path}, scenario)
 
 
+def test_requests_reach_a_model_that_was_replaced_before_its_first_use(paths, tmp_path, monkeypatch):
+    path, row = save_small(tmp_path, "encoder"), {"inputs": "the [MASK] sat"}
+    with serving(bertie.load(paths["classifier"]), bertie.load(path)) as served:
+        monkeypatch.setattr(served.models, "_load", bertie.load)
+        assert served.post("/models/encoder/predict", row)[0] == 424
+        shutil.rmtree(path)
+        save_small(tmp_path, "masked LM").rename(path)
+        info = served.send("GET", "/info")[1]
+        assert [model["method"] for model in info["models"]] == ["classify", "fill_mask"]
+        shutil.rmtree(path)
+        save_small(tmp_path, "tagger").rename(path)
+        status, content = served.post("/models/encoder/predict", row)
+        assert status == 200
+        assert content["predictions"][0][0].keys() == {"label", "text", "start", "end", "score"}
+        shutil.rmtree(path)  # the loaded model stays
+        save_small(tmp_path, "masked LM").rename(path)
+        assert served.post("/models/encoder/predict", row) == (200, content)
+
+
+def test_a_broken_link_in_a_model_directory_is_ignored(tmp_path):
+    path = save_small(tmp_path, "encoder")
+    (path / "link").symlink_to(tmp_path / "nowhere")
+    assert Models({"encoder": path}, bertie.load, Limits()).default.method is None
+
+
+def test_requests_to_a_removed_model_report_that_it_cannot_be_loaded(paths, tmp_path, monkeypatch):
+    path = save_small(tmp_path, "encoder")
+    with serving(bertie.load(paths["classifier"]), bertie.load(path)) as served:
+        monkeypatch.setattr(served.models, "_load", bertie.load)
+        shutil.rmtree(path)
+        assert served.send("GET", "/info")[1]["models"][1]["methods"] == ["embed", "attention"]
+        assert served.post("/models/encoder/embed", {"inputs": "a"})[0] == 500
+
+
 def test_a_model_that_a_larger_one_replaced_does_not_wait_for_room(paths, tmp_path):
     path = save_small(tmp_path, "encoder")
 
@@ -382,6 +416,8 @@ def test_models_are_named_after_their_directories(tmp_path):
     assert name_models([str(a), advice]) == {"model": a, "other": b}
     with pytest.raises(SettingsError, match="cannot be part of a URL; name the model: NAME="):
         name_models([str(tmp_path / "50%")])
+    with pytest.raises(SettingsError, match=f"cannot be part of a URL; name the model: NAME={a}$"):
+        name_models([f"b?#%={a}"])
 
 
 def test_requests_choose_a_model(several, predictors):
@@ -418,8 +454,7 @@ def test_without_a_name_the_first_able_model_answers(several, predictors):
     status, content = several.post("/models/tagger/next-sentence", {"inputs": [{"text": "a", "pair": "b"}]})
     assert (status, content["error"]) == (
         422,
-        "tagger: BertForTokenClassification does not support next_sentence; it supports: tag, embed, "
-        "attention",
+        "tagger: the model does not support next_sentence; it supports: tag, embed, attention",
     )
 
 

@@ -54,8 +54,9 @@ def test_errors_have_openais_format(client):
     with pytest.raises(openai.NotFoundError, match="/v1/chat/completions: Not Found") as raised:
         client.chat.completions.create(model="encoder", messages=[])
     assert raised.value.code is None
-    with pytest.raises(openai.NotFoundError):
+    with pytest.raises(openai.NotFoundError) as raised:
         client.models.retrieve("gpt")
+    assert raised.value.body["message"].startswith("model 'gpt': no such model; served: encoder")
     with pytest.raises(openai.BadRequestError, match="dimensions") as raised:
         client.embeddings.create(model="encoder", input="a", dimensions=17)
     assert raised.value.type == "invalid_request_error"

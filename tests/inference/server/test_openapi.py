@@ -60,6 +60,12 @@ def test_every_route_is_described(several):
     }
 
 
+def test_summaries_say_in_plain_text_what_a_route_does():
+    operations = [operation for path in describe_api()["paths"].values() for operation in path.values()]
+    for operation in operations:
+        assert re.fullmatch(r"(Answer|Describe|List|Report|Return) [^`]+\.", operation["summary"])
+
+
 def test_every_status_of_the_documentation_is_described():
     rows = re.findall(r"^\| ([45][\d, ]*) \| `", SERVING.read_text(), re.MULTILINE)
     documented = {status for row in rows for status in row.split(", ")} - {"405"}  # no method of a route

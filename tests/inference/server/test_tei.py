@@ -79,6 +79,8 @@ def test_dimensions_shorten_the_vectors(several):
     np.testing.assert_allclose(batch, single * 3, atol=1e-5)
     status, content = several.post("/embed", {"inputs": "the cat", "dimensions": 17})
     assert (status, content["error"]) == (422, "dimensions: 17 is more than the model's 16; use at most 16")
+    _, content = several.post("/embed", {"inputs": "the cat", "dimensions": 10**4000})
+    assert content["error"] == f"dimensions: 1{'0' * 79} is more than the model's 16; use at most 16"
 
 
 def test_predict_returns_the_labels_of_each_input(several, predictors):
@@ -199,6 +201,8 @@ def test_token_ids_and_prompts_are_inputs(several, predictors):
         422,
         "inputs: no token has the id 1000000; the ids of encoder end at 93",
     )
+    _, content = several.post("/embed", {"inputs": [10**4000]})
+    assert content["error"] == f"inputs: no token has the id 1{'0' * 79}; the ids of encoder end at 93"
     status, content = several.post("/embed", {"inputs": "a", "prompt_name": "passage"})
     assert content["error"] == "prompt_name: no prompt 'passage'; the prompts of encoder: query"
     assert status == 422

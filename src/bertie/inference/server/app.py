@@ -23,6 +23,7 @@ from bertie.inference.server.docs import docs_routes
 from bertie.inference.server.endpoints import ENDPOINTS, Endpoint
 from bertie.inference.server.errors import (
     ErrorFormat,
+    ModelNotFoundError,
     error_format,
     error_response,
     http_error_response,
@@ -97,6 +98,8 @@ class Service:
 
     async def info(self, request: HttpRequest) -> Response:
         """Describe the default model or the one of the path, the limits, and all models."""
+        for served in self._models:
+            await self._models.describe_replaced(served)
         name = request.path_params.get("name")
         model = self._models.find(name) if name else self._models.default
         return json_response(describe_server(self._models, model))
@@ -117,7 +120,7 @@ class Service:
                 if request.headers.get("content-encoding", "").lower() not in ("", "identity"):
                     raise HTTPException(415, "Content-Encoding: not supported; send plain JSON")
                 body = _parse_json(await request.body())
-                model = self._choose(request.path_params.get("name"), body, endpoint)
+                model = await self._choose(request.path_params.get("name"), body, endpoint)
                 request.state.model = model.name  # for metrics and logs
                 parsed = self._parse(endpoint.schema(model, body), body)
                 result = await _cancel_on_disconnect(request, self._handle(endpoint, model, parsed))
@@ -137,7 +140,7 @@ class Service:
             async with self._models.use(model):
                 return await endpoint.handle(model, parsed)
 
-    def _choose(self, name: str | None, body: Any, endpoint: Endpoint) -> ServedModel:
+    async def _choose(self, name: str | None, body: Any, endpoint: Endpoint) -> ServedModel:
         """Return the model of the path or of the body, by default the first that has the method."""
         in_body = body.get("model") if isinstance(body, dict) else None
         if name is not None and isinstance(in_body, str) and self._models.find(in_body).name != name:
@@ -145,6 +148,7 @@ class Service:
         name = in_body if name is None else name
         models = [self._models.find(name)] if isinstance(name, str) else [*self._models]
         for model in models:
+            await self._models.describe_replaced(model)
             if endpoint.suits(model):
                 return model
         model = models[0]
@@ -159,7 +163,7 @@ class Service:
         able = ", ".join(filter(None, model.methods))
         raise HTTPException(
             endpoint.unable,
-            f"{model.name}: {model.architecture} does not support {endpoint.method}; it supports: {able}",
+            f"{model.name}: the model does not support {endpoint.method}; it supports: {able}",
         )
 
     def _parse(self, schema: type[Request], body: Any) -> Request:
@@ -242,7 +246,10 @@ def _http_error(request: HttpRequest, error: Exception) -> Response:
     if error.status_code == 405 and (methods := _methods_of_path(request)):
         error.headers = {"Allow": ", ".join(sorted(methods))}
     format = error_format(request.scope)
-    message = f"{request.method} {request.url.path}: {error.detail}"
+    message = error.detail
+    if not isinstance(error, ModelNotFoundError):  # which names the model
+        requested = f"{request.method} {request.url.path}"
+        message = f"{requested[:80]}: {error.detail}"
     return http_error_response(error, message, format)
 
 

@@ -5,18 +5,20 @@ from typing import Any, NotRequired
 from typing_extensions import TypedDict
 
 import bertie
+from bertie.inference.capabilities import reads_pairs
 from bertie.inference.server.batching import MAX_BATCH_TOKENS
 from bertie.inference.server.models import Models, ServedModel
 from bertie.model.formats.directory import SEQUENCE_CLASSIFIER
 
 
 class ModelInfo(TypedDict):
-    """A served model."""
+    """A served model; `pairs` says whether a classifier reads pairs of texts, null that this is unknown."""
 
     name: str
     architecture: str
     method: str | None
     methods: list[str]
+    pairs: bool | None
     labels: list[str]
     decision_thresholds: dict[str, float]
     max_seq_length: int
@@ -76,6 +78,7 @@ def describe(model: ServedModel) -> ModelInfo:
         architecture=model.architecture,
         method=model.method,
         methods=model.methods,
+        pairs=reads_pairs(model.metadata) if model.method in ("classify", "regress") else None,
         labels=[*model.metadata.labels],
         decision_thresholds=model.decision_thresholds,
         max_seq_length=model.max_seq_length,

@@ -11,10 +11,10 @@ from urllib.parse import unquote
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import RedirectResponse
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bertie.inference.server.errors import error_format, error_response
+from bertie.inference.server.errors import ErrorFormat, error_format, error_response
 from bertie.inference.server.metrics import Metrics
 
 logger = logging.getLogger("bertie.requests")
@@ -23,6 +23,7 @@ logger = logging.getLogger("bertie.requests")
 # when they request results.
 OPEN_PATHS = ("/", "/health", "/docs", "/openapi.json")
 OPEN_FOLDERS = ("/page/", "/docs/")
+MAX_HEAD = 65_536  # bytes of the line and the headers of a request
 ORIGIN = re.compile(rb"https?://[^/]*", re.IGNORECASE)
 
 
@@ -70,7 +71,7 @@ def middlewares(access: Access, limits: Limits, metrics: Metrics) -> list[Middle
         Middleware(RootPath, access.root_path),
         Middleware(WholeFiles),
         Middleware(Observer, metrics),
-        Middleware(OneFraming),
+        Middleware(CheckHead),
     ]
     if access.cors:
         layers.append(
@@ -177,23 +178,43 @@ def _operation(scope: Scope) -> str:
     return path.removeprefix("/models/{name}").strip("/") or "/"
 
 
-class OneFraming:
-    """Reject a request whose body could end at two places, and close its connection (RFC 9112, Section 6.1).
+class CheckHead:
+    """Reject a head that is too large, or after which the body could end at two places.
 
-    A proxy that finds another end than this server would take the rest of the body for another request.
+    A proxy that finds another end of the body than this server would take the rest of it for another request,
+    so the connection is closed (RFC 9112, Section 6.1).
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        names = {name for name, _ in scope.get("headers", ())}
-        other = b"content-length" in names or scope.get("http_version") == "1.0"
-        if b"transfer-encoding" in names and other:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        names = {name for name, _ in scope["headers"]}
+        other = b"content-length" in names or scope["http_version"] == "1.0"
+        format = error_format(scope)
+        if _head_bytes(scope) > MAX_HEAD:  # h11 rejects only heads that arrive in several pieces
+            await head_too_large(format)(scope, receive, send)
+        elif b"transfer-encoding" in names and other:
             message = "Transfer-Encoding with Content-Length or HTTP/1.0: the end of the body is ambiguous"
-            await error_response(400, message, headers={"Connection": "close"})(scope, receive, send)
+            response = error_response(400, message, format=format, headers={"Connection": "close"})
+            await response(scope, receive, send)
         else:
             await self._app(scope, receive, send)
+
+
+def head_too_large(format: ErrorFormat = "tei") -> Response:
+    """Return the response for a request whose line and headers are too large."""
+    message = f"head larger than {MAX_HEAD:,} bytes; send fewer or shorter headers"
+    return error_response(431, message, format=format, headers={"Connection": "close"})
+
+
+def _head_bytes(scope: Scope) -> int:
+    """Return the bytes of the line and the headers of a request, without optional blanks."""
+    line = len(f"{scope['method']} ? HTTP/1.1\r\n") + len(scope["raw_path"]) + len(scope["query_string"])
+    return line + sum(len(name) + len(value) + len(": \r\n") for name, value in scope["headers"])
 
 
 class RequireKey:
@@ -237,6 +258,10 @@ class LimitBody:
         max_body, seconds = self._limits.max_body, self._limits.body_seconds
         deadline = asyncio.get_running_loop().time() + seconds
         size, is_complete = 0, False
+        too_large = f"body larger than {max_body:,} bytes; send fewer texts"
+        if int(dict(scope["headers"]).get(b"content-length", 0)) > max_body:  # do not wait for the body
+            await error_response(413, too_large, format=error_format(scope))(scope, receive, send)
+            return
 
         async def limited() -> Message:
             nonlocal size, is_complete
@@ -250,7 +275,7 @@ class LimitBody:
             size += len(message.get("body", b""))
             is_complete = not message.get("more_body", False)
             if size > max_body:
-                raise HTTPException(413, f"body larger than {max_body:,} bytes; send fewer texts")
+                raise HTTPException(413, too_large)
             return message
 
         await self._app(scope, limited, send)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -39,6 +39,9 @@ logger = logging.getLogger(__name__)
 
 GIGABYTE = 1_000_000_000
 
+# Name, inode, modification time and size of each file of a directory.
+Files = frozenset[tuple[str, int, int, int]]
+
 
 class Stay:
     """One stay of a model in memory, from its loading to its unloading, and the requests that use it.
@@ -73,6 +76,7 @@ class ServedModel:
     Attributes:
         name: the name by which requests choose it.
         path: the model directory.
+        files: the files of the directory when its metadata was read.
         metadata: everything in the directory except the weights.
         is_exported: whether it runs in ONNX Runtime or OpenVINO.
         is_int8: whether its layers multiply in int8.
@@ -87,13 +91,14 @@ class ServedModel:
         self.name = name
         self.path = path
         self.predictor: Predictor | None = None
-        self.describe(read_metadata(path))
+        self.describe(*_read_directory(path))
         self.stay: Stay | None = None
         self._batcher: Batcher | None = None
         self._running: asyncio.Task[None] | None = None
 
-    def describe(self, metadata: ModelMetadata) -> None:
+    def describe(self, files: Files, metadata: ModelMetadata) -> None:
         """Take everything except the weights from the directory, which may have been replaced."""
+        self.files = files
         self.metadata = metadata
         self.is_exported = (self.path / ONNX_FILE).exists()
         self.is_int8 = self.is_exported and has_int8_layers(self.path / ONNX_FILE)
@@ -262,6 +267,17 @@ class Models:
             raise ModelNotFoundError(name, self._models)
         return self._models[name]
 
+    async def describe_replaced(self, model: ServedModel) -> None:
+        """Read the metadata of a model again if its directory was replaced while it was not loaded.
+
+        A directory that cannot be read keeps its former description; loading it reports the error.
+        """
+        if model.predictor is not None or model.stay is not None:
+            return
+        with suppress(BertieError, OSError):
+            if await asyncio.to_thread(_list_files, model.path) != model.files:
+                model.describe(*await asyncio.to_thread(_read_directory, model.path))
+
     @asynccontextmanager
     async def use(self, model: ServedModel) -> AsyncIterator[ServedModel]:
         """Load a model if necessary, and keep it in memory inside the `with` statement.
@@ -318,7 +334,7 @@ class Models:
             HTTPException: it now has a model with other methods, which the request does not fit (503).
         """
         methods = model.methods
-        model.describe(await asyncio.to_thread(read_metadata, model.path))
+        model.describe(*await asyncio.to_thread(_read_directory, model.path))
         if model.methods != methods:
             message = f"{model.name}: replaced by a model with other methods; send the request again"
             raise HTTPException(503, message, {"Retry-After": "1"})
@@ -356,6 +372,18 @@ def _count_tokens(model: Predictor, records: Sequence[Record]) -> list[int]:
     if records and isinstance(records[0].texts[0], EncodedText):
         return [len(record.texts[0].input_ids) for record in records]
     return count_tokens(model.tokenizer, records)
+
+
+def _read_directory(path: Path) -> tuple[Files, ModelMetadata]:
+    """Return the files and the metadata of a model directory."""
+    files = _list_files(path)  # first, so that files that change meanwhile are read again
+    return files, read_metadata(path)
+
+
+def _list_files(path: Path) -> Files:
+    """Return the identity of each file in a directory and its subdirectories."""
+    found = ((file, file.stat()) for file in path.rglob("*") if file.is_file())
+    return frozenset((str(file), stat.st_ino, stat.st_mtime_ns, stat.st_size) for file, stat in found)
 
 
 def _weight_bytes(path: Path, is_exported: bool) -> int:

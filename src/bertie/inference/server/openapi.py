@@ -108,7 +108,7 @@ def describe_api() -> dict[str, Any]:
 
 
 def _post(endpoint: Endpoint, path: str, schemas: dict[str, Any]) -> dict[str, Any]:
-    summary = (endpoint.handle.__doc__ or "").split("\n")[0]
+    summary = (endpoint.handle.__doc__ or "").split("\n")[0].replace("`", "")
     operation = _operation(summary, schemas[f"POST {endpoint.path}"], schemas, path, endpoint.errors)
     content = {"schema": schemas[f"body {endpoint.path}"], "example": endpoint.example}
     operation["requestBody"] = {"required": True, "content": {"application/json": content}}

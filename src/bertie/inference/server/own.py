@@ -21,7 +21,13 @@ from bertie.inference.server.schemas import (
     Request,
     check_repeated,
 )
-from bertie.inference.server.tei import ClassifyRequest, Prediction, classify, require_inputs
+from bertie.inference.server.tei import (
+    ClassifyRequest,
+    Prediction,
+    check_kinds,
+    classify,
+    require_inputs,
+)
 from bertie.inference.writers import as_json
 
 # The response has L · A · T² numbers: 12 layers of 12 heads with 128 tokens are 2.4 million.
@@ -40,6 +46,8 @@ async def predict(
         return await classify(model, request)
     require_inputs(request.inputs, "inputs")
     check_repeated(request.inputs, request.top_k)
+    if model.method in ("classify", "regress"):
+        check_kinds(model, [record for record in request.records if not record.is_blank])
     results = await model.submit(Predict(request.top_k), request.records)
     return Predictions(predictions=as_json(results))
 

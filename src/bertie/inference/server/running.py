@@ -16,16 +16,15 @@ from typing import Any
 import h11
 import uvicorn
 from starlette.applications import Starlette
-from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bertie.base.environment import only_new_collected, threads_switched_quickly
 from bertie.base.errors import SettingsError
-from bertie.inference.server.errors import error_response
-from bertie.inference.server.middleware import Access, Limits
+from bertie.inference.server.errors import error_format, error_response
+from bertie.inference.server.middleware import MAX_HEAD, Access, Limits, head_too_large
 
 DRAIN_SECONDS = 30  # time for running requests to finish after the signal to stop
-MAX_HEAD = 65_536  # bytes of the line and the headers of a request
 HEAD_SECONDS = 10  # time for a client to send the line and the headers of a request
 READ_SECONDS = 10  # time for a client to read LEAST_READ bytes of a response
 LEAST_READ = 65_536
@@ -41,11 +40,17 @@ HEADERS = [
     ),
 ]
 
-too_many_connections = JSONResponse(
-    {"error": "too many connections; retry later", "error_type": "Overloaded"},
-    503,
-    {"Retry-After": "1", "Connection": "close"},
-)
+
+async def too_many_connections(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer the requests of a connection that is one too many; an ASGI application."""
+    response = error_response(
+        503,
+        "too many connections; retry later",
+        format=error_format(scope),
+        error_type="Overloaded",
+        headers={"Retry-After": "1", "Connection": "close"},
+    )
+    await response(scope, receive, send)
 
 
 class GatheringTransport:
@@ -167,12 +172,10 @@ class Protocol(H11Protocol):
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):  # there is a response already
             self.transport.close()
             return
-        response = error_response(400, "invalid HTTP request")
+        response = error_response(400, "invalid HTTP request", headers={"Connection": "close"})
         if getattr(sys.exception(), "error_status_hint", 400) == 431:
-            response = error_response(
-                431, f"head larger than {MAX_HEAD:,} bytes; send fewer or shorter headers"
-            )
-        headers = [*self.server_state.default_headers, *response.raw_headers, (b"connection", b"close")]
+            response = head_too_large()
+        headers = [*self.server_state.default_headers, *response.raw_headers]
         reason = HTTPStatus(response.status_code).phrase.encode()
         start = h11.Response(status_code=response.status_code, headers=headers, reason=reason)
         for event in (start, h11.Data(data=bytes(response.body)), h11.EndOfMessage()):
@@ -285,6 +288,11 @@ def check_access(host: str, access: Access, no_auth: bool) -> None:
             "--api-key (or BERTIE_API_KEY) begins or ends with a blank or line break, which no request can "
             "send; remove it"
         )
+    if re.search(r"[\x00-\x08\x0a-\x1f\x7f]", access.api_key or ""):  # RFC 9110, Section 5.5
+        raise SettingsError(
+            "--api-key (or BERTIE_API_KEY) has a control character, such as a line break, which no request "
+            "can send; remove it"
+        )
     if access.root_path and not access.root_path.startswith("/"):
         raise SettingsError(f"--root-path {access.root_path}: no leading slash; use /{access.root_path}")
     for origin in access.cors:  # browsers send it without a path; a file's page sends null
@@ -318,8 +326,10 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         listening = socket.create_server((host, port), family=family)
     except OSError as error:
+        # Without "(while attempting to bind on address (…))", which `create_server` adds.
+        reason = str(error.strerror).partition(" (while")[0]
         raise SettingsError(
-            f"--host {host} --port {port}: cannot listen: {error.strerror}; choose another address or port"
+            f"--host {host} --port {port}: cannot listen: {reason}; choose another address or port"
         ) from None
     # Its connections inherit the option. Without it, the second packet of a response waits some 40 ms until
     # the client acknowledges the first. asyncio sets it only for sockets whose protocol is given, which

@@ -73,7 +73,11 @@ class Text(Row):
     @model_validator(mode="before")
     @classmethod
     def _accept_string(cls, value: Any) -> Any:
-        return {"text": value} if isinstance(value, str) else value
+        if isinstance(value, str):
+            return {"text": value}
+        if not isinstance(value, dict):
+            raise PydanticCustomError("input", "Input should be a text or an object with `text`")
+        return value
 
 
 class MaskedText(Text):

@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 from starlette.exceptions import HTTPException
 from typing_extensions import TypedDict
 
+from bertie.base.errors import DataError, SettingsError
 from bertie.inference.capabilities import check_pairs
 from bertie.inference.records import Record
 from bertie.inference.server.batching import run_tokenizer
@@ -254,7 +255,7 @@ async def compute_vectors(
     size = model.metadata.config.hidden_size
     if dimensions is not None and dimensions > size:
         raise HTTPException(
-            422, f"dimensions: {dimensions} is more than the model's {size}; use at most {size}"
+            422, f"dimensions: {str(dimensions)[:80]} is more than the model's {size}; use at most {size}"
         )
     encoded = await _encode(model, request)
     found = await model.submit(Embed(pooling or model.embedding.pooling), records_of(encoded))
@@ -272,7 +273,7 @@ async def embed_all(
 
 
 async def embed_sparse(model: ServedModel, request: EmbedSparseRequest) -> list[list[SparseValue]]:
-    """Refuse: sparse vectors need SPLADE pooling, which bertie does not have."""
+    """Report that there are no sparse vectors, which need a SPLADE model."""
     raise HTTPException(424, f"{model.name}: no SPLADE model, so it has no sparse vectors; use /embed")
 
 
@@ -344,8 +345,22 @@ def check_ids(model: ServedModel, ids: Sequence[int], key: str) -> None:
     """Raise HTTPException unless all token ids are in the model's vocabulary."""
     size = len(model.metadata.tokenizer.vocabulary)
     if ids and max(ids) >= size:
-        message = f"{key}: no token has the id {max(ids)}; the ids of {model.name} end at {size - 1}"
+        largest = str(max(ids))[:80]
+        message = f"{key}: no token has the id {largest}; the ids of {model.name} end at {size - 1}"
         raise HTTPException(422, message)
+
+
+def check_kinds(model: ServedModel, records: Sequence[Record]) -> None:
+    """Check that a classifier gets single texts or pairs of texts, as in its fine-tuning.
+
+    Raises:
+        DataError: a record is of the other kind; the message begins with its location.
+    """
+    for record in records:
+        try:
+            check_pairs(model.metadata, len(record.texts) == 2)
+        except SettingsError as error:
+            raise DataError(f"{record.location}: {error}") from None
 
 
 async def _encode(model: ServedModel, request: PromptRequest) -> list[EncodedText]:
@@ -369,6 +384,7 @@ async def _classifier_records(model: ServedModel, request: ClassifyRequest) -> l
 
     Raises:
         HTTPException: the request does not allow the model's way to read a long text.
+        DataError: an input is a single text and the model reads pairs, or the other way round.
     """
     method = model.metadata.long_texts.method
     if method != "truncate" and request.truncation_direction == "Left":
@@ -377,18 +393,18 @@ async def _classifier_records(model: ServedModel, request: ClassifyRequest) -> l
             f"truncation_direction: {model.name} was fine-tuned with long_texts={method}, which decides how "
             "it reads a long text; leave truncation_direction out",
         )
+    records = [Record(f"inputs.{i}", {}, tuple(item)) for i, item in enumerate(request.items)]
+    check_kinds(model, records)
     if method == "truncate" or (method == "head-tail" and request.truncate is False):
         encoded = await _encode_pairs(model, request, request.items)
         if method == "truncate":
             return records_of(encoded)
-    return [Record(f"inputs.{i}", {}, tuple(item)) for i, item in enumerate(request.items)]
+    return records
 
 
 async def _encode_pairs(
     model: ServedModel, request: TruncatingRequest, items: Sequence[Sequence[str]]
 ) -> list[EncodedText]:
-    for item in items:
-        check_pairs(model.metadata, len(item) == 2)
     truncation = _truncation(request, model.max_seq_length)
     return await run_tokenizer(items, encode_pairs, model.metadata.tokenizer, items, truncation)
 

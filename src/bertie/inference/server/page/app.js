@@ -80,7 +80,7 @@ function route() {
   show(name);
   notify(tab && name !== tab ? `No served model supports the tab of this link: ${tab}.` : "");
   if (name !== tab) return;
-  if (panel.models.some((each) => each.name === model)) panel.chooser.value = model;
+  if (panel.models.some((each) => each.name === model)) panel.choose(model);
   else if (model) notify(`This link names the model ${model}, which this server does not have.`);
   const fields = new Set(panel.fields.map((field) => field.name));
   const sent = Object.keys(values).some((key) => fields.has(key));

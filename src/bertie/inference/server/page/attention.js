@@ -100,7 +100,7 @@ class View {
       names.length ? make("span", { class: "pattern" }, names.join(", ")) : null);
     this.detail.replaceChildren(heading,
       make("p", { class: "hint" }, "From each token on the left to the tokens that it looks at. Choose one to "
-        + "see its shares."),
+        + "see its attention weights."),
       flow(this.tokens, this.attentions[layer][head]));
     if (scroll) heading.focus();
   }

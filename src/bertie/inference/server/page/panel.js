@@ -28,6 +28,7 @@ export class Panel {
       this.form.requestSubmit();
     });
     this.chooser.addEventListener("change", () => {
+      this.#fitFields();
       if (this.results.hasChildNodes()) this.run(); // they are another model's
       else this.onchange(this);
     });
@@ -35,18 +36,35 @@ export class Panel {
       id: `panel-${tab.name}`, role: "tabpanel", "aria-labelledby": `tab-${tab.name}`, hidden: true,
     }, make("h2", { class: "unseen" }, tab.title), make("p", { class: "about" }, tab.about), this.form,
     this.results);
+    this.#fitFields();
   }
 
-  #makeField({ name, label, hint, rows, example, optional }) {
+  #makeField({ name, label, hint, rows, example, optional, needed }) {
     const id = `${this.tab.name}-${name}`;
     const area = make("textarea", {
       id, rows, required: !optional, spellcheck: "false", "aria-describedby": hint ? `${id}-hint` : null,
     });
-    area.value = example ?? "";
+    area.value = needed ? "" : example ?? "";
+    const note = optional || needed ? make("span", { class: "optional" }, " optional") : null;
     const box = make("div", { class: "field" },
-      make("label", { for: id }, label, optional ? make("span", { class: "optional" }, " optional") : null),
+      make("label", { for: id }, label, note),
       hint ? make("p", { class: "hint", id: `${id}-hint` }, hint) : null, area);
-    return { name, area, box };
+    return { name, area, box, note, needed, example };
+  }
+
+  choose(name) {
+    this.chooser.value = name;
+    this.#fitFields();
+  }
+
+  // A field with `needed` is required by some models, hidden for others, and optional if that is unknown.
+  #fitFields() {
+    for (const { area, box, note, needed, example } of this.fields.filter((field) => field.needed)) {
+      const isNeeded = needed(this.model);
+      area.required = note.hidden = isNeeded === true;
+      box.hidden = isNeeded === false;
+      if (isNeeded && !area.value) area.value = example;
+    }
   }
 
   get model() {

@@ -1,6 +1,7 @@
 // The tabs, in order. Each has: `name` in the address, `title`, `about`, the text of its `button`,
 // `fits` (a set of a model's methods → whether the model can do it), `best` (whether it comes first among
-// those that can), `fields`, and `run`, which sends the request and returns a summary and the elements that
+// those that can), `fields`, whose `needed` (a model → true, false, or null) is for fields that only some
+// models need, and `run`, which sends the request and returns a summary and the elements that
 // show the answer.
 
 import { attention } from "./attention.js";
@@ -39,11 +40,12 @@ const classification = {
   fits: (methods) => methods.has("classify") || methods.has("regress"),
   fields: [
     { name: "text", label: "Text", rows: 3, example: "A warm, funny and beautifully acted film." },
-    { name: "pair", label: "Second text", rows: 2, optional: true,
-      hint: "For models that were fine-tuned on pairs of texts." },
+    { name: "pair", label: "Second text", rows: 2, needed: (model) => model.pairs,
+      example: "The film touches the heart.", hint: "For models that were fine-tuned on pairs of texts." },
   ],
-  async run({ values, post }) {
-    const { predictions: [prediction] } = await post("predict", { inputs: [pairRow(values)], top_k: 100 });
+  async run({ model, values, post }) {
+    const row = model.pairs === false ? { text: values.text } : pairRow(values);
+    const { predictions: [prediction] } = await post("predict", { inputs: [row], top_k: 100 });
     if (typeof prediction === "number") {
       return { summary: "", nodes: [make("p", { class: "figure" }, fixed(prediction))] };
     }
