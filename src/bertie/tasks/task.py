@@ -226,7 +226,10 @@ class Task(ABC, Generic[Examples, Predictions]):
         Raises:
             SettingsError: the task does not classify texts.
         """
-        raise SettingsError(f"long_texts: {self.name} does not classify texts; leave it out")
+        raise SettingsError(
+            f"long_texts, window_stride and window_pooling are for classifiers and regressions of texts; "
+            f"leave them out with {self.name}"
+        )
 
     # Files and examples
 

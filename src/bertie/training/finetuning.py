@@ -253,9 +253,10 @@ def apply_settings(
     long_texts = LongTexts(
         method=settings.long_texts, stride=settings.window_stride, pooling=settings.window_pooling
     )
-    if settings.long_texts != "truncate":
+    has_windows = settings.window_stride > 0 or settings.window_pooling != "mean"
+    if settings.long_texts != "truncate" or has_windows:
         task = task.with_long_texts(long_texts)
-    if settings.long_texts != "windows" and (settings.window_stride or settings.window_pooling != "mean"):
+    if settings.long_texts != "windows" and has_windows:
         raise SettingsError(
             "window_stride and window_pooling need long_texts=windows; add it, or leave them out"
         )

@@ -10,9 +10,9 @@ from typing import Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from bertie.base.errors import DataError
+from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import read_json, write_json
-from bertie.model.formats.directory import ModelMetadata
+from bertie.model.formats.directory import LongTexts, ModelMetadata
 from bertie.tasks.error_analysis import (
     MAX_MISTAKES,
     ErrorAnalysis,
@@ -69,6 +69,18 @@ class QuestionAnswering(Task[Questions, SpanPredictions]):
     def version(self) -> Literal["1.1", "2.0"]:
         """SQuAD's version: 2.0 if a question may have no answer, otherwise 1.1."""
         return "2.0" if self.allow_no_answer else "1.1"
+
+    def with_long_texts(self, long_texts: LongTexts) -> Self:
+        """Reject the setting: long contexts always have windows.
+
+        Raises:
+            SettingsError: always.
+        """
+        raise SettingsError(
+            f"long_texts, window_stride and window_pooling are for classifiers and regressions of texts; "
+            f"leave them out with {self.name}: its long contexts always have windows, with a stride of "
+            f"{self.doc_stride} tokens"
+        )
 
     def file(self, data: Path, part: str) -> Path:
         """Return the path of a part's .json file."""
