@@ -2,12 +2,16 @@
 
 import numpy as np
 import pytest
+from tests.inference.small_models import save_small
 
 from bertie.base.errors import ModelError
 from bertie.model.formats.directory import LongTexts
 from bertie.model.formats.sentence_transformers import EmbeddingConfig
-from bertie.tasks.evaluation import compute_logits, report_shared
+from bertie.tasks.custom.choices import CustomMultipleChoice
+from bertie.tasks.custom.classification import CustomClassification
+from bertie.tasks.evaluation import compute_logits, load_for_task, report_shared
 from bertie.tasks.long_texts import TextWindows
+from bertie.tasks.registry import find_task
 from bertie.tasks.task import Inputs
 
 
@@ -67,3 +71,29 @@ def test_inputs_that_training_has_too_are_counted(capsys):
         "choices: 1 of 2 inputs are also training inputs",
         "windows: 1 of 3 inputs are also training inputs",
     ]
+
+
+@pytest.mark.parametrize(
+    ("model", "task", "advice"),
+    [
+        ("squad-v1", CustomClassification(), "pass --kind questions (kind='questions')"),
+        ("tagger", CustomClassification(), "pass --kind tags (kind='tags')"),
+        ("choices", CustomClassification(), "pass --kind choices (kind='choices')"),
+        ("classifier", CustomMultipleChoice(), "pass --kind texts (kind='texts')"),
+        ("encoder", CustomClassification(), "fine-tune it on classification first"),
+        ("pre-training", CustomClassification(), "fine-tune it on classification first"),
+        ("squad-v1", find_task("mrpc"), "fine-tune it on mrpc first"),
+    ],
+)
+def test_a_model_with_another_head_gets_advice(tmp_path, model, task, advice):
+    path = save_small(tmp_path, model)
+    with pytest.raises(ModelError) as error:
+        load_for_task(task, path)
+    assert str(error.value).startswith(f"{path}: the model is a Bert")
+    assert str(error.value).endswith(f"; {advice}")
+
+
+def test_an_encoder_that_was_trained_on_pairs_gets_advice(tmp_path):
+    path = save_small(tmp_path, "encoder", embedding=EmbeddingConfig("mean"))
+    with pytest.raises(ModelError, match=r"is a BertModel, .*; pass --kind pairs \(kind='pairs'\)$"):
+        load_for_task(CustomClassification(), path)
