@@ -11,7 +11,9 @@ from bertie.tasks.custom.choices import CustomMultipleChoice
 from bertie.tasks.custom.classification import CustomClassification
 from bertie.tasks.evaluation import compute_logits, load_for_task, report_shared
 from bertie.tasks.long_texts import TextWindows
+from bertie.tasks.ner import WordWindows
 from bertie.tasks.registry import find_task
+from bertie.tasks.squad.windows import ContextWindows
 from bertie.tasks.task import Inputs
 
 
@@ -66,10 +68,26 @@ def test_inputs_that_training_has_too_are_counted(capsys):
         long_texts=LongTexts(method="windows"),
     )
     report_shared("windows", windows, inputs(*training))
+    # Two questions of two windows and one of one.
+    ids, types, bounds = (vars(windows)[key] for key in ("input_ids", "token_type_ids", "bounds"))
+    questions = ContextWindows(
+        ids,
+        types,
+        bounds,
+        labels=None,
+        window_bounds=np.array([0, 2, 4, 5]),
+        offsets=np.zeros((len(ids), 2), np.int32),
+        max_context=np.ones(len(ids), np.bool_),
+    )
+    report_shared("questions", questions, questions)
+    words = WordWindows(ids, types, bounds, labels=None, word_positions=ids[:0], num_sentences=9)
+    report_shared("words", words, words)
     assert [line.partition("; ")[0] for line in capsys.readouterr().err.splitlines()] == [
         "dev: 3 of 4 inputs are also training inputs",
         "choices: 1 of 2 inputs are also training inputs",
         "windows: 1 of 3 inputs are also training inputs",
+        "questions: 3 of 3 questions are also training questions",
+        "words: 5 of 5 windows are also training windows",
     ]
 
 

@@ -286,21 +286,20 @@ def report_truncated(
 def report_shared(name: str, inputs: Inputs, training: Inputs) -> None:
     """Print how many inputs of a part are also training inputs, if there are any."""
     seen = set(_hash_examples(training))
-    shared = sum(value in seen for value in _hash_examples(inputs))
+    hashes = _hash_examples(inputs)
+    shared = sum(value in seen for value in hashes)
     if shared:
         print(
-            f"{name}: {shared:,} of {inputs.num_examples:,} inputs are also training inputs; the scores "
-            f"on them do not show how the model does on new texts",
+            f"{name}: {shared:,} of {len(hashes):,} {inputs.unit} are also training {inputs.unit}; the "
+            f"scores on them do not show how the model does on new texts",
             file=sys.stderr,
         )
 
 
 def _hash_examples(inputs: Inputs) -> list[int]:
-    """Return a hash of the tokens of each example; in tagging and SQuAD, of each window."""
-    bounds = inputs.bounds[:: inputs.group]
-    if isinstance(inputs, TextWindows):
-        bounds = inputs.bounds[inputs.text_bounds]
-    return [hash(inputs.input_ids[start:end].tobytes()) for start, end in pairwise(bounds.tolist())]
+    """Return a hash of the tokens of each of the `unit_bounds`."""
+    bounds = pairwise(inputs.unit_bounds.tolist())
+    return [hash(inputs.input_ids[start:end].tobytes()) for start, end in bounds]
 
 
 def check_length(max_seq_length: int, config: BertConfig) -> None:
