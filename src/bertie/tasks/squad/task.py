@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import read_json, write_json
+from bertie.base.memory import Source
 from bertie.model.formats.directory import LongTexts, ModelMetadata
 from bertie.tasks.error_analysis import (
     MAX_MISTAKES,
@@ -89,6 +90,15 @@ class QuestionAnswering(Task[Questions, SpanPredictions]):
     def read(self, path: Path, labelled: bool) -> Questions:
         """Read a file in SQuAD's JSON; see `read_questions`."""
         return read_questions(path, labelled, self.allow_no_answer)
+
+    def check_training(self, examples: Questions, path: Source) -> None:
+        """Reject questions whose answers are all misplaced; questions that have no answer are allowed."""
+        is_unusable = examples.is_misplaced | examples.is_impossible
+        if examples.is_misplaced.any() and is_unusable.all():
+            raise DataError(
+                f"{path}: no answer is usable for training, as none is at its answer_start; correct these "
+                f"positions, which count the characters of the context from 0"
+            )
 
     def fitted_to_model(self, metadata: ModelMetadata) -> Self:
         """Return this task with the null threshold of a fine-tuned model."""
