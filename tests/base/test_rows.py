@@ -199,7 +199,7 @@ def test_read_unquoted_skips_malformed_lines_on_request(tmp_path, capsys):
     rows = read_unquoted(path, ["b"], skip_malformed=True)
     assert rows.columns == {"b": ["2", "8"]}
     assert rows.location(1) == f"{path}, line 5"
-    message = f"{path}: skipped 2 lines that do not have 2 fields (first: line 3)\n"
+    message = f"{path}: skipped lines that do not have 2 fields: 2 (first: line 3)\n"
     assert capsys.readouterr() == ("", message)
     path.write_text("a\tb\n1\t2\n")
     read_unquoted(path, ["b"], skip_malformed=True)

@@ -121,6 +121,16 @@ def _kind(value: Any) -> str:
     return {str: "a string", list: "a list", type(None): "None"}.get(type(value), type(value).__name__)
 
 
+def count_noun(number: int, noun: str) -> str:
+    """Return a number with its noun, which has the plural in -s.
+
+    Example:
+        >>> count_noun(1, "field"), count_noun(2000, "field")
+        ('1 field', '2,000 fields')
+    """
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def escape_markdown(text: str) -> str:
     """Return a text so that a model card shows it as it is: on one line, without markup.
 

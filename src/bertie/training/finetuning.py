@@ -17,6 +17,7 @@ from bertie.base.files import sha256
 from bertie.base.locks import lock_directory
 from bertie.base.progress import Progress
 from bertie.base.random import stream_key
+from bertie.base.texts import count_noun
 from bertie.model.bert import add_bilstm
 from bertie.model.config import BertConfig
 from bertie.model.engines.torch_engine import TorchEngine
@@ -316,7 +317,7 @@ def _train(
                 autocast=settings.autocast(),
             )
             if state.step < schedule.total_steps:
-                epochs = f"{settings.patience} epoch{'s' * (settings.patience > 1)}"
+                epochs = count_noun(settings.patience, "epoch")
                 progress.print(f"stopped at step {state.step:,}: {epochs} without a better score (patience)")
     return state.step
 
