@@ -7,7 +7,7 @@ reads the kind that GLUE uses, in which a quotation mark is part of the text and
 import csv
 import json
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -385,6 +385,21 @@ def _read_parquet(path: Path, columns: Sequence[str], options: Options) -> Rows:
         return Rows(path, values, range(1, file.metadata.num_rows + 1), "row")
 
 
+def _both_forms(options: Collection[str]) -> str:
+    """Return options of a command with the arguments in Python: `--text NAME (text='NAME')`."""
+    arguments: dict[str, str] = {}
+    columns: dict[str, str] = {}
+    for option in options:
+        flag, value = option.split()
+        if flag == "--column":
+            columns[value.removesuffix("=NAME")] = "NAME"
+        else:
+            arguments[flag.removeprefix("--")] = "NAME"
+    in_python = [f"{name}={value!r}" for name, value in arguments.items()]
+    in_python += [f"columns={columns}"] * bool(columns)
+    return f"{' '.join(options)} ({', '.join(in_python)})"
+
+
 def _column_indices(
     columns: Sequence[str], names: Sequence[str], location: str, options: Options = NO_OPTIONS
 ) -> list[int]:
@@ -398,5 +413,5 @@ def _column_indices(
         raise DataError(f"{location}: empty: no columns")
     if missing := [column for column in columns if column not in names]:
         chosen = dict.fromkeys(options[column] for column in missing if column in options)
-        raise missing_column(location, missing[0], names, f"; pass {' '.join(chosen)}" if chosen else "")
+        raise missing_column(location, missing[0], names, f"; pass {_both_forms(chosen)}" if chosen else "")
     return [names.index(column) for column in columns]

@@ -61,6 +61,8 @@ def test_bad_rows_of_choices_are_reported(tmp_path, endings, label, message):
 
 def test_missing_columns_of_choices_name_their_options(tmp_path):
     path = write(tmp_path / "a.csv", {"text": ["x"]})
-    advice = r"pass --column context=NAME --column endings=NAME --label NAME$"
+    advice = (
+        r"pass --column context=NAME --column endings=NAME --label NAME \(label='NAME', columns={'context'"
+    )
     with pytest.raises(SettingsError, match=advice):
         CustomMultipleChoice(endings=("a", "b")).read(path, labelled=True)
