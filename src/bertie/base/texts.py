@@ -14,15 +14,17 @@ class TextError(DataError):
     Attributes:
         index: index of the text in the list of texts, from 0.
         reason: the problem and the remedy.
+        argument: name of the list of texts.
     """
 
-    def __init__(self, index: int, reason: str) -> None:
-        super().__init__(f"text {index + 1}: {reason}")
+    def __init__(self, index: int, reason: str, argument: str = "texts") -> None:
+        super().__init__(f"{argument}[{index}]: {reason}")
         self.index = index
         self.reason = reason
+        self.argument = argument
 
-    def __reduce__(self) -> tuple[type["TextError"], tuple[int, str]]:  # for pools of processes
-        return TextError, (self.index, self.reason)
+    def __reduce__(self) -> tuple[type["TextError"], tuple[int, str, str]]:  # for pools of processes
+        return TextError, (self.index, self.reason, self.argument)
 
 
 def list_texts(texts: str | Iterable[str], name: str = "texts") -> list[str]:

@@ -131,6 +131,7 @@ def _check_room(questions: Questions, question_sizes: Int64s, max_seq_length: in
             f"the question {shorten(questions.questions[i], _SHOWN_CHARACTERS)!r}, with {question_sizes[i]} "
             f"tokens and {SPECIAL_TOKENS} special tokens, leaves no room for its context in max_seq_length="
             f"{max_seq_length}; shorten it, or use a larger max_seq_length",
+            "questions",
         )
 
 
