@@ -111,7 +111,10 @@ def test_a_model_with_another_head_gets_advice(tmp_path, model, task, advice):
     assert str(error.value).endswith(f"; {advice}")
 
 
-def test_an_encoder_that_was_trained_on_pairs_gets_advice(tmp_path):
-    path = save_small(tmp_path, "encoder", embedding=EmbeddingConfig("mean"))
-    with pytest.raises(ModelError, match=r"is a BertModel, .*; pass --kind pairs \(kind='pairs'\)$"):
+@pytest.mark.parametrize(
+    ("kind", "columns"), [("pairs", {"text": "a"}), ("scored-pairs", {"text": "a", "label": "b"})]
+)
+def test_an_encoder_that_was_trained_on_pairs_gets_advice(tmp_path, kind, columns):
+    path = save_small(tmp_path, "encoder", embedding=EmbeddingConfig("mean"), label_columns=columns)
+    with pytest.raises(ModelError, match=rf"is a BertModel, .*; pass --kind {kind} \(kind='{kind}'\)$"):
         load_for_task(CustomClassification(), path)

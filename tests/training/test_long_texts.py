@@ -90,6 +90,6 @@ def test_pooling_does_not_change_training(initial_model, tmp_path):
     ],
 )
 def test_questions_refuse_settings_of_windows(changes):
-    message = r"are for classifiers .* leave them out with questions: .* a stride of 128 tokens"
+    message = r"are for classifiers .* leave them out with questions: .* a stride of at most 128 tokens"
     with pytest.raises(SettingsError, match=message):
         apply_settings(CustomQuestionAnswering(), settings(**changes), {})

@@ -262,6 +262,8 @@ def load_for_task(
 def _advise_on_model(task: Task[Any, Any], architecture: str, metadata: ModelMetadata) -> str:
     """Return what to do about a model that has another head than the task."""
     kind = _KINDS.get(architecture)
+    if kind == "pairs" and "label" in metadata.label_columns:
+        kind = "scored-pairs"
     is_fine_tuned = architecture != ARCHITECTURES["embedding"] or metadata.embedding is not None
     if isinstance(task, CustomFiles) and kind and is_fine_tuned:
         return f"pass --kind {kind} (kind={kind!r})"

@@ -80,7 +80,7 @@ class QuestionAnswering(Task[Questions, SpanPredictions]):
         raise SettingsError(
             f"long_texts, window_stride and window_pooling are for classifiers and regressions of texts; "
             f"leave them out with {self.name}: its long contexts always have windows, with a stride of "
-            f"{self.doc_stride} tokens"
+            f"at most {self.doc_stride} tokens"
         )
 
     def file(self, data: Path, part: str) -> Path:
