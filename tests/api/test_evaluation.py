@@ -67,6 +67,23 @@ def test_the_answers_of_fine_tuning_are_read(model):
     assert bertie.evaluate(run.model_directory, rows, kind="questions").scores == run.scores
 
 
+@pytest.mark.parametrize("kind", ["pairs", "scored-pairs"])
+def test_the_columns_of_pairs_are_read(model, kind):
+    rows = [
+        {"query": f"the {name}", "reply": f"film {i}", "stars": i}
+        for i, name in enumerate(["film", "good", "bad"])
+    ]
+    options = {"kind": kind, "text": "query", "pair": "reply", "epochs": 1, "device": "cpu"}
+    if kind == "scored-pairs":
+        options["label"] = "stars"
+    run = bertie.finetune(model, train=rows, dev=rows, out="run", max_seq_length=32, **options)
+    result = bertie.evaluate(run.model_directory, rows, kind=kind)
+    assert result.scores["dev"] == pytest.approx(run.scores["dev"])
+    assert run.load().input_columns == {}  # an encoder embeds single texts of any column
+    with pytest.raises(bertie.SettingsError, match="no column 'title'"):
+        bertie.evaluate(run.model_directory, rows, kind=kind, text="title")
+
+
 def test_model_and_predictions_have_the_scores_of_finetuning(run):
     by_model = bertie.evaluate(run.model_directory, pd.DataFrame(ROWS), **REVIEWS)
     file = run.path / "predictions" / "dev" / "predictions.tsv"

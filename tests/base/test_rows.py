@@ -6,6 +6,7 @@ import gzip
 import itertools
 import json
 import lzma
+import re
 
 import pyarrow
 import pyarrow.parquet
@@ -144,9 +145,13 @@ def test_missing_columns_name_their_options(tmp_path, suffix):
         source = tmp_path / f"a{suffix}"
         write(source, suffix, table)
     options = {"text": "--text NAME", "label": "--label NAME", "a": "--column b=NAME", "c": "--column b=NAME"}
-    advice = "the columns are review, label; pass --text NAME --column b=NAME"
-    with pytest.raises(SettingsError, match=f"no column 'text'; {advice}$"):
+    options["d"] = "--pair NAME"
+    advice = "the columns are review, label; pass --text NAME --column b=NAME --pair NAME "
+    advice += "(text='NAME', pair='NAME', columns={'b': 'NAME'})"
+    with pytest.raises(SettingsError, match=f"no column 'text'; {re.escape(advice)}$"):
         read_rows(source, list(options), options=options)
+    with pytest.raises(SettingsError, match=r"; pass --text NAME \(text='NAME'\)$"):
+        read_rows(source, ["text"], options=options)
 
 
 SEPARATORS = pytest.mark.parametrize(("separator", "name"), [(";", "semicolons"), ("\t", "tabs")])
@@ -199,7 +204,7 @@ def test_read_unquoted_skips_malformed_lines_on_request(tmp_path, capsys):
     rows = read_unquoted(path, ["b"], skip_malformed=True)
     assert rows.columns == {"b": ["2", "8"]}
     assert rows.location(1) == f"{path}, line 5"
-    message = f"{path}: skipped 2 lines that do not have 2 fields (first: line 3)\n"
+    message = f"{path}: skipped lines that do not have 2 fields: 2 (first: line 3)\n"
     assert capsys.readouterr() == ("", message)
     path.write_text("a\tb\n1\t2\n")
     read_unquoted(path, ["b"], skip_malformed=True)

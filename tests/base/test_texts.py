@@ -96,8 +96,10 @@ def test_pairs_have_the_same_form_and_length(texts, pairs, message):
 
 
 def test_text_errors_can_be_sent_between_processes():
-    error = pickle.loads(pickle.dumps(TextError(2, "no [MASK]; add one")))
-    assert (error.index, error.reason, str(error)) == (2, "no [MASK]; add one", "text 3: no [MASK]; add one")
+    error = pickle.loads(pickle.dumps(TextError(2, "no [MASK]")))
+    assert (error.index, error.reason, str(error)) == (2, "no [MASK]", "texts[2]: no [MASK]")
+    error = pickle.loads(pickle.dumps(TextError(2, "too long", "questions")))
+    assert str(error) == "questions[2]: too long"
 
 
 @pytest.mark.skipif(unicodedata.unidata_version != UNICODE_VERSION, reason="another Unicode version")

@@ -71,7 +71,7 @@ CASES = {
     ),
     "number of fields": Case(
         "predict {classifier} --input in.csv",
-        "in.csv, line 2: expected 1 fields, got 2; quote fields that contain the separator",
+        "in.csv, line 2: expected 1 field, got 2; quote fields that contain the separator",
         "",
         {"in.csv": b"text\ncat,mat\n"},
         {"in.csv": b'text\n"cat,mat"\n'},

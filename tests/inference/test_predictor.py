@@ -241,10 +241,11 @@ def test_a_continuation_joins_the_word_before(load):
 
 def test_fill_mask_rejects_texts_without_mask_or_too_long(load):
     model = load("masked LM")
-    with pytest.raises(TextError, match=r"text 1: no \[MASK\] in 'the cat sat'; put one"):
+    with pytest.raises(TextError, match=r"^texts\[0\]: no \[MASK\] in 'the cat sat'; put one"):
         model.fill_mask("the cat sat")
     with pytest.raises(
-        TextError, match=r"text 2: 132 tokens in '\[MASK\] cat .*', but the model reads at most 128; shorten"
+        TextError,
+        match=r"^texts\[1\]: 132 tokens in '\[MASK\] cat .*', but the model reads at most 128; shorten",
     ) as error:
         model.fill_mask(["[MASK]", "[MASK]" + " cat" * 129])
     assert error.value.index == 1

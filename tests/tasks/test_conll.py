@@ -95,12 +95,15 @@ def test_malformed_files_are_reported_with_the_line(tmp_path, text, message):
 def test_unlabelled_files_may_have_only_words(tmp_path):
     examples = read_conll(write(tmp_path / "test.txt", "a\n\u00a0\n\nc\n"), labelled=False)
     assert (examples.words, examples.tags) == ([["a", "\u00a0"], ["c"]], None)
+    with pytest.raises(DataError, match="line 3: 1 column, but the first line has 2"):
+        read_conll(write(tmp_path / "mixed.txt", "a N\n\nb\n"), labelled=False)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("a O\nx O\n\nc O\n", "line 2: the word is 'x', but the gold file has 'b'"),
+        ("a O\n", "1 word, but the gold file has 3"),
         ("a O\nb O\n", "2 words, but the gold file has 3"),
         ("a O\nb O\n\nc O\nd O\n", "4 words, but the gold file has 3"),
         ("a O\nb\n\nc O\n", ", line 2: only one column"),

@@ -43,7 +43,7 @@ def test_impossible_fractions_are_refused(fraction):
 
 
 def test_too_few_examples_are_refused():
-    with pytest.raises(DataError, match=r"train.csv: 4 examples are too few for a dev set of 0.1"):
+    with pytest.raises(DataError, match=r"train.csv: too few examples for a dev set of 0.1: 4"):
         draw_dev_examples(*labelled(list("abab")), 0.1, "train.csv")
 
 

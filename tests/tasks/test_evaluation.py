@@ -2,12 +2,18 @@
 
 import numpy as np
 import pytest
+from tests.inference.small_models import save_small
 
 from bertie.base.errors import ModelError
 from bertie.model.formats.directory import LongTexts
 from bertie.model.formats.sentence_transformers import EmbeddingConfig
-from bertie.tasks.evaluation import compute_logits, report_shared
+from bertie.tasks.custom.choices import CustomMultipleChoice
+from bertie.tasks.custom.classification import CustomClassification
+from bertie.tasks.evaluation import compute_logits, load_for_task, report_shared
 from bertie.tasks.long_texts import TextWindows
+from bertie.tasks.ner import WordWindows
+from bertie.tasks.registry import find_task
+from bertie.tasks.squad.windows import ContextWindows
 from bertie.tasks.task import Inputs
 
 
@@ -62,8 +68,53 @@ def test_inputs_that_training_has_too_are_counted(capsys):
         long_texts=LongTexts(method="windows"),
     )
     report_shared("windows", windows, inputs(*training))
+    # Two questions of two windows and one of one.
+    ids, types, bounds = (vars(windows)[key] for key in ("input_ids", "token_type_ids", "bounds"))
+    questions = ContextWindows(
+        ids,
+        types,
+        bounds,
+        labels=None,
+        window_bounds=np.array([0, 2, 4, 5]),
+        offsets=np.zeros((len(ids), 2), np.int32),
+        max_context=np.ones(len(ids), np.bool_),
+    )
+    report_shared("questions", questions, questions)
+    words = WordWindows(ids, types, bounds, labels=None, word_positions=ids[:0], num_sentences=9)
+    report_shared("words", words, words)
     assert [line.partition("; ")[0] for line in capsys.readouterr().err.splitlines()] == [
         "dev: 3 of 4 inputs are also training inputs",
         "choices: 1 of 2 inputs are also training inputs",
         "windows: 1 of 3 inputs are also training inputs",
+        "questions: 3 of 3 questions are also training questions",
+        "words: 5 of 5 windows are also training windows",
     ]
+
+
+@pytest.mark.parametrize(
+    ("model", "task", "advice"),
+    [
+        ("squad-v1", CustomClassification(), "pass --kind questions (kind='questions')"),
+        ("tagger", CustomClassification(), "pass --kind tags (kind='tags')"),
+        ("choices", CustomClassification(), "pass --kind choices (kind='choices')"),
+        ("classifier", CustomMultipleChoice(), "pass --kind texts (kind='texts')"),
+        ("encoder", CustomClassification(), "fine-tune it on classification first"),
+        ("pre-training", CustomClassification(), "fine-tune it on classification first"),
+        ("squad-v1", find_task("mrpc"), "fine-tune it on mrpc first"),
+    ],
+)
+def test_a_model_with_another_head_gets_advice(tmp_path, model, task, advice):
+    path = save_small(tmp_path, model)
+    with pytest.raises(ModelError) as error:
+        load_for_task(task, path)
+    assert str(error.value).startswith(f"{path}: the model is a Bert")
+    assert str(error.value).endswith(f"; {advice}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns"), [("pairs", {"text": "a"}), ("scored-pairs", {"text": "a", "label": "b"})]
+)
+def test_an_encoder_that_was_trained_on_pairs_gets_advice(tmp_path, kind, columns):
+    path = save_small(tmp_path, "encoder", embedding=EmbeddingConfig("mean"), label_columns=columns)
+    with pytest.raises(ModelError, match=rf"is a BertModel, .*; pass --kind {kind} \(kind='{kind}'\)$"):
+        load_for_task(CustomClassification(), path)

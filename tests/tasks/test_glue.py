@@ -137,7 +137,7 @@ def test_only_qqps_training_file_may_have_malformed_lines(tmp_path, capsys):
     assert (examples.texts, examples.pairs) == (["Who?", "When?"], ["How?", "Where?"])
     assert examples.labels == ["0", "1"]
     assert examples.location(1) == f"{path}, line 5"
-    assert ": skipped 2 lines that do not have 6 fields (first: line 3)" in capsys.readouterr().err
+    assert ": skipped lines that do not have 6 fields: 2 (first: line 3)" in capsys.readouterr().err
     for name, labelled in (("dev.tsv", True), ("test.tsv", False)):
         (tmp_path / name).write_text(SPLIT_ROW)
         with pytest.raises(DataError, match=rf"{name}, line 3: expected 6 fields, got 5"):

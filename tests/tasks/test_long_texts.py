@@ -137,5 +137,8 @@ def test_pairs_are_refused(method):
 
 @pytest.mark.parametrize("name", ["squad-v1", "ner", "swag", "sts-b-embeddings"])
 def test_other_tasks_refuse_the_setting(name):
-    with pytest.raises(SettingsError, match=f"long_texts: {name} does not classify texts; leave it out"):
+    message = (
+        f"long_texts, window_stride and window_pooling are for classifiers .* leave them out with {name}"
+    )
+    with pytest.raises(SettingsError, match=message):
         find_task(name).with_long_texts(LongTexts(method="windows"))

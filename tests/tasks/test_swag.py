@@ -113,6 +113,7 @@ def test_written_predictions_are_read_back(tmp_path):
         ([",pred", "0,1", "2,1", "1,1"], "line 3: id '2', but the example is '1'"),
         ([",pred", "0,1", "1,4", "2,1"], "line 3: '4' is not a choice; use one of 0, 1, 2, 3"),
         ([",pred", "0,1", "1,", "2,1"], "line 3: '' is not a choice"),
+        ([",pred", "0,1"], "1 prediction for 3 examples"),
         ([",pred", "0,1", "1,1"], "2 predictions for 3 examples"),
         ([",pred", "0,1", "1,1", "2,1", "3,1"], "4 predictions for 3 examples"),
     ],

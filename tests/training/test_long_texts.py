@@ -4,9 +4,11 @@ import pytest
 from tests.training.letters import LABELS, TASK, make_initial_model
 from tests.training.runs import assert_same_weights
 
+from bertie.base.errors import SettingsError
 from bertie.base.settings import resolve
 from bertie.model.heads import ClassificationModel
 from bertie.tasks.classification import LabelledTexts
+from bertie.tasks.custom.questions import CustomQuestionAnswering
 from bertie.training.class_weights import label_weights
 from bertie.training.distributed import Ranks
 from bertie.training.finetuning import apply_settings, finetune
@@ -77,3 +79,17 @@ def test_pooling_does_not_change_training(initial_model, tmp_path):
         chosen = settings(window_pooling=pooling, keep_best=False)
         finetune(TASK, initial_model, texts(), {"dev": texts()}, chosen, tmp_path / pooling, silent=True)
     assert_same_weights(tmp_path / "mean", tmp_path / "max")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"long_texts": "truncate", "window_stride": 24},
+        {"long_texts": "truncate", "window_pooling": "max"},
+        {"window_stride": 24, "long_texts": "windows"},
+    ],
+)
+def test_questions_refuse_settings_of_windows(changes):
+    message = r"are for classifiers .* leave them out with questions: .* a stride of at most 128 tokens"
+    with pytest.raises(SettingsError, match=message):
+        apply_settings(CustomQuestionAnswering(), settings(**changes), {})

@@ -213,9 +213,9 @@ def measured_task(
     """
     recorded = dict(read_labelled_columns(models[0])) if models and task is None else {}
     recorded["label"] = label = label or recorded.get("label") or "label"
-    if kind == "texts":
+    if kind in ("texts", *_PAIRS):
         text, pair = text or recorded.get("text"), pair or recorded.get("pair")
-    elif kind in _FAMILIES:
+    else:
         roles = _FAMILIES[kind][1]
         columns = {role: recorded[role] for role in roles if role in recorded} | dict(columns or {})
     return resolve_task(task, custom_task(kind, text or "text", pair, label, separator, columns, on_error))

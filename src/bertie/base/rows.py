@@ -7,7 +7,7 @@ reads the kind that GLUE uses, in which a quotation mark is part of the text and
 import csv
 import json
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from bertie.base.compression import is_compressed, open_binary
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.memory import MemoryTable, Source
 from bertie.base.tables import held_bytes, iterate_batches, missing_column, open_parquet, separator_hint
+from bertie.base.texts import count_noun
 
 _MAX_TABLE_BYTES = 1 << 32  # of a Parquet or compressed file whose rows are all held in memory
 _MAX_SHOWN_LINES = 10  # in an error about many malformed lines, and of skipped rows
@@ -178,15 +179,16 @@ def _report_malformed(path: Path, malformed: dict[int, int], columns: int, skip:
     first, fields = next(iter(malformed.items()))
     if skip:
         print(
-            f"{path}: skipped {len(malformed)} lines that do not have {columns} fields (first: line {first})",
+            f"{path}: skipped lines that do not have {count_noun(columns, 'field')}: {len(malformed)} "
+            f"(first: line {first})",
             file=sys.stderr,
         )
         return
     shown = ", ".join(map(str, list(malformed)[:_MAX_SHOWN_LINES]))
     more = ", …" * (len(malformed) > _MAX_SHOWN_LINES)
     raise DataError(
-        f"{path}, line {first}: expected {columns} fields, got {fields}; fix or delete the malformed lines "
-        f"({len(malformed)} in all: {shown}{more})"
+        f"{path}, line {first}: expected {count_noun(columns, 'field')}, got {fields}; fix or delete the "
+        f"malformed lines ({len(malformed)} in all: {shown}{more})"
     )
 
 
@@ -273,7 +275,7 @@ def parse_csv(
     while (fields := _next_fields(reader, name, handle, hint)) is not None:
         if fields and len(fields) != len(columns):
             advice = hint or "quote fields that contain the separator"
-            problem = f"expected {len(columns)} fields, got {len(fields)}; {advice}"
+            problem = f"expected {count_noun(len(columns), 'field')}, got {len(fields)}; {advice}"
             handle(DataError(f"{name}, line {number}: {problem}"))
         elif fields:
             yield number, dict(zip(columns, fields, strict=True))
@@ -383,6 +385,21 @@ def _read_parquet(path: Path, columns: Sequence[str], options: Options) -> Rows:
         return Rows(path, values, range(1, file.metadata.num_rows + 1), "row")
 
 
+def _both_forms(options: Collection[str]) -> str:
+    """Return options of a command with the arguments in Python: `--text NAME (text='NAME')`."""
+    arguments: dict[str, str] = {}
+    columns: dict[str, str] = {}
+    for option in options:
+        flag, value = option.split()
+        if flag == "--column":
+            columns[value.removesuffix("=NAME")] = "NAME"
+        else:
+            arguments[flag.removeprefix("--")] = "NAME"
+    in_python = [f"{name}={value!r}" for name, value in arguments.items()]
+    in_python += [f"columns={columns}"] * bool(columns)
+    return f"{' '.join(options)} ({', '.join(in_python)})"
+
+
 def _column_indices(
     columns: Sequence[str], names: Sequence[str], location: str, options: Options = NO_OPTIONS
 ) -> list[int]:
@@ -396,5 +413,5 @@ def _column_indices(
         raise DataError(f"{location}: empty: no columns")
     if missing := [column for column in columns if column not in names]:
         chosen = dict.fromkeys(options[column] for column in missing if column in options)
-        raise missing_column(location, missing[0], names, f"; pass {' '.join(chosen)}" if chosen else "")
+        raise missing_column(location, missing[0], names, f"; pass {_both_forms(chosen)}" if chosen else "")
     return [names.index(column) for column in columns]

@@ -15,15 +15,17 @@ class TextError(DataError):
     Attributes:
         index: index of the text in the list of texts, from 0.
         reason: the problem and the remedy.
+        argument: name of the list of texts.
     """
 
-    def __init__(self, index: int, reason: str) -> None:
-        super().__init__(f"text {index + 1}: {reason}")
+    def __init__(self, index: int, reason: str, argument: str = "texts") -> None:
+        super().__init__(f"{argument}[{index}]: {reason}")
         self.index = index
         self.reason = reason
+        self.argument = argument
 
-    def __reduce__(self) -> tuple[type["TextError"], tuple[int, str]]:  # for pools of processes
-        return TextError, (self.index, self.reason)
+    def __reduce__(self) -> tuple[type["TextError"], tuple[int, str, str]]:  # for pools of processes
+        return TextError, (self.index, self.reason, self.argument)
 
 
 def is_blank(text: str) -> bool:
@@ -128,6 +130,16 @@ def reject_unequal(first: Sequence[Any], second: Sequence[Any], names: tuple[str
 
 def _kind(value: Any) -> str:
     return {str: "a string", list: "a list", type(None): "None"}.get(type(value), type(value).__name__)
+
+
+def count_noun(number: int, noun: str) -> str:
+    """Return a number with its noun, which has the plural in -s.
+
+    Example:
+        >>> count_noun(1, "field"), count_noun(2000, "field")
+        ('1 field', '2,000 fields')
+    """
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def escape_markdown(text: str) -> str:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from bertie.base.errors import DataError
 from bertie.base.files import write_text
 from bertie.base.rows import read_held_lines
+from bertie.base.texts import count_noun
 from bertie.model.sequences import cumulative_bounds
 from bertie.tasks.entities import Scheme, detect_scheme, find_invalid_tag, to_iob2
 
@@ -116,8 +117,8 @@ def _read_columns(path: Path, tagged: bool, plain: bool | None) -> _Columns:
             raise DataError(f"{path}, line {line_number}: only one column; write a word, a tab and its tag")
         if len(columns) != width:
             raise DataError(
-                f"{path}, line {line_number}: {len(columns)} columns, but the first line has {width}; if "
-                f"words contain spaces, separate the columns by tabs"
+                f"{path}, line {line_number}: {count_noun(len(columns), 'column')}, but the first line has "
+                f"{width}; if words contain spaces, separate the columns by tabs"
             )
         words.append(columns[0])
         tags.append(columns[-1])
@@ -170,8 +171,8 @@ def read_tags(examples: TaggedSentences, path: Path, plain: bool | None) -> Tags
             )
     if len(columns.words) != len(gold_words):
         raise DataError(
-            f"{path}: {len(columns.words)} words, but the gold file has {len(gold_words)}; give each "
-            f"word a prediction"
+            f"{path}: {count_noun(len(columns.words), 'word')}, but the gold file has {len(gold_words):,}; "
+            f"give each word a prediction"
         )
     return examples.by_sentence(columns.tags)
 

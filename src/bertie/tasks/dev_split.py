@@ -46,7 +46,7 @@ def draw_dev_examples(task: Task[Any, Any], examples: Any, fraction: float, sour
     drawn = groups[order[np.diff(counts) > 0]]
     if not len(drawn) or len(drawn) == len(groups):
         raise DataError(
-            f"{source}: {len(groups)} examples are too few for a dev set of {fraction:g}; give a larger "
+            f"{source}: too few examples for a dev set of {fraction:g}: {len(groups)}; give a larger "
             f"fraction or a dev file"
         )
     indices: list[int] = np.flatnonzero(np.isin(every_group, drawn)).tolist()

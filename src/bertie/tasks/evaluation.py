@@ -13,10 +13,11 @@ from bertie.model.config import BertConfig, ClassifierPooling
 from bertie.model.engines.embeddings import embed
 from bertie.model.engines.engine import Engine, Float32s
 from bertie.model.engines.loading import Precision, load_engine
-from bertie.model.formats.directory import SEQUENCE_CLASSIFIER
+from bertie.model.formats.directory import SEQUENCE_CLASSIFIER, ModelMetadata
 from bertie.model.formats.sentence_transformers import EmbeddingConfig
 from bertie.model.sequences import token_indices
 from bertie.tasks.calibration import Calibration, describe_limit
+from bertie.tasks.custom.tables import CustomFiles
 from bertie.tasks.long_texts import TextWindows, describe_truncated
 from bertie.tasks.pairs import for_embeddings
 from bertie.tasks.task import Head, Inputs, Scores, Task
@@ -28,6 +29,14 @@ ARCHITECTURES: dict[Head, str] = {
     "spans": "BertForQuestionAnswering",
     "choices": "BertForMultipleChoice",
     "embedding": "BertModel",
+}
+# The kind of custom data on which each model is fine-tuned.
+_KINDS = {
+    ARCHITECTURES["classification"]: "texts",
+    ARCHITECTURES["tagging"]: "tags",
+    ARCHITECTURES["spans"]: "questions",
+    ARCHITECTURES["choices"]: "choices",
+    ARCHITECTURES["embedding"]: "pairs",
 }
 PER_TOKEN = (ARCHITECTURES["tagging"], ARCHITECTURES["spans"])  # have logits for each token
 DEFAULT_MAX_SEQ_LENGTH = 128  # run_classifier.py:60
@@ -235,7 +244,7 @@ def load_for_task(
     if engine.architecture != architecture:
         raise ModelError(
             f"{path}: the model is a {engine.architecture}, but {task.name} needs a {architecture}; "
-            f"fine-tune it on {task.name} first"
+            + _advise_on_model(task, engine.architecture, metadata)
         )
     try:
         task = task.fitted_to_model(metadata)
@@ -248,6 +257,17 @@ def load_for_task(
     length = max_seq_length or recorded_length or default_length
     check_length(length, metadata.config)
     return FineTunedModel(task, engine, metadata.tokenizer, length, embedding, metadata.classifier_pooling)
+
+
+def _advise_on_model(task: Task[Any, Any], architecture: str, metadata: ModelMetadata) -> str:
+    """Return what to do about a model that has another head than the task."""
+    kind = _KINDS.get(architecture)
+    if kind == "pairs" and "label" in metadata.label_columns:
+        kind = "scored-pairs"
+    is_fine_tuned = architecture != ARCHITECTURES["embedding"] or metadata.embedding is not None
+    if isinstance(task, CustomFiles) and kind and is_fine_tuned:
+        return f"pass --kind {kind} (kind={kind!r})"
+    return f"fine-tune it on {task.name} first"
 
 
 def report_truncated(
@@ -268,21 +288,20 @@ def report_truncated(
 def report_shared(name: str, inputs: Inputs, training: Inputs) -> None:
     """Print how many inputs of a part are also training inputs, if there are any."""
     seen = set(_hash_examples(training))
-    shared = sum(value in seen for value in _hash_examples(inputs))
+    hashes = _hash_examples(inputs)
+    shared = sum(value in seen for value in hashes)
     if shared:
         print(
-            f"{name}: {shared:,} of {inputs.num_examples:,} inputs are also training inputs; the scores "
-            f"on them do not show how the model does on new texts",
+            f"{name}: {shared:,} of {len(hashes):,} {inputs.unit} are also training {inputs.unit}; the "
+            f"scores on them do not show how the model does on new texts",
             file=sys.stderr,
         )
 
 
 def _hash_examples(inputs: Inputs) -> list[int]:
-    """Return a hash of the tokens of each example; in tagging and SQuAD, of each window."""
-    bounds = inputs.bounds[:: inputs.group]
-    if isinstance(inputs, TextWindows):
-        bounds = inputs.bounds[inputs.text_bounds]
-    return [hash(inputs.input_ids[start:end].tobytes()) for start, end in pairwise(bounds.tolist())]
+    """Return a hash of the tokens of each of the `unit_bounds`."""
+    bounds = pairwise(inputs.unit_bounds.tolist())
+    return [hash(inputs.input_ids[start:end].tobytes()) for start, end in bounds]
 
 
 def check_length(max_seq_length: int, config: BertConfig) -> None:

@@ -34,6 +34,11 @@ class TextWindows(Inputs):
     long_texts: LongTexts
 
     @property
+    def unit_bounds(self) -> Int64s:
+        """The bounds of the texts."""
+        return self.bounds[self.text_bounds]
+
+    @property
     def num_examples(self) -> int:
         """The number of texts, n."""
         return len(self.text_bounds) - 1

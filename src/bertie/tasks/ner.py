@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +46,7 @@ class WordWindows(Inputs):
 
     word_positions: Int64s
     num_sentences: int
+    unit: ClassVar[str] = "windows"
 
     @property
     def num_batch_units(self) -> int:

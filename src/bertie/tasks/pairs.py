@@ -47,7 +47,7 @@ class _Pairs(TextClassification):
 
     @property
     def label_columns(self) -> dict[str, str]:
-        """The columns of the labels: none, as for the texts."""
+        """None for STS-B, whose columns are known."""
         return {}
 
     def fitted_to_model(self, metadata: ModelMetadata) -> Self:
@@ -113,8 +113,13 @@ class CustomScoredPairs(_ScoredPairs, CustomClassification):
     main_metric: str = "spearmanr"
     defaults: dict[str, Any] = field(default_factory=dict)
     metrics: tuple[str, ...] = ("spearmanr", "pearson")
-    pair: str | None = "pair"
+    pair: str = "pair"
     infer_type: bool = False
+
+    @property
+    def label_columns(self) -> dict[str, str]:
+        """The columns of the two texts and of their score, which only `evaluate` reads."""
+        return {"text": self.text, "pair": self.pair, "label": self.label}
 
     def read(self, path: Source, labelled: bool) -> LabelledTexts:
         """Read a table of scored pairs; report scores outside the range of the training scores on stderr."""
@@ -145,8 +150,13 @@ class CustomPairs(_Pairs, CustomClassification):
     main_metric: str = "mrr"
     metrics: tuple[str, ...] = ("mrr", "accuracy")
     defaults: dict[str, Any] = field(default_factory=dict)
-    pair: str | None = "pair"
+    pair: str = "pair"
     infer_type: bool = False
+
+    @property
+    def label_columns(self) -> dict[str, str]:
+        """The columns of the two texts, which only `evaluate` reads."""
+        return {"text": self.text, "pair": self.pair}
 
     def read(self, path: Source, labelled: bool) -> LabelledTexts:
         """Read a table of pairs, which has no labels."""

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from bertie.base.errors import DataError
 from bertie.base.files import write_text
 from bertie.base.rows import read_held_lines, read_rows
+from bertie.base.texts import count_noun
 from bertie.tasks import metrics
 from bertie.tasks.error_analysis import (
     ErrorAnalysis,
@@ -195,7 +196,8 @@ class MultipleChoice(Task[Choices, Int64s]):
             choices.append(int(choice))
         if len(lines) != len(examples):
             raise DataError(
-                f"{path}: {len(lines)} predictions for {len(examples)} examples; give one for each"
+                f"{path}: {count_noun(len(lines), 'prediction')} for {count_noun(len(examples), 'example')}; "
+                f"give one for each"
             )
         return np.array(choices, dtype=np.int64)
 

@@ -31,7 +31,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -73,6 +73,7 @@ class Inputs:
     group           number of consecutive sequences that are one example: the number of choices for
                     multiple choice, 2 for embedding, otherwise 1
     num_truncated   number of sequences that were truncated; 0 where long texts have windows
+    unit            name of the inputs in messages
     """
 
     input_ids: npt.NDArray[np.int32]
@@ -81,6 +82,7 @@ class Inputs:
     labels: npt.NDArray[Any] | None
     group: int = 1
     num_truncated: int = 0
+    unit: ClassVar[str] = "inputs"
 
     @staticmethod
     def from_encoding(encoding: Encoding, labels: npt.NDArray[Any] | None = None, group: int = 1) -> "Inputs":
@@ -96,6 +98,11 @@ class Inputs:
     def __len__(self) -> int:
         """Return the number of sequences, N."""
         return len(self.bounds) - 1
+
+    @property
+    def unit_bounds(self) -> npt.NDArray[np.int64]:
+        """The bounds of the inputs that `unit` names, as indices of their tokens: int64 (n+1,)."""
+        return self.bounds[:: self.group]
 
     @property
     def num_examples(self) -> int:
@@ -226,7 +233,10 @@ class Task(ABC, Generic[Examples, Predictions]):
         Raises:
             SettingsError: the task does not classify texts.
         """
-        raise SettingsError(f"long_texts: {self.name} does not classify texts; leave it out")
+        raise SettingsError(
+            f"long_texts, window_stride and window_pooling are for classifiers and regressions of texts; "
+            f"leave them out with {self.name}"
+        )
 
     # Files and examples
 

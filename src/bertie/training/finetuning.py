@@ -17,6 +17,7 @@ from bertie.base.files import sha256
 from bertie.base.locks import lock_directory
 from bertie.base.progress import Progress
 from bertie.base.random import stream_key
+from bertie.base.texts import count_noun
 from bertie.model.bert import add_bilstm
 from bertie.model.config import BertConfig
 from bertie.model.engines.torch_engine import TorchEngine
@@ -253,9 +254,10 @@ def apply_settings(
     long_texts = LongTexts(
         method=settings.long_texts, stride=settings.window_stride, pooling=settings.window_pooling
     )
-    if settings.long_texts != "truncate":
+    has_windows = settings.window_stride > 0 or settings.window_pooling != "mean"
+    if settings.long_texts != "truncate" or has_windows:
         task = task.with_long_texts(long_texts)
-    if settings.long_texts != "windows" and (settings.window_stride or settings.window_pooling != "mean"):
+    if settings.long_texts != "windows" and has_windows:
         raise SettingsError(
             "window_stride and window_pooling need long_texts=windows; add it, or leave them out"
         )
@@ -315,7 +317,7 @@ def _train(
                 autocast=settings.autocast(),
             )
             if state.step < schedule.total_steps:
-                epochs = f"{settings.patience} epoch{'s' * (settings.patience > 1)}"
+                epochs = count_noun(settings.patience, "epoch")
                 progress.print(f"stopped at step {state.step:,}: {epochs} without a better score (patience)")
     return state.step
 

@@ -45,8 +45,8 @@ def test_indices_may_be_floats_in_csv(tmp_path):
 @pytest.mark.parametrize(
     ("endings", "label", "message"),
     [
-        ([["a", "b"], ["c"]], [0, 0], "line 2: 1 endings; every row needs the same number"),
-        ([["a"], ["c"]], [0, 0], "line 1: 1 endings; every row needs the same number, at least two"),
+        ([["a", "b"], ["c"]], [0, 0], "line 2: 1 ending; every row needs the same number"),
+        ([["a"], ["c"]], [0, 0], "line 1: 1 ending; every row needs the same number, at least two"),
         ([["a", "b"], []], [0, 0], "line 2: no endings in the column 'endings'; add them or delete the row"),
         ([["a", "b"], ["c", " "]], [0, 0], "line 2: an ending is not text; add it or delete the row"),
         ([["a", "b"], ["c", "d"]], [0, 2], "line 2: label '2'; use one of 0, 1"),
@@ -61,6 +61,8 @@ def test_bad_rows_of_choices_are_reported(tmp_path, endings, label, message):
 
 def test_missing_columns_of_choices_name_their_options(tmp_path):
     path = write(tmp_path / "a.csv", {"text": ["x"]})
-    advice = r"pass --column context=NAME --column endings=NAME --label NAME$"
+    advice = (
+        r"pass --column context=NAME --column endings=NAME --label NAME \(label='NAME', columns={'context'"
+    )
     with pytest.raises(SettingsError, match=advice):
         CustomMultipleChoice(endings=("a", "b")).read(path, labelled=True)

@@ -110,7 +110,7 @@ def test_scores_of_plain_tags_match_sklearn(pairs, data):
 @pytest.mark.parametrize(
     ("words", "tags", "message"),
     [
-        ([["a"], ["b"]], [["O"], ["O", "O"]], "line 2: 2 tags for 1 words; give one for each"),
+        ([["a"], ["b"]], [["O"], ["O", "O"]], "line 2: 2 tags for 1 word; give one for each"),
         ([["a"], []], [["O"], []], "line 2: no words in the column 'words'; add them or delete the row"),
         ([["a"], ["b"]], [["O"], []], "line 2: no tags in the column 'tags'; add them or delete the row"),
         ([["a"], None], [["O"], ["O"]], "line 2: no words in the column 'words'; add them or"),

@@ -71,7 +71,22 @@ def test_misplaced_answers_are_counted(write, capsys):
     path = write(squad_json(question("q1"), question("q2", [elsewhere]), question("q3", [elsewhere])))
     assert read_questions(path).is_misplaced.tolist() == [False, True, True]
     (line,) = capsys.readouterr().err.splitlines()
-    assert "2 answers are not at their answer_start (first: question q2)" in line
+    assert "answers that are not at their answer_start" in line
+    assert line.endswith(": 2 (first: question q2)")
+
+
+def test_training_needs_an_answer_at_its_position(write):
+    elsewhere = question("q1", [{"text": "city", "answer_start": 0}])
+    none = question("q2", [])
+    message = "train.json: no answer is usable for training, as none is at its answer_start; correct"
+    for task in (V2, CustomQuestionAnswering()):
+        for misplaced in ([elsewhere], [elsewhere, none]):
+            path = write(squad_json(*misplaced), "train.json")
+            with pytest.raises(DataError, match=message):
+                task.check_training(task.read(path, labelled=True), path)
+        for usable in ([elsewhere, none, question("q3")], [none]):
+            path = write(squad_json(*usable), "train.json")
+            task.check_training(task.read(path, labelled=True), path)
 
 
 @pytest.mark.parametrize(

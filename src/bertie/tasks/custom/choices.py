@@ -8,7 +8,7 @@ import numpy as np
 from bertie.base.errors import DataError
 from bertie.base.memory import Source
 from bertie.base.rows import Rows
-from bertie.base.texts import is_blank
+from bertie.base.texts import count_noun, is_blank
 from bertie.tasks.custom.tables import CustomFiles, check_strings, check_text
 from bertie.tasks.label_types import label_name, unify_labels
 from bertie.tasks.swag import Choices, MultipleChoice
@@ -53,8 +53,8 @@ class CustomMultipleChoice(CustomFiles, MultipleChoice):
             count = len(self._endings(rows, 0))
             if len(endings := self._endings(rows, i)) != count or count < 2:
                 raise DataError(
-                    f"{rows.location(i)}: {len(endings)} endings; every row needs the same number, at least "
-                    f"two"
+                    f"{rows.location(i)}: {count_noun(len(endings), 'ending')}; every row needs the same "
+                    f"number, at least two"
                 )
             if not all(isinstance(ending, str) and not is_blank(ending) for ending in endings):
                 raise DataError(f"{rows.location(i)}: an ending is not text; add it or delete the row")

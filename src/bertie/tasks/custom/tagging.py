@@ -11,6 +11,7 @@ import numpy as np
 from bertie.base.errors import DataError
 from bertie.base.memory import Source
 from bertie.base.rows import TABLE_FORMATS, Rows, format_suffix
+from bertie.base.texts import count_noun
 from bertie.tasks.conll import TaggedSentences
 from bertie.tasks.custom.tables import CustomFiles, check_strings
 from bertie.tasks.entities import find_invalid_tag, is_plain
@@ -67,7 +68,8 @@ class CustomTagging(CustomFiles, Tagging):
             words = check_strings(rows, i, self.words, "words")
             if labelled and len(tags := check_strings(rows, i, self.tags, "tags")) != len(words):
                 raise DataError(
-                    f"{rows.location(i)}: {len(tags)} tags for {len(words)} words; give one for each"
+                    f"{rows.location(i)}: {count_noun(len(tags), 'tag')} for "
+                    f"{count_noun(len(words), 'word')}; give one for each"
                 )
 
         columns = {self.words: "--column words=NAME"}

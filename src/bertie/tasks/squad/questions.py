@@ -125,8 +125,8 @@ def read_questions(path: Path, labelled: bool = True, allow_no_answer: bool = Tr
     if labelled and questions.is_misplaced.any():
         first = ids[int(questions.is_misplaced.argmax())]
         print(
-            f"{path}: {questions.is_misplaced.sum()} answers are not at their answer_start (first: question "
-            f"{first}); the model is not trained on them",
+            f"{path}: answers that are not at their answer_start, on which the model is not trained: "
+            f"{questions.is_misplaced.sum()} (first: question {first})",
             file=sys.stderr,
         )
     return questions

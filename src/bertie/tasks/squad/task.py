@@ -10,9 +10,10 @@ from typing import Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from bertie.base.errors import DataError
+from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import read_json, write_json
-from bertie.model.formats.directory import ModelMetadata
+from bertie.base.memory import Source
+from bertie.model.formats.directory import LongTexts, ModelMetadata
 from bertie.tasks.error_analysis import (
     MAX_MISTAKES,
     ErrorAnalysis,
@@ -70,6 +71,18 @@ class QuestionAnswering(Task[Questions, SpanPredictions]):
         """SQuAD's version: 2.0 if a question may have no answer, otherwise 1.1."""
         return "2.0" if self.allow_no_answer else "1.1"
 
+    def with_long_texts(self, long_texts: LongTexts) -> Self:
+        """Reject the setting: long contexts always have windows.
+
+        Raises:
+            SettingsError: always.
+        """
+        raise SettingsError(
+            f"long_texts, window_stride and window_pooling are for classifiers and regressions of texts; "
+            f"leave them out with {self.name}: its long contexts always have windows, with a stride of "
+            f"at most {self.doc_stride} tokens"
+        )
+
     def file(self, data: Path, part: str) -> Path:
         """Return the path of a part's .json file."""
         return data / f"{part}-v{self.version}.json" if data.is_dir() else data
@@ -77,6 +90,15 @@ class QuestionAnswering(Task[Questions, SpanPredictions]):
     def read(self, path: Path, labelled: bool) -> Questions:
         """Read a file in SQuAD's JSON; see `read_questions`."""
         return read_questions(path, labelled, self.allow_no_answer)
+
+    def check_training(self, examples: Questions, path: Source) -> None:
+        """Reject questions whose answers are all misplaced; questions that have no answer are allowed."""
+        is_unusable = examples.is_misplaced | examples.is_impossible
+        if examples.is_misplaced.any() and is_unusable.all():
+            raise DataError(
+                f"{path}: no answer is usable for training, as none is at its answer_start; correct these "
+                f"positions, which count the characters of the context from 0"
+            )
 
     def fitted_to_model(self, metadata: ModelMetadata) -> Self:
         """Return this task with the null threshold of a fine-tuned model."""

@@ -6,7 +6,7 @@ window in which it has the most context. Every text is tokenized once.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,12 @@ class ContextWindows(Inputs):
     window_bounds: Int64s
     offsets: Int32s
     max_context: npt.NDArray[np.bool_]
+    unit: ClassVar[str] = "questions"
+
+    @property
+    def unit_bounds(self) -> Int64s:
+        """The bounds of all windows of each question."""
+        return self.bounds[self.window_bounds]
 
 
 class WindowLayout(NamedTuple):
@@ -125,6 +131,7 @@ def _check_room(questions: Questions, question_sizes: Int64s, max_seq_length: in
             f"the question {shorten(questions.questions[i], _SHOWN_CHARACTERS)!r}, with {question_sizes[i]} "
             f"tokens and {SPECIAL_TOKENS} special tokens, leaves no room for its context in max_seq_length="
             f"{max_seq_length}; shorten it, or use a larger max_seq_length",
+            "questions",
         )
 
 
