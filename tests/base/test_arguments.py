@@ -155,7 +155,9 @@ def test_a_string_in_place_of_a_list_is_one_word():
 def test_a_tokenizer_needs_a_vocabulary_with_its_added_tokens():
     with pytest.raises(SettingsError, match=r"^vocabulary: expected a Vocabulary, got list; write Voc"):
         Tokenizer(list(SPECIAL_TOKENS))
-    with pytest.raises(SettingsError, match=r"^added_tokens: \[E1\], \[E2\] missing; add to the vocab"):
+    with pytest.raises(
+        SettingsError, match=r"^added_tokens: add these to the vocabulary first: \[E1\], \[E2\]$"
+    ):
         Tokenizer(Vocabulary(SPECIAL_TOKENS), added_tokens=["[E1]", "[E2]"])
 
 

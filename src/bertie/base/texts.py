@@ -29,9 +29,9 @@ class TextError(DataError):
 
 
 def is_blank(text: str) -> bool:
-    """Return whether BERT's tokenizer finds no token in a text: it has only characters that it drops.
+    """Return whether a text has only characters that BERT's tokenizer drops.
 
-    These are white space, control and format characters, such as U+200B and U+FEFF, and U+FFFD.
+    These characters are white space, control and format characters, such as U+200B and U+FEFF, and U+FFFD.
     """
     return all(c.isspace() or c == "\ufffd" or unicodedata.category(c) in ("Cc", "Cf") for c in text)
 

@@ -81,8 +81,8 @@ def check_language(code: str) -> None:
     near = _nearest_code(code)
     hint = f"did you mean {near}? " if near else ""
     raise SettingsError(
-        f"language {code}: not an ISO 639-1 code; {hint}bertie has rules to split sentences of "
-        f"{WITH_RULES}; another language uses the rules of a related one, or of English"
+        f"language {code}: not an ISO 639-1 code; {hint}bertie has sentence rules for {WITH_RULES}; "
+        f"for another language it uses the rules of a related one, or of English"
     )
 
 

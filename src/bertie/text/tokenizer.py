@@ -112,7 +112,7 @@ class Tokenizer:
             AddedToken.make_special(token) if isinstance(token, str) else token for token in added_tokens
         ]
         if missing := [token.content for token in tokens if token.content not in vocabulary.ids]:
-            raise SettingsError(f"added_tokens: {', '.join(missing)} missing; add to the vocabulary first")
+            raise SettingsError(f"added_tokens: add these to the vocabulary first: {', '.join(missing)}")
         self.added_tokens = tuple(sorted(tokens, key=lambda token: vocabulary.ids[token.content]))
 
     def replace(self, vocabulary: Vocabulary | None = None, lowercase: bool | None = None) -> "Tokenizer":

@@ -182,7 +182,7 @@ def training_csv(lines):
         (
             CustomClassification(),
             training_csv(["a,x", " ,y"]),
-            "line 3: ' ' is not text in the column 'text'",
+            "line 3: no text in the column 'text'",
         ),
         (
             CustomClassification(),

@@ -58,7 +58,8 @@ ONE_QUESTION = {
     [
         ({"id": 7}, "line 2: a second question has the id '7'"),
         ({"id": None}, "line 2: no id in the column 'id'; add it or delete the row"),
-        ({"question": " "}, "line 2: ' ' is not text in the column 'question'; add it or delete the row"),
+        ({"question": " "}, "line 2: no text in the column 'question'; add it or delete the row"),
+        ({"context": "\u200b"}, "line 2: no text in the column 'context'; add it or delete the row"),
         ({"question": None}, "line 2: no text in the column 'question'; add it or delete the row"),
         ({"question": 0}, "line 2: 0 is not text in the column 'question'; write it as a string"),
         (

@@ -67,9 +67,9 @@ def check_text(rows: Rows, i: int, column: str) -> None:
     """Raise DataError unless the value is a text that is not blank."""
     text = rows.columns[column][i]
     if not isinstance(text, str) or is_blank(text):
-        problem = "no text" if is_missing(text) or text == "" else f"{text!r} is not text"
-        may_add = isinstance(text, str) or is_missing(text)
-        advice = "add it or delete the row" if may_add else "write it as a string"
+        problem, advice = f"{text!r} is not text", "write it as a string"
+        if isinstance(text, str) or is_missing(text):
+            problem, advice = "no text", "add it or delete the row"
         raise DataError(f"{rows.location(i)}: {problem} in the column {column!r}; {advice}")
 
 
