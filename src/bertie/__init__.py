@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bertie.api.evaluation import evaluate
     from bertie.api.finetuning import finetune
     from bertie.api.pretraining import pretrain
+    from bertie.api.search import search
     from bertie.api.vocabulary import extend_tokenizer, learn_vocabulary
     from bertie.base.errors import BertieError, DataError, ModelError, SettingsError
     from bertie.inference.predictor import Predictor, load
@@ -45,6 +46,7 @@ _MODULES = {
     "join_parts": "api.corpus",
     "pretrain": "api.pretraining",
     "finetune": "api.finetuning",
+    "search": "api.search",
     "evaluate": "api.evaluation",
     "reproduce": "reproduction.checkpoint_runner",
     "evaluate_blimp": "api.blimp",
@@ -78,6 +80,7 @@ __all__ = [
     "prepare_part",
     "pretrain",
     "reproduce",
+    "search",
 ]
 
 

@@ -76,9 +76,12 @@ def test_public_functions_and_methods_have_examples():
 # Classes whose instances are created by functions, and shown in their examples.
 RESULTS = {
     "Predictor",
+    "RunResult",
+    "RunResult.load",
     "PretrainingResult",
-    "PretrainingResult.load",
     "FinetuningResult",
+    "SearchResult",
+    "Trial",
     "EvaluationResult",
     "BlimpScores",
     "Encoding",

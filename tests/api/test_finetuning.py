@@ -18,7 +18,6 @@ import transformers
 
 import bertie
 from bertie.api.results import FinetuningResult
-from bertie.api.search import search
 from bertie.base.errors import DataError, SettingsError
 from bertie.model.formats.conversion import convert
 from bertie.training import loop
@@ -437,15 +436,19 @@ def test_search_resumes_from_its_directory(model):
     pd.DataFrame(COLUMNS).to_csv("reviews.csv", index=False)
     grid = {"batch_sizes": [8], "learning_rates": [1e-3], "epochs": [1], "finetuning.max_seq_length": 32}
     inputs = {"train": "reviews.csv", "dev": "reviews.csv", **REVIEWS}
-    _, first = search(model, **inputs, out="search", settings=grid)
+    first = bertie.search(model, **inputs, out="search", settings=grid)
     shutil.rmtree("search/model")
-    _, again = search(out="search", resume=True)
+    again = bertie.search(out="search", resume=True)
     assert again == first
     assert Path("search/model").exists()
-    _, wider = search(out="search", resume=True, settings={"restarts": 2})
+    wider = bertie.search(out="search", resume=True, restarts=2)
     assert len(wider.chosen.scores) == 2
+    assert wider.table["mean"] == [wider.chosen.mean]
+    assert wider.table["chosen"] == [True]
+    assert wider.metric in wider.baselines[wider.part]
+    assert wider.load().labels == ("bad", "good")
     with pytest.raises(bertie.SettingsError, match="nothing: no run to resume here"):
-        search(out="nothing", resume=True)
+        bertie.search(out="nothing", resume=True)
 
 
 def interrupt(*arguments: Any) -> float:
@@ -543,7 +546,7 @@ def test_a_search_warns_about_its_best_model_as_finetuning_does(model, capsys):
     assert expected
     grid = {"learning_rates": [1e-9], "batch_sizes": [16], "epochs": [1], "restarts": 1}
     rest = {key: settings[key] for key in settings.keys() - {"epochs", "batch_size", "optimizer"}}
-    search(model, **inputs, out="search", settings={**grid, "finetuning": rest})
+    bertie.search(model, **inputs, out="search", settings={**grid, "finetuning": rest})
     lines = capsys.readouterr().err.splitlines()
     assert [line for line in lines if line.startswith("warning: ")] == expected
     report = Path("search/report.html").read_text()
@@ -561,8 +564,8 @@ def test_resume_rejects_renamed_labels(model):
 @pytest.mark.parametrize("key", ["training_fingerprint", "training_set"])
 def test_fingerprints_cannot_be_set(model, key):
     message = f"{key}: a run fills in this setting; leave it out, and choose the training set with its"
-    for train in (bertie.finetune, search):
+    for train in (bertie.finetune, bertie.search):
         with pytest.raises(SettingsError, match=message):
             train(model, train=ROWS, dev=ROWS, out="run", settings={key: "x"}, **REVIEWS)
     with pytest.raises(SettingsError, match=message):
-        search(model, train=ROWS, dev=ROWS, out="run", settings={f"finetuning.{key}": "x"}, **REVIEWS)
+        bertie.search(model, train=ROWS, dev=ROWS, out="run", settings={f"finetuning.{key}": "x"}, **REVIEWS)

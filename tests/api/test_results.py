@@ -49,6 +49,11 @@ def test_html_of_a_notebook_is_escaped():
     assert "<td>loss &lt; 1</td><td>1,200</td>" in html
 
 
+def test_lists_and_truth_values_are_shown_as_such():
+    shown = repr(Metrics([{"scores": [50.0, 100 / 3], "chosen": True}]))
+    assert shown == "scores    chosen\n50, 33.3  True"
+
+
 def test_to_pandas():
     table = Metrics(ROWS).to_pandas()
     assert list(table.columns) == ["kind", "step", "loss", "perplexity"]

@@ -16,7 +16,6 @@ from tests.training.runs import assert_same_weights, read_rows
 from transformers import AutoModelForSequenceClassification
 
 import bertie
-from bertie.api.search import search
 from bertie.base.errors import DataError, ModelError, SettingsError
 from bertie.base.files import read_json, write_json
 from bertie.base.settings import resolve
@@ -266,7 +265,7 @@ def test_search_keeps_the_best_trial_and_reports_its_pairs(initial_model, tmp_pa
     rows = [{"text": f"{label}{n}", "label": label} for label in "ab" for n in range(3)]
     grid = {"batch_sizes": [16], "learning_rates": [3e-3, 1e-6], "epochs": [2]}
     changes = {"contrastive_pairs": 4, "max_seq_length": 8, "device": "cpu"}
-    examples, result = search(
+    result = bertie.search(
         initial_model.weights, train=rows, dev=rows, out=tmp_path, settings={**grid, "finetuning": changes}
     )
     assert len(result.trials) == 2
@@ -275,7 +274,7 @@ def test_search_keeps_the_best_trial_and_reports_its_pairs(initial_model, tmp_pa
     )
     assert read_metadata(tmp_path / "model").classifier_pooling == "mean"
     scores = bertie.evaluate(tmp_path / "model", data=rows, device="cpu").scores["dev"]
-    assert scores[examples.task.main_metric] == max(result.chosen.scores)
+    assert scores[result.metric] == max(result.chosen.scores)
 
 
 @pytest.mark.skipif("BERTIE_DATA" not in os.environ, reason="needs BERTIE_DATA")

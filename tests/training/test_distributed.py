@@ -13,7 +13,7 @@ import torch
 from tests.training.letters import make_texts
 from tests.training.runs import NO_DROPOUT, assert_same_weights, read_rows, read_weights
 
-from bertie.api.search import search
+import bertie
 from bertie.base.environment import REPORT_TIMEOUT, let_main_process_report
 from bertie.base.errors import SettingsError
 from bertie.base.settings import write_toml
@@ -77,7 +77,7 @@ assert not [name for name in threads if "gloo" in name], threads
 def test_search_is_refused_in_several_processes(monkeypatch, tmp_path):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(SettingsError, match="search: trains in one process"):
-        search("model", task="mrpc", data=tmp_path, out=tmp_path / "search")
+        bertie.search("model", task="mrpc", data=tmp_path, out=tmp_path / "search")
     assert not (tmp_path / "search").exists()
 
 

@@ -10,6 +10,7 @@ from bertie.base.progress import format_number
 from bertie.tasks.calibration import Calibration
 from bertie.tasks.error_analysis import ErrorAnalysis
 from bertie.tasks.task import Scores
+from bertie.training.search import Trial
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -21,7 +22,7 @@ MAX_CHARACTERS = 40  # of a cell, such as the message of a warning
 
 
 class Metrics(Sequence[Mapping[str, Any]]):
-    """The rows of a run's metrics.jsonl, as a table.
+    """A table, such as the rows of a run's metrics.jsonl.
 
     `metrics[i]` is a row, `metrics["loss"]` a column with None where a row lacks it, `metrics.select("kind",
     "evaluation")` the rows of one kind. A notebook shows the last rows.
@@ -105,20 +106,23 @@ class Metrics(Sequence[Mapping[str, Any]]):
 
 
 def _text(value: Any) -> str:
-    text = "" if value is None else format_number(value) if isinstance(value, int | float) else str(value)
+    if isinstance(value, list):
+        text = ", ".join(map(_text, value))
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        text = format_number(value)
+    else:
+        text = "" if value is None else str(value)
     return text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 1] + "…"
 
 
 @dataclass(frozen=True)
-class PretrainingResult:
-    """A finished pre-training run.
+class RunResult:
+    """A finished run that has trained a model.
 
-    path     the run's directory
-    metrics  the rows of its metrics.jsonl
+    path  the run's directory
     """
 
     path: Path
-    metrics: Metrics = field(repr=False)
 
     @property
     def model_directory(self) -> Path:
@@ -142,12 +146,23 @@ class PretrainingResult:
 
 
 @dataclass(frozen=True)
+class PretrainingResult(RunResult):
+    """A finished pre-training run, which has all of a `RunResult`.
+
+    path     the run's directory
+    metrics  the rows of its metrics.jsonl
+    """
+
+    metrics: Metrics = field(repr=False)
+
+
+@dataclass(frozen=True)
 class FinetuningResult(PretrainingResult):
-    """A finished fine-tuning run.
+    """A finished fine-tuning run, which has all of a `PretrainingResult`.
 
     scores       for each dev set, the scores of the kept model by name, in percent
     predictions  for each dev set, the kept model's predictions in the task's form
-    baselines    for each dev set, the scores of the majority class (`Task.majority_baseline`)
+    baselines    for each dev set, the scores of the majority baseline (`Task.majority_baseline`)
     calibration  for each dev set, how well the probabilities of a classifier agree with its accuracy
     """
 
@@ -158,13 +173,50 @@ class FinetuningResult(PretrainingResult):
 
 
 @dataclass(frozen=True)
+class SearchResult(RunResult):
+    """A finished search, which has all of a `RunResult`.
+
+    path       the search's directory
+    part       the dev set whose score chooses the model, the first one
+    metric     the name of this score
+    trials     every combination of settings, with the runs and the scores of each
+    chosen     the trial with the highest mean score; the model is that of its best run
+    baselines  for each dev set, the scores of the majority baseline (`Task.majority_baseline`)
+    """
+
+    part: str
+    metric: str
+    trials: Sequence[Trial] = field(repr=False)
+    chosen: Trial
+    baselines: Mapping[str, Scores] = field(repr=False)
+
+    @property
+    def table(self) -> Metrics:
+        """A row for each trial: its settings, the scores of its runs, and whether it was chosen."""
+        return Metrics(
+            [
+                {
+                    "batch_size": trial.batch_size,
+                    "learning_rate": trial.learning_rate,
+                    "epochs": trial.epochs,
+                    "scores": list(trial.scores),
+                    "mean": trial.mean,
+                    "std": trial.std,
+                    "chosen": trial is self.chosen,
+                }
+                for trial in self.trials
+            ]
+        )
+
+
+@dataclass(frozen=True)
 class EvaluationResult:
     """The scores of a model, or of a file of predictions, on each part of the data.
 
     scores       the scores by name, in percent
     analyses     scores by label, confusions and mistakes
     predictions  the predictions in the task's form
-    baselines    scores of the majority class of the gold labels (`Task.majority_baseline`)
+    baselines    scores of the majority baseline of the gold labels (`Task.majority_baseline`)
     """
 
     scores: dict[str, Scores]

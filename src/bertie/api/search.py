@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bertie.api.arguments import PathLike, nest_settings, record_arguments
+from bertie.api.results import SearchResult
 from bertie.api.task_data import (
     Kind,
     LabelType,
@@ -28,6 +29,7 @@ from bertie.model.formats.directory import read_metadata
 from bertie.recipes import read_recipe
 from bertie.reports.finetuning import write_search_report
 from bertie.tasks.evaluation import find_failures, majority_baselines
+from bertie.tasks.task import Scores
 from bertie.training import search as training_search
 from bertie.training.contrastive import describe_contrastive
 from bertie.training.distributed import require_one_process
@@ -59,28 +61,37 @@ def search(
     recipe: PathLike | None = None,
     resume: bool = False,
     settings: Mapping[str, Any] | None = None,
-) -> tuple[TaskData, Search]:
-    """Fine-tune over a grid of settings with restarts; keep the best model on dev.
+    **more_settings: Any,
+) -> SearchResult:
+    """Fine-tune over a grid of settings with restarts, like `bertie search`; keep the best model on dev.
 
     The same call resumes a search that was stopped or killed; with `resume`, the directory is enough.
 
     Args:
-        model, train, dev, task, data, kind, text, pair, label, separator, columns: as in `finetune`.
-        on_error, label_type: as in `finetune`.
+        model: the model directory to start from.
+        train, task, data, kind, text, pair, label, separator, columns: your data, as in `finetune`.
+        dev: examples that choose the best model, or a fraction of the training examples; as in `finetune`.
         out: the directory of the search; the best model will be in `out`/model.
+        on_error, label_type: as in `finetune`.
         recipe: the grid: a recipe that comes with bertie ("search" by default), or a .toml file.
         resume: continue the search in `out` with the arguments and the settings that it recorded; only
             data in memory are needed again.
         settings: changes to the recipe; its section `finetuning` has the settings of fine-tuning.
-
-    Returns:
-        The task with its examples, and all trials with the chosen one.
+        **more_settings: the same as keywords, such as `restarts=3` or `finetuning={"max_seq_length": 64}`.
 
     Raises:
         SettingsError: there is no dev set, a setting is unknown, or `finetuning` sets what the grid varies.
-        DataError: the data cannot be read.
-        ModelError: the model cannot be read.
+        DataError, ModelError: the data or the model cannot be read.
         Stopped: SIGINT or SIGTERM came; the search is saved and can be resumed.
+
+    Example:
+        >>> rows = [{"review": "good film", "stars": "5"}, {"review": "bad film", "stars": "1"}] * 8
+        >>> options = {"train": rows, "dev": rows, "text": "review", "label": "stars", "out": "search"}
+        >>> options |= {"batch_sizes": [8], "learning_rates": [1e-4, 3e-4], "epochs": [1]}
+        >>> result = bertie.search("run/model", **options)
+        >>> result.table["learning_rate"]
+        [0.0001, 0.0003]
+        >>> model = result.load()
     """
     output = Path(out)
     given: Tree = {"model": model, "train": train, "dev": dev, "task": task, "data": data, "kind": kind}
@@ -89,12 +100,12 @@ def search(
     with lock_directory(output):
         require_one_process("search")
         arguments = recall_task_arguments(output, "search", given, resume)
-        return _search(arguments, recipe, nest_settings(settings), output, resume)
+        return _search(arguments, recipe, nest_settings(settings, more_settings), output, resume)
 
 
 def _search(
     arguments: Tree, recipe: PathLike | None, changes: Tree, output: Path, resume: bool
-) -> tuple[TaskData, Search]:
+) -> SearchResult:
     """Run the trials, predict the official test parts and write the report."""
     check_not_input(output, [Path(arguments["model"])])
     recorded = read_toml(output / SETTINGS_FILE) if resume else {}
@@ -114,10 +125,11 @@ def _search(
         )
     layers = ({"finetuning": examples.task.defaults}, recorded, grid, changes)
     resolved = resolve(SearchSettings, *layers, source=source)
-    examples = examples._replace(task=apply_settings(examples.task, resolved.finetuning, examples.dev))
+    task = apply_settings(examples.task, resolved.finetuning, examples.dev)
+    examples = examples._replace(task=task)
     try:
-        result = training_search.search(
-            examples.task,
+        found = training_search.search(
+            task,
             start,
             examples.training,
             examples.dev,
@@ -130,16 +142,22 @@ def _search(
         raise Stopped(stopped.number, output, "the same call continues it") from None
     write_dev_rows(examples, output)
     write_test_predictions(examples, output, resolved.finetuning.resolved().device)
-    _write_report(output, start, examples, result, resolved.finetuning)
-    return examples, result
+    baselines = majority_baselines(task, examples.training, examples.dev)
+    _write_report(output, start, examples, found, baselines, resolved.finetuning)
+    part = next(iter(examples.dev))
+    return SearchResult(output, part, task.main_metric, found.trials, found.chosen, baselines)
 
 
 def _write_report(
-    out: Path, start: InitialModel, examples: TaskData, result: Search, settings: FinetuningSettings
+    out: Path,
+    start: InitialModel,
+    examples: TaskData,
+    result: Search,
+    baselines: Mapping[str, Scores],
+    settings: FinetuningSettings,
 ) -> None:
     """Write the report; warn if the search has learnt nothing, and about the best model."""
     task, first_part = examples.task, next(iter(examples.dev))
-    baselines = majority_baselines(task, examples.training, examples.dev)
     baseline = baselines[first_part][task.main_metric] if first_part in baselines else None
     warnings = [*_find_equal_trials(result, baseline), *_find_failures(examples, result, out / "model")]
     for warning in warnings:
@@ -177,7 +195,7 @@ def _find_equal_trials(result: Search, baseline: float | None) -> list[str]:
     if runs == 1 or len(scores) > 1 or max(scores) == 100:
         return []
     (score,) = scores
-    as_majority = " as the majority class" if score == baseline else ""
+    as_majority = " as the majority baseline" if score == baseline else ""
     return [
         f"all {runs} runs have the same score{as_majority}, {score:.2f}, so none of them has learnt "
         f"anything; try higher learning rates or more epochs"

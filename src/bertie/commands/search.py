@@ -34,8 +34,7 @@ from bertie.commands.task_options import (
 )
 
 if TYPE_CHECKING:
-    from bertie.api.task_data import TaskData
-    from bertie.training.search import Search
+    from bertie.api.results import SearchResult
 
 Assignments = Annotated[
     list[str] | None, assignments_option("'learning_rates=[1e-4, 3e-4]' or finetuning.max_seq_length=64")
@@ -79,7 +78,7 @@ def search(
 
     options = [f"finetuning.device={device}"] if device != "auto" else []
     with exit_when_stopped(how_to_resume("search", out)):
-        examples, result = run_search(
+        result = run_search(
             model,
             train=train,
             dev=read_dev(dev),
@@ -99,36 +98,19 @@ def search(
             settings=parse_assignments([*(assignments or []), *options]),
         )
     if as_json:
-        _print_json(result)
+        print(json.dumps(list(result.table)))
     else:
-        _print_table(result, examples, out / "model")
+        _print_table(result)
 
 
-def _print_json(result: "Search") -> None:
-    rows = [
-        {
-            "batch_size": trial.batch_size,
-            "learning_rate": trial.learning_rate,
-            "epochs": trial.epochs,
-            "scores": trial.scores,
-            "mean": trial.mean,
-            "std": trial.std,
-            "chosen": trial is result.chosen,
-        }
-        for trial in result.trials
-    ]
-    print(json.dumps(rows))
-
-
-def _print_table(result: "Search", examples: "TaskData", model: Path) -> None:
-    task, (part, dev) = examples.task, next(iter(examples.dev.items()))
-    print(f"batch  rate     epochs  {task.main_metric} on {part}")
+def _print_table(result: "SearchResult") -> None:
+    print(f"batch  rate     epochs  {result.metric} on {result.part}")
     for trial in result.trials:
         chosen = "  chosen" if trial is result.chosen else ""
         print(
             f"{trial.batch_size:<6} {trial.learning_rate:<8g} {trial.epochs:<7} "
             f"{trial.mean:.2f} ± {trial.std:.2f}{chosen}"
         )
-    if baseline := task.majority_baseline(examples.training, dev):
-        print(f"majority class          {baseline[task.main_metric]:.2f}")
-    print(model)
+    if baseline := result.baselines.get(result.part):
+        print(f"majority baseline       {baseline[result.metric]:.2f}")
+    print(result.model_directory)

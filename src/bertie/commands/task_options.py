@@ -142,14 +142,14 @@ def read_dev(dev: str | None) -> str | float | None:
 def print_scores(
     scores: "Mapping[str, Scores]", as_json: bool, baselines: "Mapping[str, Scores] | None" = None
 ) -> None:
-    """Print the scores of each part to stdout; without JSON, also the scores of the majority class."""
+    """Print the scores of each part to stdout; without JSON, also those of the majority baseline."""
     if as_json:
         print(json.dumps(scores))
         return
     for part, values in scores.items():
-        print(f"{part:<16} {_format_scores(values)}")
+        print(f"{part:<17} {_format_scores(values)}")
         if baselines and part in baselines:
-            print(f"{'majority class':<16} {_format_scores(baselines[part])}")
+            print(f"{'majority baseline':<17} {_format_scores(baselines[part])}")
 
 
 def _format_scores(scores: "Scores") -> str:

@@ -40,7 +40,7 @@ from bertie.reproduction.checkpoint_tables import (
 from bertie.reproduction.feature_tagger import FeatureKind, FeatureTaggerSettings, train_feature_tagger
 from bertie.reproduction.runner import WAIT_SECONDS
 from bertie.reproduction.tables import FEATURES, read_scale
-from bertie.tasks.evaluation import DEFAULT_MAX_SEQ_LENGTH, majority_baselines
+from bertie.tasks.evaluation import DEFAULT_MAX_SEQ_LENGTH
 from bertie.tasks.glue import write_submission
 from bertie.training.finetuning import InitialModel, hash_weights
 from bertie.training.search import SearchSettings
@@ -184,13 +184,12 @@ class CheckpointRunner:
         """Run or resume a search; return the scores of all restarts of the chosen trial."""
         settings = merge(self._search_settings(name), {"finetuning": {"max_training_examples": cap}})
         folder, output = self.tasks[name].folder, self.folder / name
-        examples, found = search(self.model, task=name, data=folder, out=output, settings=settings)
-        chosen = found.chosen
-        results = [name_outcomes(name, read_json(run / RESULT_FILE)) for run in chosen.runs]
-        baselines = majority_baselines(examples.task, examples.training, examples.dev)
+        result = search(self.model, task=name, data=folder, out=output, settings=settings)
+        chosen = result.chosen
+        runs = [name_outcomes(name, read_json(run / RESULT_FILE)) for run in chosen.runs]
         return {
-            "scores": {outcome: [result[outcome] for result in results] for outcome in results[0]},
-            "majority_baseline": name_outcomes(name, baselines),
+            "scores": {outcome: [run[outcome] for run in runs] for outcome in runs[0]},
+            "majority_baseline": name_outcomes(name, result.baselines),
             "settings": _describe_settings(chosen.batch_size, chosen.learning_rate, chosen.epochs),
         }
 
