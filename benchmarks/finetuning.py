@@ -1,7 +1,8 @@
 """Compare fine-tuning and evaluation on MRPC with `transformers`' BertForSequenceClassification.
 
-All contenders take turns in one process and start from the same weights: the encoder of
-all-MiniLM-L6-v2 (6 x 384) and a new head. All compute in float32.
+All contenders take turns and start from the same weights: the encoder of all-MiniLM-L6-v2 (6 x 384) and a
+new head. All compute in float32. They train in processes of their own, as their users run them: bertie's
+keeps the memory that a step has freed, as `bertie finetune` does. They evaluate in one process.
 
 A step of training makes a batch of the same 32 examples, applies the paper's dropout, and ends with
 a clipped AdamW update. `transformers` tokenizes all examples first, and pads each batch with
@@ -13,6 +14,7 @@ file.
 
 import tempfile
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,25 +24,26 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding
 from transformers.utils import logging
 
+from bertie.base.environment import freed_memory_kept
 from bertie.model.batch import pack_selected
 from bertie.model.config import BertConfig
 from bertie.model.engines.hardware import Hardware
 from bertie.model.engines.torch_engine import TorchEngine
 from bertie.model.formats.directory import ModelMetadata
-from bertie.model.formats.weights import load_weights, save_model
+from bertie.model.formats.weights import load_model, load_weights, save_model
 from bertie.model.heads import ClassificationModel
 from bertie.tasks.evaluation import compute_logits
 from bertie.tasks.registry import find_task
-from bertie.text.tokenizer import Tokenizer
 from bertie.training.finetuning import InitialModel
 from bertie.training.optimizers import OptimizerSettings, build_optimizer
-from measure import DATA, Row, Seconds, checkpoint, compare, take_turns, timed, version
-from training import compare_with_matrices, encoder_operations, multiply_matrices
+from measure import DATA, OwnProcess, Row, Seconds, checkpoint, compare, take_turns, timed, version
+from training import FOR_EVER, compare_with_matrices, encoder_operations, multiply_matrices
 
 BATCH_SIZE, MAX_SEQ_LENGTH = 32, 128  # Section 4.1; run_classifier.py
 OPTIMIZER = OptimizerSettings(learning_rate=1e-4, bias_correction=True)
 STEPS = 3  # in a round
 EVALUATED = 192  # examples of dev
+PADDINGS = {"longest": "longest", "128": "max_length"}  # as `transformers` calls them
 HARDWARE = Hardware(device="cpu", precision="float32")
 BARS = {
     ("training", "longest"): 1.9,
@@ -73,10 +76,10 @@ def update(model: torch.nn.Module, optimizer: torch.optim.Optimizer, loss: torch
     optimizer.zero_grad()
 
 
-def bertie_contender(
-    task: Any, tokenizer: Tokenizer, model: ClassificationModel, training: Any, dev: Any
-) -> Contender:
-    optimizer = build_optimizer(model, OPTIMIZER)
+def bertie_contender(directory: Path, task: Any, training: Any, dev: Any) -> Contender:
+    model, metadata = load_model(directory)
+    assert isinstance(model, ClassificationModel)
+    tokenizer, optimizer = metadata.tokenizer, build_optimizer(model, OPTIMIZER)
 
     def step(inputs: Any, indices: Int64s) -> None:
         model.train()
@@ -125,22 +128,48 @@ def transformers_contender(directory: Path, padding: str, training: Any, dev: An
     return Contender(lambda: tokenize(training), step, evaluate)
 
 
-def make_contenders(task: Any, training: Any, dev: Any) -> dict[str, Contender]:
-    """Make all contenders, which start from the same weights."""
-    initial_model = InitialModel.load(checkpoint())
-    config, tokenizer = initial_model.config, initial_model.tokenizer
+def read_examples() -> tuple[Any, Any, Any]:
+    """Return the task, its training examples and some examples of dev."""
+    task = find_task("mrpc")
+    training, dev = (task.read(task.file(DATA / "glue", part), labelled=True) for part in ("train", "dev"))
+    return task, training, task.select(dev, range(EVALUATED))
+
+
+def save_start(directory: Path) -> None:
+    """Write the model with which all contenders start."""
+    initial_model, labels = InitialModel.load(checkpoint()), find_task("mrpc").labels
     torch.manual_seed(0)
-    model = ClassificationModel(config, len(task.labels))
+    model = ClassificationModel(initial_model.config, len(labels))
     load_weights(initial_model.weights, model, prefix="bert.")
-    with tempfile.TemporaryDirectory() as folder:
-        directory = Path(folder) / "model"
-        save_model(directory, model, ModelMetadata(config, model.architecture, task.labels, tokenizer), "")
-        longest, to_128 = (
-            transformers_contender(directory, padding, training, dev, task.gold(training))
-            for padding in ("longest", "max_length")
-        )
-    bertie = bertie_contender(task, tokenizer, model, training, dev)
-    return {"bertie": bertie, "longest": longest, "128": to_128}
+    metadata = ModelMetadata(initial_model.config, model.architecture, labels, initial_model.tokenizer)
+    save_model(directory, model, metadata, "")
+
+
+def make_contender(name: str, directory: Path) -> Contender:
+    """Make a contender from the model in a directory."""
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    task, training, dev = read_examples()
+    if name == "bertie":
+        return bertie_contender(directory, task, training, dev)
+    return transformers_contender(directory, PADDINGS[name], training, dev, task.gold(training))
+
+
+def prepare_training(name: str, directory: Path) -> Callable[[], None]:
+    """Return the work of a round of training, for a process of its own."""
+    contender = make_contender(name, directory)
+    _, training, _ = read_examples()
+    inputs = contender.tokenize()
+    order = np.random.default_rng(0).permutation(len(training))
+    batches = iter(np.array_split(order, range(BATCH_SIZE, len(order), BATCH_SIZE)))
+    if name == "bertie":
+        FOR_EVER.enter_context(freed_memory_kept())
+
+    def work() -> None:
+        for indices in islice(batches, STEPS):
+            contender.step(inputs, indices)
+
+    return work
 
 
 def compare_evaluation(
@@ -160,7 +189,7 @@ def compare_evaluation(
 
     sides = {name: make_work(name) for name in contenders} | {"matrices": multiply_matrices}
     seconds = take_turns(sides, rounds)
-    for padding in ("longest", "128"):
+    for padding in PADDINGS:
         same = int((predicted["bertie"] == predicted[padding]).sum())
         yield make_row(
             "evaluation", padding, EVALUATED, seconds, f"{same} of {EVALUATED} labels are the same."
@@ -170,30 +199,13 @@ def compare_evaluation(
     yield compare_with_matrices(name, operations, seconds["bertie"], seconds["matrices"])
 
 
-def compare_training(contenders: dict[str, Contender], examples: int, rounds: int) -> Iterator[Row]:
-    steps_per_epoch = -(-examples // BATCH_SIZE)
-    order = np.random.default_rng(0).permutation(examples)
-    inputs: dict[str, Any] = {}
-    tokenizing = {}
-    for name, contender in contenders.items():
-
-        def tokenize(name: str = name, contender: Contender = contender) -> None:
-            inputs[name] = contender.tokenize()
-
-        tokenizing[name] = timed(tokenize)
-
-    def make_work(name: str) -> Callable[[], None]:
-        steps = iter(range(steps_per_epoch))
-
-        def work() -> None:
-            for step in (next(steps) for _ in range(STEPS)):
-                indices = order[step * BATCH_SIZE :][:BATCH_SIZE]
-                contenders[name].step(inputs[name], indices)
-
-        return work
-
-    seconds = take_turns({name: make_work(name) for name in contenders}, rounds)
-    fraction = STEPS / steps_per_epoch
+def compare_training(
+    contenders: dict[str, Contender], directory: Path, examples: int, rounds: int
+) -> Iterator[Row]:
+    """Compare rounds of training, with their share of the time of tokenizing."""
+    tokenizing = {name: timed(contender.tokenize) for name, contender in contenders.items()}
+    seconds = take_turns({name: OwnProcess(prepare_training, name, directory) for name in contenders}, rounds)
+    fraction = STEPS * BATCH_SIZE / examples
     whole = {
         name: [
             Seconds(*(a + b * fraction for a, b in zip(taken, tokenizing[name], strict=True)))
@@ -201,7 +213,7 @@ def compare_training(contenders: dict[str, Contender], examples: int, rounds: in
         ]
         for name in contenders
     }
-    for padding in ("longest", "128"):
+    for padding in PADDINGS:
         yield make_row("training", padding, STEPS * BATCH_SIZE, whole)
 
 
@@ -228,13 +240,12 @@ def make_row(
 
 def rows(rounds: int) -> Iterator[Row]:
     """Measure training and evaluation."""
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    task = find_task("mrpc")
-    training, dev = (task.read(task.file(DATA / "glue", part), labelled=True) for part in ("train", "dev"))
-    dev = task.select(dev, range(EVALUATED))
-    contenders = make_contenders(task, training, dev)
-    initial_model = InitialModel.load(checkpoint())
-    bounds = task.encode(dev, initial_model.tokenizer, MAX_SEQ_LENGTH).bounds
-    yield from compare_evaluation(contenders, bounds, initial_model.config, rounds)
-    yield from compare_training(contenders, len(training), rounds)
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder) / "model"
+        save_start(directory)
+        contenders = {name: make_contender(name, directory) for name in ("bertie", *PADDINGS)}
+        task, training, dev = read_examples()
+        initial_model = InitialModel.load(checkpoint())
+        bounds = task.encode(dev, initial_model.tokenizer, MAX_SEQ_LENGTH).bounds
+        yield from compare_evaluation(contenders, bounds, initial_model.config, rounds)
+        yield from compare_training(contenders, directory, len(training), rounds)

@@ -16,8 +16,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -141,17 +143,57 @@ def timed(work: Callable[[], object]) -> Seconds:
     return Seconds(time.process_time() - processor, time.perf_counter() - clock)
 
 
-def take_turns(
-    sides: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = 1
-) -> dict[str, list[Seconds]]:
-    """Time every side once in each round, in alternating order, after rounds that are not timed."""
+class OwnProcess:
+    """A side that works in a process of its own, as its users run it, on the same core.
+
+    Its memory is its own: in one process, the memory that one side frees is ready for the next side.
+
+    Args:
+        prepare: a function of a module; it is called once in the new process, and returns the work.
+        arguments: of `prepare`.
+    """
+
+    def __init__(self, prepare: Callable[..., Callable[[], object]], *arguments: object) -> None:
+        self.executor = ProcessPoolExecutor(1, get_context("spawn"), _prepare, (prepare, arguments))
+
+    def timed(self) -> Seconds:
+        """Do the work once in the process, and time it there."""
+        return self.executor.submit(_work_timed).result()
+
+
+_prepared: list[Callable[[], object]] = []  # the work of a process that `OwnProcess` has started
+
+
+def _prepare(prepare: Callable[..., Callable[[], object]], arguments: Sequence[object]) -> None:
+    _prepared.append(prepare(*arguments))
+
+
+def _work_timed() -> Seconds:
+    gc.collect()
+    return timed(_prepared[0])
+
+
+Side = Callable[[], object] | OwnProcess
+
+
+def take_turns(sides: Mapping[str, Side], rounds: int, warm_up: int = 1) -> dict[str, list[Seconds]]:
+    """Time every side once in each round, in alternating order, after rounds that are not timed.
+
+    Processes of sides end after the last round.
+    """
     seconds: dict[str, list[Seconds]] = {name: [] for name in sides}
     for number in range(warm_up + rounds):
         for name, work in list(sides.items())[:: -1 if number % 2 else 1]:
-            gc.collect()
-            taken = timed(work)
+            if isinstance(work, OwnProcess):
+                taken = work.timed()
+            else:
+                gc.collect()
+                taken = timed(work)
             if number >= warm_up:
                 seconds[name].append(taken)
+    for work in sides.values():
+        if isinstance(work, OwnProcess):
+            work.executor.shutdown()
     return seconds
 
 

@@ -357,8 +357,9 @@ def measure_steps(folder: Path) -> Iterator[Growth]:
     import torch
 
     from bertie.model.config import BertConfig
+    from bertie.model.engines.hardware import Hardware
     from gpu import make_examples
-    from training import FLOAT32, bertie_step
+    from training import bertie_step
 
     def step(count: float = 8, length: float = 128, entries: float = 8000, layers: int = 4, width: int = 256):  # type: ignore[no-untyped-def]
         config = BertConfig(
@@ -369,7 +370,7 @@ def measure_steps(folder: Path) -> Iterator[Growth]:
             intermediate_size=4 * width,
         )
         examples = make_examples(int(count), int(length), int(entries))
-        return bertie_step(config, lambda: examples, FLOAT32)
+        return bertie_step(config, lambda: examples, Hardware(device="cpu", precision="float32"))
 
     torch.manual_seed(0)
     yield grow("growth-batch", "a step of 4 × 256 at 128, by sequences", (2, 8, 32), lambda n: step(count=n))

@@ -3,13 +3,16 @@
 Both train with fused AdamW on the same real examples (Wikipedia, the original uncased vocabulary) with
 the paper's dropout, in float32, and in bfloat16 too where the processor multiplies it. A step includes
 making its batch from the examples: bertie goes from the stream's cursor to a packed batch, `transformers`
-pads to the longest sequence. Other rows compare the peak memory of a step of BERT-Base, and the rate of a
-step's operations with the rate of a matrix product.
+pads to the longest sequence. Each side has a process of its own, as its users run it: bertie's keeps the
+memory that a step has freed, as `bertie pretrain` does. The row `training-base-kept` shows what is left of
+the difference if the peer keeps it, too. Other rows compare the peak memory of a step of BERT-Base, and the
+rate of a step's operations with the rate of a matrix product.
 """
 
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -18,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from bertie.base.environment import freed_memory_kept
 from bertie.base.settings import read_toml
 from bertie.corpus.examples import Examples, ExampleSettings
 from bertie.corpus.preparation import prepare
@@ -32,7 +36,17 @@ from bertie.recipes import FOLDER
 from bertie.text.tokenizer import Tokenizer
 from bertie.training.optimizers import OptimizerSettings, build_optimizer
 from bertie.training.pretraining_setup import pack_examples
-from measure import UNCASED, WIKIPEDIA, Row, Seconds, compare, run_function, take_turns, version
+from measure import (
+    UNCASED,
+    WIKIPEDIA,
+    OwnProcess,
+    Row,
+    Seconds,
+    compare,
+    run_function,
+    take_turns,
+    version,
+)
 
 SIZES = {  # recipe, batch size, sequence length, rounds for each of the table's, bar
     "tiny": ("tiny", 32, 128, 3, 5.0),
@@ -43,7 +57,7 @@ SIZES = {  # recipe, batch size, sequence length, rounds for each of the table's
 MEMORY_BAR, MEMORY_STEPS = 0.7, 2
 MATRIX_PRODUCTS = 10
 MATRIX_OPERATIONS = MATRIX_PRODUCTS * 2 * 2048 * 768 * 3072  # of `multiply_matrices`
-FLOAT32 = Hardware(device="cpu", precision="float32")
+FOR_EVER = ExitStack()  # what a process enters, and never leaves
 
 Step = Callable[[], object]
 Precision = Literal["float32", "bfloat16"]
@@ -157,39 +171,56 @@ def open_stream(corpus: Corpus, length: int) -> ExampleStream:
     return ExampleStream(corpus.train, ExampleSettings(max_seq_length=length), tokenizer.vocabulary, seed=0)
 
 
-def compare_steps(size: str, corpus: Corpus, precision: Precision, rounds: int) -> Iterator[Row]:
-    """Compare the steps of a size, and bertie's with the rate of a matrix product in float32."""
+def prepare_step(side: str, size: str, corpus: Path, precision: Precision, keeps_memory: bool) -> Step:
+    """Return the step of a side; with `keeps_memory`, this process keeps the memory that a step has freed."""
+    recipe, batch_size, length, *_ = SIZES[size]
+    stream = open_stream(Corpus.open(corpus), length)  # of the same examples for all sides
+    if keeps_memory:
+        FOR_EVER.enter_context(freed_memory_kept())
     hardware = Hardware(device="cpu", precision=precision)
-    name_of_row = f"training-{size}" + ("" if precision == "float32" else f"-{precision}")
+    return STEPS[side](read_config(recipe), lambda: stream.next(batch_size), hardware)
+
+
+def prepare_matrices() -> Step:
+    """Return the product that the rates of steps are compared with."""
+    return multiply_matrices
+
+
+def compare_steps(size: str, corpus: Path, precision: Precision, rounds: int) -> Iterator[Row]:
+    """Compare the steps of a size, and bertie's with the rate of a matrix product in float32."""
+    name = f"training-{size}" + ("" if precision == "float32" else f"-{precision}")
     recipe, batch_size, length, factor, bar = SIZES[size]
     config = read_config(recipe)
-    drawn: dict[str, list[Examples]] = {name: [] for name in STEPS}
-
-    def make_step(name: str) -> Step:
-        stream = open_stream(corpus, length)  # of the same examples for both sides
-
-        def draw() -> Examples:
-            drawn[name].append(stream.next(batch_size))
-            return drawn[name][-1]
-
-        return STEPS[name](config, draw, hardware)
-
-    sides = {name: make_step(name) for name in STEPS} | {"matrices": multiply_matrices}
+    sides = {
+        "bertie": OwnProcess(prepare_step, "bertie", size, corpus, precision, True),
+        "transformers": OwnProcess(prepare_step, "transformers", size, corpus, precision, False),
+        "matrices": OwnProcess(prepare_matrices),
+    }
+    if size == "base":
+        sides["kept"] = OwnProcess(prepare_step, "transformers", size, corpus, precision, True)
     seconds = take_turns(sides, rounds * factor)
-    tokens = statistics.median(int(examples.bounds[-1]) for examples in drawn["bertie"][1:])
+    stream = open_stream(Corpus.open(corpus), length)
+    _, *examples = (stream.next(batch_size) for _ in range(1 + rounds * factor))
+    tokens = statistics.median(int(drawn.bounds[-1]) for drawn in examples)
     layers = f"{config.num_hidden_layers} × {config.hidden_size}"
-    yield compare(
-        name_of_row,
-        f"a pre-training step of {layers}, batch {batch_size} × {length}, {precision}",
-        version("transformers"),
-        "tokens/s",
-        tokens,
-        seconds["bertie"],
-        seconds["transformers"],
-        bar,
-    )
-    operations = [count_operations(config, examples) for examples in drawn["bertie"][1:]]
-    yield compare_with_matrices(f"{name_of_row}-rate", operations, seconds["bertie"], seconds["matrices"])
+    claim = f"a pre-training step of {layers}, batch {batch_size} × {length}, {precision}"
+    for peer, row, addition in (
+        ("transformers", name, ""),
+        ("kept", f"{name}-kept", "; the peer keeps memory"),
+    ):
+        if peer in sides:
+            yield compare(
+                row,
+                claim + addition,
+                version("transformers"),
+                "tokens/s",
+                tokens,
+                seconds["bertie"],
+                seconds[peer],
+                bar if peer == "transformers" else None,
+            )
+    operations = [count_operations(config, drawn) for drawn in examples]
+    yield compare_with_matrices(f"{name}-rate", operations, seconds["bertie"], seconds["matrices"])
 
 
 def compare_with_matrices(
@@ -213,9 +244,7 @@ def compare_with_matrices(
 
 def run_steps(side: str, corpus: str) -> None:
     """Take steps of BERT-Base in this process, whose memory is measured."""
-    recipe, batch_size, length, *_ = SIZES["base"]
-    stream = open_stream(Corpus.open(Path(corpus)), length)
-    step = STEPS[side](read_config(recipe), lambda: stream.next(batch_size), FLOAT32)
+    step = prepare_step(side, "base", Path(corpus), "float32", keeps_memory=side == "bertie")
     for _ in range(MEMORY_STEPS):
         step()
 
@@ -250,4 +279,4 @@ def rows(rounds: int) -> Iterator[Row]:
         precisions: list[Precision] = ["float32", "bfloat16"] if is_fast else ["float32"]
         for precision in precisions:
             for size in SIZES:
-                yield from compare_steps(size, Corpus.open(folder / "corpus"), precision, rounds)
+                yield from compare_steps(size, folder / "corpus", precision, rounds)

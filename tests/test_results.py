@@ -4,6 +4,8 @@ import ast
 import importlib
 import json
 import re
+import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -107,6 +109,14 @@ def test_sides_take_turns(measure, monkeypatch):
     taken = measure.take_turns({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, rounds=2)
     assert calls == ["a", "b", "b", "a", "a", "b"]  # the first round is not timed
     assert [len(values) for values in taken.values()] == [2, 2]
+
+
+def test_side_works_in_a_process_of_its_own(measure, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")  # where the process finds `measure`
+    monkeypatch.setattr("gc.collect", lambda: 0)
+    sides = {"here": lambda: None, "there": measure.OwnProcess(partial, time.sleep, 0.2)}
+    taken = measure.take_turns(sides, rounds=2)
+    assert all(seconds.clock >= 0.2 > seconds.processor for seconds in taken["there"])  # it sleeps there
 
 
 def test_quote_keeps_the_number_of_decimals(bench, measure):
