@@ -335,6 +335,14 @@ def test_without_next_sentence_labels_only_masked_lm_is_trained():
         assert model.compute_losses(batch).keys() == model.count_targets(batch).keys() == names
 
 
+def test_every_layer_norm_has_the_papers_epsilon():
+    """1e-12, the default of tf.contrib.layers.layer_norm, which modeling.py calls."""
+    with torch.device("meta"):
+        model = PreTrainingModel(BertConfig())
+    norms = [module for module in model.modules() if isinstance(module, nn.LayerNorm)]
+    assert [norm.eps for norm in norms] == [1e-12] * (1 + 2 * 12 + 1)  # embeddings, layers, masked-LM head
+
+
 @pytest.mark.parametrize(PARAMETERS, MODELS)
 def test_initial_weights_are_truncated_at_two_deviations(make_model, labels):
     for name, weight in make_model().named_parameters():

@@ -9,6 +9,7 @@ from bertie.reproduction.cells import (
     at_rate,
     best_rate,
     finetuning_directory,
+    pretraining_directories,
     pretraining_directory,
     read_outcomes,
 )
@@ -42,6 +43,39 @@ def test_pretraining_directory_depends_on_later_settings_only_if_they_have_an_ef
         directory(phases=phases, next_sentence_loss=False),
     ]
     assert len({former, near, *others}) == 7
+
+
+def test_rows_share_runs_that_evaluate_and_save_at_other_steps():
+    def directories(**changes):
+        return pretraining_directories(OUT, resolve(PretrainingSettings, changes), "corpus", "")
+
+    (plain,) = directories()
+    recorded = directories(evaluate_every=8, save_every=8, keep_checkpoints=9)
+    former = pretraining_directory(OUT, resolve(PretrainingSettings, {"save_every": 8}), "corpus")
+    assert plain == recorded[0] != recorded[1]
+    assert directories(save_every=8) == (plain, former)
+    assert directories(save_every=8, seed=1)[0] != plain
+
+
+def test_cells_do_not_depend_on_evaluations_and_checkpoints_or_other_tasks():
+    def settings(task: str, epochs: int, **recording: int) -> RowSettings:
+        tree = {"batch_size": 8, **recording}
+        scale = {"name": "scale", "pretrain_each_seed": True, "learning_rates": [1e-4]}
+        return resolve(
+            RowSettings,
+            {
+                "corpus": "fingerprint",
+                "sources": {"ner": "digest"},
+                "row": {"name": "row", "pretraining": tree},
+                "scale": {**scale, "pretraining": tree, "trunk": tree, "tasks": {task: {"epochs": epochs}}},
+            },
+        )
+
+    base = settings("ner", 3)
+    assert settings("ner", 3, save_every=5, evaluate_every=5, keep_checkpoints=2).has_same_outcomes(base)
+    assert settings("split_pairs", 3).has_same_outcomes(settings("split_pairs", 4))
+    assert not settings("ner", 4).has_same_outcomes(base)
+    assert not settings("ner", 3, seed=1).has_same_outcomes(base)
 
 
 def test_finetuning_directory_keeps_its_name():

@@ -1,5 +1,9 @@
 """The shipped tables and scales: the paper's numbers, and settings that are valid."""
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from bertie.base.errors import SettingsError
@@ -7,7 +11,9 @@ from bertie.base.settings import resolve
 from bertie.corpus.examples import ExampleSettings
 from bertie.model.config import BertConfig
 from bertie.recipes import list_recipes, read_recipe
+from bertie.reproduction.cells import pretraining_directories, pretraining_directory
 from bertie.reproduction.checkpoint_tables import is_checkpoint_table, read_checkpoint_table
+from bertie.reproduction.runner import Runner
 from bertie.reproduction.tables import Table, read_scale, read_table
 from bertie.tasks.registry import TASKS
 from bertie.training.finetuning_settings import FinetuningSettings
@@ -68,6 +74,47 @@ def test_rows_have_valid_settings_and_columns_known_outcomes(name, scale_name):
             "blimp/accuracy",
         }
         assert {row.outcome(column) for column in table.included_columns} <= metrics | others
+
+
+def make_runner(table_name: str, scale_name: str) -> Runner:
+    scale = read_scale(scale_name)
+    sources: Any = SimpleNamespace(corpus=SimpleNamespace(fingerprint="corpus"))
+    table = read_table(table_name, scale)
+    return Runner(table_name, table, scale, Path("corpus"), sources, Path("out"), "cpu")
+
+
+def directory_of(runner: Runner, row_name: str) -> Path:
+    """Return the directory of a row's pre-training run, seed 0, in a new OUT."""
+    row = next(row for row in runner.table.rows if row.name == row_name)
+    pretraining = runner._pretraining(row, 0)
+    trunk = pretraining.trunk and pretraining_directory(runner.out, pretraining.trunk, "corpus")
+    name = trunk.name if trunk else ""
+    return pretraining_directories(runner.out, pretraining.settings, "corpus", name)[0]
+
+
+@pytest.mark.parametrize("scale_name", SCALES)
+def test_figure_5_starts_from_the_runs_of_table_5(scale_name):
+    table5, figure5 = (make_runner(name, scale_name) for name in ("table5", "figure5"))
+    kinds = (
+        ("BERT", [f"masked, {percent} %" for percent in (25, 50, 75, 100)]),
+        ("LTR & No NSP", [f"left to right, {percent} %" for percent in (25, 50, 75, 100)]),
+    )
+    for row, checkpoints in kinds:
+        assert {directory_of(figure5, name) for name in checkpoints} == {directory_of(table5, row)}
+    both_ways, left_to_right = (directory_of(table5, row) for row, _ in kinds)
+    assert both_ways != left_to_right
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_task_has_three_epochs_at_the_paper_scale(name):
+    """Sections 4.1 and 4.2; for named entities the paper has no number, and Table 7 with --model has 3."""
+    runner = make_runner(name, "paper")
+    for row in runner.table.rows:
+        for task in runner._finetuned_tasks(row):
+            settings = runner._finetuning_settings(row, 0, task, TASKS[task].defaults, 5e-5)
+            assert (settings.epochs, settings.batch_size) == (3, 32), task
+            assert not settings.optimizer.bias_correction
+    assert read_checkpoint_table("table7").search["epochs"] == [3]
 
 
 def test_ner_replaces_squad_at_the_laptop_scale():

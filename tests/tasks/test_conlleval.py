@@ -1,6 +1,8 @@
 """Scores of entities equal the output of conlleval.pl, the official scorer (version of 2004-01-26).
 
-The script and its example of CoNLL-2000 are read from `../shared/suites/seqeval` if it exists.
+The script and its example of CoNLL-2000 are read from `../shared/suites/seqeval` if it exists. The Python
+tests of seqeval are left out, because they test its classes and its strict mode, which follow other rules
+than the script.
 """
 
 import re

@@ -3,6 +3,14 @@
 The cases are those of tokenization_test.py (google-research/bert, commit eedf5716, Apache-2.0) and of
 tests/models/bert/test_tokenization_bert.py (huggingface/transformers 4.34, Apache-2.0, from the copy
 lucas-morin/transformers, commit 34ee3e46). The suites are read from `../shared/suites` if it exists.
+
+Left out, and why:
+- modeling_test.py of google-research/bert tests only shapes of outputs and that every operation of a
+  TensorFlow graph is reachable; tests/parity/test_transformers_model.py compares all outputs and gradients.
+- tests/test_tokenization_common.py of transformers tests the methods that all its tokenizers inherit, such as
+  saving, padding and batches of pairs, which bertie's tokenizer does not have under these names;
+  tests/text/test_tokenizer.py compares with `transformers` itself.
+- `test_sequence_builders` needs the network.
 """
 
 import importlib.util

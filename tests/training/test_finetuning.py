@@ -419,6 +419,14 @@ def test_batches_of_other_tasks_count_examples(initial_model, tmp_path):
     assert (train["step"], train["examples"]) == (3, 70)
 
 
+def test_batches_of_questions_count_windows(initial_model):
+    """run_squad.py:1160 counts questions, although its batches have windows."""
+    questions = Questions(["0", "1"], ["a1"] * 2, ["b2 " * 150, "b2"], np.array([0, 1]))
+    inputs = SQUAD_TASKS[0].encode(questions, initial_model.tokenizer, 64)
+    assert (len(inputs), len(questions)) == (4, 2)
+    assert loop_schedule(inputs, make_settings(epochs=1, batch_size=1)).total_steps == 4
+
+
 FORMER_NAMES = {
     "training_fingerprint": "training_set",
     "dev_fingerprint": "dev_sets",

@@ -46,6 +46,22 @@ def test_adamw_matches_the_papers_code(bias_correction):
         torch.testing.assert_close(parameter.detach(), expected[name])
 
 
+def test_adamw_passes_the_case_of_googles_suite():
+    """The only case of optimization_test.py (google-research/bert, commit eedf5716, Apache-2.0).
+
+    Its file builds a graph of TensorFlow, so the case is repeated here instead of run from the file.
+    """
+    target = torch.tensor([0.4, 0.2, -0.5])
+    model = torch.nn.Module()
+    model.weight = torch.nn.Parameter(torch.tensor([0.1, -0.2, -0.1]))
+    optimizer = build_optimizer(model, OptimizerSettings(learning_rate=0.2, weight_decay=0))
+    for _ in range(100):
+        optimizer.zero_grad()
+        (target - model.weight).square().mean().backward()
+        optimizer.step()
+    torch.testing.assert_close(model.weight.detach(), target, rtol=1e-2, atol=1e-2)
+
+
 def test_all_but_biases_and_norms_decay():
     """Judged by the names and patterns of google-research/bert (optimization.py:65)."""
     for name, _ in PreTrainingModel(SMALL).named_parameters():

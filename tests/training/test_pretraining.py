@@ -20,6 +20,7 @@ from bertie.corpus.examples import ExampleSettings
 from bertie.corpus.preparation import prepare
 from bertie.corpus.shards import Corpus
 from bertie.model.batch import pack
+from bertie.model.config import BertConfig
 from bertie.model.formats.weights import load_model
 from bertie.model.heads import ObjectiveLoss, PreTrainingModel
 from bertie.recipes import read_recipe
@@ -81,6 +82,19 @@ def test_recipe_base_matches_appendix_a2():
         max_predictions_per_sequence=None,
         whole_word_masking=False,
         pairs="random",
+    )
+    assert settings.model == BertConfig(
+        num_hidden_layers=12,
+        hidden_size=768,
+        num_attention_heads=12,
+        intermediate_size=3072,
+        hidden_act="gelu",
+        hidden_dropout_prob=0.1,
+        attention_probs_dropout_prob=0.1,
+        max_position_embeddings=512,
+        type_vocab_size=2,
+        initializer_range=0.02,
+        layer_norm_eps=1e-12,
     )
 
 

@@ -10,7 +10,8 @@ A cell is a row of a table with one seed. The output directory OUT contains
                                    examples.npz with the scores of its dev examples
 
 A digest is a hash of a run's settings and data, so rows and tables with the same OUT share the runs
-that they have in common.
+that they have in common. When a pre-training run evaluates and saves is not part of its digest
+(`pretraining_directories`).
 """
 
 import hashlib
@@ -18,10 +19,10 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 from bertie.base.files import read_json
-from bertie.base.settings import Settings
+from bertie.base.settings import Settings, Tree
 from bertie.corpus.examples import ExampleSettings
 from bertie.reproduction.example_scores import ExampleScores
 from bertie.reproduction.split_pairs import SPLIT_PAIRS
@@ -63,6 +64,8 @@ LATER_SETTINGS = (
     ',"shard":false',
     ',"labels_fingerprint":""',
 )
+# When a pre-training run evaluates and saves. This changes neither its weights nor the outcomes of a cell.
+RECORDING_SETTINGS = ("evaluate_every", "save_every", "keep_checkpoints")
 
 Outcomes = dict[str, float]  # by outcome name, as in `Column.outcome`
 Value = TypeVar("Value")  # of an outcome: its score, or the scores of its examples
@@ -79,6 +82,26 @@ class RowSettings(Settings):
     sources: dict[SourceName, str]  # a hash of the examples of each source of outcomes
     row: Row
     scale: Scale
+
+    def has_same_outcomes(self, other: Self) -> bool:
+        """Return whether cells with the other settings have the same outcomes."""
+        return self._comparable() == other._comparable()
+
+    def _comparable(self) -> Self:
+        """Return these settings without those that the outcomes of the row do not depend on."""
+
+        def without_recording(tree: Tree) -> Tree:
+            return {key: value for key, value in tree.items() if key not in RECORDING_SETTINGS}
+
+        scale, row = self.scale, self.row
+        trees = {name: without_recording(getattr(scale, name)) for name in ("pretraining", "trunk")}
+        tasks = {name: tree for name, tree in scale.tasks.items() if name in self.sources}
+        return self.model_copy(
+            update={
+                "row": row.model_copy(update={"pretraining": without_recording(row.pretraining)}),
+                "scale": scale.model_copy(update={**trees, "tasks": tasks}),
+            }
+        )
 
 
 class Cell(NamedTuple):
@@ -119,6 +142,29 @@ def pretraining_directory(
     """
     initial_models = [initial_model] if initial_model else []  # runs of earlier versions had none
     return out / "pretraining" / digest(_serialize(settings), corpus_fingerprint, *initial_models)
+
+
+def pretraining_directories(
+    out: Path, settings: PretrainingSettings, corpus_fingerprint: str, initial_model: str
+) -> tuple[Path, ...]:
+    """Return the directories that a pre-training run may have, the preferred one first.
+
+    The first one does not depend on when the run evaluates and saves, so that tables share their
+    runs. The second one does: earlier versions had no other, and a run whose evaluations or
+    checkpoints do not suffice for a row is made again there.
+
+    Args:
+        out: the output directory OUT.
+        settings: the run's settings.
+        corpus_fingerprint: the fingerprint of the corpus.
+        initial_model: as in `pretraining_directory`.
+    """
+    defaults = {name: PretrainingSettings.model_fields[name].default for name in RECORDING_SETTINGS}
+    shared = settings.model_copy(update=defaults)
+    directories = (
+        pretraining_directory(out, given, corpus_fingerprint, initial_model) for given in (shared, settings)
+    )
+    return tuple(dict.fromkeys(directories))
 
 
 def finetuning_directory(

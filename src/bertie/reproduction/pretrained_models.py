@@ -1,17 +1,19 @@
 """The models that a table's rows are fine-tuned from, and the pre-training runs that make them."""
 
+import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from bertie.base.checksums import SUMS_FILE, write_sums
 from bertie.base.errors import SettingsError
 from bertie.base.locks import lock_directory, lock_file
-from bertie.base.settings import SETTINGS_FILE
+from bertie.base.settings import SETTINGS_FILE, read_toml, resolve
 from bertie.model.formats.directory import ModelMetadata
 from bertie.model.formats.weights import save_model
 from bertie.model.objectives import token_objective
-from bertie.reproduction.cells import Outcomes, pretraining_directory
+from bertie.reproduction.cells import Outcomes, pretraining_directories, pretraining_directory
 from bertie.reproduction.tables import HELD_OUT
 from bertie.training.checkpoints import OPTIMIZER_FILE
 from bertie.training.distributed import Ranks
@@ -61,6 +63,18 @@ class PretrainedModel(NamedTuple):
                 f"keep_checkpoints"
             )
         return path
+
+    @property
+    def is_available(self) -> bool:
+        """Whether the run is finished, and has the weights and the held-out metrics of the step."""
+        if not self.directory.exists():
+            return False
+        try:
+            self.weights  # noqa: B018
+            self.read_held_out()
+        except SettingsError:
+            return False
+        return True
 
     def load(self) -> InitialModel:
         """Return the model to fine-tune; raise as `weights`."""
@@ -119,18 +133,46 @@ class Pretraining(NamedTuple):
         step = round(self.fraction * self.settings.total_steps)
         trunk = pretraining_directory(out, self.trunk, corpus_fingerprint) if self.trunk else None
         name = trunk.name if trunk else "" if step else "random weights"
-        run = pretraining_directory(out, self.settings, corpus_fingerprint, name)
+        model = self._choose_run(pretraining_directories(out, self.settings, corpus_fingerprint, name), step)
+        run = model.run
         with lock_file(run):
-            if not (run / "model").exists():
+            if not model.directory.exists():
                 print(title, file=sys.stderr, flush=True)
                 if self.trunk and trunk:
                     _make_trunk(self.trunk, corpus, trunk)
                 if step:
                     _pretrain(self.settings, corpus, run, trunk / "model" if trunk else None)
                 else:
-                    _write_random_model(self.settings, corpus, run / "model")
+                    _write_random_model(self.settings, corpus, model.directory)
             _remove_moments(run)
-        return PretrainedModel(run, step, step in (0, self.settings.total_steps))
+        return model
+
+    def _choose_run(self, directories: Sequence[Path], step: int) -> PretrainedModel:
+        """Return the model in the first of some directories that has it, or else in the one to make it in.
+
+        That is a run that has been started, or else the first one that is missing. If a finished run
+        lacks the step, another one is made only if its checkpoints and evaluations will have it.
+        """
+        is_last = step in (0, self.settings.total_steps)
+        models = [PretrainedModel(directory, step, is_last) for directory in directories]
+        for model in models:
+            if model.is_available:
+                return model
+        unfinished = [model for model in models if not model.directory.exists()]
+        if not unfinished or (len(unfinished) < len(models) and not self._will_record(step)):
+            return models[0]  # its errors say which settings to change
+        started = (model for model in unfinished if (model.run / SETTINGS_FILE).exists())
+        return next(started, unfinished[0])
+
+    def _will_record(self, step: int) -> bool:
+        """Return whether a finished run with these settings has a checkpoint and an evaluation of a step."""
+        settings = self.settings
+        if step == settings.total_steps:
+            return True
+        if any(every == 0 or step % every for every in (settings.save_every, settings.evaluate_every)):
+            return False
+        num_later_checkpoints = math.ceil((settings.total_steps - step) / settings.save_every)
+        return num_later_checkpoints < settings.keep_checkpoints
 
 
 def _make_trunk(settings: PretrainingSettings, corpus: Path, trunk: Path) -> None:
@@ -145,8 +187,15 @@ def _make_trunk(settings: PretrainingSettings, corpus: Path, trunk: Path) -> Non
 
 
 def _pretrain(settings: PretrainingSettings, corpus: Path, run: Path, init: Path | None) -> None:
-    """Start a run, or resume it."""
-    resume = (run / SETTINGS_FILE).exists()
+    """Start a run, or resume it.
+
+    An earlier version may have started it with other evaluations, which may not change on resume.
+    """
+    file = run / SETTINGS_FILE
+    resume = file.exists()
+    if resume:
+        started = resolve(PretrainingSettings, read_toml(file), source=str(file))
+        settings = settings.model_copy(update={"evaluate_every": started.evaluate_every})
     pretrain(settings, corpus, run, init=None if resume else init, resume=resume)
 
 

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from bertie.base.files import write_text
 from bertie.base.locks import lock_file
+from bertie.base.texts import count_noun
 from bertie.reports.drawing import BLUE, INK, ORANGE, PANEL, style, to_svg
 from bertie.reproduction.cells import Cell, Outcomes
 from bertie.reproduction.intervals import ConfidenceInterval
@@ -56,7 +57,7 @@ def write_report(
     lines = [
         f"# {table.title}",
         "",
-        f"Scale {scale.name}; {scale.seeds} seeds, {restarts} pre-training run; "
+        f"Scale {scale.name}; {count_noun(scale.seeds, 'seed')}, {restarts} pre-training run; "
         f"{num_done} of {len(cells)} cells done.",
         "Each entry is the paper's number, if there is one, then ours: the mean over the seeds ± the",
         "standard deviation.",
@@ -91,7 +92,7 @@ def _result_lines(
             values = list(values_by_seed(cells, row, column).values())
             ours = _format_values(values) if values else "–"
             if 0 < len(values) < scale.seeds:
-                ours += f" ({len(values)} of {scale.seeds} seeds)"
+                ours += f" ({len(values)} of {count_noun(scale.seeds, 'seed')})"
             fields.append(f"{row.paper[column.name]} / {ours}" if column.name in row.paper else ours)
         lines.append(_table_line(row.name, *fields))
     baselines = [

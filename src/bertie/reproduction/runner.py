@@ -172,7 +172,9 @@ class Runner:
             self._row_directory(row) / SETTINGS_FILE: self._row_settings(row) for row in self.table.rows
         }
         for file, settings in settings_by_file.items():
-            if file.exists() and resolve(RowSettings, read_toml(file), source=str(file)) != settings:
+            if file.exists() and not settings.has_same_outcomes(
+                resolve(RowSettings, read_toml(file), source=str(file))
+            ):
                 raise SettingsError(
                     f"{file.parent}: these cells were made from another corpus, row or scale, or from other "
                     f"examples; choose another --out, or delete this directory"

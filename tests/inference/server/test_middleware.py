@@ -93,7 +93,8 @@ def test_pages_of_the_listed_origins_may_call_the_server(closed):
         headers = {"Origin": origin, **bearer(KEY)}
         response, _ = closed.send("POST", "/predict", BODY, headers=headers)
         assert response.headers["Access-Control-Allow-Origin"] == allowed
-        assert response.headers["Access-Control-Expose-Headers"] == "Retry-After"
+        exposed = response.headers["Access-Control-Expose-Headers"].split(", ")
+        assert {"Retry-After", "x-total-time", "x-compute-tokens"} <= {*exposed}
         names = "authorization,content-type,x-stainless-lang"  # of OpenAI's client
         asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": names}
         with socket.create_connection(("127.0.0.1", closed.port), timeout=60) as connection:
@@ -183,6 +184,13 @@ def test_metrics_have_the_names_of_text_embeddings_inference(model):
     assert value("te_request_failure", "classifier", "validation") == 1
     assert value("te_request_failure", "classifier", "backend") == 1  # it has no sparse vectors
     assert value("te_request_duration_count", "classifier") == 4
+    assert value("te_request_input_length_count", "classifier") == 2
+    assert value("te_request_input_length_sum", "classifier") == 8  # [CLS] the cat [SEP], twice
+    for part in ("tokenization", "queue", "inference"):
+        assert value(f"te_embed_{part}_duration_count", "classifier") == 1
+        assert value(f"te_predict_{part}_duration_count", "classifier") == 1
+    # Tokens are made before a request is queued, and their time is counted all the same.
+    assert value("te_embed_tokenization_duration_sum", "classifier") > 0
     assert value("te_embed_count", "classifier") == 2
     assert value("te_embed_success", "classifier") == 1
     assert value("te_predict_duration_count", "classifier") == 1

@@ -2,7 +2,9 @@
 
 import itertools
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from time import perf_counter, sleep
 
 import jsonschema
 import numpy as np
@@ -232,3 +234,55 @@ def test_embed_all_returns_the_vectors_of_the_tokens(several, predictors):
     _, found = several.post("/embed_all", {"inputs": ["the cat sat", "a"]})
     for vectors, features in zip(found, predictors["encoder"].features(["the cat sat", "a"]), strict=True):
         np.testing.assert_allclose(vectors[1:-1], features.vectors[0], atol=1e-5)
+
+
+COSTS = ("x-compute-characters", "x-compute-tokens")
+TIMES = ("x-compute-time", "x-total-time", "x-tokenization-time", "x-queue-time", "x-inference-time")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "characters", "tokens"),
+    [
+        ("/embed", {"inputs": "the cat"}, 7, 4),
+        ("/embed", {"inputs": ["the cat", [5, 6, 7]]}, 7, 7),
+        ("/embed", {"inputs": "the " * 200}, 800, 128),  # after truncation
+        ("/embed_all", {"inputs": ["the cat", "the"]}, 10, 7),
+        ("/models/classifier/predict", {"inputs": [["the cat"], ["the", "the"]]}, 13, 9),
+        ("/rerank", {"query": "the cat", "texts": ["the", "a"]}, 18, 12),
+        ("/similarity", {"inputs": {"source_sentence": "the", "sentences": ["a", "the cat"]}}, 11, 10),
+        ("/v1/embeddings", {"input": "the cat"}, 7, 4),
+    ],
+)
+def test_responses_have_the_costs_of_the_request(several, path, body, characters, tokens):
+    begin = perf_counter()
+    response, _ = several.send_text("POST", path, body)
+    elapsed = 1000 * (perf_counter() - begin)
+    assert response.status == 200
+    assert [int(response.headers[name]) for name in COSTS] == [characters, tokens]
+    total, *parts = (int(response.headers[name]) for name in TIMES[1:])
+    assert int(response.headers["x-compute-time"]) == total <= elapsed
+    assert 0 <= sum(parts) <= total
+
+
+def test_times_are_those_of_the_computation(several, monkeypatch):
+    """A computation of 50 ms delays its own request, and the queue of the next one."""
+    model = several.models.find("encoder")
+    compute = model._batcher.compute
+
+    def slow(*arguments):
+        sleep(0.05)
+        return compute(*arguments)
+
+    monkeypatch.setattr(model._batcher, "compute", slow)
+    with ThreadPoolExecutor(3) as clients:
+        requests = [clients.submit(several.send_text, "POST", "/embed", {"inputs": "a"}) for _ in range(3)]
+        headers = [request.result()[0].headers for request in requests]
+    assert all(int(header["x-inference-time"]) >= 50 for header in headers)
+    assert all(int(header["x-total-time"]) >= 50 for header in headers)
+    assert max(int(header["x-queue-time"]) for header in headers) >= 20
+
+
+def test_only_computed_responses_have_costs(several):
+    for path, body in (("/tokenize", {"inputs": "a"}), ("/decode", {"ids": [5]}), ("/embed", {"inputs": []})):
+        response, _ = several.send("POST", path, body)
+        assert not {*COSTS, *TIMES} & {name.lower() for name in response.headers}

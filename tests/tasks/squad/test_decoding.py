@@ -125,10 +125,11 @@ def test_answer_is_empty_if_null_odds_exceed_the_threshold():
 TWO_WINDOWS = {"max_seq_length": 9, "doc_stride": 2}
 
 
-def test_null_score_is_the_lowest_of_all_windows():
+@pytest.mark.parametrize("nulls", [((0, 5, 4), (9, 3, 5)), ((0, 3, 5), (9, 5, 4))])
+def test_null_score_is_the_lowest_of_all_windows(nulls):
     questions = one_question("a b c d e f")
     predictions, (entries,) = decode(
-        questions, lambda windows: peaks(windows, (0, 5, 4), (9, 3, 5), (4, 6, 6)), 0.0, **TWO_WINDOWS
+        questions, lambda windows: peaks(windows, *nulls, (4, 6, 6)), 0.0, **TWO_WINDOWS
     )
     assert predictions.null_odds.tolist() == [8.0 - 12.0]
     assert [(entry["start_logit"], entry["end_logit"]) for entry in entries if not entry["text"]] == [(3, 5)]

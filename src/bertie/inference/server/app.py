@@ -6,6 +6,7 @@ import re
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from time import perf_counter
 from typing import Any
 
 from pydantic import ValidationError
@@ -30,6 +31,7 @@ from bertie.inference.server.errors import (
     validation_message,
 )
 from bertie.inference.server.info import describe_server
+from bertie.inference.server.metrics import RequestCosts, request_costs
 from bertie.inference.server.middleware import OPEN, Access, middlewares
 from bertie.inference.server.models import Models, ServedModel
 from bertie.inference.server.page import page_routes
@@ -116,6 +118,9 @@ class Service:
         """Return the function that answers the requests to an endpoint."""
 
         async def answer(request: HttpRequest) -> Response:
+            begin, costs = perf_counter(), RequestCosts()
+            request_costs.set(costs)
+            request.state.costs = costs  # for metrics
             try:
                 if request.headers.get("content-encoding", "").lower() not in ("", "identity"):
                     raise HTTPException(415, "Content-Encoding: not supported; send plain JSON")
@@ -124,7 +129,9 @@ class Service:
                 request.state.model = model.name  # for metrics and logs
                 parsed = self._parse(endpoint.schema(model, body), body)
                 result = await _cancel_on_disconnect(request, self._handle(endpoint, model, parsed))
-                return json_response(result)
+                response = json_response(result)
+                response.headers.update(costs.headers(perf_counter() - begin))
+                return response
             except asyncio.CancelledError:  # shutting down, and the time to finish requests is over
                 return _stopping(endpoint.errors)
             except Exception as error:

@@ -22,7 +22,7 @@ from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
 
 from bertie.inference.records import Record
-from bertie.inference.server.metrics import Metrics
+from bertie.inference.server.metrics import Metrics, RequestCosts, request_costs
 from bertie.inference.server.middleware import Limits
 from bertie.model.engines.engine import Engine, Float32s
 from bertie.model.sequences import Int64s, Sequences
@@ -55,11 +55,18 @@ def count_tokens(tokenizer: Tokenizer, records: Sequence[Record]) -> list[int]:
 async def run_tokenizer(texts: Iterable[Any], function: Callable[..., R], *arguments: Any) -> R:
     """Call a function that tokenizes texts; in a thread if tokenizing takes longer than waking up a thread.
 
-    The items of `texts` are texts, lists of texts, or token ids, which need no tokenizing.
+    The items of `texts` are texts, lists of texts, or token ids, which need no tokenizing. The characters
+    and the time are added to the costs of the request.
     """
-    if sum(map(_count_characters, texts)) <= FEW_CHARACTERS:
-        return function(*arguments)
-    return await asyncio.to_thread(function, *arguments)
+    characters, begin = sum(map(_count_characters, texts)), perf_counter()
+    if characters <= FEW_CHARACTERS:
+        result = function(*arguments)
+    else:
+        result = await asyncio.to_thread(function, *arguments)
+    if costs := request_costs.get():
+        costs.characters += characters
+        costs.tokenization += perf_counter() - begin
+    return result
 
 
 class Turns:
@@ -154,12 +161,14 @@ class QueuedRecord(NamedTuple):
         record: the record.
         tokens: number of the record's tokens.
         queued_at: time in seconds, of `perf_counter`.
+        costs: the costs of the record's request.
     """
 
     operation: Hashable
     record: Record
     tokens: int
     queued_at: float
+    costs: RequestCosts
 
     @property
     def group(self) -> tuple[Hashable, int]:
@@ -210,18 +219,23 @@ class Batcher:
         """
         if self._waiting >= self._limits.max_waiting:
             raise asyncio.QueueFull
-        begin = perf_counter()
         texts = (text for record in records for text in record.texts)
         counts = await run_tokenizer(texts, self._count_tokens, records)
         queued_at = perf_counter()
-        self.metrics.tokenization.labels(self._model).observe(queued_at - begin)
+        costs = request_costs.get() or RequestCosts()
+        costs.inputs += len(records)
+        costs.tokens += sum(counts)
+        self.metrics.tokenization.labels(self._model).observe(costs.tokenization)
+        input_length = self.metrics.input_length.labels(self._model)
+        for count in counts:
+            input_length.observe(count)
         lane = self._short if sum(counts) <= LONG_REQUEST_TOKENS else self._long
         loop = asyncio.get_running_loop()
         results = []
         for record, tokens in zip(records, counts, strict=True):
             result: asyncio.Future[Any] = loop.create_future()
             result.add_done_callback(self._take)
-            self._queued[result] = QueuedRecord(operation, record, tokens, queued_at)
+            self._queued[result] = QueuedRecord(operation, record, tokens, queued_at, costs)
             self._waiting += tokens
             results.append(result)
         if results:
@@ -298,6 +312,9 @@ class Batcher:
         for queued_at in {item.queued_at for item in items}:  # one for each request
             self.metrics.queue.labels(self._model).observe(begin - queued_at)
             self.metrics.inference.labels(self._model).observe(seconds)
+        for item in items:
+            item.costs.queue += (begin - item.queued_at) / item.costs.inputs
+            item.costs.inference += seconds / item.costs.inputs
         self.metrics.batch_size.labels(self._model).observe(len(items))
         self.metrics.batch_tokens.labels(self._model).observe(sum(item.tokens for item in items))
         for future, result in zip(futures, results, strict=True):

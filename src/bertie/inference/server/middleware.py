@@ -15,7 +15,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bertie.inference.server.errors import ErrorFormat, error_format, error_response
-from bertie.inference.server.metrics import Metrics
+from bertie.inference.server.metrics import COST_HEADERS, Metrics
 
 logger = logging.getLogger("bertie.requests")
 
@@ -80,7 +80,7 @@ def middlewares(access: Access, limits: Limits, metrics: Metrics) -> list[Middle
                 access.cors,
                 allow_methods=["GET", "POST"],
                 allow_headers=["*"],  # OpenAI's client sends its version and more in headers of its own
-                expose_headers=["Retry-After"],
+                expose_headers=["Retry-After", *COST_HEADERS],
             )
         )
     if access.api_key is not None:
@@ -165,7 +165,8 @@ class Observer:
             model = scope["state"].get("model", "")
             if scope["method"] == "POST":
                 operation = _operation(scope)
-                self._metrics.observe(operation, model, status, seconds)
+                costs = scope["state"].get("costs")
+                self._metrics.observe(operation, model, status, seconds, costs)
             # repr, because a path may contain line breaks
             logger.info("%s %r %d %.1f ms %s", scope["method"], scope["path"], status, 1000 * seconds, model)
 
