@@ -147,6 +147,19 @@ class RunDirectory:
         """Return the step of the newest checkpoint; 0 without one."""
         return _step_of(self.checkpoints()[-1]) if self.checkpoints() else 0
 
+    def has_progress(self) -> bool:
+        """Return whether there is a checkpoint after step 0 or a row of metrics, even a torn one.
+
+        Only the initial weights, as a checkpoint of step 0, are written before the settings.
+        """
+        metrics = self._metrics.path
+        return self.newest_step() > 0 or (metrics.exists() and metrics.stat().st_size > 0)
+
+    def remove_checkpoints(self) -> None:
+        """Delete all checkpoints."""
+        for path in self.checkpoints() if self.is_main else ():
+            remove_directory(path)
+
     def save(
         self,
         state: TrainState,
