@@ -104,6 +104,15 @@ def test_a_run_without_checkpoints_resumes_from_its_initial_model(corpus):
         bertie.pretrain(out="second", resume=True)
 
 
+def test_a_run_in_a_folder_that_is_not_utf8_resumes_and_loads(corpus):
+    run = bertie.pretrain(RECIPE, corpus=corpus, out=os.fsdecode(b"caf\xe9"))
+    model = (run.model_directory / "model.safetensors").read_bytes()
+    shutil.rmtree(run.model_directory)
+    again = bertie.pretrain(out=run.path, resume=True)
+    assert (again.model_directory / "model.safetensors").read_bytes() == model
+    assert again.load("cpu").method == "fill_mask"
+
+
 def test_a_finished_run_without_checkpoints_is_not_trained_again(corpus, capsys):
     run = bertie.pretrain(RECIPE, corpus=corpus, out="run", save_every=0)
     metrics, model = (run.path / "metrics.jsonl").read_bytes(), run.model_directory / "model.safetensors"

@@ -31,6 +31,7 @@ from bertie.base.files import (
     read_json,
     remove_directory,
     remove_temporary_files,
+    utf8_path,
     write_json,
 )
 from bertie.base.locks import lock_directory
@@ -259,7 +260,8 @@ def _read_state(path: Path, remedy: str) -> TrainState:
 def _read_moments(path: Path) -> dict[str, Tensor]:
     """Load the optimizer's state; raise ModelError if the file is missing or damaged."""
     try:
-        return load_file(path)
+        with utf8_path(path) as name:
+            return load_file(name)
     except (FileNotFoundError, SafetensorError) as error:
         raise ModelError(
             f"{path}: missing or damaged ({error}); remove {path.parent} to resume from the checkpoint before"
