@@ -11,7 +11,7 @@ RUN/finished.json                     fine-tuning: written last, after which no 
 """
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -215,11 +215,18 @@ class RunDirectory:
             shutil.rmtree(self._checkpoints.resolve())  # it may be a link to a larger disk
         self._checkpoints.unlink(missing_ok=True)
 
-    def restore(self, model: nn.Module) -> TrainState:
+    def restore(self, model: nn.Module, check: Callable[[TrainState], None] | None = None) -> TrainState:
         """Load state and weights of the newest checkpoint, and drop the metrics logged after it.
 
         Without any checkpoint, the run starts over: the model stays as it is, and metrics.jsonl is
         emptied.
+
+        Args:
+            model: the model whose weights are replaced.
+            check: raises ValueError if the state is not one of this run.
+
+        Raises:
+            ModelError: the checkpoint is damaged.
         """
         if not self.checkpoints():
             self._truncate_metrics(0)
@@ -229,6 +236,11 @@ class RunDirectory:
         for weights in (False, True):
             verify(newest, weights=weights, remedy=earlier)
         state = _read_state(newest / STATE_FILE, earlier)
+        try:
+            if check:
+                check(state)
+        except ValueError:
+            raise ModelError(f"{newest / STATE_FILE}: damaged (cursor); {earlier}") from None
         with verification(False):  # verified above
             load_weights(newest, model)
         self._truncate_metrics(state.metrics_bytes)
