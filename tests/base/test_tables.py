@@ -57,10 +57,11 @@ def test_text_columns_of_every_type_are_read(tmp_path: Path, dtype: pyarrow.Data
 
 
 @pytest.mark.parametrize("folder", [b"x:y", b"caf\xe9"])
-def test_any_path_is_read(tmp_path: Path, folder: bytes) -> None:
+def test_any_path_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: bytes) -> None:
     """Even one that looks like a URL, or is not UTF-8."""
     table = pyarrow.table({"text": TEXTS})
-    path = tmp_path / os.fsdecode(folder)
+    monkeypatch.chdir(tmp_path)
+    path = Path(os.fsdecode(folder))
     path.mkdir()
     with pyarrow.OSFile(os.fsencode(path / "a.parquet"), "wb") as file:
         pyarrow.parquet.write_table(table, file)

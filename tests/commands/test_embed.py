@@ -95,9 +95,10 @@ def test_other_columns_are_kept(directory, capsys, tmp_path):
 
 
 @pytest.mark.parametrize("folder", [b"x:y", b"caf\xe9"])
-def test_any_path_is_read_and_written(directory, capsys, tmp_path, folder):
+def test_any_path_is_read_and_written(directory, capsys, tmp_path, monkeypatch, folder):
     """Even one that looks like a URL, or is not UTF-8."""
-    path = tmp_path / os.fsdecode(folder)
+    monkeypatch.chdir(tmp_path)
+    path = Path(os.fsdecode(folder))
     path.mkdir()
     (path / "in.jsonl").write_text('{"text": "mat"}\n')
     for source, output in (("in.jsonl", "middle.parquet"), ("middle.parquet", "out.npy")):
