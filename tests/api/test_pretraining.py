@@ -104,6 +104,15 @@ def test_a_run_without_checkpoints_resumes_from_its_initial_model(corpus):
         bertie.pretrain(out="second", resume=True)
 
 
+def test_a_run_in_a_folder_that_is_not_utf8_resumes_and_loads(corpus):
+    run = bertie.pretrain(RECIPE, corpus=corpus, out=os.fsdecode(b"caf\xe9"))
+    model = (run.model_directory / "model.safetensors").read_bytes()
+    shutil.rmtree(run.model_directory)
+    again = bertie.pretrain(out=run.path, resume=True)
+    assert (again.model_directory / "model.safetensors").read_bytes() == model
+    assert again.load("cpu").method == "fill_mask"
+
+
 def test_a_finished_run_without_checkpoints_is_not_trained_again(corpus, capsys):
     run = bertie.pretrain(RECIPE, corpus=corpus, out="run", save_every=0)
     metrics, model = (run.path / "metrics.jsonl").read_bytes(), run.model_directory / "model.safetensors"
@@ -302,6 +311,43 @@ def test_moved_corpus_can_be_given_again(corpus):
         bertie.pretrain(out="run", resume=True)
     resumed = bertie.pretrain(out="run", corpus="moved", resume=True)
     assert resumed.metrics["loss"] == whole.metrics["loss"]
+
+
+@pytest.mark.parametrize("arguments", [{"corpus": 5}, {"in_memory": 5}, [], {"recipe": None}])
+def test_resume_reports_damaged_arguments(corpus, arguments):
+    bertie.pretrain(RECIPE, corpus=corpus, out="run")
+    Path("run/arguments.json").write_text(json.dumps(arguments))
+    key = next(iter(arguments), "the content")
+    with pytest.raises(
+        bertie.SettingsError, match=rf"run/arguments\.json: damaged \({key}\); restore it, or"
+    ):
+        bertie.pretrain(out="run", resume=True)
+
+
+@pytest.mark.parametrize("command", [bertie.pretrain, bertie.finetune])
+def test_empty_settings_of_a_run_are_reported(command):
+    Path("run").mkdir()
+    Path("run/settings.toml").touch()
+    with pytest.raises(bertie.SettingsError, match=r"run/settings\.toml: damaged or empty; restore it, or"):
+        command(out="run", resume=True)
+
+
+@pytest.mark.parametrize("cursor", [{}, {"phase": 0}, {"phase": 7}, {"phase": 0, "stream": {"taken": 0}}])
+def test_resume_reports_a_damaged_position_in_the_data(corpus, cursor):
+    bertie.pretrain(RECIPE, corpus=corpus, out="run", save_every=2)
+    checkpoint = Path("run/checkpoints/step-00000004")
+    state = json.loads((checkpoint / "state.json").read_text())
+    stream = state["cursor"]["stream"] if cursor == {"phase": 7} else {}
+    state["cursor"] = cursor | ({"stream": stream} if stream else {})
+    (checkpoint / "state.json").write_text(json.dumps(state))
+    (checkpoint / "SHA256SUMS").unlink()
+    with pytest.raises(
+        bertie.ModelError, match=r"state\.json: damaged \(cursor\); remove .*step-00000004 to resume"
+    ):
+        bertie.pretrain(out="run", resume=True)
+    shutil.rmtree(checkpoint)
+    shutil.rmtree("run/model")
+    bertie.pretrain(out="run", resume=True)
 
 
 def test_plan_writes_nothing(corpus):

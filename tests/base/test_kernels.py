@@ -1,5 +1,6 @@
 """Kernels are cached on disk, and compiled again when a source file changes."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -39,6 +40,35 @@ def test_kernels_run_without_a_writable_cache(tmp_path: Path) -> None:
     value, cached = mix_one(file)
     assert int(value) == int(mix(np.uint64(1)))
     assert cached == "no cache\n"
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "changed"])
+def test_damaged_cache_files_are_replaced(tmp_path: Path, damage: str) -> None:
+    value, _ = mix_one(tmp_path)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    intact = [file.read_bytes() for file in files]
+    for file, content in zip(files, intact, strict=True):
+        middle = len(content) // 2
+        changed = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+        file.write_bytes({"empty": b"", "cut": content[:middle], "changed": changed}[damage])
+    assert mix_one(tmp_path) == [value, "0\n"]
+    assert mix_one(tmp_path) == [value, "1\n"]
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == files
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+def test_kernels_run_when_the_cache_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refuse(path: str, *_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code), path)
+
+    monkeypatch.setattr(kernels, "cache_directory", lambda source: tmp_path)
+    double = kernels.kernel(lambda x: 2 * x)
+    assert double.stats.cache_path  # type: ignore[attr-defined]
+    monkeypatch.setattr(numba.core.caching, "open", refuse, raising=False)
+    assert double(4) == 8
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 @pytest.fixture

@@ -41,6 +41,18 @@ def test_empty_directory_is_accepted(tmp_path):
 
 
 @pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("name", ["folder", "file", "link"])
+def test_mount_point_is_refused(tmp_path, monkeypatch, name, force):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("folder")
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == (tmp_path / name).resolve())
+    assert error(tmp_path / name, force=force) == (
+        "is a mount point, which cannot be replaced; choose a path inside it"
+    )
+
+
+@pytest.mark.parametrize("force", [False, True])
 def test_input_is_never_an_output(tmp_path, force):
     path = tmp_path / "folder/my.csv"
     path.parent.mkdir()

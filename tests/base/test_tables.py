@@ -1,5 +1,6 @@
 """Text columns of Parquet and Arrow files; other columns, damaged files."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -53,6 +54,25 @@ def test_text_columns_of_every_type_are_read(tmp_path: Path, dtype: pyarrow.Data
         for row in read_parquet_columns(tmp_path / "a.parquet", {"text": "--column"}, start, stop)
     ]
     assert parts == expected
+
+
+@pytest.mark.parametrize("folder", [b"x:y", b"caf\xe9"])
+def test_any_path_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: bytes) -> None:
+    """Even one that looks like a URL, or is not UTF-8."""
+    table = pyarrow.table({"text": TEXTS})
+    monkeypatch.chdir(tmp_path)
+    path = Path(os.fsdecode(folder))
+    path.mkdir()
+    with pyarrow.OSFile(os.fsencode(path / "a.parquet"), "wb") as file:
+        pyarrow.parquet.write_table(table, file)
+    with (
+        pyarrow.OSFile(os.fsencode(path / "a.arrow"), "wb") as file,
+        pyarrow.ipc.new_stream(file, table.schema) as writer,
+    ):
+        writer.write_table(table)
+    rows = list(read_parquet_columns(path / "a.parquet", {"text": "--column"}))
+    assert len(rows) == len(TEXTS)
+    assert list(read_arrow_columns(path / "a.arrow", {"text": "--column"})) == rows
 
 
 def test_column_without_text_is_rejected(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`bertie embed`: the model's own vector for each row, in the order of the input."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -91,6 +92,19 @@ def test_other_columns_are_kept(directory, capsys, tmp_path):
             if name != "in.txt":
                 assert [int(row["id"]) for row in rows] == [*range(len(TEXTS))]
             assert list(rows[0])[-1] == "embedding"
+
+
+@pytest.mark.parametrize("folder", [b"x:y", b"caf\xe9"])
+def test_any_path_is_read_and_written(directory, capsys, tmp_path, monkeypatch, folder):
+    """Even one that looks like a URL, or is not UTF-8."""
+    monkeypatch.chdir(tmp_path)
+    path = Path(os.fsdecode(folder))
+    path.mkdir()
+    (path / "in.jsonl").write_text('{"text": "mat"}\n')
+    for source, output in (("in.jsonl", "middle.parquet"), ("middle.parquet", "out.npy")):
+        arguments = ["--input", path / source, "--output", path / output]
+        assert run(capsys, directory, *arguments)[0] == 0
+    assert len(np.load(path / "out.npy")) == 1
 
 
 def test_json_lines_hold_the_exact_vectors(directory, capsys):

@@ -1,6 +1,8 @@
 """The command line as a whole: from text to predictions; one line and status 2 for user errors."""
 
+import errno
 import json
+import os
 import re
 import runpy
 import shutil
@@ -162,6 +164,36 @@ def test_a_file_that_vanishes_is_one_line(capsys, tmp_path, monkeypatch):
     )
     assert (status, err.count("\n")) == (2, 1)
     assert "a.txt: no such file" in err
+
+
+def test_a_deleted_current_folder_is_one_line(capsys, tmp_path, monkeypatch):
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path / "folder")
+    (tmp_path / "folder").rmdir()
+    message = "bertie: the current folder does not exist any more; change to another one\n"
+    assert run(capsys, "predict", "model", "--text", "a") == (2, "", message)
+
+
+@pytest.mark.parametrize("code", [errno.EBUSY, errno.EXDEV])
+def test_an_output_that_cannot_be_replaced_is_one_line(workspace, capsys, tmp_path, monkeypatch, code):
+    def refuse(path: Path, target: Path) -> None:
+        raise OSError(code, os.strerror(code), str(path))
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    status, _, err = run(capsys, "convert", workspace / "run" / "model", "--to", "bertie", tmp_path / "out")
+    assert (status, err.count("\n")) == (2, 1)
+    assert re.search(r"out: (in use|cannot be replaced), .*; choose another path\n", err)
+
+
+def test_an_unexpected_end_of_file_is_not_hidden(capsys, monkeypatch):
+    def end(*_, **__):
+        raise EOFError
+
+    monkeypatch.setattr("bertie.text.tokenizer.Tokenizer.load", end)
+    monkeypatch.setattr(sys, "argv", ["bertie", "tokenize", "tokenizer", "text"])
+    with pytest.raises(RuntimeError, match="unexpected end of a file"):
+        main()
+    assert "Aborted!" not in capsys.readouterr().err
 
 
 def test_trained_model_fills_a_mask(workspace, capsys):

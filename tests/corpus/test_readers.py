@@ -274,7 +274,7 @@ GOOD_LINE = b'{"text": "Good."}\n'
         ("a.png", b"\x89PNG\r\n\x1a\n\0\0\0", 0, {"binary_files": 1}),
         ("a.txt", "é".encode("latin-1"), 0, {"misencoded_documents": 1}),
         ("a.txt.gz", gzip.compress(b"Text." * 99, mtime=0)[:-9], 0, {"unreadable_files": 1}),
-        ("a.txt.gz", b"", 0, {"empty_files": 1}),
+        ("a.txt.gz", b"", 0, {"unreadable_files": 1}),
         (
             "a.jsonl",
             b"{\n" + GOOD_LINE + b"[]\n" + GOOD_LINE + b'{"text": "\xff"}\n' + GOOD_LINE,

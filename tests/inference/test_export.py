@@ -1,5 +1,6 @@
 """Exported models predict the same as their sources, with and without torch."""
 
+import os
 import pickle
 import subprocess
 import sys
@@ -38,6 +39,15 @@ def test_an_exported_model_predicts_the_same(tmp_path, kind):
     assert (exported.method, exported.labels) == (model.method, model.labels)
     assert_same_results(predict(exported, kind), predict(model, kind))
     assert_same_results(predict(pickle.loads(pickle.dumps(exported)), kind), predict(model, kind))
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_an_exported_model_is_loaded_from_a_path_that_is_not_utf8(tmp_path, precision):
+    if precision == "bfloat16":
+        pytest.importorskip("openvino")
+    source = save_small(tmp_path / os.fsdecode(b"caf\xe9"), "classifier")
+    export(source, source / "out", Quantization())
+    assert bertie.load(source / "out", precision=precision).labels == bertie.load(source).labels
 
 
 @pytest.mark.parametrize("kind", ["classifier", "multi-label", "regression"])

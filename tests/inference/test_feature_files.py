@@ -1,5 +1,6 @@
 """Files of vectors: their contents, and the memory needed to write them."""
 
+import os
 import weakref
 from pathlib import Path
 
@@ -100,6 +101,17 @@ def test_a_lone_surrogate_is_written_as_its_escape(tmp_path):
     features = Features(["layer_0"], np.zeros((1, 1, 4), np.float32), ["a\ud800"], np.array([0, 1]))
     write_features([features], tmp_path / "out.arrow", "words")
     assert read(tmp_path / "out.arrow")["words"].to_pylist() == [["a\\ud800"]]
+
+
+@pytest.mark.parametrize("folder", [b"x:y", b"caf\xe9"])
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_any_path_is_written(tmp_path, monkeypatch, folder, suffix):
+    """Even one that looks like a URL, or is not UTF-8."""
+    monkeypatch.chdir(tmp_path)
+    path = Path(os.fsdecode(folder), f"out{suffix}")
+    write_features(CHUNKS, path, "tokens")
+    path.rename(tmp_path / path.name)
+    assert len(read(tmp_path / path.name)) == len(VECTORS)
 
 
 @pytest.mark.parametrize("name", ["out.PARQUET", "out.Arrow"])

@@ -149,6 +149,8 @@ BAD = {
     "too few fields": ("a.csv", b"id,text\n1,a\n2\n", "line 3: expected 2 fields, got 1"),
     "too many fields": ("a.tsv", b"id\ttext\n1\ta\tb\n", "line 2: expected 2 fields, got 3"),
     "open quotation": ("a.csv", b'id,text\n1,a\n2,"b\n', "line 3: the row that begins here is malformed"),
+    "nothing": ("a.csv", b"", "a.csv: empty first line; write the names of the columns there"),
+    "no header": ("a.tsv", b"\na\n", "a.tsv: empty first line"),
     "not JSON": ("a.jsonl", b'{"text": "a"}\n{"text"\n', "line 2: not valid JSON"),
     "not an object": ("a.jsonl", b"[1]\n", "line 1: not a JSON object"),
     "a number": (

@@ -273,6 +273,39 @@ def test_run_from_init_resumes_without_init(finished, corpus_path, tmp_path, tin
     assert read_rows(tmp_path / "killed") == read_rows(tmp_path / "undisturbed")
 
 
+def test_run_killed_before_its_settings_starts_again(
+    finished, corpus_path, tmp_path, tiny_settings, monkeypatch
+):
+    """Only the initial weights have been written then; a run without `init` does not use them."""
+    settings = tiny_settings(phases=[{"steps": 3, "max_seq_length": 32}], save_every=0)
+
+    def die(run, settings):
+        raise RuntimeError("killed")
+
+    for name, init in (("first", None), ("second", finished / "model")):
+        monkeypatch.setattr(RunDirectory, "write_settings", die)
+        with pytest.raises(RuntimeError, match="killed"):
+            pretrain(settings, corpus_path, tmp_path / name, init=finished / "model")
+        monkeypatch.undo()
+        assert [path.name for path in RunDirectory(tmp_path / name).checkpoints()] == ["step-00000000"]
+        pretrain(settings, corpus_path, tmp_path / name, init=init)
+        pretrain(settings, corpus_path, tmp_path / "undisturbed" / name, init=init)
+        assert read_rows(tmp_path / name) == read_rows(tmp_path / "undisturbed" / name)
+        checkpoints = [path.name for path in RunDirectory(tmp_path / name).checkpoints()]
+        assert checkpoints == ([] if init is None else ["step-00000000"])
+
+
+@pytest.mark.parametrize("left", ["metrics.jsonl", "checkpoints"])
+def test_run_without_its_settings_is_not_continued(finished, corpus_path, tmp_path, tiny_settings, left):
+    copy = shutil.copytree if left == "checkpoints" else shutil.copy
+    (tmp_path / "run").mkdir()
+    copy(finished / left, tmp_path / "run" / left)
+    files = sorted(tmp_path.rglob("*"))
+    with pytest.raises(SettingsError, match=r"run: holds .* of another run, but no settings\.toml; restore"):
+        pretrain(tiny_settings(), corpus_path, tmp_path / "run")
+    assert [file for file in sorted(tmp_path.rglob("*")) if file.name != ".lock"] == files
+
+
 def test_init_must_match_the_settings(finished, corpus_path, tmp_path, tiny_settings):
     different = {"num_attention_heads": 4, "hidden_act": "gelu_new", "intermediate_size": 32}
     with pytest.raises(ModelError) as refused:

@@ -11,11 +11,13 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any, Literal
 
+import pydantic
+
 from bertie.base.arguments import advise
 from bertie.base.cluster import connect
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.executor import Executor
-from bertie.base.files import read_json_object
+from bertie.base.files import read_json
 from bertie.base.processors import available_cpus
 from bertie.base.settings import ARGUMENTS_FILE, SETTINGS_FILE, Tree, merge, read_toml
 from bertie.base.storage import as_path
@@ -91,15 +93,48 @@ def record_arguments(arguments: Mapping[str, Any]) -> Tree:
     return recorded | ({IN_MEMORY: in_memory} if in_memory else {})
 
 
+class _RecordedArguments(pydantic.BaseModel):
+    """The content of a run's arguments.json; the arguments without a field here are strings."""
+
+    model_config = pydantic.ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, str]
+
+    dev: str | float | None = None
+    columns: dict[str, str | list[str] | None] | None = None
+    in_memory: list[str] = []
+
+
+def recorded_arguments(run: Path) -> Tree:
+    """Return the arguments that a run recorded; runs of earlier versions have none.
+
+    Raises:
+        DataError: arguments.json is not JSON.
+        SettingsError: an argument has a wrong type.
+    """
+    path = run / ARGUMENTS_FILE
+    content = read_json(path) if path.exists() else {}
+    try:
+        return _RecordedArguments.model_validate(content).model_dump(exclude_unset=True)
+    except pydantic.ValidationError as error:
+        key = ".".join(map(str, error.errors()[0]["loc"])) or "the content"
+        raise SettingsError(
+            f"{path}: damaged ({key}); restore it, or start again in another directory"
+        ) from None
+
+
 def check_command(run: Path, command: Literal["pretrain", "finetune", "search"]) -> None:
     """Check that the run in a directory, if there is one, is of this command.
 
     Raises:
-        SettingsError: it is of another one.
+        SettingsError: it is of another one, or its settings are damaged.
     """
     if (run / SETTINGS_FILE).exists():
         keys = read_toml(run / SETTINGS_FILE).keys()
         found = "pretrain" if "phases" in keys else "search" if "learning_rates" in keys else "finetune"
+        if found == "finetune" and "epochs" not in keys:
+            raise SettingsError(
+                f"{run / SETTINGS_FILE}: damaged or empty; restore it, or start again in another directory"
+            )
         if found != command:
             raise SettingsError(
                 f"{run}: holds a run of `bertie {found}`; choose another directory, or resume it with that "
@@ -121,7 +156,7 @@ def recall_arguments(run: Path, given: Mapping[str, Any], defaults: Mapping[str,
     """
     if not (run / SETTINGS_FILE).exists():
         raise SettingsError(f"{run}: no run to resume here; start one without --resume (resume=True)")
-    recorded = read_json_object(run / ARGUMENTS_FILE)  # runs of earlier versions have none
+    recorded = recorded_arguments(run)
     in_memory = recorded.get(IN_MEMORY, [])
     arguments = dict(given)
     for key, value in given.items():

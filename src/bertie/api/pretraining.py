@@ -11,6 +11,7 @@ from bertie.api.arguments import (
     nest_settings,
     recall_arguments,
     record_arguments,
+    recorded_arguments,
     require_arguments,
 )
 from bertie.api.results import Metrics, PretrainingResult
@@ -18,7 +19,7 @@ from bertie.base.arguments import checked
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import read_json_object
 from bertie.base.outputs import check_not_input
-from bertie.base.settings import ARGUMENTS_FILE, SETTINGS_FILE, Tree, read_toml, resolve
+from bertie.base.settings import SETTINGS_FILE, Tree, read_toml, resolve
 from bertie.base.storage import as_path
 from bertie.corpus.remote_corpora import fetch_corpus
 from bertie.corpus.shards import Corpus
@@ -120,7 +121,7 @@ def write_run_report(run: Path) -> None:
     """Write RUN/report.html from the files of a pre-training run."""
     settings_text = (run / SETTINGS_FILE).read_text(encoding="utf-8")
     metrics = read_metrics(run / "metrics.jsonl")
-    facts = _describe(read_json_object(run / ARGUMENTS_FILE)) | run_facts(run, metrics)
+    facts = _describe(recorded_arguments(run)) | run_facts(run, metrics)
     blimp = read_json_object(run / BLIMP_FILE)
     write_report(run / "report.html", metrics, settings_text, facts, blimp)
 
@@ -183,7 +184,7 @@ def _prepare_start(
     if isinstance(recipe, str | Path):
         arguments["recipe"] = str(recipe)
     elif resume:  # only for the report: the settings are in settings.toml
-        arguments["recipe"] = read_json_object(output / ARGUMENTS_FILE).get("recipe")
+        arguments["recipe"] = recorded_arguments(output).get("recipe")
     return _Start(settings, corpus, init, arguments)
 
 

@@ -48,6 +48,8 @@ def open_binary(path: Path) -> Iterator[BinaryIO]:
                     yield source
                     return
             raw = stack.enter_context(opener(source, "rb"))
+            if is_compressed(path) and path.stat().st_size == 0 and path.is_file():  # a pipe has no size
+                raise EOFError("it has no bytes")
             limited = _LimitedLines(raw, path) if is_compressed(path) else raw
             yield stack.enter_context(io.BufferedReader(limited, _BUFFER_BYTES))
     except FileNotFoundError:

@@ -89,6 +89,18 @@ def _exists(path: Path) -> bool:
     return False
 
 
+@contextmanager
+def utf8_path(path: Path) -> Iterator[Path]:
+    """Yield a path of an existing file for libraries that accept only paths in UTF-8."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        with path.open("rb") as file:
+            yield Path(f"/proc/self/fd/{file.fileno()}")
+    else:
+        yield path
+
+
 def fsync(path: Path) -> None:
     """Wait until a file or a directory has reached the disk."""
     handle = os.open(path, os.O_RDONLY)

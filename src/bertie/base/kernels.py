@@ -2,8 +2,8 @@
 
 numba's own cache depends on the file of the function only, so it misses a change of a callee in
 another file. bertie names the cache directory by a hash of the function's file and of all modules
-that the file imports from bertie. If the cache is not writable (a read-only home directory), every
-process compiles its kernels.
+that the file imports from bertie. If the cache is not writable (a read-only home directory, a full
+disk), every process compiles its kernels. Every file of the cache has a checksum.
 
 With BERTIE_BOUNDS_CHECK=1 in the environment, kernels are compiled with checks of every index, so that an
 index outside its array raises IndexError. Their machine code is kept in another directory. (numba's own
@@ -14,9 +14,11 @@ import hashlib
 import inspect
 import multiprocessing
 import os
+import pickle
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,7 +32,9 @@ with collection_paused():
     import numba
     from llvmlite import ir
     from numba.core import event, types
+    from numba.core.caching import FunctionCache, IndexDataCacheFile
     from numba.core.registry import cpu_target
+    from numba.core.serialize import dumps
     from numba.extending import intrinsic
     from numba.np import linalg
 
@@ -39,6 +43,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 ONE = np.uint64(1)  # numba adds unsigned and signed numbers as floats
 PACKAGE = Path(__file__).parent.parent
 FLOAT_OPTIONS = {"fastmath": {"reassoc", "contract"}, "error_model": "numpy"}
+DIGEST_BYTES = hashlib.sha256().digest_size
 BOUNDS_CHECK = os.environ.get("BERTIE_BOUNDS_CHECK") == "1"
 
 reserve_blas_memory()  # here, because every command that computes imports this module
@@ -165,21 +170,64 @@ def _vectorize_loops(typing_context: Any) -> Any:
 vectorize_loops = cast(Callable[[], None], intrinsic(_vectorize_loops))
 
 
+class _CacheFiles(IndexDataCacheFile):
+    """A file for each signature of a kernel: a SHA-256, and the pickle that it is of.
+
+    A damaged file, as a power loss may leave, counts as missing, because its machine code could do anything.
+    numba's own files have no checksums.
+    """
+
+    def load(self, key: Any) -> Any:
+        """Return the machine code of a signature; None if its file is missing or damaged."""
+        try:
+            content = memoryview(self._path(key).read_bytes())
+        except OSError:
+            return None
+        if hashlib.sha256(content[DIGEST_BYTES:]).digest() != content[:DIGEST_BYTES]:
+            return None
+        stored_key, data = pickle.loads(content[DIGEST_BYTES:])
+        return data if stored_key == key else None
+
+    def save(self, key: Any, data: Any) -> None:
+        """Write the file of a signature."""
+        content = dumps((key, data))  # type: ignore[no-untyped-call]
+        with self._open_for_write(self._path(key)) as file:
+            file.write(hashlib.sha256(content).digest() + content)
+
+    def _path(self, key: Any) -> Path:
+        digest = hashlib.sha256(f"{self._version} {key}".encode()).digest()
+        name = self._data_name(int.from_bytes(digest[:8]))  # type: ignore[no-untyped-call]
+        return Path(self._cache_path, name)
+
+
+class _KernelCache(FunctionCache):
+    """numba's cache of a function, in `_CacheFiles`; a kernel that cannot be written is not kept."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)  # type: ignore[no-untyped-call]
+        self._cache_file = _CacheFiles(  # type: ignore[no-untyped-call]
+            self._cache_path, self._impl.filename_base, self._impl.locator.get_source_stamp()
+        )
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Save the machine code of a signature, unless the disk is full or read-only."""
+        with suppress(OSError):
+            super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+
+
 def _compile(function: F, **options: Any) -> F:
     notice.kernels.add(function)
-    options |= {"nogil": True, "boundscheck": BOUNDS_CHECK}
+    compiled: Any = numba.njit(**options, nogil=True, boundscheck=BOUNDS_CHECK)(function)
     config: Any = numba.config
     previous = config.CACHE_DIR
-    compiled: Any
     try:
-        # numba reads CACHE_DIR while it decorates. Restore it, because other packages may use numba too.
+        # The cache reads CACHE_DIR. Restore it, because other packages may use numba too.
         directory = cache_directory(Path(inspect.getfile(function)))
         directory.mkdir(parents=True, exist_ok=True)
         config.CACHE_DIR = str(directory)
-        compiled = numba.njit(cache=True, **options)(function)
+        compiled._cache = _KernelCache(function)
     except (OSError, RuntimeError):  # not writable; numba raises RuntimeError for that
         notice.is_cached = False
-        compiled = numba.njit(**options)(function)
     finally:
         config.CACHE_DIR = previous
     return cast(F, compiled)

@@ -1,5 +1,6 @@
 """Check and lock the path of an output before a command computes it."""
 
+import os
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -112,8 +113,8 @@ def check_output(
             command. Directories with none of them are never replaced.
 
     Raises:
-        SettingsError: `path` exists and `force` is false; `path` would replace an input or the
-            current directory, also with `force`; or `path` cannot be created.
+        SettingsError: `path` exists and `force` is false; `path` would replace an input, the current
+            directory or a mount point, also with `force`; or `path` cannot be created.
     """
     check_creatable(path)
     if not path.exists():
@@ -121,6 +122,8 @@ def check_output(
     if not path.is_file() and not path.is_dir():
         raise SettingsError(f"{path}: neither a file nor a folder; choose another name")
     resolved = path.resolve()
+    if os.path.ismount(resolved):
+        raise SettingsError(f"{path}: is a mount point, which cannot be replaced; choose a path inside it")
     for input in inputs:
         if input.exists() and (input.samefile(path) or input.resolve().is_relative_to(resolved)):
             raise SettingsError(f"{path}: would replace the input {input}; choose another name")

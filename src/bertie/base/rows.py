@@ -263,12 +263,14 @@ def parse_csv(
     malformed row; if it returns, the next rows are read.
 
     Raises:
-        DataError: two columns have the same name, or a row is malformed; the message names the line
-            on which the row begins.
+        DataError: there is no header, two columns have the same name, or a row is malformed; the
+            message names the line on which the row begins.
     """
     csv.field_size_limit(sys.maxsize)  # the library's default, 131,072 characters, is less than a book
     reader = csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True)
     columns = _next_fields(reader, name, raise_error) or []
+    if not columns:
+        raise DataError(f"{name}: empty first line; write the names of the columns there")
     reject_duplicates(columns, f"{name}, line 1")
     hint = separator_hint(columns)
     number = reader.line_num + 1

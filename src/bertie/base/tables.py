@@ -1,14 +1,15 @@
 """Read text columns of a Parquet or Arrow file in small batches."""
 
 import difflib
+import os
 import struct
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 from bertie.base.arrow_messages import read_bodies
 from bertie.base.environment import install_command, require_memory
@@ -142,7 +143,10 @@ def iterate_batches(
             size = max((_largest_page(path, source, leaf, chunk) for leaf, chunk in selected), default=0)
             limited = max(1, min(rows, _BATCH_BYTES // max(1, size)))
             options = {"metadata": file.metadata, "read_dictionary": strings}
-            with ParquetFile(source if isinstance(path, RemotePath) else path, **options) as part:
+            with (
+                nullcontext(source) if isinstance(path, RemotePath) else open_arrow_file(path) as stored,
+                ParquetFile(stored, **options) as part,
+            ):
                 batches = part.iter_batches(limited, row_groups=[group], columns=columns)
                 # Neither `map` nor `chain` keeps a batch while the next one is read.
                 yield from chain.from_iterable(map(partial(_expand, path, types), batches))
@@ -252,7 +256,7 @@ def read_arrow_columns(path: Path, columns: Mapping[str, str]) -> Iterator[tuple
     """
     pyarrow = import_pyarrow(path)
     _check_bodies(path)
-    with _data_errors(path, pyarrow), _open_arrow(path, pyarrow) as file:
+    with _data_errors(path, pyarrow), open_arrow_file(path) as file:
         is_file = file.read(6) == b"ARROW1"  # Arrow Columnar Format, IPC File Format
         file.seek(0)
         reader = (pyarrow.ipc.open_file if is_file else pyarrow.ipc.open_stream)(file)
@@ -339,14 +343,17 @@ def open_parquet(path: Path) -> Iterator[Any]:
     pyarrow = import_pyarrow(path)
     from pyarrow.parquet import ParquetFile
 
-    with _data_errors(path, pyarrow):
-        source = path.open() if isinstance(path, RemotePath) else path
-        with ParquetFile(source) as file:
-            yield file
+    with _data_errors(path, pyarrow), open_arrow_file(path) as source, ParquetFile(source) as file:
+        yield file
 
 
-def _open_arrow(path: Path, pyarrow: Any) -> Any:
-    return pyarrow.PythonFile(path.open()) if isinstance(path, RemotePath) else pyarrow.OSFile(str(path))
+def open_arrow_file(path: Path, mode: Literal["rb", "wb"] = "rb") -> Any:
+    """Open a file for pyarrow, which takes a name with a colon for a URL, and accepts only UTF-8."""
+    import pyarrow
+
+    if isinstance(path, RemotePath):
+        return pyarrow.PythonFile(path.open(), mode)
+    return pyarrow.OSFile(os.fsencode(path), mode)
 
 
 @contextmanager

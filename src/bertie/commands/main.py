@@ -101,6 +101,8 @@ SYSTEM_ERRORS = {
     errno.EMFILE: _FEW_FILES,
     errno.ENFILE: _FEW_FILES,
     errno.ENOMEM: _OUT_OF_MEMORY,
+    errno.EBUSY: "in use, perhaps as a mount point; choose another path",
+    errno.EXDEV: "cannot be replaced, because it is on another file system; choose another path",
     errno.EIO: "the disk cannot read or write this file; check the disk or use another one",
 }
 
@@ -126,6 +128,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, _interrupt)
     atexit.register(gc.freeze)  # or Python searches all that was imported several times, which takes 0.3 s
     try:
+        _check_current_folder()
         app()
     except BertieError as error:
         if isinstance(error, SettingsError | DataError | ModelError):
@@ -167,6 +170,14 @@ def main() -> None:
     finally:  # while Python exits, which takes a while, Ctrl-C ends the process without a traceback
         if signal.getsignal(signal.SIGINT) is _interrupt:
             atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)
+
+
+def _check_current_folder() -> None:
+    """Raise DataError if the current folder was deleted, which would end torch's libraries."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise DataError("the current folder does not exist any more; change to another one") from None
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -209,6 +209,13 @@ class Command(TyperCommand):
             ctx.fail(f"unexpected argument {extra[0]!r}{advice}")
         return extra
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; an EOFError keeps its traceback, which typer would hide as "Aborted!"."""
+        try:
+            return super().invoke(ctx)
+        except EOFError as error:
+            raise RuntimeError("unexpected end of a file") from error
+
 
 class CommandWithRecipes(Command):
     """A command whose help ends with a list of the shipped recipes that it takes."""

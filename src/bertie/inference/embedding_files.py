@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from bertie.base.errors import DataError
 from bertie.base.files import atomic_file
-from bertie.base.tables import import_pyarrow
+from bertie.base.tables import import_pyarrow, open_arrow_file
 from bertie.inference.records import Record, read_arrow_batches, reject_column
 from bertie.inference.writers import dump_json
 
@@ -158,6 +158,7 @@ def _write_parquet(
     vector_field = pyarrow.field(COLUMN, pyarrow.list_(pyarrow.float32(), vector_size))
     writer: Any = None
     with ExitStack() as stack:
+        file = stack.enter_context(open_arrow_file(temporary, "wb"))
         for chunk, vectors in chunks:
             batch = chunk.rows
             if isinstance(batch, list):
@@ -168,7 +169,7 @@ def _write_parquet(
             if writer is None:
                 # Not for the vectors, where both would only cost time; see feature_files.py.
                 options = {"use_dictionary": names, "write_statistics": names}
-                writer = ParquetWriter(temporary, pyarrow.schema(fields), **options)
+                writer = ParquetWriter(file, pyarrow.schema(fields), **options)
                 stack.enter_context(writer)
             column = pyarrow.FixedSizeListArray.from_arrays(
                 pyarrow.array(vectors.reshape(-1)), vector_size, mask=pyarrow.array(np.isnan(vectors[:, 0]))
@@ -176,7 +177,7 @@ def _write_parquet(
             columns = [*batch.columns, column]
             writer.write_table(pyarrow.Table.from_arrays(columns, schema=pyarrow.schema(fields)))
         if writer is None:  # no rows
-            ParquetWriter(temporary, pyarrow.schema([*(schema or ()), vector_field])).close()
+            ParquetWriter(file, pyarrow.schema([*(schema or ()), vector_field])).close()
 
 
 def _to_batch(rows: Sequence[Mapping[str, Any]], schema: Any, location: str, pyarrow: Any) -> Any:

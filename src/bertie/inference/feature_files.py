@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertie.base.files import atomic_file
-from bertie.base.tables import import_pyarrow
+from bertie.base.tables import import_pyarrow, open_arrow_file
 from bertie.inference.features import Features
 
 Unit = Literal["tokens", "words"]
@@ -52,20 +52,21 @@ def write_features(
         for features in chunks:
             table = _to_table(features, unit, dtype, pooling, pyarrow)
             if writer is None:
-                writer = stack.enter_context(_open(temporary, path.suffix.lower(), table.schema, pyarrow))
+                file = stack.enter_context(open_arrow_file(temporary, "wb"))
+                writer = stack.enter_context(_open(file, path.suffix.lower(), table.schema, pyarrow))
             writer.write_table(table)
             del features, table
 
 
-def _open(path: Path, suffix: str, schema: Any, pyarrow: Any) -> Any:
+def _open(file: Any, suffix: str, schema: Any, pyarrow: Any) -> Any:
     if suffix == ".arrow":
-        return pyarrow.ipc.new_stream(str(path), schema)
+        return pyarrow.ipc.new_stream(file, schema)
     from pyarrow.parquet import ParquetWriter
 
     # Vectors hardly ever repeat a value, and nobody filters by their minimum: with compression,
     # dictionaries and statistics writing took more than twice as long, for files no smaller.
     strings = [f"{unit}.list.element" for unit in get_args(Unit)]
-    return ParquetWriter(path, schema, compression="none", use_dictionary=strings, write_statistics=False)
+    return ParquetWriter(file, schema, compression="none", use_dictionary=strings, write_statistics=False)
 
 
 def _to_table(

@@ -11,7 +11,7 @@ RUN/finished.json                     fine-tuning: written last, after which no 
 """
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -31,6 +31,7 @@ from bertie.base.files import (
     read_json,
     remove_directory,
     remove_temporary_files,
+    utf8_path,
     write_json,
 )
 from bertie.base.locks import lock_directory
@@ -147,6 +148,19 @@ class RunDirectory:
         """Return the step of the newest checkpoint; 0 without one."""
         return _step_of(self.checkpoints()[-1]) if self.checkpoints() else 0
 
+    def has_progress(self) -> bool:
+        """Return whether there is a checkpoint after step 0 or a row of metrics, even a torn one.
+
+        Only the initial weights, as a checkpoint of step 0, are written before the settings.
+        """
+        metrics = self._metrics.path
+        return self.newest_step() > 0 or (metrics.exists() and metrics.stat().st_size > 0)
+
+    def remove_checkpoints(self) -> None:
+        """Delete all checkpoints."""
+        for path in self.checkpoints() if self.is_main else ():
+            remove_directory(path)
+
     def save(
         self,
         state: TrainState,
@@ -201,11 +215,18 @@ class RunDirectory:
             shutil.rmtree(self._checkpoints.resolve())  # it may be a link to a larger disk
         self._checkpoints.unlink(missing_ok=True)
 
-    def restore(self, model: nn.Module) -> TrainState:
+    def restore(self, model: nn.Module, check: Callable[[TrainState], None] | None = None) -> TrainState:
         """Load state and weights of the newest checkpoint, and drop the metrics logged after it.
 
         Without any checkpoint, the run starts over: the model stays as it is, and metrics.jsonl is
         emptied.
+
+        Args:
+            model: the model whose weights are replaced.
+            check: raises ValueError if the state is not one of this run.
+
+        Raises:
+            ModelError: the checkpoint is damaged.
         """
         if not self.checkpoints():
             self._truncate_metrics(0)
@@ -215,6 +236,11 @@ class RunDirectory:
         for weights in (False, True):
             verify(newest, weights=weights, remedy=earlier)
         state = _read_state(newest / STATE_FILE, earlier)
+        try:
+            if check:
+                check(state)
+        except ValueError:
+            raise ModelError(f"{newest / STATE_FILE}: damaged (cursor); {earlier}") from None
         with verification(False):  # verified above
             load_weights(newest, model)
         self._truncate_metrics(state.metrics_bytes)
@@ -246,7 +272,8 @@ def _read_state(path: Path, remedy: str) -> TrainState:
 def _read_moments(path: Path) -> dict[str, Tensor]:
     """Load the optimizer's state; raise ModelError if the file is missing or damaged."""
     try:
-        return load_file(path)
+        with utf8_path(path) as name:
+            return load_file(name)
     except (FileNotFoundError, SafetensorError) as error:
         raise ModelError(
             f"{path}: missing or damaged ({error}); remove {path.parent} to resume from the checkpoint before"

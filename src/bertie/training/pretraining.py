@@ -132,7 +132,7 @@ def _train(
 ) -> TrainState:
     """Start or resume training, and return its last state."""
     settings = setup.settings
-    state = run.restore(model) if resume else TrainState()
+    state = run.restore(model, setup.check_cursor) if resume else TrainState()
     batches = PretrainingBatches(setup, state, ranks)
     silent = silent or not ranks.is_main
     with Progress("pre-training", settings.total_steps, "steps", state.step, silent) as progress:
@@ -152,11 +152,13 @@ def _train(
             run.restore_moments(model, optimizer)
         if is_initialized and state.step == 0:  # so that `resume` works without `init`
             run.save(state, model, optimizer, settings.save_every, settings.keep_checkpoints)
+        elif not resume:  # an `--init` that was killed before it wrote its settings may have left one
+            run.remove_checkpoints()
         run.write_settings(settings)
         if state.step == 0:
             if ranks.is_main:
                 _warn_before_training(setup, run, progress)
-            if is_initialized or run.checkpoints():  # of the initial weights
+            if is_initialized or (resume and run.checkpoints()):  # of the initial weights
                 model.eval()
                 metrics = held_out.evaluate(compute_losses, 0, progress, ranks)
                 run.log({"kind": "evaluation", "step": 0, "phase": 0, **metrics})

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pydantic
 import torch
 
 from bertie.base.errors import SettingsError
@@ -117,6 +118,13 @@ class PretrainingSetup:
             settings.batch_size_of(phase),
         )
 
+    def check_cursor(self, state: TrainState) -> None:
+        """Raise ValueError if the position in the data is not one after the state's step."""
+        if state.step:
+            cursor = _Cursor.model_validate(state.cursor)
+            if cursor.phase != self.settings.phase_at(state.step - 1):
+                raise ValueError(f"phase {cursor.phase}")
+
     def find_problems(self) -> list[Finding]:
         """Return problems of the schedule and the corpus that are known before training."""
         settings, phases = self.settings, []
@@ -124,6 +132,20 @@ class PretrainingSetup:
             phases = [settings.examples_of(phase) for phase in range(len(settings.phases))]
         findings = check_warmup(settings.warmup_steps, settings.total_steps)
         return findings + check_corpus(self.corpus, phases, self.tokenizer.vocabulary, settings.seed)
+
+
+class _StreamPosition(pydantic.BaseModel):
+    """See `StreamPosition.to_json`."""
+
+    taken: pydantic.NonNegativeInt
+    lanes: list[tuple[pydantic.NonNegativeInt, pydantic.NonNegativeInt]] = pydantic.Field(min_length=1)
+
+
+class _Cursor(pydantic.BaseModel):
+    """See `PretrainingBatches.cursor`."""
+
+    phase: int
+    stream: _StreamPosition
 
 
 def check_batch_sizes(settings: PretrainingSettings, ranks: Ranks) -> None:

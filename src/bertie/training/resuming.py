@@ -94,6 +94,11 @@ def check_run(run: RunDirectory, settings: Settings, resume: bool, may_change: S
         for name in sorted(os.listdir(run.path)) if run.path.exists() else ():
             if not name.startswith(".") and name not in RUN_FILES and not name.endswith(LOG_SUFFIXES):
                 raise SettingsError(f"{run.path / name}: exists already; choose an empty or a new directory")
+        if run.has_progress():
+            raise SettingsError(
+                f"{run.path}: holds checkpoints or metrics of another run, but no {SETTINGS_FILE}; restore "
+                f"this file, or choose another directory"
+            )
         return
     if not resume:
         raise SettingsError(

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from bertie.base.environment import install_command
 from bertie.base.errors import ModelError
+from bertie.base.files import utf8_path
 from bertie.base.processors import available_cores
 from bertie.model.engines.engine import Float32s
 from bertie.model.formats.directory import ModelMetadata
@@ -72,7 +73,10 @@ class OnnxEngine:
         options.enable_mem_pattern = False
         options.intra_op_num_threads = num_threads()
         try:
-            self._session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+            with utf8_path(file) as name:
+                self._session = onnxruntime.InferenceSession(
+                    name, options, providers=["CPUExecutionProvider"]
+                )
         except Exception as error:  # ONNX Runtime's errors have no common base class
             reason = str(error).replace("\n", " ")
             raise ModelError(f"{file}: ONNX Runtime cannot read it ({reason}); export it again") from None

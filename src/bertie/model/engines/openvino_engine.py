@@ -7,6 +7,7 @@ from typing import Any
 
 from bertie.base.environment import install_command
 from bertie.base.errors import ModelError, SettingsError
+from bertie.base.files import utf8_path
 from bertie.model.engines.engine import Float32s
 from bertie.model.engines.onnx_engine import OnnxEngine, num_threads
 from bertie.model.sequences import Int64s
@@ -40,7 +41,8 @@ class OpenVinoEngine(OnnxEngine):
         }
         core = openvino.Core()
         try:
-            graph = core.read_model(file)
+            with utf8_path(file) as name:
+                graph = core.read_model(name)
             self._check_precision(openvino, graph)
             outputs = [output.any_name for output in graph.outputs]  # compiling adds names
             self._model = core.compile_model(graph, "CPU", settings)

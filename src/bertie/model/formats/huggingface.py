@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from bertie.base.errors import ModelError
-from bertie.base.files import read_json_object
+from bertie.base.files import read_json_object, utf8_path
 from bertie.base.schemas import Foreign, read_foreign, shorten
 from bertie.model.formats.directory import SEQUENCE_CLASSIFIER, find_config_file
 
@@ -167,7 +167,7 @@ def _reject_lfs_pointer(path: Path) -> None:
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
-        with safe_open(path, framework="pt") as file:
+        with utf8_path(path) as name, safe_open(name, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
         raise ModelError(f"{path}: no such file; the model is incomplete without it") from None
