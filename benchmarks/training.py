@@ -4,7 +4,7 @@ Both train with fused AdamW on the same real examples (Wikipedia, the original u
 the paper's dropout, in float32, and in bfloat16 too where the processor multiplies it. A step includes
 making its batch from the examples: bertie goes from the stream's cursor to a packed batch, `transformers`
 pads to the longest sequence. Each side has a process of its own, as its users run it: bertie's keeps the
-memory that a step has freed, as `bertie pretrain` does. The row `training-base-kept` shows what is left of
+memory that a step has freed, as `bertie pretrain` does. The rows `training-*-kept` show what is left of
 the difference if the peer keeps it, too. Other rows compare the peak memory of a step of BERT-Base, and the
 rate of a step's operations with the rate of a matrix product.
 """
@@ -194,31 +194,29 @@ def compare_steps(size: str, corpus: Path, precision: Precision, rounds: int) ->
     sides = {
         "bertie": OwnProcess(prepare_step, "bertie", size, corpus, precision, True),
         "transformers": OwnProcess(prepare_step, "transformers", size, corpus, precision, False),
+        "kept": OwnProcess(prepare_step, "transformers", size, corpus, precision, True),
         "matrices": OwnProcess(prepare_matrices),
     }
-    if size == "base":
-        sides["kept"] = OwnProcess(prepare_step, "transformers", size, corpus, precision, True)
     seconds = take_turns(sides, rounds * factor)
     stream = open_stream(Corpus.open(corpus), length)
     _, *examples = (stream.next(batch_size) for _ in range(1 + rounds * factor))
     tokens = statistics.median(int(drawn.bounds[-1]) for drawn in examples)
     layers = f"{config.num_hidden_layers} × {config.hidden_size}"
     claim = f"a pre-training step of {layers}, batch {batch_size} × {length}, {precision}"
-    for peer, row, addition in (
-        ("transformers", name, ""),
-        ("kept", f"{name}-kept", "; the peer keeps memory"),
+    for peer, suffix, addition, to_reach in (
+        ("transformers", "", "", bar),
+        ("kept", "-kept", "; the peer keeps memory", None),
     ):
-        if peer in sides:
-            yield compare(
-                row,
-                claim + addition,
-                version("transformers"),
-                "tokens/s",
-                tokens,
-                seconds["bertie"],
-                seconds[peer],
-                bar if peer == "transformers" else None,
-            )
+        yield compare(
+            name + suffix,
+            claim + addition,
+            version("transformers"),
+            "tokens/s",
+            tokens,
+            seconds["bertie"],
+            seconds[peer],
+            to_reach,
+        )
     operations = [count_operations(config, drawn) for drawn in examples]
     yield compare_with_matrices(f"{name}-rate", operations, seconds["bertie"], seconds["matrices"])
 
