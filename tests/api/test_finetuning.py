@@ -49,6 +49,18 @@ def test_gradients_that_are_switched_off_are_computed(model):
     expected = weights(bertie.finetune(model, train=ROWS, out="run", **options))
     with torch.no_grad():
         assert weights(bertie.finetune(model, train=ROWS, out="again", **options)) == expected
+    with torch.inference_mode():
+        assert weights(bertie.finetune(model, train=ROWS, out="third", **options)) == expected
+
+
+def test_random_numbers_of_a_script_do_not_change(model):
+    options: dict[str, Any] = {"train": ROWS, **REVIEWS, "device": "cpu"}
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    bertie.finetune(model, **options, epochs=1)
+    grid = {"batch_sizes": [8], "learning_rates": [1e-4], "epochs": [1], "restarts": 1}
+    bertie.search(model, train=ROWS, dev=ROWS, out="search", **REVIEWS, **grid)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_every_kind_of_table_gives_the_same_model(model):
