@@ -469,6 +469,11 @@ def test_an_answer_at_the_end_of_a_long_context_is_found(load):
     assert max(answer.end for answer in long) > len(begin)
 
 
+@pytest.mark.parametrize("kind", ["classifier", "regression"])
+def test_no_texts_have_logits_with_as_many_columns_as_texts(load, kind):
+    assert load(kind).classifier_logits([]).shape == (0, load(kind).classifier_logits(["cat"]).shape[1])
+
+
 def test_choose_agrees_with_transformers(load):
     model = load("choices")
     reference = transformers.AutoModelForMultipleChoice.from_pretrained(model.path).eval()

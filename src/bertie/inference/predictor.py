@@ -662,7 +662,7 @@ class Predictor:
 
     def _logits(self, inputs: Inputs) -> Float32s:
         if not len(inputs):
-            return np.empty((0, max(len(self.labels), 2)), np.float32)
+            return np.empty((0, 1 if self.method == "regress" else len(self.labels) or 2), np.float32)
         return compute_logits(self.engine, inputs)
 
 
