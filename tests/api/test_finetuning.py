@@ -335,6 +335,14 @@ def test_wrong_data_are_an_error_at_the_row(model, options, error, message):
         ),
         ({"train": ROWS, "epoch": 3}, "settings: unknown setting 'epoch'; did you mean 'epochs'?"),
         ({"train": ROWS, "settings": {"optimizer.rate": 1}}, "settings: unknown setting 'optimizer.rate'; "),
+        (
+            {"train": ROWS, "seed": 2**63},
+            "settings: seed = 9223372036854775808: expected less than 64 bits, b",
+        ),
+        (
+            {"train": ROWS, "seed": -(2**63) - 1},
+            "settings: seed = -9223372036854775809: expected less than 64 bits, ",
+        ),
         ({"train": ROWS, "epochs": 0}, "settings: epochs = 0: input should be greater than 0"),
         ({"train": ROWS, "resume": True}, "resume needs the directory of the run; give it as out"),
         (
@@ -500,7 +508,7 @@ def test_fraction_as_dev_is_drawn_from_the_training_examples(model):
     assert sorted(ROWS[row - 1]["stars"] for row in rows) == ["bad", "bad", "good", "good"]
     again = bertie.finetune(model, train=ROWS, dev=0.25, out="run", resume=True, **REVIEWS, **FAST)
     assert again.scores == run.scores
-    other = bertie.finetune(model, train=ROWS, dev=0.25, out="other", seed=1, **REVIEWS, **FAST)
+    other = bertie.finetune(model, train=ROWS, dev=torch.tensor(0.25), out="other", seed=1, **REVIEWS, **FAST)
     assert json.loads(Path("other/dev_rows.json").read_text())["rows"] == rows
     assert other.baselines["dev"]["accuracy"] == 50
 

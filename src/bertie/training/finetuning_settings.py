@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pydantic
 
 from bertie.base.random import permutation
-from bertie.base.settings import read_toml
+from bertie.base.settings import Seed, read_toml
 from bertie.model.config import ClassifierPooling
 from bertie.model.engines.hardware import Hardware, default_micro_batch_tokens
 from bertie.tasks.evaluation import DEFAULT_MAX_SEQ_LENGTH
@@ -95,7 +95,7 @@ class FinetuningSettings(Hardware):
         optimizer: the optimizer.
     """
 
-    seed: int = 0
+    seed: Seed = 0
     batch_size: int = pydantic.Field(32, gt=0)
     batch_unit: Literal["sentences", "windows"] | None = "sentences"
     epochs: int = pydantic.Field(3, gt=0)
