@@ -279,12 +279,21 @@ def with_row_3(**changes: Any) -> list[dict[str, Any]]:
             bertie.DataError,
             "train, row 3: {} in the column 'stars' is not a",
         ),
+        (
+            {"train": with_row_3(stars=object)},
+            bertie.DataError,
+            "train, row 3: <class 'object'> in the column 'stars' is not a label; write a string",
+        ),
         ({"train": with_row_3(review=7)}, bertie.DataError, "train, row 3: 7 is not text in the column"),
         ({"train": with_row_3(stars="fair")}, bertie.DataError, "train, row 3: no other example has the lab"),
         ({"train": ROWS, "dev": with_row_3(stars="fair")}, bertie.DataError, "dev, row 3: "),
         ({"train": ROWS[:1]}, bertie.DataError, "train, row 1: all examples have the label 'good'"),
         ({"train": []}, bertie.DataError, "train: empty: no rows"),
-        ({"train": TEXTS}, bertie.DataError, "train: a list is not a table; give a path, a list of dicts"),
+        (
+            {"train": TEXTS},
+            bertie.DataError,
+            "train: row 1 is a str, not a dict; give a path, a list of dict",
+        ),
     ],
 )
 def test_wrong_data_are_an_error_at_the_row(model, options, error, message):
