@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from numbers import Real
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -39,7 +40,7 @@ def _parse_class_weights(value: Any) -> Any:
     if value is None or value == "balanced":
         return value
     if isinstance(value, Mapping) and all(
-        isinstance(weight, int | float) and 0 <= weight < math.inf for weight in value.values()
+        isinstance(weight, Real) and 0 <= float(weight) < math.inf for weight in value.values()
     ):
         return {label_name(label): float(weight) for label, weight in value.items()}
     raise ValueError('use balanced, or a weight for each label, such as {"no" = 1, "yes" = 4.5}')
