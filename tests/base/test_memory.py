@@ -81,7 +81,7 @@ def test_scalars_and_arrays_inside_dicts_become_plain():
 
 
 def test_members_of_an_enum_become_their_values():
-    color = Enum("color", {"RED": "red", "BLUE": "blue"}, type=str)
+    color = Enum("color", {"RED": "red", "BLUE": "blue"})
     assert as_source([{"label": color.RED}, {"label": [color.BLUE]}], "x").columns["label"] == [
         "red",
         ["blue"],
