@@ -62,7 +62,8 @@ class Hardware(Settings):
         if torch.get_default_device().type not in ("cpu", kind):
             raise SettingsError(
                 f"torch's default device is {torch.get_default_device()}, on which the model would be made "
-                f"instead of {device}; call torch.set_default_device('cpu') first"
+                f"instead of {device}; call torch.set_default_device('cpu') first, or call bertie outside of "
+                f"`with torch.device(…)`"
             )
         precision = self.precision
         if precision == "auto":
