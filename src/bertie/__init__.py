@@ -84,13 +84,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use (PEP 562)."""
-    if name not in _MODULES:
-        raise AttributeError(f"module 'bertie' has no attribute {name!r}")
-    value = getattr(import_module(f"bertie.{_MODULES[name]}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # for a type checker, every name would exist
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name on first use (PEP 562)."""
+        if name not in _MODULES:
+            raise AttributeError(f"module 'bertie' has no attribute {name!r}")
+        value = getattr(import_module(f"bertie.{_MODULES[name]}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

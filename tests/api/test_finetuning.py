@@ -49,6 +49,18 @@ def test_gradients_that_are_switched_off_are_computed(model):
     expected = weights(bertie.finetune(model, train=ROWS, out="run", **options))
     with torch.no_grad():
         assert weights(bertie.finetune(model, train=ROWS, out="again", **options)) == expected
+    with torch.inference_mode():
+        assert weights(bertie.finetune(model, train=ROWS, out="third", **options)) == expected
+
+
+def test_random_numbers_of_a_script_do_not_change(model):
+    options: dict[str, Any] = {"train": ROWS, **REVIEWS, "device": "cpu"}
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    bertie.finetune(model, **options, epochs=1)
+    grid = {"batch_sizes": [8], "learning_rates": [1e-4], "epochs": [1], "restarts": 1}
+    bertie.search(model, train=ROWS, dev=ROWS, out="search", **REVIEWS, **grid)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_every_kind_of_table_gives_the_same_model(model):
@@ -267,12 +279,21 @@ def with_row_3(**changes: Any) -> list[dict[str, Any]]:
             bertie.DataError,
             "train, row 3: {} in the column 'stars' is not a",
         ),
+        (
+            {"train": with_row_3(stars=object)},
+            bertie.DataError,
+            "train, row 3: <class 'object'> in the column 'stars' is not a label; write a string",
+        ),
         ({"train": with_row_3(review=7)}, bertie.DataError, "train, row 3: 7 is not text in the column"),
         ({"train": with_row_3(stars="fair")}, bertie.DataError, "train, row 3: no other example has the lab"),
         ({"train": ROWS, "dev": with_row_3(stars="fair")}, bertie.DataError, "dev, row 3: "),
         ({"train": ROWS[:1]}, bertie.DataError, "train, row 1: all examples have the label 'good'"),
         ({"train": []}, bertie.DataError, "train: empty: no rows"),
-        ({"train": TEXTS}, bertie.DataError, "train: a list is not a table; give a path, a list of dicts"),
+        (
+            {"train": TEXTS},
+            bertie.DataError,
+            "train: row 1 is a str, not a dict; give a path, a list of dict",
+        ),
     ],
 )
 def test_wrong_data_are_an_error_at_the_row(model, options, error, message):
@@ -323,6 +344,14 @@ def test_wrong_data_are_an_error_at_the_row(model, options, error, message):
         ),
         ({"train": ROWS, "epoch": 3}, "settings: unknown setting 'epoch'; did you mean 'epochs'?"),
         ({"train": ROWS, "settings": {"optimizer.rate": 1}}, "settings: unknown setting 'optimizer.rate'; "),
+        (
+            {"train": ROWS, "seed": 2**63},
+            "settings: seed = 9223372036854775808: expected less than 64 bits, b",
+        ),
+        (
+            {"train": ROWS, "seed": -(2**63) - 1},
+            "settings: seed = -9223372036854775809: expected less than 64 bits, ",
+        ),
         ({"train": ROWS, "epochs": 0}, "settings: epochs = 0: input should be greater than 0"),
         ({"train": ROWS, "resume": True}, "resume needs the directory of the run; give it as out"),
         (
@@ -488,7 +517,7 @@ def test_fraction_as_dev_is_drawn_from_the_training_examples(model):
     assert sorted(ROWS[row - 1]["stars"] for row in rows) == ["bad", "bad", "good", "good"]
     again = bertie.finetune(model, train=ROWS, dev=0.25, out="run", resume=True, **REVIEWS, **FAST)
     assert again.scores == run.scores
-    other = bertie.finetune(model, train=ROWS, dev=0.25, out="other", seed=1, **REVIEWS, **FAST)
+    other = bertie.finetune(model, train=ROWS, dev=torch.tensor(0.25), out="other", seed=1, **REVIEWS, **FAST)
     assert json.loads(Path("other/dev_rows.json").read_text())["rows"] == rows
     assert other.baselines["dev"]["accuracy"] == 50
 

@@ -134,6 +134,19 @@ def test_runs_in_two_threads_are_those_of_one(corpus):
         assert [future.result() for future in together] == one_by_one
 
 
+def test_inference_mode_and_random_numbers_of_a_script_stay(corpus):
+    first = bertie.pretrain(RECIPE, corpus=corpus, out="run")
+    expected = (first.model_directory / "model.safetensors").read_bytes()
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    with torch.inference_mode():
+        run = bertie.pretrain(RECIPE, corpus=corpus, out="again")
+        plan_pretraining(RECIPE, corpus=corpus, out="planned")
+        assert torch.is_inference_mode_enabled()
+    assert (run.model_directory / "model.safetensors").read_bytes() == expected
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_a_diverged_run_writes_no_model(corpus):
     with pytest.raises(
         bertie.BertieError, match="out: the run has diverged: its last evaluation has no finite loss"
@@ -242,6 +255,7 @@ def test_damaged_head_of_the_initial_model_is_an_error(corpus):
         ("no.toml", {}, "no.toml: no such file"),
         (RECIPE, {"bach_size": 8}, "recipe: unknown setting 'bach_size'; did you mean 'batch_size'?"),
         (RECIPE, {"settings": {"optimizer.rate": 1}}, "recipe: unknown setting 'optimizer.rate'; "),
+        (RECIPE, {"seed": 2**70}, "recipe: seed = 1180591620717411303424: expected less than 64 bits"),
         (RECIPE, {"batch_size": "many"}, "recipe: batch_size = 'many': input should be a valid integer"),
     ],
 )

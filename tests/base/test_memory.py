@@ -1,5 +1,7 @@
 """Tables in memory: every kind gives the same columns, and other objects are errors."""
 
+from enum import Enum
+
 import datasets
 import numpy as np
 import pandas as pd
@@ -19,6 +21,7 @@ COLUMNS = {"text": ["good", "bad"], "label": [1, 0]}
         COLUMNS,
         {"text": ("good", "bad"), "label": np.array([1, 0])},
         {"text": pa.array(["good", "bad"]), "label": pa.array([1, 0])},
+        {"text": pa.chunked_array([["good"], ["bad"]]), "label": pl.Series([1, 0])},
         [{"text": "good", "label": 1}, {"text": "bad", "label": 0}],
         ({"text": text, "label": label} for text, label in (("good", 1), ("bad", 0))),
         pd.DataFrame(COLUMNS),
@@ -27,7 +30,7 @@ COLUMNS = {"text": ["good", "bad"], "label": [1, 0]}
         datasets.Dataset.from_dict(COLUMNS),
     ],
     ids=[
-        *("columns", "arrays", "pyarrow arrays", "rows"),
+        *("columns", "arrays", "pyarrow arrays", "chunked arrays", "rows"),
         *("generator", "pandas", "polars", "pyarrow", "datasets"),
     ],
 )
@@ -77,6 +80,14 @@ def test_scalars_and_arrays_inside_dicts_become_plain():
     assert type(label) is int
 
 
+def test_members_of_an_enum_become_their_values():
+    color = Enum("color", {"RED": "red", "BLUE": "blue"})
+    assert as_source([{"label": color.RED}, {"label": [color.BLUE]}], "x").columns["label"] == [
+        "red",
+        ["blue"],
+    ]
+
+
 def test_lists_of_class_labels_become_names():
     tags = datasets.Sequence(datasets.ClassLabel(names=["O", "B-LOC"]))
     features = datasets.Features({"tags": tags})
@@ -113,10 +124,15 @@ def test_rows_may_lack_columns():
         ([], "train: empty"),
         (pd.DataFrame({"text": []}), "train: empty"),
         ({"a": [1], "b": [1, 2]}, "differ in length"),
-        (["a text", "another"], "a list is not a table; give a path"),
+        (["a text", "another"], "train: row 1 is a str, not a dict; give a path, a list of dicts"),
+        ([{"text": "good"}, ("bad",)], "train: row 2 is a tuple, not a dict; give a path"),
+        ({"text": (word for word in "ab")}, "train: the column 'text' is a generator; give a list"),
+        ({"text": np.str_("good")}, "train: the column 'text' is a str_; give a list"),
+        ({"text": np.array("good")}, "train: the column 'text' is a ndarray; give a list"),
+        (np.array(0.5), "train: a ndarray is not a table"),
         (b"bytes", "a bytes is not a table"),
         (7, "an? int is not a table"),
-        ({"text": "good"}, "a dict is not a table"),
+        ({"text": "good"}, "train: the column 'text' is a str; give a list"),
         (pd.Series(["good"]), "a Series is not a table"),
         (pl.LazyFrame(COLUMNS), "a LazyFrame is not a table"),
         (datasets.Dataset.from_dict(COLUMNS)["text"], "a Column is not a table; give a path"),

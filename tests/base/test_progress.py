@@ -212,6 +212,19 @@ def test_stderr_may_be_closed_or_replaced(monkeypatch: pytest.MonkeyPatch, is_cl
     assert progress.done == 2
 
 
+def test_stderr_may_be_a_closed_file_or_lack_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    closed = io.StringIO()
+    closed.close()
+    for stream in (SimpleNamespace(write=written.append), closed):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with Progress("training", total=2, unit="steps") as progress:
+            progress.advance(2)
+            progress.print("done")
+        assert progress.done == 2
+    assert "done" in "".join(written)
+
+
 def test_silent_progress_in_a_notebook_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = OutStream()
     monkeypatch.setattr("sys.stderr", stream)

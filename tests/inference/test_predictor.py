@@ -167,6 +167,19 @@ def test_top_k_limits_labels_and_endings(load):
     assert model.choose("the cat", endings, 1) == model.choose("the cat", endings)[:1]
 
 
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.uint64])
+def test_top_k_may_be_an_unsigned_integer(load, kind):
+    assert len(load("masked LM").fill_mask("the [MASK]", top_k=kind(2))[0]) == 2
+
+
+@pytest.mark.parametrize("top_k", [None, True])
+def test_masks_and_answers_need_a_number_of_results(load, top_k):
+    with pytest.raises(SettingsError, match=f"top_k={top_k}: expected an integer of at least 1$"):
+        load("masked LM").fill_mask("the [MASK]", top_k=top_k)
+    with pytest.raises(SettingsError, match=f"top_k={top_k}: expected an integer of at least 1$"):
+        load("squad-v1").answer("who?", "the cat", top_k=top_k)
+
+
 @pytest.mark.parametrize(
     "call",
     [
@@ -454,6 +467,11 @@ def test_an_answer_at_the_end_of_a_long_context_is_found(load):
     assert separate[0].text == short.text
     assert all(contexts[0][answer.start : answer.end] == answer.text for answer in long)
     assert max(answer.end for answer in long) > len(begin)
+
+
+@pytest.mark.parametrize("kind", ["classifier", "regression"])
+def test_no_texts_have_logits_with_as_many_columns_as_texts(load, kind):
+    assert load(kind).classifier_logits([]).shape == (0, load(kind).classifier_logits(["cat"]).shape[1])
 
 
 def test_choose_agrees_with_transformers(load):

@@ -1,5 +1,7 @@
 """Results: their repr, and the tables that rich and notebooks show."""
 
+import subprocess
+import sys
 from dataclasses import FrozenInstanceError
 from io import StringIO
 
@@ -58,3 +60,9 @@ def test_a_notebook_shows_html():
     assert "<pre" in bundle["text/html"]
     assert "0.8531" in bundle["text/html"]
     assert "0.1469" in bundle["text/plain"]
+
+
+def test_importing_the_predictor_draws_no_random_numbers():
+    code = "import random; state = random.getstate(); import bertie.inference.predictor; "
+    check = "raise SystemExit(random.getstate() != state)"
+    assert subprocess.run([sys.executable, "-c", code + check], check=False).returncode == 0

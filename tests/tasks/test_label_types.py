@@ -1,5 +1,7 @@
 """Names, problem types and order of the labels in a table."""
 
+from enum import Enum
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +23,7 @@ def test_label_names_are_normalized(value, name):
     [
         (["1", "2.0"], "single_label_classification"),
         (["1", "2.5"], "regression"),
-        (["1", "2", "nan"], "single_label_classification"),
+        (["1", "2", "N/A"], "single_label_classification"),
         (["1", "2.5", "high", "nan"], "single_label_classification"),
         (["nan", "N/A"], "single_label_classification"),
         (["True", "False"], "single_label_classification"),
@@ -45,6 +47,17 @@ def test_missing_numbers_of_a_regression_are_reported(numbers, label):
         f"with fractions, as in a regression; write a number or delete the row, or rename the label if the "
         f"labels are names of classes"
     )
+
+
+@pytest.mark.parametrize("label", ["nan", "inf", "1e999"])
+def test_nan_among_whole_numbers_is_not_a_class(label):
+    message = rf"^train.csv, line 1: label '{label}' is not a number, but the other labels are whole numbers;"
+    with pytest.raises(DataError, match=message):
+        infer_problem_type(["1", label, "2", "N/A"], "train.csv, line {}".format)
+
+
+def test_a_member_of_an_enum_is_named_by_its_value():
+    assert label_name(Enum("color", {"RED": "red"}, type=str).RED) == "red"
 
 
 @given(st.sets(st.integers().map(str) | st.text(min_size=1)))

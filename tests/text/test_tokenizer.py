@@ -177,6 +177,21 @@ def test_max_length_is_an_integer(max_length: Any) -> None:
         TOKENIZER.encode("a", max_length=max_length)
 
 
+def test_max_length_may_be_any_large_or_small_integer() -> None:
+    assert TOKENIZER.encode("a b", max_length=2**70).input_ids.size == 4
+    with pytest.raises(SettingsError, match="no room for the special tokens"):
+        TOKENIZER.encode("a b", max_length=np.uint8(1))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("limit", [-1, 0, "3", 3.5, True, None, 2**31])
+def test_word_limit_is_a_positive_integer(limit: Any) -> None:
+    with pytest.raises(
+        SettingsError, match=f"max_word_characters={limit!r}: expected an integer of at least 1"
+    ):
+        Tokenizer(VOCABULARY, max_word_characters=limit)
+    assert type(Tokenizer(VOCABULARY, max_word_characters=np.uint8(3)).max_word_characters) is int  # type: ignore[arg-type]
+
+
 def test_word_limit_counts_normalised_characters() -> None:
     tokenizer = Tokenizer(VOCABULARY, max_word_characters=3)
     fits, longer = tokenizer.encode("a\u0301b\u0301c\u0301"), tokenizer.encode("한a")
@@ -266,6 +281,15 @@ def test_save_writes_model_max_length(tmp_path: Path) -> None:
     for expected, arguments in ((512, ()), (128, (128,))):
         TOKENIZER.save(tmp_path, *arguments)
         assert json.loads((tmp_path / "tokenizer_config.json").read_text())["model_max_length"] == expected
+
+
+@pytest.mark.parametrize("length", [0, "long", 1.5])
+def test_a_wrong_model_max_length_writes_nothing(tmp_path: Path, length: Any) -> None:
+    with pytest.raises(SettingsError, match="model_max_length"):
+        TOKENIZER.save(tmp_path / "tokenizer", length)
+    assert not (tmp_path / "tokenizer").exists()
+    TOKENIZER.save(tmp_path / "tokenizer", np.int64(128))  # type: ignore[arg-type]
+    assert Tokenizer.can_overwrite(str(tmp_path / "tokenizer"))
 
 
 def test_can_overwrite_only_files_that_save_wrote(tmp_path: Path) -> None:

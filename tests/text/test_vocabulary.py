@@ -1,12 +1,14 @@
 """Reading and writing vocab.txt, and errors in it."""
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import tokenizers
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
-from bertie.base.errors import ModelError
+from bertie.base.errors import DataError, ModelError, SettingsError
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
@@ -19,6 +21,37 @@ def test_ids_are_indices() -> None:
     )
     special = (vocabulary.pad_id, vocabulary.unk_id, vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id)
     assert special == (1, 2, 3, 4, 5)
+
+
+@pytest.mark.parametrize("token", [3, None, ["a"]])
+def test_tokens_are_strings(token: Any) -> None:
+    with pytest.raises(DataError, match=r"vocabulary\[5\]: expected a string, got"):
+        Vocabulary([*SPECIAL_TOKENS, token])
+
+
+@pytest.mark.parametrize("token_id", [1.5, "7", [7], -1])
+def test_ids_are_integers(token_id: Any) -> None:
+    ids: dict[str, Any] = {token: i for i, token in enumerate(SPECIAL_TOKENS)}
+    with pytest.raises(DataError, match=r"vocabulary: 'a' has the id .*; expected an integer of at least 0"):
+        Vocabulary.from_ids({**ids, "a": token_id})
+    assert Vocabulary.from_ids({**ids, "a": np.uint8(5)}).tokens[5] == "a"  # type: ignore[dict-item]
+    with pytest.raises(SettingsError, match="ids: expected a dict, got list"):
+        Vocabulary.from_ids([*ids])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("token", ["a\nb", "a\r"])
+def test_a_token_with_a_line_break_is_not_saved(tmp_path: Path, token: str) -> None:
+    with pytest.raises(ModelError, match="with the id 5, contains a line break"):
+        Vocabulary([*SPECIAL_TOKENS, token]).save(tmp_path / "vocab.txt")
+    assert not (tmp_path / "vocab.txt").exists()
+
+
+def test_paths_may_be_strings(tmp_path: Path) -> None:
+    path = str(tmp_path / "vocab.txt")
+    Vocabulary(SPECIAL_TOKENS).save(path)
+    assert Vocabulary.load(path).tokens == SPECIAL_TOKENS
+    with pytest.raises(SettingsError, match="path: expected a path, got NoneType"):
+        Vocabulary.load(None)  # type: ignore[arg-type]
 
 
 def test_white_space_in_tokens_is_kept(tmp_path: Path) -> None:

@@ -49,6 +49,11 @@ def test_a_label_without_examples_has_weight_1():
     assert weights == {"a": pytest.approx(4 / 6), "b": 1, "c": 2}
 
 
+def test_weights_may_be_numbers_of_numpy():
+    chosen = settings(class_weights={"a": np.float32(2), "b": np.int64(3)})
+    assert chosen.class_weights == {"a": 2.0, "b": 3.0}
+
+
 def test_balanced_weights_of_several_labels_are_negatives_by_positives():
     gold = np.array([[1, 1, 0]] + [[0, 1, 0]] * 3, np.float32)
     weights = label_weights(MULTILABEL, inputs(gold), settings(class_weights="balanced"))

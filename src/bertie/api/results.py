@@ -10,12 +10,12 @@ from bertie.base.progress import format_number
 from bertie.tasks.calibration import Calibration
 from bertie.tasks.error_analysis import ErrorAnalysis
 from bertie.tasks.task import Scores
-from bertie.training.search import Trial
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
 
     from bertie.inference.predictor import Predictor
+    from bertie.training.search import Trial  # imports torch, which exported models do not need
 
 MAX_ROWS = 20  # of a table that are shown, the last ones
 MAX_CHARACTERS = 40  # of a cell, such as the message of a warning
@@ -186,8 +186,8 @@ class SearchResult(RunResult):
 
     part: str
     metric: str
-    trials: Sequence[Trial] = field(repr=False)
-    chosen: Trial
+    trials: "Sequence[Trial]" = field(repr=False)
+    chosen: "Trial"
     baselines: Mapping[str, Scores] = field(repr=False)
 
     @property

@@ -158,8 +158,10 @@ def recall_task_arguments(
         SettingsError: an argument is missing or contradicts a recorded one, or the run is of another command.
     """
     check_command(run, command)
-    if isinstance(given["dev"], Real):  # also of numpy
-        given = {**given, "dev": float(given["dev"])}
+    dev = given["dev"]
+    if getattr(dev, "ndim", 1) == 0:  # a number of numpy or torch
+        dev = dev.item()
+    given = {**given, "dev": float(dev) if isinstance(dev, Real) else dev}
     arguments = recall_arguments(run, given, CUSTOM_DEFAULTS) if resume else dict(given)
     descriptions = {"model": "the model directory"}
     if resume and arguments["task"] is None:

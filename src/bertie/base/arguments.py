@@ -91,6 +91,31 @@ def check_flag(name: str, value: Any) -> None:
         raise SettingsError(f"{name}={shorten(value)}: expected True or False")
 
 
+def check_integer(
+    name: str, value: Any, minimum: int = 1, maximum: int | None = None, alternative: str = ""
+) -> int:
+    """Return an argument that is an integer, also one of numpy's, as an int; for methods, like `check_flag`.
+
+    Args:
+        name: the name of the argument.
+        value: the argument.
+        minimum, maximum: the smallest and the largest allowed value; without `maximum` there is no largest.
+        alternative: what else is allowed, for the error message.
+
+    Raises:
+        SettingsError: it is something else, such as a flag, or is too small or too large.
+    """
+    is_integer = isinstance(value, Integral) and not isinstance(value, bool)
+    if not is_integer or value < minimum or (maximum is not None and value > maximum):
+        from bertie.base.schemas import shorten  # imports pydantic, which takes 0.1 s
+
+        limit = "" if maximum is None else f" and at most {maximum:,}"
+        raise SettingsError(
+            f"{name}={shorten(value)}: expected an integer of at least {minimum}{limit}{alternative}"
+        )
+    return int(value)
+
+
 def advise(value: Any) -> str:
     """Return advice on what to pass instead of a value that is neither a path nor a string."""
     if isinstance(value, Integral) and not isinstance(value, bool):

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ Source = Path | MemoryTable
 def as_source(data: Any, name: str) -> Source:
     """Return a path as it is, and a table of any kind as a MemoryTable.
 
-    Missing values (None, NaN, NaT, NA) become None, and arrays and tuples become lists.
+    Missing values (None, NaN, NaT, NA) become None, arrays and tuples become lists, and members of an Enum
+    become their values.
 
     Args:
         data: a path; a list of dicts; a dict of columns; a pandas or polars DataFrame; a `datasets.Dataset`,
@@ -72,16 +74,25 @@ def _read_columns(data: Any, name: str) -> Mapping[str, Iterable[Any]]:
         return dict(data.to_pydict())
     if library == "datasets" and hasattr(data, "with_format") and not isinstance(data, Mapping):
         return _read_dataset(data.with_format(None))  # other formats have values of other types
-    if isinstance(data, Mapping) and all(map(_is_column, data.values())):
-        return {str(column): values for column, values in data.items()}
-    if isinstance(data, Iterable) and not isinstance(data, Mapping | bytes):
-        rows = list(data)
-        if all(isinstance(row, Mapping) for row in rows):
-            return _read_rows(rows)
-    advice = "a path, a list of dicts, a dict of columns, a pandas or polars DataFrame, or a datasets.Dataset"
     if library == "datasets" and isinstance(data, Mapping):
-        advice = f"one of its splits: {', '.join(data)}"
-    raise DataError(f"{name}: a {type(data).__name__} is not a table; give {advice}")
+        raise DataError(
+            f"{name}: a {type(data).__name__} is not a table; give one of its splits: {', '.join(data)}"
+        )
+    if isinstance(data, Mapping):
+        for column, values in data.items():
+            if not _is_column(values):
+                raise DataError(f"{name}: the column {column!r} is a {type(values).__name__}; give a list")
+        return {str(column): values for column, values in data.items()}
+    problem = f"a {type(data).__name__} is not a table"
+    if isinstance(data, Iterable) and not isinstance(data, bytes) and getattr(data, "ndim", 1) > 0:
+        rows = list(data)
+        others = [i for i, row in enumerate(rows) if not isinstance(row, Mapping)]
+        if not others:
+            return _read_rows(rows)
+        if isinstance(data, list | tuple):
+            problem = f"row {others[0] + 1} is a {type(rows[others[0]]).__name__}, not a dict"
+    advice = "a path, a list of dicts, a dict of columns, a pandas or polars DataFrame, or a datasets.Dataset"
+    raise DataError(f"{name}: {problem}; give {advice}")
 
 
 def _reject_duplicates(columns: Iterable[str], name: str) -> None:
@@ -120,13 +131,20 @@ def _class_name(value: Any, feature: Any) -> Any:
 
 
 def _is_column(values: Any) -> bool:
-    return (isinstance(values, Sequence) and not isinstance(values, str | bytes)) or hasattr(values, "tolist")
+    if isinstance(values, str | bytes) or getattr(values, "ndim", 1) == 0:  # also scalars of numpy
+        return False
+    # of numpy and pandas, polars, and pyarrow
+    return isinstance(values, Sequence) or any(
+        hasattr(values, name) for name in ("tolist", "to_list", "to_pylist")
+    )
 
 
 def _plain(value: Any) -> Any:
     """Return a value as JSON would have it: no arrays, tuples and sets, None for missing values."""
     if value is None or type(value) in (str, int, bool):
         return value
+    if isinstance(value, Enum):
+        return _plain(value.value)
     if hasattr(value, "tolist"):  # arrays and scalars of numpy and torch
         value = value.tolist()
     elif hasattr(value, "as_py"):  # scalars of pyarrow

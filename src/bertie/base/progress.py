@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
@@ -40,7 +41,8 @@ class Progress:
         self.values: Mapping[str, Value] = {}
 
     def __enter__(self) -> Self:
-        is_tty = getattr(sys.stderr, "isatty", bool)()  # closed, it is None; a script may replace it
+        is_closed = getattr(sys.stderr, "closed", False)
+        is_tty = not is_closed and getattr(sys.stderr, "isatty", bool)()  # it may be None or replaced
         terminal = not self.silent and is_tty and os.environ.get("TERM") != "dumb"
         self._bar = _start_bar(self.title, self.total) if terminal else None
         self._in_notebook = not self.silent and _is_notebook_stream(sys.stderr)
@@ -86,7 +88,7 @@ class Progress:
         elif self._in_notebook:
             self._replace_line(line, end="\n")
         elif not self.silent:
-            print(line, file=sys.stderr, flush=True)
+            _print(line)
 
     def _draw(self, now: float, finished: bool = False) -> None:
         self._drawn = now
@@ -96,7 +98,7 @@ class Progress:
         if self._in_notebook:
             self._replace_line(f"{self.title}: {line}", end="\n" if finished else "")
         elif self._bar is None:
-            print(f"{self.title}: {line}", file=sys.stderr, flush=True)
+            _print(f"{self.title}: {line}")
         else:
             # Without a total, the bar pulses while the work runs; at the end it is full.
             total = self.done if finished and self.total is None else None
@@ -105,7 +107,7 @@ class Progress:
 
     def _replace_line(self, line: str, end: str) -> None:
         """Overwrite the line that a notebook shows, and blank the rest of a longer one."""
-        print(f"\r{line:<{self._width}}", end=end, file=sys.stderr, flush=True)
+        _print(f"\r{line:<{self._width}}", end)
         self._width = 0 if end else len(line)
 
     def _line(self, seconds: float, finished: bool) -> str:
@@ -121,6 +123,12 @@ class Progress:
         elif rate > 0 and self.total is not None:
             parts.append(f"{format_duration((self.total - self.done) / rate)} left")
         return "  ".join(parts)
+
+
+def _print(line: str, end: str = "\n") -> None:
+    """Print on stderr, which a script may have closed or replaced by an object without `flush`."""
+    with suppress(AttributeError, ValueError):
+        print(line, end=end, file=sys.stderr, flush=True)
 
 
 def format_number(value: Value) -> str:

@@ -6,7 +6,7 @@ import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import pydantic
 import tomli_w
@@ -18,6 +18,15 @@ SETTINGS_FILE, ARGUMENTS_FILE = "settings.toml", "arguments.json"  # in the dire
 
 Tree = dict[str, Any]
 S = TypeVar("S", bound="Settings")
+
+
+def _check_seed(seed: int) -> int:
+    if not -(2**63) <= seed < 2**63:
+        raise ValueError("expected less than 64 bits, because larger seeds repeat the smaller ones")
+    return seed
+
+
+Seed = Annotated[int, pydantic.AfterValidator(_check_seed)]  # of `base.random.stream_key`
 
 
 class Settings(pydantic.BaseModel):

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from numbers import Integral
 from typing import Any
 
-from bertie.base.errors import DataError, SettingsError
+from bertie.base.arguments import check_integer
+from bertie.base.errors import DataError
 from bertie.base.texts import list_items, list_texts, reject_unequal
 
 
@@ -48,21 +49,13 @@ def list_endings(
     return first, second
 
 
-def check_top_k(top_k: int | None, default: int | None) -> None:
-    """Check the number of results that a caller asks for.
-
-    Args:
-        top_k: the number; None means all, for methods whose default is None.
-        default: the default of the method.
+def check_top_k(top_k: int | None) -> int | None:
+    """Return the number of results that a caller asks for, where None means all.
 
     Raises:
         SettingsError: `top_k` is not a positive integer.
     """
-    if top_k is None and default is None:
-        return
-    if not isinstance(top_k, Integral) or top_k < 1:
-        alternative = ", or None for all" if default is None else ""
-        raise SettingsError(f"top_k={top_k!r}: expected an integer of at least 1{alternative}")
+    return None if top_k is None else check_integer("top_k", top_k, alternative=", or None for all")
 
 
 def list_document_bounds(bounds: Sequence[int], sentence_count: int) -> list[int]:

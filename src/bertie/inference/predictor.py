@@ -14,7 +14,7 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from bertie.base.arguments import check_flag, checked
+from bertie.base.arguments import check_flag, check_integer, checked
 from bertie.base.checksums import verification
 from bertie.base.errors import ModelError
 from bertie.base.texts import check_text, list_pairs, list_texts
@@ -195,7 +195,7 @@ class Predictor:
             True
         """
         self._require("fill_mask")
-        check_top_k(top_k, default=5)
+        top_k = check_integer("top_k", top_k)
         listed = list_texts(texts)
         max_length = self.config.max_position_embeddings
         results = fill_masks(listed, self.engine, self.tokenizer, max_length, top_k)
@@ -311,7 +311,7 @@ class Predictor:
             2
         """
         self._require("classify")
-        check_top_k(top_k, default=None)
+        top_k = check_top_k(top_k)
         results = rank_labels(self.classifier_logits(texts, pairs), self._metadata, top_k)
         return results[0] if isinstance(texts, str) else results
 
@@ -481,7 +481,7 @@ class Predictor:
             True
         """
         self._require("answer")
-        check_top_k(top_k, default=1)
+        top_k = check_integer("top_k", top_k)
         first, second = list_pairs(questions, contexts, ("questions", "contexts"))
         predictions = self._answer_spans(first, second, top_k)
         results = [Results(answers[:top_k]) for answers in rank_answers(second, predictions, self.tokenizer)]
@@ -520,7 +520,7 @@ class Predictor:
             [0, 1, 2]
         """
         self._require("choose")
-        check_top_k(top_k, default=None)
+        top_k = check_top_k(top_k)
         listed, endings_of = list_endings(contexts, endings)
         task = CustomMultipleChoice()
         results = rank_endings(listed, endings_of, top_k, lambda examples: self._compute(task, examples)[1])
@@ -662,7 +662,7 @@ class Predictor:
 
     def _logits(self, inputs: Inputs) -> Float32s:
         if not len(inputs):
-            return np.empty((0, max(len(self.labels), 2)), np.float32)
+            return np.empty((0, 1 if self.method == "regress" else len(self.labels) or 2), np.float32)
         return compute_logits(self.engine, inputs)
 
 

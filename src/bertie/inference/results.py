@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from rich.console import Group, RenderableType
-from rich.jupyter import JupyterMixin
-from rich.table import Table
-from rich.text import Text
+
+if TYPE_CHECKING:  # importing rich changes the state of Python's random numbers
+    from rich.console import RenderableType
 
 # The methods of a `Predictor` that need a head.
 Method = Literal["fill_mask", "next_sentence", "classify", "regress", "tag", "answer", "choose"]
@@ -17,19 +16,30 @@ Method = Literal["fill_mask", "next_sentence", "classify", "regress", "tag", "an
 T = TypeVar("T")
 
 
+class _Shown:
+    """Base class of objects that notebooks show like `rich`."""
+
+    __slots__ = ()
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None, **_: Any) -> dict[str, str]:
+        from rich.jupyter import JupyterMixin
+
+        return JupyterMixin._repr_mimebundle_(self, include, exclude)  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True, repr=False)
-class Result(JupyterMixin):
+class Result(_Shown):
     """Base class of results: a compact `repr`, and a table in notebooks."""
 
     def __repr__(self) -> str:
         values = (f"{name}={_format(value, quoted=True)}" for name, value in vars(self).items())
         return f"{type(self).__name__}({', '.join(values)})"
 
-    def __rich__(self) -> RenderableType:
+    def __rich__(self) -> "RenderableType":
         return _table([self])
 
 
-class Results(tuple[T, ...], JupyterMixin):
+class Results(tuple[T, ...], _Shown):
     """The results for one text: an immutable sequence, shown as a table in notebooks.
 
     It equals a tuple with the same items, and becomes a list in JSON.
@@ -37,7 +47,10 @@ class Results(tuple[T, ...], JupyterMixin):
 
     __slots__ = ()
 
-    def __rich__(self) -> RenderableType:
+    def __rich__(self) -> "RenderableType":
+        from rich.console import Group
+        from rich.text import Text
+
         if not self:
             return Text("no results")
         if isinstance(self[0], Result):
@@ -147,8 +160,11 @@ class Attention(NamedTuple):
     probabilities: npt.NDArray[np.float32]
 
 
-def _table(results: Sequence[Any]) -> Table:
+def _table(results: Sequence[Any]) -> "RenderableType":
     """Build a table with a row for each result and a column for each field."""
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(*(field.name for field in fields(results[0])))
     for result in results:
         # In a plain string, rich would read [brackets] as markup.

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
+from enum import Enum
 from typing import Any
 
 from bertie.base.errors import DataError
@@ -16,11 +17,13 @@ _MISSING |= {"1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"}
 def label_name(value: Any) -> str:
     """Return the name of a label in a table, "" for a missing value.
 
-    White space becomes single spaces. A whole float is written as an integer, since pandas turns
-    the integers of a column with gaps to floats.
+    White space becomes single spaces. A member of an Enum counts as its value. A whole float is
+    written as an integer, since pandas turns the integers of a column with gaps to floats.
     """
     if is_missing(value):
         return ""
+    if isinstance(value, Enum):
+        value = value.value
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     name = " ".join(str(value).split())
@@ -63,23 +66,24 @@ def infer_problem_type(labels: Sequence[Any], location: Callable[[int], str]) ->
         location: returns the file and line of an example, for an error message.
 
     Raises:
-        DataError: the labels are numbers with fractions, except for one that is nan, infinite or a
-            name of a missing value, such as N/A.
+        DataError: the labels are numbers, except for one that is nan or infinite or, if there are fractions,
+            a name of a missing value, such as N/A.
     """
     if all(isinstance(label, tuple) for label in labels):
         return "multi_label_classification"
     not_finite = [i for i, label in enumerate(labels) if _is_not_finite(label)]
     numbers = parse_numbers([label for label in labels if not _is_not_finite(label)])
-    if all(map(float.is_integer, numbers)):
-        return "single_label_classification"
+    is_regression = not all(map(float.is_integer, numbers))
+    if not is_regression:  # N/A may be the name of a class
+        not_finite = [i for i in not_finite if numbers and str(labels[i]).lower() not in _MISSING]
     if not_finite:
         i = not_finite[0]
+        others = "numbers with fractions, as in a regression" if is_regression else "whole numbers"
         raise DataError(
-            f"{location(i)}: label {labels[i]!r} is not a number, but the other labels are numbers with "
-            f"fractions, as in a regression; write a number or delete the row, or rename the label if the "
-            f"labels are names of classes"
+            f"{location(i)}: label {labels[i]!r} is not a number, but the other labels are {others}; write a "
+            f"number or delete the row, or rename the label if the labels are names of classes"
         )
-    return "regression"
+    return "regression" if is_regression else "single_label_classification"
 
 
 def _is_not_finite(label: Any) -> bool:

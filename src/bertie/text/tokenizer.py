@@ -4,16 +4,15 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from numbers import Integral
 from operator import index
 from pathlib import Path
 
 import numpy as np
 
-from bertie.base.arguments import check_flag, checked
+from bertie.base.arguments import check_flag, check_integer, checked
 from bertie.base.checksums import SUMS_FILE, verify
 from bertie.base.errors import DataError, SettingsError
-from bertie.base.files import local_path, read_json_object, write_json
+from bertie.base.files import read_json_object, write_json
 from bertie.base.texts import check_text, list_items, list_pairs, list_texts
 from bertie.text.added_tokens import (
     AddedToken,
@@ -37,6 +36,8 @@ from bertie.text.trie import CONTINUATION_PREFIX, Trie, build_trie
 from bertie.text.unicode import UNICODE_VERSION, UnicodeTables, code_points, unicode_tables
 from bertie.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertie.text.wordpiece import NeverSplit, make_never_split
+
+MAX_WORD_CHARACTERS = 2**31 - 1  # of `tokenizers`, which has to load the files
 
 
 class Tokenizer:
@@ -68,7 +69,8 @@ class Tokenizer:
         strip_accents: True or False.
 
     Raises:
-        SettingsError: an added token is not in the vocabulary, or an argument has another type.
+        SettingsError: an added token is not in the vocabulary, an argument has another type, or
+            `max_word_characters` is less than 1.
         DataError: `never_split` is not a list of strings.
 
     Example:
@@ -101,7 +103,9 @@ class Tokenizer:
             raise SettingsError(f"vocabulary: expected a Vocabulary, got {kind}; write Vocabulary(tokens)")
         self.vocabulary = vocabulary
         self.lowercase = lowercase
-        self.max_word_characters = max_word_characters
+        self.max_word_characters = check_integer(
+            "max_word_characters", max_word_characters, maximum=MAX_WORD_CHARACTERS
+        )
         self.strip_accents = lowercase if strip_accents is None else strip_accents
         self.tokenize_chinese_chars = tokenize_chinese_chars
         for name in ("lowercase", "strip_accents", "tokenize_chinese_chars"):
@@ -205,6 +209,7 @@ class Tokenizer:
         check_normalized_tokens(tokenizer.added_tokens, tokenizer.unicode_tables, str(path))
         return tokenizer
 
+    @checked
     def save(self, directory: str | Path, model_max_length: int = 512) -> None:
         """Write a tokenizer directory that Hugging Face's libraries can load.
 
@@ -222,6 +227,8 @@ class Tokenizer:
                 released with the paper have 512.
 
         Raises:
+            SettingsError: `directory` is not a path, or `model_max_length` is not a positive integer.
+            ModelError: a token contains a line break.
             OSError: writing failed.
 
         Example:
@@ -233,13 +240,15 @@ class Tokenizer:
             ...     sorted(file.name for file in Path(directory).iterdir())
             ['tokenizer.json', 'tokenizer_config.json', 'vocab.txt']
         """
-        directory = local_path(directory, "directory")
+        check_integer("model_max_length", model_max_length)
+        directory = Path(directory)
         self.vocabulary.save(directory / VOCABULARY_FILE)
         write_json(directory / TOKENIZER_FILE, tokenizer_json(self))
         write_json(directory / CONFIG_FILE, tokenizer_config_json(self, model_max_length))
 
     @classmethod
-    def can_overwrite(cls, directory: Path) -> bool:
+    @checked
+    def can_overwrite(cls, directory: str | Path) -> bool:
         """Check whether a directory is safe to replace with a tokenizer.
 
         Args:
@@ -250,6 +259,7 @@ class Tokenizer:
             wrote.
 
         Raises:
+            SettingsError: `directory` is not a path.
             ModelError, DataError: the directory contains a tokenizer that cannot be loaded.
 
         Example:
@@ -263,6 +273,7 @@ class Tokenizer:
             ...     before, Tokenizer.can_overwrite(Path(directory))
             (True, False)
         """
+        directory = Path(directory)
         files = directory.iterdir() if directory.exists() else ()
         names = {file.name for file in files}
         if TOKENIZER_FILE not in names:
@@ -343,11 +354,10 @@ class Tokenizer:
             texts = list_texts(texts)
         else:
             texts, pairs = list_pairs(texts, pairs)
-        if not isinstance(max_length, Integral | None):
-            raise SettingsError(f"max_length={max_length!r}: expected an integer")
         check_flag("add_special_tokens", add_special_tokens)
         special = (1 if pairs is None else 2) + 1 if add_special_tokens else 0
-        room = NO_LIMIT if max_length is None else max_length - special
+        limit = None if max_length is None else check_integer("max_length", max_length, 0)
+        room = NO_LIMIT if limit is None else min(limit, NO_LIMIT) - special
         if room < 0:
             raise SettingsError(
                 f"max_length={max_length}: no room for the special tokens; use at least {special}"

@@ -3,8 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from bertie.base.errors import ModelError
+import numpy as np
+
+from bertie.base.arguments import checked
+from bertie.base.errors import DataError, ModelError
 from bertie.base.files import write_text
+from bertie.base.texts import list_texts
 
 PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
 SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
@@ -33,6 +37,7 @@ class Vocabulary:
 
     Raises:
         ModelError: a special token is missing.
+        DataError: a token is not a string.
 
     Example:
         >>> from bertie.text.vocabulary import Vocabulary
@@ -48,7 +53,7 @@ class Vocabulary:
     """
 
     def __init__(self, tokens: Sequence[str], source: str = "vocabulary") -> None:
-        self.tokens = tuple(tokens)
+        self.tokens = tuple(list_texts(tokens, source))
         self.ids = {token: token_id for token_id, token in enumerate(self.tokens) if token}
         if missing := [token for token in SPECIAL_TOKENS if token not in self.ids]:
             raise ModelError(
@@ -78,6 +83,7 @@ class Vocabulary:
         return has_upper_case(self.tokens)
 
     @classmethod
+    @checked
     def from_ids(cls, ids: Mapping[str, int], source: str = "vocabulary") -> "Vocabulary":
         """Make a vocabulary from the id of each token.
 
@@ -90,6 +96,8 @@ class Vocabulary:
 
         Raises:
             ModelError: two tokens have the same id, most ids are unused, or a special token is missing.
+            DataError: an id is not an integer, or negative.
+            SettingsError: `ids` is not a dict.
 
         Example:
             >>> special_tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -97,7 +105,12 @@ class Vocabulary:
             >>> Vocabulary.from_ids({**ids, "play": 6}).tokens[4:]
             ('[MASK]', '', 'play')
         """
-        highest = max(ids.values(), default=-1)
+        for token, token_id in ids.items():
+            if not isinstance(token_id, int | np.integer) or token_id < 0:
+                raise DataError(
+                    f"{source}: {token!r} has the id {token_id!r}; expected an integer of at least 0"
+                )
+        highest = int(max(ids.values(), default=-1))
         if len(set(ids.values())) < len(ids) or highest > 2 * len(ids):
             raise ModelError(
                 f"{source}: damaged, with {len(ids):,} tokens and {len(set(ids.values())):,} ids up to "
@@ -109,7 +122,8 @@ class Vocabulary:
         return cls(tokens, source)
 
     @classmethod
-    def load(cls, path: Path) -> "Vocabulary":
+    @checked
+    def load(cls, path: str | Path) -> "Vocabulary":
         """Read a vocab.txt file, which has one token per line.
 
         Tokens are kept whole, including white space. (google-research/bert strips every line, which
@@ -123,6 +137,7 @@ class Vocabulary:
 
         Raises:
             ModelError: the file is missing, not UTF-8, or not a vocabulary.
+            SettingsError: `path` is not a path.
 
         Example:
             >>> import tempfile
@@ -133,6 +148,7 @@ class Vocabulary:
             ...     Vocabulary.load(Path(directory) / "vocab.txt").tokens[-1]
             'play'
         """
+        path = Path(path)
         try:
             data = path.read_bytes()
             text = data.decode("utf-8-sig")  # some editors put a byte order mark before the first token
@@ -146,13 +162,16 @@ class Vocabulary:
         # Not splitlines, which also splits at characters that may be tokens, such as U+2028.
         return cls(text.replace("\r\n", "\n").removesuffix("\n").split("\n"), str(path))
 
-    def save(self, path: Path) -> None:
+    @checked
+    def save(self, path: str | Path) -> None:
         """Write a vocab.txt file, atomically.
 
         Args:
             path: the file, which is replaced if it exists.
 
         Raises:
+            ModelError: a token contains a line break.
+            SettingsError: `path` is not a path.
             OSError: writing failed.
 
         Example:
@@ -164,4 +183,10 @@ class Vocabulary:
             ...     (Path(directory) / "vocab.txt").read_text().splitlines()
             ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'play']
         """
-        write_text(path, "".join(f"{token}\n" for token in self.tokens))
+        for token_id, token in enumerate(self.tokens):
+            if "\n" in token or token.endswith("\r"):
+                raise ModelError(
+                    f"{path}: the token {token!r}, with the id {token_id}, contains a line break, "
+                    f"which this file cannot hold; replace it with another token"
+                )
+        write_text(Path(path), "".join(f"{token}\n" for token in self.tokens))

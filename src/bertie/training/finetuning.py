@@ -60,7 +60,7 @@ from bertie.training.finetuning_settings import (
     lacking_settings,
     loop_schedule,
 )
-from bertie.training.loop import Batches, LoopSchedule, train, training_lock
+from bertie.training.loop import Batches, LoopSchedule, isolated_torch, train, training_lock
 from bertie.training.model_selection import ModelSelection
 from bertie.training.optimizers import build_optimizer, layer_of
 from bertie.training.resuming import check_run
@@ -150,7 +150,8 @@ def finetune(
             report_inputs(task, *data)
         baselines = majority_baselines(task, training_examples, dev_examples)
         run = RunDirectory(output, ranks.is_main, arguments=arguments)
-        return _finetune(task, initial_model, *data, baselines, sources, run, ranks, resume, silent)
+        with isolated_torch(ranks.place(data[-1].device)):
+            return _finetune(task, initial_model, *data, baselines, sources, run, ranks, resume, silent)
 
 
 def report_inputs(

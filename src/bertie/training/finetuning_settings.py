@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from numbers import Real
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -10,7 +11,7 @@ import numpy.typing as npt
 import pydantic
 
 from bertie.base.random import permutation
-from bertie.base.settings import read_toml
+from bertie.base.settings import Seed, read_toml
 from bertie.model.config import ClassifierPooling
 from bertie.model.engines.hardware import Hardware, default_micro_batch_tokens
 from bertie.tasks.evaluation import DEFAULT_MAX_SEQ_LENGTH
@@ -39,7 +40,7 @@ def _parse_class_weights(value: Any) -> Any:
     if value is None or value == "balanced":
         return value
     if isinstance(value, Mapping) and all(
-        isinstance(weight, int | float) and 0 <= weight < math.inf for weight in value.values()
+        isinstance(weight, Real) and 0 <= float(weight) < math.inf for weight in value.values()
     ):
         return {label_name(label): float(weight) for label, weight in value.items()}
     raise ValueError('use balanced, or a weight for each label, such as {"no" = 1, "yes" = 4.5}')
@@ -95,7 +96,7 @@ class FinetuningSettings(Hardware):
         optimizer: the optimizer.
     """
 
-    seed: int = 0
+    seed: Seed = 0
     batch_size: int = pydantic.Field(32, gt=0)
     batch_unit: Literal["sentences", "windows"] | None = "sentences"
     epochs: int = pydantic.Field(3, gt=0)

@@ -3,7 +3,8 @@
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
@@ -30,6 +31,16 @@ MAX_SKIPPED_STEPS = 10  # in a row
 # Held while a run trains: it draws from the random generators of the process, which a run in another thread
 # would change.
 training_lock = threading.RLock()
+
+
+@contextmanager
+def isolated_torch(device: torch.device) -> Iterator[None]:
+    """Train in the block whatever the caller's inference mode, and restore the random generators afterwards.
+
+    A run seeds the generators of the CPU and of its device, from which a script may draw, too.
+    """
+    with torch.inference_mode(False), torch.random.fork_rng([device] if device.type == "cuda" else []):
+        yield
 
 
 class Batch(NamedTuple):

@@ -15,6 +15,7 @@ from bertie.model.heads import Model
 from bertie.training.checkpoints import RunDirectory
 from bertie.training.distributed import Ranks
 from bertie.training.held_out import HeldOut
+from bertie.training.loop import isolated_torch
 from bertie.training.pretraining_settings import MAY_CHANGE, PretrainingSettings
 from bertie.training.pretraining_setup import PretrainedModel, PretrainingSetup, pack_range
 from bertie.training.resuming import check_run
@@ -102,11 +103,12 @@ def plan_pretraining(
     """
     setup, run = PretrainingSetup.load(settings, corpus_path, init=init), RunDirectory(output)
     check_run(run, setup.settings, resume, MAY_CHANGE)
-    model = setup.build_model(init, Ranks())
-    HeldOut(setup)  # for its errors
-    for finding in () if resume else setup.find_problems():
-        print(f"warning: {finding.message}", file=sys.stderr)
-    return measure_plan(model, setup, Ranks(), run.newest_step() if resume else 0)
+    with isolated_torch(torch.device(setup.settings.device)):
+        model = setup.build_model(init, Ranks())
+        HeldOut(setup)  # for its errors
+        for finding in () if resume else setup.find_problems():
+            print(f"warning: {finding.message}", file=sys.stderr)
+        return measure_plan(model, setup, Ranks(), run.newest_step() if resume else 0)
 
 
 def measure_plan(model: PretrainedModel, setup: PretrainingSetup, ranks: Ranks, steps_done: int = 0) -> Plan:

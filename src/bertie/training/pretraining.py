@@ -25,7 +25,7 @@ from bertie.model.objectives import TOKEN_OBJECTIVES
 from bertie.training.checkpoints import RunDirectory, TrainState
 from bertie.training.distributed import LossFunction, Ranks, gather_weights, join_ranks
 from bertie.training.held_out import HeldOut
-from bertie.training.loop import train, training_lock
+from bertie.training.loop import isolated_torch, train, training_lock
 from bertie.training.optimizers import build_optimizer
 from bertie.training.planning import measure_plan
 from bertie.training.pretraining_settings import MAY_CHANGE, PretrainingSettings
@@ -72,6 +72,7 @@ def pretrain(
     with (
         training_lock,
         join_ranks(torch.device(settings.device).type) as ranks,
+        isolated_torch(ranks.place(settings.device)),
         lock_directory(output) if ranks.is_main else nullcontext(),
     ):
         run = RunDirectory(output, ranks.is_main, settings.tensorboard, arguments)

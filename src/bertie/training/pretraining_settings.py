@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 import numpy as np
 import pydantic
 
-from bertie.base.settings import Settings, Tree, merge
+from bertie.base.settings import Seed, Settings, Tree, merge
 from bertie.corpus.examples import ExampleSettings
 from bertie.corpus.sentence_pairs import PairKind
 from bertie.model.config import BertConfig
@@ -72,7 +72,7 @@ class PretrainingSettings(Hardware):
         optimizer: the optimizer.
     """
 
-    seed: int = 0
+    seed: Seed = 0
     corpus_fingerprint: str = ""
     batch_size: int = pydantic.Field(256, gt=0)
     micro_batch_tokens: int = pydantic.Field(0, ge=0)

@@ -51,6 +51,14 @@ def test_another_default_dtype_is_refused(monkeypatch):
         Hardware().resolved()
 
 
+def test_another_default_device_is_refused():
+    message = r"torch's default device is meta, .*; call torch\.set_default_device\('cpu'\) first"
+    with torch.device("meta"), pytest.raises(SettingsError, match=message):
+        Hardware(device="cpu").resolved()
+    with torch.device("cpu"):
+        assert Hardware(device="cpu").resolved().device == "cpu"
+
+
 def test_device_may_be_an_object_of_torch():
     assert Hardware(device=torch.device("cuda", 1)).device == "cuda:1"
 

@@ -43,7 +43,8 @@ class Hardware(Settings):
         """Return these settings with `auto` replaced by values that suit this machine.
 
         Raises:
-            SettingsError: this machine does not have the device, or torch's default dtype is not float32.
+            SettingsError: this machine does not have the device, torch's default dtype is not float32, or its
+                default device is neither the CPU nor of the same kind.
         """
         if torch.get_default_dtype() != torch.float32:
             raise SettingsError(
@@ -58,6 +59,12 @@ class Hardware(Settings):
                 f"device = {device!r}: not available on this machine; use cpu, or cuda if it has a GPU"
             )
         kind = torch.device(device).type
+        if torch.get_default_device().type not in ("cpu", kind):
+            raise SettingsError(
+                f"torch's default device is {torch.get_default_device()}, on which the model would be made "
+                f"instead of {device}; call torch.set_default_device('cpu') first, or call bertie outside of "
+                f"`with torch.device(…)`"
+            )
         precision = self.precision
         if precision == "auto":
             if kind == "cuda":

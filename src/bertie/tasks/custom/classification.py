@@ -4,12 +4,14 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date, time
 from itertools import chain
+from numbers import Number
 from pathlib import Path
 from typing import Any, Self
 
 from bertie.base.errors import DataError, SettingsError
-from bertie.base.memory import Source
+from bertie.base.memory import Source, is_missing
 from bertie.base.rows import Rows
 from bertie.base.schemas import shorten
 from bertie.model.config import ProblemType
@@ -219,8 +221,9 @@ class CustomClassification(CustomFiles, TextClassification):
 
     def _parse_label(self, rows: Rows, i: int) -> str | tuple[str, ...]:
         value = rows.columns[self.label][i]
-        if any(
-            isinstance(item, list | dict | bytes) for item in (value if isinstance(value, list) else [value])
+        if not all(
+            isinstance(item, str | Number | date | time) or is_missing(item)
+            for item in (value if isinstance(value, list) else [value])
         ):
             raise DataError(
                 f"{rows.location(i)}: {value!r} in the column {self.label!r} is not a label; write a string, "
