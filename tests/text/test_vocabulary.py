@@ -54,6 +54,15 @@ def test_paths_may_be_strings(tmp_path: Path) -> None:
         Vocabulary.load(None)  # type: ignore[arg-type]
 
 
+def test_urls_are_not_written_as_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    vocabulary = Vocabulary(SPECIAL_TOKENS)
+    for save in (vocabulary.save, Tokenizer(vocabulary).save):
+        with pytest.raises(SettingsError, match="s3://bucket/a: this output cannot be a URL"):
+            save("s3://bucket/a")
+    assert not [*tmp_path.iterdir()]
+
+
 def test_white_space_in_tokens_is_kept(tmp_path: Path) -> None:
     # U+3000 would be lost by google's strip(), U+2028 by splitlines().
     tokens = (*SPECIAL_TOKENS, "\u3000", "a ", "\u2028", "\x85", "##é")

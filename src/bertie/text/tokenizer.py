@@ -12,7 +12,7 @@ import numpy as np
 from bertie.base.arguments import check_flag, check_integer, checked
 from bertie.base.checksums import SUMS_FILE, verify
 from bertie.base.errors import DataError, SettingsError
-from bertie.base.files import read_json_object, write_json
+from bertie.base.files import check_creatable, read_json_object, write_json
 from bertie.base.texts import check_text, list_items, list_pairs, list_texts
 from bertie.text.added_tokens import (
     AddedToken,
@@ -227,7 +227,8 @@ class Tokenizer:
                 released with the paper have 512.
 
         Raises:
-            SettingsError: `directory` is not a path, or `model_max_length` is not a positive integer.
+            SettingsError: `directory` is a URL or not a path, or cannot be created; or `model_max_length` is
+                not a positive integer.
             ModelError: a token contains a line break.
             OSError: writing failed.
 
@@ -242,6 +243,7 @@ class Tokenizer:
         """
         check_integer("model_max_length", model_max_length)
         directory = Path(directory)
+        check_creatable(directory)
         self.vocabulary.save(directory / VOCABULARY_FILE)
         write_json(directory / TOKENIZER_FILE, tokenizer_json(self))
         write_json(directory / CONFIG_FILE, tokenizer_config_json(self, model_max_length))

@@ -7,7 +7,7 @@ import numpy as np
 
 from bertie.base.arguments import checked
 from bertie.base.errors import DataError, ModelError
-from bertie.base.files import write_text
+from bertie.base.files import check_creatable, write_text
 from bertie.base.texts import list_texts
 
 PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
@@ -171,7 +171,7 @@ class Vocabulary:
 
         Raises:
             ModelError: a token contains a line break.
-            SettingsError: `path` is not a path.
+            SettingsError: `path` is a URL or not a path, or cannot be created.
             OSError: writing failed.
 
         Example:
@@ -183,10 +183,12 @@ class Vocabulary:
             ...     (Path(directory) / "vocab.txt").read_text().splitlines()
             ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'play']
         """
+        path = Path(path)
+        check_creatable(path)
         for token_id, token in enumerate(self.tokens):
             if "\n" in token or token.endswith("\r"):
                 raise ModelError(
                     f"{path}: the token {token!r}, with the id {token_id}, contains a line break, "
                     f"which this file cannot hold; replace it with another token"
                 )
-        write_text(Path(path), "".join(f"{token}\n" for token in self.tokens))
+        write_text(path, "".join(f"{token}\n" for token in self.tokens))
