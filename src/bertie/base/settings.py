@@ -22,7 +22,7 @@ S = TypeVar("S", bound="Settings")
 
 def _check_seed(seed: int) -> int:
     if not -(2**63) <= seed < 2**63:
-        raise ValueError("expected less than 64 bits, because larger seeds repeat the smaller ones")
+        raise ValueError("use a seed of less than 64 bits; a larger one repeats the run of a smaller one")
     return seed
 
 
