@@ -255,7 +255,7 @@ def test_damaged_head_of_the_initial_model_is_an_error(corpus):
         ("no.toml", {}, "no.toml: no such file"),
         (RECIPE, {"bach_size": 8}, "recipe: unknown setting 'bach_size'; did you mean 'batch_size'?"),
         (RECIPE, {"settings": {"optimizer.rate": 1}}, "recipe: unknown setting 'optimizer.rate'; "),
-        (RECIPE, {"seed": 2**70}, "recipe: seed = 1180591620717411303424: expected less than 64 bits"),
+        (RECIPE, {"seed": 2**70}, "recipe: seed = 1180591620717411303424: use a seed of less than 64 bits"),
         (RECIPE, {"batch_size": "many"}, "recipe: batch_size = 'many': input should be a valid integer"),
     ],
 )
