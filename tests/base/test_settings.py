@@ -1,5 +1,6 @@
 """Settings: layers, validation with helpful errors, round trips through TOML."""
 
+import contextlib
 import copy
 import math
 from pathlib import Path
@@ -15,8 +16,10 @@ from bertie.base.settings import (
     Settings,
     merge,
     parse_assignments,
+    read_settings,
     read_toml,
     resolve,
+    write_settings,
     write_toml,
 )
 
@@ -241,6 +244,30 @@ def test_settings_round_trip_through_toml(tmp_path_factory: pytest.TempPathFacto
 def test_infinity_round_trips_through_toml(tmp_path: Path) -> None:
     write_toml(tmp_path / "s.toml", Optimizer(learning_rate=math.inf))
     assert resolve(Optimizer, read_toml(tmp_path / "s.toml")).learning_rate == math.inf
+
+
+@given(recipe=recipes, place=st.integers(0), bit=st.integers(0, 7))
+def test_settings_of_a_run_survive_no_flipped_bit(
+    tmp_path_factory: pytest.TempPathFactory, recipe: Recipe, place: int, bit: int
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "settings.toml"
+    write_settings(path, recipe)
+    assert resolve(Recipe, read_settings(path)) == recipe
+    content = bytearray(path.read_bytes())
+    content[place % len(content)] ^= 1 << bit
+    path.write_bytes(content)
+    with contextlib.suppress(SettingsError):
+        assert resolve(Recipe, read_settings(path)) == recipe  # the flip is in the words before the checksum
+
+
+def test_changed_settings_of_a_run_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "settings.toml"
+    write_settings(path, Optimizer(learning_rate=0.25))
+    path.write_text(path.read_text().replace("0.25", "0.5"))
+    with pytest.raises(SettingsError, match=r"settings\.toml: changed since the run wrote it; restore it"):
+        read_settings(path)
+    path.write_text(path.read_text().partition("\n")[2])
+    assert read_settings(path)["learning_rate"] == 0.5
 
 
 def test_read_toml_names_a_missing_file(tmp_path: Path) -> None:

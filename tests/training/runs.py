@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from bertie.base.settings import CHECKSUM
 from bertie.training.metrics_file import read_metrics
 
 TIMINGS = ("seconds", "tokens_per_second")
@@ -28,3 +29,10 @@ def assert_same_weights(run: Path, other: Path) -> None:
     assert weights.keys() == other_weights.keys()
     for name, weight in weights.items():
         assert torch.equal(weight, other_weights[name]), name
+
+
+def without_checksum(settings: Path) -> str:
+    """Read the settings of a run as earlier versions wrote them."""
+    first_line, _, rest = settings.read_text().partition("\n")
+    assert first_line.startswith(CHECKSUM)
+    return rest

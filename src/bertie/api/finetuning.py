@@ -26,7 +26,7 @@ from bertie.base.arguments import checked
 from bertie.base.errors import SettingsError
 from bertie.base.files import read_json_object
 from bertie.base.outputs import check_not_input
-from bertie.base.settings import SETTINGS_FILE, Tree, merge, read_toml, resolve
+from bertie.base.settings import SETTINGS_FILE, Tree, merge, read_settings, resolve
 from bertie.reports.finetuning import write_report
 from bertie.tasks.evaluation import Evaluation, find_failures, majority_baselines
 from bertie.tasks.task import Scores
@@ -115,7 +115,7 @@ def _finetune(arguments: Tree, changes: Tree, output: Path, resume: bool) -> Fin
     """Train, predict the official test parts and write the report."""
     check_not_input(output, [Path(arguments["model"])])
     check_changes(FinetuningSettings, changes)
-    recorded = read_toml(output / SETTINGS_FILE) if resume else {}
+    recorded = read_settings(output / SETTINGS_FILE) if resume else {}
     # Report a wrong setting or model before reading the data.
     chosen = resolve(FinetuningSettings, recorded, changes, source="settings").resolved()
     start = InitialModel.load(Path(arguments["model"]))

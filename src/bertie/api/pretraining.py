@@ -19,7 +19,7 @@ from bertie.base.arguments import checked
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import read_json_object
 from bertie.base.outputs import check_not_input
-from bertie.base.settings import SETTINGS_FILE, Tree, read_toml, resolve
+from bertie.base.settings import SETTINGS_FILE, Tree, read_settings, resolve
 from bertie.base.storage import as_path
 from bertie.corpus.remote_corpora import fetch_corpus
 from bertie.corpus.shards import Corpus
@@ -173,7 +173,7 @@ def _prepare_start(
     init = None if has_weights or arguments["init"] is None else Path(arguments["init"])
     if recipe is None and resume:
         file = output / SETTINGS_FILE
-        settings = resolve(PretrainingSettings, read_toml(file), changes, source=str(file))
+        settings = resolve(PretrainingSettings, read_settings(file), changes, source=str(file))
     elif recipe is None:
         raise SettingsError("no recipe; name one, such as tiny-laptop, or the path of a .toml file")
     elif recipe == "continue" and arguments["init"] is None:

@@ -24,7 +24,7 @@ from bertie.base.errors import SettingsError
 from bertie.base.files import read_json_object
 from bertie.base.locks import lock_directory
 from bertie.base.outputs import check_not_input
-from bertie.base.settings import SETTINGS_FILE, Tree, merge, read_toml, resolve
+from bertie.base.settings import SETTINGS_FILE, Tree, merge, read_settings, resolve
 from bertie.model.formats.directory import read_metadata
 from bertie.recipes import read_recipe
 from bertie.reports.finetuning import write_search_report
@@ -108,7 +108,7 @@ def _search(
 ) -> SearchResult:
     """Run the trials, predict the official test parts and write the report."""
     check_not_input(output, [Path(arguments["model"])])
-    recorded = read_toml(output / SETTINGS_FILE) if resume else {}
+    recorded = read_settings(output / SETTINGS_FILE) if resume else {}
     grid = {} if resume and recipe is None else read_recipe(str(recipe or "search"), "grid")
     source = str(recipe or "settings")
     # Report a wrong setting or model before reading the data.

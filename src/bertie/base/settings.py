@@ -1,6 +1,7 @@
 """Typed settings, resolved from layers: defaults < recipe file < options."""
 
 import difflib
+import hashlib
 import tomllib
 import types
 import typing
@@ -15,6 +16,7 @@ from bertie.base.errors import SettingsError
 from bertie.base.files import write_text
 
 SETTINGS_FILE, ARGUMENTS_FILE = "settings.toml", "arguments.json"  # in the directory of a run
+CHECKSUM = "# SHA-256 of the lines below: "  # before the checksum in the first line of SETTINGS_FILE
 
 Tree = dict[str, Any]
 S = TypeVar("S", bound="Settings")
@@ -62,12 +64,44 @@ def read_toml(path: Path) -> Tree:
     Raises:
         SettingsError: the file is missing or not TOML.
     """
+    return _parse_toml(path, _read_text(path))
+
+
+def read_settings(path: Path) -> Tree:
+    """Read the settings of a run, and compare them with the checksum in the first line.
+
+    Settings without this line, as earlier versions wrote them, are not compared.
+
+    Raises:
+        SettingsError: the file is missing, not TOML, or changed since the run wrote it.
+    """
+    text = _read_text(path)
+    first_line, _, rest = text.partition("\n")
+    if first_line.startswith(CHECKSUM) and first_line != CHECKSUM + _sha256(rest):
+        raise SettingsError(
+            f"{path}: changed since the run wrote it; restore it, or remove its first line to accept this"
+        )
+    return _parse_toml(path, text)
+
+
+def _read_text(path: Path) -> str:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise SettingsError(f"{path}: no such file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise SettingsError(f"{path}: not valid TOML ({error})") from None
+
+
+def _parse_toml(path: Path, text: str) -> Tree:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path}: not valid TOML ({error})") from None
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def parse_assignments(assignments: Iterable[str]) -> Tree:
@@ -288,4 +322,14 @@ def _nested_section(annotation: Any) -> type[Settings] | None:
 
 def write_toml(path: Path, settings: Settings) -> None:
     """Write resolved settings as TOML, atomically; omit settings that are None."""
-    write_text(path, tomli_w.dumps(settings.model_dump(mode="json", exclude_none=True)))
+    write_text(path, _to_toml(settings))
+
+
+def write_settings(path: Path, settings: Settings) -> None:
+    """Write the settings of a run as `write_toml` does, after a line with their checksum."""
+    text = _to_toml(settings)
+    write_text(path, f"{CHECKSUM}{_sha256(text)}\n{text}")
+
+
+def _to_toml(settings: Settings) -> str:
+    return tomli_w.dumps(settings.model_dump(mode="json", exclude_none=True))

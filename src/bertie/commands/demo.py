@@ -263,7 +263,7 @@ def _prepare(out: Path) -> None:
 
 def _pretrain(out: Path, seconds: int) -> None:
     """Start or resume pre-training; a complete run stays as it is."""
-    from bertie.base.settings import SETTINGS_FILE, read_toml, resolve
+    from bertie.base.settings import SETTINGS_FILE, read_settings, resolve
     from bertie.recipes import read_recipe
     from bertie.training.pretraining import pretrain
     from bertie.training.pretraining_settings import PretrainingSettings
@@ -271,7 +271,7 @@ def _pretrain(out: Path, seconds: int) -> None:
     run = out / "pretraining"
     resume = (run / SETTINGS_FILE).exists()
     if resume:
-        settings = resolve(PretrainingSettings, read_toml(run / SETTINGS_FILE), source=str(run))
+        settings = resolve(PretrainingSettings, read_settings(run / SETTINGS_FILE), source=str(run))
     else:
         settings = resolve(PretrainingSettings, read_recipe("demo"), source="demo")
         scale = _measure_scale(settings, out, seconds)

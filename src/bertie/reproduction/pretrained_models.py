@@ -9,7 +9,7 @@ from typing import NamedTuple
 from bertie.base.checksums import SUMS_FILE, write_sums
 from bertie.base.errors import SettingsError
 from bertie.base.locks import lock_directory, lock_file
-from bertie.base.settings import SETTINGS_FILE, read_toml, resolve
+from bertie.base.settings import SETTINGS_FILE, read_settings, resolve
 from bertie.model.formats.directory import ModelMetadata
 from bertie.model.formats.weights import save_model
 from bertie.model.objectives import token_objective
@@ -194,7 +194,7 @@ def _pretrain(settings: PretrainingSettings, corpus: Path, run: Path, init: Path
     file = run / SETTINGS_FILE
     resume = file.exists()
     if resume:
-        started = resolve(PretrainingSettings, read_toml(file), source=str(file))
+        started = resolve(PretrainingSettings, read_settings(file), source=str(file))
         settings = settings.model_copy(update={"evaluate_every": started.evaluate_every})
     pretrain(settings, corpus, run, init=None if resume else init, resume=resume)
 

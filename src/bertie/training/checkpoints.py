@@ -2,7 +2,7 @@
 
 Checkpoints are written atomically, as safetensors and JSON; nothing is pickled.
 
-RUN/settings.toml                     the resolved settings
+RUN/settings.toml                     the resolved settings, with a checksum
 RUN/arguments.json                    the arguments that started the run
 RUN/metrics.jsonl                     the log, one row per line
 RUN/checkpoints/step-00001000/        model.safetensors, optimizer.safetensors, state.json, SHA256SUMS
@@ -35,7 +35,7 @@ from bertie.base.files import (
     write_json,
 )
 from bertie.base.locks import lock_directory
-from bertie.base.settings import ARGUMENTS_FILE, SETTINGS_FILE, Settings, write_toml
+from bertie.base.settings import ARGUMENTS_FILE, SETTINGS_FILE, Settings, write_settings
 from bertie.model.formats.huggingface import WEIGHTS_FILE
 from bertie.model.formats.weights import load_weights, save_weights
 from bertie.training.distributed import gather_moments, gather_weights, load_moments, torchrun_job
@@ -126,7 +126,7 @@ class RunDirectory:
         if self._arguments is not None:
             job = torchrun_job()
             write_json(self.path / ARGUMENTS_FILE, {**self._arguments, **({JOB: job} if job else {})})
-        write_toml(self.settings_file, settings)
+        write_settings(self.settings_file, settings)
 
     def log(self, row: dict[str, Any]) -> None:
         """Append a row to metrics.jsonl, and to TensorBoard's files if the run has them."""

@@ -9,7 +9,7 @@ from typing import Any
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import read_json_object
 from bertie.base.locks import lock_directory
-from bertie.base.settings import ARGUMENTS_FILE, SETTINGS_FILE, Settings, read_toml, resolve
+from bertie.base.settings import ARGUMENTS_FILE, SETTINGS_FILE, Settings, read_settings, resolve
 from bertie.training.checkpoints import JOB, RunDirectory
 from bertie.training.distributed import is_restarted, torchrun_job
 
@@ -83,7 +83,7 @@ def check_run(run: RunDirectory, settings: Settings, resume: bool, may_change: S
 
     Raises:
         SettingsError: there is no run to resume; there is a run, or something else, but `resume` is
-            false; or a setting differs.
+            false; a setting differs; or the settings of the run are damaged.
         DataError: the run started with different data or from a different model.
     """
     if not run.settings_file.exists():
@@ -104,7 +104,7 @@ def check_run(run: RunDirectory, settings: Settings, resume: bool, may_change: S
         raise SettingsError(
             f"{run.path}: already holds a run; pass --resume (resume=True), or choose another directory"
         )
-    original = resolve(type(settings), read_toml(run.settings_file), source=str(run.settings_file))
+    original = resolve(type(settings), read_settings(run.settings_file), source=str(run.settings_file))
     old_values, new_values = dict(_flatten(original)), dict(_flatten(settings))
     for key in old_values | new_values:
         old, new = old_values.get(key), new_values.get(key)
