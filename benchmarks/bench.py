@@ -6,8 +6,8 @@
 `make bench` is the first command, in an environment with all peers (the extra `bench`). A group is a module
 of this folder with a function `rows(rounds)`. Groups run one after the other, each in a process pinned to
 one core. The table goes to stdout and, with the versions and the processor, to DATE-PROCESSOR.md and .json
-in `--out`, after each group; with AVX-512 the name ends in -avx512. Groups that are not run keep the rows
-that the files already have.
+in `--out`, after each group; with AMX the name ends in -amx, with AVX-512 in -avx512. Groups that are not
+run keep the rows that the files already have.
 
 The whole table takes 45 to 70 minutes. With `--rounds 1`, a third of it is enough for a first look.
 
@@ -66,6 +66,8 @@ PACKAGES = [
     "ctranslate2",
 ]
 INSTRUCTIONS = ["avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_bf16", "amx_int8"]
+# The endings of the names of files: a processor has the ending of the first of these that it has.
+ENDINGS = {"amx_bf16": "-amx", "avx512f": "-avx512"}
 DOCUMENTS = [FOLDER.parent / "README.md", *sorted((FOLDER.parent / "docs").rglob("*.md"))]
 NAMED_RESULTS = re.compile(r"benchmarks/results/([\w.-]+)\.md")
 QUOTED = re.compile(
@@ -241,8 +243,8 @@ def write_results(rows: list[dict[str, Any]], group: str | None, folder: Path, d
     """
     machine = describe_machine()
     slug = re.sub(r"\W+", "-", machine["processor"]).strip("-").lower()
-    if "avx512f" in machine["instructions"]:  # virtual machines have one name for several processors
-        slug += "-avx512"
+    # Virtual machines have one name for several processors.
+    slug += next((ending for name, ending in ENDINGS.items() if name in machine["instructions"]), "")
     path = folder / f"{date}-{slug}.json"
     if path.exists():
         former = json.loads(path.read_text())["rows"]
