@@ -173,6 +173,23 @@ def test_patience_stops_a_run_without_better_epochs(impatient):
     assert len(read_rows(run.parent / "unlimited")) > len(rows)
 
 
+def test_steps_before_an_early_stop_are_logged(impatient, tmp_path, monkeypatch):
+    """No epoch is better than the first, so the run stops after the third, in step 9."""
+    _, _, arguments = impatient
+    score, scores = CustomClassification.score, []
+
+    def score_as_in_the_first_epoch(*arguments):
+        scores.append(score(*arguments))
+        return scores[0]
+
+    monkeypatch.setattr(CustomClassification, "score", score_as_in_the_first_epoch)
+    monkeypatch.setattr("bertie.training.finetuning_settings.LOG_EVERY", 2)
+    finetune(*arguments, tmp_path / "run")
+    rows = [row for row in read_rows(tmp_path / "run") if row["kind"] == "train"]
+    assert [row["step"] for row in rows] == [2, 4, 6, 8, 9]
+    assert "loss" in rows[-1]
+
+
 def test_resume_does_not_continue_a_run_that_stopped_early(impatient, tmp_path, monkeypatch):
     run, expected, arguments = impatient
     finish = RunDirectory.finish

@@ -127,6 +127,16 @@ def test_dropout_differs_in_each_step_and_seed(corpus_path, tmp_path, tiny_setti
     assert len(set(seeds)) == 2 * (plan + tiny_settings().total_steps)
 
 
+def test_logged_gradient_norm_is_the_largest_since_the_last_row(corpus_path, tmp_path, tiny_settings):
+    norms = []
+    for log_every in (1, 100):
+        run = tmp_path / f"run{log_every}"
+        pretrain(tiny_settings(log_every=log_every), corpus_path, run)
+        norms.append([row["gradient_norm"] for row in read_rows(run) if row["kind"] == "train"])
+    assert norms[1] == [max(norms[0])]
+    assert norms[0][-1] < max(norms[0])
+
+
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="needs glibc")
 def test_freed_memory_is_kept_until_the_run_ends(corpus_path, tmp_path, tiny_settings, monkeypatch):
     faults = []

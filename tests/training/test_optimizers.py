@@ -117,6 +117,16 @@ def test_layer_decay_lowers_the_rate_of_lower_layers(name):
     assert {group["rate_scale"] for group in build_optimizer(model, OptimizerSettings()).param_groups} == {1}
 
 
+def test_lamb_skips_parameters_without_a_gradient():
+    model = PreTrainingModel(SMALL)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    optimizer = build_optimizer(model, OptimizerSettings(name="lamb"))
+    *_, (last, parameter) = model.named_parameters()
+    parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    assert [name for name, p in model.named_parameters() if not torch.equal(p, before[name])] == [last]
+
+
 def test_lamb_does_not_scale_a_zero_matrix():
     model = torch.nn.Linear(3, 2)
     torch.nn.init.zeros_(model.weight)

@@ -4,6 +4,7 @@ import math
 import shutil
 import signal
 import threading
+from collections.abc import Container
 from itertools import pairwise
 from pathlib import Path
 
@@ -461,7 +462,7 @@ def test_folder_without_a_corpus_is_refused(tmp_path, tiny_settings):
         pretrain(tiny_settings(), tmp_path, tmp_path / "run")
 
 
-def make_gradients_infinite(monkeypatch, steps: range) -> None:
+def make_gradients_infinite(monkeypatch, steps: Container[int]) -> None:
     """Multiply the losses of these steps by infinity."""
     compute_losses, next_batch = PreTrainingModel.compute_losses, PretrainingBatches.__next__
     step = 0
@@ -512,6 +513,26 @@ def test_run_without_finite_gradients_stops_and_goes_on_after_them(
     last = [row for row in read_rows(tmp_path / "run") if row["kind"] == "train"][-1]
     assert last["step"] == MAX_SKIPPED_STEPS + 4
     assert "skipped_steps" not in last
+
+
+def test_run_resumed_without_finite_gradients_stops_again(corpus_path, tmp_path, tiny_settings, monkeypatch):
+    phases = [{"steps": 2 * MAX_SKIPPED_STEPS + 4, "max_seq_length": 32}]
+    settings = tiny_settings(phases=phases, save_every=0)
+    make_gradients_infinite(monkeypatch, range(3, 100))
+    with pytest.raises(BertieError, match=f"steps 3 to {MAX_SKIPPED_STEPS + 2} were not finite"):
+        pretrain(settings, corpus_path, tmp_path / "run")
+    again = rf"steps {MAX_SKIPPED_STEPS + 3} to {2 * MAX_SKIPPED_STEPS + 2} were not finite"
+    with pytest.raises(BertieError, match=again):
+        pretrain(settings, corpus_path, tmp_path / "run", resume=True)
+
+
+def test_run_with_some_finite_gradients_does_not_stop(corpus_path, tmp_path, tiny_settings, monkeypatch):
+    phases = [{"steps": 2 * MAX_SKIPPED_STEPS, "max_seq_length": 32}]
+    finite = {1, MAX_SKIPPED_STEPS}
+    make_gradients_infinite(monkeypatch, set(range(2 * MAX_SKIPPED_STEPS)) - finite)
+    pretrain(tiny_settings(phases=phases, log_every=1), corpus_path, tmp_path / "run")
+    rows = [row for row in read_rows(tmp_path / "run") if row["kind"] == "train"]
+    assert sum(row.get("skipped_steps", 0) for row in rows) == 2 * MAX_SKIPPED_STEPS - 3
 
 
 def test_baseline_of_a_left_to_right_model_includes_the_last_separator(corpus_path, tiny_settings):

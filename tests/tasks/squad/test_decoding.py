@@ -167,6 +167,13 @@ def test_the_first_of_equal_spans_is_kept():
     assert [entry["text"] for entry in entries] == ["a", "a b", "a b c"]
 
 
+def test_no_answer_comes_after_answers_of_the_same_score():
+    logits = np.full((6, 2), -1)  # [CLS] h [SEP] a b [SEP]
+    logits[[0, 3, 4]] = 0
+    _, (entries,) = decode(one_question("a b"), logits, threshold=0.0, n_best=3)
+    assert [entry["text"] for entry in entries] == ["a", "a b", "b", ""]
+
+
 def test_answers_have_a_maximum_length():
     logits = np.zeros((8, 2))
     logits[3, 0], logits[6, 1] = 9, 9
