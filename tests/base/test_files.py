@@ -20,6 +20,7 @@ from bertie.base.files import (
     atomic_file,
     copy_directory,
     read_json,
+    remove_directory,
     remove_temporary_names,
     sha256,
     write_json,
@@ -286,3 +287,52 @@ def test_read_json_rejects_invalid_json(tmp_path: Path, content: bytes) -> None:
 def test_sha256_matches_the_published_example(tmp_path: Path) -> None:
     (tmp_path / "abc").write_bytes(b"abc")  # FIPS 180-2, appendix B.1
     assert sha256(tmp_path / "abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+@pytest.fixture
+def disk_operations(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """The operations that a power loss makes visible, in order: ("sync", path) and ("rename", new path)."""
+    operations = []
+
+    def record(function: Any, entry: Any) -> Any:
+        def recorded(*arguments: Any) -> Any:
+            operations.append(entry(*arguments))
+            return function(*arguments)
+
+        return recorded
+
+    monkeypatch.setattr(os, "fsync", record(os.fsync, lambda n: ("sync", os.readlink(f"/proc/self/fd/{n}"))))
+    for name in ("replace", "rename"):
+        rename = record(getattr(Path, name), lambda _, target: ("rename", str(target)))
+        monkeypatch.setattr(Path, name, rename)
+    return operations
+
+
+def test_file_is_on_disk_before_it_has_its_name(tmp_path, disk_operations):
+    with atomic_file(tmp_path / "file") as temporary:
+        temporary.write_text("text")
+    renamed = ("rename", str(tmp_path / "file"))
+    assert disk_operations == [("sync", str(temporary)), renamed, ("sync", str(tmp_path))]
+
+
+def test_directory_is_on_disk_before_it_has_its_name(tmp_path, disk_operations):
+    with atomic_directory(tmp_path / "folder") as temporary:
+        (temporary / "inner").mkdir()
+        (temporary / "inner" / "file").write_text("text")
+    *before, renamed, after = disk_operations
+    contents = [temporary, temporary / "inner", temporary / "inner" / "file"]
+    assert sorted(before) == [("sync", str(path)) for path in contents]
+    assert renamed == ("rename", str(tmp_path / "folder"))
+    assert after == ("sync", str(tmp_path))
+
+
+def test_removed_directory_never_has_its_name_in_part(tmp_path, monkeypatch):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").touch()
+
+    def check(folder: Path, **_: Any) -> None:
+        assert not (tmp_path / "folder").exists() or not folder.exists()
+
+    monkeypatch.setattr(shutil, "rmtree", check)
+    remove_directory(tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()

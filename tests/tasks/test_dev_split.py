@@ -42,6 +42,16 @@ def test_impossible_fractions_are_refused(fraction):
         draw_dev_examples(*labelled(list("ab" * 9)), fraction, "train.csv")
 
 
+@pytest.mark.parametrize(("fraction", "count"), [(0.1, 1), (0.25, 2), (0.5, 4)])
+def test_fraction_is_rounded(fraction, count):
+    assert len(draw_dev_examples(*labelled(list("abababa")), fraction, "train.csv")) == count
+
+
+def test_only_example_is_not_drawn():
+    with pytest.raises(DataError, match=r"train.csv: too few examples for a dev set of 0.5: 1"):
+        draw_dev_examples(*labelled(["a"]), 0.5, "train.csv")
+
+
 def test_too_few_examples_are_refused():
     with pytest.raises(DataError, match=r"train.csv: too few examples for a dev set of 0.1: 4"):
         draw_dev_examples(*labelled(list("abab")), 0.1, "train.csv")

@@ -23,6 +23,20 @@ def draw(count: int, fraction: float) -> tuple[np.ndarray, np.ndarray]:
     return logits.astype(np.float32), gold
 
 
+def test_a_threshold_takes_the_labels_before_into_account():
+    probabilities = np.array([[0.3, 0.1], [0.4, 0.4], [0.1, 0.1]])
+    gold = np.array([[True, False], [True, True], [False, False]])
+    exact_matches = lambda decisions: (decisions == gold).all(axis=1).sum()  # noqa: E731
+    assert tune_thresholds(probabilities, exact_matches) == pytest.approx((0.2, 0.25))
+
+
+def test_the_nearest_of_equally_good_thresholds_is_taken():
+    probabilities = np.array([[0.1], [0.2], [0.6], [0.9]])  # thresholds are 0.15, 0.4, 0.5 and 0.75
+    assert tune_thresholds(probabilities, lambda decisions: 0.0) == (0.5,)
+    few = lambda decisions: float(decisions.sum() in (1, 3))  # noqa: E731
+    assert tune_thresholds(probabilities, few) == pytest.approx((0.75,))
+
+
 def test_no_other_threshold_of_two_classes_is_better():
     logits, gold = draw(80, 0.2)
     dev = examples([TWO.labels[i] for i in gold])
