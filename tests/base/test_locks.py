@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bertie.base.errors import BertieError
-from bertie.base.files import atomic_directory, atomic_file
+from bertie.base.errors import BertieError, SettingsError
+from bertie.base.files import TEMPORARY_SUFFIX, atomic_directory, atomic_file
 from bertie.base.locks import LockedError, lock_directory, lock_file
 
 COUNTS = 300
@@ -146,3 +146,31 @@ def test_lock_on_a_path_is_independent_of_its_directory_lock(path):
     with lock_file(path), lock_directory(path):
         assert path.with_name(".run.lock").exists()
         assert (path / ".lock").exists()
+
+
+def test_shared_lock_is_held_until_its_last_holder_leaves(path):
+    def lock_again(shared: bool) -> None:
+        with lock_directory(path, shared=shared):
+            pass
+
+    unfinished = path / f".of-another-holder.{os.getpid()}{TEMPORARY_SUFFIX}"
+    with lock_directory(path, shared=True), ThreadPoolExecutor(1) as pool:
+        unfinished.touch()
+        pool.submit(lock_again, True).result()
+        assert unfinished.exists()
+        with pytest.raises(BertieError, match="run: another bertie process"):
+            pool.submit(lock_again, False).result()
+        unfinished.unlink()
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_file_with_the_name_of_a_lock_is_left_alone(path, kind):
+    path.mkdir(parents=True)
+    mine = path / (".lock" if kind == "file" else "mine")
+    mine.write_text("mine")
+    if kind == "link":
+        (path / ".lock").symlink_to(mine)
+    with pytest.raises(SettingsError, match=r"\.lock: not a lock of bertie"), lock_directory(path):
+        pytest.fail("locked")
+    assert mine.read_text() == (path / ".lock").read_text() == "mine"
