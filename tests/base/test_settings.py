@@ -62,6 +62,8 @@ def test_later_layers_win_and_defaults_fill_in() -> None:
 def test_assignment_cannot_use_a_value_as_a_section() -> None:
     with pytest.raises(SettingsError, match=r"--set a\.b=2: 'a' has a value already; remove one"):
         parse_assignments(["a=1", "a.b=2"])
+    with pytest.raises(SettingsError, match=r"--set a=1: 'a' is a section here; remove one"):
+        parse_assignments(["a.b=2", "a=1"])
 
 
 class Finetuning(Settings):
@@ -102,6 +104,8 @@ def test_assignment_values_are_toml_or_strings(text: str, tree: dict[str, Any]) 
 
 def test_assignments_merge_into_their_sections() -> None:
     assert parse_assignments(["a.b=1", "a.c=2", "a.b=3"]) == {"a": {"b": 3, "c": 2}}
+    for assignments in (["a.b=1", "a={c=2}"], ["a={c=2}", "a.b=1"]):
+        assert parse_assignments(assignments) == {"a": {"b": 1, "c": 2}}
 
 
 @pytest.mark.parametrize("text", ["seed", "=7", ""])

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import fsspec
@@ -137,6 +138,18 @@ def test_cut_upload_leaves_nothing_that_is_believed(
     bertie.prepare(folder / "text", out="memory://data/corpus", **options)
     shutil.rmtree(folder / "cache")
     Corpus.open(fetch_corpus(RemotePath("memory://data/corpus"))).verify()
+
+
+def test_threads_fetch_whole_folders(folder: Path, memory: fsspec.AbstractFileSystem) -> None:
+    for number in range(8):
+        memory.pipe(f"/data/many/{number}", b"x")
+
+    def fetch(_: int) -> bytes:
+        copy = storage.fetch_directory(RemotePath("memory://data/many"))
+        return b"".join((copy / str(number)).read_bytes() for number in range(8))
+
+    with ThreadPoolExecutor(2) as pool:
+        assert set(pool.map(fetch, range(20))) == {b"x" * 8}
 
 
 def test_tokenizers_have_urls(folder: Path, memory: fsspec.AbstractFileSystem) -> None:

@@ -1,5 +1,6 @@
 """Kernels on several threads."""
 
+import multiprocessing
 import threading
 
 import pytest
@@ -31,3 +32,12 @@ def test_an_error_of_another_thread_reaches_the_caller():
 
     with pytest.raises(ValueError, match="items 2 to 4"):
         run_in_threads(work, items=4, threads=2)
+
+
+def test_forked_process_starts_its_own_threads():
+    run_in_threads(lambda first, last: None, items=2, threads=2)
+    process = multiprocessing.get_context("fork").Process(target=run_in_threads, args=(lambda *_: None, 2, 2))
+    process.start()
+    process.join(60)
+    process.kill()  # if it waits for threads that it does not have
+    assert process.exitcode == 0

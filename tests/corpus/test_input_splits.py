@@ -1,5 +1,6 @@
 """Tasks cover the inputs once, in order, and are of about equal size."""
 
+import codecs
 import gzip
 import json
 from pathlib import Path
@@ -71,3 +72,13 @@ def test_empty_files_may_come_first(tmp_path: Path, names: list[str]) -> None:
     documents = [document for task in tasks for document in read_splits(task, "text", errors)]
     assert [document.text for document in documents] == ["One."] * ("a.txt" in names)
     assert errors.counts == {"empty_files": len(names) - len(documents)}
+
+
+def test_blank_lines_may_come_first(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(codecs.BOM_UTF8 + b"\n" * 200_000 + b"One.\n\nTwo.\n")
+    (tmp_path / "blank.txt").write_text(" \n" * 100_000)
+    errors = InputErrors()
+    tasks = split_inputs([tmp_path / "a.txt", tmp_path / "blank.txt"], None, errors)
+    texts = [document.text for task in tasks for document in read_splits(task, "text", errors)]
+    assert " ".join(texts).split() == ["One.", "Two."]
+    assert errors.counts == {"empty_files": 1}

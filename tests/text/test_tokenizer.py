@@ -254,6 +254,15 @@ def test_threads_can_share_a_tokenizer() -> None:
             assert np.array_equal(encoding.input_ids, expected.input_ids)
 
 
+@pytest.mark.parametrize("flag", [1, np.True_])
+def test_flags_may_be_numbers(flag: Any, tmp_path: Path) -> None:
+    vocabulary = Vocabulary([*SPECIAL_TOKENS, "a"])
+    tokenizer, same = Tokenizer(vocabulary, lowercase=True), Tokenizer(vocabulary, lowercase=flag)
+    assert same.fingerprint == tokenizer.fingerprint
+    same.save(tmp_path / "words")
+    assert Tokenizer.load(tmp_path / "words").fingerprint == tokenizer.fingerprint
+
+
 def test_fingerprints_differ_between_tokenizers() -> None:
     fingerprints = {
         Tokenizer(VOCABULARY).fingerprint,

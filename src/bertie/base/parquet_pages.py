@@ -109,8 +109,6 @@ def read_pages(file: BinaryIO, chunk: Chunk) -> Pages:
 
 def _read_struct(file: BinaryIO, depth: int = 0) -> dict[int, Any]:
     """Return the values of a struct by field: numbers, bytes, lists and structs."""
-    if depth > _MAX_DEPTH:
-        raise ValueError("a struct is nested too deeply")
     fields, number = dict[int, Any](), 0
     while kind := _read_byte(file):
         delta, kind = kind >> 4, kind & 15
@@ -121,6 +119,8 @@ def _read_struct(file: BinaryIO, depth: int = 0) -> dict[int, Any]:
 
 
 def _read_value(file: BinaryIO, kind: int, depth: int) -> Any:
+    if depth > _MAX_DEPTH:
+        raise ValueError("a list or a struct is nested too deeply")
     match kind:
         case 1 | 2 | 3:
             return _read_byte(file)

@@ -130,6 +130,10 @@ def parse_assignments(assignments: Iterable[str]) -> Tree:
                 raise SettingsError(
                     f"--set {assignment}: {section!r} has a value already; remove one of the two"
                 )
+        if isinstance(branch.get(name), dict):
+            if not isinstance(parsed, dict):
+                raise SettingsError(f"--set {assignment}: {name!r} is a section here; remove one of the two")
+            parsed = merge(branch[name], parsed)
         branch[name] = parsed
     return tree
 

@@ -19,6 +19,7 @@ from typing import IO, Any, BinaryIO, cast
 from bertie.base.environment import cache_root, install_command
 from bertie.base.errors import BertieError, DataError, SettingsError
 from bertie.base.files import TEMPORARY_SUFFIX, atomic_directory, local_path, sha256
+from bertie.base.locks import lock_file
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 # The packages that implement a protocol, where fsspec does not.
@@ -297,7 +298,7 @@ def fetch_directory(path: Path) -> Path:
     if not isinstance(path, RemotePath):
         return path
     copy = cache_directory(path) / "copy"
-    with atomic_directory(copy) as temporary:
+    with lock_file(copy, wait=True), atomic_directory(copy) as temporary:
         for file in path.list_files():
             if file.parent == path:
                 download(file, temporary / file.name)

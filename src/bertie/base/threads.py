@@ -1,5 +1,6 @@
 """Kernels on several threads."""
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -31,3 +32,6 @@ def run_in_threads(work: Callable[[int, int], object], items: int, threads: int)
 @cache
 def _thread_pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(thread_name_prefix="kernels")
+
+
+os.register_at_fork(after_in_child=_thread_pool.cache_clear)  # a forked process does not have the threads

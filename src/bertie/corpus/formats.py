@@ -113,14 +113,16 @@ def _detect_line_layout(text: str) -> Format:
 
 
 def _read_head(path: Path) -> bytes:
-    """Read the first 64 kB of a text file, without a byte order mark.
+    """Read the first 64 kB of a text file that are not blank, without a byte order mark.
 
     Raises:
         DataError: the file is missing, empty, binary or damaged.
     """
     with open_binary(path) as file:
         head = file.read(_HEAD_BYTES).removeprefix(codecs.BOM_UTF8)
-    if not head.strip():
+        while head.isspace():
+            head = file.read(_HEAD_BYTES)
+    if not head:
         raise InputError(f"{path}: the file holds no text; remove it from the inputs", "empty_files")
     if b"\0" in head or head.startswith((b"%PDF-", rb"{\rtf")):
         problem = "a binary, PDF or RTF file, or text in UTF-16"

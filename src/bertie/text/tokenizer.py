@@ -110,6 +110,7 @@ class Tokenizer:
         self.tokenize_chinese_chars = tokenize_chinese_chars
         for name in ("lowercase", "strip_accents", "tokenize_chinese_chars"):
             check_flag(name, getattr(self, name))
+            setattr(self, name, bool(getattr(self, name)))  # a flag of numpy cannot be saved
         self.never_split = tuple(sorted({*list_texts(never_split, "never_split")} - {""}))
         added_tokens = [added_tokens] if isinstance(added_tokens, str) else added_tokens
         tokens = [
