@@ -105,12 +105,21 @@ def test_sizes_are_read_from_every_kind_of_page(tmp_path: Path) -> None:
             assert read_pages(opened, words).values == 2002
         assert 0.5 * chunk.total_uncompressed_size < size < chunk.total_uncompressed_size, options
         assert values == 1001
-    content, start = file.read_bytes(), chunk.data_page_offset
-    assert chunk.total_compressed_size > 3000
-    for damage in (b"\0", b"\x19" * 3000):  # the second one is a list in a list in a list …
-        file.write_bytes(content[:start] + damage + content[start + len(damage) :])
-        with pytest.raises(DataError, match=r"a\.parquet: damaged or truncated"):
-            list(read_parquet_columns(file, {"text.a": "--column"}))
+    content = bytearray(file.read_bytes())
+    content[chunk.data_page_offset] = 0
+    file.write_bytes(content)
+    with pytest.raises(DataError, match=r"a\.parquet: damaged or truncated"):
+        list(read_parquet_columns(file, {"text.a": "--column"}))
+
+
+def test_lists_nested_too_deeply_in_a_page_header_are_reported(tmp_path: Path) -> None:
+    file = tmp_path / "a.parquet"
+    table = pyarrow.table({"text": [f"text {number}" for number in range(1000)]})
+    pyarrow.parquet.write_table(table, file, use_dictionary=False, compression="none")
+    content = file.read_bytes()
+    file.write_bytes(content[:4] + b"\x19" * 3000 + content[3004:])  # each byte begins a list in a list
+    with pytest.raises(DataError, match=r"a\.parquet: damaged or truncated \(a list .* nested too deeply"):
+        list(read_parquet_columns(file, {"text": "--column"}))
 
 
 @pytest.mark.parametrize("compression", [None, "zstd", "lz4"])
