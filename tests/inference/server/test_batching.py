@@ -240,6 +240,21 @@ def test_a_full_queue_rejects_requests_until_it_is_computed():
     run(scenario, LIMITS._replace(max_waiting=10))
 
 
+def test_a_full_queue_rejects_requests_that_come_together():
+    async def scenario(batcher, model):
+        text = "x" * 6000  # a thread counts its tokens
+        tasks = [asyncio.create_task(batcher.submit("a", [record(text)])) for _ in range(8)]
+        while count_requests(batcher) + sum(task.done() for task in tasks) < len(tasks):
+            await asyncio.sleep(0.001)
+        model.may_begin.set()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        rejected = sum(isinstance(result, asyncio.QueueFull) for result in results)
+        assert 4 <= rejected <= 6  # two requests fill the queue, and up to two were taken from it
+        assert results.count([text.upper()]) == 8 - rejected
+
+    run(scenario, LIMITS._replace(max_waiting=10_000))
+
+
 def test_cancelled_requests_leave_the_queue():
     async def scenario(batcher, model):
         requests = [("a", record("one")), ("a", record("b", ["12345678"]))]

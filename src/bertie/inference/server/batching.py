@@ -217,10 +217,10 @@ class Batcher:
             asyncio.QueueFull: too many tokens are waiting.
             Exception: the exception that `compute` raises for one of the records.
         """
-        if self._waiting >= self._limits.max_waiting:
-            raise asyncio.QueueFull
+        self._refuse_if_full()
         texts = (text for record in records for text in record.texts)
         counts = await run_tokenizer(texts, self._count_tokens, records)
+        self._refuse_if_full()  # other requests may have come while a thread counted the tokens
         queued_at = perf_counter()
         costs = request_costs.get() or RequestCosts()
         costs.inputs += len(records)
@@ -242,6 +242,10 @@ class Batcher:
             lane.put_nowait(results)
         self.metrics.queue_size.labels(self._model).inc(len(records))
         return await asyncio.gather(*results)
+
+    def _refuse_if_full(self) -> None:
+        if self._waiting >= self._limits.max_waiting:
+            raise asyncio.QueueFull
 
     async def run(self) -> None:
         """Compute queued records until cancelled."""
