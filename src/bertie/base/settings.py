@@ -79,7 +79,8 @@ def read_settings(path: Path) -> Tree:
     first_line, _, rest = text.partition("\n")
     if first_line.startswith(CHECKSUM) and first_line != CHECKSUM + _sha256(rest):
         raise SettingsError(
-            f"{path}: changed since the run wrote it; restore it, or remove its first line to accept this"
+            f"{path}: changed since the run wrote it; restore it, or remove its first line to accept "
+            f"the changes"
         )
     return _parse_toml(path, text)
 
