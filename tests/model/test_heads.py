@@ -351,7 +351,7 @@ def test_initial_weights_are_truncated_at_two_deviations(make_model, labels):
         elif name.endswith("bias"):
             assert (weight == 0).all(), name
         else:
-            largest = weight.abs().amax(1)  # of each row: that of [PAD] is not zero, unlike in `transformers`
+            largest = weight.abs().amax(1)  # of each row; not zero for [PAD], unlike in `transformers`
             assert ((largest > 0) & (largest <= 2 * CONFIG.initializer_range)).all(), name
             if weight.numel() > 1000:
                 # Truncation at two standard deviations leaves 0.88 of the standard deviation.
