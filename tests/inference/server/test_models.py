@@ -4,12 +4,13 @@ import asyncio
 import gc
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Event
 
 import huggingface_hub
 import pytest
 from starlette.exceptions import HTTPException
-from tests.inference.server.serving import serving
+from tests.inference.server.serving import serving, serving_models
 from tests.inference.small_models import MODELS, save_small
 
 import bertie
@@ -418,6 +419,36 @@ def test_models_are_named_after_their_directories(tmp_path):
         name_models([str(tmp_path / "50%")])
     with pytest.raises(SettingsError, match=f"cannot be part of a URL; name the model: NAME={a}$"):
         name_models([f"b?#%={a}"])
+
+
+def test_a_name_may_have_slashes(tmp_path):
+    model = tmp_path / "lr=1" / "model"
+    model.mkdir(parents=True)
+    assert name_models([f"BAAI/bge-small={model}", str(model)]) == {"BAAI/bge-small": model, "model": model}
+    for name in ("BAAI/", "/bge", "a//b", "../b", "."):
+        with pytest.raises(SettingsError, match=f"the name '{name}' cannot be part of a URL"):
+            name_models([f"{name}={model}"])
+    missing = f"{tmp_path}/lr=2/model"  # a path, and not a name before an equals sign
+    assert name_models([missing]) == {"model": Path(missing)}
+
+
+def test_requests_choose_a_model_whose_name_has_a_slash(predictors):
+    paths = {f"org/{kind}": predictors[kind].path for kind in ("classifier", "encoder")}
+    with serving_models(Models(paths, bertie.load, Limits())) as served:
+        for body, address in (({"model": "org/encoder"}, ""), ({}, "/models/org/encoder")):
+            status, content = served.post(f"{address}/v1/embeddings", {"input": "a cat", **body})
+            assert (status, content["model"]) == (200, "org/encoder")
+        for path in ("/models/org%2Fencoder/info", "/models/org/encoder/info"):
+            assert served.send("GET", path)[1]["name"] == "org/encoder"
+        assert served.send("GET", "/v1/models/org/encoder")[1]["id"] == "org/encoder"
+        found = served.post("/models/org/classifier", {"inputs": "a cat"})
+        assert found[0] == 200
+        response, content = served.send("GET", "/models/org/encoder/v1/embeddings")
+        assert (response.status, content["error"]["type"]) == (405, "invalid_request_error")
+        for path in ("/models/encoder/embed", "/models/org/encoder/nowhere"):
+            assert served.post(path, {"inputs": "a"})[0] == 404
+        metrics = served.send_text("GET", "/metrics")[1]
+    assert 'te_request_count{method="v1/embeddings",model="org/encoder"} 2.0' in metrics
 
 
 def test_requests_choose_a_model(several, predictors):

@@ -32,7 +32,7 @@ from bertie.inference.server.errors import (
 )
 from bertie.inference.server.info import describe_server
 from bertie.inference.server.metrics import RequestCosts, request_costs
-from bertie.inference.server.middleware import OPEN, Access, middlewares
+from bertie.inference.server.middleware import MODEL_PATH, OPEN, Access, middlewares
 from bertie.inference.server.models import Models, ServedModel
 from bertie.inference.server.page import page_routes
 from bertie.inference.server.responses import json_response
@@ -54,15 +54,15 @@ def create_app(models: Models, access: Access = OPEN) -> Starlette:
         Route("/health", service.health),
         Route("/metrics", models.metrics.endpoint),
         Route("/info", service.info),
-        Route("/models/{name}/info", service.info),
+        Route(f"{MODEL_PATH}/info", service.info),
         Route("/v1/models", service.list_models),
-        Route("/v1/models/{name}", service.describe_model),
+        Route("/v1/models/{name:path}", service.describe_model),
     ]
     for endpoint in ENDPOINTS:
         answer = service.endpoint(endpoint)
         path = endpoint.path.rstrip("/")
         routes.append(Route(endpoint.path, answer, methods=["POST"]))
-        routes.append(Route(f"/models/{{name}}{path}", answer, methods=["POST"]))
+        routes.append(Route(MODEL_PATH + path, answer, methods=["POST"]))
 
     def internal_error(request: HttpRequest, error: Exception) -> Response:
         """Return the response for a fault of the server, whose traceback uvicorn logs."""
@@ -70,7 +70,7 @@ def create_app(models: Models, access: Access = OPEN) -> Starlette:
         return error_response(500, "internal error; see the server's log", format=format)
 
     app = Starlette(
-        routes=[*routes, *docs_routes(), *page_routes()],
+        routes=[*routes, *docs_routes(access.api_key is not None), *page_routes()],
         exception_handlers={HTTPException: _http_error, Exception: internal_error},
         middleware=middlewares(access, models.limits, models.metrics),
         lifespan=service.lifespan,
@@ -103,7 +103,7 @@ class Service:
         for served in self._models:
             await self._models.describe_replaced(served)
         name = request.path_params.get("name")
-        model = self._models.find(name) if name else self._models.default
+        model = self._models.default if name is None else self._models.find(name)
         return json_response(describe_server(self._models, model))
 
     async def list_models(self, request: HttpRequest) -> Response:
