@@ -497,6 +497,33 @@ def test_an_error_names_no_model_that_the_client_did_not_choose(predictors):
             assert content["error"].startswith("no served model supports ")
 
 
+def test_an_error_names_the_models_that_read_such_inputs(predictors, tmp_path):
+    """Of a request that named no model, so that the first one answered."""
+    singles = save_small(tmp_path / "singles", "regression", input_columns={"text": "a"})
+    pairs = save_small(tmp_path / "pairs", "regression", input_columns={"text": "a", "pair": "b"})
+    paths = {"tagger": predictors["tagger"].path, "singles": singles, "pairs": pairs}
+    pair, single = {"text": "the cat", "pair": "sat"}, {"text": "the cat"}
+    advice = "; choose another model with the key `model`; such inputs are read by pairs"
+    with serving_models(Models(paths, bertie.load, Limits())) as served:
+        status, content = served.post("/predict", {"inputs": pair})
+        assert (status, content["error"]) == (422, f"inputs.0.pair: unknown key{advice}")
+        assert served.post("/predict", {"inputs": pair, "model": "pairs"})[0] == 200
+        for path, body in (
+            ("/predict", {"inputs": pair, "model": "tagger"}),
+            ("/models/tagger/predict", {"inputs": pair}),
+            ("/predict", {"inputs": single, "nonsense": 1}),
+        ):
+            status, content = served.post(path, body)
+            assert status == 422
+            assert content["error"].endswith(": unknown key")
+    with serving_models(Models({"singles": singles, "pairs": pairs}, bertie.load, Limits())) as served:
+        for inputs in ([pair], [[*pair.values()]]):
+            status, content = served.post("/predict", {"inputs": inputs})
+            assert status == 422
+            assert "the model was fine-tuned on single texts" in content["error"]
+            assert content["error"].endswith(advice)
+
+
 def test_inference_client_calls_a_model_by_its_address(several, predictors):
     client = huggingface_hub.InferenceClient(model=f"{several.url}/models/tagger", timeout=60)
     text = "cats sat in Paris, on a mat"

@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from bertie.base.errors import BertieError
-from bertie.inference.server import openai
+from bertie.inference.server import openai, own
 from bertie.inference.server.docs import docs_routes
 from bertie.inference.server.endpoints import ENDPOINTS, Endpoint
 from bertie.inference.server.errors import (
@@ -124,7 +124,7 @@ class Service:
             try:
                 if request.headers.get("content-encoding", "").lower() not in ("", "identity"):
                     raise HTTPException(415, "Content-Encoding: not supported; send plain JSON")
-                body = _parse_json(await request.body())
+                body = request.state.body = _parse_json(await request.body())
                 model = await self._choose(request.path_params.get("name"), body, endpoint)
                 request.state.model = model.name  # for metrics and logs
                 parsed = self._parse(endpoint.schema(model, body), body)
@@ -190,12 +190,13 @@ class Service:
         """Return the response for an error. Texts of the request are never logged."""
         match error:
             case ValidationError():
-                return error_response(422, validation_message(error), format=format)
+                message = validation_message(error) + self._advise(request)
+                return error_response(422, message, format=format)
             case BertieError():  # clients see the names of the model directories, not their paths
                 message = str(error)
                 for model in self._models:
                     message = message.replace(str(model.path), model.name)
-                return error_response(422, message, format=format)
+                return error_response(422, message + self._advise(request), format=format)
             case HTTPException():
                 return http_error_response(error, error.detail, format)
             case asyncio.QueueFull():
@@ -213,6 +214,20 @@ class Service:
         frames = "".join(traceback.format_tb(error.__traceback__))
         logger.error("%s: %s at\n%s", request.url.path, type(error).__name__, frames)
         return error_response(500, "the model failed on this request; see the server's log", format=format)
+
+    def _advise(self, request: HttpRequest) -> str:
+        """Return the end of an error: the models that read inputs which the first model does not.
+
+        It is empty if the request named its model.
+        """
+        body = request.state.body
+        if request.scope["route"].path != "/predict" or not isinstance(body, dict) or body.get("model"):
+            return ""
+        others = [model for model in self._models if model.name != request.state.model]
+        names = ", ".join(model.name for model in others if own.accepts(model, body))
+        return (
+            f"; choose another model with the key `model`; such inputs are read by {names}" if names else ""
+        )
 
 
 def _too_many(key: str, count: int, counted: str, most: int) -> HTTPException:
