@@ -291,6 +291,8 @@ def download(source: RemotePath, target: Path) -> None:
 def fetch_directory(path: Path) -> Path:
     """Return a local folder: the path, or a copy in the cache of the files in the folder of a URL.
 
+    Each content of the folder has its own copy, so that no copy changes while another caller reads it.
+
     Raises:
         DataError: there is no such folder.
         BertieError: the store cannot be reached.
@@ -298,11 +300,18 @@ def fetch_directory(path: Path) -> Path:
     if not isinstance(path, RemotePath):
         return path
     copy = cache_directory(path) / "copy"
-    with lock_file(copy, wait=True), atomic_directory(copy) as temporary:
-        for file in path.list_files():
-            if file.parent == path:
-                download(file, temporary / file.name)
-    return copy
+    with lock_file(copy, wait=True):
+        with atomic_directory(copy) as temporary:
+            for file in path.list_files():
+                if file.parent == path:
+                    download(file, temporary / file.name)
+        sums = "".join(f"{sha256(file)} {file.name}\n" for file in sorted(copy.iterdir()))
+        kept = copy.with_name(f"copy-{hashlib.sha256(sums.encode()).hexdigest()[:16]}")
+        if kept.exists():
+            shutil.rmtree(copy)
+        else:
+            copy.rename(kept)
+    return kept
 
 
 @contextmanager

@@ -35,6 +35,13 @@ def test_listen_takes_a_free_port_and_rejects_a_used_one():
             listen("127.0.0.1", port)
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
+def test_all_of_ipv6_includes_ipv4():
+    with listen("::", 0) as listening:
+        for host in ("127.0.0.1", "::1"):
+            socket.create_connection((host, listening.getsockname()[1]), timeout=60).close()
+
+
 @pytest.mark.parametrize("host", ["203.0.113.7", "no such host", "::zz"])
 def test_listen_rejects_an_address_of_another_machine(host):
     message = f"--host {host} --port 0: cannot listen: [A-Za-z ]+; choose another"

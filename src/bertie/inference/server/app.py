@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from bertie.base.errors import BertieError
-from bertie.inference.server import openai
+from bertie.inference.server import openai, own
 from bertie.inference.server.docs import docs_routes
 from bertie.inference.server.endpoints import ENDPOINTS, Endpoint
 from bertie.inference.server.errors import (
@@ -32,7 +32,7 @@ from bertie.inference.server.errors import (
 )
 from bertie.inference.server.info import describe_server
 from bertie.inference.server.metrics import RequestCosts, request_costs
-from bertie.inference.server.middleware import OPEN, Access, middlewares
+from bertie.inference.server.middleware import MODEL_PATH, OPEN, Access, middlewares
 from bertie.inference.server.models import Models, ServedModel
 from bertie.inference.server.page import page_routes
 from bertie.inference.server.responses import json_response
@@ -54,15 +54,15 @@ def create_app(models: Models, access: Access = OPEN) -> Starlette:
         Route("/health", service.health),
         Route("/metrics", models.metrics.endpoint),
         Route("/info", service.info),
-        Route("/models/{name}/info", service.info),
+        Route(f"{MODEL_PATH}/info", service.info),
         Route("/v1/models", service.list_models),
-        Route("/v1/models/{name}", service.describe_model),
+        Route("/v1/models/{name:path}", service.describe_model),
     ]
     for endpoint in ENDPOINTS:
         answer = service.endpoint(endpoint)
         path = endpoint.path.rstrip("/")
         routes.append(Route(endpoint.path, answer, methods=["POST"]))
-        routes.append(Route(f"/models/{{name}}{path}", answer, methods=["POST"]))
+        routes.append(Route(MODEL_PATH + path, answer, methods=["POST"]))
 
     def internal_error(request: HttpRequest, error: Exception) -> Response:
         """Return the response for a fault of the server, whose traceback uvicorn logs."""
@@ -70,7 +70,7 @@ def create_app(models: Models, access: Access = OPEN) -> Starlette:
         return error_response(500, "internal error; see the server's log", format=format)
 
     app = Starlette(
-        routes=[*routes, *docs_routes(), *page_routes()],
+        routes=[*routes, *docs_routes(access.api_key is not None), *page_routes()],
         exception_handlers={HTTPException: _http_error, Exception: internal_error},
         middleware=middlewares(access, models.limits, models.metrics),
         lifespan=service.lifespan,
@@ -103,7 +103,7 @@ class Service:
         for served in self._models:
             await self._models.describe_replaced(served)
         name = request.path_params.get("name")
-        model = self._models.find(name) if name else self._models.default
+        model = self._models.default if name is None else self._models.find(name)
         return json_response(describe_server(self._models, model))
 
     async def list_models(self, request: HttpRequest) -> Response:
@@ -124,7 +124,7 @@ class Service:
             try:
                 if request.headers.get("content-encoding", "").lower() not in ("", "identity"):
                     raise HTTPException(415, "Content-Encoding: not supported; send plain JSON")
-                body = _parse_json(await request.body())
+                body = request.state.body = _parse_json(await request.body())
                 model = await self._choose(request.path_params.get("name"), body, endpoint)
                 request.state.model = model.name  # for metrics and logs
                 parsed = self._parse(endpoint.schema(model, body), body)
@@ -190,12 +190,13 @@ class Service:
         """Return the response for an error. Texts of the request are never logged."""
         match error:
             case ValidationError():
-                return error_response(422, validation_message(error), format=format)
+                message = validation_message(error) + self._advise(request)
+                return error_response(422, message, format=format)
             case BertieError():  # clients see the names of the model directories, not their paths
                 message = str(error)
                 for model in self._models:
                     message = message.replace(str(model.path), model.name)
-                return error_response(422, message, format=format)
+                return error_response(422, message + self._advise(request), format=format)
             case HTTPException():
                 return http_error_response(error, error.detail, format)
             case asyncio.QueueFull():
@@ -213,6 +214,20 @@ class Service:
         frames = "".join(traceback.format_tb(error.__traceback__))
         logger.error("%s: %s at\n%s", request.url.path, type(error).__name__, frames)
         return error_response(500, "the model failed on this request; see the server's log", format=format)
+
+    def _advise(self, request: HttpRequest) -> str:
+        """Return the end of an error: the models that read inputs which the first model does not.
+
+        It is empty if the request named its model.
+        """
+        body = request.state.body
+        if request.scope["route"].path != "/predict" or not isinstance(body, dict) or body.get("model"):
+            return ""
+        others = [model for model in self._models if model.name != request.state.model]
+        names = ", ".join(model.name for model in others if own.accepts(model, body))
+        return (
+            f"; choose another model with the key `model`; such inputs are read by {names}" if names else ""
+        )
 
 
 def _too_many(key: str, count: int, counted: str, most: int) -> HTTPException:

@@ -23,6 +23,7 @@ logger = logging.getLogger("bertie.requests")
 # when they request results.
 OPEN_PATHS = ("/", "/health", "/docs", "/openapi.json")
 OPEN_FOLDERS = ("/page/", "/docs/")
+MODEL_PATH = "/models/{name:path}"  # before the routes for one model, whose name may have slashes
 MAX_HEAD = 65_536  # bytes of the line and the headers of a request
 ORIGIN = re.compile(rb"https?://[^/]*", re.IGNORECASE)
 
@@ -176,7 +177,7 @@ def _operation(scope: Scope) -> str:
     path: str | None = getattr(scope.get("route"), "path", None)
     if path is None:
         return ""
-    return path.removeprefix("/models/{name}").strip("/") or "/"
+    return path.removeprefix(MODEL_PATH).strip("/") or "/"
 
 
 class CheckHead:

@@ -3,8 +3,11 @@
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
+from bertie.base.errors import BertieError
+from bertie.inference.capabilities import check_pairs
 from bertie.inference.records import Record
 from bertie.inference.results import Attention
 from bertie.inference.server.batching import run_tokenizer
@@ -64,6 +67,21 @@ def choose_predict_request(model: ServedModel, body: Any) -> type[Request]:
         if not any(isinstance(item, dict) for item in items):
             return ClassifyRequest
     return PREDICT_REQUESTS[model.method]
+
+
+def accepts(model: ServedModel, body: Any) -> bool:
+    """Return whether the body of POST /predict has the inputs that a model reads."""
+    if model.method is None:
+        return False
+    try:
+        request: Any = choose_predict_request(model, body).model_validate(body)
+        if model.method in ("classify", "regress"):
+            is_tei = isinstance(request, ClassifyRequest)
+            for texts in request.items if is_tei else [row.texts for row in request.inputs]:
+                check_pairs(model.metadata, len(texts) == 2)
+    except (ValidationError, BertieError):
+        return False
+    return True
 
 
 async def next_sentence(model: ServedModel, request: NextSentenceRequest) -> Probabilities:

@@ -237,7 +237,7 @@ class Protocol(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """A server that returns after SIGTERM or SIGINT.
+    """A server that returns after SIGTERM or SIGINT, or another signal whose handler is `handle_exit`.
 
     It accepts no new requests and finishes the running ones. uvicorn's own class raises the signal
     again afterwards, which would change the exit status.
@@ -317,14 +317,15 @@ def _is_loopback(host: str) -> bool:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket; port 0 takes any free port.
+    """Return a listening socket; port 0 takes any free port, and the host `::` IPv4 too.
 
     Raises:
         SettingsError: the port is in use, or the address is not one of this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
     try:
-        listening = socket.create_server((host, port), family=family)
+        listening = socket.create_server((host, port), family=family, dualstack_ipv6=dual)
     except OSError as error:
         # Without "(while attempting to bind on address (…))", which `create_server` adds.
         reason = str(error.strerror).partition(" (while")[0]
