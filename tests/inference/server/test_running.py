@@ -6,7 +6,8 @@ import gc
 import json
 import socket
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from http.client import HTTPConnection
 from time import monotonic, sleep
 
 import pytest
@@ -154,6 +155,30 @@ def test_connections_without_a_whole_head_are_closed(model, monkeypatch):
             with socket.create_connection(("127.0.0.1", served.port), timeout=60) as connection:
                 connection.sendall(sent)
                 assert read_until_closed(connection).count(b"HTTP/1.1 200") == answers
+
+
+def test_an_idle_connection_is_kept_for_a_proxy(model, monkeypatch):
+    """Longer than the head of a request may take, and than the 60 seconds of nginx."""
+    monkeypatch.setattr(running, "HEAD_SECONDS", 0.3)
+    assert running.KEEP_ALIVE_SECONDS > 60
+    with serving(model) as served, closing(HTTPConnection("127.0.0.1", served.port, timeout=60)) as connection:
+        connection.connect()
+        kept = connection.sock
+        for _ in range(2):
+            connection.request("GET", "/health")
+            assert connection.getresponse().read() == b'{"status":"ok"}'
+            sleep(1)
+        assert connection.sock is kept
+        served.server.should_exit = True
+        assert closes_all_connections(served, seconds=3)
+
+
+def test_an_idle_connection_is_closed_in_the_end(model, monkeypatch):
+    monkeypatch.setattr(running, "KEEP_ALIVE_SECONDS", 0.5)
+    with serving(model) as served, socket.create_connection(("127.0.0.1", served.port)) as connection:
+        connection.settimeout(10)
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert read_until_closed(connection).startswith(b"HTTP/1.1 200")
 
 
 @pytest.mark.parametrize("garbage", [b"\x16\x03\x01\x02", b"GET / HTTP/1.1\r\nno colon\r\n\r\n"])

@@ -26,6 +26,9 @@ from bertie.inference.server.middleware import MAX_HEAD, Access, Limits, head_to
 
 DRAIN_SECONDS = 30  # time for running requests to finish after the signal to stop
 HEAD_SECONDS = 10  # time for a client to send the line and the headers of a request
+# More than the 60 seconds for which nginx and AWS's load balancers keep an idle connection to a server. A proxy
+# that sends a request on a connection that the server closes meanwhile answers its client with 502.
+KEEP_ALIVE_SECONDS = 75
 READ_SECONDS = 10  # time for a client to read LEAST_READ bytes of a response
 LEAST_READ = 65_536
 HEADERS = [
@@ -154,9 +157,13 @@ class Protocol(H11Protocol):
         return is_answering
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection, but not while its client reads a response."""
+        """Close an idle connection; while its client reads a response, wait for the same time again."""
         if self._read_timer is None:
             super().timeout_keep_alive_handler()
+        else:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -200,9 +207,11 @@ class Protocol(H11Protocol):
         """Start the timer while a head is awaited, and stop it when it is complete.
 
         The rest of a body whose response was sent before it, such as a 401, counts as part of the next head.
+        uvicorn has its own timer for a connection that is idle after a response.
         """
+        is_idle = self.timeout_keep_alive_task is not None and not self.conn.trailing_data[0]
         is_answered = self.conn.their_state is h11.SEND_BODY and self.conn.our_state is h11.DONE
-        if self.conn.their_state is not h11.IDLE and not is_answered:
+        if is_idle or (self.conn.their_state is not h11.IDLE and not is_answered):
             self._stop_watching()
         elif self._head_timer is None and not self.transport.is_closing():
             self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.close)
@@ -256,6 +265,7 @@ class Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 headers=HEADERS,
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=DRAIN_SECONDS,
             )
         )
