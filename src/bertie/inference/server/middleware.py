@@ -24,6 +24,7 @@ logger = logging.getLogger("bertie.requests")
 OPEN_PATHS = ("/", "/health", "/docs", "/openapi.json")
 OPEN_FOLDERS = ("/page/", "/docs/")
 MAX_HEAD = 65_536  # bytes of the line and the headers of a request
+MAX_LOGGED_PATH = 200  # characters
 ORIGIN = re.compile(rb"https?://[^/]*", re.IGNORECASE)
 
 
@@ -167,8 +168,10 @@ class Observer:
                 operation = _operation(scope)
                 costs = scope["state"].get("costs")
                 self._metrics.observe(operation, model, status, seconds, costs)
+            path = scope["path"]
+            shown = path if len(path) <= MAX_LOGGED_PATH else f"{path[:MAX_LOGGED_PATH]}…"
             # repr, because a path may contain line breaks
-            logger.info("%s %r %d %.1f ms %s", scope["method"], scope["path"], status, 1000 * seconds, model)
+            logger.info("%s %r %d %.1f ms %s", scope["method"], shown, status, 1000 * seconds, model)
 
 
 def _operation(scope: Scope) -> str:
