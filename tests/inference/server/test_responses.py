@@ -1,12 +1,13 @@
 """JSON in pieces: the same bytes as in one call, with room for other requests between the pieces."""
 
 import asyncio
+import json
 
 import numpy as np
 import pytest
 from pydantic_core import to_json
 
-from bertie.inference.server.responses import PIECE_BYTES, json_pieces, json_response
+from bertie.inference.server.responses import PIECE_BYTES, as_lists, json_pieces, json_response
 
 RANDOM = np.random.default_rng(1)
 
@@ -20,7 +21,23 @@ def to_lists(content):
         return {key: to_lists(value) for key, value in content.items()}
     if isinstance(content, list):
         return [to_lists(value) for value in content]
-    return content.tolist() if isinstance(content, np.ndarray) else content
+    return as_lists(content) if isinstance(content, np.ndarray) else content
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1e-3, 0.05, 1, 20, 1e6, 1e30])
+def test_numbers_are_written_for_float32(scale):
+    written = vectors(8, 384) * np.float32(scale)
+    text = b"".join(json_pieces(written))
+    assert np.array_equal(np.array(json.loads(text), np.float32), written)
+    if 1e-3 < scale < 1e6:  # as numpy, which finds the fewest digits
+        assert len(text) < 1.01 * sum(len(f"{number!s},") for number in written.ravel())
+
+
+def test_special_numbers_are_written_for_float32():
+    numbers = [0.0, 1.0, -1.0, 0.1, 16_777_216.0, float(np.finfo(np.float32).max), 1e-45]
+    assert as_lists(np.array(numbers, np.float32)) == [*numbers[:5], *map(pytest.approx, numbers[5:])]
+    assert as_lists(np.array([[0.1]])) == [[0.1]]
+    assert as_lists(np.array([3, 2])) == [3, 2]
 
 
 @pytest.mark.parametrize(
