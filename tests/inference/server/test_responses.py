@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from pydantic_core import to_json
 
-from bertie.inference.server.responses import PIECE_BYTES, as_lists, json_pieces, json_response
+from bertie.inference.server.responses import PIECE_BYTES, LazyList, as_lists, json_pieces, json_response
 
 RANDOM = np.random.default_rng(1)
 
@@ -16,7 +16,20 @@ def vectors(*shape):
     return RANDOM.normal(size=shape).astype(np.float32)
 
 
+class Parts(LazyList):
+    """A list of which two items at a time are made."""
+
+    def __init__(self, items):
+        self.items = items
+
+    def __iter__(self):
+        for i in range(0, len(self.items), 2):
+            yield self.items[i : i + 2]
+
+
 def to_lists(content):
+    if isinstance(content, Parts):
+        return content.items
     if isinstance(content, dict):
         return {key: to_lists(value) for key, value in content.items()}
     if isinstance(content, list):
@@ -49,6 +62,7 @@ def test_special_numbers_are_written_for_float32():
         {"tokens": ["[CLS]", "é"], "attentions": vectors(3, 4, 40, 40).astype(np.float64).round(4)},
         {"data": [{"index": i, "embedding": vectors(384).tolist()} for i in range(100)], "usage": {"a": 1}},
         [[{"id": i, "text": "a", "start": None} for i in range(10_000)], []],
+        [Parts([{"id": i} for i in range(20_001)]), Parts([]), Parts([1])],
         {"predictions": [None, [{"label": "a", "score": 0.1}]]},
         [[]],
         [],

@@ -290,6 +290,19 @@ def test_a_client_that_reads_slowly_is_not_cut_off(model, monkeypatch):
         assert served.server.server_state.connections
 
 
+def test_responses_of_tokenize_that_nobody_reads_fill_the_queue(model):
+    with serving(model, limits=LIMITS._replace(max_waiting=1_000)) as served:
+        with large_response(served) as connection:
+            connection.recv(1)
+            status, content = served.post("/tokenize", {"inputs": "a"})
+            assert (status, content["error"]) == (429, "queue full; retry later")
+            assert served.post("/predict", {"inputs": "a"})[0] == 200
+        end = monotonic() + 10
+        while served.post("/tokenize", {"inputs": "a"})[0] == 429:
+            assert monotonic() < end
+            sleep(0.02)
+
+
 def test_a_client_that_reads_for_too_long_is_cut_off(model, monkeypatch):
     """Its connection and the results in memory are free again, however steadily it reads."""
     monkeypatch.setattr(running, "RESPONSE_SECONDS", 1)

@@ -1,6 +1,7 @@
 """Write results as JSON: large ones in pieces, so that the server answers other requests between them."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
@@ -35,6 +36,14 @@ def as_lists(array: np.ndarray[Any, Any]) -> Any:
         rounded = exact.round(decimals)
         np.copyto(numbers, rounded, where=rounded.astype(np.float32) == array)
     return numbers.tolist()
+
+
+class LazyList(ABC):
+    """A list whose items are made while `json_response` writes it, to keep few of them in memory."""
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[list[Any]]:
+        """Yield the items, many at a time."""
 
 
 class PiecesResponse(StreamingResponse):
@@ -80,7 +89,7 @@ def _parts(content: Any) -> Iterator[bytes]:
                 yield (b"," if i else b"") + to_json(key) + b":"
                 yield from _parts(value)
             yield b"}"
-        case [list() | np.ndarray(), *_] | np.ndarray(ndim=3 | 4):
+        case [list() | np.ndarray() | LazyList(), *_] | np.ndarray(ndim=3 | 4):
             for i, item in enumerate(content):
                 yield b"," if i else b"["
                 yield from _parts(item)
@@ -91,6 +100,11 @@ def _parts(content: Any) -> Iterator[bytes]:
                 items = content[start : start + ITEMS]
                 written = to_json(as_lists(items) if isinstance(items, np.ndarray) else items)
                 yield (b"," if start else b"") + written[1:-1]
+            yield b"]"
+        case LazyList():
+            yield b"["
+            for i, items in enumerate(content):
+                yield (b"," if i else b"") + to_json(items)[1:-1]
             yield b"]"
         case _:
             yield to_json(content)
