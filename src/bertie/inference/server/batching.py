@@ -32,7 +32,8 @@ MAX_BATCH_TOKENS = 16_384  # max-batch-tokens of Text Embeddings Inference
 LONG_REQUEST_TOKENS = 2_048  # the largest batch of an engine on a CPU: Hardware.inference_batch_tokens
 FEW_CHARACTERS = 4_096  # tokenized in 0.2 ms; waking up a thread on a busy machine takes longer
 REQUEST_THREADS = 2
-# For `max_waiting`. To tokenize them takes up to 12 µs; to compute a token takes any model longer.
+# For `max_waiting`: this number of characters is tokenized in 4 µs, and its tokens take up to 2.4 kB, so the
+# default limit of 250,000 tokens bounds the memory to 600 MB.
 CHARACTERS_PER_TOKEN = 128
 
 Compute = Callable[[Any, Sequence[Record]], list[Any]]
@@ -58,11 +59,11 @@ def count_tokens(tokenizer: Tokenizer, records: Sequence[Record]) -> list[int]:
 class RequestThreads:
     """Threads that parse and tokenize large requests, while the event loop answers others.
 
-    They are few, because each request in work takes memory, and because they take the interpreter lock from
-    the event loop. asyncio's own threads, which load models, are left free.
+    They are few, because each request in a thread takes memory, and because the threads take the interpreter
+    lock from the event loop. asyncio's own threads remain free to load models.
 
     Args:
-        max_waiting: tokens that may wait when a request arrives; `max_characters` is the same in characters.
+        max_waiting: see `Limits`; `max_characters` is the same limit in characters.
     """
 
     def __init__(self, max_waiting: int) -> None:

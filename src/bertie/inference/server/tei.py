@@ -325,7 +325,7 @@ async def similarity(model: ServedModel, request: SimilarityRequest) -> list[flo
 
 
 class TextTokens(LazyList):
-    """The tokens of a text. They take 400 bytes each as `SimpleToken`, and 12 in these arrays."""
+    """The tokens of a text: each takes 400 bytes as a `SimpleToken`, and 12 in these arrays."""
 
     def __init__(self, model: ServedModel, text: str, ids: Int32s, offsets: Int32s) -> None:
         self.text = text
@@ -337,7 +337,7 @@ class TextTokens(LazyList):
             ids = self._ids[part].tolist()
             tokens = self._tokenizer.convert_ids_to_tokens(ids)
             offsets = self._offsets[part].tolist()
-            yield [self._describe(*token) for token in zip(ids, tokens, offsets, strict=True)]
+            yield list(map(self._describe, ids, tokens, offsets))
 
     def _describe(self, token_id: int, token: str, offsets: tuple[int, int]) -> SimpleToken:
         start, stop = offsets
