@@ -94,7 +94,7 @@ async def next_sentence(model: ServedModel, request: NextSentenceRequest) -> Pro
 async def attention(model: ServedModel, request: AttentionRequest) -> AttentionMaps:
     """Return the attention probabilities of every layer and head for a text or a pair."""
     texts = request.inputs.texts
-    encoding = await run_tokenizer(texts, model.metadata.tokenizer.encode, *texts)
+    encoding = await run_tokenizer(model.threads, texts, model.metadata.tokenizer.encode, *texts)
     length = len(encoding.input_ids)
     limit = min(MAX_ATTENTION_TOKENS, model.max_seq_length)
     if length > limit:
