@@ -22,6 +22,7 @@ EXTRAS = {
     "onnx": "onnx",
     "onnxruntime": "onnx",
     "openvino": "openvino",
+    "orjson": "serve",
     "prometheus_client": "serve",
     "starlette": "serve",
     "uvicorn": "serve",

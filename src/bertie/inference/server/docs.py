@@ -3,13 +3,13 @@
 from functools import cache
 from pathlib import Path
 
-from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from bertie.inference.server.openapi import describe_api
 from bertie.inference.server.page import page_routes
+from bertie.inference.server.responses import to_json
 
 DIRECTORY = Path(__file__).parent / "reference"
 

@@ -8,7 +8,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from bertie.inference.server.models import ServedModel
-from bertie.inference.server.responses import as_lists
+from bertie.inference.server.responses import written_as
 from bertie.inference.server.schemas import ModelName, Request
 from bertie.inference.server.tei import Input, PromptRequest, compute_vectors
 from bertie.model.engines.engine import Float32s
@@ -41,7 +41,7 @@ class Embedding(TypedDict):
 
     object: Literal["embedding"]
     index: int
-    embedding: list[float] | str
+    embedding: Annotated[Float32s, written_as(list[float])] | str
 
 
 class Usage(TypedDict):
@@ -97,7 +97,5 @@ def list_models(models: Iterable[ServedModel]) -> ModelList:
     return ModelList(object="list", data=[describe(model) for model in models])
 
 
-def _encode(vector: Float32s, format: str | None) -> list[float] | str:
-    if format == "base64":
-        return base64.b64encode(vector.astype("<f4").tobytes()).decode()
-    return as_lists(vector)  # type: ignore[no-any-return]
+def _encode(vector: Float32s, format: str | None) -> Float32s | str:
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode() if format == "base64" else vector

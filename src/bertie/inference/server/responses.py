@@ -8,34 +8,18 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+import orjson
 from pydantic import GetPydanticSchema
-from pydantic_core import to_json
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-ITEMS = 8  # of a list, written in one call: 8 vectors of 384 numbers take 1 ms
+ITEMS = 8  # of a list, written in one call: 8 vectors of 384 numbers take 0.14 ms, 40 kB
 PIECE_BYTES = 65_536
 
 
 def written_as(lists: Any) -> GetPydanticSchema:
     """Annotate an array that `json_response` writes as nested lists."""
     return GetPydanticSchema(lambda _, handler: handler(lists))
-
-
-def as_lists(array: np.ndarray[Any, Any]) -> Any:
-    """Return an array as lists, with float32 numbers in as few decimals as give the same float32.
-
-    The digits of the same numbers in float64 would make a vector 70 % longer. Numbers below 0.0001 may keep
-    them.
-    """
-    if array.dtype != np.float32:
-        return array.tolist()
-    exact = array.astype(np.float64)
-    numbers = exact.copy()
-    for decimals in range(11, 5, -1):  # 8 to 10 for the vectors of length 1
-        rounded = exact.round(decimals)
-        np.copyto(numbers, rounded, where=rounded.astype(np.float32) == array)
-    return numbers.tolist()
 
 
 class LazyList(ABC):
@@ -81,6 +65,14 @@ async def _take_turns(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
         await asyncio.sleep(0)
 
 
+def to_json(content: Any) -> bytes:
+    """Return the JSON of values, of arrays as lists, and of NaN as null.
+
+    A number has the fewest digits that give the same float32 or float64.
+    """
+    return orjson.dumps(content, np.ascontiguousarray, orjson.OPT_SERIALIZE_NUMPY)
+
+
 def _parts(content: Any) -> Iterator[bytes]:
     match content:
         case dict():
@@ -98,8 +90,7 @@ def _parts(content: Any) -> Iterator[bytes]:
             yield b"["
             for start in range(0, len(content), ITEMS):
                 items = content[start : start + ITEMS]
-                written = to_json(as_lists(items) if isinstance(items, np.ndarray) else items)
-                yield (b"," if start else b"") + written[1:-1]
+                yield (b"," if start else b"") + to_json(items)[1:-1]
             yield b"]"
         case LazyList():
             yield b"["
