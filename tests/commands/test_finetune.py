@@ -159,8 +159,13 @@ def test_data_must_be_a_folder(bertie, folder):
             ["--train", "train.csv", "--kind", "tags", "--column", "words=a", "--column", "words=b"],
             "--column words=b: words has the column 'a' already; omit one",
         ),
-        (["--train", "train.csv", "--dev", "20%"], "--dev '20%': give a file, or a fraction such as 0.2"),
-        (["--train", "train.csv", "--dev", ""], "--dev '': give a file, or a fraction such as 0.2"),
+        *(
+            (
+                ["--train", "train.csv", "--dev", dev],
+                f"--dev {dev!r}: give a file, or a fraction with a decimal point, such as 0.1",
+            )
+            for dev in ("20%", "12,5 %", "0,1", ",1", "")
+        ),
         (["--train", "train.csv", "--task", "mrpc"], "give either task and data (its folder), or train and"),
         (["--data", "."], "give either task and data (its folder), or train and dev"),
         (

@@ -44,8 +44,8 @@ def test_missing_numbers_of_a_regression_are_reported(numbers, label):
         infer_problem_type([*numbers, label, "nan"], "train.csv, line {}".format)
     assert str(caught.value) == (
         f"train.csv, line {len(numbers)}: label {label!r} is not a number, but the other labels are numbers "
-        f"with fractions, as in a regression; write a number or delete the row, or rename the label if the "
-        f"labels are names of classes"
+        f"with fractions, as in a regression; write a number or delete the row; if the labels are names of "
+        f"classes, rename it or fine-tune with --label-type classes (label_type='classes')"
     )
 
 

@@ -127,12 +127,12 @@ def read_dev(dev: str | None) -> str | float | None:
     """Return --dev as a fraction if it is a number, otherwise as the path of a file.
 
     Raises:
-        SettingsError: it is empty or a percentage.
+        SettingsError: it is empty, a percentage, or a number with a decimal comma.
     """
     from bertie.base.errors import SettingsError
 
-    if dev is not None and re.fullmatch(r"\s*|[\d.]+\s*%", dev):
-        raise SettingsError(f"--dev {dev!r}: give a file, or a fraction such as 0.2")
+    if dev is not None and re.fullmatch(r"\s*|[\d.,]+\s*%|\d*,\d+", dev):
+        raise SettingsError(f"--dev {dev!r}: give a file, or a fraction with a decimal point, such as 0.1")
     try:
         return None if dev is None else float(dev)
     except ValueError:

@@ -81,7 +81,8 @@ def infer_problem_type(labels: Sequence[Any], location: Callable[[int], str]) ->
         others = "numbers with fractions, as in a regression" if is_regression else "whole numbers"
         raise DataError(
             f"{location(i)}: label {labels[i]!r} is not a number, but the other labels are {others}; write a "
-            f"number or delete the row, or rename the label if the labels are names of classes"
+            f"number or delete the row; if the labels are names of classes, rename it or fine-tune with "
+            f"--label-type classes (label_type='classes')"
         )
     return "regression" if is_regression else "single_label_classification"
 

@@ -298,7 +298,8 @@ class Task(ABC, Generic[Examples, Predictions]):
         if metadata.problem_type != self.problem_type:
             raise ModelError(
                 f"the model was fine-tuned for {metadata.problem_type.replace('_', ' ')}, "
-                f"but {self.name} is {self.problem_type.replace('_', ' ')}"
+                f"but {self.name} is {self.problem_type.replace('_', ' ')}; use a model that was fine-tuned "
+                f"on {self.name}"
             )
         return self.with_labels(metadata.labels) if metadata.labels else self
 
@@ -380,7 +381,10 @@ class Task(ABC, Generic[Examples, Predictions]):
         return None
 
     def constant_answer(self, examples: Examples, predictions: Predictions) -> str | None:
-        """Return the answer that all predictions have in common, or None if they differ."""
+        """Return the answer that all predictions have in common, or None if they differ.
+
+        For a regression, it is a number to which all predictions are close.
+        """
         answers = set(self.flatten_predictions(predictions))
         return str(answers.pop()) if len(answers) == 1 else None
 

@@ -171,7 +171,7 @@ def training_csv(lines):
             CustomClassification(),
             training_csv(["a,1.5", "b,1.5", "c,N/A", "d,2.5", "e,2.5", "f,N/A"]),
             "line 4: label 'N/A' is not a number, but the other labels are numbers with fractions, as in a "
-            "regression; write a number or delete the row, or rename the label",
+            "regression; write a number or delete the row; if the labels are names of classes, rename",
         ),
         (CustomClassification(), training_csv(["a,0.5", "b,0.5"]), "line 2: all examples have the label"),
         (
@@ -347,7 +347,8 @@ def test_fitted_to_model_takes_the_problem_type_and_labels():
     task = CustomClassification().fitted_to_model(model)
     assert (task.problem_type, task.labels) == ("multi_label_classification", ("y", "x"))
     assert task.main_metric == "f1_micro"
-    with pytest.raises(ModelError, match=r"fine-tuned for multi label classification, but .* is regression"):
+    message = "for multi label classification, but .* is regression; use a model that was fine-tuned on class"
+    with pytest.raises(ModelError, match=message):
         CustomClassification().with_problem_type("regression").fitted_to_model(model)
 
 

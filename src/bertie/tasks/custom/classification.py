@@ -186,9 +186,14 @@ class CustomClassification(CustomFiles, TextClassification):
         """Reject labels that are all the same, and a class with only one example."""
         assert examples.labels is not None
         if len({frozenset(names) for names in as_label_sets(examples.labels)}) == 1:
-            shown = f"the label {examples.labels[0]!r}" if examples.labels[0] else "no label"
+            label = examples.labels[0]
+            shown = f"the labels {list(label)!r}" if isinstance(label, tuple) else f"the label {label!r}"
+            advice = "add examples with other labels"
+            # [0, 1] in one row and [1, 0] in another
+            if isinstance(label, tuple) and {*label} in ({"0", "1"}, {"False", "True"}):
+                advice = "if these are flags, list the names of each row's labels"
             raise DataError(
-                f"{examples.location(0)}: all examples have {shown}; add examples with other labels"
+                f"{examples.location(0)}: all examples have {shown if label else 'no label'}; {advice}"
             )
         if self.problem_type == "regression":
             return
