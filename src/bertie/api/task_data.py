@@ -207,7 +207,7 @@ def measured_task(
 ) -> AnyTask:
     """Return the task on which to measure models, of the paper or custom; see `custom_task`.
 
-    Columns that are not given come from the first model's fine-tuning, if it has recorded them.
+    Columns and the separator, if not given, come from the first model's fine-tuning, if it has recorded them.
 
     Raises:
         SettingsError: as in `resolve_task`.
@@ -215,6 +215,8 @@ def measured_task(
     """
     recorded = dict(read_labelled_columns(models[0])) if models and task is None else {}
     recorded["label"] = label = label or recorded.get("label") or "label"
+    if kind == "texts" and separator is None:
+        separator = recorded.get("separator")
     if kind in ("texts", *_PAIRS):
         text, pair = text or recorded.get("text"), pair or recorded.get("pair")
     else:

@@ -11,10 +11,10 @@ from bertie.commands.task_options import (
     Columns,
     Kind,
     MeasuredLabel,
+    MeasuredSeparator,
     MeasuredTask,
     MeasuredText,
     Pair,
-    Separator,
     read_columns,
 )
 
@@ -48,7 +48,7 @@ def export(
     text: MeasuredText = None,
     pair: Pair = None,
     label: MeasuredLabel = None,
-    separator: Separator = None,
+    separator: MeasuredSeparator = None,
     columns: Columns = None,
     force: Force = False,
     no_verify: NoVerify = False,

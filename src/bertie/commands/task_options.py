@@ -83,6 +83,14 @@ MeasuredLabel = Annotated[
 Separator = Annotated[
     str | None, typer.Option(help="texts: the separator, if a text has several labels in one string.")
 ]
+MeasuredSeparator = Annotated[
+    str | None,
+    typer.Option(
+        "--separator",
+        help="texts: the separator, if a text has several labels in one string; by default the one of the "
+        "model's fine-tuning.",
+    ),
+]
 LabelType = Annotated[
     Literal["classes", "numbers"] | None,
     typer.Option(
@@ -140,16 +148,19 @@ def read_dev(dev: str | None) -> str | float | None:
 
 
 def print_scores(
-    scores: "Mapping[str, Scores]", as_json: bool, baselines: "Mapping[str, Scores] | None" = None
+    scores: "Mapping[str, Scores]",
+    as_json: bool,
+    baselines: "Mapping[str, Scores] | None" = None,
+    baseline_name: str = "majority baseline",
 ) -> None:
-    """Print the scores of each part to stdout; without JSON, also those of the majority baseline."""
+    """Print the scores of each part to stdout; without JSON, also those of the baseline."""
     if as_json:
         print(json.dumps(scores))
         return
     for part, values in scores.items():
         print(f"{part:<17} {_format_scores(values)}")
         if baselines and part in baselines:
-            print(f"{'majority baseline':<17} {_format_scores(baselines[part])}")
+            print(f"{baseline_name:<17} {_format_scores(baselines[part])}")
 
 
 def _format_scores(scores: "Scores") -> str:

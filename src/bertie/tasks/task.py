@@ -155,6 +155,11 @@ class Task(ABC, Generic[Examples, Predictions]):
         """The columns that only labelled data have, such as {"label": "stars"}, for `evaluate`."""
         return {}
 
+    @property
+    def separator(self) -> str | None:
+        """The separator of several labels in one string, for `evaluate`; None without one."""
+        return None
+
     # The model
 
     @property

@@ -199,6 +199,7 @@ def _finetune(
         bilstm=settings.bilstm,
         input_columns=task.input_columns,
         label_columns=task.label_columns,
+        label_separator=task.separator,
         long_texts=task.long_texts,
         classifier_pooling=settings.classifier_pooling,
     )
