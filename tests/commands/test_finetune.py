@@ -139,8 +139,50 @@ def test_data_must_be_a_folder(bertie, folder):
     arguments = ["--task", "mrpc", "--data", "train.csv", "--model", "model", "--out", "run"]
     failed = bertie(folder, "finetune", *arguments)
     assert failed.returncode == 2
-    message = "train.csv: not a folder; give the folder of the official files of mrpc"
-    assert failed.stderr == f"bertie: {message}\n"
+    message = "train.csv: not a folder; give the folder of the official files of mrpc, from https://gluebench"
+    assert failed.stderr.startswith(f"bertie: {message}")
+
+
+def test_missing_official_files_are_reported(bertie, folder, tmp_path):
+    (tmp_path / "MRPC").mkdir()
+    (tmp_path / "MRPC" / "train.tsv").write_text("no columns\n")
+    official = "is the folder of the official files of mrpc, from https://gluebenchmark.com/tasks"
+    expected = f"bertie: {tmp_path}/MRPC/dev.tsv: no such file; --data (data=…) {official}\n"
+    for command in (["finetune", "--out", "new", "--model", "model"], ["evaluate", "--predictions", "p.tsv"]):
+        failed = bertie(folder, *command, "--task", "mrpc", "--data", str(tmp_path))
+        assert (failed.returncode, failed.stderr) == (2, expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--out", "taken"], "taken: already holds a run; pass --resume"),
+        (["--set", "frozen_layers=2"], "frozen_layers 2 exceeds the model's 1 layer; use 1 or less"),
+        (["--dev", "0.9"], "dev=0.9: expected a fraction above 0 and at most 0.5 of the examples"),
+    ],
+)
+def test_options_are_checked_before_the_data_are_read(bertie, folder, arguments, message):
+    (folder / "taken").mkdir(exist_ok=True)
+    (folder / "taken" / "settings.toml").write_text("epochs = 1\n")
+    failed = bertie(folder, "finetune", "--train", "none.csv", "--model", "model", "--out", "new", *arguments)
+    assert failed.returncode == 2
+    assert failed.stderr.startswith(f"bertie: {message}")
+
+
+def test_files_of_questions_in_the_other_format_are_reported(bertie, folder, tmp_path):
+    advice = "a table with a question on each line is a .jsonl file, for --kind questions (kind='questions')"
+    question = {"id": "a", "question": "who", "context": "Ada was", "answers": []}
+    (tmp_path / "lines.json").write_text(f"{json.dumps(question)}\n" * 2)
+    (tmp_path / "line.json").write_text(json.dumps(question))
+    options = ["finetune", "--model", str(folder / "model"), "--out", "new"]
+    for file, problem in (("lines.json", "not valid JSON (Extra"), ("line.json", "no list 'data'; write")):
+        failed = bertie(tmp_path, *options, "--kind", "questions", "--train", file)
+        assert failed.stderr.startswith(f"bertie: {file}: {problem}")
+        assert failed.stderr.endswith(f"; {advice}\n")
+    failed = bertie(tmp_path, *options, "--train", "line.json")
+    assert failed.stderr.startswith(
+        "bertie: line.json: a .json file is not a table; write each row on a line"
+    )
 
 
 @pytest.mark.parametrize(

@@ -220,7 +220,7 @@ def test_frozen_layers_keep_their_weights(initial_model, tmp_path):
     same = {name for name, weight in weights.items() if name in pretrained and weight.equal(pretrained[name])}
     assert same == {name for name in weights if "embeddings." in name or "encoder.layer." in name}
     assert not weights["bert.pooler.dense.weight"].equal(pretrained["bert.pooler.dense.weight"])
-    with pytest.raises(SettingsError, match="frozen_layers 2 exceeds the model's 1 layers; use 1 or less"):
+    with pytest.raises(SettingsError, match="frozen_layers 2 exceeds the model's 1 layer; use 1 or less"):
         finetune(TASK, initial_model, training, dev, make_settings(frozen_layers=2), tmp_path / "other")
     assert not (tmp_path / "other" / "settings.toml").exists()
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from bertie.api.arguments import PathLike, as_paths
 from bertie.api.results import EvaluationResult
-from bertie.api.task_data import AnyTask, Kind, OnError, measured_task
+from bertie.api.task_data import AnyTask, Kind, OnError, measured_task, official_files
 from bertie.base.arguments import checked
 from bertie.base.errors import SettingsError
 from bertie.base.memory import Source, as_source
@@ -47,8 +47,7 @@ def evaluate(
         predictions: instead of `model`: anyone's predictions in the official format.
         null_scores: the null odds that belong to predictions for SQuAD v2.0 (null_odds.json).
         part: the official part to score; the task's dev parts if not given.
-        kind, text, pair, label, separator, columns: as in `finetune`; all but the kind by default as in
-            fine-tuning.
+        kind, text, pair, label, separator, columns: as in `finetune`; all but kind by default as recorded.
         on_error: "skip" leaves out malformed rows of custom tables and rows without a text or a label.
         max_seq_length: the longest sequence in tokens; as in fine-tuning if not given.
         device, precision: where the model computes, and the precision of its matrix products.
@@ -134,7 +133,7 @@ def _gold_sources(task: AnyTask, source: Source, part: str | None) -> dict[str, 
     """Return the source of each part to score, by the part's name."""
     parts = [part] if part else list(task.dev_parts)
     if isinstance(source, Path) and source.is_dir():
-        return {name: task.file(source, name) for name in parts}
+        return official_files(task, source, parts)
     if parts[0] not in task.dev_parts:
         raise SettingsError(f"part {part!r}: {task.name} has no such part; use {' or '.join(task.dev_parts)}")
     return {parts[0]: source}

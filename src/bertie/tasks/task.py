@@ -134,7 +134,10 @@ class Task(ABC, Generic[Examples, Predictions]):
     submission_files  by part, the names of files that the task's server expects; parts that are
                       missing here use `predictions_file`
     note              a caveat about the task's scores, printed before training
+    website           where the official files are, for an error message
     """
+
+    website: ClassVar[str] = ""
 
     name: str
     labels: tuple[str, ...]

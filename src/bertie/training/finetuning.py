@@ -353,17 +353,18 @@ def _build_model(
     return model
 
 
-def _freeze_layers(model: TaskModel, frozen_layers: int) -> None:
-    """Exclude the embeddings and the lowest layers from training; 0 excludes nothing.
-
-    Raises:
-        SettingsError: the model has fewer layers.
-    """
-    num_layers = len(model.bert.layers)
-    if frozen_layers > num_layers:
+def check_frozen_layers(settings: FinetuningSettings, config: BertConfig) -> None:
+    """Raise SettingsError if `frozen_layers` exceeds the layers of a model."""
+    num_layers = config.num_hidden_layers
+    if settings.frozen_layers > num_layers:
         raise SettingsError(
-            f"frozen_layers {frozen_layers} exceeds the model's {num_layers} layers; use {num_layers} or less"
+            f"frozen_layers {settings.frozen_layers} exceeds the model's {count_noun(num_layers, 'layer')}; "
+            f"use {num_layers} or less"
         )
+
+
+def _freeze_layers(model: TaskModel, frozen_layers: int) -> None:
+    """Exclude the embeddings and the lowest layers from training; 0 excludes nothing."""
     for name, parameter in model.named_parameters():
         layer = layer_of(name)
         parameter.requires_grad = not frozen_layers or layer is None or layer > frozen_layers
@@ -400,11 +401,12 @@ def encode_examples(
         The training inputs, the dev parts and the completed settings.
 
     Raises:
-        SettingsError: sequences would be longer than the model's positions, or there is no such
-            device.
+        SettingsError: sequences would be longer than the model's positions, more layers are frozen
+            than the model has, or there is no such device.
         ModelError: the examples are pairs of texts, and the model reads only single texts.
     """
     check_length(settings.max_seq_length, initial_model.config)
+    check_frozen_layers(settings, initial_model.config)
     tokenizer, max_seq_length = initial_model.tokenizer, settings.max_seq_length
     inputs = task.encode(training_examples, tokenizer, max_seq_length)
     if initial_model.config.type_vocab_size == 1 and inputs.token_type_ids.any():
