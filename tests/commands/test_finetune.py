@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -101,7 +102,7 @@ def test_finetune_and_evaluate_custom_data(bertie, folder):
     scores = json.loads(done.stdout)
     assert scores["dev"]["accuracy"] > 90
     assert scores == json.loads((folder / "run/scores.json").read_text())["scores"]
-    assert "labels: 0 " in done.stderr
+    assert "classification: 120 training examples\nlabels: 0 (" in done.stderr
     assert (folder / "run/report.html").exists()
     columns = ["--text", "review", "--label", "stars"]
     again = bertie(folder, "evaluate", "--model", "run/model", "--data", "dev.csv", *columns, "--json")
@@ -136,7 +137,7 @@ def test_bad_training_data_are_one_line_with_status_2(bertie, folder, tmp_path, 
 
 
 def test_data_must_be_a_folder(bertie, folder):
-    arguments = ["--task", "mrpc", "--data", "train.csv", "--model", "model", "--out", "run"]
+    arguments = ["--task", "mrpc", "--data", "train.csv", "--model", "model", "--out", "new"]
     failed = bertie(folder, "finetune", *arguments)
     assert failed.returncode == 2
     message = "train.csv: not a folder; give the folder of the official files of mrpc, from https://gluebench"
@@ -222,7 +223,7 @@ def test_files_of_questions_in_the_other_format_are_reported(bertie, folder, tmp
     ],
 )
 def test_contradicting_options_are_an_error(bertie, folder, arguments, message):
-    failed = bertie(folder, "finetune", *arguments, "--model", "model", "--out", "run")
+    failed = bertie(folder, "finetune", *arguments, "--model", "model", "--out", "new")
     assert (failed.returncode, failed.stderr.count("\n")) == (2, 1)
     assert message in failed.stderr
 
@@ -381,6 +382,8 @@ def test_finetune_and_evaluate_a_task_of_the_paper(bertie, folder, shared_data, 
         folder, "finetune", "--task", name, "--data", data, "--model", "model", "--out", name, *few, "--json"
     )
     assert done.returncode == 0, done.stderr
+    unit = "windows" if name in ("squad-v1", "squad-v2", "ner") else "examples"
+    assert re.search(rf"^train: trains on 32 of [\d,]+ {unit} \(max_training", done.stderr, re.MULTILINE)
     scores = json.loads(done.stdout)
     task = TASKS[name]
     assert name != "mnli" or (folder / "mnli/submission/AX.tsv").exists()

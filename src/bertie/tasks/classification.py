@@ -190,10 +190,11 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
         return dict(zip(self.labels, counts.tolist(), strict=True))
 
     def describe_labels(self, examples: LabelledTexts) -> str:
-        """Return each label with its number of examples; of many labels the first ones."""
+        """Return each label with its number of examples, of many labels the first ones; or the range."""
         if self.problem_type == "regression":
-            return "numbers, so the task is a regression"
-        counts = [f"{label} {count:,}" for label, count in self.label_counts(examples).items()]
+            numbers = self.gold(examples)
+            return f"numbers from {numbers.min():g} to {numbers.max():g}"
+        counts = [f"{label} ({count:,})" for label, count in self.label_counts(examples).items()]
         shown = ", ".join(counts[:_MAX_DESCRIBED_LABELS])
         return shown if len(counts) <= _MAX_DESCRIBED_LABELS else f"{shown}, … ({len(counts):,} labels)"
 

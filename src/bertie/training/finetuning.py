@@ -4,6 +4,7 @@
 """
 
 import hashlib
+import sys
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -59,6 +60,7 @@ from bertie.training.finetuning_settings import (
     FinetuningSettings,
     lacking_settings,
     loop_schedule,
+    training_indices,
 )
 from bertie.training.loop import Batches, LoopSchedule, isolated_torch, train, training_lock
 from bertie.training.model_selection import ModelSelection
@@ -157,7 +159,11 @@ def finetune(
 def report_inputs(
     task: Task[Any, Any], training: Inputs, parts: Mapping[str, EncodedExamples], settings: FinetuningSettings
 ) -> None:
-    """Print how many texts are truncated, and how many dev inputs are also training inputs."""
+    """Print the numbers of examples left out, texts truncated, and dev inputs that are training inputs."""
+    if (count := len(training_indices(training, settings))) < training.num_examples:
+        unit = "windows" if task.head in ("spans", "tagging") else "examples"
+        whole = f"{training.num_examples:,} {unit}"
+        print(f"train: trains on {count:,} of {whole} (max_training_examples)", file=sys.stderr)
     length, pooling = settings.max_seq_length, settings.classifier_pooling
     report_truncated("train", task, training, length, pooling)
     for name, part in parts.items():

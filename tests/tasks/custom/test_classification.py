@@ -79,9 +79,9 @@ def test_classes_with_fractions_have_one_name_in_every_format(tmp_path):
 def test_numbers_with_a_decimal_comma_are_pointed_out(tmp_path):
     advice = "for a regression, write numbers with a point, such as 1.5"
     for labels, description in (
-        (["3", "1,5"], f"1,5 2, 3 2; {advice}"),
-        (["1,5", "high"], "1,5 2, high 2"),
-        (["3", "15"], "3 2, 15 2"),
+        (["3", "1,5"], f"1,5 (2), 3 (2); {advice}"),
+        (["1,5", "high"], "1,5 (2), high (2)"),
+        (["3", "15"], "3 (2), 15 (2)"),
     ):
         path = tmp_path / "train.tsv"
         path.write_text("text\tlabel\n" + "".join(f"a\t{label}\n" for label in labels * 2))

@@ -28,6 +28,11 @@ from bertie.tasks.label_types import (
     with_decimal_point,
 )
 
+# The task's name where it differs from "classification".
+_NAMES: dict[ProblemType, str] = {
+    "multi_label_classification": "multi-label classification",
+    "regression": "regression",
+}
 # The first metric selects the checkpoint.
 _METRICS: dict[ProblemType, tuple[str, ...]] = {
     "single_label_classification": ("accuracy", "f1_macro"),
@@ -66,10 +71,15 @@ class CustomClassification(CustomFiles, TextClassification):
         return {"label": self.label}
 
     def with_problem_type(self, problem_type: ProblemType) -> Self:
-        """Return this task for labels of one type, with the metrics of that type."""
+        """Return this task for labels of one type, with the name and the metrics of that type."""
         metrics = _METRICS[problem_type]
         return replace(
-            self, problem_type=problem_type, metrics=metrics, main_metric=metrics[0], infer_type=False
+            self,
+            name=_NAMES.get(problem_type, self.name),
+            problem_type=problem_type,
+            metrics=metrics,
+            main_metric=metrics[0],
+            infer_type=False,
         )
 
     def read(self, path: Source, labelled: bool) -> LabelledTexts:
