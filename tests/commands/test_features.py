@@ -131,7 +131,7 @@ BAD = {
     "a layer": (["--layers", "3"], "layer 3: not in this model; choose from 0, the embeddings, to 2"),
     "weights": (
         ["--weights", "1"],
-        "weighted sum of layers; pass --combine sum (combine='sum') or leave",
+        "weighted sum of layers; pass --combine sum (combine='sum') or omit",
     ),
     "two columns": (
         ["--column", "text=a", "--column", "text=b"],

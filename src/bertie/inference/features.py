@@ -84,7 +84,7 @@ class LayerSelection:
             raise SettingsError("weights: expected a list of finite numbers")
         if self.combine != "sum":
             raise SettingsError(
-                "weights are for a weighted sum of layers; pass --combine sum (combine='sum') or leave them out"
+                "weights are for a weighted sum of layers; pass --combine sum (combine='sum') or omit them"
             )
         if len(listed) != layer_count:
             layers = count_noun(layer_count, "layer")
