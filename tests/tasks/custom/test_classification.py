@@ -347,7 +347,7 @@ def test_fitted_to_model_takes_the_problem_type_and_labels():
     task = CustomClassification().fitted_to_model(model)
     assert (task.problem_type, task.labels) == ("multi_label_classification", ("y", "x"))
     assert task.main_metric == "f1_micro"
-    message = "for multi label classification, but .* is regression; use a model that was fine-tuned on class"
+    message = "for multi label classification, but .* is regression; use a model that was fine-tuned on reg"
     with pytest.raises(ModelError, match=message):
         CustomClassification().with_problem_type("regression").fitted_to_model(model)
 
