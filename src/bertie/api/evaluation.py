@@ -68,9 +68,7 @@ def evaluate(
         raise SettingsError(f"{source}: a folder; give the name of its task, or a file of your own")
     paths = as_paths(model or (), "model")
     chosen = measured_task(task, paths, kind, text, pair, label, separator, columns, on_error)
-    parts = _gold_sources(chosen, source, part)
-    if predictions is not None and len(parts) > 1:
-        raise SettingsError(f"predictions are for one part; give its name as the part: {', '.join(parts)}")
+    parts = _gold_sources(chosen, source, part, is_single=predictions is not None)
     if predictions is not None:
         scored = {n: _read_predictions(chosen, gold, predictions, null_scores) for n, gold in parts.items()}
     else:
@@ -129,10 +127,14 @@ def _predict(models: Sequence[FineTunedModel], gold: Any) -> _Scored:
     return _Scored(task, examples, predict_ensemble(models, examples))
 
 
-def _gold_sources(task: AnyTask, source: Source, part: str | None) -> dict[str, Any]:
-    """Return the source of each part to score, by the part's name."""
+def _gold_sources(task: AnyTask, source: Source, part: str | None, is_single: bool) -> dict[str, Any]:
+    """Return the source of each part to score, by the part's name; `is_single` allows only one part."""
     parts = [part] if part else list(task.dev_parts)
     if isinstance(source, Path) and source.is_dir():
+        if is_single and len(parts) > 1:
+            raise SettingsError(
+                f"predictions are for one part; give its name as the part: {', '.join(parts)}"
+            )
         return official_files(task, source, parts)
     if parts[0] not in task.dev_parts:
         raise SettingsError(f"part {part!r}: {task.name} has no such part; use {' or '.join(task.dev_parts)}")

@@ -11,6 +11,7 @@ from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import write_json
 from bertie.base.memory import MemoryTable, Source, as_source
 from bertie.base.settings import Tree
+from bertie.base.texts import count_noun
 from bertie.model.config import BertConfig, ProblemType
 from bertie.model.formats.directory import read_labelled_columns
 from bertie.tasks.custom.choices import CustomMultipleChoice
@@ -321,8 +322,7 @@ def describe_run(
 
 
 def _describe_network(config: BertConfig) -> str:
-    layers = "1 layer" if config.num_hidden_layers == 1 else f"{config.num_hidden_layers} layers"
-    return f"{layers}, hidden size {config.hidden_size}"
+    return f"{count_noun(config.num_hidden_layers, 'layer')}, hidden size {config.hidden_size}"
 
 
 def write_dev_rows(data: TaskData, run: Path) -> None:
