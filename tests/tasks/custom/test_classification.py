@@ -205,7 +205,7 @@ def training_csv(lines):
             r"line 2: 'x\|y' is not a list of labels, but the model gives a text several labels; write "
             r"lists, or name the separator with --separator '\|' \(separator=…\)$",
         ),
-        (CustomClassification(), "text,label\n", "empty"),
+        (CustomClassification(), "text,label\n", "empty: no rows below the header; add at least one$"),
         (CustomClassification(), "", "empty"),
     ],
 )
