@@ -38,6 +38,17 @@ def test_the_columns_of_fine_tuning_are_read(model):
         bertie.evaluate(run.model_directory, rows)
 
 
+def test_the_separator_of_fine_tuning_is_used(model):
+    rows = [{"text": f"the film was {label}", "label": label} for label in ["good|long", "long"] * 4]
+    options = {"epochs": 1, "max_seq_length": 32, "device": "cpu"}
+    run = bertie.finetune(model, train=rows, dev=rows, out="run", separator="|", **options)
+    assert bertie.evaluate(run.model_directory, rows).scores == run.scores
+    other = [{**row, "label": row["label"].replace("|", "+")} for row in rows]
+    assert bertie.evaluate(run.model_directory, other, separator="+").scores == run.scores
+    with pytest.raises(bertie.DataError, match=r"unknown label 'good\+long'; known: good, long"):
+        bertie.evaluate(run.model_directory, other)
+
+
 def test_the_endings_of_fine_tuning_are_read(model):
     rows = [{"start": "the film", "a": "was good", "b": "was bad", "right": i % 2} for i in range(4)]
     columns = {"context": "start", "endings": ["a", "b"]}

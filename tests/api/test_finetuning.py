@@ -192,8 +192,15 @@ def test_a_flag_for_each_label_is_not_a_list_of_labels(model, one):
     assert len(texts(model, [[0, one], [one]] * 8).load().labels) == 2
 
 
+@pytest.mark.parametrize("flags", [[0, 1], [False, True]])
+def test_two_flags_are_not_a_list_of_labels(model, flags):
+    message = r"^train, row 1: all examples have the labels \[.*\]; if these are flags, list the names"
+    with pytest.raises(DataError, match=message):
+        texts(model, [flags, flags[::-1]] * 8)
+
+
 def test_the_same_labels_in_another_order_are_all_the_same(model):
-    with pytest.raises(DataError, match=r"^train, row 1: all examples have the label \('good', 'long'\)"):
+    with pytest.raises(DataError, match=r"^train, row 1: all examples have the labels \['good', 'long'\]"):
         texts(model, [["good", "long"], ["long", "good"]] * 8)
 
 
@@ -535,6 +542,14 @@ def test_model_that_has_learnt_nothing_is_reported(model, capsys):
     card = (run.model_directory / "README.md").read_text()
     assert "- train: a table in memory, 16 rows\n- dev: a table in memory, 16 rows\n" in card
     assert f"- bertie: {bertie.__version__}\n" in card
+
+
+def test_a_regression_whose_predictions_hardly_vary_is_reported(model, capsys):
+    frozen = {"optimizer": {"learning_rate": 1e-30}}
+    run = texts(model, [0.0, 100.5] * 8, **frozen)
+    assert len(set(run.predictions["dev"])) > 1
+    answer = f"{run.predictions['dev'].mean():.4g}"
+    assert f"warning: dev: the answer is close to {answer} for every example" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("calibrate", "is_wrong"), [(True, True), (True, False), (False, True)])

@@ -57,6 +57,15 @@ def test_null_scores_of_squad_v2(evaluate, tmp_path):
     assert "null scores are for tasks whose questions may have no answer" in err
 
 
+def test_the_most_frequent_gold_label_is_below_the_scores(evaluate, tmp_path):
+    (tmp_path / "dev.csv").write_text("text,label\na,x\nb,y\nc,y\n")
+    (tmp_path / "predicted.tsv").write_text("index\tprediction\n0\tx\n1\ty\n2\tx\n")
+    code, out, err = evaluate("--data", "dev.csv", "--predictions", "predicted.tsv")
+    assert (code, err) == (0, "")
+    accuracies = [line.partition("  f1_macro")[0] for line in out.splitlines()]
+    assert accuracies == ["dev               accuracy 66.67", "gold majority     accuracy 66.67"]
+
+
 def test_predictions_in_a_folder_are_an_error(evaluate, tmp_path):
     (tmp_path / "dev.json").write_text(squad(QUESTIONS[:2]))
     code, out, err = evaluate("--task", "squad-v1", "--data", "dev.json", "--predictions", ".")

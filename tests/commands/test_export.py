@@ -13,8 +13,8 @@ def test_exported_model_is_measured_and_predicts(tmp_path, capsys):
     status, printed, err = run(capsys, "export", source, "--onnx", out, "--int8", "--dev", dev, *columns)
     assert (status, err) == (0, "")
     rows = [line.split() for line in printed.splitlines()]
-    assert rows[0][:4] == ["dev.tsv", "agreement", "with", "float32"]
-    assert ["dev.tsv", "accuracy"] in [row[:2] for row in rows]
+    assert rows[0] == ["dev.tsv", "agreement", "with", "float32,", "%", "100"]
+    assert ["dev.tsv", "accuracy", "33.33", "→", "33.33"] in rows
     assert rows[-1] == [f"{out}:", "exported,", "0.0", "MB"]
     assert sorted(file.name for file in out.iterdir()) == [
         "README.md",

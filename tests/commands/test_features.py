@@ -129,7 +129,10 @@ BAD = {
     "output": (["--output", "out.csv"], "--output out.csv: unknown format; name it .parquet or .arrow"),
     "layers": (["--layers", "0;1"], "--layers 0;1: give numbers separated by commas"),
     "a layer": (["--layers", "3"], "layer 3: not in this model; choose from 0, the embeddings, to 2"),
-    "weights": (["--weights", "1"], "weights need combine = sum"),
+    "weights": (
+        ["--weights", "1"],
+        "weighted sum of layers; pass --combine sum (combine='sum') or omit",
+    ),
     "two columns": (
         ["--column", "text=a", "--column", "text=b"],
         "--column text=b: text has the column 'a' already; omit one",

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -101,7 +102,7 @@ def test_finetune_and_evaluate_custom_data(bertie, folder):
     scores = json.loads(done.stdout)
     assert scores["dev"]["accuracy"] > 90
     assert scores == json.loads((folder / "run/scores.json").read_text())["scores"]
-    assert "labels: 0 " in done.stderr
+    assert "classification: 120 training examples\nlabels: 0 (" in done.stderr
     assert (folder / "run/report.html").exists()
     columns = ["--text", "review", "--label", "stars"]
     again = bertie(folder, "evaluate", "--model", "run/model", "--data", "dev.csv", *columns, "--json")
@@ -136,11 +137,53 @@ def test_bad_training_data_are_one_line_with_status_2(bertie, folder, tmp_path, 
 
 
 def test_data_must_be_a_folder(bertie, folder):
-    arguments = ["--task", "mrpc", "--data", "train.csv", "--model", "model", "--out", "run"]
+    arguments = ["--task", "mrpc", "--data", "train.csv", "--model", "model", "--out", "new"]
     failed = bertie(folder, "finetune", *arguments)
     assert failed.returncode == 2
-    message = "train.csv: not a folder; give the folder of the official files of mrpc"
-    assert failed.stderr == f"bertie: {message}\n"
+    message = "train.csv: not a folder; give the folder of the official files of mrpc, from https://gluebench"
+    assert failed.stderr.startswith(f"bertie: {message}")
+
+
+def test_missing_official_files_are_reported(bertie, folder, tmp_path):
+    (tmp_path / "MRPC").mkdir()
+    (tmp_path / "MRPC" / "train.tsv").write_text("no columns\n")
+    official = "is the folder of the official files of mrpc, from https://gluebenchmark.com/tasks"
+    expected = f"bertie: {tmp_path}/MRPC/dev.tsv: no such file; --data (data=…) {official}\n"
+    for command in (["finetune", "--out", "new", "--model", "model"], ["evaluate", "--predictions", "p.tsv"]):
+        failed = bertie(folder, *command, "--task", "mrpc", "--data", str(tmp_path))
+        assert (failed.returncode, failed.stderr) == (2, expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--out", "taken"], "taken: already holds a run; pass --resume"),
+        (["--set", "frozen_layers=2"], "frozen_layers 2 exceeds the model's 1 layer; use 1 or less"),
+        (["--dev", "0.9"], "dev=0.9: expected a fraction above 0 and at most 0.5 of the examples"),
+    ],
+)
+def test_options_are_checked_before_the_data_are_read(bertie, folder, arguments, message):
+    (folder / "taken").mkdir(exist_ok=True)
+    (folder / "taken" / "settings.toml").write_text("epochs = 1\n")
+    failed = bertie(folder, "finetune", "--train", "none.csv", "--model", "model", "--out", "new", *arguments)
+    assert failed.returncode == 2
+    assert failed.stderr.startswith(f"bertie: {message}")
+
+
+def test_files_of_questions_in_the_other_format_are_reported(bertie, folder, tmp_path):
+    advice = "a table with a question on each line is a .jsonl file, for --kind questions (kind='questions')"
+    question = {"id": "a", "question": "who", "context": "Ada was", "answers": []}
+    (tmp_path / "lines.json").write_text(f"{json.dumps(question)}\n" * 2)
+    (tmp_path / "line.json").write_text(json.dumps(question))
+    options = ["finetune", "--model", str(folder / "model"), "--out", "new"]
+    for file, problem in (("lines.json", "not valid JSON (Extra"), ("line.json", "no list 'data'; write")):
+        failed = bertie(tmp_path, *options, "--kind", "questions", "--train", file)
+        assert failed.stderr.startswith(f"bertie: {file}: {problem}")
+        assert failed.stderr.endswith(f"; {advice}\n")
+    failed = bertie(tmp_path, *options, "--train", "line.json")
+    assert failed.stderr.startswith(
+        "bertie: line.json: a .json file is not a table; write each row on a line"
+    )
 
 
 @pytest.mark.parametrize(
@@ -159,8 +202,13 @@ def test_data_must_be_a_folder(bertie, folder):
             ["--train", "train.csv", "--kind", "tags", "--column", "words=a", "--column", "words=b"],
             "--column words=b: words has the column 'a' already; omit one",
         ),
-        (["--train", "train.csv", "--dev", "20%"], "--dev '20%': give a file, or a fraction such as 0.2"),
-        (["--train", "train.csv", "--dev", ""], "--dev '': give a file, or a fraction such as 0.2"),
+        *(
+            (
+                ["--train", "train.csv", "--dev", dev],
+                f"--dev {dev!r}: give a file, or a fraction with a decimal point, such as 0.1",
+            )
+            for dev in ("20%", "12,5 %", "0,1", ",1", "")
+        ),
         (["--train", "train.csv", "--task", "mrpc"], "give either task and data (its folder), or train and"),
         (["--data", "."], "give either task and data (its folder), or train and dev"),
         (
@@ -175,7 +223,7 @@ def test_data_must_be_a_folder(bertie, folder):
     ],
 )
 def test_contradicting_options_are_an_error(bertie, folder, arguments, message):
-    failed = bertie(folder, "finetune", *arguments, "--model", "model", "--out", "run")
+    failed = bertie(folder, "finetune", *arguments, "--model", "model", "--out", "new")
     assert (failed.returncode, failed.stderr.count("\n")) == (2, 1)
     assert message in failed.stderr
 
@@ -334,6 +382,8 @@ def test_finetune_and_evaluate_a_task_of_the_paper(bertie, folder, shared_data, 
         folder, "finetune", "--task", name, "--data", data, "--model", "model", "--out", name, *few, "--json"
     )
     assert done.returncode == 0, done.stderr
+    unit = "windows" if name in ("squad-v1", "squad-v2", "ner") else "examples"
+    assert re.search(rf"^train: trains on 32 of [\d,]+ {unit} \(max_training", done.stderr, re.MULTILINE)
     scores = json.loads(done.stdout)
     task = TASKS[name]
     assert name != "mnli" or (folder / "mnli/submission/AX.tsv").exists()

@@ -305,7 +305,8 @@ def test_table_7_has_fine_tuning_and_features(folder):
         (["table5", "--budget", "3"], "--budget and --restarts are for --model"),
         (
             ["table1", "--model", "model", "--data", "empty"],
-            "empty: has no task of the table (mnli: no empty/glue",
+            "empty: has no task of the table (mnli: no empty/glue, or a dev file is missing); give the "
+            "folder with the tasks' folders, such as glue with the files from https://gluebenchmark.com/tasks",
         ),
     ],
 )

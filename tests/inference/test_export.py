@@ -174,12 +174,12 @@ def test_export_measures_accuracy_before_and_after(tmp_path):
     rows = [f'"{text}",{labels[0].label}\n' for text, labels in zip(TEXTS, ranked, strict=True)]
     dev.write_text("".join(["text,label\n", *rows]))
     equal, accuracy, *_ = export(source, tmp_path / "out", INT8, CustomClassification(), [dev])
-    assert equal[:3] == ("dev.csv", "agreement with float32", None)
+    assert equal[:3] == ("dev.csv", "agreement with float32, %", None)
     assert accuracy[:3] == ("dev.csv", "accuracy", 100)
     assert equal.after == accuracy.after
     card = (tmp_path / "out" / "README.md").read_text()
     assert "int8 in the layers and the embeddings, float32 elsewhere" in card
-    assert f"| dev.csv | accuracy | 100.00 | {accuracy.after:.4g} |" in card
+    assert f"| dev.csv | accuracy | 100.00 | {accuracy.after:.2f} |" in card
 
 
 def test_measuring_a_fine_tuned_model_needs_its_task(tmp_path):

@@ -125,13 +125,13 @@ def test_layers_are_concatenated_summed_or_averaged(directory):
         (LayerSelection(-1), "layers=-1: expected a list of integers"),
         (LayerSelection("12"), "layers='12': expected a list of integers"),
         (LayerSelection([0, 1], "max"), "combine='max': unknown combination; use one of concat, sum, mean"),
-        (LayerSelection([0, 1], "sum", [1.0]), "1 weights for 2 layers with combine = sum; weights need"),
+        (LayerSelection([0, 1], "sum", [1.0]), "1 weight for 2 layers; give one for each layer$"),
         (LayerSelection([0, 1], "sum", [1, 1e39]), "weights: expected a list of finite numbers"),
         (LayerSelection([0, 1], "sum", ["1", "2"]), "weights: expected a list of finite numbers"),
         (LayerSelection([0, 1], "sum", [[1.0], [2.0]]), "weights: expected a list of finite numbers"),
         (LayerSelection([0, 1], "sum", 1.0), "weights: expected a list of finite numbers"),
         (LayerSelection([0], np.array(["sum", "mean"])), r"combine=array\(.*\): unknown combination"),
-        (LayerSelection([0, 1], "mean", [1.0, 1.0]), "2 weights for 2 layers with combine = mean"),
+        (LayerSelection([0, 1], "mean", [1.0, 1.0]), r"weighted sum of layers; pass --combine sum \("),
     ],
 )
 def test_impossible_selections_are_rejected(selection, message):

@@ -104,8 +104,8 @@ def test_labels_are_counted_and_described():
     assert SINGLE.label_counts(training) == {"bad": 1, "good": 3, "so so": 0}
     assert MULTILABEL.label_counts(examples([("a", "c, d"), ("a",)])) == {"a": 2, 'b "B"': 0, "c, d": 1}
     assert REGRESSION.label_counts(examples([1.5])) == {}
-    assert SINGLE.describe_labels(training) == "bad 1, good 3, so so 0"
-    assert REGRESSION.describe_labels(examples([1.5])) == "numbers, so the task is a regression"
+    assert SINGLE.describe_labels(training) == "bad (1), good (3), so so (0)"
+    assert REGRESSION.describe_labels(examples([1.5, -2.0])) == "numbers from -2 to 1.5"
 
 
 def test_majority_baseline_predicts_the_training_majority():

@@ -44,8 +44,8 @@ def test_missing_numbers_of_a_regression_are_reported(numbers, label):
         infer_problem_type([*numbers, label, "nan"], "train.csv, line {}".format)
     assert str(caught.value) == (
         f"train.csv, line {len(numbers)}: label {label!r} is not a number, but the other labels are numbers "
-        f"with fractions, as in a regression; write a number or delete the row, or rename the label if the "
-        f"labels are names of classes"
+        f"with fractions, as in a regression; write a number or delete the row; if the labels are names of "
+        f"classes, rename it or fine-tune with --label-type classes (label_type='classes')"
     )
 
 
@@ -79,7 +79,11 @@ def test_labels_are_sorted_by_value_or_alphabetically(names):
         (["1.0", "1", "2"], ["1.0", "2.0"], ["1.0", "1.0", "2.0"]),
         (["1.0", "1"], ["1", "1.0"], ["1.0", "1"]),  # of a model of an earlier version
         (["1", "beta"], ["1.0", "beta"], ["1", "beta"]),
+        (["caf\u00e9", "cafe\u0301"], [], ["caf\u00e9", "caf\u00e9"]),
+        (["cafe\u0301"], [], ["cafe\u0301"]),
+        (["caf\u00e9", "tea"], ["cafe\u0301"], ["cafe\u0301", "tea"]),
+        (["cafe\u0301"], ["caf\u00e9", "cafe\u0301"], ["cafe\u0301"]),  # of a model of an earlier version
     ],
 )
-def test_equal_numbers_are_the_same_label(names, known, unified):
+def test_equal_labels_are_unified(names, known, unified):
     assert [unify_labels(names, known)[name] for name in names] == unified

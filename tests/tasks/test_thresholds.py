@@ -8,7 +8,9 @@ import sklearn.metrics
 from tests.tasks.test_classification import MULTILABEL, REGRESSION, SINGLE, examples
 
 from bertie.base.errors import SettingsError
+from bertie.inference.labels import rank_labels
 from bertie.model.formats.directory import ModelMetadata
+from bertie.tasks.probabilities import label_probabilities
 from bertie.tasks.registry import find_task
 from bertie.tasks.thresholds import DEFAULT_THRESHOLD, MAX_CANDIDATES, tune_thresholds
 
@@ -117,3 +119,17 @@ def test_a_task_takes_the_thresholds_of_its_model():
     logits = 2 * np.log(np.array([[0.3, 0.7], [0.2, 0.8]], dtype=np.float32))  # before the temperature
     assert task.decode(examples(["yes"], 2), None, logits).tolist() == [0, 1]
     assert task.confidence(examples(["yes"], 2), None, logits) == pytest.approx([0.3, 0.8])
+
+
+def test_evaluation_and_prediction_decide_alike():
+    """Logits that are neighbours in float32 are often equal after a division in float32."""
+    column = [np.float32(1)]
+    for _ in range(20):
+        column.append(np.nextafter(column[-1], np.float32(2)))
+    logits = np.stack([np.zeros(len(column), np.float32), np.array(column)], axis=1)
+    probabilities = label_probabilities(logits, False, 1.7)[:, 1]
+    for limit in ((probabilities[1:] + probabilities[:-1]) / 2).tolist():
+        task = replace(TWO, decision_thresholds=(limit,), temperature=1.7, is_calibrated=True)
+        metadata = ModelMetadata(None, "", TWO.labels, None, decision_thresholds=(limit,), temperature=1.7)
+        ranked = [labels[0].label for labels in rank_labels(logits, metadata, None)]
+        assert ranked == [TWO.labels[i] for i in task.decode(None, None, logits)]

@@ -129,6 +129,6 @@ def test_weights_move_predictions_to_the_heavy_label(initial_model, tmp_path, mu
         counts[weight] = int(predictions[:, 0].sum() if multilabel else (predictions == 0).sum())
         saved = json.loads((run / "scores.json").read_text())
         assert saved["class_weights"] == {"a": weight, "b": 1, "c": 1}
-        assert f"- class weights: a {weight}, b 1, c 1\n" in (run / "model/README.md").read_text()
+        assert f"- class weights: a: {weight}, b: 1, c: 1\n" in (run / "model/README.md").read_text()
         assert not any("class_weights" in name for name in read_weights(run))
     assert counts == {1: 0, 5: 60}

@@ -228,7 +228,12 @@ SEVERAL = LabelledTexts(["a1", "a2"], labels=[["a"], ["a", "b"]])
         ("single_label", ONE_EACH, DataError, "the class 'b' has one training text"),
         ("single_label", ALL_SAME, DataError, "all training texts have the same class"),
         ("single_label", PAIRS, SettingsError, "it compares single texts, not pairs"),
-        ("multi_label", SEVERAL, SettingsError, "letters does not give each text one class"),
+        (
+            "multi_label",
+            SEVERAL,
+            SettingsError,
+            "multi-label classification does not give each text",
+        ),
     ],
 )
 def test_data_that_do_not_fit_are_rejected(initial_model, tmp_path, kind, examples, error, message):

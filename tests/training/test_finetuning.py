@@ -220,7 +220,7 @@ def test_frozen_layers_keep_their_weights(initial_model, tmp_path):
     same = {name for name, weight in weights.items() if name in pretrained and weight.equal(pretrained[name])}
     assert same == {name for name in weights if "embeddings." in name or "encoder.layer." in name}
     assert not weights["bert.pooler.dense.weight"].equal(pretrained["bert.pooler.dense.weight"])
-    with pytest.raises(SettingsError, match="frozen_layers 2 exceeds the model's 1 layers; use 1 or less"):
+    with pytest.raises(SettingsError, match="frozen_layers 2 exceeds the model's 1 layer; use 1 or less"):
         finetune(TASK, initial_model, training, dev, make_settings(frozen_layers=2), tmp_path / "other")
     assert not (tmp_path / "other" / "settings.toml").exists()
 
@@ -262,7 +262,7 @@ def test_tuned_threshold_and_temperature_are_saved_with_the_model(initial_model,
     assert [labels[0].label for labels in answers] == ["ab"[i] for i in result.predictions["dev"]]
     assert [labels[0].score for labels in answers] == pytest.approx(result.confidence["dev"], abs=1e-5)
     card = (tmp_path / "model/README.md").read_text()
-    assert f"- decision threshold: b {limit:.4g}, tuned on dev\n- temperature: " in card
+    assert f"- decision threshold: b: {limit:.4g}, tuned on dev\n- temperature: " in card
     again = finetune(*arguments, tmp_path, resume=True)
     assert again.task.decision_thresholds == pytest.approx((limit,), abs=1e-6)
     calibration = json.loads((tmp_path / "scores.json").read_text())["calibration"]["dev"]

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from bertie.api.arguments import PathLike, as_paths
 from bertie.api.results import EvaluationResult
-from bertie.api.task_data import AnyTask, Kind, OnError, measured_task
+from bertie.api.task_data import AnyTask, Kind, OnError, measured_task, official_files
 from bertie.base.arguments import checked
 from bertie.base.errors import SettingsError
 from bertie.base.memory import Source, as_source
@@ -47,7 +47,7 @@ def evaluate(
         predictions: instead of `model`: anyone's predictions in the official format.
         null_scores: the null odds that belong to predictions for SQuAD v2.0 (null_odds.json).
         part: the official part to score; the task's dev parts if not given.
-        kind, text, pair, label, separator, columns: as in `finetune`; columns by default as in fine-tuning.
+        kind, text, pair, label, separator, columns: as in `finetune`; all but kind by default as recorded.
         on_error: "skip" leaves out malformed rows of custom tables and rows without a text or a label.
         max_seq_length: the longest sequence in tokens; as in fine-tuning if not given.
         device, precision: where the model computes, and the precision of its matrix products.
@@ -68,9 +68,7 @@ def evaluate(
         raise SettingsError(f"{source}: a folder; give the name of its task, or a file of your own")
     paths = as_paths(model or (), "model")
     chosen = measured_task(task, paths, kind, text, pair, label, separator, columns, on_error)
-    parts = _gold_sources(chosen, source, part)
-    if predictions is not None and len(parts) > 1:
-        raise SettingsError(f"predictions are for one part; give its name as the part: {', '.join(parts)}")
+    parts = _gold_sources(chosen, source, part, is_single=predictions is not None)
     if predictions is not None:
         scored = {n: _read_predictions(chosen, gold, predictions, null_scores) for n, gold in parts.items()}
     else:
@@ -129,11 +127,15 @@ def _predict(models: Sequence[FineTunedModel], gold: Any) -> _Scored:
     return _Scored(task, examples, predict_ensemble(models, examples))
 
 
-def _gold_sources(task: AnyTask, source: Source, part: str | None) -> dict[str, Any]:
-    """Return the source of each part to score, by the part's name."""
+def _gold_sources(task: AnyTask, source: Source, part: str | None, is_single: bool) -> dict[str, Any]:
+    """Return the source of each part to score, by the part's name; `is_single` allows only one part."""
     parts = [part] if part else list(task.dev_parts)
     if isinstance(source, Path) and source.is_dir():
-        return {name: task.file(source, name) for name in parts}
+        if is_single and len(parts) > 1:
+            raise SettingsError(
+                f"predictions are for one part; give its name as the part: {', '.join(parts)}"
+            )
+        return official_files(task, source, parts)
     if parts[0] not in task.dev_parts:
         raise SettingsError(f"part {part!r}: {task.name} has no such part; use {' or '.join(task.dev_parts)}")
     return {parts[0]: source}

@@ -31,13 +31,14 @@ from bertie.reports.finetuning import write_report
 from bertie.tasks.evaluation import Evaluation, find_failures, majority_baselines
 from bertie.tasks.task import Scores
 from bertie.training import finetuning
+from bertie.training.checkpoints import RunDirectory
 from bertie.training.contrastive import describe_contrastive
 from bertie.training.distributed import count_processes, is_main_process, join_ranks
-from bertie.training.finetuning import InitialModel
+from bertie.training.finetuning import InitialModel, check_frozen_layers
 from bertie.training.finetuning_settings import CONTRASTIVE_DEFAULTS, FinetuningSettings
 from bertie.training.metrics_file import read_metrics
 from bertie.training.model_selection import SCORES_FILE, describe_decisions
-from bertie.training.resuming import check_changes, continues_job, lock_run
+from bertie.training.resuming import check_changes, check_new_run, continues_job, lock_run
 
 
 @checked
@@ -116,9 +117,12 @@ def _finetune(arguments: Tree, changes: Tree, output: Path, resume: bool) -> Fin
     check_not_input(output, [Path(arguments["model"])])
     check_changes(FinetuningSettings, changes)
     recorded = read_settings(output / SETTINGS_FILE) if resume else {}
-    # Report a wrong setting or model before reading the data.
+    # Report an existing run, a wrong setting or model before reading the data.
+    if not resume:
+        check_new_run(RunDirectory(output))
     chosen = resolve(FinetuningSettings, recorded, changes, source="settings").resolved()
     start = InitialModel.load(Path(arguments["model"]))
+    check_frozen_layers(chosen, start.config)
     examples = read_arguments(arguments)
     if not examples.dev and is_main_process():
         print("no dev examples: the model of the last epoch is kept, without scores", file=sys.stderr)

@@ -216,7 +216,8 @@ class EvaluationResult:
     scores       the scores by name, in percent
     analyses     scores by label, confusions and mistakes
     predictions  the predictions in the task's form
-    baselines    scores of the majority baseline of the gold labels (`Task.majority_baseline`)
+    baselines    scores of the gold majority: the most frequent gold answer, given to every example. The
+                 majority baseline of fine-tuning is the most frequent answer in training.
     """
 
     scores: dict[str, Scores]

@@ -1,23 +1,24 @@
 """The examples of a task: official files, or custom data in files and in memory."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from bertie.api.arguments import check_command, recall_arguments, require_arguments
-from bertie.base.errors import SettingsError
+from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import write_json
 from bertie.base.memory import MemoryTable, Source, as_source
 from bertie.base.settings import Tree
+from bertie.base.texts import count_noun
 from bertie.model.config import BertConfig, ProblemType
 from bertie.model.formats.directory import read_labelled_columns
 from bertie.tasks.custom.choices import CustomMultipleChoice
 from bertie.tasks.custom.classification import CustomClassification
 from bertie.tasks.custom.questions import CustomQuestionAnswering
 from bertie.tasks.custom.tagging import CustomTagging
-from bertie.tasks.dev_split import draw_dev_examples
+from bertie.tasks.dev_split import check_fraction, draw_dev_examples
 from bertie.tasks.evaluation import load_for_task
 from bertie.tasks.pairs import CustomPairs, CustomScoredPairs
 from bertie.tasks.registry import find_task
@@ -207,7 +208,7 @@ def measured_task(
 ) -> AnyTask:
     """Return the task on which to measure models, of the paper or custom; see `custom_task`.
 
-    Columns that are not given come from the first model's fine-tuning, if it has recorded them.
+    Columns and the separator, if not given, come from the first model's fine-tuning, if it has recorded them.
 
     Raises:
         SettingsError: as in `resolve_task`.
@@ -215,6 +216,8 @@ def measured_task(
     """
     recorded = dict(read_labelled_columns(models[0])) if models and task is None else {}
     recorded["label"] = label = label or recorded.get("label") or "label"
+    if kind == "texts" and separator is None:
+        separator = recorded.get("separator")
     if kind in ("texts", *_PAIRS):
         text, pair = text or recorded.get("text"), pair or recorded.get("pair")
     else:
@@ -244,20 +247,33 @@ def read_task_data(task: str | None, data: Path | None, train: Any, dev: Any, cu
     if data is None:
         source = as_source(train, "train")
         if isinstance(dev, int | float):
+            check_fraction(dev)  # before the data are read
             return _split(_read(custom, source, {}, {}), dev)
         return _read(custom, source, {} if dev is None else {"dev": as_source(dev, "dev")}, {})
     paper_task = resolve_task(task, custom)
     if not data.is_dir():  # a single file would be training and dev data at once
-        raise SettingsError(f"{data}: not a folder; give the folder of the official files of {task}")
+        raise SettingsError(
+            f"{data}: not a folder; give the folder of the official files of {task}, from "
+            f"{paper_task.website}"
+        )
     if paper_task.note:
         print(f"{paper_task.name}: {paper_task.note}", file=sys.stderr)
+    train = official_files(paper_task, data, ["train"])["train"]
+    dev = official_files(paper_task, data, paper_task.dev_parts)
     test = {part: paper_task.file(data, part) for part in paper_task.test_parts}
-    return _read(
-        paper_task,
-        paper_task.file(data, "train"),
-        {part: paper_task.file(data, part) for part in paper_task.dev_parts},
-        {part: file for part, file in test.items() if file.exists()},
-    )
+    return _read(paper_task, train, dev, {part: file for part, file in test.items() if file.exists()})
+
+
+def official_files(task: AnyTask, data: Path, parts: Iterable[str]) -> dict[str, Path]:
+    """Return the official files of some parts; raise DataError if one is missing from their folder."""
+    files = {part: task.file(data, part) for part in parts}
+    for file in files.values():
+        if not file.exists():
+            raise DataError(
+                f"{file}: no such file; --data (data=…) is the folder of the official files of {task.name}, "
+                f"from {task.website}"
+            )
+    return files
 
 
 def _read(task: AnyTask, train: Any, dev: Mapping[str, Any], test: Mapping[str, Any]) -> TaskData:
@@ -306,8 +322,7 @@ def describe_run(
 
 
 def _describe_network(config: BertConfig) -> str:
-    layers = "1 layer" if config.num_hidden_layers == 1 else f"{config.num_hidden_layers} layers"
-    return f"{layers}, hidden size {config.hidden_size}"
+    return f"{count_noun(config.num_hidden_layers, 'layer')}, hidden size {config.hidden_size}"
 
 
 def write_dev_rows(data: TaskData, run: Path) -> None:

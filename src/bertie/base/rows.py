@@ -118,7 +118,8 @@ def read_rows(
     if not rows:
         if skipped:
             raise skipped[0]
-        raise DataError(f"{path}: empty: no rows; add at least one")
+        below = " below the header" if format in DELIMITERS else ""
+        raise DataError(f"{path}: empty: no rows{below}; add at least one")
     return rows
 
 

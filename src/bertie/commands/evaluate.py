@@ -20,10 +20,10 @@ from bertie.commands.task_options import (
     Columns,
     Kind,
     MeasuredLabel,
+    MeasuredSeparator,
     MeasuredText,
     OnError,
     Pair,
-    Separator,
     TaskNameWithBlimp,
     print_scores,
     read_columns,
@@ -68,7 +68,7 @@ def evaluate(
     text: MeasuredText = None,
     pair: Pair = None,
     label: MeasuredLabel = None,
-    separator: Separator = None,
+    separator: MeasuredSeparator = None,
     columns: Columns = None,
     on_error: OnError = "stop",
     max_seq_length: MaxSeqLength = None,
@@ -108,7 +108,7 @@ def evaluate(
         (part_name,) = result.scores
         print(json.dumps({**result.scores[part_name], **result.analyses[part_name].as_json()}))
     else:
-        print_scores(result.scores, as_json, result.baselines)
+        print_scores(result.scores, as_json, result.baselines, "gold majority")
 
 
 def _evaluate_blimp(

@@ -11,10 +11,10 @@ from bertie.commands.task_options import (
     Columns,
     Kind,
     MeasuredLabel,
+    MeasuredSeparator,
     MeasuredTask,
     MeasuredText,
     Pair,
-    Separator,
     read_columns,
 )
 
@@ -48,7 +48,7 @@ def export(
     text: MeasuredText = None,
     pair: Pair = None,
     label: MeasuredLabel = None,
-    separator: Separator = None,
+    separator: MeasuredSeparator = None,
     columns: Columns = None,
     force: Force = False,
     no_verify: NoVerify = False,
@@ -67,7 +67,7 @@ def export(
         raise SettingsError("--weight-bits: only weights in int8 have 8 bits; add --int8")
     quantization = Quantization(int8, int8_embeddings, cast(WeightBits, weight_bits))
     scores = export(directory, onnx, quantization, chosen, dev or [], force=force)
-    for file, name, before, after in scores:
-        print(f"{file:<16} {name:<26} {'' if before is None else f'{before:.2f} → '}{after:.4g}")
+    for row in scores:
+        print(f"{row.file:<16} {row.name:<26} {' → '.join(filter(None, row.format()))}")
     megabytes = sum(file.stat().st_size for file in onnx.iterdir()) / 1e6
     print(f"{onnx}: exported, {megabytes:,.1f} MB")

@@ -83,6 +83,14 @@ MeasuredLabel = Annotated[
 Separator = Annotated[
     str | None, typer.Option(help="texts: the separator, if a text has several labels in one string.")
 ]
+MeasuredSeparator = Annotated[
+    str | None,
+    typer.Option(
+        "--separator",
+        help="texts: the separator, if a text has several labels in one string; by default the one of the "
+        "model's fine-tuning.",
+    ),
+]
 LabelType = Annotated[
     Literal["classes", "numbers"] | None,
     typer.Option(
@@ -127,12 +135,12 @@ def read_dev(dev: str | None) -> str | float | None:
     """Return --dev as a fraction if it is a number, otherwise as the path of a file.
 
     Raises:
-        SettingsError: it is empty or a percentage.
+        SettingsError: it is empty, a percentage, or a number with a decimal comma.
     """
     from bertie.base.errors import SettingsError
 
-    if dev is not None and re.fullmatch(r"\s*|[\d.]+\s*%", dev):
-        raise SettingsError(f"--dev {dev!r}: give a file, or a fraction such as 0.2")
+    if dev is not None and re.fullmatch(r"\s*|[\d.,]+\s*%|\d*,\d+", dev):
+        raise SettingsError(f"--dev {dev!r}: give a file, or a fraction with a decimal point, such as 0.1")
     try:
         return None if dev is None else float(dev)
     except ValueError:
@@ -140,16 +148,19 @@ def read_dev(dev: str | None) -> str | float | None:
 
 
 def print_scores(
-    scores: "Mapping[str, Scores]", as_json: bool, baselines: "Mapping[str, Scores] | None" = None
+    scores: "Mapping[str, Scores]",
+    as_json: bool,
+    baselines: "Mapping[str, Scores] | None" = None,
+    baseline_name: str = "majority baseline",
 ) -> None:
-    """Print the scores of each part to stdout; without JSON, also those of the majority baseline."""
+    """Print the scores of each part to stdout; without JSON, also those of the baseline."""
     if as_json:
         print(json.dumps(scores))
         return
     for part, values in scores.items():
         print(f"{part:<17} {_format_scores(values)}")
         if baselines and part in baselines:
-            print(f"{'majority baseline':<17} {_format_scores(baselines[part])}")
+            print(f"{baseline_name:<17} {_format_scores(baselines[part])}")
 
 
 def _format_scores(scores: "Scores") -> str:

@@ -37,6 +37,12 @@ class Measurement(NamedTuple):
     before: float | None
     after: float
 
+    def format(self) -> tuple[str, str]:
+        """Return both values as text, "" for a missing one."""
+        if self.before is None:
+            return "", f"{self.after:.4g}"
+        return f"{self.before:.2f}", f"{self.after:.2f}"
+
 
 def export(
     source: Path,
@@ -121,7 +127,7 @@ def _compare_predictions(
         scores.append(loaded.task.score(examples, predictions[-1]))
     if loaded.task.problem_type != "regression":
         flat = map(loaded.task.flatten_predictions, predictions)
-        yield Measurement(file.name, "agreement with float32", None, percent_equal(*flat))
+        yield Measurement(file.name, "agreement with float32, %", None, percent_equal(*flat))
     for name, before in scores[0].items():
         yield Measurement(file.name, name, before, scores[1][name])
 
@@ -148,9 +154,8 @@ def _card(
         precision += "; weights of 8 bits, for processors with VNNI"
     origin = escape_markdown("/".join(source.resolve().parts[-2:]))
     table = ["| file | | float32 | exported |", "|---|---|---|---|"] if measurements else []
-    for file, metric, before, after in measurements:
-        old = "" if before is None else f"{before:.2f}"
-        table.append(f"| {escape_markdown(file)} | {metric} | {old} | {after:.4g} |")
+    for row in measurements:
+        table.append(f"| {escape_markdown(row.file)} | {row.name} | {' | '.join(row.format())} |")
     return "\n".join(
         [
             "---",

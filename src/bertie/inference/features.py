@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from bertie.base.errors import SettingsError
 from bertie.base.schemas import shorten
+from bertie.base.texts import count_noun
 from bertie.inference.words import encoded_word_spans, slice_words
 from bertie.model.config import BertConfig
 from bertie.model.engines.engine import Engine
@@ -81,11 +82,13 @@ class LayerSelection:
             and np.abs(listed).max(initial=0) <= np.finfo(np.float32).max
         ):
             raise SettingsError("weights: expected a list of finite numbers")
-        if self.combine != "sum" or len(listed) != layer_count:
+        if self.combine != "sum":
             raise SettingsError(
-                f"{len(listed)} weights for {layer_count} layers with combine = {self.combine}; "
-                f"weights need combine = sum, and each layer needs a weight"
+                "weights are for a weighted sum of layers; pass --combine sum (combine='sum') or omit them"
             )
+        if len(listed) != layer_count:
+            layers = count_noun(layer_count, "layer")
+            raise SettingsError(f"{count_noun(len(listed), 'weight')} for {layers}; give one for each layer")
         return listed
 
     @property

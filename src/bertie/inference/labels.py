@@ -5,7 +5,7 @@ import numpy.typing as npt
 
 from bertie.inference.results import Label, Results
 from bertie.model.formats.directory import ModelMetadata
-from bertie.tasks.probabilities import rank, sigmoid, softmax
+from bertie.tasks.probabilities import label_probabilities, rank
 
 
 def rank_labels(
@@ -19,12 +19,10 @@ def rank_labels(
         top_k: the number of labels to return for each text; None for all.
     """
     is_multilabel = metadata.problem_type == "multi_label_classification"
-    logits = logits / np.float32(metadata.temperature or 1)
-    probabilities = sigmoid(logits) if is_multilabel else softmax(logits)
     limits = np.zeros(len(metadata.labels))
     if not is_multilabel and (tuned := metadata.decision_thresholds):
         limits = np.array([1 - tuned[0], tuned[0]])
     return [
         Results(Label(metadata.labels[i], score) for i, score in rank(row, limits)[:top_k])
-        for row in probabilities
+        for row in label_probabilities(logits, is_multilabel, metadata.temperature)
     ]

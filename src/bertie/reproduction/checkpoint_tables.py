@@ -114,7 +114,8 @@ def read_found_tasks(table: CheckpointTable, data: Path) -> tuple[dict[str, Task
     if not found:
         name, line = next(iter(missing.items()))
         raise SettingsError(
-            f"{data}: has no task of the table ({name}: {line}); give the folder with the tasks' folders"
+            f"{data}: has no task of the table ({name}: {line}); give the folder with the tasks' folders, "
+            f"such as {FOLDERS.get(name, GLUE_FOLDERS)[0]} with the files from {find_task(name).website}"
         )
     return found, missing
 

@@ -33,7 +33,7 @@ from bertie.tasks.error_analysis import (
 from bertie.tasks.label_types import with_decimal_point
 from bertie.tasks.long_texts import encode_long_texts
 from bertie.tasks.metrics import LabelArray
-from bertie.tasks.probabilities import chosen_softmax, sigmoid
+from bertie.tasks.probabilities import chosen_softmax, label_probabilities
 from bertie.tasks.task import Float64s, Head, Inputs, Scores, Task
 from bertie.tasks.thresholds import DEFAULT_THRESHOLD, tune_thresholds
 from bertie.text.tokenizer import Tokenizer
@@ -190,10 +190,11 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
         return dict(zip(self.labels, counts.tolist(), strict=True))
 
     def describe_labels(self, examples: LabelledTexts) -> str:
-        """Return each label with its number of examples; of many labels the first ones."""
+        """Return each label with its number of examples, of many labels the first ones; or the range."""
         if self.problem_type == "regression":
-            return "numbers, so the task is a regression"
-        counts = [f"{label} {count:,}" for label, count in self.label_counts(examples).items()]
+            numbers = self.gold(examples)
+            return f"numbers from {numbers.min():g} to {numbers.max():g}"
+        counts = [f"{label} ({count:,})" for label, count in self.label_counts(examples).items()]
         shown = ", ".join(counts[:_MAX_DESCRIBED_LABELS])
         return shown if len(counts) <= _MAX_DESCRIBED_LABELS else f"{shown}, … ({len(counts):,} labels)"
 
@@ -254,10 +255,9 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
 
     def _probabilities(self, logits: npt.NDArray[np.float32]) -> Float64s:
         """Return the probability of each of several labels, (n, L), or of the second class, (n, 1)."""
-        scaled = logits.astype(np.float64) / (self.applied_temperature or 1.0)
-        if self.problem_type == "single_label_classification":
-            scaled = scaled[:, 1:] - scaled[:, :1]
-        return sigmoid(scaled)
+        is_multilabel = self.problem_type == "multi_label_classification"
+        probabilities = label_probabilities(logits, is_multilabel, self.applied_temperature)
+        return probabilities if is_multilabel else probabilities[:, 1:]
 
     def _decisions(
         self, examples: LabelledTexts, logits: npt.NDArray[np.float32]

@@ -12,6 +12,14 @@ MAX_FRACTION = 0.5  # a class of two examples keeps one of them for training
 _SEED = 0  # not the run's, so that runs with other seeds have the same dev set
 
 
+def check_fraction(fraction: float) -> None:
+    """Raise SettingsError unless a dev set can be this fraction of the training examples."""
+    if not 0 < fraction <= MAX_FRACTION:
+        raise SettingsError(
+            f"dev={fraction:g}: expected a fraction above 0 and at most {MAX_FRACTION} of the examples"
+        )
+
+
 def draw_dev_examples(task: Task[Any, Any], examples: Any, fraction: float, source: object) -> list[int]:
     """Draw a fraction of labelled examples for evaluation, always the same ones.
 
@@ -31,10 +39,7 @@ def draw_dev_examples(task: Task[Any, Any], examples: Any, fraction: float, sour
         SettingsError: the fraction is out of range.
         DataError: there are too few examples.
     """
-    if not 0 < fraction <= MAX_FRACTION:
-        raise SettingsError(
-            f"dev={fraction:g}: expected a fraction above 0 and at most {MAX_FRACTION} of the examples"
-        )
+    check_fraction(fraction)
     every_group = task.groups(examples)
     groups, first = np.unique(every_group, return_index=True)
     every_stratum = task.strata(examples)

@@ -122,8 +122,9 @@ def find_constant_answers(
     for name, examples in parts.items():
         answer = task.constant_answer(examples, predictions[name])
         if answer is not None and len(examples) > 1 and scores[name][task.main_metric] < 100:
+            shown = f"close to {answer}" if task.problem_type == "regression" else repr(answer)
             warnings.append(
-                f"{name}: the answer is {answer!r} for every example, so the model has learnt nothing; try "
+                f"{name}: the answer is {shown} for every example, so the model has learnt nothing; try "
                 f"another learning rate, more epochs or another seed"
             )
     return warnings

@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +46,7 @@ class GlueTask(TextClassification):
     malformed_file  name of the official file in which malformed lines are skipped
     """
 
+    website: ClassVar[str] = "https://gluebenchmark.com/tasks"
     main_metric: str = "accuracy"
     defaults: dict[str, Any] = field(default_factory=dict)  # the settings' own defaults are Section 4.1's
     folder: str = ""

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import Enum
 from typing import Any
+from unicodedata import normalize
 
 from bertie.base.errors import DataError
 from bertie.base.memory import is_missing
@@ -31,11 +32,15 @@ def label_name(value: Any) -> str:
 
 
 def unify_labels(names: Collection[str], known: Collection[str] = ()) -> dict[str, str]:
-    """Return the known label that each label equals, where 1 and 1.0 are the same label.
+    """Return the known label that each label equals.
 
-    Other labels stay as they are. Without known labels, 1.0 becomes 1 if all labels are numbers, as in
-    `label_name`: a float column of a csv file gets the same classes as in another format.
+    1 and 1.0 are the same label, and so are é in one and in two code points (NFC and NFD). Other labels stay
+    as they are. Without known labels, 1.0 becomes 1 if all labels are numbers, as in `label_name`: a float
+    column of a csv file gets the same classes as in another format.
     """
+    by_form = {normalize("NFC", name): name for name in sorted(known or names)}
+    by_form |= {name: name for name in known}
+    unified = {name: by_form.get(name) or by_form.get(normalize("NFC", name), name) for name in names}
     numbers = parse_numbers(known or names)
     by_number: dict[float, str] = {}
     if known:
@@ -43,10 +48,9 @@ def unify_labels(names: Collection[str], known: Collection[str] = ()) -> dict[st
     else:
         known = [name for name in names if "." not in name]  # 007 stays so
         by_number = {number: label_name(number) for number in numbers if number.is_integer()}
-    unified = {name: name for name in names}
     for name in unified.keys() - set(known):
         for number in parse_numbers([name]):
-            unified[name] = by_number.get(number, name)
+            unified[name] = by_number.get(number, unified[name])
     return unified
 
 
@@ -81,7 +85,8 @@ def infer_problem_type(labels: Sequence[Any], location: Callable[[int], str]) ->
         others = "numbers with fractions, as in a regression" if is_regression else "whole numbers"
         raise DataError(
             f"{location(i)}: label {labels[i]!r} is not a number, but the other labels are {others}; write a "
-            f"number or delete the row, or rename the label if the labels are names of classes"
+            f"number or delete the row; if the labels are names of classes, rename it or fine-tune with "
+            f"--label-type classes (label_type='classes')"
         )
     return "regression" if is_regression else "single_label_classification"
 

@@ -63,6 +63,7 @@ class Tagging(Task[TaggedSentences, Tags]):
     plain  whether the tags must be plain or mark entities; None until the labels are known
     """
 
+    website: ClassVar[str] = "https://www.clips.uantwerpen.be/conll2003/ner"
     plain: bool | None = False
 
     @property

@@ -52,6 +52,21 @@ def sigmoid(logits: Float32s | Float64s) -> Float64s:
     return values
 
 
+def label_probabilities(logits: Float32s, is_multilabel: bool, temperature: float | None) -> Float64s:
+    """Return the probabilities of a classifier's labels, in float64.
+
+    A threshold may lie between two logits that are equal in float32 after their division by the temperature,
+    so evaluation and prediction both use this function.
+
+    Args:
+        logits: float32 (n, labels).
+        is_multilabel: whether the labels are independent: the sigmoid of each, instead of the softmax.
+        temperature: the number that logits are divided by; None for 1.
+    """
+    scaled = logits.astype(np.float64) / (temperature or 1)
+    return sigmoid(scaled) if is_multilabel else softmax(scaled)
+
+
 def rank(probabilities: Float64s, limits: Float64s | float = 0.0) -> list[tuple[int, float]]:
     """Return the (index, probability) pairs of one row, the one furthest above its limit first."""
     order = np.argsort(limits - probabilities, kind="stable")

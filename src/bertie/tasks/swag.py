@@ -7,6 +7,7 @@ as segment B.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -87,6 +88,8 @@ def read_swag(path: Path, labelled: bool = True) -> Choices:
 @dataclass(frozen=True)
 class MultipleChoice(Task[Choices, Int64s]):
     """Tasks that choose one of several endings; predictions are indices of choices."""
+
+    website: ClassVar[str] = "https://github.com/rowanz/swagaf"
 
     @property
     def head(self) -> Head:

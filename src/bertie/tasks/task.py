@@ -134,7 +134,10 @@ class Task(ABC, Generic[Examples, Predictions]):
     submission_files  by part, the names of files that the task's server expects; parts that are
                       missing here use `predictions_file`
     note              a caveat about the task's scores, printed before training
+    website           where the official files are, for an error message
     """
+
+    website: ClassVar[str] = ""
 
     name: str
     labels: tuple[str, ...]
@@ -154,6 +157,11 @@ class Task(ABC, Generic[Examples, Predictions]):
     def label_columns(self) -> dict[str, str]:
         """The columns that only labelled data have, such as {"label": "stars"}, for `evaluate`."""
         return {}
+
+    @property
+    def separator(self) -> str | None:
+        """The separator of several labels in one string, for `evaluate`; None without one."""
+        return None
 
     # The model
 
@@ -298,7 +306,8 @@ class Task(ABC, Generic[Examples, Predictions]):
         if metadata.problem_type != self.problem_type:
             raise ModelError(
                 f"the model was fine-tuned for {metadata.problem_type.replace('_', ' ')}, "
-                f"but {self.name} is {self.problem_type.replace('_', ' ')}"
+                f"but {self.name} is {self.problem_type.replace('_', ' ')}; use a model that was fine-tuned "
+                f"on {self.name}"
             )
         return self.with_labels(metadata.labels) if metadata.labels else self
 
@@ -380,7 +389,10 @@ class Task(ABC, Generic[Examples, Predictions]):
         return None
 
     def constant_answer(self, examples: Examples, predictions: Predictions) -> str | None:
-        """Return the answer that all predictions have in common, or None if they differ."""
+        """Return the answer that all predictions have in common, or None if they differ.
+
+        For a regression, it is a number to which all predictions are close.
+        """
         answers = set(self.flatten_predictions(predictions))
         return str(answers.pop()) if len(answers) == 1 else None
 

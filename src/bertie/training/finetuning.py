@@ -4,6 +4,7 @@
 """
 
 import hashlib
+import sys
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -59,6 +60,7 @@ from bertie.training.finetuning_settings import (
     FinetuningSettings,
     lacking_settings,
     loop_schedule,
+    training_indices,
 )
 from bertie.training.loop import Batches, LoopSchedule, isolated_torch, train, training_lock
 from bertie.training.model_selection import ModelSelection
@@ -157,7 +159,11 @@ def finetune(
 def report_inputs(
     task: Task[Any, Any], training: Inputs, parts: Mapping[str, EncodedExamples], settings: FinetuningSettings
 ) -> None:
-    """Print how many texts are truncated, and how many dev inputs are also training inputs."""
+    """Print the numbers of examples left out, texts truncated, and dev inputs that are training inputs."""
+    if (count := len(training_indices(training, settings))) < training.num_examples:
+        unit = "windows" if task.head in ("spans", "tagging") else "examples"
+        whole = f"{training.num_examples:,} {unit}"
+        print(f"train: trains on {count:,} of {whole} (max_training_examples)", file=sys.stderr)
     length, pooling = settings.max_seq_length, settings.classifier_pooling
     report_truncated("train", task, training, length, pooling)
     for name, part in parts.items():
@@ -199,6 +205,7 @@ def _finetune(
         bilstm=settings.bilstm,
         input_columns=task.input_columns,
         label_columns=task.label_columns,
+        label_separator=task.separator,
         long_texts=task.long_texts,
         classifier_pooling=settings.classifier_pooling,
     )
@@ -352,17 +359,18 @@ def _build_model(
     return model
 
 
-def _freeze_layers(model: TaskModel, frozen_layers: int) -> None:
-    """Exclude the embeddings and the lowest layers from training; 0 excludes nothing.
-
-    Raises:
-        SettingsError: the model has fewer layers.
-    """
-    num_layers = len(model.bert.layers)
-    if frozen_layers > num_layers:
+def check_frozen_layers(settings: FinetuningSettings, config: BertConfig) -> None:
+    """Raise SettingsError if `frozen_layers` exceeds the layers of a model."""
+    num_layers = config.num_hidden_layers
+    if settings.frozen_layers > num_layers:
         raise SettingsError(
-            f"frozen_layers {frozen_layers} exceeds the model's {num_layers} layers; use {num_layers} or less"
+            f"frozen_layers {settings.frozen_layers} exceeds the model's {count_noun(num_layers, 'layer')}; "
+            f"use {num_layers} or less"
         )
+
+
+def _freeze_layers(model: TaskModel, frozen_layers: int) -> None:
+    """Exclude the embeddings and the lowest layers from training; 0 excludes nothing."""
     for name, parameter in model.named_parameters():
         layer = layer_of(name)
         parameter.requires_grad = not frozen_layers or layer is None or layer > frozen_layers
@@ -399,11 +407,12 @@ def encode_examples(
         The training inputs, the dev parts and the completed settings.
 
     Raises:
-        SettingsError: sequences would be longer than the model's positions, or there is no such
-            device.
+        SettingsError: sequences would be longer than the model's positions, more layers are frozen
+            than the model has, or there is no such device.
         ModelError: the examples are pairs of texts, and the model reads only single texts.
     """
     check_length(settings.max_seq_length, initial_model.config)
+    check_frozen_layers(settings, initial_model.config)
     tokenizer, max_seq_length = initial_model.tokenizer, settings.max_seq_length
     inputs = task.encode(training_examples, tokenizer, max_seq_length)
     if initial_model.config.type_vocab_size == 1 and inputs.token_type_ids.any():

@@ -10,6 +10,7 @@ from typing import Any, Self
 from bertie import __version__
 from bertie.base.errors import DataError
 from bertie.base.files import add_path_to_errors, fsync
+from bertie.base.texts import count_noun
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -100,10 +101,11 @@ def run_facts(run: Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         rows: the rows of its metrics.jsonl.
     """
     seconds = next(row["seconds"] for row in reversed(rows) if row["kind"] == "train")
+    duration = count_noun(round(seconds), "second") if seconds < 120 else f"{seconds / 60:,.0f} minutes"
     written = datetime.fromtimestamp((run / "metrics.jsonl").stat().st_mtime, UTC)
     return {
         "run": str(run),
         "date": f"{written:%Y-%m-%d %H:%M} UTC",
-        "training time": f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:,.0f} minutes",
+        "training time": duration,
         "bertie": __version__,
     }

@@ -124,7 +124,7 @@ def describe_decisions(task: Task[Any, Any], class_weights: Mapping[str, float])
     """
     facts = {}
     if class_weights:
-        weights = (f"{label} {weight:.4g}" for label, weight in class_weights.items())
+        weights = (f"{label}: {weight:.4g}" for label, weight in class_weights.items())
         facts["class weights"] = ", ".join(weights)
     if task.long_texts.method == "head-tail":
         facts["long texts"] = "the first and the last tokens"
@@ -133,7 +133,7 @@ def describe_decisions(task: Task[Any, Any], class_weights: Mapping[str, float])
     if task.decision_thresholds is not None:
         labels = task.labels[-len(task.decision_thresholds) :]  # of two classes, the second
         pairs = zip(labels, task.decision_thresholds, strict=True)
-        limits = ", ".join(f"{label} {limit:.4g}" for label, limit in pairs)
+        limits = ", ".join(f"{label}: {limit:.4g}" for label, limit in pairs)
         facts["decision threshold"] = f"{limits}, tuned on dev"
     if task.applied_temperature is not None:
         facts["temperature"] = f"{task.applied_temperature:.4g}, fitted on dev"

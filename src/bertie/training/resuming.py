@@ -86,24 +86,11 @@ def check_run(run: RunDirectory, settings: Settings, resume: bool, may_change: S
             false; a setting differs; or the settings of the run are damaged.
         DataError: the run started with different data or from a different model.
     """
-    if not run.settings_file.exists():
-        if resume:
-            raise SettingsError(
-                f"{run.path}: no run to resume here; start one without --resume (resume=True)"
-            )
-        for name in sorted(os.listdir(run.path)) if run.path.exists() else ():
-            if not name.startswith(".") and name not in RUN_FILES and not name.endswith(LOG_SUFFIXES):
-                raise SettingsError(f"{run.path / name}: exists already; choose an empty or a new directory")
-        if run.has_progress():
-            raise SettingsError(
-                f"{run.path}: holds checkpoints or metrics of another run, but no {SETTINGS_FILE}; restore "
-                f"this file, or choose another directory"
-            )
-        return
     if not resume:
-        raise SettingsError(
-            f"{run.path}: already holds a run; pass --resume (resume=True), or choose another directory"
-        )
+        check_new_run(run)
+        return
+    if not run.settings_file.exists():
+        raise SettingsError(f"{run.path}: no run to resume here; start one without --resume (resume=True)")
     original = resolve(type(settings), read_settings(run.settings_file), source=str(run.settings_file))
     old_values, new_values = dict(_flatten(original)), dict(_flatten(settings))
     for key in old_values | new_values:
@@ -119,6 +106,26 @@ def check_run(run: RunDirectory, settings: Settings, resume: bool, may_change: S
         raise SettingsError(
             f"{run.path}: {key} was {old!r} when the run started and is {new!r} now; resume "
             f"without this setting and without a recipe, or start a new run"
+        )
+
+
+def check_new_run(run: RunDirectory) -> None:
+    """Refuse to start a run in a directory that holds a run, or something else.
+
+    Raises:
+        SettingsError: there is a run, or another file than a log.
+    """
+    if run.settings_file.exists():
+        raise SettingsError(
+            f"{run.path}: already holds a run; pass --resume (resume=True), or choose another directory"
+        )
+    for name in sorted(os.listdir(run.path)) if run.path.exists() else ():
+        if not name.startswith(".") and name not in RUN_FILES and not name.endswith(LOG_SUFFIXES):
+            raise SettingsError(f"{run.path / name}: exists already; choose an empty or a new directory")
+    if run.has_progress():
+        raise SettingsError(
+            f"{run.path}: holds checkpoints or metrics of another run, but no {SETTINGS_FILE}; restore "
+            f"this file, or choose another directory"
         )
 
 

@@ -79,9 +79,9 @@ def test_classes_with_fractions_have_one_name_in_every_format(tmp_path):
 def test_numbers_with_a_decimal_comma_are_pointed_out(tmp_path):
     advice = "for a regression, write numbers with a point, such as 1.5"
     for labels, description in (
-        (["3", "1,5"], f"1,5 2, 3 2; {advice}"),
-        (["1,5", "high"], "1,5 2, high 2"),
-        (["3", "15"], "3 2, 15 2"),
+        (["3", "1,5"], f"1,5 (2), 3 (2); {advice}"),
+        (["1,5", "high"], "1,5 (2), high (2)"),
+        (["3", "15"], "3 (2), 15 (2)"),
     ):
         path = tmp_path / "train.tsv"
         path.write_text("text\tlabel\n" + "".join(f"a\t{label}\n" for label in labels * 2))
@@ -171,7 +171,7 @@ def training_csv(lines):
             CustomClassification(),
             training_csv(["a,1.5", "b,1.5", "c,N/A", "d,2.5", "e,2.5", "f,N/A"]),
             "line 4: label 'N/A' is not a number, but the other labels are numbers with fractions, as in a "
-            "regression; write a number or delete the row, or rename the label",
+            "regression; write a number or delete the row; if the labels are names of classes, rename",
         ),
         (CustomClassification(), training_csv(["a,0.5", "b,0.5"]), "line 2: all examples have the label"),
         (
@@ -205,7 +205,7 @@ def training_csv(lines):
             r"line 2: 'x\|y' is not a list of labels, but the model gives a text several labels; write "
             r"lists, or name the separator with --separator '\|' \(separator=…\)$",
         ),
-        (CustomClassification(), "text,label\n", "empty"),
+        (CustomClassification(), "text,label\n", "empty: no rows below the header; add at least one$"),
         (CustomClassification(), "", "empty"),
     ],
 )
@@ -347,7 +347,8 @@ def test_fitted_to_model_takes_the_problem_type_and_labels():
     task = CustomClassification().fitted_to_model(model)
     assert (task.problem_type, task.labels) == ("multi_label_classification", ("y", "x"))
     assert task.main_metric == "f1_micro"
-    with pytest.raises(ModelError, match=r"fine-tuned for multi label classification, but .* is regression"):
+    message = "for multi label classification, but .* is regression; use a model that was fine-tuned on reg"
+    with pytest.raises(ModelError, match=message):
         CustomClassification().with_problem_type("regression").fitted_to_model(model)
 
 

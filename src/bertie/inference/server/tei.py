@@ -25,7 +25,7 @@ from bertie.model.engines.embeddings import normalize
 from bertie.model.engines.engine import Float32s
 from bertie.model.formats.sentence_transformers import Pooling
 from bertie.model.sequences import Int32s
-from bertie.tasks.probabilities import Float64s, rank, sigmoid, softmax
+from bertie.tasks.probabilities import Float64s, label_probabilities, rank
 from bertie.text.vocabulary import SPECIAL_TOKENS
 
 TOKENS_AT_A_TIME = 512  # 40 kB of JSON, made in 1 ms
@@ -478,9 +478,8 @@ def _find_prompt(model: ServedModel, name: str | None) -> str:
 
 
 def _probabilities(model: ServedModel, logits: Float32s) -> Float64s:
-    scaled = logits / np.float32(model.metadata.temperature or 1)
-    several = model.metadata.problem_type == "multi_label_classification"
-    return sigmoid(scaled) if several or logits.shape[1] == 1 else softmax(scaled)
+    is_multilabel = model.metadata.problem_type == "multi_label_classification" or logits.shape[1] == 1
+    return label_probabilities(logits, is_multilabel, model.metadata.temperature)
 
 
 def _decode(model: ServedModel, request: DecodeRequest) -> list[str]:

@@ -49,7 +49,7 @@ TRAINING_ONLY_KEYS = {
     "position_initializer_range",
 }
 # In config.json; `transformers` preserves them.
-BERTIE_KEYS = ("null_threshold", "max_seq_length", "decision_thresholds", "temperature")
+BERTIE_KEYS = ("null_threshold", "max_seq_length", "decision_thresholds", "temperature", "label_separator")
 
 
 class LongTexts(Settings):
@@ -72,7 +72,7 @@ TRUNCATE = LongTexts()
 
 
 class HeadConfig(Settings):
-    """The keys of config.json that describe the head; the last nine are bertie's own."""
+    """The keys of config.json that describe the head; the last ten are bertie's own."""
 
     architectures: tuple[str, ...] | None = None
     model_type: str = "bert"
@@ -84,6 +84,7 @@ class HeadConfig(Settings):
     bilstm: bool = False
     input_columns: dict[str, str] = pydantic.Field(default_factory=dict)
     label_columns: dict[str, str] = pydantic.Field(default_factory=dict)
+    label_separator: str | None = pydantic.Field(None, min_length=1)
     decision_thresholds: tuple[float, ...] | None = None
     temperature: float | None = pydantic.Field(None, gt=0)
     long_texts: LongTexts = TRUNCATE
@@ -113,6 +114,8 @@ class ModelMetadata:
     input_columns   the columns of the texts in fine-tuning by their role, such as {"text": "review"};
                     empty if unknown
     label_columns   likewise the columns that only labelled data have, such as {"label": "stars"}
+    label_separator
+                    the separator of several labels in one string, in fine-tuning; None without one
     decision_thresholds
                     the probability above which a classifier predicts each of several labels, or, a single
                     one, the second of two classes; None for 0.5
@@ -136,6 +139,7 @@ class ModelMetadata:
     sentence_transformers_config: Mapping[str, Any] = field(default_factory=dict)
     input_columns: Mapping[str, str] = field(default_factory=dict)
     label_columns: Mapping[str, str] = field(default_factory=dict)
+    label_separator: str | None = None
     decision_thresholds: tuple[float, ...] | None = None
     temperature: float | None = None
     long_texts: LongTexts = TRUNCATE
@@ -240,6 +244,7 @@ def read_metadata(
         sentence_transformers_config=read_json_object(path / SENTENCE_TRANSFORMERS_CONFIG_FILE),
         input_columns=head.input_columns,
         label_columns=head.label_columns,
+        label_separator=head.label_separator,
         decision_thresholds=head.decision_thresholds,
         temperature=head.temperature,
         long_texts=head.long_texts,
@@ -267,12 +272,15 @@ def _wrong_model_type(file: Path, head: HeadConfig, metadata: ModelMetadata) -> 
 def read_labelled_columns(path: Path) -> Mapping[str, str]:
     """Return the columns of texts and of labels in a model's fine-tuning; see `ModelMetadata`.
 
+    With them is the separator of labels, as "separator", if there is one.
+
     Raises:
         DataError: config.json is damaged.
         ModelError: the directory is missing or not a model directory.
     """
     head = read_section(HeadConfig, find_config_file(_require_model_folder(path)))
-    return head.input_columns | head.label_columns
+    separator = {"separator": head.label_separator} if head.label_separator else {}
+    return head.input_columns | head.label_columns | separator
 
 
 def find_new_entries(path: Path, tokenizer: Tokenizer) -> dict[int, list[int]]:

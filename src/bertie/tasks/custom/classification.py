@@ -28,6 +28,11 @@ from bertie.tasks.label_types import (
     with_decimal_point,
 )
 
+# The task's name where it differs from "classification".
+_NAMES: dict[ProblemType, str] = {
+    "multi_label_classification": "multi-label classification",
+    "regression": "regression",
+}
 # The first metric selects the checkpoint.
 _METRICS: dict[ProblemType, tuple[str, ...]] = {
     "single_label_classification": ("accuracy", "f1_macro"),
@@ -66,10 +71,15 @@ class CustomClassification(CustomFiles, TextClassification):
         return {"label": self.label}
 
     def with_problem_type(self, problem_type: ProblemType) -> Self:
-        """Return this task for labels of one type, with the metrics of that type."""
+        """Return this task for labels of one type, with the name and the metrics of that type."""
         metrics = _METRICS[problem_type]
         return replace(
-            self, problem_type=problem_type, metrics=metrics, main_metric=metrics[0], infer_type=False
+            self,
+            name=_NAMES.get(problem_type, self.name),
+            problem_type=problem_type,
+            metrics=metrics,
+            main_metric=metrics[0],
+            infer_type=False,
         )
 
     def read(self, path: Source, labelled: bool) -> LabelledTexts:
@@ -186,9 +196,14 @@ class CustomClassification(CustomFiles, TextClassification):
         """Reject labels that are all the same, and a class with only one example."""
         assert examples.labels is not None
         if len({frozenset(names) for names in as_label_sets(examples.labels)}) == 1:
-            shown = f"the label {examples.labels[0]!r}" if examples.labels[0] else "no label"
+            label = examples.labels[0]
+            shown = f"the labels {list(label)!r}" if isinstance(label, tuple) else f"the label {label!r}"
+            advice = "add examples with other labels"
+            # [0, 1] in one row and [1, 0] in another
+            if isinstance(label, tuple) and {*label} in ({"0", "1"}, {"False", "True"}):
+                advice = "if these are flags, list the names of each row's labels"
             raise DataError(
-                f"{examples.location(0)}: all examples have {shown}; add examples with other labels"
+                f"{examples.location(0)}: all examples have {shown if label else 'no label'}; {advice}"
             )
         if self.problem_type == "regression":
             return

@@ -7,7 +7,7 @@ from typing import Literal
 
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.memory import Source, is_missing
-from bertie.base.rows import Rows, read_rows, report_skipped
+from bertie.base.rows import Rows, format_suffix, read_rows, report_skipped
 from bertie.base.texts import is_blank
 
 
@@ -43,6 +43,11 @@ class CustomFiles:
             SettingsError: a column is missing.
             DataError: the table cannot be read (see `read_rows`), or a row is not skipped, or all would be.
         """
+        if isinstance(source, Path) and format_suffix(source) == ".json":
+            raise DataError(
+                f"{source}: a .json file is not a table; write each row on a line of a .jsonl file, or, for "
+                f"a file in the form of SQuAD, pass --kind questions (kind='questions')"
+            )
         skipped: list[DataError] | None = [] if self.on_error == "skip" else None
         rows = read_rows(source, list(columns), skipped, columns)
         kept = []

@@ -134,7 +134,16 @@ def read_questions(path: Path, labelled: bool = True, allow_no_answer: bool = Tr
 
 def _paragraphs(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield the paragraphs of all articles, each with its location in the file."""
-    for article_number, article in enumerate(_member(read_json(path), "data", list, str(path)), start=1):
+    try:
+        articles = _member(read_json(path), "data", list, str(path))
+    except DataError as error:
+        if not path.is_file():
+            raise
+        raise DataError(
+            f"{error}; a table with a question on each line is a .jsonl file, for --kind questions "
+            f"(kind='questions')"
+        ) from None
+    for article_number, article in enumerate(articles, start=1):
         location = f"{path}, article {article_number}"
         for number, paragraph in enumerate(_member(article, "paragraphs", list, location), start=1):
             yield f"{location}, paragraph {number}", paragraph

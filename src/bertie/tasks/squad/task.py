@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,7 @@ class QuestionAnswering(Task[Questions, SpanPredictions]):
                     chooses it. None if every question has an answer, as in SQuAD v1.1.
     """
 
+    website: ClassVar[str] = "https://rajpurkar.github.io/SQuAD-explorer"
     doc_stride: int = 128
     max_query_length: int = 64
     n_best: int = 20
