@@ -39,7 +39,7 @@ from bertie.reproduction.checkpoint_tables import (
 )
 from bertie.reproduction.feature_tagger import FeatureKind, FeatureTaggerSettings, train_feature_tagger
 from bertie.reproduction.runner import WAIT_SECONDS
-from bertie.reproduction.tables import FEATURES, read_scale
+from bertie.reproduction.tables import FEATURES, UNCASED_NOTE, read_scale
 from bertie.tasks.evaluation import DEFAULT_MAX_SEQ_LENGTH
 from bertie.tasks.glue import write_submission
 from bertie.training.finetuning import InitialModel, hash_weights
@@ -270,6 +270,7 @@ class CheckpointRunner:
         rows = [RowResult(row, self._results_of(row, results)) for row in self.table.rows]
         notes = [f"{name}: {line}" for name, line in self.missing.items()]
         notes += self._write_submission()
+        notes += [UNCASED_NOTE] if self.table.cased and self.start.tokenizer.lowercase else []
         model = describe_sources(self.start, next(iter(self.tasks.values())).examples)["base model"]
         write_checkpoint_report(self.report_file, self.table, model, self.tasks, plan, rows, notes)
         return {result.row.name: result.mean for result in rows if result.cells}

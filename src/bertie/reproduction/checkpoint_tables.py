@@ -51,6 +51,7 @@ class CheckpointTable(Settings):
     search: Tree  # settings of `bertie search`: the grid and the restarts
     rows: tuple[CheckpointRow, ...] = pydantic.Field(min_length=1)
     average: bool = False  # whether to average the rows that have numbers of the paper
+    cased: bool = False  # as in `tables.Table`
 
 
 class TaskFiles(NamedTuple):
@@ -89,7 +90,7 @@ def read_checkpoint_table(name: str) -> CheckpointTable:
         for row in table.rows
         if row.is_pretrained
     )
-    return CheckpointTable(title=table.title, search=table.search, rows=rows)
+    return CheckpointTable(title=table.title, search=table.search, rows=rows, cased=table.cased)
 
 
 def read_found_tasks(table: CheckpointTable, data: Path) -> tuple[dict[str, TaskFiles], dict[str, str]]:

@@ -36,7 +36,12 @@ MEANINGS: dict[Decision, str] = {
 
 
 def write_report(
-    path: Path, table: Table, scale: Scale, cells: Sequence[Cell], majority_baseline: Outcomes
+    path: Path,
+    table: Table,
+    scale: Scale,
+    cells: Sequence[Cell],
+    majority_baseline: Outcomes,
+    notes: Sequence[str] = (),
 ) -> list[Verdict]:
     """Write the current results of a table, and a picture of them.
 
@@ -46,6 +51,7 @@ def write_report(
         scale: the scale of the runs.
         cells: the cells of the table, done or not.
         majority_baseline: the scores of always predicting the majority class.
+        notes: how these runs differ from the paper's.
 
     Returns:
         The verdicts on all orderings.
@@ -61,6 +67,7 @@ def write_report(
         f"{num_done} of {len(cells)} cells done.",
         "Each entry is the paper's number, if there is one, then ours: the mean over the seeds ± the",
         "standard deviation.",
+        *notes,
         "",
         *_result_lines(table, scale, cells, majority_baseline),
         "",

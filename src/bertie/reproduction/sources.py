@@ -114,5 +114,10 @@ class Sources:
         return TaskExamples(SAME_ARTICLE_TASK, training, {"dev": dev}, examples_digest)
 
     @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the corpus."""
+        return Tokenizer.load(self.corpus.tokenizer_directory)
+
+    @property
     def _vocabulary(self) -> Vocabulary:
-        return Tokenizer.load(self.corpus.tokenizer_directory).vocabulary
+        return self.tokenizer.vocabulary
