@@ -164,7 +164,8 @@ def test_report_and_tensorboard_of_a_run_that_ends_without_pairs(
     pretrain(tiny_settings(phases=PHASES[::-1], tensorboard=True), corpus_path, run)
     rows = read_metrics(run / "metrics.jsonl")
     assert "next_sentence_accuracy" not in rows[-1]
-    write_report(run / "report.html", rows, "", {})
+    settings_text = (run / "settings.toml").read_text()
+    write_report(run / "report.html", rows, settings_text, {})
     page = (run / "report.html").read_text()
     assert "Next-sentence accuracy" in page  # the curve of the first phase
     assert "majority class" not in page

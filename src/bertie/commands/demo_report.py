@@ -58,7 +58,7 @@ def write_report(
     _add_figures(page, outcome)
     _add_masked_tokens(page, filled)
     _add_classifiers(page, collected, outcome)
-    _add_pretraining(page, outcome)
+    _add_pretraining(page, outcome, settings_text)
     page.section("Settings")
     page.code(settings_text)
     page.save(path)
@@ -149,8 +149,9 @@ def _add_classifiers(page: "Page", collected: "Collected", outcome: Outcome) -> 
     )
 
 
-def _add_pretraining(page: "Page", outcome: Outcome) -> None:
+def _add_pretraining(page: "Page", outcome: Outcome, settings_text: str) -> None:
     from bertie.reports.pictures import training_curves
+    from bertie.reports.pretraining import phase_steps
 
     last_train = [row for row in outcome.metrics if row["kind"] == "train"][-1]
     tokens, seconds = last_train["tokens"], last_train["seconds"]
@@ -161,7 +162,7 @@ def _add_pretraining(page: "Page", outcome: Outcome) -> None:
         f"passages, the second both objectives of Section 3.1 in longer ones."
     )
     page.picture(
-        training_curves(outcome.metrics),
+        training_curves(outcome.metrics, phase_steps(settings_text)),
         "Training and held-out documents. The dashed line is the unigram baseline.",
         "Loss and accuracy over the steps of pre-training",
     )

@@ -1,6 +1,7 @@
 """The HTML report of a pre-training run."""
 
 import math
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ def write_report(
         f"{seconds / 60:,.0f} minutes of training, {tokens / seconds:,.0f} tokens per second."
     )
     page.picture(
-        training_curves(rows),
+        training_curves(rows, phase_steps(settings_text)),
         "Training and held-out documents. The dashed line is the unigram baseline.",
         "Loss and accuracy over the training steps",
     )
@@ -68,6 +69,11 @@ def write_report(
     page.section("Settings")
     page.code(settings_text)
     page.save(path)
+
+
+def phase_steps(settings_text: str) -> list[int]:
+    """Return the number of steps of each phase, from a run's settings as TOML."""
+    return [phase["steps"] for phase in tomllib.loads(settings_text)["phases"]]
 
 
 def _add_blimp(page: Page, blimp: Mapping[str, Any]) -> None:
