@@ -68,7 +68,8 @@ def learn_vocabulary(
     Args:
         inputs: a file, folder or pattern of text, or several of them.
         out: the tokenizer directory to write, or its URL; without it, nothing is written.
-        size: the number of entries, special tokens included; fewer if no pairs are left to merge.
+        size: the number of entries, special tokens included, at least 9; fewer if no pairs are left to
+            merge.
         cased: keep case and accents (True), or lower-case text and strip accents (False). If it is not
             given, the text decides: the vocabulary is cased if stripping accents would change more than
             2 % of the words, or if most words have no case. The choice is reported on stderr.
@@ -86,13 +87,15 @@ def learn_vocabulary(
 
     Raises:
         DataError: an input cannot be read, there are no words, or `out` holds other files.
-        SettingsError: `smoothing` or `language` is wrong, or `out` exists or cannot be created.
+        SettingsError: `size`, `alphabet`, `smoothing` or `language` is wrong, or `out` exists or cannot be
+            created.
 
     Example:
         >>> tokenizer = bertie.learn_vocabulary("text/", out="tokenizer", size=150, workers=1)
         >>> tokenizer.convert_ids_to_tokens(tokenizer.encode("the cat").input_ids)[0]
         '[CLS]'
     """
+    wordpiece_trainer.limit_alphabet(size, alphabet)  # for its errors, before all words are counted
     output, paths = None if out is None else as_path(out), as_paths(inputs)
     with _lock(output, paths, force) as written:
         files = list_inputs(paths, [output] if output else [])
