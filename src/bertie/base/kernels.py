@@ -97,19 +97,20 @@ def source_and_imports(source: Path) -> list[Path]:
 
 
 class _CompilationNotice(event.Listener):
-    """Report on stderr that a kernel is being compiled, the first time in the main process."""
+    """Report on stderr that kernels are being compiled, at most once and only in the main process."""
 
     def __init__(self) -> None:
         self.kernels: set[Any] = set()
         self.is_cached = True
+        self.is_announced = False
 
     def on_start(self, event: Any) -> None:
-        if event.data["dispatcher"].py_func not in self.kernels:
+        if self.is_announced or event.data["dispatcher"].py_func not in self.kernels:
             return
-        self.kernels.clear()
+        self.is_announced = True
         if multiprocessing.parent_process() is None:
             place = f"kept in {cache_root()}" if self.is_cached else "BERTIE_CACHE=FOLDER keeps them"
-            print(f"compiling kernels, once, for up to a minute ({place}) …", file=sys.stderr, flush=True)
+            print(f"compiling kernels for their first use, for up to a minute ({place}) …", file=sys.stderr)
 
     def on_end(self, event: Any) -> None:
         pass

@@ -55,9 +55,8 @@ class Hardware(Settings):
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         if not _is_available(device):
-            raise SettingsError(
-                f"device = {device!r}: not available on this machine; use cpu, or cuda if it has a GPU"
-            )
+            remedy = "use cpu or cuda" if torch.cuda.is_available() else "torch finds no GPU here, so use cpu"
+            raise SettingsError(f"device = {device!r}: not available on this machine; {remedy}")
         kind = torch.device(device).type
         if torch.get_default_device().type not in ("cpu", kind):
             raise SettingsError(
