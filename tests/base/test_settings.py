@@ -160,8 +160,8 @@ def test_assignment_needs_a_key_and_an_equals_sign(text: str) -> None:
         ({"lr": 1}, "recipe.toml: unknown setting 'lr'; did you mean 'optimizer.learning_rate'?"),
         (
             {"zzz": 1},
-            "recipe.toml: unknown setting 'zzz'; the settings here are name, note, optimizer, phases, resume, "
-            "seed, tags, teacher",
+            "recipe.toml: unknown setting 'zzz'; the settings here are name, note, optimizer, phases, "
+            "resume, seed, tags, teacher",
         ),
         ({"steps": 1}, "recipe.toml: unknown setting 'steps'; did you mean 'phases.0.steps'?"),
         ({"tags": 3}, "recipe.toml: tags = 3: expected a list; write [3]"),

@@ -51,6 +51,7 @@ def test_output_inside_the_input_folder_is_not_read(tmp_path: Path) -> None:
     first, second = (learn(tmp_path, TEXT, "--size", 100) for _ in range(2))
     assert first.exit_code == 0
     assert "33 words, 12 unique" in first.stderr
+    assert "counting words: 1/1 kB  " in first.stderr
     assert "33 words, 12 unique" in second.stderr
 
 

@@ -8,6 +8,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
+from bertie.base.texts import count_noun
+
 if TYPE_CHECKING:
     import rich.progress
 
@@ -113,7 +115,8 @@ class Progress:
     def _line(self, seconds: float, finished: bool) -> str:
         """Return the line without its title: `1,200/4,000 steps  loss 4.11  14:35 left`."""
         total = "" if self.total is None else f"/{self.total:,}"
-        parts = [f"{self.done:,}{total} {self.unit}".rstrip()]
+        unit = self.unit.removesuffix("s") if (self.total or self.done) == 1 else self.unit
+        parts = [f"{self.done:,}{total} {unit}".rstrip()]
         parts += [f"{name} {format_number(value)}" for name, value in self.values.items()]
         rate = (self.done - self.initial) / seconds if seconds > 0 else 0.0
         if rate > 0:
@@ -146,6 +149,18 @@ def format_duration(seconds: float) -> str:
     minutes, rest = divmod(round(max(seconds, 0)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def spell_duration(seconds: float) -> str:
+    """Format seconds as `45 seconds` or `12 minutes`."""
+    if seconds < 120:
+        return count_noun(round(seconds), "second")
+    return count_noun(round(seconds / 60), "minute")
+
+
+def byte_unit(total: int) -> tuple[int, str]:
+    """Return the size and the name of the unit in which to show the progress through this many bytes."""
+    return (10**6, "MB") if total >= 10**7 else (10**3, "kB")
 
 
 def _is_notebook_stream(stream: TextIO) -> bool:

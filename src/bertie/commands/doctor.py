@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from bertie.base.processors import available_cpus
+from bertie.base.texts import count_noun
 from bertie.commands.options import Json
 
 # The extra of pyproject.toml that installs each optional package.
@@ -93,8 +94,8 @@ def _hardware(measure: bool) -> dict[str, Any]:
     if find_spec("torch"):
         import torch
 
-        cuda = torch.cuda.is_available()
-        facts["device"] = torch.cuda.get_device_name() if cuda else f"cpu, {torch.get_num_threads()} threads"
+        processor = f"cpu, {count_noun(torch.get_num_threads(), 'thread')}"
+        facts["device"] = torch.cuda.get_device_name() if torch.cuda.is_available() else processor
         if measure:
             facts["matrix rate"] = _matrix_rates()
     return facts

@@ -29,7 +29,7 @@ from bertie.base.files import (
     remove_temporary_names,
 )
 from bertie.base.locks import LockedError, lock_directory, lock_file
-from bertie.base.progress import Progress
+from bertie.base.progress import Progress, byte_unit
 from bertie.base.storage import check_readable
 from bertie.corpus.assembly import (
     DUPLICATE,
@@ -267,18 +267,19 @@ class _Preparation:
         sizes = {index: sum(split.size for split in tasks[index].splits) for index in indices}
         missing = [index for index, part in parts.items() if not part.exists()]
         done = sum(sizes.values()) - sum(sizes[index] for index in missing)
-        total = round(sum(sizes.values()) / 1e6)
+        size, unit = byte_unit(sum(sizes.values()))
+        total = -(-sum(sizes.values()) // size)
         context = TaskContext(
             self.output / "tokenizer", self.tokenizer.fingerprint, self.column, self.on_error
         )
         arguments = [(parts[index], tasks[index]) for index in missing]
         if arguments:
             load_tokenizer(context)  # compiles the kernels once, if need be, and not in every worker
-        with Progress("preparing documents", total, unit="MB", done=round(done / 1e6)) as progress:
+        with Progress("preparing documents", total, unit, done=-(-done // size)) as progress:
             try:
                 for position, _ in run_tasks(partial(write_part, context), arguments, self.workers):
                     done += sizes[missing[position]]
-                    progress.update(round(done / 1e6))
+                    progress.update(-(-done // size))
             except InputError as error:  # other inputs are another plan, which only `force` may replace
                 again = "run again with --force (force=True)"
                 if len(indices) < len(tasks):  # of another job

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from bertie.base.errors import DataError
 from bertie.base.executor import Executor, run_tasks
 from bertie.base.kernels import ONE, kernel
-from bertie.base.progress import Progress
+from bertie.base.progress import Progress, byte_unit
 from bertie.base.random import mix
 from bertie.base.storage import check_readable
 from bertie.corpus.documents import Document, InputError, InputErrors, OnError
@@ -116,14 +116,15 @@ def _count(
     table = WordTable()
     _compile_kernels(split)
     count = partial(_count_task, split, column, errors.on_error)
-    with Progress("counting words", total=round(sum(sizes) / 1e6), unit="MB") as progress:
+    size, unit = byte_unit(sum(sizes))
+    with Progress("counting words", total=-(-sum(sizes) // size), unit=unit) as progress:
         done = 0
         try:
             for index, (task_counts, task_errors) in run_tasks(count, tasks, workers):
                 table.add(*task_counts)
                 errors.merge(task_errors)
                 done += sizes[index]
-                progress.update(round(done / 1e6), {"unique words": len(table)})
+                progress.update(-(-done // size), {"unique words": len(table)})
         except InputError as error:
             raise DataError(f"{error}; or skip such inputs with --on-error skip") from None
     if not len(table) and language:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertie.base.progress import spell_duration
 from bertie.reports.page import Cell, Page
 from bertie.reports.pictures import (
     confusion_matrix,
@@ -93,7 +94,7 @@ def _score_figures(
 def _training_figures(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, Cell, str]]:
     last = [row for row in rows if row["kind"] == "train"][-1]
     return [
-        ("steps", last["step"], f"{last['seconds']:,.0f} seconds"),
+        ("steps", last["step"], spell_duration(last["seconds"])),
         ("examples", last["examples"], "over all epochs"),
     ]
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bertie.base.progress import spell_duration
 from bertie.model.objectives import TOKEN_OBJECTIVES, token_objective
 from bertie.reports.page import Page
 from bertie.reports.pictures import bars, training_curves
@@ -52,7 +53,7 @@ def write_report(
     tokens, seconds = last_train["tokens"], last_train["seconds"]
     page.paragraph(
         f"Measured on held-out documents after {last_train['step']:,} steps on {tokens:,} tokens: "
-        f"{seconds / 60:,.0f} minutes of training, {tokens / seconds:,.0f} tokens per second."
+        f"{spell_duration(seconds)} of training, {tokens / seconds:,.0f} tokens per second."
     )
     page.picture(
         training_curves(rows, phase_steps(settings_text)),

@@ -10,6 +10,7 @@ from typing import Any, Self
 from bertie import __version__
 from bertie.base.errors import DataError
 from bertie.base.files import add_path_to_errors, fsync
+from bertie.base.progress import spell_duration
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -104,6 +105,6 @@ def run_facts(run: Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return {
         "run": str(run),
         "date": f"{written:%Y-%m-%d %H:%M} UTC",
-        "training time": f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:,.0f} minutes",
+        "training time": spell_duration(seconds),
         "bertie": __version__,
     }
