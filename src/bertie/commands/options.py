@@ -116,8 +116,8 @@ PrecisionChoice = Literal["float32", "bfloat16"]
 Precision = Annotated[
     PrecisionChoice,
     typer.Option(
-        help="bfloat16 is faster on hardware that supports it, with about 3 digits. Exported models need "
-        "OpenVINO for it."
+        help="The precision of matrix products. bfloat16 is faster on hardware that supports it, but the "
+        "results have only about 3 correct digits. For exported models it needs OpenVINO."
     ),
 ]
 InputFile = Annotated[
