@@ -100,6 +100,7 @@ def pretrain(
     return PretrainingResult(output, Metrics(read_metrics(output / "metrics.jsonl")))
 
 
+@checked
 def plan_pretraining(
     recipe: PathLike | Mapping[str, Any] | None = None,
     *,
@@ -110,7 +111,17 @@ def plan_pretraining(
     settings: Mapping[str, Any] | None = None,
     **more_settings: Any,
 ) -> Plan:
-    """Estimate time and memory of `pretrain` with the same arguments; write nothing."""
+    """Estimate time and memory of `pretrain` with the same arguments; write nothing.
+
+    Args:
+        recipe, corpus, out, init, resume, settings, **more_settings: as in `pretrain`.
+
+    Returns:
+        The plan, whose text is what `bertie pretrain --dry-run` prints.
+
+    Raises:
+        SettingsError, DataError, ModelError: as in `pretrain`; the files of the corpus are not verified.
+    """
     output = Path(out)
     given = {"corpus": corpus, "init": init}
     start = _prepare_start(recipe, output, given, resume, nest_settings(settings, more_settings))

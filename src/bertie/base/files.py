@@ -178,7 +178,7 @@ def atomic_directory(path: Path, has_twins: bool = False) -> Iterator[Path]:
     Args:
         path: the directory.
         has_twins: several processes may write the same contents at the same time, such as repeated
-            tasks of a cluster. Each has a temporary name of its own, and the first to finish wins.
+            tasks of a cluster. Each uses another temporary name, and the first to finish wins.
 
     Raises:
         OSError: writing failed; the error names a file.

@@ -172,10 +172,10 @@ vectorize_loops = cast(Callable[[], None], intrinsic(_vectorize_loops))
 
 
 class _CacheFiles(IndexDataCacheFile):
-    """A file for each signature of a kernel: a SHA-256, and the pickle that it is of.
+    """The files of a kernel's cache, one for each signature: a SHA-256, then a pickle.
 
-    A damaged file, as a power loss may leave, counts as missing, because its machine code could do anything.
-    numba's own files have no checksums.
+    The SHA-256 is the checksum of the pickle, which has the machine code. A damaged file, such as after a
+    power loss, counts as missing, because its machine code could do anything. numba's files have no checksum.
     """
 
     def load(self, key: Any) -> Any:

@@ -111,7 +111,7 @@ _UNCHECKED_FUNCTIONS = {
     "_numba_unpickle",  # in a kernel that returns arrays: an exception gives a SystemError, or a crash
     "_raw_object_cache_notify",  # these two while a kernel is loaded: llvmlite drops an exception
     "_raw_object_cache_getbuffer",
-    "create_module",  # of an extension module, which may drop an exception of its own imports
+    "create_module",  # of an extension module, which may drop an exception that its imports raise
     "__del__",  # Python drops it
 }
 

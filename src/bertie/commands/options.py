@@ -275,8 +275,8 @@ def parse_columns(
 ) -> dict[str, str]:
     """Return the column of each role, from options of the form NAME=COLUMN.
 
-    A role without an option has the column in `defaults`, or else one of its own name; `optional` roles
-    have a column only if an option or `defaults` gives one.
+    The column of a role without an option is from `defaults`, or else has the name of the role. An
+    `optional` role has a column only if an option or `defaults` gives one.
 
     Raises:
         SettingsError: an option has another form, or its role is unknown.

@@ -211,7 +211,7 @@ def encode_in_chunks(
 def divide(texts: Sequence[str], lengths: Int64s, may_cut: bool) -> Iterator[Chunk]:
     """Divide texts of these lengths into chunks of about `CHUNK_CHARACTERS` characters.
 
-    Longer texts are chunks of their own, and cut before spaces if `may_cut`.
+    Each longer text is a separate chunk, or several, cut before spaces, if `may_cut`.
     """
     ends = lengths.cumsum()
     if len(texts) and ends[-1] <= CHUNK_CHARACTERS:  # a third faster for one short text

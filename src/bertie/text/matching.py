@@ -48,7 +48,7 @@ Integer = int | np.integer[Any]
 LETTER, GAP, WORD, STRIPPED, OTHER = range(5)  # GAP and WORD, and no others, end a word
 KIND_BITS = 3
 KIND_MASK = (1 << KIND_BITS) - 1
-TABLE_SIZE = 1 << 16  # code points with an entry of their own: the basic multilingual plane
+TABLE_SIZE = 1 << 16  # code points that have separate entries: the basic multilingual plane
 OTHERS = np.uint32(TABLE_SIZE)  # the entry of all greater code points
 PIECE = 4096  # characters that `split_text` splits at a time, if the text has no gap before
 

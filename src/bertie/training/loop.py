@@ -46,7 +46,7 @@ def isolated_torch(device: torch.device) -> Iterator[None]:
 class Batch(NamedTuple):
     """The examples of one step that one rank computes.
 
-    micro_batches  the examples, in parts that fit in memory; each rank has as many parts
+    micro_batches  the examples, in parts that fit in memory; in pre-training, all ranks have equally many
     phase          index of the phase of the run
     is_spare       whether the examples do not count: there were fewer examples than ranks, and a rank
                    without any could not take part

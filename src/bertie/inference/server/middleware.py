@@ -79,7 +79,7 @@ def middlewares(access: Access, limits: Limits, metrics: Metrics) -> list[Middle
                 CORSMiddleware,
                 access.cors,
                 allow_methods=["GET", "POST"],
-                allow_headers=["*"],  # OpenAI's client sends its version and more in headers of its own
+                allow_headers=["*"],  # OpenAI's client sends its version and more in custom headers
                 expose_headers=["Retry-After", *COST_HEADERS],
             )
         )

@@ -109,7 +109,7 @@ class ModelMetadata:
         bilstm: whether there is a BiLSTM between the encoder and the head
     sentence_transformers_config
                     prompts, similarity function and other settings of sentence-transformers, which
-                    bertie preserves but does not use
+                    bertie preserves; the server uses the prompts
     input_columns   the columns of the texts in fine-tuning by their role, such as {"text": "review"};
                     empty if unknown
     label_columns   likewise the columns that only labelled data have, such as {"label": "stars"}
