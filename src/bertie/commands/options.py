@@ -200,7 +200,11 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the command line; exit with status 2 if an argument is left over."""
         ctx.allow_extra_args = True
-        extra = super().parse_args(ctx, args)
+        try:
+            extra = super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")  # pydantic's, which typer leaves in
+            raise
         if extra:
             option = self.options.get(str(self.name))
             if option == "--train" and Path(extra[0]).is_dir():
