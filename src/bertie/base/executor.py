@@ -128,9 +128,9 @@ def _has_one_thread() -> bool:
     """Return whether this process has only one thread, so that it can be forked.
 
     With more threads, a worker could inherit a lock that another thread holds. The threads of libraries
-    count too; only Linux lists them.
+    count too.
     """
-    return sys.platform == "linux" and len(os.listdir("/proc/self/task")) == 1
+    return len(os.listdir("/proc/self/task")) == 1
 
 
 def _module_of(function: Callable[[A], R]) -> str:

@@ -27,7 +27,7 @@ def available_cores() -> int:
 @functools.cache
 def processor_vendor() -> str:
     """Return the maker of the processor, such as GenuineIntel or AuthenticAMD; "" if unknown."""
-    for line in CPUINFO.read_text().splitlines() if CPUINFO.exists() else ():
+    for line in CPUINFO.read_text().splitlines():
         name, _, value = line.partition(":")
         if name.strip() == "vendor_id":
             return value.strip()

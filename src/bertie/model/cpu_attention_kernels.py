@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from bertie.base.kernels import VECTOR, float_kernel, inlined_float_kernel, vectorize_loops
 from bertie.base.threads import run_in_threads
-from bertie.model.cpu_math import LOG2_E, power_of_2
+from bertie.model.cpu_math import LOG2_E, ONE, ZERO, power_of_2
 from bertie.model.cpu_vectors import WIDTH, add_product, multiply, multiply_transposed, prefetch, transpose
 from bertie.model.dropout import draw_factors
 
@@ -37,7 +37,6 @@ Mask: TypeAlias = tuple[np.uint32, np.uint32, np.uint32, np.float32]  # `Dropout
 Q, K, V = np.int64(0), np.int64(1), np.int64(2)
 LINE = 16  # float32 numbers in a line of the cache
 
-ZERO, ONE = np.float32(0), np.float32(1)
 HIDDEN = np.float32(-1e30)  # a score whose exponential is 0; minus infinity would make NaN
 
 

@@ -11,7 +11,6 @@ begins at the first multiple of 64.
 import ctypes
 import math
 import mmap
-import sys
 
 import numpy as np
 import torch
@@ -26,7 +25,7 @@ def new_empty(like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Te
     dtype = dtype or like.dtype
     size = math.prod(shape) * dtype.itemsize
     memory = torch.from_numpy(np.empty(size + ALIGNMENT, np.uint8))
-    if sys.platform == "linux" and LARGE_PAGE <= size < 2 * LARGE_PAGE:
+    if LARGE_PAGE <= size < 2 * LARGE_PAGE:
         _ask_for_large_pages(memory)
     start = -memory.data_ptr() % ALIGNMENT
     return memory[start : start + size].view(dtype).view(shape)
