@@ -296,7 +296,9 @@ def test_proposed_serve_works_when_pasted(commands):
 
 
 def test_proposed_commands_start_with_a_program_that_exists(tmp_path):
-    for command in demo.next_commands(tmp_path):
+    commands = demo.next_commands(tmp_path)
+    assert commands
+    for command in commands:
         program = shlex.split(command)[0]
         assert subprocess.run(["sh", "-c", f"command -v {shlex.quote(program)}"], check=False).returncode == 0
 

@@ -445,12 +445,15 @@ def test_only_recipes_of_the_command_are_offered(name, kind, message):
 
 
 def test_every_recipe_is_described_in_one_line():
-    for recipe in list_recipes():
+    recipes = list_recipes()
+    assert {recipe.kind for recipe in recipes} == {"recipe", "grid", "table", "scale"}
+    for recipe in recipes:
         assert read_recipe(recipe.name, recipe.kind)
         assert 10 < len(recipe.description) < 110, recipe
 
 
 def test_help_of_every_command_is_a_sentence():
+    assert len(app.registered_commands) >= 18
     for command in app.registered_commands:
         assert command.callback.__doc__.strip().endswith(".")
 

@@ -103,7 +103,9 @@ def test_head_without_loss_keeps_its_weights(corpus_path, tmp_path, tiny_setting
     setup = PretrainingSetup.load(settings, corpus_path)
     initial = setup.build_model(None, Ranks()).state_dict()
     pretrain(settings, corpus_path, tmp_path / "run")
-    for step, folder in enumerate(RunDirectory(tmp_path / "run").checkpoints(), start=1):
+    folders = RunDirectory(tmp_path / "run").checkpoints()
+    assert len(folders) == 12
+    for step, folder in enumerate(folders, start=1):
         model = setup.build_model(None, Ranks())
         load_weights(folder, model)
         for name in ("next_sentence.weight", "bert.pooler.weight"):
