@@ -159,10 +159,10 @@ def _hidden_script(function: Callable[[A], R]) -> Iterator[None]:
 
 @contextmanager
 def _interrupt_delayed() -> Iterator[None]:
-    """Delay Ctrl-C: in this process to the end of the block, in new processes until `_start_worker`.
+    """Delay Ctrl-C to the end of the block.
 
-    Otherwise a new process would print a traceback if Ctrl-C came while it imports bertie, or if this process
-    had ended by then.
+    In new processes, delay it until `_start_worker`. Otherwise a new process would print a traceback if
+    Ctrl-C came while it imports bertie, or if this process had ended by then.
     """
     received: list[int] = []
     is_main_thread = threading.current_thread() is threading.main_thread()

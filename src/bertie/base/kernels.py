@@ -50,10 +50,11 @@ reserve_blas_memory()  # here, because every command that computes imports this 
 
 
 def load_numba() -> None:
-    """Load numba's implementations of types and functions, which its first kernel would load otherwise.
+    """Load numba's implementations of types and functions.
 
-    numba then imports scipy.linalg, which takes 0.2 s, only to learn whether products of matrices have a
-    BLAS. They have one if scipy is installed, and a kernel with such products imports it when needed.
+    Otherwise its first kernel would load them. numba then imports scipy.linalg, which takes 0.2 s, only to
+    learn whether products of matrices have a BLAS. They have one if scipy is installed, and a kernel with
+    such products imports it when needed.
     """
     ensure_blas = linalg.ensure_blas
     if find_spec("scipy"):
@@ -97,7 +98,10 @@ def source_and_imports(source: Path) -> list[Path]:
 
 
 class _CompilationNotice(event.Listener):
-    """Report on stderr that kernels are being compiled, at most once and only in the main process."""
+    """Report on stderr that kernels are being compiled.
+
+    The report comes at most once, and only in the main process.
+    """
 
     def __init__(self) -> None:
         self.kernels: set[Any] = set()
@@ -129,7 +133,7 @@ def kernel(function: F) -> F:
 
 
 def inlined_kernel(function: F) -> F:
-    """Compile a function as `kernel` does, and copy its machine code into every kernel that calls it.
+    """Compile a function as `kernel` does, and inline it into kernels that call it.
 
     For functions that are called for each word or each character: in a call numba counts references to
     every array, with instructions that lock memory.
@@ -138,7 +142,7 @@ def inlined_kernel(function: F) -> F:
 
 
 def float_kernel(function: F) -> F:
-    """Compile a function as `kernel` does, with arithmetic that becomes vector instructions.
+    """Compile a function as `kernel` does, for arithmetic with vectors.
 
     Terms of a sum may be added in another order, a product and a sum may be rounded together, and a division
     by zero gives infinity instead of ZeroDivisionError. The kernel, and each kernel that it calls, should
@@ -148,7 +152,10 @@ def float_kernel(function: F) -> F:
 
 
 def inlined_float_kernel(function: F) -> F:
-    """Compile a function as `float_kernel` does, and copy its machine code as `inlined_kernel` does."""
+    """Compile a function as `float_kernel` does, and inline it.
+
+    See `inlined_kernel`.
+    """
     return _compile(function, **FLOAT_OPTIONS, forceinline=True)
 
 
@@ -202,7 +209,10 @@ class _CacheFiles(IndexDataCacheFile):
 
 
 class _KernelCache(FunctionCache):
-    """numba's cache of a function, in `_CacheFiles`; a kernel that cannot be written is not kept."""
+    """numba's cache of a function, in `_CacheFiles`.
+
+    A kernel that cannot be written is not kept.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)  # type: ignore[no-untyped-call]

@@ -51,7 +51,10 @@ class Settings(pydantic.BaseModel):
     @pydantic.field_validator("*", mode="before")
     @classmethod
     def _reject_flags(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
-        """Reject a flag in place of a number, such as `patience = true`, which pydantic reads as 1."""
+        """Reject a flag in place of a number, such as `patience = true`.
+
+        pydantic reads it as 1.
+        """
         annotation = cls.model_fields[str(info.field_name)].annotation
         if isinstance(value, bool) and {int, float} & {annotation, *typing.get_args(annotation)}:
             raise ValueError("expected a number, not a flag")
@@ -68,7 +71,7 @@ def read_toml(path: Path) -> Tree:
 
 
 def read_settings(path: Path) -> Tree:
-    """Read the settings of a run, and compare them with the checksum in the first line.
+    """Read the settings of a run, and verify the checksum in the first line.
 
     Settings without this line, as earlier versions wrote them, are not compared.
 
@@ -259,7 +262,7 @@ def _nested_defaults(section: type[Settings]) -> Tree:
 
 
 def _suggest_key(section: type[Settings], location: tuple[int | str, ...]) -> str:
-    """Suggest the path of the setting nearest to the unknown one at `location`, or list all keys.
+    """Suggest the setting nearest to the unknown one at `location`, or list all.
 
     A setting of this name in another section is nearer than another name in the same section. Initials,
     such as `lr`, are a name, too.
@@ -297,13 +300,19 @@ def _initials(name: str) -> str:
 
 
 def _setting_names(section: type[Settings]) -> list[str]:
-    """Return the names of the settings that a user may choose; a run fills in its fingerprints."""
+    """Return the names of the settings that a user may choose.
+
+    A run fills in its fingerprints.
+    """
     fields = section.model_fields.items()
     return [name for name, field in fields if not field.exclude and not name.endswith("_fingerprint")]
 
 
 def _setting_paths(section: type[Settings], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield (path, name) of every setting, outer sections first; lists are shown by their first entry."""
+    """Yield (path, name) of every setting, outer sections first.
+
+    Lists are shown by their first entry.
+    """
     nested_sections = []
     for name in _setting_names(section):
         yield prefix + name, name
@@ -316,7 +325,10 @@ def _setting_paths(section: type[Settings], prefix: str = "") -> Iterator[tuple[
 
 
 def _section_at(section: type[Settings], location: Iterable[int | str]) -> type[Settings] | None:
-    """Return the class of the settings at a location, or None if there is a single setting."""
+    """Return the class of the settings at a location.
+
+    None if there is a single setting.
+    """
     owner: type[Settings] | None = section
     for part in location:
         if isinstance(part, str):
@@ -342,7 +354,7 @@ def write_toml(path: Path, settings: Settings) -> None:
 
 
 def write_settings(path: Path, settings: Settings) -> None:
-    """Write the settings of a run as `write_toml` does, after a line with their checksum."""
+    """Write the settings of a run as `write_toml` does, below their checksum."""
     text = _to_toml(settings)
     write_text(path, f"{CHECKSUM}{_sha256(text)}\n{text}")
 
