@@ -173,7 +173,7 @@ def _prepare_start(
     resume: bool,
     changes: Tree,
 ) -> _Start:
-    """Resolve the settings and the arguments of a new run, or of one to resume in `output`."""
+    """Resolve the settings and arguments of a new or resumed run in `output`."""
     check_command(output, "pretrain")
     check_changes(PretrainingSettings, changes)
     arguments = recall_arguments(output, given, {}) if resume else dict(given)
@@ -202,9 +202,10 @@ def _prepare_start(
 def resolve_recipe(
     recipe: PathLike | Mapping[str, Any], changes: Mapping[str, Any], init: Path | None, corpus: Path
 ) -> PretrainingSettings:
-    """Return the settings of a recipe with changes; with `init`, for the network of that model.
+    """Return the settings of a recipe with changes.
 
-    The vocabulary of that network grows if the tokenizer of the corpus extends the model's.
+    With `init`, they are for the network of that model. The vocabulary of that network grows if the tokenizer
+    of the corpus extends the model's.
 
     Raises:
         SettingsError: a setting is unknown or impossible, the recipe names a corpus, or a phase is longer

@@ -192,7 +192,7 @@ class SearchResult(RunResult):
 
     @property
     def table(self) -> Metrics:
-        """A row for each trial: its settings, the scores of its runs, and whether it was chosen."""
+        """A row for each trial: its settings, its scores, and whether it was chosen."""
         return Metrics(
             [
                 {

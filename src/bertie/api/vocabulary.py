@@ -1,4 +1,4 @@
-"""Learn a WordPiece vocabulary from text files, or more entries for an existing one."""
+"""Learn a WordPiece vocabulary from text, or extend an existing one."""
 
 import os
 import sys
@@ -217,7 +217,9 @@ def _save(tokenizer: Tokenizer, output: Path | None, max_length: int = 512) -> N
 def _lock(
     output: Path | None, inputs: Iterable[Path], force: bool, *more_inputs: Path
 ) -> Iterator[Path | None]:
-    """Lock the tokenizer directory to write, if there is one, and check that it may be replaced.
+    """Lock the tokenizer directory to write, and check that it may be replaced.
+
+    Without a directory to write, do nothing.
 
     Yields:
         The directory to write, which is a local one also for a URL.
@@ -260,7 +262,10 @@ def _count_words(
 
 
 def _check_smoothing(smoothing: float, groups: Mapping[str, Sequence[Path]]) -> None:
-    """Raise SettingsError if `smoothing` is out of range, or there is only one language."""
+    """Raise SettingsError if `smoothing` is out of range or has no effect.
+
+    It has none with one language.
+    """
     if not 0 < smoothing <= 1:
         raise SettingsError(f"smoothing = {smoothing}: expected a number above 0, up to 1")
     if smoothing != 1 and len(groups) == 1:
@@ -280,7 +285,10 @@ def _resolve_casing(
 
 
 def _report_casing(casing: Casing, cased: bool | None) -> bool:
-    """Print what an uncased vocabulary does to the text, and return whether to learn a cased one."""
+    """Return whether to learn a cased vocabulary.
+
+    Print what an uncased one does to the text.
+    """
     loss = "no word has accents to lose"
     if casing.example:
         accented, stripped = casing.example
@@ -302,7 +310,9 @@ def _report_casing(casing: Casing, cased: bool | None) -> bool:
 def _learn_entries(
     tokenizer: Tokenizer, words: Sequence[list[int]], counts: npt.NDArray[np.int64], number: int
 ) -> list[str]:
-    """Learn entries for a tokenizer from words as it splits them, and print what they save.
+    """Learn entries for a tokenizer from words as it splits them.
+
+    Print how many tokens they save.
 
     Raises:
         SettingsError: `number` is less than 1.

@@ -42,7 +42,10 @@ class Outcome(NamedTuple):
 
 
 def _in_errors(difference: float, error: float) -> float:
-    """Return a difference in standard errors; they are 0 if all seeds have the same accuracy."""
+    """Return a difference in standard errors.
+
+    The errors are 0 if all seeds have the same accuracy.
+    """
     if error:
         return difference / error
     return math.copysign(math.inf, difference) if difference else 0.0
@@ -65,7 +68,10 @@ def write_report(
 
 
 def check(outcome: Outcome, say: Callable[[str], None]) -> None:
-    """Raise BertieError if pre-training improved a score by less than two standard errors."""
+    """Raise BertieError if pre-training hardly improved a score.
+
+    An improvement has at least two standard errors.
+    """
     from bertie.base.errors import BertieError
 
     won = {"masked tokens": outcome.masked_token_z(), "the classifier": outcome.classifier_z()}

@@ -102,7 +102,10 @@ def _hardware(measure: bool) -> dict[str, Any]:
 
 
 def _matrix_rates() -> str:
-    """Describe the rate of matrix products in float32, and in bfloat16 if training uses it."""
+    """Describe the rate of matrix products in the types that training uses.
+
+    These are float32, and on some hardware bfloat16.
+    """
     import torch
 
     from bertie.model.engines.hardware import Hardware

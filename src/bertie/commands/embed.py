@@ -119,7 +119,10 @@ def _chunks(
     suffix: str | None,
     skipped: SkippedRows | None,
 ) -> "Iterator[TextChunk]":
-    """Return the texts of the options, of a file or of standard input, in chunks for the output's suffix."""
+    """Return the texts of the options, of a file or of standard input, in chunks.
+
+    The output's suffix determines the chunks.
+    """
     from bertie.inference.embedding_files import (
         chunk_records,
         read_arrow_chunks,
@@ -144,7 +147,10 @@ def _chunks(
 def _embed(
     model: "Predictor", embedding: "EmbeddingConfig", chunks: "Iterator[TextChunk]", silent: bool
 ) -> "Iterator[tuple[TextChunk, Float32s]]":
-    """Yield each chunk with its vectors; NaN for blank texts, which are counted on stderr."""
+    """Yield each chunk with its vectors.
+
+    Blank texts have NaN, and are counted on stderr.
+    """
     import numpy as np
 
     from bertie.base.progress import Progress
@@ -167,7 +173,10 @@ def _embed(
 
 
 def _schema(file: Path | None) -> Any:
-    """Return the Arrow schema of a Parquet file; raise DataError if it has a column `embedding`."""
+    """Return the Arrow schema of a Parquet file.
+
+    Raise DataError if it has a column `embedding`.
+    """
     from bertie.base.tables import open_parquet
     from bertie.inference.embedding_files import COLUMN
     from bertie.inference.records import reject_column

@@ -1,4 +1,7 @@
-"""Options of `finetune`, `search`, `evaluate` and `export`: the task and its examples."""
+"""Options of the commands that have a task and its examples.
+
+These are `finetune`, `search`, `evaluate` and `export`.
+"""
 
 import json
 import re
@@ -142,7 +145,10 @@ def read_dev(dev: str | None) -> str | float | None:
 def print_scores(
     scores: "Mapping[str, Scores]", as_json: bool, baselines: "Mapping[str, Scores] | None" = None
 ) -> None:
-    """Print the scores of each part to stdout; without JSON, also those of the majority baseline."""
+    """Print the scores of each part to stdout.
+
+    Without JSON, print the scores of the majority baseline, too.
+    """
     if as_json:
         print(json.dumps(scores))
         return

@@ -102,7 +102,10 @@ def _training_figures(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, Cell
 def _columns(
     part: str, scores: Mapping[str, Scores], baselines: Mapping[str, Scores]
 ) -> list[tuple[str, Scores]]:
-    """Return the columns of a dev set: its scores, and those of the majority class, if it has any."""
+    """Return the columns of a dev set: its scores and the majority baseline's.
+
+    Some sets have no baseline.
+    """
     columns = [(part, scores[part])]
     if part in baselines:
         columns.append((f"majority baseline, {part}", baselines[part]))

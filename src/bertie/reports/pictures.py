@@ -177,9 +177,10 @@ def _extremes(steps: Floats, values: Floats) -> tuple[Floats, Floats]:
 
 
 def _mark_phases(axes: Axes, phases: Sequence[int]) -> None:
-    """Draw a dotted line where each phase but the first begins, with a label on the side with more room.
+    """Draw a dotted line, with a label, where each phase but the first begins.
 
-    Each label is one line of text lower than the label before, so that labels of short phases do not overlap.
+    The label is on the side with more room. Each label is one line of text lower than the label before, so
+    that labels of short phases do not overlap.
     """
     left, right = axes.get_xlim()
     for index, step in enumerate(itertools.accumulate(phases[:-1])):
@@ -371,10 +372,10 @@ def scatter(gold: Floats, predicted: Floats) -> str:
 
 
 def reliability_diagram(calibration: Calibration) -> str:
-    """Draw the accuracy of predictions against their confidence, before and after temperature scaling.
+    """Draw the accuracy of predictions against their confidence.
 
-    Each point is a bin of predictions, the larger, the more there are. On the dashed line, confidence and
-    accuracy are equal.
+    The picture shows them before and after temperature scaling. Each point is a bin of predictions, the
+    larger, the more there are. On the dashed line, confidence and accuracy are equal.
     """
     series = {"as trained": calibration.raw, f"temperature {calibration.temperature:.3g}": calibration.scaled}
     with style():

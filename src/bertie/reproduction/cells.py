@@ -88,7 +88,7 @@ class RowSettings(Settings):
         return self._comparable() == other._comparable()
 
     def _comparable(self) -> Self:
-        """Return these settings without those that the outcomes of the row do not depend on."""
+        """Return these settings without those that change no outcome of the row."""
 
         def without_recording(tree: Tree) -> Tree:
             return {key: value for key, value in tree.items() if key not in RECORDING_SETTINGS}
@@ -147,7 +147,7 @@ def pretraining_directory(
 def pretraining_directories(
     out: Path, settings: PretrainingSettings, corpus_fingerprint: str, initial_model: str
 ) -> tuple[Path, ...]:
-    """Return the directories that a pre-training run may have, the preferred one first.
+    """Return the directories of a pre-training run, the preferred one first.
 
     The first one does not depend on when the run evaluates and saves, so that tables share their
     runs. The second one does: earlier versions had no other, and a run whose evaluations or

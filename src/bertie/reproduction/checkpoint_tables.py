@@ -1,8 +1,8 @@
-"""The tables of the paper that fine-tune a given model: Tables 1 to 4, and Table 7.
+"""Read the tables of the paper that fine-tune a given model.
 
-Their recipes are table1.toml to table4.toml and table7.toml; `checkpoint_runner.py` runs them. A row is
-a score of a task. Where a table of `tables.py` pre-trains a model for each of its rows, all rows here
-start from the same model.
+They are Tables 1 to 4, and Table 7. Their recipes are table1.toml to table4.toml and table7.toml;
+`checkpoint_runner.py` runs them. A row is a score of a task. Where a table of `tables.py` pre-trains a model
+for each of its rows, all rows here start from the same model.
 """
 
 from pathlib import Path
@@ -29,7 +29,7 @@ GLUE_FOLDERS = ("glue",)
 
 
 class CheckpointRow(Settings):
-    """A row of a table: a score, the paper's numbers for it, and the size of the official data."""
+    """A row of a table: a score, the paper's numbers, and the official data's size."""
 
     name: str
     outcome: str  # TASK/PART/METRIC or features/METRIC, as in `tables.Column`

@@ -187,9 +187,9 @@ class Table(Settings):
         return merge(scale.pretraining, row.pretraining, *at_scale)
 
     def merge_trunk(self, row: Row, scale: "Scale") -> Tree | None:
-        """Return the settings of the run that a row's pre-training continues, without the seed.
+        """Return the settings of the run that a row's pre-training continues.
 
-        Rows with the same network and optimizer share their trunk.
+        The seed is not among them. Rows with the same network and optimizer share their trunk.
 
         Returns:
             None if the scale has no trunk, or the row is not pre-trained.

@@ -92,9 +92,10 @@ class MetricsFile:
 
 
 def run_facts(run: Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the facts about a run of training: its directory, date and duration, and bertie's version.
+    """Return the facts about a run of training.
 
-    The date is the time of the last change of its metrics.jsonl.
+    These are its directory, date and duration, and bertie's version. The date is the time of the last change
+    of its metrics.jsonl.
 
     Args:
         run: the run's directory.

@@ -116,9 +116,9 @@ def plan_pretraining(
 
 
 def measure_plan(model: PretrainedModel, setup: PretrainingSetup, ranks: Ranks, steps_done: int = 0) -> Plan:
-    """Estimate the cost of the steps after the first `steps_done` by measuring `model` on their phases.
+    """Estimate the cost of the steps after the first `steps_done`.
 
-    The weights of `model` do not change.
+    The speed of `model` is measured on the phases of these steps. The weights of `model` do not change.
     """
     settings = setup.settings
     remaining = _count_remaining(settings, steps_done)
@@ -131,7 +131,10 @@ def measure_plan(model: PretrainedModel, setup: PretrainingSetup, ranks: Ranks, 
 
 
 def _count_remaining(settings: PretrainingSettings, steps_done: int) -> list[int]:
-    """Return the number of steps of each phase that remain after the first `steps_done` of the run."""
+    """Return the number of steps of each phase that remain.
+
+    The first `steps_done` steps of the run are done.
+    """
     remaining = []
     for phase in settings.phases:
         done = min(steps_done, phase.steps)
@@ -141,7 +144,10 @@ def _count_remaining(settings: PretrainingSettings, steps_done: int) -> list[int
 
 
 def _sample_phase(setup: PretrainingSetup, phase: int, steps: int) -> PhaseSample:
-    """Pack the first examples of a phase, of which `steps` remain, in batches that grow to a micro-batch."""
+    """Pack the first examples of a phase in batches that grow to a micro-batch.
+
+    Of the phase, `steps` remain.
+    """
     settings = setup.settings
     batch_size = settings.batch_size_of(phase)
     examples = setup.example_stream(phase).next(batch_size)

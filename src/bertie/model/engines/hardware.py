@@ -95,13 +95,13 @@ class Hardware(Settings):
 
 
 def default_micro_batch_tokens(device: str) -> int:
-    """Return about how many tokens training should have in memory at a time on a device."""
+    """Return about how many tokens to have in memory in training on a device."""
     return CPU_MICRO_BATCH_TOKENS if torch.device(device).type == "cpu" else GPU_MICRO_BATCH_TOKENS
 
 
 @functools.cache
 def _is_bfloat16_faster() -> bool:
-    """Measure whether this processor multiplies matrices faster in bfloat16 than in float32.
+    """Measure whether this processor multiplies faster in bfloat16.
 
     Having the instructions is not enough: Intel Xeons of the fourth and fifth generation without AMX, which
     some virtual machines hide, take 1.9 times as long in bfloat16 (docs/decisions/processors.md). The
