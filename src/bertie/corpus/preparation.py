@@ -135,10 +135,11 @@ def prepare_part(
     on_error: OnError = "stop",
     language_column: str | None = None,
 ) -> None:
-    """Write the parts of job `job` of `jobs` equal jobs, which `join` assembles to the corpus `output`.
+    """Write the parts of job `job` of `jobs` equal jobs.
 
-    The jobs may run at the same time, on machines that share a file system, each with the same arguments.
-    A job that was stopped resumes; a finished one has nothing to do. Each job lists all inputs.
+    `join` assembles the parts of all jobs to the corpus `output`. The jobs may run at the same time, on
+    machines that share a file system, each with the same arguments. A job that was stopped resumes; a
+    finished one has nothing to do. Each job lists all inputs.
 
     Args:
         job: the number of the job, from 1.
@@ -172,9 +173,10 @@ def prepare_part(
 
 
 def join(output: Path, workers: int) -> Manifest:
-    """Assemble the corpus `output` from the parts that all jobs of `prepare_part` have written.
+    """Assemble the corpus `output` from the parts of all jobs.
 
-    Neither the inputs nor the original tokenizer are read. The corpus has the same bytes as one by `prepare`.
+    `prepare_part` has written them. Neither the inputs nor the original tokenizer are read. The corpus has
+    the same bytes as one by `prepare`.
 
     Raises:
         DataError: `output` has no parts, a job is not finished, or no document of a language has text.
@@ -207,7 +209,10 @@ def read_skipped(corpus: Path) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Preparation:
-    """The inputs and the settings of a corpus, which `prepare` writes whole and a job writes in part."""
+    """The inputs and the settings of a corpus.
+
+    `prepare` writes the whole corpus, and a job writes some of its parts.
+    """
 
     groups: Mapping[str, Sequence[Path]]
     tokenizer: Tokenizer
@@ -297,7 +302,10 @@ def _make_settings(
 
 
 def _assemble_corpus(output: Path, workers: int | Executor) -> Manifest:
-    """Assemble all parts into shards as the recorded plan says, write the manifest, and remove the parts."""
+    """Assemble all parts into shards as the recorded plan says.
+
+    Write the manifest, and remove the parts.
+    """
     plan, tasks = read_plan(output)
     settings, tokenizer = plan["settings"], Tokenizer.load(output / "tokenizer")
     folders = [part_directory(output / "parts", index) for index in range(len(tasks.languages))]

@@ -85,7 +85,7 @@ def count_tokenized_words(
     column: str = "text",
     errors: InputErrors | None = None,
 ) -> tuple[list[list[int]], Int64s]:
-    """Count how often each word occurs in the inputs, where a word is its sequence of token ids.
+    """Count how often each word occurs in the inputs, as a sequence of token ids.
 
     It takes the arguments of `count_words`, and raises the same errors.
 
@@ -137,7 +137,10 @@ def _count(
 
 
 def _compile_kernels(split: Splitter) -> None:
-    """Compile the kernels, and build a tokenizer's trie, once: not in every worker, and not in the rate."""
+    """Compile the kernels, and build a tokenizer's trie, before work starts.
+
+    It happens once: not in every worker, and not in the rate.
+    """
     table = WordTable()
     codes, bounds = split([""])
     table.add(codes, bounds, np.ones(len(bounds) - 1, dtype=np.int64))
@@ -147,7 +150,9 @@ def _compile_kernels(split: Splitter) -> None:
 def smooth_counts(
     counted: Mapping[str, tuple[list[str], Int64s]], smoothing: float
 ) -> tuple[list[str], Int64s]:
-    """Join the word counts of several languages, and raise the counts of the smaller languages.
+    """Join the word counts of several languages.
+
+    The counts of the smaller languages are raised.
 
     Args:
         counted: words and counts of `count_words`, by language.
@@ -198,7 +203,7 @@ def batch_documents(documents: Iterable[Document]) -> Iterator[list[Document]]:
 
 
 def _split_normalized(lowercase: bool, texts: list[str]) -> tuple[UInt32s, Int64s]:
-    """Return the code points of the normalised words of texts, and the bounds of the words."""
+    """Return the code points of the normalised words of texts, and their bounds."""
     codes, bounds, _ = split_words(texts, unicode_tables(lowercase, lowercase))
     return codes, bounds
 

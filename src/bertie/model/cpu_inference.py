@@ -1,8 +1,8 @@
-"""Linear layers for inference on a CPU, fused with the operations after them. Shapes: see bert.py.
+"""Linear layers for inference on a CPU, fused with what follows.
 
-torch copies the bias into the result before it multiplies, and writes the activation, the sum with the
-residual connection, and its norm to new memory. Here a kernel computes them in place, row by row
-(docs/decisions/processors.md has the measurements).
+These are the operations after them. For shapes, see bert.py. torch copies the bias into the result before it
+multiplies, and writes the activation, the sum with the residual connection, and its norm to new memory. Here
+a kernel computes them in place, row by row (docs/decisions/processors.md has the measurements).
 """
 
 from collections.abc import Callable

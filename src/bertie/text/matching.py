@@ -114,7 +114,9 @@ def write_matches(
     rows: Int32s,
     count: Index,
 ) -> tuple[np.uint64, Index, Index, bool]:
-    """Write the tokens that end at a node where no longer match is possible, and follow its failure link.
+    """Write the tokens that end at a node, and follow its failure link.
+
+    No longer match is possible there.
 
     Args:
         trie: the vocabulary.
@@ -185,9 +187,10 @@ def match_plain_word(
     used: np.uint64,
     word: Index,
 ) -> tuple[np.uint64, np.uint64, np.uint32, bool]:
-    """Match the word of text[text_begin:text_end] that begins at text[begin], a LETTER.
+    """Match the word of a text that begins at text[begin], a LETTER.
 
-    Token rows are written to rows[used:]. For the other arguments, see `match_plain_words`.
+    The text is text[text_begin:text_end]. Token rows are written to rows[used:]. For the other arguments, see
+    `match_plain_words`.
 
     Returns:
         The end of the word, or of the part of it that was read; the new `used`; the kind of the character at
@@ -247,9 +250,10 @@ def match_plain_words(
     row_bounds: Int64s,
     place: Place,
 ) -> Place:
-    """Match the words of texts, up to one that needs `split`, or finds no room in `rows`.
+    """Match the words of texts, up to one that this function cannot match.
 
-    That word has an OTHER character, or may have too many characters.
+    Such a word needs `split`, or finds no room in `rows`. That word has an OTHER character, or may have too
+    many characters.
 
     Args:
         text, bounds, characters, trie, unk_id, max_word_characters: see `encode_texts`.
@@ -308,10 +312,11 @@ def match_words(
     count: Index,
     first_word: Index,
 ) -> Index:
-    """Match the first `number` of `words`, write token rows to rows[count:], and return the new `count`.
+    """Match the first `number` of `words`, and return the new `count`.
 
-    A word that the tokens cannot spell, or that has more than `max_word_characters` characters,
-    becomes `unk_id`. A word of `never_split` becomes its id. The words are numbered from `first_word`.
+    Token rows are written to rows[count:]. A word that the tokens cannot spell, or that has more than
+    `max_word_characters` characters, becomes `unk_id`. A word of `never_split` becomes its id. The words are
+    numbered from `first_word`.
     """
     codes, starts, ends, word_ends = words
     unknown_symbol = np.uint32(len(trie.symbols) - 1)
@@ -349,9 +354,10 @@ def match_words(
 
 @kernel
 def find_stop(text: UInt32s, begin: Index, characters: UInt32s, is_word_a_stop: bool) -> Index:
-    """Return where the first word of text[begin:] that `match_plain_words` does not match ends.
+    """Return the end of the first word that `match_plain_words` does not match.
 
-    If `is_word_a_stop` is false, only white space ends it, and it has `PIECE` characters or more.
+    The word is in text[begin:]. If `is_word_a_stop` is false, only white space ends it, and it has `PIECE`
+    characters or more.
     """
     i = begin if is_word_a_stop else begin + PIECE
     while i < len(text):
