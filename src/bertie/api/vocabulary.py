@@ -68,11 +68,10 @@ def learn_vocabulary(
     Args:
         inputs: a file, folder or pattern of text, or several of them.
         out: the tokenizer directory to write, or its URL; without it, nothing is written.
-        size: the number of entries, special tokens included, at least 9; fewer if no pairs are left to
-            merge.
-        cased: keep case and accents (True), or lower-case text and strip accents (False). If it is not
-            given, the text decides: the vocabulary is cased if stripping accents would change more than
-            2 % of the words, or if most words have no case. The choice is reported on stderr.
+        size: the number of entries, special tokens included, 9 or more; fewer if no pairs are left.
+        cased: keep case and accents (True), or lower-case text and strip accents (False). By default, the
+            text decides, and stderr reports the choice: cased if stripping accents would change more than
+            2 % of the words, or if most words have no case.
         merges: merge the most frequent pair first, or the pair with the largest gain in likelihood.
         alphabet: the largest number of characters, the most frequent ones. Chinese and Japanese need more.
         format: the format of every input; detected file by file if not given.
@@ -87,8 +86,7 @@ def learn_vocabulary(
 
     Raises:
         DataError: an input cannot be read, there are no words, or `out` holds other files.
-        SettingsError: `size`, `alphabet`, `smoothing` or `language` is wrong, or `out` exists or cannot be
-            created.
+        SettingsError: `out` exists or cannot be created, or another argument is wrong.
 
     Example:
         >>> tokenizer = bertie.learn_vocabulary("text/", out="tokenizer", size=150, workers=1)

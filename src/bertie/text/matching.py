@@ -187,10 +187,9 @@ def match_plain_word(
     used: np.uint64,
     word: Index,
 ) -> tuple[np.uint64, np.uint64, np.uint32, bool]:
-    """Match the word of a text that begins at text[begin], a LETTER.
+    """Match the word at text[begin], a LETTER, of text[text_begin:text_end].
 
-    The text is text[text_begin:text_end]. Token rows are written to rows[used:]. For the other arguments, see
-    `match_plain_words`.
+    Token rows are written to rows[used:]. For the other arguments, see `match_plain_words`.
 
     Returns:
         The end of the word, or of the part of it that was read; the new `used`; the kind of the character at
@@ -252,8 +251,8 @@ def match_plain_words(
 ) -> Place:
     """Match the words of texts, up to one that this function cannot match.
 
-    Such a word needs `split`, or finds no room in `rows`. That word has an OTHER character, or may have too
-    many characters.
+    Such a word has an OTHER character or may have too many, so that it needs `split`, or finds no room in
+    `rows`.
 
     Args:
         text, bounds, characters, trie, unk_id, max_word_characters: see `encode_texts`.
