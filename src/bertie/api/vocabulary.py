@@ -74,8 +74,7 @@ def learn_vocabulary(
             2 % of the words, or if most words have no case.
         merges: merge the most frequent pair first, or the pair with the largest gain in likelihood.
         alphabet: the largest number of characters, the most frequent ones. Chinese and Japanese need more.
-        format: the format of every input; detected file by file if not given.
-        column: the key or column of the text in JSON lines, csv, tsv, Parquet and Arrow files.
+        format, column: the format of the inputs, and the key or column of the text, as in `prepare`.
         language, language_column: for inputs of several languages, as in `prepare`.
         smoothing: exponent S, for several languages: a fraction p of the words becomes proportional to p^S.
         on_error: "stop" at an unreadable input, or "skip" and count it.
