@@ -121,7 +121,7 @@ def run_group(name: str, rounds: int, output: Path) -> None:
 
 
 def measure_group(name: str, rounds: int) -> tuple[list[dict[str, Any]], bool]:
-    """Run a group in a process of its own; return its rows, and whether it succeeded."""
+    """Run a group in a separate process; return its rows, and whether it succeeded."""
     print(f"{name} …", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "rows.jsonl"

@@ -2,8 +2,8 @@
 
 All sides turn a list of strings into labels with all-MiniLM-L6-v2 (6 × 384), each on one thread. The model is
 fine-tuned on 2,048 phrases of SST-2, and the texts are sentences of its dev set. The pipeline reads them in
-batches of 32, in their order or, "sorted", the longest first. In int8 its model is that of torch's dynamic
-quantization. The other peer in int8 is ONNX Runtime's dynamic quantization, run as the sorted pipeline.
+batches of 32, in their order or, "sorted", the longest first. In int8 torch's dynamic quantization
+converts its model. The other peer in int8 is ONNX Runtime's dynamic quantization, run as the sorted pipeline.
 
 A row compares the fastest engine of bertie with the fastest peer. Its note has all sides, and the fraction of
 labels that are those of bertie in float32.

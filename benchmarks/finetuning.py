@@ -158,7 +158,7 @@ def make_contender(name: str, directory: Path) -> Contender:
 
 
 def prepare_training(name: str, directory: Path) -> Callable[[], None]:
-    """Return the work of a round of training, for a process of its own."""
+    """Return the work of a round of training, for a separate process."""
     contender = make_contender(name, directory)
     _, training, _ = read_examples()
     inputs = contender.tokenize()

@@ -3,10 +3,10 @@
 Both train with fused AdamW on the same real examples (Wikipedia, the original uncased vocabulary) with
 the paper's dropout, in float32, and in bfloat16 too where the processor multiplies it. A step includes
 making its batch from the examples: bertie goes from the stream's cursor to a packed batch, `transformers`
-pads to the longest sequence. Each side has a process of its own, as its users run it: bertie's keeps the
-memory that a step has freed, as `bertie pretrain` does. The rows `training-*-kept` show what is left of
-the difference if the peer keeps it, too. Other rows compare the peak memory of a step of BERT-Base, and the
-rate of a step's operations with the rate of a matrix product.
+pads to the longest sequence. Each side has its own process, as its users run it: bertie's keeps the
+memory that a step has freed, as `bertie pretrain` does. The rows `training-*-kept` show the
+difference that remains if the peer keeps it, too. Other rows compare the peak memory of a step of
+BERT-Base, and the rate of a step's operations with the rate of a matrix product.
 """
 
 import statistics
@@ -226,7 +226,7 @@ def compare_steps(size: str, corpus: Path, precision: Precision, rounds: int) ->
 def compare_with_matrices(
     name: str, operations: Sequence[float], taken: Sequence[Seconds], multiplying: Sequence[Seconds]
 ) -> Row:
-    """Compare the rate of bertie's work with that of `multiply_matrices` in the same rounds."""
+    """Compare the rates of bertie's work and of `multiply_matrices` in the same rounds."""
     rates = [count / seconds.processor / 1e9 for count, seconds in zip(operations, taken, strict=True)]
     best = [MATRIX_OPERATIONS / seconds.processor / 1e9 for seconds in multiplying]
     fractions = [rate / limit for rate, limit in zip(rates, best, strict=True)]

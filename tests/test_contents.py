@@ -211,8 +211,8 @@ inference.server.pipelines
 inference.server.endpoints
 inference.server.info
 inference.server.openapi
-inference.server.docs
 inference.server.page
+inference.server.docs
 inference.server.app
 inference.server.running
 reports.page

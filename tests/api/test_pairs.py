@@ -76,7 +76,7 @@ def test_training_labels_are_equal_for_equal_texts_only():
 def test_rank_counts_the_second_texts_that_are_nearer():
     task = CustomPairs()
     examples = task.read(as_source(PAIRS[:3], "dev"), labelled=True)
-    # The second texts of pairs 0 and 2 are equal; that of pair 1 is the farthest from its first text.
+    # The second texts of pairs 0 and 2 are equal; the one of pair 1 is the farthest from its first text.
     vectors = np.array([[1, 0], [2, 0], [1, 0.1], [0, 3], [0, 1], [5, 0]], dtype=np.float32)
     ranks = task.decode(examples, task.encode(examples, TOKENIZER, 32), vectors)
     assert ranks.tolist() == [1, 3, 2]

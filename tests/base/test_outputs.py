@@ -1,4 +1,4 @@
-"""An output is checked before it is written: what exists, what is read, what cannot be created."""
+"""Outputs that exist, that are also inputs, or that cannot be created are refused before any work."""
 
 import os
 import subprocess

@@ -188,7 +188,7 @@ class OutStream(io.StringIO):
 
 
 def show_in_notebook(text: str) -> list[str]:
-    """Return the lines that a notebook shows: after a carriage return, text replaces what was there."""
+    """Return the lines that a notebook shows: text after a carriage return replaces the text before it."""
     lines = []
     for line in text.split("\n"):
         shown = ""

@@ -116,7 +116,8 @@ def test_fields_may_exceed_the_default_limit_of_csv(tmp_path):
         ("a.jsonl", b'{"a": 1, "b": 2}\n{"a": 1,\n', r"a\.jsonl, line 2: not valid JSON"),
         ("a.jsonl", b"\n[1]\n", r"a\.jsonl, line 2: not a JSON object; write one object per line"),
         ("a.parquet", b"PAR1", r"a\.parquet: damaged or truncated"),
-        ("a.xls", b"", r"a\.xls: unknown table format; use \.csv"),
+        ("a.xls", b"", r"a\.xls: a spreadsheet; save it as \.csv, in UTF-8, and give that file"),
+        ("a.txt", b"", r"a\.txt: unknown table format; use \.csv"),
         ("a.txt.gz", b"", r"a\.txt\.gz: unknown table format"),
     ],
 )

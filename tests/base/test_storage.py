@@ -152,6 +152,17 @@ def test_threads_fetch_whole_folders(folder: Path, memory: fsspec.AbstractFileSy
         assert set(pool.map(fetch, range(20))) == {b"x" * 8}
 
 
+def test_a_fetched_folder_keeps_its_content(folder: Path, memory: fsspec.AbstractFileSystem) -> None:
+    """While one caller reads it, another may fetch the folder of the URL, which has changed."""
+    copies = []
+    for content in (b"old", b"old", b"new"):
+        memory.pipe("/data/changing/file", content)
+        copies.append(storage.fetch_directory(RemotePath("memory://data/changing")))
+    assert copies[0] == copies[1]
+    assert [(copy / "file").read_bytes() for copy in copies] == [b"old", b"old", b"new"]
+    assert len([*copies[0].parent.iterdir()]) == 2
+
+
 def test_tokenizers_have_urls(folder: Path, memory: fsspec.AbstractFileSystem) -> None:
     url, options = "memory://data/words", {"size": 120, "workers": 1}
     bertie.learn_vocabulary(folder / "text", folder / "words", **options)

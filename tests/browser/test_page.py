@@ -396,17 +396,19 @@ def test_an_answer_in_a_hidden_tab_leaves_the_address_alone(open_page, url):
     assert re.search(r"tab=attention&.*&layer=\d&head=\d$", page.url)
 
 
-def test_the_page_asks_for_the_key(open_page, models):
-    with serving(models["encoder"], "--api-key", "sesame") as url:
+@pytest.mark.parametrize(("wrong", "key"), [("wrong", "sesame"), ("mauvaise clé 🔑", "sésame 🔑")])
+def test_the_page_asks_for_the_key(open_page, models, wrong, key):
+    """`fetch` sends only headers of Latin-1 characters, so the page sends the bytes of UTF-8."""
+    with serving(models["encoder"], "--api-key", key) as url:
         page = open_page(link(url, "tokens", text="the cat"), expected="401")
         field = page.get_by_label("API key")
         field.wait_for()
-        field.fill("wrong")
+        field.fill(wrong)
         with page.expect_response("**/info") as response:
             page.keyboard.press("Enter")
         assert response.value.status == 401
         field.wait_for()
-        field.fill("sesame")
+        field.fill(key)
         page.keyboard.press("Enter")
         results(page, "tokens")
         assert not field.is_visible()

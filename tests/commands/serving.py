@@ -1,4 +1,4 @@
-"""`bertie serve` in a process of its own."""
+"""`bertie serve` in a separate process."""
 
 import re
 import subprocess

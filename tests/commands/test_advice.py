@@ -18,7 +18,7 @@ NO_FILES: Mapping[str, bytes] = MappingProxyType({})
 class Case(NamedTuple):
     """A command that fails, and the same after its advice has been followed.
 
-    command  the arguments; {KIND} is the directory of a model, {text} that of 20 texts, {corpus} theirs
+    command  the arguments; {KIND} is the directory of a model, {text} 20 texts, {corpus} their corpus
     advice   the end of the error
     fixed    the arguments that follow the advice; the same command if empty
     files    the files that the command reads

@@ -1,5 +1,6 @@
 """`bertie embed`: the model's own vector for each row, in the order of the input."""
 
+import io
 import json
 import os
 import sys
@@ -14,6 +15,7 @@ from tests.inference.small_models import save_small
 import bertie
 from bertie.commands.main import main
 from bertie.inference import embedding_files
+from bertie.inference.predictor import Predictor
 from bertie.model.formats.directory import LongTexts
 
 TEXTS = ["the cat sat on mats", "", "Paris, rings!", "a cat. " * 60, " ", "mat"]
@@ -217,6 +219,58 @@ def test_rows_without_a_text_are_skipped(directory, capsys, tmp_path):
         assert err.splitlines()[-1] == f"rows that were skipped and have no vector: {count}"
         vectors = read_vectors(tmp_path / f"{name}.parquet")
         assert [vector is None for vector in vectors] == [False, True, False]
+
+
+def test_columns_may_be_null_or_missing_in_the_first_rows(directory, capsys, tmp_path, monkeypatch):
+    """The file is read for its columns first; a pipe cannot be read twice."""
+    monkeypatch.setattr(embedding_files, "CHUNK_ROWS", 1)
+    rows = [
+        {"text": None, "label": None, "of": {"a": None}, "score": 1},
+        {"text": "cat", "label": "x", "of": {"a": [1]}, "score": 0.5},
+        {"text": "mat", "late": True},
+    ]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "in.jsonl").write_text(lines)
+    output = tmp_path / "out.parquet"
+    status, _, err = run(
+        capsys, directory, "--input", tmp_path / "in.jsonl", "--output", output, "--on-error", "skip"
+    )
+    assert status == 0, err
+    assert err.count("skipped: ") == 1
+    names = ["text", "label", "of", "score", "late"]
+    assert pyarrow.parquet.read_table(output, columns=names).to_pylist() == [
+        {name: row.get(name) for name in names} for row in rows
+    ]
+    for text, message in (
+        (lines, "line 2 and below: column 'text' has values, but the rows before are null there; write a"),
+        ('{"text": "a"}\n{"text": "b", "late": 1}\n', "column 'late' is not in the first rows; write a"),
+    ):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        arguments = ["--input", "-", "--format", "jsonl", "--output", tmp_path / "piped.parquet"]
+        status, _, err = run(capsys, directory, *arguments, "--on-error", "skip")
+        assert status == 2
+        assert message in err
+        assert err.endswith("or read a file instead of standard input\n")
+
+
+def test_columns_of_several_types_are_found_before_the_computation(directory, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(embedding_files, "CHUNK_ROWS", 1)
+    (tmp_path / "in.jsonl").write_text('{"id": 1, "text": "a"}\n{"id": "x", "text": "b"}\n')
+    monkeypatch.setattr(Predictor, "embed", None)
+    arguments = ["--input", tmp_path / "in.jsonl", "--output", tmp_path / "out.parquet"]
+    status, _, err = run(capsys, directory, *arguments)
+    assert status == 2
+    assert "line 2 and below: a column holds values of several types (Unable to merge: Field id has" in err
+
+
+def test_a_spreadsheet_is_refused(directory, capsys, tmp_path):
+    for name in ("a.xlsx", "b.XLS", "c.ods"):
+        (tmp_path / name).write_bytes(b"PK")
+        status, _, err = run(capsys, directory, "--input", tmp_path / name)
+        assert (status, err) == (
+            2,
+            f"bertie: {tmp_path / name}: a spreadsheet; save it as .csv, in UTF-8, and give that file\n",
+        )
 
 
 def test_skipped_values_of_other_types_are_json_in_parquet(directory, capsys, tmp_path):

@@ -34,10 +34,12 @@ def wait_until_closed(port):
         pass
 
 
-def test_shutdown_answers_pending_requests(model):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_shutdown_answers_pending_requests(model, number):
+    """SIGHUP comes from a terminal that is closed."""
     body = b'{"inputs": {"text": "the cat"}}'
     with serving(model) as (process, port), half_a_request(port, body) as connection:
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         wait_until_closed(port)
         connection.sendall(body)
         status, content = read_response(connection)
@@ -65,6 +67,18 @@ def test_second_signal_aborts_pending_requests(model, monkeypatch):
         assert (status, content["error_type"]) == (503, "Unhealthy")
         assert process.wait() == 0
         assert process.stderr.read() == ""
+
+
+def test_nohup_keeps_the_server_running(model):
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # which the process inherits
+    try:
+        with serving(model) as (process, port):
+            process.send_signal(signal.SIGHUP)
+            sleep(0.5)
+            with urlopen(f"http://127.0.0.1:{port}/health") as response:
+                assert response.status == 200
+    finally:
+        signal.signal(signal.SIGHUP, previous)
 
 
 def test_info_reports_the_precision(model):

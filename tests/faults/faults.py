@@ -81,7 +81,7 @@ class Operations:
             self.happens(event, os.path.normpath(os.path.join(base, os.fsdecode(arguments[0]))))
 
     def install(self) -> None:
-        """Count the operations of this process and of those that it forks."""
+        """Count the operations of this process and of its forks."""
         from bertie.base import files
 
         operations, fsync, exchange = self, os.fsync, files._exchange
@@ -147,7 +147,7 @@ def run_main(arguments: list[str]) -> int:
 
 def run_job(job: "Job") -> int:
     """Run a command with its faults and limits in this process, and return its exit status."""
-    os.setsid()  # its process group is that of its workers
+    os.setsid()  # one process group for it and its workers
     os.chdir(job.cwd)
     log = _open(job.log, "w", buffering=1)
     os.dup2(log.fileno(), 1)

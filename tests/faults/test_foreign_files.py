@@ -77,7 +77,7 @@ def put_dangling_lock(verb: str, out: Path) -> None:
 
 
 def put_file_as_lock(verb: str, out: Path) -> None:
-    """The name of the lock is that of a file with a content, which no lock has."""
+    """Write a file with the name of the lock; a lock is always empty."""
     lock_of(verb, out).write_text("mine")
 
 

@@ -5,7 +5,9 @@ import doctest
 import pickle
 import re
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from time import sleep
 from typing import get_args, get_type_hints
 
 import numpy as np
@@ -21,7 +23,9 @@ from bertie.base.errors import DataError, ModelError, SettingsError
 from bertie.base.texts import TextError
 from bertie.inference.capabilities import REQUIRED_HEADS
 from bertie.inference.predictor import Predictor
+from bertie.inference.records import Record
 from bertie.inference.results import Answer, Result
+from bertie.inference.server.operations import Embed, EncodedText, compute
 from bertie.model.heads import ClassificationModel
 from bertie.tasks.conll import read_conll
 from bertie.tasks.evaluation import compute_logits
@@ -404,6 +408,28 @@ def test_texts_are_truncated_as_in_fine_tuning(tmp_path):
     model = bertie.load(save_small(tmp_path, "classifier", max_seq_length=8))
     long, longer = model.classify([f"{QUESTION} {CONTEXT}", f"{QUESTION} {CONTEXT} {CONTEXT}"])
     assert [label.score for label in long] == pytest.approx([label.score for label in longer])
+
+
+def test_threads_count_every_truncated_text(load, monkeypatch):
+    model = load("encoder")
+    before = model.num_truncated
+
+    def get(model):
+        number = vars(model)["num_truncated"]
+        sleep(0.001)  # another thread counts meanwhile
+        return number
+
+    counter = property(get, lambda model, number: vars(model).update(num_truncated=number))
+    monkeypatch.setattr(Predictor, "num_truncated", counter, raising=False)
+    encoded = EncodedText(np.array([2, 3], np.int32), np.zeros(2, np.int32), is_truncated=True)
+
+    def count(_):
+        model.embed("a " * 200)
+        compute(model, Embed("mean"), [Record("inputs", {}, (encoded,))])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(count, range(20)))
+    assert model.num_truncated == before + 40
 
 
 def test_threshold_and_temperature_decide_which_class_comes_first(tmp_path, monkeypatch):

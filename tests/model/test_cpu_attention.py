@@ -1,4 +1,4 @@
-"""Attention with code of its own for training on a CPU: equal to autograd, in less memory."""
+"""Attention with its own backward pass for training on a CPU: equal to autograd, in less memory."""
 
 import numpy as np
 import pytest

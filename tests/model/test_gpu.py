@@ -80,7 +80,7 @@ def test_backward_pass_of_attention_drops_the_same_weights(device, dtype, tolera
     # Each element is the sum of the weights that were kept, divided by 0.7.
     assert float(attended.float().mean()) == pytest.approx(1, abs=0.05)
     assert float(attended.float().std()) > 0.05
-    # Attention is linear in the values: the inner product with the gradient is that of the outputs.
+    # Attention is linear in the values: values · their gradient = outputs · their gradient.
     product = float((attended.double() * weights.double()).sum())
     size = float((attended * weights).float().norm())
     assert float(v_gradient.double().sum()) == pytest.approx(product, abs=tolerance * 30 * size)

@@ -327,6 +327,14 @@ def test_class_weights_scale_the_loss_of_each_label(make_model, labels):
     assert "class_weights" not in model.state_dict()
 
 
+def test_a_text_is_correct_only_if_all_its_labels_are():
+    model = ClassificationModel(CONFIG, 3, "multi_label_classification").eval()
+    predicted = (model(ragged_batch(lengths=LENGTHS)) > 0).float()
+    predicted[1:3, 1] = 1 - predicted[1:3, 1]  # one label of two texts is wrong
+    (objective,) = model.compute_losses(ragged_batch(lengths=LENGTHS, labels=predicted.numpy())).values()
+    assert objective.num_correct == N - 2
+
+
 def test_without_next_sentence_labels_only_masked_lm_is_trained():
     model = PreTrainingModel(CONFIG)
     both = ragged_batch(lengths=LENGTHS)
@@ -351,7 +359,7 @@ def test_initial_weights_are_truncated_at_two_deviations(make_model, labels):
         elif name.endswith("bias"):
             assert (weight == 0).all(), name
         else:
-            largest = weight.abs().amax(1)  # of each row: that of [PAD] is not zero, unlike in `transformers`
+            largest = weight.abs().amax(1)  # of each row; not zero for [PAD], unlike in `transformers`
             assert ((largest > 0) & (largest <= 2 * CONFIG.initializer_range)).all(), name
             if weight.numel() > 1000:
                 # Truncation at two standard deviations leaves 0.88 of the standard deviation.

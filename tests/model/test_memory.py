@@ -49,7 +49,7 @@ def test_a_tensor_fits_the_gap_of_one_of_its_size():
         matrices = []
         for _ in range(8):
             matrices.append(new_empty(like, rows, 64))
-            # They take what is left over beside the matrices, as the objects of a training step do.
+            # They take the memory left beside the matrices, as the objects of a training step do.
             small += [malloc(size) for size in (24, 40, 56, 72, 88) for _ in range(50)]
         gaps = {matrix.data_ptr() for matrix in matrices[1::2]}
         del matrices[1::2]

@@ -1,4 +1,4 @@
-"""`transformers` loads an extended tokenizer of its own directory, and gives the same ids."""
+"""`transformers` loads the directory of an extended tokenizer, and gives the same ids."""
 
 from itertools import pairwise
 from pathlib import Path

@@ -58,6 +58,8 @@ def test_balanced_weights_of_several_labels_are_negatives_by_positives():
     gold = np.array([[1, 1, 0]] + [[0, 1, 0]] * 3, np.float32)
     weights = label_weights(MULTILABEL, inputs(gold), settings(class_weights="balanced"))
     assert weights == {"a": 3, "b": 1, "c": 1}
+    weights = label_weights(MULTILABEL, inputs(1 - gold), settings(class_weights="balanced"))
+    assert weights == {"a": pytest.approx(1 / 3), "b": 1, "c": 1}
 
 
 def test_balanced_weights_of_tags_count_words(initial_model):

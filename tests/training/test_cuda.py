@@ -19,7 +19,7 @@ pytestmark = [
 
 def test_losses_and_gradients_match_the_cpu(corpus_path, tiny_settings):
     model_settings = tiny_settings().model.model_dump() | NO_DROPOUT
-    del model_settings["vocab_size"]  # take that of the corpus
+    del model_settings["vocab_size"]  # the corpus has its size
     setup = PretrainingSetup.load(tiny_settings(model=model_settings), corpus_path)
     batch = next(PretrainingBatches(setup, TrainState(), Ranks())).micro_batches[0]
     torch.manual_seed(0)

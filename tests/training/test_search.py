@@ -1,6 +1,8 @@
 """A search resumes, even if an earlier version of bertie started it."""
 
 import re
+import statistics
+from pathlib import Path
 
 import pytest
 from tests.training.letters import TASK, make_texts
@@ -8,7 +10,7 @@ from tests.training.runs import without_checksum
 
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.settings import resolve
-from bertie.training.search import SearchSettings, search
+from bertie.training.search import SearchSettings, Trial, search
 
 GRID = {"batch_sizes": [32], "learning_rates": [3e-3, 1e-6], "epochs": [1]}
 SETTINGS = resolve(SearchSettings, GRID, {"finetuning": {"max_seq_length": 32}})
@@ -82,3 +84,11 @@ def test_notes_about_inputs_are_printed_once(arguments, tmp_path, capsys):
     found = search(task, initial_model, training, {"dev": training}, settings, tmp_path)
     assert len(found.trials) == 2
     assert capsys.readouterr().err.count("dev: 40 of 40 inputs are also training inputs") == 1
+
+
+def test_a_trial_summarises_its_restarts():
+    runs = tuple(Path(f"seed{seed}") for seed in range(3))
+    trial = Trial(32, 2e-5, 3, runs, (80.0, 84.0, 83.0))
+    assert (trial.mean, trial.best_run) == (pytest.approx(82.333333), runs[1])
+    assert trial.std == pytest.approx(statistics.stdev(trial.scores))
+    assert Trial(32, 2e-5, 3, runs[:1], (80.0,)).std == 0

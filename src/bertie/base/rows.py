@@ -105,6 +105,7 @@ def read_rows(
         values = {column: source.columns[column] for column in columns}
         return Rows(source, values, range(1, len(source) + 1), "row")
     path, handle = source, raise_error if skipped is None else skipped.append
+    reject_spreadsheet(path)
     format = TABLE_FORMATS.get(format_suffix(path))
     if format is None:
         raise DataError(f"{path}: unknown table format; use .csv, .tsv, .jsonl or .parquet")
@@ -127,6 +128,16 @@ def format_suffix(path: Path) -> str:
     It is `.csv` for both a.csv and a.csv.gz.
     """
     return (path.with_suffix("") if is_compressed(path) else path).suffix.lower()
+
+
+def reject_spreadsheet(path: Path) -> None:
+    """Check that the name of a file is not the name of a spreadsheet.
+
+    Raises:
+        DataError: it is.
+    """
+    if format_suffix(path) in (".xlsx", ".xls", ".ods"):
+        raise DataError(f"{path}: a spreadsheet; save it as .csv, in UTF-8, and give that file")
 
 
 def read_header(path: Path) -> list[str]:

@@ -298,6 +298,8 @@ def fetch_directory(path: Path) -> Path:
 
     For a URL, it is a copy of the folder's files in the cache.
 
+    Each content of the folder has its own copy, so that no copy changes while another caller reads it.
+
     Raises:
         DataError: there is no such folder.
         BertieError: the store cannot be reached.
@@ -305,11 +307,18 @@ def fetch_directory(path: Path) -> Path:
     if not isinstance(path, RemotePath):
         return path
     copy = cache_directory(path) / "copy"
-    with lock_file(copy, wait=True), atomic_directory(copy) as temporary:
-        for file in path.list_files():
-            if file.parent == path:
-                download(file, temporary / file.name)
-    return copy
+    with lock_file(copy, wait=True):
+        with atomic_directory(copy) as temporary:
+            for file in path.list_files():
+                if file.parent == path:
+                    download(file, temporary / file.name)
+        sums = "".join(f"{sha256(file)} {file.name}\n" for file in sorted(copy.iterdir()))
+        kept = copy.with_name(f"copy-{hashlib.sha256(sums.encode()).hexdigest()[:16]}")
+        if kept.exists():
+            shutil.rmtree(copy)
+        else:
+            copy.rename(kept)
+    return kept
 
 
 @contextmanager

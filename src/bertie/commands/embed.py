@@ -1,7 +1,7 @@
 """`bertie embed`: one vector for each text, the model's own embedding."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -24,6 +24,7 @@ from bertie.commands.options import (
 )
 
 if TYPE_CHECKING:
+    from bertie.base.errors import DataError
     from bertie.inference.embedding_files import Float32s, TextChunk
     from bertie.inference.predictor import Predictor
     from bertie.model.formats.sentence_transformers import EmbeddingConfig
@@ -91,13 +92,13 @@ def embed(
     sources = [directory, file or directory]
     with lock_output(output, force=force, inputs=sources) if output else nullcontext() as path:
         model = bertie.load(directory, device, precision)
-        is_arrow = read == "parquet" and suffix == ".parquet"
         column = parse_columns(columns or [], ["text"])["text"]
         skipped = SkippedRows() if on_error == "skip" else None
         chunks = _chunks(text, file, read, column, suffix, skipped)
         embedded = _embed(model, model.embedding.override(pooling, normalize), chunks, output is None)
         if path:
-            write_embeddings(embedded, path, model.config.hidden_size, _schema(file) if is_arrow else None)
+            schema = _schema(path, file, read, column, on_error) if suffix == ".parquet" else None
+            write_embeddings(embedded, path, model.config.hidden_size, schema)
         else:
             _print(embedded)
         if skipped:
@@ -117,7 +118,7 @@ def _chunks(
     read: Any,
     column: str,
     suffix: str | None,
-    skipped: SkippedRows | None,
+    skipped: "Callable[[DataError], None] | None",
 ) -> "Iterator[TextChunk]":
     """Return the texts of the options, of a file or of standard input, in chunks.
 
@@ -172,16 +173,23 @@ def _embed(
         print(f"embedding: blank texts, which have no vector: {blank_count:,}", file=sys.stderr)
 
 
-def _schema(file: Path | None) -> Any:
-    """Return the Arrow schema of a Parquet file.
+def _schema(path: Path, file: Path | None, read: Any, column: str, on_error: str) -> Any:
+    """Return the Arrow schema of a file for a Parquet file `path`; None if the first rows determine it.
 
-    Raise DataError if it has a column `embedding`.
+    JSON lines are read once for it, because a column may be null, or missing, in any number of rows.
+
+    Raises:
+        DataError: the file has a column `embedding`, or one with values of several types.
     """
     from bertie.base.tables import open_parquet
-    from bertie.inference.embedding_files import COLUMN
+    from bertie.inference.embedding_files import COLUMN, infer_schema
     from bertie.inference.records import reject_column
 
-    assert file is not None
-    with open_parquet(file) as parquet:
-        reject_column(COLUMN, parquet.schema_arrow.names, str(file))
-        return parquet.schema_arrow
+    if file and read == "parquet":
+        with open_parquet(file) as parquet:
+            reject_column(COLUMN, parquet.schema_arrow.names, str(file))
+            return parquet.schema_arrow
+    if file and read == "jsonl" and file.is_file():  # a pipe can be read only once
+        skipped = None if on_error == "stop" else lambda error: None  # reported when the texts are embedded
+        return infer_schema(_chunks(None, file, read, column, ".parquet", skipped), path)
+    return None

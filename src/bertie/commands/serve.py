@@ -1,6 +1,7 @@
 """`bertie serve`: answer over HTTP."""
 
 import logging
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -54,7 +55,8 @@ def serve(
         list[str], typer.Argument(metavar="DIR...", help="Model directories; NAME=DIR names a model.")
     ],
     host: Annotated[
-        str, typer.Option(help="The address to listen on; 0.0.0.0 means all addresses.")
+        str,
+        typer.Option(help="The address to listen on; :: means all, 0.0.0.0 all of IPv4."),
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 chooses a free one.")] = 8000,
     device: Device = "auto",
@@ -101,6 +103,8 @@ def serve(
     models.load_default()
     with listen(host, port) as listening:
         server = Server(create_app(models, access), limits)
+        if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # `nohup` ignores it
+            signal.signal(signal.SIGHUP, server.handle_exit)
         address, bound = listening.getsockname()[:2]
         url = f"http://[{address}]:{bound}" if ":" in address else f"http://{address}:{bound}"
         does = ", ".join(f"{model.name} ({(model.method or 'embed').replace('_', ' ')})" for model in models)
@@ -117,14 +121,17 @@ def name_models(arguments: list[str]) -> dict[str, Path]:
     paths: dict[str, Path] = {}
     for argument in arguments:
         name, separator, rest = argument.partition("=")
-        named = separator and "/" not in name and not Path(argument).exists()
+        named = separator and not Path(argument).exists()
+        if "/" in name:  # as in BAAI/bge-small=DIR, unless a directory's name has the equals sign
+            named = named and Path(rest).expanduser().exists()
         path = local_path(rest if named else argument, argument or "DIR")
         path = path.absolute()  # because the name "." says nothing
         name = name if named else path.name
         advice = f"NAME={rest if named else argument}"
         if separator and not name:
             raise SettingsError(f"{argument}: no name before the equals sign; name the model: NAME={rest}")
-        if not name or set(name) & set("/?#%"):
+        # Clients remove the last three from an address.
+        if set(name) & set("?#%") or not {"", ".", ".."}.isdisjoint(name.split("/")):
             raise SettingsError(
                 f"{argument}: the name {name!r} cannot be part of a URL; name the model: {advice}"
             )

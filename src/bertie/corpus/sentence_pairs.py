@@ -119,8 +119,8 @@ def draw_near_segment(
 ) -> tuple[int, int]:
     """Draw a segment of A's document that is near A, but not next to it.
 
-    The segment begins with a random sentence of those that `count_near_sentences` counts; there must
-    be at least one. That function also explains the arguments.
+    The segment begins with a random sentence that `count_near_sentences` counts; there must be at
+    least one. That function also explains the arguments.
 
     Returns:
         Where the tokens of the segment start and end.

@@ -87,6 +87,28 @@ def read_arrow_chunks(
         yield TextChunk(texts, batch, f"{path}, row {number}")
 
 
+def infer_schema(chunks: Iterable[TextChunk], path: Path) -> Any:
+    """Return the Arrow schema of all rows, with all their columns, for `write_embeddings`.
+
+    Args:
+        chunks: rows of JSON lines.
+        path: the Parquet file that will be written.
+
+    Raises:
+        DataError: a column holds values of several types.
+        BertieError: pyarrow is needed and not installed.
+    """
+    pyarrow = import_pyarrow(path)
+    schema = pyarrow.schema([])
+    for chunk in chunks:
+        found = _to_batch(chunk.rows, None, chunk.location, pyarrow).schema
+        try:  # of null and another type, the other; of integers and fractions, fractions
+            schema = pyarrow.unify_schemas([schema, found], promote_options="permissive")
+        except pyarrow.ArrowException as error:
+            raise _several_types(chunk.location, "a column", error) from None
+    return schema
+
+
 def write_embeddings(
     chunks: Iterable[tuple[TextChunk, Float32s]], path: Path, vector_size: int, schema: Any = None
 ) -> None:
@@ -96,7 +118,7 @@ def write_embeddings(
         chunks: rows and their vectors, float32 (rows, H), with NaN for blank texts.
         path: the file to write; it appears once it is complete.
         vector_size: the size of a vector, H.
-        schema: the Arrow schema of the input, if it is a Parquet file.
+        schema: the Arrow schema of the rows. By default, the first chunk determines it.
 
     The rows have no column `embedding`; see `with_free_column`.
 
@@ -148,10 +170,7 @@ def _write_npy_header(file: BinaryIO, count: int, vector_size: int) -> None:
 def _write_parquet(
     chunks: Iterable[tuple[TextChunk, Float32s]], temporary: Path, path: Path, vector_size: int, schema: Any
 ) -> None:
-    """Write the columns of the rows, and the column `embedding`.
-
-    The first chunk determines the types of columns without a schema.
-    """
+    """Write the columns of the rows, and the column `embedding`."""
     pyarrow = import_pyarrow(path)
     from pyarrow.parquet import ParquetWriter
 
@@ -193,13 +212,22 @@ def _to_batch(rows: Sequence[Mapping[str, Any]], schema: Any, location: str, pya
         try:
             columns.append(pyarrow.array(values, schema.field(name).type if schema else None))
         except (pyarrow.ArrowException, ValueError, TypeError, OverflowError) as error:
-            raise DataError(
-                f"{location} and below: column {name!r} holds values of several types "
-                f"({str(error).splitlines()[0]}); write a .jsonl file, or convert the column"
-            ) from None
+            if schema and schema.field(name).type == pyarrow.null():
+                raise DataError(
+                    f"{location} and below: column {name!r} has values, but the rows before are null there; "
+                    f"write a .jsonl file, or read a file instead of standard input"
+                ) from None
+            raise _several_types(location, f"column {name!r}", error) from None
     if schema and (new := next((name for row in rows for name in row if name not in names), None)):
         raise DataError(
-            f"{location} and below: column {new!r} is not in the first rows; write a .jsonl file, or give "
-            f"every row the same columns"
+            f"{location} and below: column {new!r} is not in the first rows; write a .jsonl file, or "
+            f"read a file instead of standard input"
         )
     return pyarrow.RecordBatch.from_arrays(columns, schema=schema, names=None if schema else names)
+
+
+def _several_types(location: str, column: str, error: Exception) -> DataError:
+    return DataError(
+        f"{location} and below: {column} holds values of several types ({str(error).splitlines()[0]}); write "
+        f"a .jsonl file, or convert the column"
+    )

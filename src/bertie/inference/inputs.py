@@ -4,9 +4,14 @@ from collections.abc import Iterable, Sequence
 from numbers import Integral
 from typing import Any
 
+import numpy as np
+
 from bertie.base.arguments import check_integer
 from bertie.base.errors import DataError
 from bertie.base.texts import list_items, list_texts, reject_unequal
+from bertie.model.sequences import Int64s
+
+_SHOWN_CHARACTERS = 60  # of a text, in an error message
 
 
 def list_sentences(sentences: Sequence[str | Sequence[str]]) -> list[str | list[str]]:
@@ -47,6 +52,29 @@ def list_endings(
     ]
     reject_unequal(first, second, names)
     return first, second
+
+
+def find_too_long(texts: Sequence[str], lengths: Int64s, max_length: int) -> tuple[int, str] | None:
+    """Find the first text that has more tokens than a model reads.
+
+    Args:
+        texts: the texts.
+        lengths: their numbers of tokens, int64 (N,).
+        max_length: the largest number of tokens that the model reads.
+
+    Returns:
+        The index of the text and the problem; None if the model reads all texts.
+    """
+    too_long = np.flatnonzero(lengths > max_length)
+    if not too_long.size:
+        return None
+    i = int(too_long[0])
+    return i, f"{lengths[i]:,} tokens in {quote(texts[i])}, but the model reads at most {max_length:,}"
+
+
+def quote(text: str) -> str:
+    """Return the beginning of a text for an error message."""
+    return repr(text[:_SHOWN_CHARACTERS])
 
 
 def check_top_k(top_k: int | None) -> int | None:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from bertie.base.errors import DataError
 from bertie.base.progress import Progress
+from bertie.inference.inputs import find_too_long
 from bertie.model.engines.engine import Engine, Float32s
 from bertie.model.sequences import Int64s, Sequences, batch_by_token_budget, cumulative_bounds
 from bertie.tasks.task import Inputs
@@ -32,13 +33,8 @@ def encode_sentences(sentences: Sequence[str], tokenizer: Tokenizer, max_length:
         DataError: a sentence has more than `max_length` tokens.
     """
     sequences = Inputs.from_encoding(tokenizer.encode_batch(sentences)).sequences
-    lengths = sequences.lengths
-    if lengths.max(initial=0) > max_length:
-        i = int(lengths.argmax())
-        raise DataError(
-            f"{lengths[i]:,} tokens in {sentences[i]!r}, but the model reads at most {max_length:,}; use a "
-            f"model with more positions"
-        )
+    if found := find_too_long(sentences, sequences.lengths, max_length):
+        raise DataError(f"{found[1]}; use a model with more positions")
     return sequences
 
 

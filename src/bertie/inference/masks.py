@@ -4,19 +4,15 @@ from collections.abc import Sequence
 from itertools import chain
 
 import numpy as np
-import numpy.typing as npt
 
 from bertie.base.texts import TextError
+from bertie.inference.inputs import find_too_long, quote
 from bertie.inference.results import MaskPrediction, Results
 from bertie.model.engines.engine import Engine
 from bertie.model.sequences import Sequences
 from bertie.tasks.probabilities import top_softmax
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import MASK
-
-Int64s = npt.NDArray[np.int64]
-
-_SHOWN_CHARACTERS = 60  # of a text, in an error message
 
 
 def fill_masks(
@@ -69,7 +65,7 @@ def encode_masks(texts: Sequence[str], tokenizer: Tokenizer, max_length: int) ->
     parts = [text.split(MASK) for text in texts]
     for i, text_parts in enumerate(parts):
         if len(text_parts) == 1:
-            raise TextError(i, f"no {MASK} in {_quote(texts[i])}; put one in place of the word to predict")
+            raise TextError(i, f"no {MASK} in {quote(texts[i])}; put one in place of the word to predict")
     encoding = tokenizer.encode_batch(list(chain.from_iterable(parts)), add_special_tokens=False)
     part_counts = np.fromiter(map(len, parts), np.int64, len(parts))
     text_of_part = np.repeat(np.arange(len(texts)), part_counts)
@@ -84,23 +80,10 @@ def encode_masks(texts: Sequence[str], tokenizer: Tokenizer, max_length: int) ->
     token_positions = np.arange(len(part_of_token)) + part_of_token + 1 + text_of_part[part_of_token]
     input_ids[token_positions] = encoding.input_ids
     bounds = np.append(openers[first_parts], total)
-    _check_lengths(texts, np.diff(bounds), max_length)
+    if found := find_too_long(texts, np.diff(bounds), max_length):
+        i, problem = found
+        raise TextError(i, f"{problem}; shorten the text")
     return Sequences(input_ids, np.zeros_like(input_ids), bounds)
-
-
-def _check_lengths(texts: Sequence[str], lengths: Int64s, max_length: int) -> None:
-    too_long = np.flatnonzero(lengths > max_length)
-    if too_long.size:
-        i = int(too_long[0])
-        raise TextError(
-            i,
-            f"{lengths[i]:,} tokens in {_quote(texts[i])}, but the model reads at most {max_length:,}; "
-            f"shorten the text",
-        )
-
-
-def _quote(text: str) -> str:
-    return repr(text[:_SHOWN_CHARACTERS])
 
 
 def replace_mask(text: str, index: int, token: str) -> str:

@@ -9,6 +9,7 @@ The tasks (`bertie.tasks`) encode texts and decode logits here as they do in eva
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from typing import Any, overload
 
 import numpy as np
@@ -68,6 +69,8 @@ from bertie.tasks.squad.decoding import SpanPredictions
 from bertie.tasks.task import Examples, Inputs, Task
 
 Float32s = npt.NDArray[np.float32]
+
+_counting = Lock()
 
 
 class Predictor:
@@ -227,7 +230,7 @@ class Predictor:
             self._require("next_sentence")
         first, second = list_pairs(texts, pairs)
         encoding = self.tokenizer.encode_batch(first, second, max_length=self.max_seq_length)
-        self.num_truncated += encoding.num_truncated
+        count_truncated(self, encoding.num_truncated)
         logits = self._logits(Inputs.from_encoding(encoding))
         probabilities: list[float] = softmax(logits)[:, 0].tolist()
         return probabilities[0] if isinstance(texts, str) else probabilities
@@ -265,7 +268,7 @@ class Predictor:
         """
         embedding = self.embedding.override(pooling, normalize)
         encoding = self.tokenizer.encode_batch(list_texts(texts), max_length=embedding.max_seq_length)
-        self.num_truncated += encoding.num_truncated
+        count_truncated(self, encoding.num_truncated)
         vectors = embed(self.engine, Inputs.from_encoding(encoding).sequences, embedding)
         return vectors[0] if isinstance(texts, str) else vectors
 
@@ -657,13 +660,19 @@ class Predictor:
     ) -> tuple[Inputs, Float32s]:
         """Encode a task's examples, count the truncated ones, and compute their logits."""
         inputs = task.encode(examples, self.tokenizer, max_seq_length or self.max_seq_length)
-        self.num_truncated += inputs.num_truncated
+        count_truncated(self, inputs.num_truncated)
         return inputs, self._logits(inputs)
 
     def _logits(self, inputs: Inputs) -> Float32s:
         if not len(inputs):
             return np.empty((0, 1 if self.method == "regress" else len(self.labels) or 2), np.float32)
         return compute_logits(self.engine, inputs)
+
+
+def count_truncated(model: Predictor, number: int) -> None:
+    """Add to the `num_truncated` of a model, which threads may share."""
+    with _counting:
+        model.num_truncated += number
 
 
 @checked

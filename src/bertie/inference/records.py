@@ -23,6 +23,7 @@ from bertie.base.rows import (
     raise_error,
     read_lines,
     reject_duplicates,
+    reject_spreadsheet,
 )
 from bertie.base.storage import as_path
 from bertie.base.tables import iterate_batches, missing_column, open_parquet, separator_hint
@@ -54,7 +55,12 @@ class Record(NamedTuple):
 
 
 def input_format(path: Path) -> InputFormat:
-    """Return the format that an input file's suffix indicates; plain text by default."""
+    """Return the format that an input file's suffix indicates; plain text by default.
+
+    Raises:
+        DataError: the suffix is a spreadsheet's.
+    """
+    reject_spreadsheet(path)
     return _FORMATS.get(format_suffix(path), "text")
 
 

@@ -168,7 +168,7 @@ def draw_factors(
 def _hash(position: np.uint32, key: np.uint32, second_key: np.uint32) -> np.uint32:
     """Return 32 random bits, by Wellons' lowbias32 with a key in its middle.
 
-    See nullprogram.com/blog/2018/07/31. With the first key alone, two masks would be pieces of one sequence.
+    See nullprogram.com/blog/2018/07/31. With only the first key, two masks would be pieces of one sequence.
     Each step ends with np.uint32, because numba computes in 64 bits.
     """
     bits = np.uint32(position * np.uint32(0x9E3779B9) + key)

@@ -88,7 +88,7 @@ class RowSettings(Settings):
         return self._comparable() == other._comparable()
 
     def _comparable(self) -> Self:
-        """Return these settings without those that change no outcome of the row."""
+        """Return the settings on which the outcomes of the row depend."""
 
         def without_recording(tree: Tree) -> Tree:
             return {key: value for key, value in tree.items() if key not in RECORDING_SETTINGS}

@@ -48,7 +48,7 @@ def write_checkpoint_report(
         tasks: the tasks that the data hold.
         plan: the plan with which the table was started (`checkpoint_runner`).
         rows: the results of all rows.
-        notes: lines about what is missing.
+        notes: lines about missing rows, models and data.
     """
     columns = list(dict.fromkeys(name for result in rows for name in result.row.paper))
     head = ["score", "ours, dev", "majority", *columns, "trained on", "official", "settings"]

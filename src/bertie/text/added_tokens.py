@@ -116,7 +116,7 @@ def check_normalized_tokens(tokens: Sequence[AddedToken], tables: UnicodeTables,
 def make_patterns(
     tokens: Sequence[AddedToken], ids: Mapping[str, int], tables: UnicodeTables
 ) -> tuple[Patterns, Patterns]:
-    """Return the tokens that are found in a text, and in a normalised text.
+    """Return the tokens to find in a text, and in a normalised text.
 
     If the normalised forms of two tokens are equal, the first one counts. (`tokenizers` 0.23 chooses one at
     random.)

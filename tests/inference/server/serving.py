@@ -65,9 +65,16 @@ def serving(
     paths = {path.name: path for path in loaded}
     # Copies, because a server replaces the engine.
     models = Models(paths, lambda path: copy(loaded[path]), limits, memory_budget)
+    with serving_models(models, access) as served:
+        yield served
+
+
+@contextmanager
+def serving_models(models: Models, access: Access = OPEN) -> Iterator[Served]:
+    """Serve models in a thread."""
     with listen("127.0.0.1", 0) as listening:
         app = create_app(models, access)
-        server = Server(app, limits)
+        server = Server(app, models.limits)
         thread = Thread(target=server.run, args=([listening],))
         # A server collects garbage when it starts, which takes a second among the objects of all tests.
         with patch("gc.collect"):

@@ -4,7 +4,8 @@ import json
 import logging
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from threading import Event
+from contextlib import ExitStack
+from threading import Event, current_thread
 from time import sleep
 
 import huggingface_hub
@@ -17,7 +18,7 @@ from tests.inference.test_predictor import flatten
 import bertie
 from bertie.inference.dispatch import answer_records
 from bertie.inference.records import Record
-from bertie.inference.server import openai
+from bertie.inference.server import app, batching, openai, tei
 from bertie.inference.server.middleware import Access
 from bertie.inference.writers import as_json
 from bertie.model.formats.directory import LongTexts
@@ -555,6 +556,55 @@ def test_a_half_closed_connection_gets_status_499(paused, caplog):
         assert first.result()[0] == 200
     assert batches == [["first"]]
     assert caplog.text == ""
+
+
+def test_large_bodies_are_parsed_in_threads(models, monkeypatch):
+    names = []
+
+    def record(function):
+        def recorded(*arguments):
+            names.append(current_thread().name)
+            return function(*arguments)
+
+        return recorded
+
+    monkeypatch.setattr(app, "_parse_json", record(app._parse_json))
+    monkeypatch.setattr(app.Service, "_validate", record(app.Service._validate))
+    with serving(models["encoder"]) as served:
+        assert served.post("/embed", {"inputs": [[5] * 100]})[0] == 200
+        assert not any(name.startswith("requests") for name in names)
+        names.clear()
+        assert served.post("/embed", {"inputs": [5] * 30_000})[0] == 200
+    assert len(names) == 2
+    assert all(name.startswith("requests") for name in names)
+
+
+def test_tokenizing_large_texts_holds_up_nothing_else(models, monkeypatch):
+    """Not /info, which reads files in asyncio's threads. Texts of clients that left are not tokenized."""
+    may_end, tokenized = Event(), []
+
+    def tokenize(model, texts, add_special_tokens):
+        assert may_end.wait(60)
+        tokenized.append(texts)
+        return []
+
+    monkeypatch.setattr(tei, "_tokenize", tokenize)
+    body = json.dumps({"inputs": "a" * 5_000}).encode()
+    head = f"POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with serving(models["encoder"], models["classifier"]) as served, ExitStack() as clients:
+        for _ in range(40):  # asyncio has up to 32 threads
+            client = clients.enter_context(socket.create_connection(("127.0.0.1", served.port)))
+            client.sendall(head + body)
+        state = served.server.server_state
+        while len(state.tasks) < 40:
+            sleep(0.01)
+        assert served.send("GET", "/info")[0].status == 200
+        clients.close()
+        while state.tasks:
+            sleep(0.01)
+        may_end.set()
+        assert served.post("/tokenize", {"inputs": "a" * 5_000}) == (200, [])
+    assert len(tokenized) <= batching.REQUEST_THREADS + 1
 
 
 def test_an_unexpected_error_is_logged_without_texts(models, monkeypatch, caplog):

@@ -17,6 +17,7 @@ from bertie.inference.server import batching
 from bertie.inference.server.batching import (
     LONG_REQUEST_TOKENS,
     Batcher,
+    RequestThreads,
     TakingTurns,
     Turns,
     count_tokens,
@@ -60,7 +61,9 @@ def run(scenario, limits=LIMITS):
 
     async def both():
         model = Model()
-        batcher = Batcher(model.compute, count_characters, limits, Metrics(), "model")
+        batcher = Batcher(
+            model.compute, count_characters, limits, RequestThreads(limits.max_waiting), Metrics(), "model"
+        )
         running = asyncio.create_task(batcher.run())
         try:
             return await asyncio.wait_for(scenario(batcher, model), 60)
@@ -409,7 +412,9 @@ def test_metrics_describe_the_batches():
 def test_stopping_does_not_wait_for_a_running_computation():
     async def stop():
         model = Model()
-        batcher = Batcher(model.compute, count_characters, LIMITS, Metrics(), "model")
+        batcher = Batcher(
+            model.compute, count_characters, LIMITS, RequestThreads(100_000), Metrics(), "model"
+        )
         running = asyncio.create_task(batcher.run())
         (task,) = await submit_all(batcher, model, [("a", record("one"))])
         task.cancel()
@@ -422,12 +427,35 @@ def test_stopping_does_not_wait_for_a_running_computation():
     assert asyncio.run(asyncio.wait_for(stop(), 60))
 
 
+def test_too_many_characters_that_wait_for_a_thread_are_refused():
+    async def scenario():
+        threads, may_end = RequestThreads(max_waiting=100), Event()
+        tasks = [asyncio.create_task(threads.run(10_000, may_end.wait, 60)) for _ in range(5)]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            assert [task.done() for task in tasks] == [False] * 4 + [True]  # two in work, and two waiting
+            with pytest.raises(asyncio.QueueFull):
+                tasks[4].result()
+            assert (
+                await threads.run(10, str, "few characters need no thread") == "few characters need no thread"
+            )
+            for task in tasks[2:4]:
+                task.cancel()
+            await asyncio.wait(tasks[2:4])
+            tasks[2:] = [asyncio.create_task(threads.run(10_000, may_end.wait, 60))]
+        finally:
+            may_end.set()
+        assert await asyncio.gather(*tasks) == [True] * 3
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
 def test_a_batcher_that_stops_leaves_no_records_in_the_metrics():
     """The server unloads a model when the clients of all its requests have left."""
 
     async def stop_while_a_record_waits():
         model, metrics = Model(), Metrics()
-        batcher = Batcher(model.compute, count_characters, LIMITS, metrics, "model")
+        batcher = Batcher(model.compute, count_characters, LIMITS, RequestThreads(100_000), metrics, "model")
         running = asyncio.create_task(batcher.run())
         tasks = await submit_all(batcher, model, [("a", record("one")), ("a", record("two"))])
         for task in (*tasks, running):

@@ -66,7 +66,7 @@ async def run_vanishing_client(port, texts):
 
 
 async def run_hostile_client(port, texts):
-    """Send what is no request."""
+    """Send bytes that are not a request."""
     for garbage in GARBAGE:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(garbage)

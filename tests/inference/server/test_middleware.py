@@ -266,6 +266,13 @@ def test_the_log_of_requests_has_no_texts(model, caplog):
     assert "secret" not in caplog.text
 
 
+def test_a_long_path_is_cut_in_the_log(model, caplog):
+    with caplog.at_level(logging.INFO, "bertie.requests"), serving(model) as served:
+        served.send("GET", "/" + "a" * 36_000)
+    (message,) = (record.getMessage() for record in caplog.records if record.name == "bertie.requests")
+    assert message[:220].startswith(f"GET '/{'a' * 199}…' 404 ")
+
+
 def test_a_request_that_takes_too_long_fails_with_503(model):
     with serving(model, limits=LIMITS._replace(request_seconds=0.0001)) as served:
         response, content = served.send("POST", "/predict", BODY)

@@ -4,12 +4,13 @@ import asyncio
 import gc
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Event
 
 import huggingface_hub
 import pytest
 from starlette.exceptions import HTTPException
-from tests.inference.server.serving import serving
+from tests.inference.server.serving import serving, serving_models
 from tests.inference.small_models import MODELS, save_small
 
 import bertie
@@ -420,6 +421,36 @@ def test_models_are_named_after_their_directories(tmp_path):
         name_models([f"b?#%={a}"])
 
 
+def test_a_name_may_have_slashes(tmp_path):
+    model = tmp_path / "lr=1" / "model"
+    model.mkdir(parents=True)
+    assert name_models([f"BAAI/bge-small={model}", str(model)]) == {"BAAI/bge-small": model, "model": model}
+    for name in ("BAAI/", "/bge", "a//b", "../b", "."):
+        with pytest.raises(SettingsError, match=f"the name '{name}' cannot be part of a URL"):
+            name_models([f"{name}={model}"])
+    missing = f"{tmp_path}/lr=2/model"  # a path, and not a name before an equals sign
+    assert name_models([missing]) == {"model": Path(missing)}
+
+
+def test_requests_choose_a_model_whose_name_has_a_slash(predictors):
+    paths = {f"org/{kind}": predictors[kind].path for kind in ("classifier", "encoder")}
+    with serving_models(Models(paths, bertie.load, Limits())) as served:
+        for body, address in (({"model": "org/encoder"}, ""), ({}, "/models/org/encoder")):
+            status, content = served.post(f"{address}/v1/embeddings", {"input": "a cat", **body})
+            assert (status, content["model"]) == (200, "org/encoder")
+        for path in ("/models/org%2Fencoder/info", "/models/org/encoder/info"):
+            assert served.send("GET", path)[1]["name"] == "org/encoder"
+        assert served.send("GET", "/v1/models/org/encoder")[1]["id"] == "org/encoder"
+        found = served.post("/models/org/classifier", {"inputs": "a cat"})
+        assert found[0] == 200
+        response, content = served.send("GET", "/models/org/encoder/v1/embeddings")
+        assert (response.status, content["error"]["type"]) == (405, "invalid_request_error")
+        for path in ("/models/encoder/embed", "/models/org/encoder/nowhere"):
+            assert served.post(path, {"inputs": "a"})[0] == 404
+        metrics = served.send_text("GET", "/metrics")[1]
+    assert 'te_request_count{method="v1/embeddings",model="org/encoder"} 2.0' in metrics
+
+
 def test_requests_choose_a_model(several, predictors):
     row = {"text": "the cat", "pair": "sat"}
     for path, body in (
@@ -464,6 +495,33 @@ def test_an_error_names_no_model_that_the_client_did_not_choose(predictors):
             found, content = served.post(path, {})
             assert found == status
             assert content["error"].startswith("no served model supports ")
+
+
+def test_an_error_names_the_models_that_read_such_inputs(predictors, tmp_path):
+    """Of a request that named no model, so that the first one answered."""
+    singles = save_small(tmp_path / "singles", "regression", input_columns={"text": "a"})
+    pairs = save_small(tmp_path / "pairs", "regression", input_columns={"text": "a", "pair": "b"})
+    paths = {"tagger": predictors["tagger"].path, "singles": singles, "pairs": pairs}
+    pair, single = {"text": "the cat", "pair": "sat"}, {"text": "the cat"}
+    advice = "; choose another model with the key `model`; such inputs are read by pairs"
+    with serving_models(Models(paths, bertie.load, Limits())) as served:
+        status, content = served.post("/predict", {"inputs": pair})
+        assert (status, content["error"]) == (422, f"inputs.0.pair: unknown key{advice}")
+        assert served.post("/predict", {"inputs": pair, "model": "pairs"})[0] == 200
+        for path, body in (
+            ("/predict", {"inputs": pair, "model": "tagger"}),
+            ("/models/tagger/predict", {"inputs": pair}),
+            ("/predict", {"inputs": single, "nonsense": 1}),
+        ):
+            status, content = served.post(path, body)
+            assert status == 422
+            assert content["error"].endswith(": unknown key")
+    with serving_models(Models({"singles": singles, "pairs": pairs}, bertie.load, Limits())) as served:
+        for inputs in ([pair], [[*pair.values()]]):
+            status, content = served.post("/predict", {"inputs": inputs})
+            assert status == 422
+            assert "the model was fine-tuned on single texts" in content["error"]
+            assert content["error"].endswith(advice)
 
 
 def test_inference_client_calls_a_model_by_its_address(several, predictors):

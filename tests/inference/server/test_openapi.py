@@ -14,8 +14,10 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
+from tests.inference.server.serving import serving
 
 from bertie.inference.server.endpoints import ENDPOINTS
+from bertie.inference.server.middleware import Access
 from bertie.inference.server.openapi import describe_api
 
 FAST = settings(
@@ -55,9 +57,23 @@ def test_every_route_is_described(several):
     with urlopen(f"{several.url}/openapi.json") as response:
         document = json.load(response)
     paths = {route.path for route in several.app.routes if hasattr(route, "methods")}
+    paths = {path.replace("{name:path}", "{name}") for path in paths}
     assert {path.rstrip("/") for path in paths} - {"/docs", "/openapi.json"} == {
         path.rstrip("/") for path in document["paths"]
     }
+
+
+def test_the_document_of_a_server_with_a_key_has_its_scheme(predictors):
+    access = Access("secret", root_path="/bert")
+    with serving(predictors["encoder"], access=access) as served:
+        document = served.send("GET", "/openapi.json")[1]
+    assert document["components"]["securitySchemes"] == {"bearer": {"type": "http", "scheme": "bearer"}}
+    assert document["security"] == [{"bearer": []}]
+    operations = [operation for path in document["paths"].values() for operation in path.values()]
+    assert [each["summary"] for each in operations if "security" in each] == [
+        "Return 200 while the server accepts requests."
+    ]
+    assert "security" not in describe_api()
 
 
 def test_summaries_say_in_plain_text_what_a_route_does():

@@ -1,12 +1,13 @@
 """JSON in pieces: the same bytes as in one call, with room for other requests between the pieces."""
 
 import asyncio
+import json
 
 import numpy as np
 import pytest
 from pydantic_core import to_json
 
-from bertie.inference.server.responses import PIECE_BYTES, json_pieces, json_response
+from bertie.inference.server.responses import PIECE_BYTES, LazyList, as_lists, json_pieces, json_response
 
 RANDOM = np.random.default_rng(1)
 
@@ -15,12 +16,41 @@ def vectors(*shape):
     return RANDOM.normal(size=shape).astype(np.float32)
 
 
+class Parts(LazyList):
+    """A list of which two items at a time are made."""
+
+    def __init__(self, items):
+        self.items = items
+
+    def __iter__(self):
+        for i in range(0, len(self.items), 2):
+            yield self.items[i : i + 2]
+
+
 def to_lists(content):
+    if isinstance(content, Parts):
+        return content.items
     if isinstance(content, dict):
         return {key: to_lists(value) for key, value in content.items()}
     if isinstance(content, list):
         return [to_lists(value) for value in content]
-    return content.tolist() if isinstance(content, np.ndarray) else content
+    return as_lists(content) if isinstance(content, np.ndarray) else content
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1e-3, 0.05, 1, 20, 1e6, 1e30])
+def test_numbers_are_written_for_float32(scale):
+    written = vectors(8, 384) * np.float32(scale)
+    text = b"".join(json_pieces(written))
+    assert np.array_equal(np.array(json.loads(text), np.float32), written)
+    if 1e-3 < scale < 1e6:  # as numpy, which finds the fewest digits
+        assert len(text) < 1.01 * sum(len(f"{number!s},") for number in written.ravel())
+
+
+def test_special_numbers_are_written_for_float32():
+    numbers = [0.0, 1.0, -1.0, 0.1, 16_777_216.0, float(np.finfo(np.float32).max), 1e-45]
+    assert as_lists(np.array(numbers, np.float32)) == [*numbers[:5], *map(pytest.approx, numbers[5:])]
+    assert as_lists(np.array([[0.1]])) == [[0.1]]
+    assert as_lists(np.array([3, 2])) == [3, 2]
 
 
 @pytest.mark.parametrize(
@@ -32,6 +62,7 @@ def to_lists(content):
         {"tokens": ["[CLS]", "é"], "attentions": vectors(3, 4, 40, 40).astype(np.float64).round(4)},
         {"data": [{"index": i, "embedding": vectors(384).tolist()} for i in range(100)], "usage": {"a": 1}},
         [[{"id": i, "text": "a", "start": None} for i in range(10_000)], []],
+        [Parts([{"id": i} for i in range(20_001)]), Parts([]), Parts([1])],
         {"predictions": [None, [{"label": "a", "score": 0.1}]]},
         [[]],
         [],
@@ -39,7 +70,6 @@ def to_lists(content):
         0.5,
         None,
     ],
-    ids=str,
 )
 def test_pieces_are_the_same_bytes(content):
     pieces = [*json_pieces(content)]

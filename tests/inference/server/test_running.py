@@ -6,7 +6,8 @@ import gc
 import json
 import socket
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from http.client import HTTPConnection
 from time import monotonic, sleep
 
 import pytest
@@ -33,6 +34,13 @@ def test_listen_takes_a_free_port_and_rejects_a_used_one():
             SettingsError, match=rf"--port {port}: cannot listen: Address already in use; choose another"
         ):
             listen("127.0.0.1", port)
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
+def test_all_of_ipv6_includes_ipv4():
+    with listen("::", 0) as listening:
+        for host in ("127.0.0.1", "::1"):
+            socket.create_connection((host, listening.getsockname()[1]), timeout=60).close()
 
 
 @pytest.mark.parametrize("host", ["203.0.113.7", "no such host", "::zz"])
@@ -156,14 +164,39 @@ def test_connections_without_a_whole_head_are_closed(model, monkeypatch):
                 assert read_until_closed(connection).count(b"HTTP/1.1 200") == answers
 
 
+def test_an_idle_connection_is_kept_for_a_proxy(model, monkeypatch):
+    """Longer than the head of a request may take, and than the 60 seconds of nginx."""
+    monkeypatch.setattr(running, "HEAD_SECONDS", 0.3)
+    assert running.KEEP_ALIVE_SECONDS > 60
+    with serving(model) as served, closing(HTTPConnection("127.0.0.1", served.port)) as connection:
+        connection.connect()
+        kept = connection.sock
+        for _ in range(2):
+            connection.request("GET", "/health")
+            assert connection.getresponse().read() == b'{"status":"ok"}'
+            sleep(1)
+        assert connection.sock is kept
+        served.server.should_exit = True
+        assert closes_all_connections(served, seconds=3)
+
+
+def test_an_idle_connection_is_closed_in_the_end(model, monkeypatch):
+    monkeypatch.setattr(running, "KEEP_ALIVE_SECONDS", 0.5)
+    with serving(model) as served, socket.create_connection(("127.0.0.1", served.port)) as connection:
+        connection.settimeout(10)
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert read_until_closed(connection).startswith(b"HTTP/1.1 200")
+
+
 @pytest.mark.parametrize("garbage", [b"\x16\x03\x01\x02", b"GET / HTTP/1.1\r\nno colon\r\n\r\n"])
-def test_malformed_http_is_answered_in_json(model, garbage):
+def test_malformed_http_is_answered_in_json(model, garbage, caplog):
     with serving(model) as served, socket.create_connection(("127.0.0.1", served.port)) as connection:
         connection.sendall(garbage + b"\r\n\r\n")
         assert read_response(connection) == (
             400,
             {"error": "invalid HTTP request", "error_type": "Validation"},
         )
+    assert caplog.text == ""  # only with --log-requests
 
 
 @pytest.mark.parametrize("protocol", ["websocket", "h2c"])
@@ -262,6 +295,31 @@ def test_a_client_that_reads_slowly_is_not_cut_off(model, monkeypatch):
             assert connection.recv(16_384)
             sleep(0.02)
         assert served.server.server_state.connections
+
+
+def test_responses_of_tokenize_that_nobody_reads_fill_the_queue(model):
+    with serving(model, limits=LIMITS._replace(max_waiting=1_000)) as served:
+        with large_response(served) as connection:
+            connection.recv(1)
+            status, content = served.post("/tokenize", {"inputs": "a"})
+            assert (status, content["error"]) == (429, "queue full; retry later")
+            assert served.post("/predict", {"inputs": "a"})[0] == 200
+        end = monotonic() + 10
+        while served.post("/tokenize", {"inputs": "a"})[0] == 429:
+            assert monotonic() < end
+            sleep(0.02)
+
+
+def test_a_client_that_reads_for_too_long_is_cut_off(model, monkeypatch):
+    """Its connection and the results in memory are free again, however steadily it reads."""
+    monkeypatch.setattr(running, "RESPONSE_SECONDS", 1)
+    with serving(model) as served, large_response(served) as connection:
+        begin = monotonic()
+        with suppress(ConnectionError):
+            while connection.recv(4096) and monotonic() - begin < 20:
+                sleep(0.01)
+        assert monotonic() - begin < 10
+        assert closes_all_connections(served, seconds=5)
 
 
 def test_a_malformed_chunk_after_the_response_only_closes(model, caplog):

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import perf_counter, sleep
@@ -12,7 +13,11 @@ import pytest
 import transformers
 from tests.inference.small_models import LABELS
 
+from bertie.inference.server.batching import RequestThreads
 from bertie.inference.server.encoding import Truncation, encode_pairs
+from bertie.inference.server.models import ServedModel
+from bertie.inference.server.responses import json_pieces
+from bertie.inference.server.tei import _tokenize
 
 DOCUMENT = Path(__file__).parents[4] / "shared" / "suites" / "tei" / "docs_openapi.json"
 # A body for each of its routes.
@@ -221,6 +226,19 @@ def test_tokens_have_the_characters_of_the_text(several):
     assert "".join(token["text"] for token in tokens[2:-1]) == "sitting"
     ids = [token["id"] for token in tokens]
     assert several.post("/decode", {"ids": ids})[1] == ["the sitting"]
+
+
+def test_tokens_are_made_while_they_are_written(predictors):
+    """A body of 2 MB has a million tokens, with 400 bytes each."""
+    model = ServedModel("encoder", predictors["encoder"].path, RequestThreads(1))
+    tracemalloc.start()
+    try:
+        size = sum(map(len, json_pieces(_tokenize(model, ["a " * 100_000, "b"], True))))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert size > 7_500_000
+    assert peak < 10_000_000
 
 
 def test_similarity_is_the_cosine(several, predictors):

@@ -31,6 +31,10 @@ from bertie.text.tokenizer import Tokenizer
 MAX_BATCH_TOKENS = 16_384  # max-batch-tokens of Text Embeddings Inference
 LONG_REQUEST_TOKENS = 2_048  # the largest batch of an engine on a CPU: Hardware.inference_batch_tokens
 FEW_CHARACTERS = 4_096  # tokenized in 0.2 ms; waking up a thread on a busy machine takes longer
+REQUEST_THREADS = 2
+# For `max_waiting`: this number of characters is tokenized in 4 µs, and its tokens take up to 2.4 kB, so the
+# default limit of 250,000 tokens bounds the memory to 600 MB.
+CHARACTERS_PER_TOKEN = 128
 
 Compute = Callable[[Any, Sequence[Record]], list[Any]]
 CountTokens = Callable[[Sequence[Record]], list[int]]
@@ -52,17 +56,60 @@ def count_tokens(tokenizer: Tokenizer, records: Sequence[Record]) -> list[int]:
     return [end - start for start, end in pairwise(tokens)]
 
 
-async def run_tokenizer(texts: Iterable[Any], function: Callable[..., R], *arguments: Any) -> R:
+class RequestThreads:
+    """Threads that parse and tokenize large requests, while the event loop answers others.
+
+    They are few, because each request in a thread takes memory, and because the threads take the interpreter
+    lock from the event loop. asyncio's own threads remain free to load models.
+
+    Args:
+        max_waiting: see `Limits`; `max_characters` is the same limit in characters.
+    """
+
+    def __init__(self, max_waiting: int) -> None:
+        self.max_characters = max_waiting * CHARACTERS_PER_TOKEN
+        self._waiting = 0  # characters
+        self._threads = ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="requests")
+        self._idle = asyncio.Semaphore(REQUEST_THREADS)
+
+    async def run(
+        self, size: int, function: Callable[..., R], *arguments: Any, few: int = FEW_CHARACTERS
+    ) -> R:
+        """Call a function on `size` characters of a request; in a thread if they are more than `few`.
+
+        If the caller is cancelled before a thread is idle, the function is not called.
+
+        Raises:
+            asyncio.QueueFull: too many characters are waiting.
+        """
+        if size <= few:
+            return function(*arguments)
+        if self._waiting >= self.max_characters:
+            raise asyncio.QueueFull
+        self._waiting += size
+        try:
+            await self._idle.acquire()
+        finally:
+            self._waiting -= size
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+        finally:
+            self._idle.release()
+
+
+async def run_tokenizer(
+    threads: RequestThreads, texts: Sequence[Any], function: Callable[..., R], *arguments: Any
+) -> R:
     """Call a function that tokenizes texts; in a thread if tokenizing takes longer than waking up a thread.
 
     The items of `texts` are texts, lists of texts, or token ids, which need no tokenizing. The characters
     and the time are added to the costs of the request.
+
+    Raises:
+        asyncio.QueueFull: too many characters are waiting.
     """
     characters, begin = sum(map(_count_characters, texts)), perf_counter()
-    if characters <= FEW_CHARACTERS:
-        result = function(*arguments)
-    else:
-        result = await asyncio.to_thread(function, *arguments)
+    result = await threads.run(characters + count_ids(texts), function, *arguments)
     if costs := request_costs.get():
         costs.characters += characters
         costs.tokenization += perf_counter() - begin
@@ -183,6 +230,7 @@ class Batcher:
         compute: takes an operation and records, returns a result for each record.
         count_tokens: returns the number of tokens of each record.
         limits: `max_waiting` applies here.
+        threads: for long texts.
         metrics: of the server.
         model: the name of the model, for the metrics.
 
@@ -194,12 +242,14 @@ class Batcher:
         compute: Compute,
         count_tokens: CountTokens,
         limits: Limits,
+        threads: RequestThreads,
         metrics: Metrics,
         model: str,
     ) -> None:
         self.compute = compute
         self._count_tokens = count_tokens
         self._limits = limits
+        self._threads = threads
         self.metrics = metrics
         self._model = model
         # The futures of the results of each request, and the records of results that somebody waits for.
@@ -218,8 +268,8 @@ class Batcher:
             Exception: the exception that `compute` raises for one of the records.
         """
         self._refuse_if_full()
-        texts = (text for record in records for text in record.texts)
-        counts = await run_tokenizer(texts, self._count_tokens, records)
+        texts = [text for record in records for text in record.texts]
+        counts = await run_tokenizer(self._threads, texts, self._count_tokens, records)
         self._refuse_if_full()  # other requests may have come while a thread counted the tokens
         queued_at = perf_counter()
         costs = request_costs.get() or RequestCosts()
@@ -349,10 +399,21 @@ class Batcher:
         return self._compute_each(operation, records[:half]) + self._compute_each(operation, records[half:])
 
 
+def count_ids(items: Iterable[Any]) -> int:
+    """Return the number of token ids among the inputs of a request."""
+    return sum(len(item) for item in items if _is_token_ids(item))
+
+
+def _is_token_ids(item: Any) -> bool:
+    return isinstance(item, list) and bool(item) and isinstance(item[0], int)
+
+
 def _count_characters(text: Any) -> int:
     """Return the characters of a text or of several, which have to be tokenized; 0 of token ids."""
     if isinstance(text, str):
         return len(text)
+    if _is_token_ids(text):
+        return 0
     return sum(len(item) for item in text if isinstance(item, str))
 
 

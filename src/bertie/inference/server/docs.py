@@ -5,32 +5,27 @@ from pathlib import Path
 
 from pydantic_core import to_json
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
-from starlette.staticfiles import StaticFiles
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
 
 from bertie.inference.server.openapi import describe_api
+from bertie.inference.server.page import page_routes
 
 DIRECTORY = Path(__file__).parent / "reference"
 
 
-def docs_routes() -> list[BaseRoute]:
+def docs_routes(needs_key: bool) -> list[BaseRoute]:
     """Return the routes of the document and of the page; the page loads nothing from elsewhere."""
+
+    async def document(request: Request) -> Response:
+        return Response(_serialized(needs_key), media_type="application/json")
+
     return [
-        Route("/openapi.json", _document, methods=["GET"]),
-        Route("/docs", _index, methods=["GET"]),
-        Mount("/docs", StaticFiles(directory=DIRECTORY)),
+        Route("/openapi.json", document, methods=["GET"]),
+        *page_routes("/docs", "/docs", DIRECTORY),
     ]
 
 
-async def _document(request: Request) -> Response:
-    return Response(_serialized(), media_type="application/json")
-
-
 @cache
-def _serialized() -> bytes:
-    return to_json(describe_api())
-
-
-async def _index(request: Request) -> Response:
-    return FileResponse(DIRECTORY / "index.html", media_type="text/html")
+def _serialized(needs_key: bool) -> bytes:
+    return to_json(describe_api(needs_key))

@@ -30,7 +30,7 @@ MESSAGES = {"model_type": "Input should be an object", "extra_forbidden": "unkno
 def error_format(scope: Scope) -> ErrorFormat:
     """Return the format of errors of a path, with or without a root path and /models/NAME before it."""
     path = scope["path"].removeprefix(scope.get("root_path", ""))
-    return "openai" if re.match(r"(/models/[^/]+)?/v1/", path) else "tei"
+    return "openai" if re.match(r"(/models/.+)?/v1/", path) else "tei"
 
 
 class EmptyRequestError(HTTPException):

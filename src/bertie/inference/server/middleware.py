@@ -23,7 +23,9 @@ logger = logging.getLogger("bertie.requests")
 # when they request results.
 OPEN_PATHS = ("/", "/health", "/docs", "/openapi.json")
 OPEN_FOLDERS = ("/page/", "/docs/")
+MODEL_PATH = "/models/{name:path}"  # before the routes for one model, whose name may have slashes
 MAX_HEAD = 65_536  # bytes of the line and the headers of a request
+MAX_LOGGED_PATH = 200  # characters
 ORIGIN = re.compile(rb"https?://[^/]*", re.IGNORECASE)
 
 
@@ -33,7 +35,8 @@ class Limits(NamedTuple):
     Attributes:
         max_texts: texts in a request; each [MASK] and each ending of a context counts as one.
         max_body: bytes of a request's body.
-        max_waiting: tokens already in the queue when a request arrives.
+        max_waiting: tokens already in the queue when a request arrives. Texts that wait to be tokenized, and
+            those of /tokenize until the response is written, count as a token for each 128 characters.
         max_connections: open connections.
         body_seconds: time for a client to send the body.
         request_seconds: time to compute the results, with the time in the queue and to load the model.
@@ -167,8 +170,10 @@ class Observer:
                 operation = _operation(scope)
                 costs = scope["state"].get("costs")
                 self._metrics.observe(operation, model, status, seconds, costs)
+            path = scope["path"]
+            shown = path if len(path) <= MAX_LOGGED_PATH else f"{path[:MAX_LOGGED_PATH]}…"
             # repr, because a path may contain line breaks
-            logger.info("%s %r %d %.1f ms %s", scope["method"], scope["path"], status, 1000 * seconds, model)
+            logger.info("%s %r %d %.1f ms %s", scope["method"], shown, status, 1000 * seconds, model)
 
 
 def _operation(scope: Scope) -> str:
@@ -176,7 +181,7 @@ def _operation(scope: Scope) -> str:
     path: str | None = getattr(scope.get("route"), "path", None)
     if path is None:
         return ""
-    return path.removeprefix("/models/{name}").strip("/") or "/"
+    return path.removeprefix(MODEL_PATH).strip("/") or "/"
 
 
 class CheckHead:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
+from weakref import WeakSet
 
 from starlette.exceptions import HTTPException
 
@@ -24,7 +25,7 @@ from bertie.inference.dispatch import REQUIRED_FIELDS, answer_records
 from bertie.inference.predictor import Predictor
 from bertie.inference.records import Record
 from bertie.inference.results import Method
-from bertie.inference.server.batching import Batcher, TakingTurns, Turns, count_tokens
+from bertie.inference.server.batching import Batcher, RequestThreads, TakingTurns, Turns, count_tokens
 from bertie.inference.server.errors import ModelNotFoundError
 from bertie.inference.server.metrics import Metrics
 from bertie.inference.server.middleware import Limits
@@ -76,6 +77,8 @@ class ServedModel:
     Attributes:
         name: the name by which requests choose it.
         path: the model directory.
+        threads: for large requests.
+        written: the tokens of responses to /tokenize that are being written.
         files: the files of the directory when its metadata was read.
         metadata: everything in the directory except the weights.
         is_exported: whether it runs in ONNX Runtime or OpenVINO.
@@ -87,9 +90,11 @@ class ServedModel:
         stay: the stay that new requests join; None if they have to begin one.
     """
 
-    def __init__(self, name: str, path: Path) -> None:
+    def __init__(self, name: str, path: Path, threads: RequestThreads) -> None:
         self.name = name
         self.path = path
+        self.threads = threads
+        self.written: WeakSet[Any] = WeakSet()
         self.predictor: Predictor | None = None
         self.describe(*_read_directory(path))
         self.stay: Stay | None = None
@@ -176,7 +181,8 @@ class ServedModel:
         self.engine = type(predictor.engine).__name__
         predictor.engine = TakingTurns(predictor.engine, turns)
         counting = partial(_count_tokens, predictor)
-        self._batcher = Batcher(partial(compute, predictor), counting, limits, metrics, self.name)
+        computing = partial(compute, predictor)
+        self._batcher = Batcher(computing, counting, limits, self.threads, metrics, self.name)
         self._running = asyncio.create_task(self._batcher.run())
 
     def stop(self) -> None:
@@ -205,7 +211,7 @@ class Models:
             the least recently used ones without requests, then others, after answering their requests.
         precision: the precision in which `load` loads models that are not exported in int8.
 
-    `limits` and `precision` are attributes, and so are the `metrics` of the server.
+    `limits` and `precision` are attributes, and so are the `metrics` and the `threads` of the server.
 
     Raises:
         BertieError: a directory is not a model directory.
@@ -220,7 +226,8 @@ class Models:
         memory_budget: int = 0,
         precision: Precision = "float32",
     ) -> None:
-        self._models = {name: ServedModel(name, path) for name, path in paths.items()}
+        self.threads = RequestThreads(limits.max_waiting)
+        self._models = {name: ServedModel(name, path, self.threads) for name, path in paths.items()}
         self.limits = limits
         self.precision = precision
         self.metrics = Metrics()

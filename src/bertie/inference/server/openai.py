@@ -8,6 +8,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from bertie.inference.server.models import ServedModel
+from bertie.inference.server.responses import as_lists
 from bertie.inference.server.schemas import ModelName, Request
 from bertie.inference.server.tei import Input, PromptRequest, compute_vectors
 from bertie.model.engines.engine import Float32s
@@ -99,4 +100,4 @@ def list_models(models: Iterable[ServedModel]) -> ModelList:
 def _encode(vector: Float32s, format: str | None) -> list[float] | str:
     if format == "base64":
         return base64.b64encode(vector.astype("<f4").tobytes()).decode()
-    return vector.tolist()  # type: ignore[no-any-return]
+    return as_lists(vector)  # type: ignore[no-any-return]

@@ -68,8 +68,12 @@ GET_ROUTES: tuple[tuple[str, Any, str], ...] = (
 ERROR_TYPES = {"tei": ErrorResponse, "openai": OpenAIErrorResponse}
 
 
-def describe_api() -> dict[str, Any]:
-    """Return the OpenAPI document."""
+def describe_api(needs_key: bool = False) -> dict[str, Any]:
+    """Return the OpenAPI document.
+
+    Args:
+        needs_key: whether the server has an API key.
+    """
     types: dict[str, Any] = {f"GET {path}": response for path, response, _ in GET_ROUTES} | ERROR_TYPES
     for endpoint in ENDPOINTS:
         types[f"POST {endpoint.path}"] = annotations(endpoint.handle)["return"]
@@ -95,7 +99,7 @@ def describe_api() -> dict[str, Any]:
     for endpoint in ENDPOINTS:
         for path in (endpoint.path, f"/models/{{name}}{endpoint.path.rstrip('/')}"):
             paths.setdefault(path, {})["post"] = _post(endpoint, path, by_name)
-    return {
+    document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {
             "title": "bertie",
@@ -105,6 +109,11 @@ def describe_api() -> dict[str, Any]:
         "paths": paths,
         "components": {"schemas": definitions.get("$defs", {})},
     }
+    if needs_key:
+        document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{"bearer": []}]
+        paths["/health"]["get"]["security"] = []  # the only route here that is open
+    return document
 
 
 def _post(endpoint: Endpoint, path: str, schemas: dict[str, Any]) -> dict[str, Any]:

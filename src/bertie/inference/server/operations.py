@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertie.inference.dispatch import answer_records
-from bertie.inference.predictor import Predictor
+from bertie.inference.predictor import Predictor, count_truncated
 from bertie.inference.records import Record
 from bertie.inference.results import Method
 from bertie.model.engines.embeddings import embed
@@ -76,7 +76,7 @@ def compute(model: Predictor, operation: Operation, records: Sequence[Record]) -
             return [model.attention(*record.texts) for record in records]
         case ComputeLogits() if isinstance(records[0].texts[0], str):
             return [*model.classifier_logits(*map(list, zip(*(r.texts for r in records), strict=True)))]
-    model.num_truncated += sum(record.texts[0].is_truncated for record in records)
+    count_truncated(model, sum(record.texts[0].is_truncated for record in records))
     sequences = _join([record.texts[0] for record in records])
     match operation:
         case Embed(pooling):

@@ -3,8 +3,11 @@
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
+from bertie.base.errors import BertieError
+from bertie.inference.capabilities import check_pairs
 from bertie.inference.records import Record
 from bertie.inference.results import Attention
 from bertie.inference.server.batching import run_tokenizer
@@ -66,6 +69,21 @@ def choose_predict_request(model: ServedModel, body: Any) -> type[Request]:
     return PREDICT_REQUESTS[model.method]
 
 
+def accepts(model: ServedModel, body: Any) -> bool:
+    """Return whether the body of POST /predict has the inputs that a model reads."""
+    if model.method is None:
+        return False
+    try:
+        request: Any = choose_predict_request(model, body).model_validate(body)
+        if model.method in ("classify", "regress"):
+            is_tei = isinstance(request, ClassifyRequest)
+            for texts in request.items if is_tei else [row.texts for row in request.inputs]:
+                check_pairs(model.metadata, len(texts) == 2)
+    except (ValidationError, BertieError):
+        return False
+    return True
+
+
 async def next_sentence(model: ServedModel, request: NextSentenceRequest) -> Probabilities:
     """Return for each pair the probability that its second text follows the first."""
     require_inputs(request.inputs, "inputs")
@@ -76,7 +94,7 @@ async def next_sentence(model: ServedModel, request: NextSentenceRequest) -> Pro
 async def attention(model: ServedModel, request: AttentionRequest) -> AttentionMaps:
     """Return the attention probabilities of every layer and head for a text or a pair."""
     texts = request.inputs.texts
-    encoding = await run_tokenizer(texts, model.metadata.tokenizer.encode, *texts)
+    encoding = await run_tokenizer(model.threads, texts, model.metadata.tokenizer.encode, *texts)
     length = len(encoding.input_ids)
     limit = min(MAX_ATTENTION_TOKENS, model.max_seq_length)
     if length > limit:

@@ -1,4 +1,4 @@
-"""The page on which people try the served models: static files that call the other routes."""
+"""Pages of static files that call the other routes of the server; people try the served models on one."""
 
 from pathlib import Path
 
@@ -10,14 +10,14 @@ from starlette.staticfiles import StaticFiles
 DIRECTORY = Path(__file__).parent / "page"
 
 
-def page_routes() -> list[BaseRoute]:
-    """Return the routes of the page: / and the files below /page/.
+def page_routes(path: str = "/", folder: str = "/page", directory: Path = DIRECTORY) -> list[BaseRoute]:
+    """Return the routes of a page: its address, and its files below `folder`.
 
-    The page names its files and the server's other routes relative to its own address, so it also
+    A page names its files and the server's other routes relative to its own address, so it also
     works below a path of a proxy.
     """
-    return [Route("/", _index, methods=["GET"]), Mount("/page", StaticFiles(directory=DIRECTORY))]
 
+    async def index(request: Request) -> Response:
+        return FileResponse(directory / "index.html", media_type="text/html")
 
-async def _index(request: Request) -> Response:
-    return FileResponse(DIRECTORY / "index.html", media_type="text/html")
+    return [Route(path, index, methods=["GET"]), Mount(folder, StaticFiles(directory=directory))]

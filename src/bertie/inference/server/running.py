@@ -1,6 +1,7 @@
 """Run an application on a socket until a signal stops it."""
 
 import asyncio
+import logging
 import re
 import socket
 import sys
@@ -17,17 +18,25 @@ import h11
 import uvicorn
 from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from bertie.base.environment import only_new_collected, threads_switched_quickly
 from bertie.base.errors import SettingsError
 from bertie.inference.server.errors import error_format, error_response
 from bertie.inference.server.middleware import MAX_HEAD, Access, Limits, head_too_large
 
+logger = logging.getLogger("bertie.requests")
+
 DRAIN_SECONDS = 30  # time for running requests to finish after the signal to stop
 HEAD_SECONDS = 10  # time for a client to send the line and the headers of a request
+# More than the 60 seconds for which nginx and AWS's load balancers keep an idle connection to a server. A
+# proxy that sends a request on a connection that the server closes meanwhile answers its client with 502.
+KEEP_ALIVE_SECONDS = 75
 READ_SECONDS = 10  # time for a client to read LEAST_READ bytes of a response
 LEAST_READ = 65_536
+# Time for a client to read a whole response: 270 kB a second for the largest, 80 MB of /tokenize. Until then,
+# the response keeps its connection, and its results in memory.
+RESPONSE_SECONDS = 300
 HEADERS = [
     ("X-Content-Type-Options", "nosniff"),
     ("Cache-Control", "no-store"),
@@ -117,6 +126,8 @@ class Protocol(H11Protocol):
     _head_timer: asyncio.TimerHandle | None = None
     _read_timer: asyncio.TimerHandle | None = None
     _unread: int = 0  # bytes of the response at the last check
+    _read_cycle: RequestResponseCycle | None = None  # the request whose response is being read
+    _read_deadline: float = 0  # for its response
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         transport.set_write_buffer_limits(0)  # `pause_writing` is called whenever bytes wait for the client
@@ -154,14 +165,19 @@ class Protocol(H11Protocol):
         return is_answering
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection, but not while its client reads a response."""
+        """Close an idle connection; while its client reads a response, wait for the same time again."""
         if self._read_timer is None:
             super().timeout_keep_alive_handler()
+        else:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._unread = self._count_unread()
-        self._read_timer = self.loop.call_later(READ_SECONDS, self._check_reading)
+        if self._read_cycle is not self.cycle:
+            self._read_cycle, self._read_deadline = self.cycle, self.loop.time() + RESPONSE_SECONDS
+        self._watch_reading()
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -169,6 +185,7 @@ class Protocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer an invalid HTTP request in the format of all errors, instead of plain text."""
+        logger.info("invalid HTTP request")
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):  # there is a response already
             self.transport.close()
             return
@@ -200,9 +217,11 @@ class Protocol(H11Protocol):
         """Start the timer while a head is awaited, and stop it when it is complete.
 
         The rest of a body whose response was sent before it, such as a 401, counts as part of the next head.
+        uvicorn has its own timer for a connection that is idle after a response.
         """
+        is_idle = self.timeout_keep_alive_task is not None and not self.conn.trailing_data[0]
         is_answered = self.conn.their_state is h11.SEND_BODY and self.conn.our_state is h11.DONE
-        if self.conn.their_state is not h11.IDLE and not is_answered:
+        if is_idle or (self.conn.their_state is not h11.IDLE and not is_answered):
             self._stop_watching()
         elif self._head_timer is None and not self.transport.is_closing():
             self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.close)
@@ -212,14 +231,18 @@ class Protocol(H11Protocol):
             self._head_timer.cancel()
             self._head_timer = None
 
+    def _watch_reading(self) -> None:
+        self._unread = self._count_unread()
+        next_check = min(self.loop.time() + READ_SECONDS, self._read_deadline)
+        self._read_timer = self.loop.call_at(next_check, self._check_reading)
+
     def _check_reading(self) -> None:
-        """Abort the connection if its client has read too little since the last check."""
-        unread = self._count_unread()
-        if unread > self._unread - LEAST_READ:
+        """Abort the connection if its client has read too little since the last check, or takes too long."""
+        has_read_little = self._count_unread() > self._unread - LEAST_READ
+        if has_read_little or self.loop.time() >= self._read_deadline:
             self.transport.abort()
         else:
-            self._unread = unread
-            self._read_timer = self.loop.call_later(READ_SECONDS, self._check_reading)
+            self._watch_reading()
 
     def _count_unread(self) -> int:
         """Return the bytes that the client has not acknowledged, here and in the kernel.
@@ -237,7 +260,7 @@ class Protocol(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """A server that returns after SIGTERM or SIGINT.
+    """A server that returns after SIGTERM or SIGINT, or another signal whose handler is `handle_exit`.
 
     It accepts no new requests and finishes the running ones. uvicorn's own class raises the signal
     again afterwards, which would change the exit status.
@@ -256,10 +279,12 @@ class Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 headers=HEADERS,
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=DRAIN_SECONDS,
             )
         )
         self._state = app.state
+        logging.getLogger("uvicorn.error").addFilter(_concerns_the_server)
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer requests until a signal stops the server."""
@@ -272,6 +297,11 @@ class Server(uvicorn.Server):
             for request in self.server_state.tasks:
                 request.cancel()
         self._state.stopping = self.should_exit = True
+
+
+def _concerns_the_server(record: logging.LogRecord) -> bool:
+    """Filter out uvicorn's warning, one for each malformed request of any client."""
+    return record.msg != "Invalid HTTP request received."
 
 
 def check_access(host: str, access: Access, no_auth: bool) -> None:
@@ -317,14 +347,15 @@ def _is_loopback(host: str) -> bool:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket; port 0 takes any free port.
+    """Return a listening socket; port 0 takes any free port, and the host `::` IPv4 too.
 
     Raises:
         SettingsError: the port is in use, or the address is not one of this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
     try:
-        listening = socket.create_server((host, port), family=family)
+        listening = socket.create_server((host, port), family=family, dualstack_ipv6=dual)
     except OSError as error:
         # Without "(while attempting to bind on address (…))", which `create_server` adds.
         reason = str(error.strerror).partition(" (while")[0]

@@ -22,7 +22,7 @@ export const post = (path, body, signal) =>
 async function send(path, { signal, ...options }) {
   const headers = { "Content-Type": "application/json" };
   const key = sessionStorage.getItem(KEY);
-  if (key) headers.Authorization = `Bearer ${key}`;
+  if (key) headers.Authorization = `Bearer ${asBytes(key)}`;
   let response, text;
   try {
     response = await fetch(path, { ...options, headers, signal });
@@ -40,6 +40,9 @@ async function send(path, { signal, ...options }) {
     throw new ServerError(response.status, `The answer to ${path} is not JSON. Is this address the server's?`);
   }
 }
+
+// UTF-8, a character for each byte; `fetch` refuses a header with other characters.
+const asBytes = (text) => String.fromCharCode(...new TextEncoder().encode(text));
 
 // The message of an error body: {"error": "…"}, {"error": {"message": "…"}}, or plain text of a proxy.
 function errorMessage(text) {

@@ -46,7 +46,9 @@ async function send(verb, path, body, output) {
   output.textContent = "Computing…";
   const headers = { "Content-Type": "application/json" };
   const key = document.getElementById("key").value;
-  if (key) headers.Authorization = `Bearer ${key}`;
+  // UTF-8, a character for each byte; `fetch` refuses a header with other characters.
+  const bytes = String.fromCharCode(...new TextEncoder().encode(key));
+  if (key) headers.Authorization = `Bearer ${bytes}`;
   try {
     const response = await fetch(path.replace(/^\//, "") || "./", { method: verb, headers, body });
     const text = await response.text();
