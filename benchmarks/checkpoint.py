@@ -36,6 +36,7 @@ def rows(rounds: int) -> Iterator[Row]:
     model = random_model(BertConfig())
     metadata = ModelMetadata(BertConfig(), model.architecture, (), Tokenizer(Vocabulary(SPECIAL_TOKENS)))
     with tempfile.TemporaryDirectory() as folder:
+        data = b""
         checkpoint, directory = Path(folder, "tensorflow"), Path(folder, "bertie")
         work = {
             "write": (

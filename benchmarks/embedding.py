@@ -6,6 +6,7 @@ command does without its files, sentence-transformers with its default batch of 
 """
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 from sentence_transformers import SentenceTransformer
@@ -18,7 +19,7 @@ TEXTS = 128
 
 def rows(rounds: int) -> Iterator[Row]:
     """Compare the vectors of other texts in every round."""
-    sides = {
+    sides: dict[str, Callable[[list[str]], Any]] = {
         "bertie": bertie.load(checkpoint(), "cpu").embed,
         "sentence-transformers": SentenceTransformer(str(checkpoint()), device="cpu").encode,
     }

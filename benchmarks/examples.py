@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from itertools import islice, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -62,7 +63,7 @@ class Oracle:
             self.continuation_ids = set(np.flatnonzero(continuation_mask(vocabulary)).tolist())
         self.rng = random.Random(1)
 
-    def examples(self, count: int) -> list:
+    def examples(self, count: int) -> list[Any]:
         """Return the examples of the first `count` documents."""
         return [
             example

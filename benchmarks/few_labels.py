@@ -157,6 +157,7 @@ def classification_losses(model: ClassificationModel, texts: Encoded, seed: int)
         order = generator.permutation(len(texts.labels))
         for start in range(0, len(order), BATCH):
             batch = texts.batch(order[start : start + BATCH])
+            assert batch.labels is not None
             yield F.cross_entropy(model(batch), batch.labels)
 
 

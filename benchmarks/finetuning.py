@@ -90,7 +90,8 @@ def bertie_contender(directory: Path, task: Any, training: Any, dev: Any) -> Con
 
     def evaluate() -> Int64s:
         inputs = task.encode(dev, tokenizer, MAX_SEQ_LENGTH)
-        return task.decode(dev, inputs, compute_logits(TorchEngine(model, HARDWARE), inputs))
+        predicted: Int64s = task.decode(dev, inputs, compute_logits(TorchEngine(model, HARDWARE), inputs))
+        return predicted
 
     return Contender(lambda: task.encode(training, tokenizer, MAX_SEQ_LENGTH), step, evaluate)
 
@@ -138,6 +139,7 @@ def read_examples() -> tuple[Any, Any, Any]:
 def save_start(directory: Path) -> None:
     """Write the model with which all contenders start."""
     initial_model, labels = InitialModel.load(checkpoint()), find_task("mrpc").labels
+    assert initial_model.weights is not None
     torch.manual_seed(0)
     model = ClassificationModel(initial_model.config, len(labels))
     load_weights(initial_model.weights, model, prefix="bert.")

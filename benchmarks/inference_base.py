@@ -22,7 +22,8 @@ AMOUNTS = {"sentences": 64, "single": 8}  # texts in a round
 def write_model(folder: Path) -> Path:
     """Write a sentence-transformers model with random weights and the tokenizer of the 6 × 384 one."""
     torch.manual_seed(0)
-    config = BertConfig(position_embedding_type="absolute")  # which CTranslate2's converter reads
+    # CTranslate2's converter reads `position_embedding_type`.
+    config = BertConfig(position_embedding_type="absolute")  # type: ignore[call-arg]
     BertModel(config).save_pretrained(folder / "encoder")
     AutoTokenizer.from_pretrained(checkpoint()).save_pretrained(folder / "encoder")
     encoder = Transformer(str(folder / "encoder"), max_seq_length=256)

@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
@@ -87,7 +88,7 @@ def save_encoders(folder: Path) -> dict[str, tuple[Path, str]]:
     return engines
 
 
-def record_peaks(directory: str, precision: str) -> None:
+def record_peaks(directory: str, precision: Literal["float32", "bfloat16"]) -> None:
     """Embed texts in this process; print its peak memory in MiB after each of COUNTS as JSON."""
     limit_free_memory()  # as `bertie serve`
     model = bertie.load(directory, precision=precision)
@@ -105,7 +106,12 @@ def record_peaks(directory: str, precision: str) -> None:
 def pretrain(corpus: str, run: str, steps: str) -> None:
     """Train a model of 4 × 256 in this process, whose memory is measured, with steps of 16 × 512."""
     phases = [{"steps": int(steps), "max_seq_length": 512}]
-    settings = {"batch_size": 16, "warmup_steps": 1, "held_out_examples": 4, "precision": "float32"}
+    settings: dict[str, Any] = {
+        "batch_size": 16,
+        "warmup_steps": 1,
+        "held_out_examples": 4,
+        "precision": "float32",
+    }
     bertie.pretrain("mini", corpus=corpus, out=run, phases=phases, **settings)
 
 

@@ -88,8 +88,9 @@ def measure(name: str, workers: int) -> None:
         size = sum(
             len(document.text.encode()) for path in list_inputs(inputs) for document in read_documents(path)
         )
-        options = ["--tokenizer", UNCASED, "--out", folder / "corpus", "--workers", workers]
+        options: list[str | Path] = ["--tokenizer", UNCASED, "--out", folder / "corpus"]
         arguments = [sys.executable, "-m", "bertie.commands.main", "prepare", *inputs, *options]
+        arguments += ["--workers", str(workers)]
         finished = run(arguments)
         seconds = finished.seconds.clock
         print(

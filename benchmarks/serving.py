@@ -105,7 +105,7 @@ async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reques
 
 async def run_turn(server: ServerProcess, requests: Iterator[bytes], clients: int, seconds: float) -> Turn:
     """Let clients ask a server for some seconds."""
-    latencies = []
+    latencies: list[float] = []
 
     async def run_client() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)

@@ -74,6 +74,7 @@ def padded_inputs(examples: Examples) -> dict[str, torch.Tensor]:
     mask = np.arange(lengths.max()) < lengths[:, None]  # (N, S)
     labels = np.full(examples.bounds[-1], IGNORE_INDEX)
     labels[examples.masked_positions] = examples.masked_labels
+    assert examples.next_sentence_labels is not None
     inputs = {
         "attention_mask": mask.astype(np.int64),
         "next_sentence_label": examples.next_sentence_labels,
@@ -117,7 +118,8 @@ def transformers_step(config: BertConfig, draw: Callable[[], Examples], hardware
     logging.set_verbosity_error()
     torch.manual_seed(0)
     device = torch.device(hardware.device)
-    model = BertForPreTraining(TransformersConfig(**config.model_dump())).to(device).train()
+    model = BertForPreTraining(TransformersConfig(**config.model_dump())).train()
+    model.to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
 
     def step() -> None:
@@ -145,7 +147,7 @@ def encoder_operations(config: BertConfig, bounds: npt.NDArray[np.int64], needed
     H, L = config.hidden_size, config.num_hidden_layers
     layer = 4 * H * H + 2 * H * config.intermediate_size
     attention = 2 * L * H * float((np.diff(bounds).astype(float) ** 2).sum())
-    return 2 * (bounds[-1] * ((L - 1) * layer + 3 * H * H) + needed * (layer - 3 * H * H) + attention)
+    return 2 * float(bounds[-1] * ((L - 1) * layer + 3 * H * H) + needed * (layer - 3 * H * H) + attention)
 
 
 def count_operations(config: BertConfig, examples: Examples) -> float:

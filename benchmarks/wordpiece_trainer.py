@@ -7,7 +7,7 @@ bertie's tokenizer applies all of them.
 """
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def train_tokenizers(files: list[Path]) -> list[str]:
     return sorted(ids, key=ids.__getitem__)
 
 
-TRAINERS = {
+TRAINERS: dict[str, Callable[[list[Path]], list[str]]] = {
     "frequency": partial(train_bertie, "frequency"),
     "likelihood": partial(train_bertie, "likelihood"),
     "tokenizers": train_tokenizers,

@@ -62,7 +62,9 @@ def test_every_mark_belongs_to_a_figure(bench):
 
 
 def test_tables_of_results_are_those_of_their_figures(bench):
-    for path in (ROOT / "benchmarks" / "results").glob("*.json"):
+    paths = [*(ROOT / "benchmarks" / "results").glob("*.json")]
+    assert paths
+    for path in paths:
         results = json.loads(path.read_text(encoding="utf-8"))
         assert path.with_suffix(".md").read_text(encoding="utf-8") == bench.to_markdown(results)
 

@@ -5,7 +5,10 @@ import sys
 
 
 def main() -> None:
-    """Import and run the command line; Ctrl-C while it is imported leaves no traceback."""
+    """Import and run the command line.
+
+    Ctrl-C while it is imported leaves no traceback.
+    """
     try:
         from bertie.commands.main import main as run
     except KeyboardInterrupt:

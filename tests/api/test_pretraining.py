@@ -370,6 +370,11 @@ def test_plan_writes_nothing(corpus):
     assert not Path("run").exists()
 
 
+def test_plan_checks_the_types_of_its_arguments(corpus):
+    with pytest.raises(bertie.SettingsError, match="out: expected a path, got int"):
+        plan_pretraining(RECIPE, corpus=corpus, out=1)
+
+
 def test_the_corpus_is_not_a_setting(corpus):
     message = "corpus: a run fills in this setting; leave it out, and choose the corpus with its option"
     with pytest.raises(bertie.SettingsError, match=message):

@@ -67,19 +67,18 @@ print(gc.get_freeze_count(), gc.get_threshold() == before)
 
 
 def timer_slack() -> int:
-    """Return by how many nanoseconds Linux may delay this thread; 0 elsewhere."""
-    return ctypes.CDLL(None).prctl(30) if sys.platform == "linux" else 0  # PR_GET_TIMERSLACK
+    """Return by how many nanoseconds Linux may delay this thread."""
+    return ctypes.CDLL(None).prctl(30)  # PR_GET_TIMERSLACK
 
 
 def test_threads_are_switched_as_before_after_they_were_switched_quickly() -> None:
     before = sys.getswitchinterval(), timer_slack()
     with threads_switched_quickly():
         assert sys.getswitchinterval() < 0.001
-        assert timer_slack() == (1000 if sys.platform == "linux" else 0)
+        assert timer_slack() == 1000
     assert (sys.getswitchinterval(), timer_slack()) == before
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_threads_share_the_memory_of_freed_arrays() -> None:
     """Small arrays that remain between the freed ones pin the heap, as ragged batches do."""
     script = """

@@ -129,6 +129,8 @@ if sys.argv[1] == "worker":
     print([int(value) for _, value in run_tasks(mix, [np.uint64(1), np.uint64(2)], 2)])
 else:
     print([int(mix(np.uint64(value))) for value in (1, 2)])
+    from bertie.corpus.sentence_pairs import start_of  # another kernel
+    start_of(np.ones(3, np.int64), 0)
 """
 
 
@@ -140,7 +142,7 @@ def test_compilation_is_announced_once_and_only_in_the_main_process(tmp_path: Pa
         return done.stderr
 
     assert run("worker", tmp_path / "cache") == ""
-    notice = "compiling kernels, once, for up to a minute"
+    notice = "compiling kernels for their first use, for up to a minute"
     assert run("main", tmp_path / "new") == f"{notice} (kept in {tmp_path / 'new'}) …\n"
     assert run("main", tmp_path / "new") == ""
     (tmp_path / "file").touch()

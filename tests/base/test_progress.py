@@ -14,7 +14,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from bertie.base.progress import Progress, format_duration, format_number
+from bertie.base.progress import Progress, format_duration, format_number, spell_duration
 
 
 class Clock:
@@ -56,6 +56,20 @@ def test_at_most_one_line_every_ten_seconds(capsys: pytest.CaptureFixture[str], 
         "858/1,000",
         "1,000/1,000",
     ]
+
+
+@pytest.mark.parametrize(("total", "shown"), [(1, "1/1 text"), (None, "1 text"), (2, "1/2 texts")])
+def test_one_unit_is_singular(capsys: pytest.CaptureFixture[str], total: int | None, shown: str) -> None:
+    with Progress("work", total, unit="texts") as progress:
+        progress.advance()
+    assert capsys.readouterr().err.startswith(f"work: {shown}  ")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(1.2, "1 second"), (45, "45 seconds"), (120, "2 minutes"), (7200, "120 minutes")]
+)
+def test_spelled_duration(seconds: float, text: str) -> None:
+    assert spell_duration(seconds) == text
 
 
 def test_unknown_total_shows_no_time_left(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:

@@ -45,6 +45,7 @@ class Recipe(Settings):
     teacher: Optimizer | None = None
     phases: tuple[Phase, ...] = ()
     tags: tuple[int, ...] = ()
+    data_fingerprint: str = ""  # which a run fills in
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> "Recipe":
@@ -155,6 +156,12 @@ def test_assignment_needs_a_key_and_an_equals_sign(text: str) -> None:
         (
             {"learning_rte": 1},
             "recipe.toml: unknown setting 'learning_rte'; did you mean 'optimizer.learning_rate'?",
+        ),
+        ({"lr": 1}, "recipe.toml: unknown setting 'lr'; did you mean 'optimizer.learning_rate'?"),
+        (
+            {"zzz": 1},
+            "recipe.toml: unknown setting 'zzz'; the settings here are name, note, optimizer, phases, "
+            "resume, seed, tags, teacher",
         ),
         ({"steps": 1}, "recipe.toml: unknown setting 'steps'; did you mean 'phases.0.steps'?"),
         ({"tags": 3}, "recipe.toml: tags = 3: expected a list; write [3]"),

@@ -240,7 +240,7 @@ def test_report_shows_right_and_wrong_guesses(tmp_path):
     wrong = MaskedSentence("Open the [MASK].", "box", [("door", 0.6), ("file", 0.4)])
     filled = demo.FilledMasks([right], [wrong], 300, 0.55)
     outcome = make_outcome([0.6, 0.62], [0.4, 0.41])
-    write_report(tmp_path / "report.html", collected, outcome, filled, "seed = 0\n")
+    write_report(tmp_path / "report.html", collected, outcome, filled, "[[phases]]\nsteps = 40\n")
     page = (tmp_path / "report.html").read_text()
     for text in ("30.0%", "unigram baseline: 5.0%", "61.0%", "random weights: 40.5%", "55% of 300"):
         assert text in page
@@ -296,7 +296,9 @@ def test_proposed_serve_works_when_pasted(commands):
 
 
 def test_proposed_commands_start_with_a_program_that_exists(tmp_path):
-    for command in demo.next_commands(tmp_path):
+    commands = demo.next_commands(tmp_path)
+    assert commands
+    for command in commands:
         program = shlex.split(command)[0]
         assert subprocess.run(["sh", "-c", f"command -v {shlex.quote(program)}"], check=False).returncode == 0
 

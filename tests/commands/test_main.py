@@ -82,6 +82,12 @@ def test_unexpected_argument_names_the_option(arguments, message, capsys):
     assert err.endswith(f"Error: {message}\n")
 
 
+def test_a_wrong_choice_is_reported_with_the_choices(capsys):
+    status, _, err = run(capsys, "predict", "model", "--precision", "half")
+    message = "Invalid value for '--precision': 'half' is not one of 'float32', 'bfloat16'."
+    assert (status, err.splitlines()[-1]) == (2, f"Error: {message}")
+
+
 @pytest.mark.parametrize(
     ("arguments", "name"),
     [
@@ -439,12 +445,15 @@ def test_only_recipes_of_the_command_are_offered(name, kind, message):
 
 
 def test_every_recipe_is_described_in_one_line():
-    for recipe in list_recipes():
+    recipes = list_recipes()
+    assert {recipe.kind for recipe in recipes} == {"recipe", "grid", "table", "scale"}
+    for recipe in recipes:
         assert read_recipe(recipe.name, recipe.kind)
         assert 10 < len(recipe.description) < 110, recipe
 
 
 def test_help_of_every_command_is_a_sentence():
+    assert len(app.registered_commands) >= 18
     for command in app.registered_commands:
         assert command.callback.__doc__.strip().endswith(".")
 

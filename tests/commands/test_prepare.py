@@ -26,6 +26,7 @@ def test_tokenizer_and_corpus_in_the_text_folder_are_not_read(tmp_path: Path) ->
     result = CliRunner().invoke(app, [*map(str, arguments), "--workers", "1"])
     assert result.exit_code == 0, result.output
     assert Corpus.open(tmp_path / "corpus").manifest.train.documents == 1
+    assert "preparing documents: 1/1 kB  " in result.stderr
 
 
 @pytest.fixture

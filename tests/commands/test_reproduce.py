@@ -23,6 +23,7 @@ from bertie.base.settings import read_toml
 from bertie.commands.main import main
 from bertie.reproduction import pretrained_models, report, runner
 from bertie.reproduction.example_scores import read_example_scores, score_of
+from bertie.reproduction.tables import UNCASED_NOTE
 from bertie.training.checkpoints import RunDirectory
 
 SCALE = """
@@ -596,6 +597,18 @@ def test_claims_rows_and_seeds_may_change(folder, monkeypatch):
     text = (folder / "claims" / "toy.md").read_text()
     assert "| both ways | 2.5 / " in text
     assert "; 3 of 3 cells done." in text
+
+
+def test_an_uncased_corpus_for_a_cased_table_is_reported(folder, capsys):
+    shutil.copytree(folder / "out", folder / "uncased")
+    (folder / "toy.toml").write_text(f"cased = true\n{TABLE}")
+    try:
+        assert reproduce(folder, out="uncased", corpus=("--corpus", corpus_of(folder))) == 0
+    finally:
+        (folder / "toy.toml").write_text(TABLE)
+    assert f"warning: {corpus_of(folder)}: {UNCASED_NOTE}\n" in capsys.readouterr().err
+    assert f"\n{UNCASED_NOTE}\n" in (folder / "uncased" / "toy.md").read_text()
+    assert UNCASED_NOTE not in (folder / "out" / "toy.md").read_text()
 
 
 def test_an_unknown_score_fails_before_anything_is_trained(folder, capsys):

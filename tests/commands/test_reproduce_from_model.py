@@ -20,6 +20,7 @@ from bertie.commands.main import main
 from bertie.reproduction import budget, checkpoint_runner
 from bertie.reproduction.budget import Cost, choose_cap
 from bertie.reproduction.checkpoint_tables import read_checkpoint_table, read_found_tasks
+from bertie.reproduction.tables import UNCASED_NOTE
 from bertie.tasks.glue import SUBMISSION_FILES
 from bertie.training.checkpoints import RunDirectory
 from bertie.training.finetuning import finetune
@@ -290,6 +291,7 @@ def test_table_7_has_fine_tuning_and_features(folder):
     """The model has fewer positions than the task's default length."""
     assert run(folder, "--scale", folder / "small.toml", "--restarts", 2, table="table7") == 0
     text = (folder / "out" / "table7.md").read_text()
+    assert f"- {UNCASED_NOTE}\n" in text
     assert f"- ner, in {folder}/data/ner/toy: train.txt, 16 sentences; dev.txt, 6 sentences" in text
     ours = {name: fields(folder, name, table="table7")[1] for name in ("fine-tuning", "last")}
     assert all(score.endswith(" (2 runs)") for score in ours.values())

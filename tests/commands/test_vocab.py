@@ -14,7 +14,7 @@ from bertie.base.errors import DataError, SettingsError
 from bertie.commands.main import app
 from bertie.corpus.word_counts import count_words
 from bertie.text.vocabulary import SPECIAL_TOKENS
-from bertie.text.wordpiece_trainer import Merges, learn_vocabulary
+from bertie.text.wordpiece_trainer import MIN_SIZE, Merges, learn_vocabulary
 
 TEXT = "the thin thief thought that this was the other thing " * 3 + "banana bandana band"
 
@@ -40,10 +40,18 @@ def learn(folder: Path, text: str, *options: object) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
+def test_too_small_a_size_fails_before_words_are_counted(tmp_path: Path, monkeypatch) -> None:
+    assert learn(tmp_path, TEXT, "--size", MIN_SIZE).exit_code == 0
+    monkeypatch.setattr("bertie.api.vocabulary.count_words", None)
+    error = learn(tmp_path, TEXT, "--size", MIN_SIZE - 1).exception
+    assert str(error) == "size = 8: too small for a vocabulary; use 9 or more (BERT has 30,522)"
+
+
 def test_output_inside_the_input_folder_is_not_read(tmp_path: Path) -> None:
     first, second = (learn(tmp_path, TEXT, "--size", 100) for _ in range(2))
     assert first.exit_code == 0
     assert "33 words, 12 unique" in first.stderr
+    assert "counting words: 1/1 kB  " in first.stderr
     assert "33 words, 12 unique" in second.stderr
 
 

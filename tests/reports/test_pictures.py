@@ -1,5 +1,6 @@
 """The pictures of reports: their labels, limits and hostile input."""
 
+import itertools
 import math
 import re
 import xml.etree.ElementTree as ElementTree
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from bertie.reports import pictures
 from bertie.reports.page import Page
@@ -90,11 +92,33 @@ def test_each_step_has_at_most_one_label(steps: list[int]) -> None:
 
 
 def test_phase_changes_are_marked() -> None:
-    assert not any("phase" in text for text in texts(training_curves(RUN)))
-    two = [train_row(step, phase=int(step > 90)) for step in range(10, 110, 10)]
-    assert texts(training_curves(two)).count("phase 2 →") == 3
-    early = [train_row(step, phase=int(step > 20)) for step in range(10, 110, 10)]
-    assert texts(training_curves(early)).count("phase 2") == 3  # beside the axis labels otherwise
+    assert not any("phase" in text for text in texts(training_curves(RUN, [390])))
+    assert texts(training_curves(RUN, [350, 40])).count("phase 2 →") == 3
+    assert texts(training_curves(RUN, [80, 310])).count("phase 2") == 3  # beside the axis labels otherwise
+    unfinished = texts(training_curves(RUN, [350, 1000, 1000]))
+    assert "phase 2 →" in unfinished
+    assert not any("phase 3" in text for text in unfinished)
+
+
+def test_phases_begin_at_their_steps_though_fewer_are_logged() -> None:
+    """Both phases end between two rows."""
+    with pictures.style():
+        _, axes = pictures.new_panel()
+        axes.plot([100, 200, 300], [1, 2, 3])
+        pictures._mark_phases(axes, [104, 7, 189])
+    assert [line.get_xdata()[0] for line in axes.lines[1:]] == [104, 111]
+
+
+def test_labels_of_short_phases_do_not_overlap() -> None:
+    with pictures.style():
+        figure, axes = pictures.new_panel()
+        axes.plot([0, 1000], [1, 2])
+        pictures._mark_phases(axes, [10, 10, 940, 20, 20])
+        renderer = FigureCanvasAgg(figure).get_renderer()
+        boxes = [label.get_window_extent(renderer) for label in axes.texts]
+    assert len(boxes) == 4
+    for one, other in itertools.combinations(boxes, 2):
+        assert not one.overlaps(other)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

@@ -10,6 +10,7 @@ TRAIN = {"kind": "train", "step": 10, "phase": 0, "tokens": 1000, "examples": 20
 MASKED = {"masked_lm_loss": 6.2, "masked_lm_accuracy": 0.125}
 HELD_OUT = {"kind": "evaluation", "step": 10, "phase": 0, **MASKED, "perplexity": 492.7}
 BASELINE = {"unigram_loss": 7.0, "unigram_accuracy": 0.05}
+PHASES = "[[phases]]\nsteps = 15\n[[phases]]\nsteps = 5\n"
 PAIRS = {"next_sentence_loss": 0.5, "next_sentence_accuracy": 0.75}
 
 
@@ -19,7 +20,7 @@ def test_last_scores_are_shown_beside_their_baselines(tmp_path: Path, pairs: boo
     train = TRAIN | MASKED | (PAIRS if pairs else {})
     held_out = HELD_OUT | BASELINE | (PAIRS | {"majority_accuracy": 0.55} if pairs else {})
     rows = [warning, train, train | {"step": 20}, held_out | {"step": 5, "perplexity": 900.0}, held_out]
-    write_report(tmp_path / "report.html", rows, "seed = 7", {"corpus": "wiki, 12 documents"})
+    write_report(tmp_path / "report.html", rows, f"seed = 7\n{PHASES}", {"corpus": "wiki, 12 documents"})
     page = (tmp_path / "report.html").read_text()
     for shown in (
         "12.5%",
@@ -30,6 +31,7 @@ def test_last_scores_are_shown_beside_their_baselines(tmp_path: Path, pairs: boo
         "seed = 7",
         "wiki, 12 documents",
         "<svg",
+        "phase 2 →",
     ):
         assert shown in page
     assert ("majority class: 55.0%" in page) == pairs
@@ -39,7 +41,7 @@ def test_left_to_right_model_reports_next_token_accuracy(tmp_path: Path) -> None
     next_tokens = {"language_model_loss": 6.2, "language_model_accuracy": 0.125}
     held_out = {key: value for key, value in HELD_OUT.items() if key not in MASKED} | BASELINE | next_tokens
     rows = [TRAIN | next_tokens, held_out]
-    write_report(tmp_path / "report.html", rows, "", {})
+    write_report(tmp_path / "report.html", rows, PHASES, {})
     page = (tmp_path / "report.html").read_text()
     for shown in ("12.5%", "next-token accuracy", "Causal LM loss", "Next-token accuracy", "unigram"):
         assert shown in page

@@ -103,7 +103,9 @@ def test_head_without_loss_keeps_its_weights(corpus_path, tmp_path, tiny_setting
     setup = PretrainingSetup.load(settings, corpus_path)
     initial = setup.build_model(None, Ranks()).state_dict()
     pretrain(settings, corpus_path, tmp_path / "run")
-    for step, folder in enumerate(RunDirectory(tmp_path / "run").checkpoints(), start=1):
+    folders = RunDirectory(tmp_path / "run").checkpoints()
+    assert len(folders) == 12
+    for step, folder in enumerate(folders, start=1):
         model = setup.build_model(None, Ranks())
         load_weights(folder, model)
         for name in ("next_sentence.weight", "bert.pooler.weight"):
@@ -164,7 +166,8 @@ def test_report_and_tensorboard_of_a_run_that_ends_without_pairs(
     pretrain(tiny_settings(phases=PHASES[::-1], tensorboard=True), corpus_path, run)
     rows = read_metrics(run / "metrics.jsonl")
     assert "next_sentence_accuracy" not in rows[-1]
-    write_report(run / "report.html", rows, "", {})
+    settings_text = (run / "settings.toml").read_text()
+    write_report(run / "report.html", rows, settings_text, {})
     page = (run / "report.html").read_text()
     assert "Next-sentence accuracy" in page  # the curve of the first phase
     assert "majority class" not in page

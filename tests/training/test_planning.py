@@ -9,7 +9,7 @@ from tests.training.runs import read_rows
 
 from bertie.base.errors import SettingsError
 from bertie.training import planning
-from bertie.training.planning import plan_pretraining
+from bertie.training.planning import Plan, plan_pretraining
 from bertie.training.pretraining import pretrain
 
 MEASURE_PEAK = """
@@ -81,6 +81,22 @@ def test_plan_warns_if_memory_does_not_suffice(corpus_path, tiny_settings, tmp_p
     plan = plan_pretraining(tiny_settings(), corpus_path, tmp_path / "run")
     assert "more than" not in str(plan)
     assert "lower micro_batch_tokens" in str(plan._replace(device_bytes=plan.memory_bytes - 1))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (60, "a minute"),
+        (5000, "83 minutes"),
+        (6000, "1.7 hours"),
+        (172_800, "2.0 days"),
+        (158_726.9 * 3600, "18.1 years"),
+    ],
+)
+def test_plan_has_units_that_people_read(seconds, shown):
+    plan = Plan(1_000_000, 256_000_000, 38_400_000_000, 110_106_428, 2_640_000_000, seconds, "cpu", 4 * 10**9)
+    text = "about 38.4 billion tokens; 110 million parameters; about 2.64 GB of memory and"
+    assert f"{text} {shown} on cpu (" in str(plan)
 
 
 @pytest.mark.parametrize(("first", "second"), [(9.0, 0.5), (0.4, 0.1)])

@@ -1,7 +1,7 @@
-"""Helpers for the arguments of the API: paths, settings as keywords, what a run was started with.
+"""Check and record the arguments of the API.
 
-A run records the arguments that started it in RUN/arguments.json, beside its settings, so that it
-resumes from its directory only.
+The arguments are paths, settings as keywords, and what a run was started with. A run records the arguments
+that started it in RUN/arguments.json, beside its settings, so that it resumes from its directory only.
 """
 
 import sys
@@ -94,7 +94,10 @@ def record_arguments(arguments: Mapping[str, Any]) -> Tree:
 
 
 class _RecordedArguments(pydantic.BaseModel):
-    """The content of a run's arguments.json; the arguments without a field here are strings."""
+    """The content of a run's arguments.json.
+
+    The arguments without a field here are strings.
+    """
 
     model_config = pydantic.ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, str]
@@ -205,7 +208,9 @@ def free_directory(name: str) -> Path:
 
 
 def count_processes(workers: int | None) -> int:
-    """Return the number of processes to use: all available processors if it is not given.
+    """Return the number of processes to use.
+
+    It is the number of available processors if none is given.
 
     Raises:
         SettingsError: `workers` is less than 1.
@@ -242,7 +247,10 @@ def open_workers(
 
 
 def absolute_if(scheduler: str | None, files: list[Path]) -> list[Path]:
-    """Make paths absolute for the workers of a scheduler, which have another current directory."""
+    """Make paths absolute for the workers of a scheduler.
+
+    Workers have another current directory.
+    """
     return [file.absolute() for file in files] if scheduler else files
 
 

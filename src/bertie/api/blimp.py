@@ -1,4 +1,7 @@
-"""Score a pre-trained model on BLiMP's minimal pairs, without labels or fine-tuning."""
+"""Score a pre-trained model on BLiMP's minimal pairs.
+
+This needs no labels and no fine-tuning.
+"""
 
 from contextlib import nullcontext
 from pathlib import Path

@@ -138,9 +138,9 @@ def prepare_part(
 
 @checked
 def join_parts(out: PathLike, *, workers: int | None = None) -> Corpus:
-    """Join the parts of a corpus, like `bertie prepare --join`; neither inputs nor settings are needed.
+    """Join the parts of a corpus, like `bertie prepare --join`.
 
-    The files are the same, byte for byte, as after one `prepare`.
+    Neither inputs nor settings are needed. The files are the same, byte for byte, as after one `prepare`.
 
     Args:
         out: the directory that `prepare_part` wrote.

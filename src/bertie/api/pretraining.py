@@ -100,6 +100,7 @@ def pretrain(
     return PretrainingResult(output, Metrics(read_metrics(output / "metrics.jsonl")))
 
 
+@checked
 def plan_pretraining(
     recipe: PathLike | Mapping[str, Any] | None = None,
     *,
@@ -110,7 +111,17 @@ def plan_pretraining(
     settings: Mapping[str, Any] | None = None,
     **more_settings: Any,
 ) -> Plan:
-    """Estimate time and memory of `pretrain` with the same arguments; write nothing."""
+    """Estimate time and memory of `pretrain` with the same arguments; write nothing.
+
+    Args:
+        recipe, corpus, out, init, resume, settings, **more_settings: as in `pretrain`.
+
+    Returns:
+        The plan, whose text is what `bertie pretrain --dry-run` prints.
+
+    Raises:
+        SettingsError, DataError, ModelError: as in `pretrain`; the files of the corpus are not verified.
+    """
     output = Path(out)
     given = {"corpus": corpus, "init": init}
     start = _prepare_start(recipe, output, given, resume, nest_settings(settings, more_settings))
@@ -162,7 +173,7 @@ def _prepare_start(
     resume: bool,
     changes: Tree,
 ) -> _Start:
-    """Resolve the settings and the arguments of a new run, or of one to resume in `output`."""
+    """Resolve the settings and arguments of a new or resumed run in `output`."""
     check_command(output, "pretrain")
     check_changes(PretrainingSettings, changes)
     arguments = recall_arguments(output, given, {}) if resume else dict(given)
@@ -191,9 +202,10 @@ def _prepare_start(
 def resolve_recipe(
     recipe: PathLike | Mapping[str, Any], changes: Mapping[str, Any], init: Path | None, corpus: Path
 ) -> PretrainingSettings:
-    """Return the settings of a recipe with changes; with `init`, for the network of that model.
+    """Return the settings of a recipe with changes.
 
-    The vocabulary of that network grows if the tokenizer of the corpus extends the model's.
+    With `init`, they are for the network of that model. The vocabulary of that network grows if the tokenizer
+    of the corpus extends the model's.
 
     Raises:
         SettingsError: a setting is unknown or impossible, the recipe names a corpus, or a phase is longer

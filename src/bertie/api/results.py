@@ -180,7 +180,7 @@ class SearchResult(RunResult):
     part       the dev set whose score chooses the model, the first one
     metric     the name of this score
     trials     every combination of settings, with the runs and the scores of each
-    chosen     the trial with the highest mean score; the model is that of its best run
+    chosen     the trial with the highest mean score; the model is from its best run
     baselines  for each dev set, the scores of the majority baseline (`Task.majority_baseline`)
     """
 
@@ -192,7 +192,7 @@ class SearchResult(RunResult):
 
     @property
     def table(self) -> Metrics:
-        """A row for each trial: its settings, the scores of its runs, and whether it was chosen."""
+        """A row for each trial: its settings, its scores, and whether it was chosen."""
         return Metrics(
             [
                 {

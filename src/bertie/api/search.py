@@ -63,9 +63,10 @@ def search(
     settings: Mapping[str, Any] | None = None,
     **more_settings: Any,
 ) -> SearchResult:
-    """Fine-tune over a grid of settings with restarts, like `bertie search`; keep the best model on dev.
+    """Fine-tune over a grid of settings with restarts, like `bertie search`.
 
-    The same call resumes a search that was stopped or killed; with `resume`, the directory is enough.
+    The best model on dev is kept. The same call resumes a search that was stopped or killed; with `resume`,
+    the directory is enough.
 
     Args:
         model: the model directory to start from.
@@ -156,7 +157,10 @@ def _write_report(
     baselines: Mapping[str, Scores],
     settings: FinetuningSettings,
 ) -> None:
-    """Write the report; warn if the search has learnt nothing, and about the best model."""
+    """Write the report.
+
+    Warn if the search has learnt nothing, and about the best model.
+    """
     task, first_part = examples.task, next(iter(examples.dev))
     baseline = baselines[first_part][task.main_metric] if first_part in baselines else None
     warnings = [*_find_equal_trials(result, baseline), *_find_failures(examples, result, out / "model")]
@@ -203,7 +207,10 @@ def _find_equal_trials(result: Search, baseline: float | None) -> list[str]:
 
 
 def _check_grid(settings: Mapping[str, Any], prefix: str = "") -> None:
-    """Raise SettingsError if a section sets a setting of fine-tuning that the grid varies."""
+    """Raise SettingsError if a section sets a setting that the grid varies.
+
+    The settings are those of fine-tuning.
+    """
     optimizer = settings.get("optimizer")
     keys = {*settings, *(f"optimizer.{key}" for key in optimizer or () if isinstance(optimizer, Mapping))}
     for key, name in GRID.items():

@@ -1,4 +1,4 @@
-"""Learn a WordPiece vocabulary from text files, or more entries for an existing one."""
+"""Learn a WordPiece vocabulary from text, or extend an existing one."""
 
 import os
 import sys
@@ -68,14 +68,13 @@ def learn_vocabulary(
     Args:
         inputs: a file, folder or pattern of text, or several of them.
         out: the tokenizer directory to write, or its URL; without it, nothing is written.
-        size: the number of entries, special tokens included; fewer if no pairs are left to merge.
-        cased: keep case and accents (True), or lower-case text and strip accents (False). If it is not
-            given, the text decides: the vocabulary is cased if stripping accents would change more than
-            2 % of the words, or if most words have no case. The choice is reported on stderr.
+        size: the number of entries, special tokens included, 9 or more; fewer if no pairs are left.
+        cased: keep case and accents (True), or lower-case text and strip accents (False). By default, the
+            text decides, and stderr reports the choice: cased if stripping accents would change more than
+            2 % of the words, or if most words have no case.
         merges: merge the most frequent pair first, or the pair with the largest gain in likelihood.
         alphabet: the largest number of characters, the most frequent ones. Chinese and Japanese need more.
-        format: the format of every input; detected file by file if not given.
-        column: the key or column of the text in JSON lines, csv, tsv, Parquet and Arrow files.
+        format, column: the format of the inputs, and the key or column of the text, as in `prepare`.
         language, language_column: for inputs of several languages, as in `prepare`.
         smoothing: exponent S, for several languages: a fraction p of the words becomes proportional to p^S.
         on_error: "stop" at an unreadable input, or "skip" and count it.
@@ -86,13 +85,14 @@ def learn_vocabulary(
 
     Raises:
         DataError: an input cannot be read, there are no words, or `out` holds other files.
-        SettingsError: `smoothing` or `language` is wrong, or `out` exists or cannot be created.
+        SettingsError: `out` exists or cannot be created, or another argument is wrong.
 
     Example:
         >>> tokenizer = bertie.learn_vocabulary("text/", out="tokenizer", size=150, workers=1)
         >>> tokenizer.convert_ids_to_tokens(tokenizer.encode("the cat").input_ids)[0]
         '[CLS]'
     """
+    wordpiece_trainer.limit_alphabet(size, alphabet)  # for its errors, before all words are counted
     output, paths = None if out is None else as_path(out), as_paths(inputs)
     with _lock(output, paths, force) as written:
         files = list_inputs(paths, [output] if output else [])
@@ -214,7 +214,9 @@ def _save(tokenizer: Tokenizer, output: Path | None, max_length: int = 512) -> N
 def _lock(
     output: Path | None, inputs: Iterable[Path], force: bool, *more_inputs: Path
 ) -> Iterator[Path | None]:
-    """Lock the tokenizer directory to write, if there is one, and check that it may be replaced.
+    """Lock the tokenizer directory to write, and check that it may be replaced.
+
+    Without a directory to write, do nothing.
 
     Yields:
         The directory to write, which is a local one also for a URL.
@@ -257,7 +259,10 @@ def _count_words(
 
 
 def _check_smoothing(smoothing: float, groups: Mapping[str, Sequence[Path]]) -> None:
-    """Raise SettingsError if `smoothing` is out of range, or there is only one language."""
+    """Raise SettingsError if `smoothing` is out of range or has no effect.
+
+    It has none with one language.
+    """
     if not 0 < smoothing <= 1:
         raise SettingsError(f"smoothing = {smoothing}: expected a number above 0, up to 1")
     if smoothing != 1 and len(groups) == 1:
@@ -277,7 +282,10 @@ def _resolve_casing(
 
 
 def _report_casing(casing: Casing, cased: bool | None) -> bool:
-    """Print what an uncased vocabulary does to the text, and return whether to learn a cased one."""
+    """Return whether to learn a cased vocabulary.
+
+    Print what an uncased one does to the text.
+    """
     loss = "no word has accents to lose"
     if casing.example:
         accented, stripped = casing.example
@@ -299,7 +307,9 @@ def _report_casing(casing: Casing, cased: bool | None) -> bool:
 def _learn_entries(
     tokenizer: Tokenizer, words: Sequence[list[int]], counts: npt.NDArray[np.int64], number: int
 ) -> list[str]:
-    """Learn entries for a tokenizer from words as it splits them, and print what they save.
+    """Learn entries for a tokenizer from words as it splits them.
+
+    Print how many tokens they save.
 
     Raises:
         SettingsError: `number` is less than 1.

@@ -19,10 +19,11 @@ R = TypeVar("R")
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Check a function's arguments that are numbers, flags, strings, paths, dicts or one of several words.
+    """Check a function's arguments by their annotations.
 
-    Numbers and flags of other types are converted, such as numpy's, or "200". In a path, a leading `~` is
-    replaced by the home folder. Arguments with other annotations are not checked.
+    Numbers, flags, strings, paths, dicts and words of a `Literal` are checked. Numbers and flags of other
+    types are converted, such as numpy's, or "200". In a path, a leading `~` is replaced by the home folder.
+    Arguments with other annotations are not checked.
 
     Raises:
         SettingsError: an argument has a value that its annotation does not allow.
@@ -80,7 +81,9 @@ def _check(name: str, value: Any, annotation: Any) -> Any:
 
 
 def check_flag(name: str, value: Any) -> None:
-    """Check that an argument is True or False; for methods, which `checked` would slow down.
+    """Check that an argument is True or False.
+
+    It is for methods, which `checked` would slow down.
 
     Raises:
         SettingsError: it is something else, such as an array, whose truth is ambiguous.
@@ -94,7 +97,9 @@ def check_flag(name: str, value: Any) -> None:
 def check_integer(
     name: str, value: Any, minimum: int = 1, maximum: int | None = None, alternative: str = ""
 ) -> int:
-    """Return an argument that is an integer, also one of numpy's, as an int; for methods, like `check_flag`.
+    """Return an argument that is an integer, also one of numpy's, as an int.
+
+    It is for methods, like `check_flag`.
 
     Args:
         name: the name of the argument.
@@ -117,7 +122,7 @@ def check_integer(
 
 
 def advise(value: Any) -> str:
-    """Return advice on what to pass instead of a value that is neither a path nor a string."""
+    """Return advice on what to pass instead of a value of a wrong type."""
     if isinstance(value, Integral) and not isinstance(value, bool):
         return f"; write {str(value)!r}"
     attributes = ("model_directory", "path")  # of a finished run; of a predictor or a corpus

@@ -1,7 +1,7 @@
-"""Read the decompressed sizes of the record batches of an Arrow IPC file, without decompressing them.
+"""Read the decompressed sizes of the record batches of an Arrow IPC file.
 
-Each message begins with a flatbuffer (Message.fbs; Arrow Columnar Format, IPC). If a batch is compressed,
-each of its buffers begins with the size that it decompresses to.
+Nothing is decompressed. Each message begins with a flatbuffer (Message.fbs; Arrow Columnar Format, IPC). If a
+batch is compressed, each of its buffers begins with the size that it decompresses to.
 """
 
 from pathlib import Path
@@ -54,7 +54,10 @@ def _message_length(file: BinaryIO) -> int:
 
 
 def _read_message(message: bytes) -> tuple[int, list[tuple[int, int]]]:
-    """Return the size of a message's body, and the offset and length of each compressed buffer in it."""
+    """Return the size of a message's body, and where its compressed buffers are.
+
+    Each buffer has an offset and a length.
+    """
     root = _follow(message, 0)
     length = _field(message, root, _BODY_LENGTH)
     stored = int(unpack_from("<q", message, length)[0]) if length else 0

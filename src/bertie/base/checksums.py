@@ -1,4 +1,4 @@
-"""SHA-256 sums of the files of a directory that bertie writes, and their verification.
+"""Write and verify the SHA-256 sums of the files of a directory.
 
 `SHA256SUMS` is in the format of sha256sum, so that `sha256sum -c SHA256SUMS` checks a directory without
 bertie. It lists all files but README.md, which people edit. A directory without it loads unverified.
@@ -32,7 +32,9 @@ def write_sums(directory: Path) -> None:
 
 
 def find_unlisted(directory: Path) -> Path | None:
-    """Return a file of a directory that its sums do not list, README.md apart; None if there is none.
+    """Return a file that the sums of its directory do not list; None if all are.
+
+    README.md need not be listed.
 
     Raises:
         ModelError: SHA256SUMS is damaged.
@@ -79,7 +81,7 @@ def verify(directory: Path, *, weights: bool = False, remedy: str = "") -> None:
 
 @contextmanager
 def weights_verified(directory: Path) -> Iterator[None]:
-    """Verify the files of weights of a directory in a thread, while the block loads them.
+    """Verify the weights of a directory in a thread, while the block loads them.
 
     Raises:
         ModelError: as `verify`, at the end of the block, or in place of the block's own error, of which
@@ -100,7 +102,10 @@ def weights_verified(directory: Path) -> Iterator[None]:
 
 
 def _listed(directory: Path) -> dict[str, str]:
-    """Return the sum of each file in SHA256SUMS; none without this file or without verification."""
+    """Return the sum of each file in SHA256SUMS.
+
+    There are none without this file or without verification.
+    """
     file = directory / SUMS_FILE
     if not _is_verifying.get() or os.environ.get(NO_VERIFY) == "1" or not file.exists():
         return {}

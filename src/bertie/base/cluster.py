@@ -82,9 +82,9 @@ class DaskCluster:
             self._cancel(running)
 
     def map(self, function: Callable[[A], R], arguments: Iterable[A]) -> Iterator[R]:
-        """Yield the results of a function in the order of its arguments, which are read as needed.
+        """Yield the results of a function in the order of its arguments.
 
-        Results wait on the workers until it is their turn.
+        The arguments are read as needed. Results wait on the workers until it is their turn.
         """
         waiting = iter(arguments)
         running: deque[Future[Any]] = deque()
@@ -107,7 +107,7 @@ class DaskCluster:
         )
 
     def _max_running(self) -> int:
-        """Return how many tasks to give to the scheduler: enough to keep every thread busy."""
+        """Return how many tasks to give to the scheduler, so that no thread is idle."""
         if time.monotonic() > self._limit_time + 1:  # once a second, because workers join and leave
             self._limit = 2 * max(1, sum(self._client.nthreads().values()))
             self._limit_time = time.monotonic()
@@ -130,7 +130,10 @@ class DaskCluster:
             self._client.cancel(list(futures))
 
     def _wait(self, futures: "Iterable[Future[Any]]") -> "list[Future[Any]]":
-        """Wait until futures are done, and return these; after NOTICE_INTERVAL, report missing workers."""
+        """Wait until some futures are done, and return these.
+
+        Report missing workers after NOTICE_INTERVAL.
+        """
         from distributed import TimeoutError, wait
 
         try:
@@ -257,7 +260,7 @@ async def _greet_scheduler(address: str) -> None:
 
 @contextmanager
 def _probe_folder(path: Path, token: str) -> Iterator[Path]:
-    """Make a folder beside `path` by which workers see that it is on the same file system."""
+    """Make a folder by which workers see that they share the file system of `path`."""
     folder = path.with_name(f".{path.name}.probe{TEMPORARY_SUFFIX}")
     remove_directory(folder)  # of a killed process; the lock of `path` leaves one at a time
     folder.mkdir()
@@ -283,7 +286,10 @@ def _versions() -> dict[str, str | None]:
 def _compare_versions(
     address: str, expected: Iterable[tuple[str, str | None]], found: dict[str, str | None]
 ) -> None:
-    """Raise BertieError if a worker has another version of a package, or of Python up to the minor one."""
+    """Raise BertieError if a worker has another version of Python or of a package.
+
+    Patch versions of Python may differ.
+    """
     for name, version in expected:
         other = found.get(name)
         if name == "python":

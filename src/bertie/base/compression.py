@@ -66,7 +66,10 @@ def open_binary(path: Path) -> Iterator[BinaryIO]:
 
 
 class _LimitedLines(io.RawIOBase):
-    """The decompressed bytes of a file, in which no line is longer than `MAX_LINE_BYTES`."""
+    """The decompressed bytes of a file, whose lines have a limited length.
+
+    No line is longer than `MAX_LINE_BYTES`.
+    """
 
     def __init__(self, raw: Any, path: Path) -> None:
         self._raw, self._path, self._length = raw, path, 0

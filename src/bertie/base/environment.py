@@ -1,4 +1,4 @@
-"""The environment: variables that torch reads when it is loaded, and packages to install."""
+"""Variables that torch reads when it is loaded, and packages to install."""
 
 import ctypes
 import gc
@@ -30,10 +30,10 @@ REPORT_TIMEOUT = 30  # seconds; processes of torchrun may be some seconds apart 
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs the packages of an extra of pyproject.toml, such as `train`.
+    """Return the command that installs the packages of an extra, such as `train`.
 
-    It names the packages, since bertie itself is not on PyPI: the command works wherever bertie was
-    installed from.
+    The extras are in pyproject.toml. The command names the packages, since bertie itself is not on PyPI, so
+    it works wherever bertie was installed from.
     """
     from importlib.metadata import requires
 
@@ -54,10 +54,11 @@ def cache_root() -> Path:
 
 
 def set_torch_environment() -> None:
-    """Set the variables that make torch faster, unless they are set or torch is imported already.
+    """Set the variables that make torch faster.
 
-    torch starts a thread for each core, even where a container may use fewer at a time. In such a
-    container, `OMP_NUM_THREADS` becomes the number that it may use.
+    Variables that are set already keep their values, and nothing is set if torch is imported already. torch
+    starts a thread for each core, even where a container may use fewer at a time. In such a container,
+    `OMP_NUM_THREADS` becomes the number that it may use.
     """
     if "torch" not in sys.modules:
         for name, value in VARIABLES.items():
@@ -67,11 +68,12 @@ def set_torch_environment() -> None:
 
 
 def let_main_process_report() -> None:
-    """Exit with 2 as soon as torchrun stops this process; return at once in the main process.
+    """Exit with 2 as soon as torchrun stops this process.
 
-    All processes of torchrun find the same errors in their arguments, and the main process prints them. When
-    the main process exits, torchrun stops the others. If it does not exit, the error is only in this process:
-    then this function returns after REPORT_TIMEOUT, so that the caller prints the error.
+    In the main process, return at once. All processes of torchrun find the same errors in their arguments,
+    and the main process prints them. When the main process exits, torchrun stops the others. If it does not
+    exit, the error is only in this process: then this function returns after REPORT_TIMEOUT, so that the
+    caller prints the error.
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ or os.environ.get("RANK", "0") == "0":
         return
@@ -108,7 +110,10 @@ def reserve_blas_memory() -> None:
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """Pause the garbage collector while large packages are imported, which make objects but no garbage."""
+    """Pause the garbage collector while large packages are imported.
+
+    They make many objects, but no garbage.
+    """
     is_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -138,7 +143,7 @@ def only_new_collected() -> Iterator[None]:
 
 @contextmanager
 def threads_switched_quickly() -> Iterator[None]:
-    """Give a thread that waits for the interpreter lock the lock after 0.02 milliseconds instead of 5.
+    """Give the interpreter lock to a waiting thread after 0.02 milliseconds, not 5.
 
     The event loop of a server works for several milliseconds without a pause when it answers the requests of
     a batch. The thread that computes the next batch waited for the lock for a tenth of the time
@@ -162,11 +167,12 @@ def _set_timer_slack(nanoseconds: int) -> None:
 
 @contextmanager
 def freed_memory_kept() -> Iterator[None]:
-    """Keep memory that is freed in the block for later tensors, and return it to the system at the end.
+    """Keep memory that is freed in the block for later tensors.
 
-    glibc returns tensors of more than 32 MiB to the system as soon as they are freed, and smaller ones at the
-    end of its heap. The system then clears the pages for the next step, which took 15 % of the processor time
-    of steps of BERT-Base (docs/decisions/processors.md, "Tokens in memory").
+    It is returned to the system at the end of the block. glibc returns tensors of more than 32 MiB to the
+    system as soon as they are freed, and smaller ones at the end of its heap. The system then clears the
+    pages for the next step, which took 15 % of the processor time of steps of BERT-Base
+    (docs/decisions/processors.md, "Tokens in memory").
     """
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "mallopt"):

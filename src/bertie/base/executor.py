@@ -128,9 +128,9 @@ def _has_one_thread() -> bool:
     """Return whether this process has only one thread, so that it can be forked.
 
     With more threads, a worker could inherit a lock that another thread holds. The threads of libraries
-    count too; only Linux lists them.
+    count too.
     """
-    return sys.platform == "linux" and len(os.listdir("/proc/self/task")) == 1
+    return len(os.listdir("/proc/self/task")) == 1
 
 
 def _module_of(function: Callable[[A], R]) -> str:
@@ -159,10 +159,10 @@ def _hidden_script(function: Callable[[A], R]) -> Iterator[None]:
 
 @contextmanager
 def _interrupt_delayed() -> Iterator[None]:
-    """Delay Ctrl-C: in this process to the end of the block, in new processes until `_start_worker`.
+    """Delay Ctrl-C to the end of the block.
 
-    Otherwise a new process would print a traceback if Ctrl-C came while it imports bertie, or if this process
-    had ended by then.
+    In new processes, delay it until `_start_worker`. Otherwise a new process would print a traceback if
+    Ctrl-C came while it imports bertie, or if this process had ended by then.
     """
     received: list[int] = []
     is_main_thread = threading.current_thread() is threading.main_thread()

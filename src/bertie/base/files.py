@@ -30,9 +30,10 @@ FULL_DISK = (errno.ENOSPC, errno.EDQUOT)  # the errors of a full disk, and of a 
 
 
 def local_path(path: str | Path, name: str = "path") -> Path:
-    """Return a path, with the home folder in place of a leading `~`, which a shell replaces only unquoted.
+    """Return a path, with the home folder in place of a leading `~`.
 
-    A `Path` is returned as it is, because `Path("./~")`, a folder with this name, equals `Path("~")`.
+    A shell replaces it only if it is not quoted. A `Path` is returned as it is, because `Path("./~")`, a
+    folder with this name, equals `Path("~")`.
 
     Args:
         path: the path.
@@ -82,7 +83,10 @@ def check_creatable(path: Path, output: Path | None = None) -> None:
 
 
 def _exists(path: Path) -> bool:
-    """Return whether a path exists; raise OSError if it cannot exist, such as below a file."""
+    """Return whether a path exists.
+
+    Raise OSError if it cannot exist, such as below a file.
+    """
     with suppress(FileNotFoundError):
         path.stat()
         return True
@@ -178,7 +182,7 @@ def atomic_directory(path: Path, has_twins: bool = False) -> Iterator[Path]:
     Args:
         path: the directory.
         has_twins: several processes may write the same contents at the same time, such as repeated
-            tasks of a cluster. Each has a temporary name of its own, and the first to finish wins.
+            tasks of a cluster. Each uses another temporary name, and the first to finish wins.
 
     Raises:
         OSError: writing failed; the error names a file.
@@ -220,7 +224,10 @@ def copy_directory(source: Path, target: Path) -> None:
 
 
 def remove_directory(path: Path) -> None:
-    """Remove a directory, if it exists, so that a kill never leaves a part of it under its name."""
+    """Remove a directory, if it exists; a kill leaves all or nothing of it.
+
+    A part of it never remains under its name.
+    """
     if path.exists():
         temporary = _temporary_directory(path)
         shutil.rmtree(temporary, ignore_errors=True)
@@ -273,15 +280,15 @@ def _exchange(first: Path, second: Path) -> bool:
 
 
 def remove_temporary_files(path: Path) -> None:
-    """Remove the temporary files that killed writers left inside a directory, at any depth.
+    """Remove the temporary files of killed writers inside a directory.
 
-    The caller must be the only writer of the directory.
+    They may be at any depth. The caller must be the only writer of the directory.
     """
     _remove(path.rglob(f".*{TEMPORARY_SUFFIX}"))
 
 
 def remove_temporary_names(path: Path) -> None:
-    """Remove the temporary files that killed writers of a file or directory left beside it.
+    """Remove the temporary files that killed writers left beside a path.
 
     The caller must be the only writer of `path`.
     """

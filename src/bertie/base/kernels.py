@@ -50,10 +50,11 @@ reserve_blas_memory()  # here, because every command that computes imports this 
 
 
 def load_numba() -> None:
-    """Load numba's implementations of types and functions, which its first kernel would load otherwise.
+    """Load numba's implementations of types and functions.
 
-    numba then imports scipy.linalg, which takes 0.2 s, only to learn whether products of matrices have a
-    BLAS. They have one if scipy is installed, and a kernel with such products imports it when needed.
+    Otherwise its first kernel would load them. numba then imports scipy.linalg, which takes 0.2 s, only to
+    learn whether products of matrices have a BLAS. They have one if scipy is installed, and a kernel with
+    such products imports it when needed.
     """
     ensure_blas = linalg.ensure_blas
     if find_spec("scipy"):
@@ -97,19 +98,23 @@ def source_and_imports(source: Path) -> list[Path]:
 
 
 class _CompilationNotice(event.Listener):
-    """Report on stderr that a kernel is being compiled, the first time in the main process."""
+    """Report on stderr that kernels are being compiled.
+
+    The report comes at most once, and only in the main process.
+    """
 
     def __init__(self) -> None:
         self.kernels: set[Any] = set()
         self.is_cached = True
+        self.is_announced = False
 
     def on_start(self, event: Any) -> None:
-        if event.data["dispatcher"].py_func not in self.kernels:
+        if self.is_announced or event.data["dispatcher"].py_func not in self.kernels:
             return
-        self.kernels.clear()
+        self.is_announced = True
         if multiprocessing.parent_process() is None:
             place = f"kept in {cache_root()}" if self.is_cached else "BERTIE_CACHE=FOLDER keeps them"
-            print(f"compiling kernels, once, for up to a minute ({place}) …", file=sys.stderr, flush=True)
+            print(f"compiling kernels for their first use, for up to a minute ({place}) …", file=sys.stderr)
 
     def on_end(self, event: Any) -> None:
         pass
@@ -128,7 +133,7 @@ def kernel(function: F) -> F:
 
 
 def inlined_kernel(function: F) -> F:
-    """Compile a function as `kernel` does, and copy its machine code into every kernel that calls it.
+    """Compile a function as `kernel` does, and inline it into kernels that call it.
 
     For functions that are called for each word or each character: in a call numba counts references to
     every array, with instructions that lock memory.
@@ -137,7 +142,7 @@ def inlined_kernel(function: F) -> F:
 
 
 def float_kernel(function: F) -> F:
-    """Compile a function as `kernel` does, with arithmetic that becomes vector instructions.
+    """Compile a function as `kernel` does, for arithmetic with vectors.
 
     Terms of a sum may be added in another order, a product and a sum may be rounded together, and a division
     by zero gives infinity instead of ZeroDivisionError. The kernel, and each kernel that it calls, should
@@ -147,7 +152,10 @@ def float_kernel(function: F) -> F:
 
 
 def inlined_float_kernel(function: F) -> F:
-    """Compile a function as `float_kernel` does, and copy its machine code as `inlined_kernel` does."""
+    """Compile a function as `float_kernel` does, and inline it.
+
+    See `inlined_kernel`.
+    """
     return _compile(function, **FLOAT_OPTIONS, forceinline=True)
 
 
@@ -171,10 +179,10 @@ vectorize_loops = cast(Callable[[], None], intrinsic(_vectorize_loops))
 
 
 class _CacheFiles(IndexDataCacheFile):
-    """A file for each signature of a kernel: a SHA-256, and the pickle that it is of.
+    """The files of a kernel's cache, one for each signature: a SHA-256, then a pickle.
 
-    A damaged file, as a power loss may leave, counts as missing, because its machine code could do anything.
-    numba's own files have no checksums.
+    The SHA-256 is the checksum of the pickle, which has the machine code. A damaged file, such as after a
+    power loss, counts as missing, because its machine code could do anything. numba's files have no checksum.
     """
 
     def load(self, key: Any) -> Any:
@@ -201,7 +209,10 @@ class _CacheFiles(IndexDataCacheFile):
 
 
 class _KernelCache(FunctionCache):
-    """numba's cache of a function, in `_CacheFiles`; a kernel that cannot be written is not kept."""
+    """numba's cache of a function, in `_CacheFiles`.
+
+    A kernel that cannot be written is not kept.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)  # type: ignore[no-untyped-call]

@@ -95,7 +95,10 @@ def remove_stale_locks(path: Path) -> None:
 
 @contextmanager
 def _hold(file: Path, waits_for: Path | None = None, shared: bool = False) -> Iterator[None]:
-    """Hold the lock `file`; wait for it if `waits_for`, the path that it locks, is given."""
+    """Hold the lock `file`; wait for it if `waits_for` is given.
+
+    `waits_for` is the path that the lock protects.
+    """
     missing = [folder for folder in file.parents if not folder.exists()]
     try:
         with _open_locked(file, waits_for, shared) as opened:
@@ -113,7 +116,10 @@ def _hold(file: Path, waits_for: Path | None = None, shared: bool = False) -> It
 
 
 def _open_locked(file: Path, waits_for: Path | None, shared: bool) -> TextIO:
-    """Open and lock a file; open it again if its former holder removed it in the meantime."""
+    """Open and lock a file.
+
+    Open it again if its former holder removed it in the meantime.
+    """
     while True:
         file.parent.mkdir(parents=True, exist_ok=True)
         try:

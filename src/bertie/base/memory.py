@@ -1,4 +1,4 @@
-"""Tables in memory, read like files: rows, columns and the data frames of other libraries."""
+"""Read tables in memory like files: rows, columns and data frames."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -107,7 +107,10 @@ def _read_rows(rows: Sequence[Mapping[Any, Any]]) -> dict[str, list[Any]]:
 
 
 def _read_dataset(data: Any) -> dict[str, list[Any]]:
-    """Return the columns of a Dataset or IterableDataset, with the names of class labels."""
+    """Return the columns of a Dataset or IterableDataset.
+
+    Class labels are replaced by their names.
+    """
     if hasattr(data, "__len__"):
         columns = {column: list(data[column]) for column in data.column_names}
     else:
@@ -120,9 +123,9 @@ def _read_dataset(data: Any) -> dict[str, list[Any]]:
 
 
 def _class_name(value: Any, feature: Any) -> Any:
-    """Return the name of a class label, or the names of a list of them; other values as they are.
+    """Return the name of a class label, or the names of a list of them.
 
-    A negative number marks a missing label.
+    Other values are returned unchanged. A negative number marks a missing label.
     """
     if hasattr(feature, "int2str"):
         return None if value is None or value < 0 else feature.int2str(value)
@@ -140,7 +143,10 @@ def _is_column(values: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON would have it: no arrays, tuples and sets, None for missing values."""
+    """Return a value as JSON would have it.
+
+    Arrays, tuples and sets become lists, and missing values None.
+    """
     if value is None or type(value) in (str, int, bool):
         return value
     if isinstance(value, Enum):
@@ -159,7 +165,10 @@ def _plain(value: Any) -> Any:
 
 
 def is_missing(value: Any) -> bool:
-    """Return whether a value is None, or else NaN, NaT or pandas.NA, none of which equals itself."""
+    """Return whether a value is None, NaN, NaT or pandas.NA.
+
+    All but None are unequal to themselves.
+    """
     try:
         return value is None or bool(value != value)
     except TypeError:  # pandas.NA has no truth value

@@ -12,7 +12,9 @@ from bertie.base.storage import RemotePath, cache_directory, check_writable, upl
 
 
 def check_suffix(output: Path, allowed: Collection[str]) -> str:
-    """Check the suffix of an output file, which says its format; return it in lower case.
+    """Check the suffix of an output file, and return it in lower case.
+
+    The suffix selects the format.
 
     Raises:
         SettingsError: it is none of the allowed ones.
@@ -86,7 +88,7 @@ def _stage_output(
 
 
 def check_not_input(path: Path, inputs: Iterable[Path | None]) -> None:
-    """Check that a directory which a command fills step by step is not one of its inputs.
+    """Check that a directory to fill step by step is not an input.
 
     Raises:
         SettingsError: it is an input.

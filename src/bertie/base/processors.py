@@ -11,12 +11,18 @@ CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def available_cpus() -> int:
-    """Return the number of processors that this process may use at a time; a hyperthread counts as one."""
+    """Return the number of processors that this process may use at a time.
+
+    A hyperthread counts as one.
+    """
     return min(len(os.sched_getaffinity(0)), cpu_quota())
 
 
 def available_cores() -> int:
-    """Return the number of cores that this process may use at a time; two hyperthreads are one core."""
+    """Return the number of cores that this process may use at a time.
+
+    Two hyperthreads are one core.
+    """
     cores = set()
     for cpu in os.sched_getaffinity(0):
         siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
@@ -26,8 +32,8 @@ def available_cores() -> int:
 
 @functools.cache
 def processor_vendor() -> str:
-    """Return the maker of the processor, such as GenuineIntel or AuthenticAMD; "" if unknown."""
-    for line in CPUINFO.read_text().splitlines() if CPUINFO.exists() else ():
+    """Return the maker of the processor, such as GenuineIntel; "" if unknown."""
+    for line in CPUINFO.read_text().splitlines():
         name, _, value = line.partition(":")
         if name.strip() == "vendor_id":
             return value.strip()
@@ -35,10 +41,10 @@ def processor_vendor() -> str:
 
 
 def cpu_quota() -> int:
-    """Return how many processors the control groups of this process may use at a time, rounded up.
+    """Return how many processors the control groups of this process allow.
 
-    Containers (`docker run --cpus 2`) and services (`CPUQuota=200%`) are limited by control groups. Linux
-    describes the files in admin-guide/cgroup-v2.rst and scheduler/sched-bwc.rst.
+    The number is rounded up. Containers (`docker run --cpus 2`) and services (`CPUQuota=200%`) are limited by
+    control groups. Linux describes the files in admin-guide/cgroup-v2.rst and scheduler/sched-bwc.rst.
     """
     quotas = [sys.maxsize]
     for line in OWN_CGROUPS.read_text().splitlines() if OWN_CGROUPS.exists() else ():

@@ -1,4 +1,7 @@
-"""Progress of long work on stderr: a bar on a terminal, one line in a notebook, otherwise plain lines."""
+"""Show the progress of long work on stderr.
+
+A terminal shows a bar, a notebook one line that changes, and everything else separate lines.
+"""
 
 import os
 import sys
@@ -7,6 +10,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
+
+from bertie.base.texts import count_noun
 
 if TYPE_CHECKING:
     import rich.progress
@@ -82,7 +87,7 @@ class Progress:
             self._draw(now)
 
     def print(self, line: str) -> None:
-        """Print a separate line on stderr, above the bar or the notebook's line if there is one."""
+        """Print a separate line on stderr, above the bar or a notebook's line."""
         if self._bar is not None:
             self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
         elif self._in_notebook:
@@ -113,7 +118,8 @@ class Progress:
     def _line(self, seconds: float, finished: bool) -> str:
         """Return the line without its title: `1,200/4,000 steps  loss 4.11  14:35 left`."""
         total = "" if self.total is None else f"/{self.total:,}"
-        parts = [f"{self.done:,}{total} {self.unit}".rstrip()]
+        unit = self.unit.removesuffix("s") if (self.total or self.done) == 1 else self.unit
+        parts = [f"{self.done:,}{total} {unit}".rstrip()]
         parts += [f"{name} {format_number(value)}" for name, value in self.values.items()]
         rate = (self.done - self.initial) / seconds if seconds > 0 else 0.0
         if rate > 0:
@@ -126,7 +132,10 @@ class Progress:
 
 
 def _print(line: str, end: str = "\n") -> None:
-    """Print on stderr, which a script may have closed or replaced by an object without `flush`."""
+    """Print on stderr, whatever a script has put there.
+
+    It may be closed, or an object without `flush`.
+    """
     with suppress(AttributeError, ValueError):
         print(line, end=end, file=sys.stderr, flush=True)
 
@@ -148,8 +157,23 @@ def format_duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def spell_duration(seconds: float) -> str:
+    """Format seconds as `45 seconds` or `12 minutes`."""
+    if seconds < 120:
+        return count_noun(round(seconds), "second")
+    return count_noun(round(seconds / 60), "minute")
+
+
+def byte_unit(total: int) -> tuple[int, str]:
+    """Return the size and the name of the unit in which to show this many bytes."""
+    return (10**6, "MB") if total >= 10**7 else (10**3, "kB")
+
+
 def _is_notebook_stream(stream: TextIO) -> bool:
-    """Return whether a stream is the one of Jupyter's Python kernel, which shows it in a notebook."""
+    """Return whether a stream is shown in a notebook.
+
+    It is if it belongs to Jupyter's Python kernel.
+    """
     return type(stream).__module__.partition(".")[0] == "ipykernel"
 
 
@@ -175,6 +199,6 @@ def _start_bar(title: str, total: int | None) -> "rich.progress.Progress":
 
 
 def announce_stdin() -> None:
-    """Say on stderr that standard input is read, if it is a terminal that waits for the user."""
+    """Say on stderr that standard input is read, if it is a terminal."""
     if sys.stdin.isatty():
         print("reading standard input; end with Ctrl-D", file=sys.stderr)

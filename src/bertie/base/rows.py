@@ -70,7 +70,7 @@ class Rows:
 
 
 def report_skipped(source: Source, skipped: Sequence[DataError], kept: int) -> None:
-    """Print the first errors about skipped rows, and the number of these rows, to stderr."""
+    """Print the first errors about skipped rows, and the number of these rows."""
     for error in skipped[:_MAX_SHOWN_LINES]:
         print(f"skipped: {error}", file=sys.stderr)
     if skipped:
@@ -218,7 +218,9 @@ def read_lines(path: Path) -> Generator[str, None, None]:
 
 
 def read_held_lines(path: Path) -> Generator[str, None, None]:
-    """Iterate over the lines of a file whose rows are all held in memory, as `read_lines` does.
+    """Iterate over the lines of a file whose rows are all held in memory.
+
+    Everything else is as in `read_lines`.
 
     Raises:
         DataError: also if the file is compressed, and its lines have more than 4 GiB in memory.
@@ -255,12 +257,18 @@ def decode_lines(file: Iterable[bytes], name: str, errors: str = "strict") -> It
 
 
 def raise_error(error: DataError) -> None:
-    """Raise an error about a malformed row, as the handler of readers that do not skip rows."""
+    """Raise an error about a malformed row.
+
+    It is the handler of readers that do not skip rows.
+    """
     raise error from None
 
 
 def parse_rows(lines: Iterable[str], name: str, format: str, handle: ErrorHandler) -> Iterator[NumberedRow]:
-    """Iterate over the rows of a csv, tsv or jsonl table; see `parse_csv` and `parse_json_lines`."""
+    """Iterate over the rows of a csv, tsv or jsonl table.
+
+    See `parse_csv` and `parse_json_lines`.
+    """
     if format == "jsonl":
         return parse_json_lines(lines, name, handle)
     return parse_csv(lines, name, DELIMITERS[format], handle)
@@ -297,9 +305,10 @@ def parse_csv(
 
 
 def _next_fields(reader: Any, name: str, handle: ErrorHandler, hint: str = "") -> list[str] | None:
-    """Return the fields of the next row: none of a blank or a malformed one; None at the end.
+    """Return the fields of the next row; None at the end.
 
-    `hint` is the advice in the error about a malformed row, if the header explains it.
+    A blank or malformed row has none. `hint` is the advice in the error about a malformed row, if the header
+    explains it.
     """
     number = reader.line_num + 1
     try:
@@ -400,7 +409,10 @@ def _read_parquet(path: Path, columns: Sequence[str], options: Options) -> Rows:
 
 
 def _both_forms(options: Collection[str]) -> str:
-    """Return options of a command with the arguments in Python: `--text NAME (text='NAME')`."""
+    """Return options of a command with the arguments in Python.
+
+    For example, `--text NAME (text='NAME')`.
+    """
     arguments: dict[str, str] = {}
     columns: dict[str, str] = {}
     for option in options:

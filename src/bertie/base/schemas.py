@@ -1,4 +1,7 @@
-"""JSON files that other programs wrote: each is checked against a schema once, where it is read."""
+"""Check JSON files that other programs wrote against schemas.
+
+Each file is checked once, where it is read.
+"""
 
 import reprlib
 from pathlib import Path
@@ -61,7 +64,10 @@ def shorten(value: Any) -> str:
 
 
 def _name_key(location: tuple[int | str, ...], values: Any) -> str:
-    """Return the path of a key in a JSON file; pydantic's locations also name the members of unions."""
+    """Return the path of a key in a JSON file.
+
+    Unlike in pydantic's locations, members of unions are left out.
+    """
     parts = []
     for i, part in enumerate(location):
         if isinstance(values, dict) and (part in values or str(part) in values):

@@ -51,7 +51,10 @@ class Settings(pydantic.BaseModel):
     @pydantic.field_validator("*", mode="before")
     @classmethod
     def _reject_flags(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
-        """Reject a flag in place of a number, such as `patience = true`, which pydantic reads as 1."""
+        """Reject a flag in place of a number, such as `patience = true`.
+
+        pydantic reads it as 1.
+        """
         annotation = cls.model_fields[str(info.field_name)].annotation
         if isinstance(value, bool) and {int, float} & {annotation, *typing.get_args(annotation)}:
             raise ValueError("expected a number, not a flag")
@@ -68,7 +71,7 @@ def read_toml(path: Path) -> Tree:
 
 
 def read_settings(path: Path) -> Tree:
-    """Read the settings of a run, and compare them with the checksum in the first line.
+    """Read the settings of a run, and verify the checksum in the first line.
 
     Settings without this line, as earlier versions wrote them, are not compared.
 
@@ -259,16 +262,17 @@ def _nested_defaults(section: type[Settings]) -> Tree:
 
 
 def _suggest_key(section: type[Settings], location: tuple[int | str, ...]) -> str:
-    """Suggest the path of the setting nearest to the unknown one at `location`, or list all keys.
+    """Suggest the setting nearest to the unknown one at `location`, or list all.
 
-    A setting of this name in another section is nearer than another name in the same section.
+    A setting of this name in another section is nearer than another name in the same section. Initials,
+    such as `lr`, are a name, too.
     """
     *parents, unknown = (str(part) for part in location)
     owner = _section_at(section, location[:-1])
     assert owner is not None
     prefix = "".join(f"{parent}." for parent in parents)
     by_path = dict(_setting_paths(section))
-    siblings = [name for name, field in owner.model_fields.items() if not field.exclude]
+    siblings = _setting_names(owner)
 
     def nearest(names: Iterable[str], cutoff: float) -> str | None:
         return next(iter(difflib.get_close_matches(unknown, list(names), n=1, cutoff=cutoff)), None)
@@ -282,6 +286,7 @@ def _suggest_key(section: type[Settings], location: tuple[int | str, ...]) -> st
     suggestion = (
         here(nearest(siblings, 0.9))
         or elsewhere(unknown)
+        or elsewhere(next((name for name in by_path.values() if _initials(name) == unknown), None))
         or here(nearest(siblings, 0.6))
         or elsewhere(nearest(by_path.values(), 0.6))
     )
@@ -290,22 +295,40 @@ def _suggest_key(section: type[Settings], location: tuple[int | str, ...]) -> st
     return f"the settings here are {', '.join(sorted(siblings))}"
 
 
+def _initials(name: str) -> str:
+    return "".join(part[0] for part in name.split("_"))
+
+
+def _setting_names(section: type[Settings]) -> list[str]:
+    """Return the names of the settings that a user may choose.
+
+    A run fills in its fingerprints.
+    """
+    fields = section.model_fields.items()
+    return [name for name, field in fields if not field.exclude and not name.endswith("_fingerprint")]
+
+
 def _setting_paths(section: type[Settings], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield (path, name) of every setting, outer sections first; lists are shown by their first entry."""
+    """Yield (path, name) of every setting, outer sections first.
+
+    Lists are shown by their first entry.
+    """
     nested_sections = []
-    for name, field in section.model_fields.items():
-        if field.exclude:
-            continue
+    for name in _setting_names(section):
         yield prefix + name, name
-        if nested := _nested_section(field.annotation):
-            entry = ".0" if typing.get_origin(field.annotation) in (list, tuple) else ""
+        annotation = section.model_fields[name].annotation
+        if nested := _nested_section(annotation):
+            entry = ".0" if typing.get_origin(annotation) in (list, tuple) else ""
             nested_sections.append((nested, f"{prefix}{name}{entry}."))
     for nested, nested_prefix in nested_sections:
         yield from _setting_paths(nested, nested_prefix)
 
 
 def _section_at(section: type[Settings], location: Iterable[int | str]) -> type[Settings] | None:
-    """Return the class of the settings at a location, or None if there is a single setting."""
+    """Return the class of the settings at a location.
+
+    None if there is a single setting.
+    """
     owner: type[Settings] | None = section
     for part in location:
         if isinstance(part, str):
@@ -331,7 +354,7 @@ def write_toml(path: Path, settings: Settings) -> None:
 
 
 def write_settings(path: Path, settings: Settings) -> None:
-    """Write the settings of a run as `write_toml` does, after a line with their checksum."""
+    """Write the settings of a run as `write_toml` does, below their checksum."""
     text = _to_toml(settings)
     write_text(path, f"{CHECKSUM}{_sha256(text)}\n{text}")
 

@@ -1,8 +1,8 @@
-"""Files on object stores and web servers, by URL: s3://, gs://, hf://, https://, memory:// and others.
+"""Read and write files on object stores and web servers, by URL.
 
-`RemotePath` has the methods of `Path` that the readers use, so they read local and remote files with
-the same code. The package fsspec, which knows the protocols, is imported only for a URL; local paths
-stay plain `Path`s.
+The URLs begin with s3://, gs://, hf://, https://, memory:// and others. `RemotePath` has the methods of
+`Path` that the readers use, so they read local and remote files with the same code. The package fsspec, which
+knows the protocols, is imported only for a URL; local paths stay plain `Path`s.
 """
 
 import hashlib
@@ -34,10 +34,10 @@ _BLOCK_BYTES = 1 << 22
 
 
 class RemotePath(PosixPath):
-    """A URL with the methods of `Path` for reading; paths below it and its parents are URLs too.
+    """A URL with the methods of `Path` for reading.
 
-    The result of `stat` is kept, also in copies in worker processes, so `open` notices that the file has
-    changed since.
+    Paths below it and its parents are URLs too. The result of `stat` is kept, also in copies in worker
+    processes, so `open` notices that the file has changed since.
     """
 
     _status: os.stat_result | None
@@ -62,7 +62,10 @@ class RemotePath(PosixPath):
         return self
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """Return the size, and as the time of the last change a number that changes with the file."""
+        """Return the size, and a number that changes with the file.
+
+        The number is in place of the time of the last change.
+        """
         if self.__dict__.get("_status") is None:
             with remote_errors(self):
                 self._status = _make_status(_file_system(self).info(str(self)))
@@ -123,7 +126,7 @@ class RemotePath(PosixPath):
         return cast(BinaryIO, self.open(cache_type="parts", cache_options={"data": parts}))
 
     def list_files(self) -> list["RemotePath"]:
-        """Return the file, the files below the folder, or the files that match the pattern, sorted.
+        """Return the files of a path, a folder or a pattern, sorted.
 
         Raises:
             DataError: there are none.
@@ -184,7 +187,9 @@ class _RemoteFile(io.RawIOBase):
 
 
 def as_path(path: str | Path, name: str = "path") -> Path:
-    """Return a `RemotePath` for a URL, and a `Path` for anything else; see `local_path`.
+    """Return a `RemotePath` for a URL, and a `Path` for anything else.
+
+    See `local_path`.
 
     Args:
         path: the path or URL.
@@ -222,7 +227,7 @@ def check_readable(paths: Iterable[Path], here: bool) -> None:
 
 @contextmanager
 def remote_errors(path: Path) -> Iterator[None]:
-    """Turn the errors of fsspec and of the packages below it into a BertieError of one line.
+    """Turn errors of fsspec and its packages into a BertieError of one line.
 
     FileNotFoundError passes, because readers of local files handle it too.
     """
@@ -289,7 +294,9 @@ def download(source: RemotePath, target: Path) -> None:
 
 
 def fetch_directory(path: Path) -> Path:
-    """Return a local folder: the path, or a copy in the cache of the files in the folder of a URL.
+    """Return a local folder for a path or a URL.
+
+    For a URL, it is a copy of the folder's files in the cache.
 
     Each content of the folder has its own copy, so that no copy changes while another caller reads it.
 
@@ -326,9 +333,10 @@ def _upload_errors(target: RemotePath) -> Iterator[None]:
 
 
 def check_writable(target: RemotePath, *, is_directory: bool) -> None:
-    """Write an empty file in the folder `target`, or beside the file `target`, and remove it.
+    """Check that a folder, or a file in its folder, can be written.
 
-    A command calls it before it computes the output.
+    Write an empty file in the folder `target`, or beside the file `target`, and remove it. A command calls it
+    before it computes the output.
 
     Raises:
         BertieError: the bucket is missing, or the store refuses the file or cannot be reached.
@@ -348,9 +356,10 @@ def upload_file(source: Path, target: RemotePath) -> None:
 
 
 def upload_directory(source: Path, target: RemotePath, last: str) -> None:
-    """Copy the files below a local folder to a URL; the file `last` marks the copy as complete.
+    """Copy the files below a local folder to a URL.
 
-    A complete copy that is there already is first marked as incomplete. Files with other names stay.
+    The file `last` marks the copy as complete. A complete copy that is there already is first marked as
+    incomplete. Files with other names stay.
     """
     names = sorted(str(file.relative_to(source)) for file in source.rglob("*") if file.is_file())
     with _upload_errors(target):

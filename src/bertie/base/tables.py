@@ -33,7 +33,7 @@ _WIDTHS = {
 
 
 def missing_column(location: str, column: str, names: Sequence[str], advice: str = "") -> SettingsError:
-    """Return the error about a column that does not exist; it lists the columns of the table.
+    """Return the error about a missing column, with the columns of the table.
 
     `advice` is the end of the message, unless another separator hides the columns.
     """
@@ -47,9 +47,10 @@ def missing_column(location: str, column: str, names: Sequence[str], advice: str
 
 
 def separator_hint(names: Sequence[str]) -> str:
-    """Return the advice about a table whose header is one column with another separator, otherwise "".
+    """Return advice about a header that has another separator, otherwise "".
 
-    Spreadsheets write semicolons where the decimal separator is a comma, and tabs on request.
+    The header is then a single column. Spreadsheets write semicolons where the decimal separator is a comma,
+    and tabs on request.
     """
     if len(names) == 1 and ";" in names[0]:
         return "are the fields separated by semicolons? save the file with commas"
@@ -107,7 +108,7 @@ def iterate_batches(
     rows: int = _BATCH_ROWS,
     groups: Sequence[int] | None = None,
 ) -> Iterator[Any]:
-    """Iterate over the rows of a Parquet file in record batches whose size in memory is bounded.
+    """Iterate over the rows of a Parquet file in batches of bounded memory.
 
     No value is longer than a page of its column, so a batch has fewer rows where pages are large. A list
     may have any number of values that share the entries of a dictionary, so the strings of lists are read
@@ -348,7 +349,10 @@ def open_parquet(path: Path) -> Iterator[Any]:
 
 
 def open_arrow_file(path: Path, mode: Literal["rb", "wb"] = "rb") -> Any:
-    """Open a file for pyarrow, which takes a name with a colon for a URL, and accepts only UTF-8."""
+    """Open a file for pyarrow.
+
+    pyarrow takes a name with a colon for a URL, and accepts only UTF-8.
+    """
     import pyarrow
 
     if isinstance(path, RemotePath):

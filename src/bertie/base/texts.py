@@ -143,7 +143,7 @@ def count_noun(number: int, noun: str) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    """Return a text so that a model card shows it as it is: on one line, without markup.
+    """Return a text so that a model card shows it without markup, on one line.
 
     Underscores stay, because inside a word they are no markup.
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 
 def run_in_threads(work: Callable[[int, int], object], items: int, threads: int) -> None:
-    """Divide `items` between threads: call work(first, last) for each range, and wait for all.
+    """Call work(first, last) for ranges of `items`, in threads, and wait for all.
 
     Args:
         work: a function that releases the interpreter lock, such as a kernel.

@@ -1,4 +1,7 @@
-"""`bertie demo`: pre-train on the documentation on this machine, and measure how much that helps."""
+"""`bertie demo`: pre-train on the documentation on this machine.
+
+The demo also measures how much pre-training helps.
+"""
 
 import csv
 import io
@@ -119,7 +122,10 @@ def demo(
 
 
 def _start_or_resume(out: Path, seconds: int) -> None:
-    """Record that this folder is a demo's; refuse a finished demo, another one, and other files."""
+    """Record that this folder is a demo's.
+
+    Refuse a finished demo, another one, and other files.
+    """
     from bertie.base.errors import SettingsError
     from bertie.base.files import read_json, write_json
 
@@ -201,7 +207,7 @@ def collect() -> Collected:
 def _label_docstrings(
     passages: "Sequence[Passage]",
 ) -> tuple[tuple[str, ...], list[tuple[str, int]], list[tuple[str, int]]]:
-    """Return the packages with most docstrings, and docstrings to train on and to test on."""
+    """Return the packages with most docstrings, and training and test docstrings."""
     from bertie.base.random import permutation
 
     packages: dict[str, str | None] = {}  # of each docstring; None if several packages have it
@@ -221,7 +227,10 @@ def _label_docstrings(
 
 
 def _make_documents(passages: "Sequence[Passage]", seen: set[str]) -> list[str]:
-    """Return one document a module, without paragraphs that are in `seen`, and add theirs to it."""
+    """Return one document a module, without paragraphs that are in `seen`.
+
+    Add the paragraphs of the documents to `seen`.
+    """
     modules: dict[str, list[str]] = {}
     for passage in passages:
         new = [paragraph for paragraph in passage.text.split("\n\n") if paragraph not in seen]
@@ -281,7 +290,10 @@ def _pretrain(out: Path, seconds: int) -> None:
 
 
 def _measure_scale(settings: "PretrainingSettings", out: Path, seconds: int) -> float:
-    """Measure the speed of each phase; return by how much to scale their steps to the time."""
+    """Return by how much to scale the steps of the phases to the time.
+
+    The speed of each phase is measured.
+    """
     from bertie.base.files import temporary_name
     from bertie.training.metrics_file import read_metrics
     from bertie.training.pretraining import pretrain
@@ -361,7 +373,10 @@ def _labelled(collected: Collected, pairs: Sequence[tuple[str, int]]) -> "Labell
 
 
 def _fill_masks(out: Path, aside: Sequence[str]) -> FilledMasks:
-    """Let the model guess the words of chosen sentences and of sentences drawn from `aside`."""
+    """Let the model guess words of chosen sentences and of drawn ones.
+
+    The second are drawn from `aside`.
+    """
     import bertie
     from bertie.reports.page import MaskedSentence
 
@@ -384,9 +399,9 @@ def _fill_masks(out: Path, aside: Sequence[str]) -> FilledMasks:
 
 
 def draw_masked_sentences(documents: Sequence[str], tokens: frozenset[str]) -> list[tuple[str, str]]:
-    """Draw sentences in prose, and mask a word of each that is one token; (sentence, word) pairs.
+    """Draw sentences in prose, and mask a word of each that is one token.
 
-    The draw is the same at each call.
+    Return (sentence, word) pairs. The draw is the same at each call.
     """
     import re
 

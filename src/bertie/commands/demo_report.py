@@ -42,7 +42,10 @@ class Outcome(NamedTuple):
 
 
 def _in_errors(difference: float, error: float) -> float:
-    """Return a difference in standard errors; they are 0 if all seeds have the same accuracy."""
+    """Return a difference in standard errors.
+
+    The errors are 0 if all seeds have the same accuracy.
+    """
     if error:
         return difference / error
     return math.copysign(math.inf, difference) if difference else 0.0
@@ -58,14 +61,17 @@ def write_report(
     _add_figures(page, outcome)
     _add_masked_tokens(page, filled)
     _add_classifiers(page, collected, outcome)
-    _add_pretraining(page, outcome)
+    _add_pretraining(page, outcome, settings_text)
     page.section("Settings")
     page.code(settings_text)
     page.save(path)
 
 
 def check(outcome: Outcome, say: Callable[[str], None]) -> None:
-    """Raise BertieError if pre-training improved a score by less than two standard errors."""
+    """Raise BertieError if pre-training hardly improved a score.
+
+    An improvement has at least two standard errors.
+    """
     from bertie.base.errors import BertieError
 
     won = {"masked tokens": outcome.masked_token_z(), "the classifier": outcome.classifier_z()}
@@ -149,8 +155,9 @@ def _add_classifiers(page: "Page", collected: "Collected", outcome: Outcome) -> 
     )
 
 
-def _add_pretraining(page: "Page", outcome: Outcome) -> None:
+def _add_pretraining(page: "Page", outcome: Outcome, settings_text: str) -> None:
     from bertie.reports.pictures import training_curves
+    from bertie.reports.pretraining import phase_steps
 
     last_train = [row for row in outcome.metrics if row["kind"] == "train"][-1]
     tokens, seconds = last_train["tokens"], last_train["seconds"]
@@ -161,7 +168,7 @@ def _add_pretraining(page: "Page", outcome: Outcome) -> None:
         f"passages, the second both objectives of Section 3.1 in longer ones."
     )
     page.picture(
-        training_curves(outcome.metrics),
+        training_curves(outcome.metrics, phase_steps(settings_text)),
         "Training and held-out documents. The dashed line is the unigram baseline.",
         "Loss and accuracy over the steps of pre-training",
     )

@@ -95,16 +95,18 @@ def _hardware(measure: bool) -> dict[str, Any]:
     if find_spec("torch"):
         import torch
 
-        cuda = torch.cuda.is_available()
-        threads = count_noun(torch.get_num_threads(), "thread")
-        facts["device"] = torch.cuda.get_device_name() if cuda else f"cpu, {threads}"
+        processor = f"cpu, {count_noun(torch.get_num_threads(), 'thread')}"
+        facts["device"] = torch.cuda.get_device_name() if torch.cuda.is_available() else processor
         if measure:
             facts["matrix rate"] = _matrix_rates()
     return facts
 
 
 def _matrix_rates() -> str:
-    """Describe the rate of matrix products in float32, and in bfloat16 if training uses it."""
+    """Describe the rate of matrix products in the types that training uses.
+
+    These are float32, and on some hardware bfloat16.
+    """
     import torch
 
     from bertie.model.engines.hardware import Hardware

@@ -1,4 +1,7 @@
-"""Text that is already on this machine: the documentation and comments of Python and of its packages."""
+"""Find text on this machine: documentation and comments of Python.
+
+The packages of Python are included.
+"""
 
 import ast
 import builtins
@@ -59,9 +62,9 @@ def topics() -> dict[str, str]:
 
 
 def passages(workers: int) -> list[Passage]:
-    """Return the docstrings and comments of Python and of `PACKAGES`, ordered by package and line.
+    """Return the docstrings and comments of Python and of `PACKAGES`.
 
-    Packages that are not installed are skipped.
+    They are ordered by package and line. Packages that are not installed are skipped.
     """
     files = [*find_sources(Path(sysconfig.get_path("stdlib")), ())]
     for name in PACKAGES:
@@ -74,7 +77,10 @@ def passages(workers: int) -> list[Passage]:
 
 
 def join_wrapped_lines(text: str) -> str:
-    """Join the lines of wrapped paragraphs: `prepare` ends a sentence at each line break."""
+    """Join the lines of wrapped paragraphs.
+
+    `prepare` ends a sentence at each line break.
+    """
     lines = text.splitlines()
     joined = lines[:1]
     for before, line in pairwise(lines):
@@ -89,7 +95,10 @@ def join_wrapped_lines(text: str) -> str:
 
 
 def find_sources(root: Path, prefix: Sequence[str]) -> Iterator[SourceFile]:
-    """Yield the Python files below a folder, without tests; `prefix` begins the names of their modules."""
+    """Yield the Python files below a folder, without tests.
+
+    `prefix` begins the names of their modules.
+    """
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
         is_module = EXCLUDED.isdisjoint(parts) and not any("-" in part for part in parts)

@@ -120,7 +120,10 @@ def _chunks(
     suffix: str | None,
     skipped: "Callable[[DataError], None] | None",
 ) -> "Iterator[TextChunk]":
-    """Return the texts of the options, of a file or of standard input, in chunks for the output's suffix."""
+    """Return the texts of the options, of a file or of standard input, in chunks.
+
+    The output's suffix determines the chunks.
+    """
     from bertie.inference.embedding_files import (
         chunk_records,
         read_arrow_chunks,
@@ -145,7 +148,10 @@ def _chunks(
 def _embed(
     model: "Predictor", embedding: "EmbeddingConfig", chunks: "Iterator[TextChunk]", silent: bool
 ) -> "Iterator[tuple[TextChunk, Float32s]]":
-    """Yield each chunk with its vectors; NaN for blank texts, which are counted on stderr."""
+    """Yield each chunk with its vectors.
+
+    Blank texts have NaN, and are counted on stderr.
+    """
     import numpy as np
 
     from bertie.base.progress import Progress

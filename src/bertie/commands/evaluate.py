@@ -120,7 +120,10 @@ def _evaluate_blimp(
     precision: PrecisionChoice,
     as_json: bool,
 ) -> None:
-    """Score a pre-trained model on BLiMP; print its accuracy, by phenomenon and paradigm."""
+    """Score a pre-trained model on BLiMP, and print its accuracy.
+
+    It is printed by phenomenon and paradigm.
+    """
     import bertie
     from bertie.tasks.blimp import NUM_PARADIGMS
 

@@ -1,4 +1,7 @@
-"""The command line. Each command is a module; errors that a user can fix become one line here."""
+"""The command line, with a module for each command.
+
+Errors that a user can fix become one line here.
+"""
 
 import atexit
 import errno
@@ -111,7 +114,7 @@ _UNCHECKED_FUNCTIONS = {
     "_numba_unpickle",  # in a kernel that returns arrays: an exception gives a SystemError, or a crash
     "_raw_object_cache_notify",  # these two while a kernel is loaded: llvmlite drops an exception
     "_raw_object_cache_getbuffer",
-    "create_module",  # of an extension module, which may drop an exception of its own imports
+    "create_module",  # of an extension module, which may drop an exception that its imports raise
     "__del__",  # Python drops it
 }
 
@@ -173,7 +176,10 @@ def main() -> None:
 
 
 def _check_current_folder() -> None:
-    """Raise DataError if the current folder was deleted, which would end torch's libraries."""
+    """Raise DataError if the current folder was deleted.
+
+    torch's libraries would stop the process.
+    """
     try:
         os.getcwd()
     except FileNotFoundError:
@@ -181,10 +187,10 @@ def _check_current_folder() -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt on Ctrl-C; below an unchecked function, wait for its end.
+    """Raise KeyboardInterrupt on Ctrl-C.
 
-    Python runs this handler at the next Python instruction. If the signal arrives inside a kernel, that is
-    the first one of `_numba_unpickle`.
+    Below an unchecked function, wait for its end. Python runs this handler at the next Python instruction. If
+    the signal arrives inside a kernel, that is the first one of `_numba_unpickle`.
     """
     _interrupt_outside_unchecked(frame)
     sys.setprofile(_interrupt_outside_unchecked)  # Python calls it at the next calls and returns

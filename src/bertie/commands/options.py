@@ -116,8 +116,8 @@ PrecisionChoice = Literal["float32", "bfloat16"]
 Precision = Annotated[
     PrecisionChoice,
     typer.Option(
-        help="bfloat16 is faster on hardware that supports it, with about 3 digits. Exported models need "
-        "OpenVINO for it."
+        help="The precision of matrix products. bfloat16 is faster on hardware that supports it, but the "
+        "results have only about 3 correct digits. For exported models it needs OpenVINO."
     ),
 ]
 InputFile = Annotated[
@@ -172,7 +172,7 @@ def local_path_argument(help: str, metavar: str | None = None) -> Any:
 
 
 def assignments_option(examples: str) -> Any:
-    """Return the option --set, whose help shows examples of the command's own settings."""
+    """Return the option --set, with examples of the command's settings."""
     help = f"Change a setting, such as {examples}; may be repeated."
     return typer.Option("--set", metavar="KEY=VALUE", help=help)
 
@@ -200,7 +200,11 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the command line; exit with status 2 if an argument is left over."""
         ctx.allow_extra_args = True
-        extra = super().parse_args(ctx, args)
+        try:
+            extra = super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")  # pydantic's, which typer leaves in
+            raise
         if extra:
             option = self.options.get(str(self.name))
             if option == "--train" and Path(extra[0]).is_dir():
@@ -210,7 +214,10 @@ class Command(TyperCommand):
         return extra
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; an EOFError keeps its traceback, which typer would hide as "Aborted!"."""
+        """Run the command.
+
+        An EOFError keeps its traceback, which typer would hide as "Aborted!".
+        """
         try:
             return super().invoke(ctx)
         except EOFError as error:
@@ -236,7 +243,7 @@ class CommandWithRecipes(Command):
 
 
 class SkippedRows:
-    """Reports the rows that are skipped, the first ones each and all of them as a count."""
+    """Reports skipped rows: the first ones each, and all of them as a count."""
 
     SHOWN = 5
 
@@ -260,7 +267,10 @@ def print_truncated(
     long_texts: "LongTexts | None" = None,
     pooling: "ClassifierPooling" = "pooler",
 ) -> None:
-    """Print how many texts a model has truncated, if there are any; see `describe_truncated`."""
+    """Print how many texts a model has truncated, if there are any.
+
+    See `describe_truncated`.
+    """
     from bertie.tasks.long_texts import describe_truncated
 
     if number:
@@ -275,8 +285,8 @@ def parse_columns(
 ) -> dict[str, str]:
     """Return the column of each role, from options of the form NAME=COLUMN.
 
-    A role without an option has the column in `defaults`, or else one of its own name; `optional` roles
-    have a column only if an option or `defaults` gives one.
+    The column of a role without an option is from `defaults`, or else has the name of the role. An
+    `optional` role has a column only if an option or `defaults` gives one.
 
     Raises:
         SettingsError: an option has another form, or its role is unknown.
@@ -313,7 +323,9 @@ def given_options(context: typer.Context) -> set[str]:
 
 
 def parse_languages(options: Iterable[str] | None) -> "Language":
-    """Return the code of --language CODE, several codes, or the paths by code of --language CODE=PATH.
+    """Return the languages of the options --language.
+
+    This is one code, several codes, or the paths by code of --language CODE=PATH.
 
     Raises:
         SettingsError: only some of the options have a path, or two paths have the same code.
@@ -348,7 +360,10 @@ def connect_to_workers(
 
 
 def reject_conll_on_workers(format: str, scheduler: str | None) -> None:
-    """Raise SettingsError for a CoNLL file and a scheduler: its sentences are read in their documents."""
+    """Raise SettingsError for a CoNLL file and a scheduler.
+
+    The sentences of such a file are read in their documents.
+    """
     from bertie.base.errors import SettingsError
 
     if format == "conll" and scheduler:
@@ -369,7 +384,10 @@ def exit_when_stopped(message: str) -> Iterator[None]:
 
 @contextmanager
 def resumed_by_same_command(out: Path) -> Iterator[None]:
-    """If Ctrl-C or SIGTERM stops the command anywhere, say that the same command resumes, and exit."""
+    """If Ctrl-C or SIGTERM stops the command, say how to resume, and exit.
+
+    The same command resumes it.
+    """
     from bertie.training.signals import Stopped
 
     received = signal.SIGINT
@@ -410,7 +428,9 @@ def exit_on_interrupt(message: Callable[[], str]) -> Iterator[None]:
 
 
 def writable_stdout() -> TextIO:
-    """Return standard output, in UTF-8; unpaired surrogates, which JSON may contain, are escaped.
+    """Return standard output, in UTF-8.
+
+    Unpaired surrogates, which JSON may contain, are escaped.
 
     Raises:
         BertieError: it is closed.

@@ -130,7 +130,10 @@ def predict(
 
 
 def _check_texts(text: list[str] | None, pair: list[str] | None, input: str | None) -> None:
-    """Raise SettingsError unless there is one source of texts, and a pair only with texts."""
+    """Raise SettingsError unless there is one source of texts.
+
+    A pair is allowed only with texts.
+    """
     from bertie.base.errors import SettingsError
 
     if (not text) == (input is None):
@@ -168,7 +171,7 @@ def _check_method(model: "Predictor", directory: Path, formats: Sequence[str | N
 
 
 def _remembered_columns(model: "Predictor", read: str) -> dict[str, str]:
-    """Return the columns of the model's fine-tuning that a file of this format can have."""
+    """Return the fine-tuning's columns that a file of this format can have."""
     from bertie.base.rows import DELIMITERS
 
     if read == "text":

@@ -1,5 +1,6 @@
 """`bertie reproduce`: run a table of the paper."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -122,7 +123,7 @@ def _run(
     from bertie.reproduction.report import write_report
     from bertie.reproduction.runner import Runner
     from bertie.reproduction.sources import Sources
-    from bertie.reproduction.tables import BLIMP, read_scale, read_table
+    from bertie.reproduction.tables import BLIMP, UNCASED_NOTE, read_scale, read_table
 
     check_creatable(out / "cells", out)
     check_not_input(out, [data, corpus, *text])
@@ -135,13 +136,17 @@ def _run(
         prepared = corpus if corpus is not None else _prepare(text, out, sizes, rows.cased, workers)
         sources = Sources(sizes, prepared, tasks, folders)
         runner = Runner(name, rows, sizes, prepared, sources, out, device)
+        notes = [UNCASED_NOTE] if rows.cased and sources.tokenizer.lowercase else []
+        for note in notes:
+            print(f"warning: {prepared}: {note}", file=sys.stderr)
+        report = out / f"{name}.md"
         for cells in runner.run():
-            verdicts = write_report(out / f"{name}.md", rows, sizes, cells, runner.majority_baseline)
+            verdicts = write_report(report, rows, sizes, cells, runner.majority_baseline, notes)
     for verdict in verdicts:
         print(f"{verdict.decision:<10}  {verdict.column.name}: {verdict.better.name} > {verdict.worse.name}")
-    print(out / f"{name}.md")
+    print(report)
     if failed := sum(cell.outcomes is None for cell in cells):
-        typer.echo(f"bertie: {failed} of {len(cells)} cells failed; see {name}.md", err=True)
+        typer.echo(f"bertie: {failed} of {len(cells)} cells failed; see {report.name}", err=True)
         raise typer.Exit(1)
 
 

@@ -1,4 +1,7 @@
-"""Options of `finetune`, `search`, `evaluate` and `export`: the task and its examples."""
+"""Options of the commands that have a task and its examples.
+
+These are `finetune`, `search`, `evaluate` and `export`.
+"""
 
 import json
 import re
@@ -153,7 +156,10 @@ def print_scores(
     baselines: "Mapping[str, Scores] | None" = None,
     baseline_name: str = "majority baseline",
 ) -> None:
-    """Print the scores of each part to stdout; without JSON, also those of the baseline."""
+    """Print the scores of each part to stdout.
+
+    Without JSON, print the scores of the baseline, too.
+    """
     if as_json:
         print(json.dumps(scores))
         return

@@ -87,9 +87,7 @@ def vocab(
     context: typer.Context,
     inputs: Inputs,
     out: Out,
-    size: Annotated[
-        int, typer.Option(min=100, help="The number of entries, special tokens included.")
-    ] = 30522,
+    size: Annotated[int, typer.Option(help="The number of entries, special tokens included.")] = 30522,
     cased: Cased = None,
     merges: Merges = "frequency",
     alphabet: Alphabet = 1000,

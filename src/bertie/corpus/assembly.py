@@ -79,7 +79,10 @@ class Parts:
         return int(self.offsets[-1])
 
     def groups(self) -> list[tuple[str, range]]:
-        """Return the languages and the indices of their parts; one language "" if there is only one."""
+        """Return the languages and the indices of their parts.
+
+        If there is only one language, it is "".
+        """
         if not self.languages:
             return [("", range(len(self.offsets) - 1))]
         starts = [i for i, code in enumerate(self.languages) if i == 0 or code != self.languages[i - 1]]
@@ -95,10 +98,10 @@ class Parts:
         return read_shard(part_directory(self.directory, index), self.vocabulary_size)
 
     def read_hashes(self, index: int) -> UInt64s:
-        """Return the hashes that `part_writer.write_hashes` wrote for a part: uint64 (3, documents).
+        """Return the hashes of a part's documents: uint64 (3, documents).
 
-        The rows are the high half, the low half, and the index of the document in its part. The
-        columns are sorted by the high half.
+        `part_writer.write_hashes` wrote them. The rows are the high half, the low half, and the index of the
+        document in its part. The columns are sorted by the high half.
         """
         path = part_directory(self.directory, index) / "hashes.bin"
         return map_array(path, np.uint64).reshape(3, -1)
@@ -212,7 +215,10 @@ def _sort_hashes(parts: Parts) -> list[UInt64s]:
 
 
 def _read_bucket(runs: list[UInt64s], start: int, stop: int) -> UInt64s:
-    """Return the hashes whose high half is in [start, stop): uint64 (3, n), with the rows of a run."""
+    """Return the hashes of a run in a range: uint64 (3, n).
+
+    Their high half is in [start, stop).
+    """
     buckets = []
     for run in runs:
         begin = np.searchsorted(run[0], np.uint64(start), "left")
@@ -259,10 +265,10 @@ def assemble_shards(parts: Parts, output: Path, workers: int | Executor) -> dict
 
 
 def _cut_into_shards(parts: Parts, assignment: int, indices: range) -> list[tuple[int, int]]:
-    """Cut the documents of some consecutive parts into ranges with about equally many tokens of a split.
+    """Cut documents into ranges with about equally many tokens of a split.
 
-    Each range has at least MIN_SHARD_DOCUMENTS documents of the split, unless there is only one
-    range.
+    They are the documents of some consecutive parts. Each range has at least MIN_SHARD_DOCUMENTS documents of
+    the split, unless there is only one range.
     """
     total_documents = total_tokens = 0
     for documents, lengths in _document_lengths(parts, assignment, indices):

@@ -113,7 +113,9 @@ def _detect_line_layout(text: str) -> Format:
 
 
 def _read_head(path: Path) -> bytes:
-    """Read the first 64 kB of a text file that are not blank, without a byte order mark.
+    """Read the first 64 kB of a text file that are not blank.
+
+    A byte order mark is left out.
 
     Raises:
         DataError: the file is missing, empty, binary or damaged.

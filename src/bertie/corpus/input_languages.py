@@ -14,9 +14,9 @@ Language = str | Mapping[str, str | Path] | Sequence[str]
 
 
 def oversampling_factors(sizes: Mapping[str, int], smoothing: float) -> dict[str, float]:
-    """Return how often to repeat each language, so that its fraction is proportional to p^S.
+    """Return how often to repeat each language.
 
-    The largest language is taken once.
+    The fraction of a language becomes proportional to p^S. The largest language is taken once.
 
     Example:
         >>> oversampling_factors({"de": 10, "en": 1000}, 0.5)
@@ -29,7 +29,9 @@ def oversampling_factors(sizes: Mapping[str, int], smoothing: float) -> dict[str
 def group_by_language(
     inputs: Sequence[Path], language: Language, column: str | None = None
 ) -> dict[str, list[Path]]:
-    """Return the input files of each language, by its code, in alphabetical order of the codes.
+    """Return the input files of each language, by its code.
+
+    The codes are in alphabetical order.
 
     Args:
         inputs: the files.
@@ -77,7 +79,10 @@ def group_by_language(
 
 
 def _list_codes(language: Language) -> list[str]:
-    """Return the codes in alphabetical order; raise SettingsError if `language` has another type."""
+    """Return the codes in alphabetical order.
+
+    Raise SettingsError if `language` has another type.
+    """
     is_single = isinstance(language, str) or not isinstance(language, Iterable)
     codes: list[Any] = [language] if is_single else list(language)
     paths = list(language.values()) if isinstance(language, Mapping) else []

@@ -1,4 +1,7 @@
-"""Write one part of a corpus: token ids, and a hash of each document, of the inputs of one task."""
+"""Write one part of a corpus, which has the documents of one task.
+
+A part has token ids, and a hash of each document.
+"""
 
 import hashlib
 import os
@@ -77,7 +80,10 @@ def read_counts(part: Path) -> PartCounts:
 
 @cache
 def load_tokenizer(context: TaskContext) -> Tokenizer:
-    """Load the tokenizer of a task once in each process; forked workers inherit their parent's."""
+    """Load the tokenizer of a task once in each process.
+
+    Forked workers inherit their parent's.
+    """
     tokenizer = Tokenizer.load(context.tokenizer_directory)
     tokenizer.encode_batch(["a"], add_special_tokens=False)  # builds the trie and loads the kernels
     return tokenizer

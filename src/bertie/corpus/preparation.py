@@ -29,7 +29,7 @@ from bertie.base.files import (
     remove_temporary_names,
 )
 from bertie.base.locks import LockedError, lock_directory, lock_file
-from bertie.base.progress import Progress
+from bertie.base.progress import Progress, byte_unit
 from bertie.base.storage import check_readable
 from bertie.corpus.assembly import (
     DUPLICATE,
@@ -135,10 +135,11 @@ def prepare_part(
     on_error: OnError = "stop",
     language_column: str | None = None,
 ) -> None:
-    """Write the parts of job `job` of `jobs` equal jobs, which `join` assembles to the corpus `output`.
+    """Write the parts of job `job` of `jobs` equal jobs.
 
-    The jobs may run at the same time, on machines that share a file system, each with the same arguments.
-    A job that was stopped resumes; a finished one has nothing to do. Each job lists all inputs.
+    `join` assembles the parts of all jobs to the corpus `output`. The jobs may run at the same time, on
+    machines that share a file system, each with the same arguments. A job that was stopped resumes; a
+    finished one has nothing to do. Each job lists all inputs.
 
     Args:
         job: the number of the job, from 1.
@@ -172,9 +173,10 @@ def prepare_part(
 
 
 def join(output: Path, workers: int) -> Manifest:
-    """Assemble the corpus `output` from the parts that all jobs of `prepare_part` have written.
+    """Assemble the corpus `output` from the parts of all jobs.
 
-    Neither the inputs nor the original tokenizer are read. The corpus has the same bytes as one by `prepare`.
+    `prepare_part` has written them. Neither the inputs nor the original tokenizer are read. The corpus has
+    the same bytes as one by `prepare`.
 
     Raises:
         DataError: `output` has no parts, a job is not finished, or no document of a language has text.
@@ -207,7 +209,10 @@ def read_skipped(corpus: Path) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Preparation:
-    """The inputs and the settings of a corpus, which `prepare` writes whole and a job writes in part."""
+    """The inputs and the settings of a corpus.
+
+    `prepare` writes the whole corpus, and a job writes some of its parts.
+    """
 
     groups: Mapping[str, Sequence[Path]]
     tokenizer: Tokenizer
@@ -267,18 +272,19 @@ class _Preparation:
         sizes = {index: sum(split.size for split in tasks[index].splits) for index in indices}
         missing = [index for index, part in parts.items() if not part.exists()]
         done = sum(sizes.values()) - sum(sizes[index] for index in missing)
-        total = round(sum(sizes.values()) / 1e6)
+        size, unit = byte_unit(sum(sizes.values()))
+        total = -(-sum(sizes.values()) // size)
         context = TaskContext(
             self.output / "tokenizer", self.tokenizer.fingerprint, self.column, self.on_error
         )
         arguments = [(parts[index], tasks[index]) for index in missing]
         if arguments:
             load_tokenizer(context)  # compiles the kernels once, if need be, and not in every worker
-        with Progress("preparing documents", total, unit="MB", done=round(done / 1e6)) as progress:
+        with Progress("preparing documents", total, unit, done=-(-done // size)) as progress:
             try:
                 for position, _ in run_tasks(partial(write_part, context), arguments, self.workers):
                     done += sizes[missing[position]]
-                    progress.update(round(done / 1e6))
+                    progress.update(-(-done // size))
             except InputError as error:  # other inputs are another plan, which only `force` may replace
                 again = "run again with --force (force=True)"
                 if len(indices) < len(tasks):  # of another job
@@ -296,7 +302,10 @@ def _make_settings(
 
 
 def _assemble_corpus(output: Path, workers: int | Executor) -> Manifest:
-    """Assemble all parts into shards as the recorded plan says, write the manifest, and remove the parts."""
+    """Assemble all parts into shards as the recorded plan says.
+
+    Write the manifest, and remove the parts.
+    """
     plan, tasks = read_plan(output)
     settings, tokenizer = plan["settings"], Tokenizer.load(output / "tokenizer")
     folders = [part_directory(output / "parts", index) for index in range(len(tasks.languages))]

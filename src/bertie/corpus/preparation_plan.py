@@ -1,4 +1,7 @@
-"""The plan of a preparation, which is recorded with the parts, and the checks before a run resumes."""
+"""Record the plan of a preparation, and check it before a run resumes.
+
+The plan is kept with the parts.
+"""
 
 import hashlib
 import os
@@ -118,7 +121,7 @@ def remove_leftovers(output: Path) -> None:
 
 
 def _check_jobs(output: Path, plan: Mapping[str, Any]) -> None:
-    """Raise DataError if the recorded plan differs from `plan` in the number of jobs only."""
+    """Raise DataError if only the number of jobs differs from the recorded plan."""
     recorded = read_json(output / "parts/plan.json")
     jobs, others = plan.get("jobs"), recorded.get("jobs")
     if {**recorded, "jobs": None} == {**plan, "jobs": None}:
@@ -129,7 +132,10 @@ def _check_jobs(output: Path, plan: Mapping[str, Any]) -> None:
 
 
 def start_or_resume(output: Path, plan: Mapping[str, Any], tasks: TaskList, tokenizer: Tokenizer) -> None:
-    """Record the plan and the tasks of a new run, by which it resumes, and then write the tokenizer."""
+    """Record the plan and the tasks of a new run, then write the tokenizer.
+
+    The run resumes by them.
+    """
     parts = output / "parts"
     if not parts.exists():
         with atomic_directory(parts) as temporary:
@@ -149,7 +155,10 @@ def read_plan(output: Path) -> tuple[dict[str, Any], TaskList]:
 
 
 def discard(output: Path) -> None:
-    """Remove everything that runs write; last the files by which a run recognizes a corpus."""
+    """Remove everything that runs write.
+
+    The files by which a run recognizes a corpus are removed last.
+    """
     last = [output / "parts", output / "manifest.json"]
     for path in [*(path for path in output.iterdir() if path not in last), *last]:
         if path.is_dir():

@@ -95,9 +95,10 @@ def _find_matches(path: Path) -> list[Path]:
 
 
 def _list_remote(path: RemotePath, excluded: Iterable[Path]) -> list[RemotePath]:
-    """List the files of a URL that may hold text, without those below the folders in `excluded`.
+    """List the files of a URL that may hold text.
 
-    Hidden files and folders are left out below a folder, but not where the URL itself leads into one.
+    Files below the folders in `excluded` are left out. Hidden files and folders are left out below a folder,
+    but not where the URL itself leads into one.
     """
     listed = path.list_files()
     is_data_set = {file.parent for file in listed if file.name == "dataset_info.json"}
@@ -196,7 +197,9 @@ def read_documents(
 def check_columns(
     paths: Iterable[Path], format: Format | None, column: str, language_column: str | None = None
 ) -> None:
-    """Check that the first table among some files has the columns, before a long run begins.
+    """Check that the first table among some files has the columns.
+
+    A long run calls it before it begins.
 
     Raises:
         SettingsError: it has no such column.
@@ -330,7 +333,10 @@ def _read_wikipedia(source: Source) -> Iterator[Document]:
 
 
 def _split_at_page_tags(line: bytes) -> list[bytes]:
-    """Split a line before and after `<page>` and `</page>`: other programs than MediaWiki join lines."""
+    """Split a line before and after `<page>` and `</page>`.
+
+    Other programs than MediaWiki join lines.
+    """
     return _PAGE_TAG.split(line) if b"page>" in line else [line]
 
 

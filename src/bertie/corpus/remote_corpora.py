@@ -1,6 +1,7 @@
-"""Corpora on object stores: make one locally and copy it there, or copy one from there to read it.
+"""Read and write corpora on object stores.
 
-The shards of a corpus are mapped into memory, so they must be local files.
+A corpus is made locally and copied there, or copied from there to be read. The shards of a corpus are mapped
+into memory, so they must be local files.
 """
 
 import sys
@@ -23,9 +24,10 @@ from bertie.corpus.shards import MANIFEST_FILE, read_manifest
 
 
 def fetch_corpus(path: Path) -> Path:
-    """Return the local folder of a corpus; copy the corpus of a URL to the cache, unless it is there.
+    """Return the local folder of a corpus.
 
-    Files of the cache with the size and the SHA-256 of the manifest are not copied again.
+    The corpus of a URL is copied to the cache, unless it is there. Files of the cache with the size and the
+    SHA-256 of the manifest are not copied again.
 
     Raises:
         DataError: there is no corpus at the URL, or a file arrives with another SHA-256.
@@ -66,7 +68,7 @@ def fetch_corpus(path: Path) -> Path:
 
 @contextmanager
 def staged_output(target: Path, force: bool, last: str) -> Iterator[Path]:
-    """Yield the local folder in which a command makes the output for a URL, and then copy it there.
+    """Yield a local folder for the output of a command, and copy it to its URL.
 
     A folder for a local path is the path itself. The folder for a URL is in the cache; it stays if the
     block or the copy fails, so the command can resume, and is the copy for `fetch_corpus` afterwards.

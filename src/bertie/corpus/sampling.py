@@ -70,10 +70,10 @@ class BlockSlice:
 
 
 def count_lanes(batch_size: int, block_count: int) -> int:
-    """Return the number of lanes for batches of a size, in a corpus of `block_count` blocks.
+    """Return the number of lanes for batches of a size.
 
-    It divides the batch size, so that each row of a batch always comes from the same lane. Where that
-    leaves a lane too few blocks, it is LANES.
+    The corpus has `block_count` blocks. It divides the batch size, so that each row of a batch always comes
+    from the same lane. Where that leaves a lane too few blocks, it is LANES.
     """
     most = min(batch_size, block_count // MIN_LANE_BLOCKS)
     return next((lanes for lanes in range(most, LANES, -1) if batch_size % lanes == 0), LANES)
@@ -184,7 +184,7 @@ class ExampleStream:
         self._blocks: dict[int, Block] = {}  # of the lanes, as far as they were needed
 
     def next(self, count: int, rank: int = 0, world_size: int = 1) -> Examples:
-        """Return the next `count` examples, or the part of them that one of several processes reads.
+        """Return the next `count` examples, or one process's part of them.
 
         The examples do not depend on how the stream is divided into calls, nor among processes.
 
@@ -216,7 +216,10 @@ class ExampleStream:
         return self.assemble(slices, len(own_rows))
 
     def position(self) -> StreamPosition:
-        """Return where this stream continues; later calls of `next` do not change the value."""
+        """Return where this stream continues.
+
+        Later calls of `next` do not change the value.
+        """
         return StreamPosition(self._taken, self.cursors.copy())
 
     def restore(self, position: dict[str, Any]) -> None:
@@ -321,7 +324,10 @@ class ExampleStream:
 
 
 def _rows_of_rank(part: BlockSlice, rank: int, world_size: int) -> list[BlockSlice]:
-    """Return the rows rank, rank + world_size, … of a slice, numbered in the batch of that rank."""
+    """Return the rows rank, rank + world_size, … of a slice.
+
+    They are numbered in the batch of that rank.
+    """
     if world_size == 1:
         return [part]
     rows = range(part.row, part.row + (part.stop - part.start) * part.stride, part.stride)

@@ -146,9 +146,10 @@ def draw_other_segment(
     around: tuple[int, int, int, int, int],
     target_length: int,
 ) -> tuple[int, int]:
-    """Draw a segment near A if `near` and if there is one, and otherwise of another document.
+    """Draw a segment near A if `near`, and otherwise of another document.
 
-    `around` has the arguments of `count_near_sentences`.
+    If there is none near A, it is also of another document. `around` has the arguments of
+    `count_near_sentences`.
     """
     if near and sum(count_near_sentences(*around)) > 0:
         return draw_near_segment(stream, sentence_ends, *around, target_length)

@@ -218,7 +218,9 @@ class Corpus:
         self.check_structure(part, parts)
 
     def check_structure(self, part: int = 0, parts: int = 1) -> None:
-        """Check the structure of the shards, in a fifth of the time of `verify`, which includes it.
+        """Check the structure of the shards.
+
+        This takes a fifth of the time of `verify`, which includes it.
 
         Args:
             part, parts: as in `verify`.
@@ -242,7 +244,9 @@ def shard_name(split: Split, index: int, language: str = "") -> str:
 
 
 def split_shard_name(name: str) -> tuple[str, str]:
-    """Return the split and the language in the directory name of a shard; "" for no language.
+    """Return the split and the language in the directory name of a shard.
+
+    The language is "" if there is none.
 
     Example:
         >>> split_shard_name("held_out-zh-tw-00000"), split_shard_name("train-00001")
@@ -273,11 +277,11 @@ def write_shard(directory: Path, pieces: Iterable[Shard], vocabulary_size: int) 
 
 
 def cut_blocks(shard: Shard) -> npt.NDArray[np.int64]:
-    """Return where blocks, the units of the order of examples, end in `shard.document_ends`.
+    """Return where blocks end in `shard.document_ends`.
 
-    The last document of a block is the one that reaches the next multiple of BLOCK_TOKENS, counted
-    from the start of the shard. A document longer than BLOCK_TOKENS is therefore the last one of
-    its block.
+    Blocks are the units of the order of examples. The last document of a block is the one that reaches the
+    next multiple of BLOCK_TOKENS, counted from the start of the shard. A document longer than BLOCK_TOKENS is
+    therefore the last one of its block.
 
     Returns:
         The ends, exclusive: int64 (blocks,).
@@ -306,7 +310,9 @@ def read_shard(directory: Path, vocabulary_size: int) -> Shard:
 
 
 def check_shard(directory: Path, vocabulary_size: int) -> None:
-    """Check the structure of a shard, which the compiled kernels trust: they stay inside their arrays.
+    """Check the structure of a shard, which the compiled kernels trust.
+
+    With it, they stay inside their arrays.
 
     Raises:
         DataError: ends do not increase or leave the array, or an id is not in the vocabulary.
@@ -324,7 +330,7 @@ def check_shard(directory: Path, vocabulary_size: int) -> None:
 
 
 def _check_ends(path: Path, ends: npt.NDArray[np.int64], length: int) -> None:
-    """Check that ends increase from above 0 to the length of the array that they divide."""
+    """Check that ends increase from above 0 to the length of their array."""
     previous = 0
     for start in range(0, len(ends), CHECKED_AT_ONCE):
         chunk = ends[start : start + CHECKED_AT_ONCE]

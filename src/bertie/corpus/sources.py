@@ -15,7 +15,7 @@ from bertie.text.languages import is_language
 
 @dataclass(frozen=True)
 class LanguageColumn:
-    """The key or column that gives the language of each document, and the language to read.
+    """The column of the language of each document, and the language to read.
 
     Inputs are read once for each language.
 
@@ -31,7 +31,10 @@ class LanguageColumn:
 
     @property
     def reports_errors(self) -> bool:
-        """Whether this reading reports the errors in the inputs; every reading finds the same ones."""
+        """Whether this reading reports the errors in the inputs.
+
+        Every reading finds the same ones.
+        """
         return self.code == self.codes[0]
 
     def describe_problem(self, value: object) -> str:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from bertie.base.errors import DataError
 from bertie.base.executor import Executor, run_tasks
 from bertie.base.kernels import ONE, kernel
-from bertie.base.progress import Progress
+from bertie.base.progress import Progress, byte_unit
 from bertie.base.random import mix
 from bertie.base.storage import check_readable
 from bertie.corpus.documents import Document, InputError, InputErrors, OnError
@@ -85,7 +85,7 @@ def count_tokenized_words(
     column: str = "text",
     errors: InputErrors | None = None,
 ) -> tuple[list[list[int]], Int64s]:
-    """Count how often each word occurs in the inputs, where a word is its sequence of token ids.
+    """Count how often each word occurs in the inputs, as a sequence of token ids.
 
     It takes the arguments of `count_words`, and raises the same errors.
 
@@ -116,14 +116,15 @@ def _count(
     table = WordTable()
     _compile_kernels(split)
     count = partial(_count_task, split, column, errors.on_error)
-    with Progress("counting words", total=round(sum(sizes) / 1e6), unit="MB") as progress:
+    size, unit = byte_unit(sum(sizes))
+    with Progress("counting words", total=-(-sum(sizes) // size), unit=unit) as progress:
         done = 0
         try:
             for index, (task_counts, task_errors) in run_tasks(count, tasks, workers):
                 table.add(*task_counts)
                 errors.merge(task_errors)
                 done += sizes[index]
-                progress.update(round(done / 1e6), {"unique words": len(table)})
+                progress.update(-(-done // size), {"unique words": len(table)})
         except InputError as error:
             raise DataError(f"{error}; or skip such inputs with --on-error skip") from None
     if not len(table) and language:
@@ -136,7 +137,10 @@ def _count(
 
 
 def _compile_kernels(split: Splitter) -> None:
-    """Compile the kernels, and build a tokenizer's trie, once: not in every worker, and not in the rate."""
+    """Compile the kernels, and build a tokenizer's trie, before work starts.
+
+    It happens once: not in every worker, and not in the rate.
+    """
     table = WordTable()
     codes, bounds = split([""])
     table.add(codes, bounds, np.ones(len(bounds) - 1, dtype=np.int64))
@@ -146,7 +150,9 @@ def _compile_kernels(split: Splitter) -> None:
 def smooth_counts(
     counted: Mapping[str, tuple[list[str], Int64s]], smoothing: float
 ) -> tuple[list[str], Int64s]:
-    """Join the word counts of several languages, and raise the counts of the smaller languages.
+    """Join the word counts of several languages.
+
+    The counts of the smaller languages are raised.
 
     Args:
         counted: words and counts of `count_words`, by language.
@@ -197,7 +203,7 @@ def batch_documents(documents: Iterable[Document]) -> Iterator[list[Document]]:
 
 
 def _split_normalized(lowercase: bool, texts: list[str]) -> tuple[UInt32s, Int64s]:
-    """Return the code points of the normalised words of texts, and the bounds of the words."""
+    """Return the code points of the normalised words of texts, and their bounds."""
     codes, bounds, _ = split_words(texts, unicode_tables(lowercase, lowercase))
     return codes, bounds
 

@@ -1,4 +1,4 @@
-"""Answers to questions: the most likely spans of a context, widened to whole words."""
+"""Find answers: the most likely spans of a context, widened to whole words."""
 
 import re
 from bisect import bisect_left, bisect_right

@@ -1,4 +1,7 @@
-"""Capabilities of a model directory: its methods, thresholds, lengths and default embedding."""
+"""Describe what a model directory can do.
+
+It has methods, thresholds, lengths and a default embedding.
+"""
 
 from bertie.base.errors import SettingsError
 from bertie.inference.results import Method
@@ -35,7 +38,10 @@ def main_method(architecture: str, metadata: ModelMetadata) -> Method | None:
 
 
 def decision_thresholds(method: Method | None, metadata: ModelMetadata) -> dict[str, float]:
-    """Return the thresholds of a model with this main method; see `Predictor.decision_thresholds`."""
+    """Return the thresholds of a model with this main method.
+
+    See `Predictor.decision_thresholds`.
+    """
     several = metadata.problem_type == "multi_label_classification"
     if method != "classify" or not (several or len(metadata.labels) == 2):
         return {}
@@ -44,12 +50,15 @@ def decision_thresholds(method: Method | None, metadata: ModelMetadata) -> dict[
 
 
 def reads_pairs(metadata: ModelMetadata) -> bool | None:
-    """Return whether a classifier was fine-tuned on pairs of texts; None if its columns are unknown."""
+    """Return whether a classifier was fine-tuned on pairs of texts.
+
+    Return None if its columns are unknown.
+    """
     return "pair" in metadata.input_columns if metadata.input_columns else None
 
 
 def check_pairs(metadata: ModelMetadata, are_pairs: bool) -> None:
-    """Check that a classifier gets single texts or pairs of texts, as in its fine-tuning.
+    """Check that a classifier gets single texts or pairs, as in its fine-tuning.
 
     Raises:
         SettingsError: it gets the other kind.

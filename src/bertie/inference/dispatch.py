@@ -1,4 +1,4 @@
-"""Answer records with a method of a model's head, here or on a worker of a cluster."""
+"""Answer records with a method of a model's head, here or on a cluster."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -128,7 +128,10 @@ class RemoteModel:
 
 
 class RemoteAnswers(NamedTuple):
-    """The results of a block of records, the errors of skipped ones, and the number of truncated texts."""
+    """The results of a block of records, and what happened to the others.
+
+    These are the errors of skipped records, and the number of truncated texts.
+    """
 
     results: list[Any]
     skipped: list[DataError]
@@ -155,7 +158,10 @@ def answer_remotely(
 def compute_features_remotely(
     model: RemoteModel, selection: LayerSelection, words: bool, texts: Sequence[str]
 ) -> Features:
-    """Compute the vectors of a block of texts on a worker; see `encode_texts` and `compute_features`."""
+    """Compute the vectors of a block of texts on a worker.
+
+    See `encode_texts` and `compute_features`.
+    """
     with _computing:
         predictor = _load_once(model)
         encoded = encode_texts(texts, predictor.tokenizer, predictor.max_seq_length, words)

@@ -1,7 +1,7 @@
-"""Read texts in chunks, and write one vector for each to .npy, .parquet or .jsonl files.
+"""Read texts in chunks, and write one vector for each.
 
-Every row of the input has a row in the output, in the same order. A blank text has no vector: a
-row of NaN in a .npy file, null in the others.
+The files are .npy, .parquet or .jsonl. Every row of the input has a row in the output, in the same order. A
+blank text has no vector: a row of NaN in a .npy file, null in the others.
 """
 
 import json
@@ -57,16 +57,20 @@ def chunk_records(records: Iterable[Record]) -> Iterator[TextChunk]:
 
 
 def with_free_column(records: Iterable[Record]) -> Iterator[Record]:
-    """Yield records; raise DataError at one with a column `embedding`, which the output adds."""
+    """Yield records; raise DataError at one with a column `embedding`.
+
+    The output adds this column.
+    """
     for record in records:
         reject_column(COLUMN, record.row, record.location)
         yield record
 
 
 def with_strings(records: Iterable[Record], column: str) -> Iterator[Record]:
-    """Yield records with strings or None in a column; a value of another type becomes JSON.
+    """Yield records with strings or None in a column.
 
-    A Parquet column has values of one type, but texts of rows that are skipped may have any.
+    A value of another type becomes JSON. A Parquet column has values of one type, but texts of rows that are
+    skipped may have any.
     """
     for record in records:
         value = record.row.get(column)
@@ -150,7 +154,10 @@ def write_json_lines(chunks: Iterable[tuple[TextChunk, Float32s]], file: TextIO)
 
 
 def _write_npy(chunks: Iterable[tuple[TextChunk, Float32s]], file: BinaryIO, vector_size: int) -> None:
-    """Write one array, (rows, H). Its header is written again when the number of rows is known."""
+    """Write one array, (rows, H).
+
+    Its header is written again when the number of rows is known.
+    """
     count = 0
     _write_npy_header(file, count, vector_size)
     start = file.tell()
@@ -200,7 +207,10 @@ def _write_parquet(
 
 
 def _to_batch(rows: Sequence[Mapping[str, Any]], schema: Any, location: str, pyarrow: Any) -> Any:
-    """Convert rows to an Arrow record batch with a schema, or with the types of the values."""
+    """Convert rows to an Arrow record batch.
+
+    The types are from a schema, or from the values.
+    """
     names = schema.names if schema else list(dict.fromkeys(name for row in rows for name in row))
     columns = []
     for name in names:

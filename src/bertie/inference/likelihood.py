@@ -95,7 +95,10 @@ def _causal(engine: Engine, sequences: Sequences, progress: Progress | None) -> 
 
 
 def _log_probabilities(logits: Float32s, labels: npt.NDArray[np.int32]) -> Float32s:
-    """Return the log-probability of each label, (M,), and overwrite the logits, (M, V)."""
+    """Return the log-probability of each label, (M,).
+
+    The logits, (M, V), are overwritten.
+    """
     logits -= logits.max(axis=1, keepdims=True)
     chosen = logits[np.arange(len(labels)), labels]
     np.exp(logits, out=logits)

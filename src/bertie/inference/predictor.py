@@ -157,12 +157,18 @@ class Predictor:
 
     @property
     def input_columns(self) -> Mapping[str, str]:
-        """The columns of the texts in fine-tuning by their role; `bertie predict` reads these."""
+        """The columns of the texts in fine-tuning by their role.
+
+        `bertie predict` reads these.
+        """
         return self._metadata.input_columns
 
     @property
     def long_texts(self) -> LongTexts:
-        """How a classifier reads texts that are longer than `max_seq_length`, as in its fine-tuning."""
+        """How a classifier reads texts that are longer than `max_seq_length`.
+
+        It reads them as in its fine-tuning.
+        """
         return self._metadata.long_texts
 
     @property
@@ -350,9 +356,9 @@ class Predictor:
     def classifier_logits(
         self, texts: str | Iterable[str], pairs: str | Iterable[str] | None = None
     ) -> Float32s:
-        """Return the logits of a classifier, or the numbers of a regression, before any temperature.
+        """Return the logits of a classifier, or the numbers of a regression.
 
-        Arguments and errors are as in `classify` and `regress`.
+        No temperature is applied. Arguments and errors are as in `classify` and `regress`.
 
         Returns:
             float32 (n, labels) for n texts.
@@ -594,7 +600,9 @@ class Predictor:
         return features[0] if isinstance(texts, str) else features
 
     def attention(self, text: str, pair: str | None = None) -> Attention:
-        """Compute the attention probabilities of every layer and head for a text or a pair.
+        """Return the attention probabilities of all layers and heads for a text.
+
+        The text may have a pair.
 
         Args:
             text: a text. A long one is truncated at `max_seq_length`.

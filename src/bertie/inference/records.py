@@ -50,7 +50,10 @@ class Record(NamedTuple):
 
     @property
     def is_blank(self) -> bool:
-        """Whether one of the texts is blank, or has no words, so that there is nothing to answer."""
+        """Whether there is nothing to answer.
+
+        One of the texts is blank, or has no words.
+        """
         return any(is_blank(text) if isinstance(text, str) else not text for text in self.texts)
 
 
@@ -177,7 +180,10 @@ def _pick(row: Mapping[str, Any], field: str, column: str, location: str) -> Any
 
 
 def _missing_column(row: Mapping[str, Any], field: str, column: str, location: str) -> SettingsError:
-    """Return the error for a missing column; it lists the columns and suggests one of them."""
+    """Return the error for a missing column.
+
+    It lists the columns and suggests one of them.
+    """
     if separator_hint(names := list(row)):
         return missing_column(location, column, names)
     near = [field] if field in row else difflib.get_close_matches(column, row, n=1)
@@ -200,7 +206,10 @@ def _rows(
     whole_rows: bool,
     handle: Callable[[DataError], None],
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the location and the columns of each row; `handle` gets the errors about malformed rows."""
+    """Yield the location and the columns of each row.
+
+    `handle` gets the errors about malformed rows.
+    """
     if format == "parquet":
         assert path is not None
         yield from _parquet_rows(path, None if whole_rows else columns.values())
@@ -238,7 +247,9 @@ def _parquet_rows(path: Path, columns: Collection[str] | None) -> Iterator[tuple
 def read_arrow_batches(
     path: Path, column: str, size: int, skipped: Callable[[DataError], None] | None = None
 ) -> Iterator[tuple[int, list[str], Any]]:
-    """Yield the rows of a Parquet file in Arrow record batches, whose columns keep their types.
+    """Yield the rows of a Parquet file in Arrow record batches.
+
+    The columns keep their types.
 
     Args:
         path: the file.

@@ -15,7 +15,10 @@ from bertie.tasks.entities import find_entities
 def untagged_sentences(
     sentences: Sequence[Sequence[str]], document_bounds: Sequence[int] | None
 ) -> TaggedSentences:
-    """Return sentences of words as examples; `document_bounds` is as in `Predictor.tag_words`."""
+    """Return sentences of words as examples.
+
+    `document_bounds` is as in `Predictor.tag_words`.
+    """
     if document_bounds is None:
         document_bounds = range(len(sentences) + 1)
     bounds = list_document_bounds(document_bounds, len(sentences))

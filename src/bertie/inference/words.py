@@ -20,7 +20,10 @@ def word_spans(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[Span]]:
 
 
 def encoded_word_spans(encoding: Encoding) -> list[list[Span]]:
-    """Return the spans of `word_spans` for texts that are encoded without special tokens."""
+    """Return the spans of `word_spans` for encoded texts.
+
+    They are encoded without special tokens.
+    """
     first, end = word_token_ranges(encoding)
     ends = encoding.offsets[end - 1, 1].tolist()
     spans = list(zip(encoding.offsets[first, 0].tolist(), ends, strict=True))

@@ -143,7 +143,10 @@ def _write_table(
 
 
 def _table_columns(first: Record, method: Method) -> list[str]:
-    """Return the columns that a table has for the results, depending on its first record."""
+    """Return the columns that a table has for the results.
+
+    They depend on its first record.
+    """
     main, *others = _COLUMNS[method]
     return [main, *(f"{main}_{name}" if name in first.row else name for name in others)]
 

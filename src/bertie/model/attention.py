@@ -51,13 +51,13 @@ def packed_attention(
 def pooling_attention(
     hidden: Tensor, positions: Tensor, qkv: nn.Linear, batch: PackedBatch, num_heads: int, dropout_p: float
 ) -> Tensor:
-    """Compute multi-head attention from one token of each sequence to all tokens of the sequence.
+    """Compute multi-head attention from one token of each sequence.
 
-    For a single query, keys and values need not be computed. With x the input of a token, its score
-    q·(W_k x + b_k) is (W_kᵀ q)·x plus a number that is equal for all tokens, which softmax ignores. The
-    weighted sum of the values W_v x + b_v is W_v times the weighted sum of the inputs, plus b_v times the sum
-    of the weights, which is 1 without dropout. On a CPU, all products are in float32, because bfloat16
-    products of these small shapes would take longer to compile than to compute.
+    It attends to all tokens of the sequence. For a single query, keys and values need not be computed. With x
+    the input of a token, its score q·(W_k x + b_k) is (W_kᵀ q)·x plus a number that is equal for all tokens,
+    which softmax ignores. The weighted sum of the values W_v x + b_v is W_v times the weighted sum of the
+    inputs, plus b_v times the sum of the weights, which is 1 without dropout. On a CPU, all products are in
+    float32, because bfloat16 products of these small shapes would take longer to compile than to compute.
 
     Args:
         hidden: input of the layer, (T, H); rows after the T tokens are ignored.

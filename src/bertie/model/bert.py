@@ -126,9 +126,9 @@ class BertModel(nn.Module):
         return torch.tanh(self.pooler(to_pool))
 
     def cls_vectors(self, batch: PackedBatch) -> Tensor:
-        """Return the output of the last layer for [CLS], (N, H), without computing the other tokens.
+        """Return the output of the last layer for [CLS], (N, H).
 
-        The output of a BiLSTM is not included.
+        The other tokens are not computed. The output of a BiLSTM is not included.
         """
         *_, hidden = islice(self.hidden_states(batch), len(self.layers))  # (T, H), the last layer's input
         positions = self._pad(batch.cu_seqlens[:-1])
@@ -148,7 +148,10 @@ class BertModel(nn.Module):
             yield hidden[: batch.num_tokens]
 
     def attention_probabilities(self, batch: PackedBatch) -> Tensor:
-        """Compute the attention probabilities of every layer for one sequence, (L, A, T, T)."""
+        """Return the attention probabilities of one sequence, (L, A, T, T).
+
+        They are those of every layer.
+        """
         probabilities = []
         for layer, hidden in zip(self.layers, self.hidden_states(batch), strict=False):
             assert isinstance(layer, Layer)
@@ -194,7 +197,9 @@ class Embeddings(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, batch: PackedBatch, words: Tensor | None = None) -> Tensor:
-        """Embed the tokens of a batch, (T, H); `words` are their word embeddings, if known.
+        """Embed the tokens of a batch, (T, H).
+
+        `words` are their word embeddings, if known.
 
         Raises:
             ModelError: the model has only one segment, and the batch has pairs of texts.
@@ -267,7 +272,10 @@ class Layer(nn.Module):
         return self.output_norm(hidden + self.dropout(narrowed))  # (T or R, H)
 
     def _attend(self, hidden: Tensor, batch: PackedBatch, queries: Tensor | None, infers: bool) -> Tensor:
-        """Attend from all tokens, (T, H), or from one token of each sequence, at `queries`, (R, H)."""
+        """Attend from all tokens, (T, H), or from one of each sequence, (R, H).
+
+        The second are at `queries`.
+        """
         H, A = hidden.shape[1], self.num_heads
         dropout_p = self.attention_dropout if self.training else 0.0
         if queries is not None and hidden.device.type == "cpu":
@@ -282,7 +290,10 @@ class Layer(nn.Module):
         return attended if queries is None else attended.index_select(0, queries)  # (T or R, H)
 
     def _after_attention(self) -> tuple[LayerWeights, float, float]:
-        """Return the weights after attention, the epsilon of the norms, and the probability of dropout."""
+        """Return the weights after attention, the norms' epsilon, and dropout.
+
+        Dropout is its probability.
+        """
         weights = LayerWeights(
             *(self.attention_output.weight, self.attention_output.bias),
             *(self.attention_norm.weight, self.attention_norm.bias),

@@ -1,8 +1,8 @@
-"""Length buckets: the padded layout for some kinds of attention. Shapes: see bert.py.
+"""Length buckets: the padded layout for some kinds of attention.
 
-Linear layers and bertie's attention kernels take packed tokens. Attention in plain matrix products,
-`pooling_attention` and torch's `scaled_dot_product_attention` take sequences of equal length. For
-these, sequences of similar length share a bucket, padded to the longest of them.
+For shapes, see bert.py. Linear layers and bertie's attention kernels take packed tokens. Attention in plain
+matrix products, `pooling_attention` and torch's `scaled_dot_product_attention` take sequences of equal
+length. For these, sequences of similar length share a bucket, padded to the longest of them.
 """
 
 from collections.abc import Callable, Sequence
@@ -74,7 +74,10 @@ class Buckets:
 
 
 def copy_to(values: Tensor, device: torch.device) -> Tensor:
-    """Copy values to a device; from a CPU to a GPU without waiting for the GPU's earlier work."""
+    """Copy values to a device.
+
+    From a CPU to a GPU, do not wait for the GPU's earlier work.
+    """
     if values.device.type == "cpu" and device.type == "cuda":
         return values.pin_memory().to(device, non_blocking=True)
     return values.to(device)

@@ -1,6 +1,6 @@
-"""Tied word embeddings on a CPU, and the conditions for its fused layers. Shapes: see bert.py.
+"""Tied word embeddings on a CPU, and the conditions for its fused layers.
 
-docs/decisions/processors.md has the measurements.
+For shapes, see bert.py. docs/decisions/processors.md has the measurements.
 """
 
 from collections.abc import Callable
@@ -49,25 +49,40 @@ _embed_and_tie = cast(Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], _EmbedA
 
 
 def can_fuse_inference(values: Tensor) -> bool:
-    """Return whether the layers of `cpu_inference` apply: float32 on a CPU, also under autocast."""
+    """Return whether the layers of `cpu_inference` apply.
+
+    They do in float32 on a CPU, also under autocast.
+    """
     return values.device.type == "cpu" and values.dtype == torch.float32
 
 
 def can_fuse(values: Tensor) -> bool:
-    """Return whether the layers of `cpu_training` apply: float32 on a CPU, also in autocast to bfloat16."""
+    """Return whether the layers of `cpu_training` apply.
+
+    They do in float32 on a CPU, also in autocast to bfloat16.
+    """
     return can_fuse_inference(values) and product_dtype() in (torch.float32, torch.bfloat16)
 
 
 def product_dtype() -> torch.dtype:
-    """Return the type in which matrices are multiplied on a CPU: the one of autocast, otherwise float32."""
+    """Return the type in which matrices are multiplied on a CPU.
+
+    It is the type of autocast, otherwise float32.
+    """
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
 
 
 def is_exact_gelu(activation: nn.Module) -> bool:
-    """Return whether a module is GELU as the fused layers compute it, not its approximation by tanh."""
+    """Return whether a module is GELU as the fused layers compute it.
+
+    They do not use the approximation by tanh.
+    """
     return isinstance(activation, nn.GELU) and activation.approximate == "none"
 
 
 def count_threads(elements: int) -> int:
-    """Return how many threads a kernel uses for an array of this size: at most as many as torch uses."""
+    """Return how many threads a kernel uses for an array of this size.
+
+    There are at most as many as torch uses.
+    """
     return max(1, min(torch.get_num_threads(), elements // MIN_ELEMENTS_PER_THREAD))

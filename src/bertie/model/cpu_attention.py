@@ -29,10 +29,11 @@ SMALL_PRODUCT = 2_000_000
 def cpu_attention(
     qkv: Tensor, buckets: Buckets, num_heads: int, dropout_p: float, is_causal: bool = False
 ) -> Tensor:
-    """Compute `packed_attention` on a CPU in plain matrix products, with or without dropout.
+    """Compute `packed_attention` on a CPU in plain matrix products.
 
-    For the backward pass, autograd keeps `qkv` and the attention weights before dropout. The backward pass
-    overwrites both, so it can run only once. In bfloat16, buckets with small products use float32.
+    Dropout is optional. For the backward pass, autograd keeps `qkv` and the attention weights before
+    dropout. The backward pass overwrites both, so it can run only once. In bfloat16, buckets with small
+    products use float32.
 
     Args:
         qkv: queries, keys and values side by side, (T, 3H), in float32 or bfloat16.
@@ -49,7 +50,10 @@ def cpu_attention(
 
 
 class _PackedAttention(torch.autograd.Function):
-    """`cpu_attention`. Each product multiplies n·A pairs of matrices, one for each sequence and head."""
+    """The autograd function of `cpu_attention`.
+
+    Each product multiplies n·A pairs of matrices, one for each sequence and head.
+    """
 
     @staticmethod
     def forward(
@@ -96,9 +100,10 @@ _packed_attention = cast(Callable[[Tensor, Buckets, int, float, bool], Tensor], 
 
 
 def _hide_keys(scores: Tensor, is_token: Tensor | None, is_causal: bool) -> None:
-    """Set the scores of keys that a query may not attend to, (n, A, S, S), to minus infinity.
+    """Set the scores of hidden keys, (n, A, S, S), to minus infinity.
 
-    `is_token`, bool (n, S), tells tokens from padding; None if all are tokens.
+    A query may not attend to them. `is_token`, bool (n, S), tells tokens from padding; None if all are
+    tokens.
     """
     S = scores.shape[-1]
     if is_causal:  # padding comes after the tokens
@@ -112,7 +117,10 @@ def _hide_keys(scores: Tensor, is_token: Tensor | None, is_causal: bool) -> None
 
 
 def _gather(rows: Tensor, tokens: Tensor, parts: int, num_heads: int) -> Tensor:
-    """Copy rows (T, parts · A · D) into a bucket, (parts, n · A, S, D), with zeros in padding."""
+    """Copy rows (T, parts · A · D) into a bucket, (parts, n · A, S, D).
+
+    Padding has zeros.
+    """
     n, S = tokens.shape
     D = rows.shape[1] // (parts * num_heads)
     heads = new_empty(rows, parts, n * num_heads, S, D)
@@ -122,12 +130,18 @@ def _gather(rows: Tensor, tokens: Tensor, parts: int, num_heads: int) -> Tensor:
 
 
 def _scatter(heads: Tensor, tokens: Tensor, rows: Tensor) -> None:
-    """Copy a bucket (parts, n · A, S, D) into the rows of its tokens, (T, parts · A · D)."""
+    """Copy a bucket (parts, n · A, S, D) into rows, (T, parts · A · D).
+
+    They are the rows of its tokens.
+    """
     _copy(_scatter_heads, rows, tokens, heads.to(rows.dtype))
 
 
 def _copy(copy: Callable[..., None], rows: Tensor, tokens: Tensor, heads: Tensor) -> None:
-    """Run a kernel that copies between rows and a bucket, in several threads if the bucket is large."""
+    """Run a kernel that copies between rows and a bucket.
+
+    It runs in several threads if the bucket is large.
+    """
     n, S = tokens.shape
     in_bucket = heads.view(len(heads), n, -1, S, heads.shape[-1])
     as_integers = (x.detach().view(INTEGERS[x.element_size()]).numpy() for x in (rows, in_bucket))
@@ -139,10 +153,10 @@ def _copy(copy: Callable[..., None], rows: Tensor, tokens: Tensor, heads: Tensor
 def _gather_heads(
     rows: NDArray[Any], heads: NDArray[Any], tokens: NDArray[np.int64], first: int, last: int
 ) -> None:
-    """Copy rows (T, parts · A · D) into the sequences first..last-1 of a bucket, (parts, n, A, S, D).
+    """Copy rows (T, parts · A · D) into sequences of a bucket.
 
-    `tokens`, (n, S), has the token in each slot. Padding, which repeats the first token of its sequence,
-    becomes zeros.
+    These are first..last-1 of the bucket, (parts, n, A, S, D). `tokens`, (n, S), has the token in each slot.
+    Padding, which repeats the first token of its sequence, becomes zeros.
     """
     parts, _, A, S, D = heads.shape
     for part in range(parts):
@@ -163,7 +177,10 @@ def _gather_heads(
 def _scatter_heads(
     rows: NDArray[Any], heads: NDArray[Any], tokens: NDArray[np.int64], first: int, last: int
 ) -> None:
-    """Copy the sequences first..last-1 of a bucket into the rows of their tokens; see `_gather_heads`."""
+    """Copy sequences first..last-1 of a bucket into the rows of their tokens.
+
+    See `_gather_heads`.
+    """
     parts, _, A, S, D = heads.shape
     for part in range(parts):
         for i in range(first, last):

@@ -1,8 +1,8 @@
-"""Attention in packed rows on a CPU, and its gradient, without padding. Shapes: see bert.py.
+"""Attention in packed rows on a CPU, and its gradient, without padding.
 
-A kernel works on one head of one sequence, and on up to WIDTH of its queries, at a time. Queries, scores and
-results are transposed, so that neighbours in memory belong to different queries. The loop over queries is
-then the inner one in softmax too, and the compiler makes vector instructions of it
+For shapes, see bert.py. A kernel works on one head of one sequence, and on up to WIDTH of its queries, at a
+time. Queries, scores and results are transposed, so that neighbours in memory belong to different queries.
+The loop over queries is then the inner one in softmax too, and the compiler makes vector instructions of it
 (docs/decisions/processors.md has the measurements).
 
 Most loops over numbers are separate functions, because only arguments of a function can be declared not to
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from bertie.base.kernels import VECTOR, float_kernel, inlined_float_kernel, vectorize_loops
 from bertie.base.threads import run_in_threads
-from bertie.model.cpu_math import LOG2_E, power_of_2
+from bertie.model.cpu_math import LOG2_E, ONE, ZERO, power_of_2
 from bertie.model.cpu_vectors import WIDTH, add_product, multiply, multiply_transposed, prefetch, transpose
 from bertie.model.dropout import draw_factors
 
@@ -37,7 +37,6 @@ Mask: TypeAlias = tuple[np.uint32, np.uint32, np.uint32, np.float32]  # `Dropout
 Q, K, V = np.int64(0), np.int64(1), np.int64(2)
 LINE = 16  # float32 numbers in a line of the cache
 
-ZERO, ONE = np.float32(0), np.float32(1)
 HIDDEN = np.float32(-1e30)  # a score whose exponential is 0; minus infinity would make NaN
 
 
@@ -149,11 +148,11 @@ def attend_backward(
     first: int,
     last: int,
 ) -> None:
-    """Compute the gradient of `rows`, (T, 3H), from the gradient of `attended`, where there was no bias.
+    """Compute the gradient of `rows`, (T, 3H), from the gradient of `attended`.
 
-    The weights are computed again from the scores. With a query's weight p of a key, the factor f of dropout,
-    and the gradient g of the query's result a, the gradient of the score is p · (f · g·v - g·a) (Dao et al.,
-    2022, FlashAttention, appendix B.2).
+    There was no bias. The weights are computed again from the scores. With a query's weight p of a key, the
+    factor f of dropout, and the gradient g of the query's result a, the gradient of the score is p · (f · g·v
+    - g·a) (Dao et al., 2022, FlashAttention, appendix B.2).
     """
     vectorize_loops()
     H, A, longest = attended.shape[1], len(log_sums), _find_longest(bounds)
@@ -199,14 +198,20 @@ def attend_backward(
 
 @inlined_float_kernel
 def _head(rows: Float32s, token: int, last: int, part: np.int64, head: int, D: int) -> Float32s:
-    """Return the queries, keys or values of a head for the tokens token..last-1, (last - token, D)."""
+    """Return the queries, keys or values of a head, (last - token, D).
+
+    They are of the tokens token..last-1.
+    """
     column = part * (rows.shape[1] // 3) + head * D
     return rows[token:last, column : column + D]
 
 
 @inlined_float_kernel
 def _hide_later_keys(scores: Float32s, S: int, before: int) -> None:
-    """Hide each key from the queries before it; `before` tokens precede the first query of the scores."""
+    """Hide each key from the queries before it.
+
+    `before` tokens precede the first query of the scores.
+    """
     for j in range(before + 1, S):
         for i in range(j - before):
             scores[j, i] = HIDDEN
@@ -214,7 +219,10 @@ def _hide_later_keys(scores: Float32s, S: int, before: int) -> None:
 
 @inlined_float_kernel
 def _mask_position(token: int, head: int, num_heads: int, longest: int) -> int:
-    """Return the position in the mask of dropout of a head's queries from a token on, at the first key."""
+    """Return the position of a head's queries in the mask of dropout.
+
+    The queries begin at a token, and the position is of the first key.
+    """
     return (token * num_heads + head) * longest
 
 
@@ -222,7 +230,10 @@ def _mask_position(token: int, head: int, num_heads: int, longest: int) -> int:
 def _prefetch_next(
     rows: Float32s, bounds: NDArray[np.int32], n: int, head: int, D: int, first: int, last: int
 ) -> None:
-    """Begin to load queries, keys and values of the next head, or of the first head in the next sequence."""
+    """Begin to load queries, keys and values of the next head.
+
+    After the last head, it is the first head in the next sequence.
+    """
     H = rows.shape[1] // 3
     head += 1
     if head == last:
@@ -246,7 +257,10 @@ def _find_longest(bounds: NDArray[np.int32]) -> int:
 
 @inlined_float_kernel
 def _new_scratch(rows: int | np.int64) -> Float32s:
-    """Return an array (rows, WIDTH) that begins at a line of the cache, so that no vector is in two lines."""
+    """Return an array (rows, WIDTH) that begins at a line of the cache.
+
+    So no vector is in two lines.
+    """
     scratch = np.empty(rows * WIDTH + LINE, np.float32)
     start = -(scratch.ctypes.data // 4) % LINE
     return scratch[start : start + rows * WIDTH].reshape(rows, WIDTH)
@@ -254,9 +268,10 @@ def _new_scratch(rows: int | np.int64) -> Float32s:
 
 @float_kernel
 def _softmax(scores: Float32s, S: int, width: int, highest: Float32s, inverses: Float32s) -> None:
-    """Overwrite scores (S, WIDTH) with the powers of 2 of their distances from the highest.
+    """Overwrite scores (S, WIDTH) with powers of 2.
 
-    Also write the inverses of the sums of these powers to `inverses`.
+    The exponents are their distances from the highest score. Also write the inverses of the sums of these
+    powers to `inverses`.
     """
     vectorize_loops()
     for i in range(width):
@@ -308,9 +323,10 @@ def _differentiate_scores(
     grad_sum: Float32s,
     scale: np.float32,
 ) -> None:
-    """Compute weights, weights after dropout, and gradients of the products of queries and keys, (S, WIDTH).
+    """Compute weights, and gradients of the scores, (S, WIDTH).
 
-    They take the place of scores, factors of dropout, and gradients of the weights after dropout.
+    Scores are the products of queries and keys. The weights after dropout are computed, too. They take the
+    place of scores, factors of dropout, and gradients of the weights after dropout.
     """
     vectorize_loops()
     for j in range(S):

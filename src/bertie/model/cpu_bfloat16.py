@@ -1,6 +1,7 @@
-"""Numbers in bfloat16 for kernels on a CPU. numba has no such type, so kernels see integers of 16 bits.
+"""Numbers in bfloat16 for kernels on a CPU.
 
-A kernel that uses these functions takes arrays of either type. It is compiled for each type that it gets.
+numba has no such type, so kernels see integers of 16 bits. A kernel that uses these functions takes arrays of
+either type. It is compiled for each type that it gets.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""Cross-entropy on a CPU: a kernel that reads each row of logits while it is in a core's cache."""
+"""Compute cross-entropy on a CPU.
+
+A kernel reads each row of logits while it is in a core's cache.
+"""
 
 from typing import Any
 
@@ -48,7 +51,10 @@ def _compute_rows(
     losses: Float32s,
     correct: NDArray[np.bool_],
 ) -> None:
-    """Compute the losses of rows first..last-1 and whether their predictions are correct."""
+    """Compute the losses of rows first..last-1.
+
+    Also compute whether their predictions are correct.
+    """
     vectorize_loops()
     lanes, row = np.empty(LANES, np.float32), np.empty(logits.shape[1], np.float32)
     for n in range(first, last):

@@ -1,8 +1,8 @@
-"""Linear layers for inference on a CPU, fused with the operations after them. Shapes: see bert.py.
+"""Linear layers for inference on a CPU, fused with what follows.
 
-torch copies the bias into the result before it multiplies, and writes the activation, the sum with the
-residual connection, and its norm to new memory. Here a kernel computes them in place, row by row
-(docs/decisions/processors.md has the measurements).
+These are the operations after them. For shapes, see bert.py. torch copies the bias into the result before it
+multiplies, and writes the activation, the sum with the residual connection, and its norm to new memory. Here
+a kernel computes them in place, row by row (docs/decisions/processors.md has the measurements).
 """
 
 from collections.abc import Callable
@@ -16,13 +16,11 @@ from torch import Tensor, nn
 from bertie.base.kernels import float_kernel, vectorize_loops
 from bertie.base.threads import run_in_threads
 from bertie.model.cpu import count_threads, is_exact_gelu
-from bertie.model.cpu_math import normal_distribution
+from bertie.model.cpu_math import ONE, normal_distribution
 from bertie.model.packed_weights import PackedLinear
 from bertie.model.products import multiply
 
 Float32s = NDArray[np.float32]
-
-ONE = np.float32(1)
 
 
 def multiply_by_weights(inputs: Tensor, linear: nn.Linear | PackedLinear) -> Tensor:

@@ -20,7 +20,9 @@ NO_SUMS = np.empty((0, 0), np.float32)
 def inference_attention(
     hidden: Tensor, qkv: nn.Linear | PackedLinear, batch: PackedBatch, num_heads: int, is_causal: bool = False
 ) -> Tensor:
-    """Project to queries, keys and values, and attend as `packed_attention` does without dropout.
+    """Project to queries, keys and values, and attend.
+
+    This is `packed_attention` without dropout.
 
     Args:
         hidden: input of the layer, float32 (T, H).

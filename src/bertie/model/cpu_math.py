@@ -1,4 +1,7 @@
-"""Functions of one float32 number for kernels on a CPU. Loops that call them become vector instructions."""
+"""Functions of one float32 number for kernels on a CPU.
+
+Loops that call them become vector instructions.
+"""
 
 import numpy as np
 
@@ -34,7 +37,7 @@ ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
 
 @inlined_float_kernel
 def normal_distribution(x: np.float32) -> tuple[np.float32, np.float32]:
-    """Return the probability that a standard normal variable is at most x, and its density at x."""
+    """Return the standard normal distribution function at x, and its density."""
     ratio = power_of_2(-HALF * LOG2_E * x * x)  # of the density at x to the density at 0
     t = ONE / (ONE + T * abs(x))
     above = ratio * ((((B5 * t + B4) * t + B3) * t + B2) * t + B1) * t  # probability above |x|

@@ -1,8 +1,9 @@
-"""Linear layers for training on a CPU, fused with the operations after them. Shapes: see bert.py.
+"""Linear layers for training on a CPU, fused with what follows.
 
-torch adds a bias, drops elements, adds the residual connection and normalizes in separate passes, each of
-which writes to new memory, and so does its backward pass. Here one kernel computes all of them row by row,
-and another one their gradients (docs/decisions/processors.md has the measurements).
+These are the operations after them. For shapes, see bert.py. torch adds a bias, drops elements, adds the
+residual connection and normalizes in separate passes, each of which writes to new memory, and so does its
+backward pass. Here one kernel computes all of them row by row, and another one their gradients
+(docs/decisions/processors.md has the measurements).
 
 Under autocast, matrices are multiplied in bfloat16, and so are their products; kernels read and write these
 matrices as integers of 16 bits. All else is in float32.
@@ -34,9 +35,10 @@ BLOCK = 64
 
 
 def linear(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Compute `F.linear`, float32 (n, k) -> (n, m), with results and gradients in memory from `new_empty`.
+    """Compute `F.linear`, float32 (n, k) -> (n, m).
 
-    Under autocast the result is in bfloat16. Gradients of weight and bias are in float32.
+    Results and gradients are in memory from `new_empty`. Under autocast the result is in bfloat16. Gradients
+    of weight and bias are in float32.
     """
     return _linear(rows, weight, bias, product_dtype())
 
@@ -68,9 +70,9 @@ _linear = cast(Callable[[Tensor, Tensor, Tensor, torch.dtype], Tensor], _Linear.
 def transform_attended(
     attended: Tensor, hidden: Tensor, weights: LayerWeights, eps: float, dropout_p: float
 ) -> Tensor:
-    """Compute the part of a layer after attention, with dropout and exact GELU, (T, H) -> float32 (T, H).
+    """Compute the part of a layer after attention, (T, H) -> float32 (T, H).
 
-    This is x = first_norm(hidden + dropout(projection(attended))), and then
+    It has dropout and exact GELU. This is x = first_norm(hidden + dropout(projection(attended))), and then
     second_norm(x + dropout(narrow(GELU(wide(x))))). The backward pass overwrites the matrices that the
     forward pass has kept, so it can run only once. `hidden` and the weights are in float32.
     """
@@ -152,7 +154,10 @@ _transform_attended = cast(Callable[..., Tensor], _TransformAttended.apply)
 
 
 def _weight_gradient(grad: Tensor, rows: Tensor) -> Tensor:
-    """Return the float32 gradient of a weight, (m, k), for rows (n, k) and gradients of products (n, m)."""
+    """Return the float32 gradient of a weight, (m, k).
+
+    The rows are (n, k), and the gradients of the products (n, m).
+    """
     return converted(multiply(grad.t(), rows), torch.float32)
 
 
@@ -215,19 +220,28 @@ def _differentiate(
 
 
 def _copy_vectors(*vectors: Tensor) -> list[Tensor]:
-    """Copy weights before numpy sees them: FSDP could not free their memory afterwards."""
+    """Copy weights before numpy sees them.
+
+    Otherwise FSDP could not free their memory afterwards.
+    """
     return [vector.clone() for vector in vectors]
 
 
 def _run(kernel: Callable[..., None], items: int, arrays: list[Any], *numbers: np.number[Any]) -> None:
-    """Run a kernel on rows, or on blocks of rows; the size of the first array decides how many threads."""
+    """Run a kernel on rows, or on blocks of rows.
+
+    The size of the first array decides how many threads there are.
+    """
     threads = count_threads(arrays[0].size)
     run_in_threads(lambda first, last: kernel(*arrays, *numbers, first, last), items, threads)
 
 
 @float_kernel
 def _sum_rows(rows: NDArray[Any], sums: Float32s, first: int, last: int) -> None:
-    """Add the rows of the blocks first..last-1; `sums`, (blocks, m), receives the sums."""
+    """Add the rows of the blocks first..last-1.
+
+    `sums`, (blocks, m), receives the sums.
+    """
     vectorize_loops()
     for block in range(first, last):
         total = sums[block]
@@ -355,10 +369,11 @@ def _differentiate_activation(
     first: int,
     last: int,
 ) -> None:
-    """Compute `_activate_rows` again, and its gradients, in the blocks first..last-1 of rows.
+    """Compute `_activate_rows` again, and its gradients.
 
-    The rows are overwritten with the activation, and `grad`, the gradient of the activation, with the
-    gradient of the rows. `sums`, (blocks, 4H), receives the gradient of the bias.
+    The rows are those in the blocks first..last-1. The rows are overwritten with the activation, and `grad`,
+    the gradient of the activation, with the gradient of the rows. `sums`, (blocks, 4H), receives the gradient
+    of the bias.
     """
     vectorize_loops()
     for block in range(first, last):

@@ -35,9 +35,10 @@ FUSED = ("contract",)  # a product and a sum are rounded together
 
 @inlined_float_kernel
 def multiply(factors: Float32s, source: Float32s, result: Float32s, columns: int) -> None:
-    """Write the product of two matrices, (R, K) and (K, columns), to the first R rows of `result`.
+    """Write the product of two matrices to the first R rows of `result`.
 
-    `columns` is VECTOR or WIDTH; `source` and `result` have WIDTH columns, without gaps between their rows.
+    The matrices are (R, K) and (K, columns). `columns` is VECTOR or WIDTH; `source` and `result` have WIDTH
+    columns, without gaps between their rows.
     """
     for r in range(0, len(factors), ROWS):
         if columns == VECTOR:
@@ -48,7 +49,10 @@ def multiply(factors: Float32s, source: Float32s, result: Float32s, columns: int
 
 @inlined_float_kernel
 def multiply_transposed(factors: Float32s, source: Float32s, result: Float32s, columns: int) -> None:
-    """Write the product of the transpose of a matrix, (K, R), and another one; otherwise like `multiply`."""
+    """Write the product of a transposed matrix, (K, R), and another one.
+
+    Everything else is as in `multiply`.
+    """
     for r in range(0, factors.shape[1], ROWS):
         if columns == VECTOR:
             _multiply_transposed_1(factors, r, source, result, 0)
@@ -58,7 +62,10 @@ def multiply_transposed(factors: Float32s, source: Float32s, result: Float32s, c
 
 @inlined_float_kernel
 def add_product(factors: Float32s, source: Float32s, result: Float32s) -> None:
-    """Add the product of two matrices, (R, K) and (K, C), to `result`, (R, C); C is a multiple of VECTOR."""
+    """Add the product of two matrices to `result`, (R, C).
+
+    The matrices are (R, K) and (K, C); C is a multiple of VECTOR.
+    """
     for column in range(0, result.shape[1], WIDTH):
         for r in range(0, len(factors), ROWS):
             if result.shape[1] - column == VECTOR:
@@ -69,10 +76,10 @@ def add_product(factors: Float32s, source: Float32s, result: Float32s) -> None:
 
 @inlined_float_kernel
 def transpose(source: Float32s, result: Float32s) -> None:
-    """Copy a matrix to `result` in transposed order, in blocks of VECTOR × VECTOR numbers.
+    """Copy a matrix to `result` in transposed order.
 
-    Both matrices need columns for whole blocks, but not rows: the last row of `source` is repeated, and only
-    the existing rows of `result` are written.
+    The copy is made in blocks of VECTOR × VECTOR numbers. Both matrices need columns for whole blocks, but
+    not rows: the last row of `source` is repeated, and only the existing rows of `result` are written.
     """
     for row in range(0, len(source), VECTOR):
         for column in range(0, len(result), VECTOR):
@@ -105,12 +112,18 @@ class _Matrix:
 
 
 def _generate(function: Callable[..., Any]) -> Callable[..., None]:
-    """Return a function for kernels, from one that returns its signature and the generator of its code."""
+    """Return a function for kernels whose code is generated.
+
+    The argument returns its signature and the generator of its code.
+    """
     return cast(Callable[..., None], intrinsic(function))
 
 
 def _multiply_block(vectors: int, is_transposed: bool = False, adds: bool = False) -> Callable[..., None]:
-    """Return a function that computes a block of a product: ROWS rows, or the last ones, of some vectors."""
+    """Return a function that computes a block of a product.
+
+    A block has ROWS rows, or the last ones, of some vectors.
+    """
 
     @_generate
     def multiply_block(
@@ -217,7 +230,10 @@ def _vector_address(builder: ir.IRBuilder, row: Any, column: int) -> Any:
 
 
 def _new_vector(builder: ir.IRBuilder) -> Any:
-    """Return the address of a new variable of zeros, which the compiler keeps in a register."""
+    """Return the address of a new variable of zeros.
+
+    The compiler keeps it in a register.
+    """
     return cgutils.alloca_once_value(builder, FLOAT32S([0.0] * VECTOR))  # type: ignore[no-untyped-call]
 
 
@@ -229,7 +245,10 @@ def _repeat(builder: ir.IRBuilder, number: Any) -> Any:
 
 
 def _exchange(builder: ir.IRBuilder, upper: Any, lower: Any, size: int) -> tuple[Any, Any]:
-    """Exchange each second group of `size` numbers of a vector with the group before it of another vector."""
+    """Exchange groups of `size` numbers between two vectors.
+
+    Each second group of the first vector is exchanged with the group before it of the other one.
+    """
     lanes = range(VECTOR)
     of_upper = INT32S([lane - size + VECTOR if lane & size else lane for lane in lanes])
     of_lower = INT32S([lane + VECTOR if lane & size else lane + size for lane in lanes])

@@ -48,7 +48,10 @@ def dropout(values: Tensor, probability: float) -> Tensor:
 
 
 class DropoutMask(NamedTuple):
-    """The mask of bertie's kernels: they drop elements whose hash by the key is below `dropped_levels`."""
+    """The mask of bertie's kernels.
+
+    They drop elements whose hash by the key is below `dropped_levels`.
+    """
 
     key: NDArray[np.uint32]  # (2,)
     dropped_levels: int
@@ -70,7 +73,10 @@ class DropoutMask(NamedTuple):
         return (*self.key, np.uint32(self.dropped_levels), np.float32(self.scale))
 
     def zero(self, values: Tensor) -> Tensor:
-        """Return a copy of `values` in which the dropped elements are 0, or `values` if none is dropped."""
+        """Return a copy of `values` in which the dropped elements are 0.
+
+        Return `values` if none is dropped.
+        """
         if not self.dropped_levels:
             return values
         values = values.detach().contiguous()
@@ -117,7 +123,7 @@ def _copy_or_zero(
     second_key: np.uint32,
     dropped_levels: np.uint32,
 ) -> None:
-    """Copy or zero the elements first..last-1 of the first half of an array, and of its second half.
+    """Copy or zero elements first..last-1 of both halves of an array.
 
     Elements i of the two halves share a hash of 32 bits, so that the loop reads and writes
     consecutive elements only, and the compiler makes vector instructions of it.
@@ -145,9 +151,10 @@ def draw_factors(
     kept: np.float32,
     factors: NDArray[np.float32],
 ) -> None:
-    """Draw the factors of a row's elements: 0 for dropped elements, `kept` for the others.
+    """Draw the factors of a row's elements.
 
-    Elements j of the two halves of a row share a hash. `factors` has width + 1 elements.
+    They are 0 for dropped elements, and `kept` for the others. Elements j of the two halves of a row share a
+    hash. `factors` has width + 1 elements.
     """
     half = (width + 1) // 2
     factors_1, factors_2 = factors[:half], factors[half:]
@@ -159,10 +166,10 @@ def draw_factors(
 
 @inlined_kernel
 def _hash(position: np.uint32, key: np.uint32, second_key: np.uint32) -> np.uint32:
-    """Return 32 random bits: Wellons' lowbias32 (nullprogram.com/blog/2018/07/31), with a key in its middle.
+    """Return 32 random bits, by Wellons' lowbias32 with a key in its middle.
 
-    With only the first key, two masks would be pieces of one sequence. Each step ends with np.uint32,
-    because numba computes in 64 bits.
+    See nullprogram.com/blog/2018/07/31. With only the first key, two masks would be pieces of one sequence.
+    Each step ends with np.uint32, because numba computes in 64 bits.
     """
     bits = np.uint32(position * np.uint32(0x9E3779B9) + key)
     bits = np.uint32((bits ^ (bits >> np.uint32(16))) * np.uint32(0x7FEB352D)) ^ second_key

@@ -64,7 +64,9 @@ def gpu_attention(qkv: Tensor, batch: PackedBatch, num_heads: int, dropout_p: fl
 
 
 def padded_linear(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Compute `F.linear`, with output columns of -inf appended up to a multiple of eight.
+    """Compute `F.linear`, with a multiple of eight output columns.
+
+    Columns of -inf are appended.
 
     Args:
         values: (n, H).
@@ -76,12 +78,18 @@ def padded_linear(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def can_transform_on_gpu(hidden: Tensor) -> bool:
-    """Return whether `gpu_training.transform_attended` applies to a layer's input, (T, H), in autocast."""
+    """Return whether `gpu_training.transform_attended` applies.
+
+    It is for a layer's input, (T, H), in autocast.
+    """
     return has_kernels(hidden) and torch.is_autocast_enabled("cuda")
 
 
 def has_kernels(values: Tensor) -> bool:
-    """Return whether `gpu_kernels` can be used for a tensor: on a GPU for which Triton compiles."""
+    """Return whether `gpu_kernels` can be used for a tensor.
+
+    It has to be on a GPU for which Triton compiles.
+    """
     return values.device.type == "cuda" and values.dtype != torch.float64 and _can_compile()
 
 

@@ -94,9 +94,9 @@ def differentiate(
 
 
 def gpu_cross_entropy(logits: Tensor, labels: Tensor, overwrite: bool) -> tuple[Tensor, Tensor]:
-    """Compute `cross_entropy` of logits (n, classes), and overwrite them with their gradient if asked.
+    """Compute `cross_entropy` of logits (n, classes).
 
-    The elements of a row must be adjacent in memory.
+    If asked, overwrite the logits with their gradient. The elements of a row must be adjacent in memory.
     """
     n, classes = logits.shape
     losses = logits.new_empty(n, dtype=torch.float32)
@@ -123,7 +123,10 @@ def _count_multiprocessors() -> int:
 
 
 def _tile_sizes(H: int) -> tuple[int, int, int]:
-    """Return the kernels' constants: the width of a row, and the rows and columns of a tile."""
+    """Return the kernels' constants: the sizes of a row and of a tile.
+
+    These are the width of a row, and the rows and columns of a tile.
+    """
     columns = triton.next_power_of_2(H)
     return H, max(TILE_ELEMENTS // columns, 1), columns
 
@@ -158,7 +161,10 @@ def _normalize_rows(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Normalize a tile of rows, and keep the mean and the inverse standard deviation of each."""
+    """Normalize a tile of rows, and keep their statistics.
+
+    These are the mean and the inverse standard deviation of each row.
+    """
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)
     in_row = columns < H
@@ -199,9 +205,10 @@ def _differentiate_rows(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Compute the gradients of `_normalize_rows`; of n programs, each takes every n-th tile of rows.
+    """Compute the gradients of `_normalize_rows`.
 
-    `sums`, (programs, 3, H), receives the gradients of bias, scale and shift. `grad_rounded` may be None.
+    Of n programs, each takes every n-th tile of rows. `sums`, (programs, 3, H), receives the gradients of
+    bias, scale and shift. `grad_rounded` may be None.
     """
     columns = tl.arange(0, COLUMNS)
     in_row = columns < H
@@ -246,7 +253,10 @@ def _load(pointer, offsets, mask):
 
 @triton.jit
 def _dropout_factors(rows, columns, H: tl.constexpr, key, second_key, dropped_levels, kept):
-    """Return the factors of `dropout.draw_factors`, for which the two halves of a row share hashes."""
+    """Return the factors of `dropout.draw_factors`.
+
+    The two halves of a row share hashes.
+    """
     HALF: tl.constexpr = (H + 1) // 2
     in_second_half = (columns >= HALF)[None, :]
     positions = rows[:, None] * HALF + tl.where(in_second_half, columns[None, :] - HALF, columns[None, :])

@@ -1,7 +1,7 @@
-"""The part of a layer after attention, for training in bfloat16 on a GPU. Shapes: see bert.py.
+"""The part of a layer after attention, for training in bfloat16 on a GPU.
 
-It is one autograd function: single operations in autograd and autocast take more time of the processor, for
-which the GPU waits (docs/decisions/gpu.md has the measurements).
+For shapes, see bert.py. It is one autograd function: single operations in autograd and autocast take more
+time of the processor, for which the GPU waits (docs/decisions/gpu.md has the measurements).
 """
 
 from collections.abc import Callable
@@ -19,7 +19,9 @@ from bertie.model.layer_weights import LayerWeights
 def transform_attended(
     attended: Tensor, hidden: Tensor, weights: LayerWeights, eps: float, dropout_p: float
 ) -> Tensor:
-    """Compute the part of a layer after attention, with dropout and exact GELU, in autocast.
+    """Compute the part of a layer after attention, in autocast.
+
+    It has dropout and exact GELU.
 
     Args:
         attended: the result of attention, (T, H).
@@ -90,5 +92,8 @@ _transform_attended = cast(Callable[..., Tensor], _TransformAttended.apply)
 
 
 def _multiply(grad: Tensor, values: Tensor) -> Tensor:
-    """Return the float32 gradient of a linear layer's weight, from its output's gradient and its input."""
+    """Return the float32 gradient of a linear layer's weight.
+
+    It is computed from the gradient of the layer's output and from its input.
+    """
     return torch.mm(grad.t(), values, out_dtype=torch.float32)

@@ -45,9 +45,9 @@ class ObjectiveLoss(NamedTuple):
 def _cross_entropy(
     logits: Tensor, labels: Tensor, num_targets: int, class_weights: Tensor | None = None
 ) -> ObjectiveLoss:
-    """Return the cross-entropy loss of logits (n, classes) with labels (n,), weighted by (classes,).
+    """Return the cross-entropy loss of logits (n, classes) with labels (n,).
 
-    Rows of logits after the last label have no loss.
+    The weights of the classes are (classes,). Rows of logits after the last label have no loss.
     """
     if class_weights is None:
         labels = F.pad(labels, (0, len(logits) - len(labels)), value=IGNORE_INDEX)
@@ -59,12 +59,15 @@ def _cross_entropy(
 
 
 def _embed(bert: BertModel, batch: PackedBatch) -> tuple[Tensor, Tensor]:
-    """Return the word embeddings of the tokens, (T, H), and the weights of the decoder, (V, H)."""
+    """Return word embeddings of the tokens, (T, H), and decoder weights, (V, H)."""
     return embed_and_tie(bert.embeddings.word_embeddings.weight, batch.input_ids)
 
 
 def _reduce(hidden: Tensor, batch: PackedBatch, reduction: str) -> Tensor:
-    """Reduce the vectors of the tokens (T, H) to one for each sequence, float32 (N, H)."""
+    """Reduce the vectors of the tokens to one for each sequence.
+
+    (T, H) -> float32 (N, H).
+    """
     return torch.segment_reduce(hidden.float(), reduction, lengths=batch.cu_seqlens.diff().long())
 
 
@@ -298,12 +301,12 @@ class ClassificationModel(nn.Module):
 
 
 class ContrastiveModel(ClassificationModel):
-    """A classifier over the mean of the tokens, whose encoder learns from pairs of labelled texts.
+    """A classifier over the mean of the tokens, with a contrastive loss.
 
-    The cosine of the two vectors of a pair learns to be 1 for texts of the same class, and 0 for others
-    (SetFit; Tunstall et al., arXiv:2209.11055, Section 3). The losses do not depend on the classifier,
-    which is fitted afterwards. The labels are int64 (P, 3), a row for each of P pairs: the indices of
-    the two sequences in the batch, and whether their classes are the same.
+    The encoder learns from pairs of labelled texts. The cosine of the two vectors of a pair learns to be 1
+    for texts of the same class, and 0 for others (SetFit; Tunstall et al., arXiv:2209.11055, Section 3). The
+    losses do not depend on the classifier, which is fitted afterwards. The labels are int64 (P, 3), a row for
+    each of P pairs: the indices of the two sequences in the batch, and whether their classes are the same.
     """
 
     def __init__(self, config: BertConfig, num_labels: int) -> None:
@@ -477,9 +480,10 @@ class EmbeddingModel(EncoderModel):
         return _reduce(self.bert.encode(batch), batch, self.pooling)
 
     def compute_losses(self, batch: PackedBatch) -> dict[str, ObjectiveLoss]:
-        """Return the squared error of the cosines, or the cross-entropy over the second texts.
+        """Return the loss of the cosines between first and second texts.
 
-        In the cross-entropy, pairs that share a text do not compete with each other.
+        It is their squared error, or the cross-entropy over the second texts. In the cross-entropy, pairs
+        that share a text do not compete with each other.
         """
         assert batch.labels is not None
         first, second = F.normalize(self.embed(batch)).view(len(batch) // 2, 2, -1).unbind(1)

@@ -11,7 +11,6 @@ begins at the first multiple of 64.
 import ctypes
 import math
 import mmap
-import sys
 
 import numpy as np
 import torch
@@ -22,25 +21,34 @@ LARGE_PAGE = 2**21  # bytes, on x86-64
 
 
 def new_empty(like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-    """Return a tensor on a CPU like `like.new_empty(shape, dtype=dtype)`, in memory from numpy."""
+    """Return an empty tensor on a CPU in memory from numpy.
+
+    Otherwise it is like `like.new_empty(shape, dtype=dtype)`.
+    """
     dtype = dtype or like.dtype
     size = math.prod(shape) * dtype.itemsize
     memory = torch.from_numpy(np.empty(size + ALIGNMENT, np.uint8))
-    if sys.platform == "linux" and LARGE_PAGE <= size < 2 * LARGE_PAGE:
+    if LARGE_PAGE <= size < 2 * LARGE_PAGE:
         _ask_for_large_pages(memory)
     start = -memory.data_ptr() % ALIGNMENT
     return memory[start : start + size].view(dtype).view(shape)
 
 
 def converted(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a tensor on a CPU in another type, in memory from `new_empty`; itself if it has this type."""
+    """Return a tensor on a CPU in another type, in memory from `new_empty`.
+
+    Return the tensor itself if it has this type.
+    """
     if tensor.dtype == dtype:
         return tensor
     return new_empty(tensor, *tensor.shape, dtype=dtype).copy_(tensor)
 
 
 def new_rows(like: Tensor, tokens: int, width: int) -> Tensor:
-    """Return new rows, (len(like), width), for the caller to fill; those after the tokens are zeros."""
+    """Return new rows, (len(like), width), for the caller to fill.
+
+    Those after the tokens are zeros.
+    """
     rows = new_empty(like, len(like), width)
     rows[tokens:] = 0
     return rows

@@ -1,8 +1,9 @@
-"""Linear layers for inference on a CPU, with weights in the order in which oneDNN reads them.
+"""Linear layers for inference on a CPU, with weights packed for oneDNN.
 
-Other layers pass their weights as they are, and oneDNN rearranges them in every product. For four tokens,
-rearranging takes as long as the product itself (docs/decisions/inference.md, "Packed weights in oneDNN").
-torch has packed weights in two operators that its compiler uses; their names begin with an underscore.
+The weights are in the order in which oneDNN reads them. Other layers pass their weights as they are, and
+oneDNN rearranges them in every product. For four tokens, rearranging takes as long as the product itself
+(docs/decisions/inference.md, "Packed weights in oneDNN"). torch has packed weights in two operators that its
+compiler uses; their names begin with an underscore.
 """
 
 from typing import cast
@@ -65,7 +66,10 @@ def pack_weights(layers: nn.ModuleList, dtype: torch.dtype) -> None:
 
 
 def can_pack_weights(dtype: torch.dtype) -> bool:
-    """Return whether oneDNN multiplies by packed weights faster than other libraries on this processor."""
+    """Return whether oneDNN multiplies fastest by packed weights.
+
+    This depends on the processor.
+    """
     if dtype == torch.bfloat16:
         return torch.cpu._is_avx512_bf16_supported()
     return mkl_lacks_avx512()

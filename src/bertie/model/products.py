@@ -1,4 +1,4 @@
-"""Products of float32 matrices on a CPU, in the library that multiplies them faster.
+"""Products of float32 matrices on a CPU, in the faster library.
 
 torch multiplies in MKL, which uses AVX-512 only on processors by Intel. numpy multiplies in OpenBLAS, which
 uses it wherever it exists. On an AMD EPYC of 2024 (Zen 5), OpenBLAS takes less than half as long
@@ -28,7 +28,9 @@ MIN_PRODUCTS_PER_THREAD = 1 << 23  # some 70 microseconds of work; starting a th
 
 
 def multiply(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return the product of two matrices, (n, k) and (k, m) -> (n, m), without gradients.
+    """Return the product of two matrices, (n, k) and (k, m) -> (n, m).
+
+    It has no gradients.
 
     Args:
         a: the first matrix, on a CPU.
@@ -44,9 +46,9 @@ def multiply(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
 
 
 def multiply_pairs(a: Tensor, b: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
-    """Return `scale` times the product of each pair of matrices, (B, n, k) and (B, k, m) -> (B, n, m).
+    """Return `scale` times the product of each pair of matrices.
 
-    Otherwise like `multiply`.
+    (B, n, k) and (B, k, m) -> (B, n, m). Otherwise like `multiply`.
     """
     out = new_empty(a, *a.shape[:2], b.shape[2]) if out is None else out
     if not multiplies_in_numpy(a):
@@ -57,12 +59,15 @@ def multiply_pairs(a: Tensor, b: Tensor, scale: float, out: Tensor | None = None
 
 
 def multiplies_in_numpy(matrix: Tensor) -> bool:
-    """Return whether numpy multiplies matrices of this type: float32, on a processor where it is faster."""
+    """Return whether numpy multiplies matrices of this type.
+
+    It does for float32, on a processor where it is faster.
+    """
     return matrix.dtype == torch.float32 and _is_numpy_faster()
 
 
 def _multiply_in_numpy(a: Tensor, b: Tensor, out: Tensor) -> None:
-    """Write the product of two matrices, or of each pair of them in two stacks, to `out`.
+    """Write the product of two matrices, or of two stacks of them, to `out`.
 
     bertie's threads, at most as many as torch uses, share the pairs, or the rows or columns, whichever are
     more. Each multiplies its part in OpenBLAS. OpenBLAS's own threads are not used, because they wait for
@@ -90,9 +95,9 @@ def _multiply_in_numpy(a: Tensor, b: Tensor, out: Tensor) -> None:
 
 
 def _to_array(matrix: Tensor) -> Any:
-    """Return an array that shares memory with a tensor, such as a weight; it may be read-only.
+    """Return an array that shares memory with a tensor, such as a weight.
 
-    FSDP can still free this memory; after `Tensor.numpy` it could not.
+    The array may be read-only. FSDP can still free this memory; after `Tensor.numpy` it could not.
     """
     return np.from_dlpack(matrix.detach())
 
@@ -113,7 +118,10 @@ class OpenBlas:
 
     @contextmanager
     def one_thread(self) -> Iterator[None]:
-        """Let OpenBLAS compute in the threads that call it. Several threads may be in this context."""
+        """Let OpenBLAS compute in the threads that call it.
+
+        Several threads may be in this context.
+        """
         with self._lock:
             if not self._users:
                 self._threads = self._get()

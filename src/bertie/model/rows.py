@@ -1,10 +1,11 @@
-"""Rows of zeros after the tokens of a batch, so that the shapes of matrix products recur.
+"""Rows of zeros after the tokens of a batch.
 
-In packed batches the number of tokens differs every time, and some libraries prepare each new shape.
-On a CPU, oneDNN, which multiplies bfloat16 and packed weights, compiles a kernel in about a millisecond,
-keeps only the last 1,024 primitives (docs/decisions/processors.md), and never frees parts of the others
-(docs/decisions/inference.md, "Fused layers in bfloat16"). On a GPU, cuBLAS chooses one of many kernels
-(docs/decisions/gpu.md). MKL and OpenBLAS, which multiply other float32 matrices on a CPU, compile nothing.
+With them, the shapes of matrix products recur. In packed batches the number of tokens differs every time, and
+some libraries prepare each new shape. On a CPU, oneDNN, which multiplies bfloat16 and packed weights,
+compiles a kernel in about a millisecond, keeps only the last 1,024 primitives (docs/decisions/processors.md),
+and never frees parts of the others (docs/decisions/inference.md, "Fused layers in bfloat16"). On a GPU,
+cuBLAS chooses one of many kernels (docs/decisions/gpu.md). MKL and OpenBLAS, which multiply other float32
+matrices on a CPU, compile nothing.
 """
 
 import torch
@@ -20,9 +21,10 @@ GPU_MULTIPLE = 128
 
 
 def pad_rows(rows: Tensor, linear: nn.Linear | PackedLinear) -> Tensor:
-    """Append rows of zeros if the library that computes `linear` prepares each new shape.
+    """Append rows of zeros if `linear` has to prepare each new shape.
 
-    No token attends to the added rows; the caller drops them at the end.
+    The library that computes it does so. No token attends to the added rows; the caller drops them at the
+    end.
     """
     if rows.device.type != "cpu":
         multiple = GPU_MULTIPLE

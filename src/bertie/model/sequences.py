@@ -56,9 +56,9 @@ class Sequences(NamedTuple):
 
 
 def check_segments(token_type_ids: Any, type_vocab_size: int) -> None:
-    """Raise ModelError if the model has only one segment, and `token_type_ids` have pairs of texts.
+    """Raise ModelError if the input has two segments, but the model one.
 
-    `token_type_ids` is an array or a tensor.
+    `token_type_ids` have pairs of texts then. `token_type_ids` is an array or a tensor.
     """
     if type_vocab_size == 1 and token_type_ids.any():
         raise ModelError("type_vocab_size is 1: the model reads only single texts; pass no pairs")
@@ -70,7 +70,10 @@ def cumulative_bounds(sizes: Int64s) -> Int64s:
 
 
 def sizes_of(bounds: Int64s) -> Int64s:
-    """Return the sizes of n adjacent segments, int64 (n,), in a seventh of the time of `np.diff`."""
+    """Return the sizes of n adjacent segments, int64 (n,).
+
+    This takes a seventh of the time of `np.diff`.
+    """
     return bounds[1:] - bounds[:-1]
 
 

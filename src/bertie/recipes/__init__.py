@@ -1,4 +1,7 @@
-"""Settings files shipped with the package, one for each run, grid, table of the paper, and scale."""
+"""Settings files shipped with the package.
+
+There is one for each run, grid, table of the paper, and scale.
+"""
 
 import difflib
 import re
@@ -70,7 +73,10 @@ def _path(recipe: Recipe) -> Path:
 
 
 def _describe(path: Path) -> Recipe:
-    """Describe a shipped file: a table has rows, scales and grids have a prefix in their file names."""
+    """Describe a shipped file.
+
+    A table has rows; scales and grids have a prefix in their file names.
+    """
     text = path.read_text(encoding="utf-8")
     title = re.search('^title = "(.*)"$', text, re.MULTILINE)
     description = title[1] if title else text.partition("\n")[0].removeprefix("# ")

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertie.base.texts import count_noun
+from bertie.base.progress import spell_duration
 from bertie.reports.page import Cell, Page
 from bertie.reports.pictures import (
     confusion_matrix,
@@ -94,7 +94,7 @@ def _score_figures(
 def _training_figures(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, Cell, str]]:
     last = [row for row in rows if row["kind"] == "train"][-1]
     return [
-        ("steps", last["step"], count_noun(round(last["seconds"]), "second")),
+        ("steps", last["step"], spell_duration(last["seconds"])),
         ("examples", last["examples"], "over all epochs"),
     ]
 
@@ -102,7 +102,10 @@ def _training_figures(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, Cell
 def _columns(
     part: str, scores: Mapping[str, Scores], baselines: Mapping[str, Scores]
 ) -> list[tuple[str, Scores]]:
-    """Return the columns of a dev set: its scores, and those of the majority class, if it has any."""
+    """Return the columns of a dev set: its scores and the majority baseline's.
+
+    Some sets have no baseline.
+    """
     columns = [(part, scores[part])]
     if part in baselines:
         columns.append((f"majority baseline, {part}", baselines[part]))

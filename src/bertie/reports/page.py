@@ -49,7 +49,7 @@ class Page:
         self._blocks: list[dict[str, Any]] = []
 
     def facts(self, facts: Mapping[str, str]) -> None:
-        """Append a list of names and texts, such as where the data and the model come from."""
+        """Append a list of names and texts, such as the origin of the data."""
         self._append("facts", facts=facts)
 
     def section(self, title: str) -> None:

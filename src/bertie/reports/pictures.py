@@ -43,7 +43,7 @@ SMOOTHING = 0.02  # the training curve is averaged over this fraction of the run
 DASHED: Any = {"color": INK, "alpha": 0.6, "linewidth": 1, "linestyle": (0, (4, 3))}
 
 
-def training_curves(rows: Sequence[Row]) -> str:
+def training_curves(rows: Sequence[Row], phases: Sequence[int] = ()) -> str:
     """Draw the curves of a pre-training run, one SVG element for each panel.
 
     The panels are loss and accuracy of masked or next tokens, and next-sentence accuracy. Each
@@ -53,13 +53,14 @@ def training_curves(rows: Sequence[Row]) -> str:
 
     Args:
         rows: the rows of metrics.jsonl.
+        phases: the number of steps of each phase; a dotted line marks where each but the first begins.
     """
     train = [row for row in rows if row["kind"] == "train"]
     held_out = [row for row in rows if row["kind"] == "evaluation"]
     measured = [panel for panel in _PANELS if any(row.get(panel[1]) is not None for row in rows)]
     with style():
         return "".join(
-            _curve_panel(title, key, unigram, train, held_out)
+            _curve_panel(title, key, unigram, train, held_out, phases)
             for title, key, unigram in measured or _PANELS[:1]
         )
 
@@ -80,7 +81,7 @@ def finetuning_curves(rows: Sequence[Row], metric: str, baseline: float | None =
         key.removesuffix(f"/{metric}") for row in evaluations[:1] for key in row if key.endswith(f"/{metric}")
     ]
     with style():
-        loss = _curve_panel("Loss", "loss", None, train, [])
+        loss = _curve_panel("Loss", "loss", None, train)
         if not parts:
             return loss
         figure, axes = new_panel(metric)
@@ -108,7 +109,12 @@ _PANELS = (
 
 
 def _curve_panel(
-    title: str, key: str, unigram: str | None, train: Sequence[Row], held_out: Sequence[Row]
+    title: str,
+    key: str,
+    unigram: str | None,
+    train: Sequence[Row],
+    held_out: Sequence[Row] = (),
+    phases: Sequence[int] = (),
 ) -> str:
     figure, axes = new_panel(title)
     steps, values = _series(train, key, axes)
@@ -124,7 +130,7 @@ def _curve_panel(
     baseline = held_out[-1].get(unigram) if unigram and held_out else None
     if baseline is not None:
         axes.axhline(baseline, label="unigram", **DASHED)
-    _mark_phases(axes, train)
+    _mark_phases(axes, phases)
     label_steps(axes)
     if "accuracy" in key:
         widen(axes, MIN_ACCURACY_RANGE, (0, 1))
@@ -170,23 +176,28 @@ def _extremes(steps: Floats, values: Floats) -> tuple[Floats, Floats]:
     return steps[np.concatenate(kept)], values[np.concatenate(kept)]
 
 
-def _mark_phases(axes: Axes, train: Sequence[Row]) -> None:
-    """Draw a dotted line at each change of phase, with its label on the side that has more room."""
-    for before, row in itertools.pairwise(train):
-        if row["phase"] != before["phase"]:
-            left, right = axes.get_xlim()
-            in_left_half = row["step"] < (left + right) / 2
-            axes.axvline(row["step"], color=INK, alpha=0.6, linewidth=0.8, linestyle=":")
-            axes.annotate(
-                f"phase {row['phase'] + 1}" + ("" if in_left_half else " →"),
-                (row["step"], 1),
-                xycoords=axes.get_xaxis_transform(),
-                xytext=(3 if in_left_half else -3, -2),
-                textcoords="offset points",
-                ha="left" if in_left_half else "right",
-                va="top",
-                fontsize=7,
-            )
+def _mark_phases(axes: Axes, phases: Sequence[int]) -> None:
+    """Draw a dotted line, with a label, where each phase but the first begins.
+
+    The label is on the side with more room. Each label is one line of text lower than the label before, so
+    that labels of short phases do not overlap.
+    """
+    left, right = axes.get_xlim()
+    for index, step in enumerate(itertools.accumulate(phases[:-1])):
+        if step >= right:
+            break
+        in_left_half = step < (left + right) / 2
+        axes.axvline(step, color=INK, alpha=0.6, linewidth=0.8, linestyle=":")
+        axes.annotate(
+            f"phase {index + 2}" + ("" if in_left_half else " →"),
+            (step, 1),
+            xycoords=axes.get_xaxis_transform(),
+            xytext=(3 if in_left_half else -3, -2 - 9 * index),
+            textcoords="offset points",
+            ha="left" if in_left_half else "right",
+            va="top",
+            fontsize=7,
+        )
 
 
 def confusion_matrix(matrix: npt.ArrayLike, labels: Sequence[str], title: str = "") -> str:
@@ -361,10 +372,10 @@ def scatter(gold: Floats, predicted: Floats) -> str:
 
 
 def reliability_diagram(calibration: Calibration) -> str:
-    """Draw the accuracy of predictions against their confidence, before and after temperature scaling.
+    """Draw the accuracy of predictions against their confidence.
 
-    Each point is a bin of predictions, the larger, the more there are. On the dashed line, confidence and
-    accuracy are equal.
+    The picture shows them before and after temperature scaling. Each point is a bin of predictions, the
+    larger, the more there are. On the dashed line, confidence and accuracy are equal.
     """
     series = {"as trained": calibration.raw, f"temperature {calibration.temperature:.3g}": calibration.scaled}
     with style():

@@ -1,10 +1,12 @@
 """The HTML report of a pre-training run."""
 
 import math
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bertie.base.progress import spell_duration
 from bertie.model.objectives import TOKEN_OBJECTIVES, token_objective
 from bertie.reports.page import Page
 from bertie.reports.pictures import bars, training_curves
@@ -51,10 +53,10 @@ def write_report(
     tokens, seconds = last_train["tokens"], last_train["seconds"]
     page.paragraph(
         f"Measured on held-out documents after {last_train['step']:,} steps on {tokens:,} tokens: "
-        f"{seconds / 60:,.0f} minutes of training, {tokens / seconds:,.0f} tokens per second."
+        f"{spell_duration(seconds)} of training, {tokens / seconds:,.0f} tokens per second."
     )
     page.picture(
-        training_curves(rows),
+        training_curves(rows, phase_steps(settings_text)),
         "Training and held-out documents. The dashed line is the unigram baseline.",
         "Loss and accuracy over the training steps",
     )
@@ -68,6 +70,11 @@ def write_report(
     page.section("Settings")
     page.code(settings_text)
     page.save(path)
+
+
+def phase_steps(settings_text: str) -> list[int]:
+    """Return the number of steps of each phase, from a run's settings as TOML."""
+    return [phase["steps"] for phase in tomllib.loads(settings_text)["phases"]]
 
 
 def _add_blimp(page: Page, blimp: Mapping[str, Any]) -> None:

@@ -100,7 +100,9 @@ def measure_tagger(model: Path, data: Path, sentences: int, settings: FeatureTag
 
 
 def choose_cap(costs: Sequence[Cost], budget: float) -> int:
-    """Return the largest cap on the training examples of each task that fits the budget; 0 for no cap.
+    """Return the largest cap on training examples that fits the budget.
+
+    The cap is for each task; 0 is none.
 
     Args:
         costs: the estimates of all tasks.

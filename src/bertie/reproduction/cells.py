@@ -147,7 +147,7 @@ def pretraining_directory(
 def pretraining_directories(
     out: Path, settings: PretrainingSettings, corpus_fingerprint: str, initial_model: str
 ) -> tuple[Path, ...]:
-    """Return the directories that a pre-training run may have, the preferred one first.
+    """Return the directories of a pre-training run, the preferred one first.
 
     The first one does not depend on when the run evaluates and saves, so that tables share their
     runs. The second one does: earlier versions had no other, and a run whose evaluations or

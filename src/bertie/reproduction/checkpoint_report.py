@@ -1,4 +1,4 @@
-"""Write the results of a table from a given model next to the paper's, as Markdown."""
+"""Write the results of a given model beside the paper's, as Markdown."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -83,7 +83,10 @@ def _row_line(result: RowResult, columns: Sequence[str]) -> str:
 
 
 def _average_lines(rows: Sequence[RowResult], columns: Sequence[str], width: int) -> list[str]:
-    """Return the average of the rows with numbers of the paper, and the paper's over the same rows."""
+    """Return the line with the averages of our scores and of the paper's.
+
+    Both are over the same rows, which have numbers of the paper.
+    """
     counted = [result for result in rows if result.row.paper]
     done = [result for result in counted if result.cells]
     if not done:
@@ -97,7 +100,10 @@ def _average_lines(rows: Sequence[RowResult], columns: Sequence[str], width: int
 
 
 def _plan_lines(plan: Tree, rows: Sequence[RowResult]) -> list[str]:
-    """Return the lines about the time of the runs, the cap on training examples, and two columns."""
+    """Return the lines about the time and the cap, and about two columns.
+
+    The cap is on training examples.
+    """
     cells = {id(cell): cell for result in rows for cell in result.cells}
     lines = [f"All runs so far took {format_duration(sum(cell['seconds'] for cell in cells.values()))}."]
     if cap := plan["max_training_examples"]:

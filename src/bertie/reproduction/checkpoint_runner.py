@@ -1,4 +1,4 @@
-"""Run a table from a given model: search over each task, train the taggers over features, report.
+"""Run a table from a given model: search, train taggers, report.
 
 The output directory OUT contains
 
@@ -39,7 +39,7 @@ from bertie.reproduction.checkpoint_tables import (
 )
 from bertie.reproduction.feature_tagger import FeatureKind, FeatureTaggerSettings, train_feature_tagger
 from bertie.reproduction.runner import WAIT_SECONDS
-from bertie.reproduction.tables import FEATURES, read_scale
+from bertie.reproduction.tables import FEATURES, UNCASED_NOTE, read_scale
 from bertie.tasks.evaluation import DEFAULT_MAX_SEQ_LENGTH
 from bertie.tasks.glue import write_submission
 from bertie.training.finetuning import InitialModel, hash_weights
@@ -73,7 +73,7 @@ def reproduce(
     scale: str = "paper",
     device: str = "auto",
 ) -> dict[str, float]:
-    """Fine-tune a model on the tasks of a table of the paper, like `bertie reproduce --model`.
+    """Fine-tune a model on the tasks of a table, like `bertie reproduce --model`.
 
     The same call resumes a table that was stopped or killed; finished tasks are not repeated. Tasks
     whose files are missing are left out and named in the report, OUT/TABLE.md.
@@ -127,7 +127,10 @@ class CheckpointRunner:
         self.tasks, self.missing = read_found_tasks(self.table, data)
 
     def run(self, budget: float) -> dict[str, float]:
-        """Run the cells that are not done, or wait for other processes; return the score of each row."""
+        """Run the cells that are not done, and return the score of each row.
+
+        Wait for cells of other processes.
+        """
         with lock_directory(self.folder, shared=True):
             with lock_file(self.folder / PLAN_FILE, wait=True):
                 plan = self._read_plan(budget)
@@ -194,7 +197,7 @@ class CheckpointRunner:
         }
 
     def _search_settings(self, task: str) -> Tree:
-        """Return the settings of a search; sequences are not longer than the model's positions."""
+        """Return the settings of a search, for sequences that fit the model."""
         positions = self.start.config.max_position_embeddings
         default = self.tasks[task].examples.task.defaults.get("max_seq_length", DEFAULT_MAX_SEQ_LENGTH)
         return merge({"finetuning": {"max_seq_length": min(default, positions)}}, self.search)
@@ -270,6 +273,7 @@ class CheckpointRunner:
         rows = [RowResult(row, self._results_of(row, results)) for row in self.table.rows]
         notes = [f"{name}: {line}" for name, line in self.missing.items()]
         notes += self._write_submission()
+        notes += [UNCASED_NOTE] if self.table.cased and self.start.tokenizer.lowercase else []
         model = describe_sources(self.start, next(iter(self.tasks.values())).examples)["base model"]
         write_checkpoint_report(self.report_file, self.table, model, self.tasks, plan, rows, notes)
         return {result.row.name: result.mean for result in rows if result.cells}
@@ -280,7 +284,10 @@ class CheckpointRunner:
         return [results[cell.name] for cell in cells if cell.name in results]
 
     def _write_submission(self) -> list[str]:
-        """Write glue.zip if the table is GLUE's; return a line that says why it is not written."""
+        """Write glue.zip if the table is GLUE's.
+
+        Otherwise, or if a task is missing, return a line that says why it is not written.
+        """
         if not any(row.task not in FOLDERS for row in self.table.rows):
             return []
         files = {file.name: file for file in self.folder.glob("*/submission/*.tsv")}

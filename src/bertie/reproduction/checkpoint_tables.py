@@ -1,8 +1,8 @@
-"""The tables of the paper that fine-tune a given model: Tables 1 to 4, and Table 7.
+"""Read the tables of the paper that fine-tune a given model.
 
-Their recipes are table1.toml to table4.toml and table7.toml; `checkpoint_runner.py` runs them. A row is
-a score of a task. Where a table of `tables.py` pre-trains a model for each of its rows, all rows here
-start from the same model.
+They are Tables 1 to 4, and Table 7. Their recipes are table1.toml to table4.toml and table7.toml;
+`checkpoint_runner.py` runs them. A row is a score of a task. Where a table of `tables.py` pre-trains a model
+for each of its rows, all rows here start from the same model.
 """
 
 from pathlib import Path
@@ -29,7 +29,7 @@ GLUE_FOLDERS = ("glue",)
 
 
 class CheckpointRow(Settings):
-    """A row of a table: a score, the paper's numbers for it, and the size of the official data."""
+    """A row of a table: a score, the paper's numbers, and the official data's size."""
 
     name: str
     outcome: str  # TASK/PART/METRIC or features/METRIC, as in `tables.Column`
@@ -51,6 +51,7 @@ class CheckpointTable(Settings):
     search: Tree  # settings of `bertie search`: the grid and the restarts
     rows: tuple[CheckpointRow, ...] = pydantic.Field(min_length=1)
     average: bool = False  # whether to average the rows that have numbers of the paper
+    cased: bool = False  # as in `tables.Table`
 
 
 class TaskFiles(NamedTuple):
@@ -89,7 +90,7 @@ def read_checkpoint_table(name: str) -> CheckpointTable:
         for row in table.rows
         if row.is_pretrained
     )
-    return CheckpointTable(title=table.title, search=table.search, rows=rows)
+    return CheckpointTable(title=table.title, search=table.search, rows=rows, cased=table.cased)
 
 
 def read_found_tasks(table: CheckpointTable, data: Path) -> tuple[dict[str, TaskFiles], dict[str, str]]:

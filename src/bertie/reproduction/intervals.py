@@ -64,10 +64,11 @@ class ConfidenceInterval(NamedTuple):
 
 
 def prior_variance(samples: Sequence[Sequence[float]]) -> float | None:
-    """Estimate the prior variance of the differences of a table (Smyth, 2004, Section 6.2).
+    """Estimate the prior variance of the differences of a table.
 
-    The true variances are taken as draws from a scaled inverse chi-square distribution with PRIOR_DEGREES
-    degrees of freedom. Its scale follows from the mean of the logarithms of the observed variances.
+    The method is in Smyth, 2004, Section 6.2. The true variances are taken as draws from a scaled inverse
+    chi-square distribution with PRIOR_DEGREES degrees of freedom. Its scale follows from the mean of the
+    logarithms of the observed variances.
 
     Args:
         samples: the differences, each with its values by seed.
@@ -144,7 +145,10 @@ def shared_error(deviations: Float64s) -> float:
 
 
 def adjust_p_values(p_values: Sequence[float]) -> list[float]:
-    """Return Holm's adjusted p-values: with a level of 5 %, any false rejection has at most 5 %."""
+    """Return Holm's adjusted p-values.
+
+    With a level of 5 %, the probability of any false rejection is at most 5 %.
+    """
     adjusted = [0.0] * len(p_values)
     highest = 0.0
     for rank, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
@@ -154,7 +158,10 @@ def adjust_p_values(p_values: Sequence[float]) -> list[float]:
 
 
 def student_t_cdf(t: npt.ArrayLike, degrees: int) -> Float64s:
-    """Return the distribution function of Student's t (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    """Return the distribution function of Student's t.
+
+    See Abramowitz and Stegun, 26.7.3 and 26.7.4.
+    """
     angle = np.arctan(np.asarray(t, np.float64) / math.sqrt(degrees))
     sine, cosine = np.sin(angle), np.cos(angle)
     odd = degrees % 2

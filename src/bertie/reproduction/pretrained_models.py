@@ -1,4 +1,4 @@
-"""The models that a table's rows are fine-tuned from, and the pre-training runs that make them."""
+"""Pre-train the models that a table's rows are fine-tuned from."""
 
 import math
 import sys
@@ -66,7 +66,10 @@ class PretrainedModel(NamedTuple):
 
     @property
     def is_available(self) -> bool:
-        """Whether the run is finished, and has the weights and the held-out metrics of the step."""
+        """Whether the run is finished, and has the weights and metrics of the step.
+
+        The metrics are those of held-out text.
+        """
         if not self.directory.exists():
             return False
         try:
@@ -148,10 +151,11 @@ class Pretraining(NamedTuple):
         return model
 
     def _choose_run(self, directories: Sequence[Path], step: int) -> PretrainedModel:
-        """Return the model in the first of some directories that has it, or else in the one to make it in.
+        """Return the model in the first of some directories that has it.
 
-        That is a run that has been started, or else the first one that is missing. If a finished run
-        lacks the step, another one is made only if its checkpoints and evaluations will have it.
+        If none has, return the one to make it in. That is a run that has been started, or else the first one
+        that is missing. If a finished run lacks the step, another one is made only if its checkpoints and
+        evaluations will have it.
         """
         is_last = step in (0, self.settings.total_steps)
         models = [PretrainedModel(directory, step, is_last) for directory in directories]
@@ -165,7 +169,10 @@ class Pretraining(NamedTuple):
         return next(started, unfinished[0])
 
     def _will_record(self, step: int) -> bool:
-        """Return whether a finished run with these settings has a checkpoint and an evaluation of a step."""
+        """Return whether a finished run will have a checkpoint and metrics of a step.
+
+        The run has these settings.
+        """
         settings = self.settings
         if step == settings.total_steps:
             return True
@@ -216,7 +223,10 @@ def _remove_moments(run: Path) -> None:
 
 
 def _write_random_model(settings: PretrainingSettings, corpus: Path, path: Path) -> None:
-    """Write the model that a run with these settings would start from, without a trunk."""
+    """Write the model that a run without a trunk would start from.
+
+    The run has these settings.
+    """
     setup = PretrainingSetup.load(settings, corpus)
     model = setup.build_model(None, Ranks())
     metadata = ModelMetadata(setup.settings.model, model.architecture, (), setup.tokenizer)

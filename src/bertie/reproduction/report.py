@@ -27,16 +27,21 @@ from bertie.reproduction.verdicts import (
 )
 
 MEANINGS: dict[Decision, str] = {
-    "held": "it is so here too, and by more than chance explains.",
-    "reversed": "here the other row is better, by more than chance explains.",
-    "unresolved": "these runs cannot tell; the difference may be 0, or go either way.",
-    "at chance": "the better row here is not above the baseline, so the models have not learned the task, "
-    "and their order means nothing.",
+    "held": "the row in the column *better* is better here too; the difference is too large to be chance.",
+    "reversed": "the other row is better here; the difference is too large to be chance.",
+    "unresolved": "these runs do not decide; the true difference may be 0 or have either sign.",
+    "at chance": "the better row here is not above the baseline: the models have not learned the task, so "
+    "their order means nothing.",
 }
 
 
 def write_report(
-    path: Path, table: Table, scale: Scale, cells: Sequence[Cell], majority_baseline: Outcomes
+    path: Path,
+    table: Table,
+    scale: Scale,
+    cells: Sequence[Cell],
+    majority_baseline: Outcomes,
+    notes: Sequence[str] = (),
 ) -> list[Verdict]:
     """Write the current results of a table, and a picture of them.
 
@@ -46,6 +51,7 @@ def write_report(
         scale: the scale of the runs.
         cells: the cells of the table, done or not.
         majority_baseline: the scores of always predicting the majority class.
+        notes: how these runs differ from the paper's.
 
     Returns:
         The verdicts on all orderings.
@@ -61,6 +67,7 @@ def write_report(
         f"{num_done} of {len(cells)} cells done.",
         "Each entry is the paper's number, if there is one, then ours: the mean over the seeds ± the",
         "standard deviation.",
+        *notes,
         "",
         *_result_lines(table, scale, cells, majority_baseline),
         "",
@@ -113,17 +120,18 @@ def _verdict_lines(verdicts: Sequence[Verdict]) -> list[str]:
         "",
         f"{len(verdicts)} statements of the form *this row is better than that one in this column*: "
         f"{summary}.",
-        "Each compares two of the paper's rows that are next to each other when a column is sorted, or",
-        "repeats a claim that the paper or this table makes in words.",
+        "Each compares two rows that are neighbours in the paper's order of a column, or repeats a claim",
+        "that the paper or this table makes in words.",
         "",
         *(f"- **{decision}**: {meaning}" for decision, meaning in MEANINGS.items()),
         "",
-        "The baseline is the score of always giving the most frequent answer; for losses and perplexities,",
-        "it is the loss of token frequencies. The interval covers both other seeds and other dev examples.",
-        "Of outcomes without scores of single examples, such as losses, it covers seeds only. The spread",
-        "over few seeds is estimated with the help of the table's other statements. The p-value is",
-        "the probability of so large a difference if there were none. It is adjusted for the number of",
-        "statements (Holm), so an interval that excludes 0 is not always enough.",
+        "The baseline is the score of always giving the most frequent answer. For losses and perplexities,",
+        "it is the loss of a model that knows only how frequent each token is. The intervals cover the",
+        "variation between seeds and between dev examples; for outcomes without a score of each example,",
+        "such as losses, only between seeds. As there are few seeds, their variation is estimated from all",
+        "statements of the table. The p-value is the probability of a difference at least this large if",
+        "both rows were equally good. It is adjusted for the number of statements (Holm), so a statement",
+        "can be unresolved although its interval excludes 0.",
         *_logarithm_lines(verdicts),
         "",
         _table_line(

@@ -57,7 +57,7 @@ WAIT_SECONDS = 5.0  # between attempts to lock a cell of other processes; cells 
 
 
 class CellResult(NamedTuple):
-    """The outcomes of a cell or of its fine-tuning on a task, and the scores of the dev examples."""
+    """The outcomes of a cell or a fine-tuning, and the scores of the dev examples."""
 
     outcomes: Outcomes
     examples: dict[str, ExampleScores]
@@ -217,7 +217,10 @@ class Runner:
         return cells
 
     def _read_results(self, row: Row) -> dict[int, CellResult]:
-        """Return the results of a row's finished cells by seed, at each task's best learning rate."""
+        """Return the results of a row's finished cells by seed.
+
+        Scores are from each task's best learning rate.
+        """
         results = {}
         for seed in range(self.scale.seeds):
             directory = self._row_directory(row) / f"seed-{seed}"
@@ -256,7 +259,10 @@ class Runner:
         return [source for source in self.table.sources_of(row) if source not in WITHOUT_FINETUNING]
 
     def _main_outcome(self, task_name: str) -> str:
-        """Return the outcome that selects the learning rate: the main score on the first dev part."""
+        """Return the outcome that selects the learning rate.
+
+        It is the main score on the first dev part.
+        """
         task, _, dev, _ = self.sources.task_examples(task_name)
         return f"{task_name}/{next(iter(dev))}/{task.main_metric}"
 

@@ -40,10 +40,10 @@ def draw_same_article(
 
 
 def draw_passages(shards: Sequence[Shard], vocabulary: Vocabulary, count: int, seed: int) -> Inputs:
-    """Draw `count` pairs, half of them of each class; a document may be drawn several times.
+    """Draw `count` pairs, half of them of each class.
 
-    A pair is encoded as `[CLS] passage [SEP] passage [SEP]`. Both classes draw their documents and
-    positions in the same way, so one passage says nothing about the label.
+    A document may be drawn several times. A pair is encoded as `[CLS] passage [SEP] passage [SEP]`. Both
+    classes draw their documents and positions in the same way, so one passage says nothing about the label.
 
     Raises:
         DataError: fewer than two documents have two passages.

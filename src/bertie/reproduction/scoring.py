@@ -24,7 +24,7 @@ from bertie.tasks.task import Task
 def score_examples(
     task: Task[Any, Any], dev: Mapping[str, Any], predictions: Mapping[str, Any]
 ) -> dict[str, ExampleScores]:
-    """Score the examples of each dev part, for accuracies of classes and F1 of entities.
+    """Score the examples of each dev part, for accuracies and F1 of entities.
 
     Args:
         task: the task.
@@ -58,9 +58,10 @@ def _count_entities(examples: TaggedSentences, predictions: Sequence[Sequence[st
 def score_minimal_pairs(
     model: PretrainedModel, paradigms: Sequence[Paradigm], device: str, title: str
 ) -> ExampleScores:
-    """Return whether a pre-trained model prefers the acceptable sentence of each pair, int32 (n, 1).
+    """Return whether a model prefers each acceptable sentence, int32 (n, 1).
 
-    See `inference.likelihood` for the likelihoods of masked and left-to-right models.
+    The model is pre-trained only. See `inference.likelihood` for the likelihoods of masked and left-to-right
+    models.
     """
     network, metadata = load_model(model.directory)
     load_weights(model.weights, network)

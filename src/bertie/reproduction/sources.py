@@ -1,4 +1,4 @@
-"""The sources of outcomes: the data that a table's models are fine-tuned and scored on."""
+"""The data that a table's models are fine-tuned and scored on."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -72,9 +72,10 @@ class Sources:
         return self.task_examples(source).digest
 
     def majority_baseline(self, source: str) -> Outcomes:
-        """Return the scores of always predicting the majority class; empty if there are none.
+        """Return the scores of always predicting the majority class.
 
-        For BLiMP, where each of two sentences is as likely to be the acceptable one, this is 50.
+        The result is empty if there are none. For BLiMP, where each of two sentences is as likely to be the
+        acceptable one, this is 50.
         """
         if source == BLIMP:
             return {f"{BLIMP}/accuracy": 50.0}
@@ -114,5 +115,10 @@ class Sources:
         return TaskExamples(SAME_ARTICLE_TASK, training, {"dev": dev}, examples_digest)
 
     @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the corpus."""
+        return Tokenizer.load(self.corpus.tokenizer_directory)
+
+    @property
     def _vocabulary(self) -> Vocabulary:
-        return Tokenizer.load(self.corpus.tokenizer_directory).vocabulary
+        return self.tokenizer.vocabulary

@@ -30,6 +30,10 @@ BLIMP = "blimp"  # minimal pairs of sentences, without fine-tuning
 DRAWN_TASKS = (SPLIT_PAIRS, SAME_ARTICLE)  # their examples are drawn from the corpus
 WITHOUT_FINETUNING = (HELD_OUT, FEATURES, BLIMP)
 
+UNCASED_NOTE = (  # in the report of a table whose models are cased in the paper
+    "The vocabulary is uncased, but the paper's models of this table are cased: compare the rows with each "
+    "other, not with the paper."
+)
 FORMER_SOURCES = {"halves": SPLIT_PAIRS}
 
 
@@ -122,7 +126,7 @@ class Table(Settings):
     # Sources to leave out, or parts as TASK/PART; `read_table` adds the scale's.
     excluded: tuple[SourceName, ...] = ()
     excluded_rows_at: dict[str, tuple[str, ...]] = pydantic.Field({})  # rows to leave out, by scale
-    cased: bool = False  # whether the vocabulary is cased, as the paper's is for named entities
+    cased: bool = False  # whether the paper's models have a cased vocabulary, as for named entities
     search: Tree = pydantic.Field({})  # how `checkpoint_tables` fine-tunes a given model
 
     renamed: ClassVar[Mapping[str, str]] = {"without": "excluded", "without_at": "excluded_at"}
@@ -183,9 +187,9 @@ class Table(Settings):
         return merge(scale.pretraining, row.pretraining, *at_scale)
 
     def merge_trunk(self, row: Row, scale: "Scale") -> Tree | None:
-        """Return the settings of the run that a row's pre-training continues, without the seed.
+        """Return the settings of the run that a row's pre-training continues.
 
-        Rows with the same network and optimizer share their trunk.
+        The seed is not among them. Rows with the same network and optimizer share their trunk.
 
         Returns:
             None if the scale has no trunk, or the row is not pre-trained.

@@ -191,7 +191,10 @@ def _value(cell: Cell, row: Row, column: Column) -> float:
 
 
 def _deviations(cells: Sequence[Cell], row: Row, column: Column) -> Float64s | None:
-    """Return the deviations of the examples (seeds, examples); None if the seeds do not share them."""
+    """Return the deviations of the examples (seeds, examples).
+
+    None if the seeds do not share them.
+    """
     outcome = row.outcome(column)
     scores = [cell.examples[outcome] for cell in cells if outcome in cell.examples]
     if len(scores) < len(cells) or len({array.shape for array in scores}) != 1:
@@ -200,9 +203,10 @@ def _deviations(cells: Sequence[Cell], row: Row, column: Column) -> Float64s | N
 
 
 def baseline_of(cells: Sequence[Cell], row: Row, column: Column, majority_baseline: Outcomes) -> float | None:
-    """Return the score of a model that has learned nothing; None if there is no such baseline.
+    """Return the score of a model that has learned nothing.
 
-    It is the score of the majority class, or the mean over the seeds of the unigram baseline.
+    It is the score of the majority class, or the mean over the seeds of the unigram baseline; None if there
+    is neither.
     """
     outcome, found = row.outcome(column), cells_by_seed(cells, row, column).values()
     if source_of(outcome) != HELD_OUT:
@@ -217,7 +221,10 @@ def baseline_of(cells: Sequence[Cell], row: Row, column: Column, majority_baseli
 def column_baseline(
     table: Table, cells: Sequence[Cell], column: Column, majority_baseline: Outcomes
 ) -> float | None:
-    """Return the mean baseline of a column's rows, which differs between them only on held-out text."""
+    """Return the mean baseline of a column's rows.
+
+    Only on held-out text does it differ between the rows.
+    """
     baselines = [baseline_of(cells, row, column, majority_baseline) for row in table.rows]
     known = [baseline for baseline in baselines if baseline is not None]
     return statistics.fmean(known) if known else None
@@ -226,7 +233,10 @@ def column_baseline(
 def _is_above_chance(
     cells: Sequence[Cell], row: Row, column: Column, majority_baseline: Outcomes
 ) -> bool | None:
-    """Return whether a row is above the baseline by its interval; None if that is unknown."""
+    """Return whether a row is above the baseline by its interval.
+
+    None if that is unknown.
+    """
     interval = row_interval(cells, row, column)
     baseline = baseline_of(cells, row, column, majority_baseline)
     if interval is None or interval.n < 2 or baseline is None:

@@ -1,7 +1,7 @@
-"""BLiMP: minimal pairs of an acceptable and an unacceptable sentence (Warstadt et al., arXiv:1912.00582).
+"""BLiMP: minimal pairs of an acceptable and an unacceptable sentence.
 
-BLiMP has 67 paradigms, each a file of 1,000 pairs that test one phenomenon. A language model is
-right on a pair if the acceptable sentence has the higher log-likelihood.
+See Warstadt et al., arXiv:1912.00582. BLiMP has 67 paradigms, each a file of 1,000 pairs that test one
+phenomenon. A language model is right on a pair if the acceptable sentence has the higher log-likelihood.
 """
 
 from collections.abc import Mapping, Sequence

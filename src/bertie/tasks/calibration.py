@@ -1,4 +1,4 @@
-"""Calibration: how well the probabilities of predictions agree with their accuracy.
+"""Measure how well probabilities of predictions agree with their accuracy.
 
 Guo et al., "On Calibration of Modern Neural Networks" (arXiv:1706.04599).
 """
@@ -88,7 +88,10 @@ def fit_temperature(logits: npt.NDArray[Any], gold: Int64s) -> float:
 
 
 def _sum_expected_logits(logits: Float64s, temperature: float) -> float:
-    """Return the sum over all rows of the mean logit, weighted by the softmax of logits / temperature."""
+    """Return the sum over all rows of the expected logit.
+
+    It is weighted by the softmax of logits / temperature.
+    """
     if logits.shape[1] == 2:  # 20 times as fast as `softmax`: numpy is slow at sums of two columns
         differences = logits[:, 1] - logits[:, 0]
         return float(logits[:, 0].sum() + differences @ sigmoid(differences / temperature))
@@ -96,7 +99,10 @@ def _sum_expected_logits(logits: Float64s, temperature: float) -> float:
 
 
 def describe_limit(temperature: float) -> str | None:
-    """Return a warning about a fitted temperature at a limit of its range; None about others."""
+    """Return a warning about a fitted temperature at a limit of its range.
+
+    Return None about others.
+    """
     if np.isclose(temperature, HIGHEST_TEMPERATURE):
         return (
             f"calibrate: the temperature {temperature:g} is the upper limit of its range, so the labels of a "

@@ -1,4 +1,7 @@
-"""Tagged sentences, and files of them in CoNLL format: a word and its tag in each line."""
+"""Read and write tagged sentences in CoNLL format.
+
+Each line has a word and its tag.
+"""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -153,9 +156,9 @@ def write_tags(examples: TaggedSentences, predictions: Tags, path: Path) -> None
 
 
 def read_tags(examples: TaggedSentences, path: Path, plain: bool | None) -> Tags:
-    """Read predicted tags, the last column of a file whose first column has the examples' words.
+    """Read predicted tags, the last column of a file.
 
-    `plain` is as in `read_conll`.
+    The first column has the examples' words. `plain` is as in `read_conll`.
 
     Raises:
         DataError: the file cannot be read (see `read_conll`), or its words differ from the words of

@@ -1,4 +1,7 @@
-"""Predict with several fine-tuned models at once, by averaging their predictions (Table 2)."""
+"""Predict with several fine-tuned models, by averaging their predictions.
+
+Table 2 has an ensemble.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -76,7 +79,10 @@ def predict_ensemble(models: Sequence[FineTunedModel], examples: Any) -> Any:
 
 
 def _with_mean_thresholds(tasks: Sequence[Task[Any, Any]]) -> Task[Any, Any]:
-    """Return the first task with the means of all decision thresholds, for probabilities that are scaled."""
+    """Return the first task with the means of all decision thresholds.
+
+    They are for probabilities that are scaled.
+    """
     task = tasks[0]
     if not isinstance(task, TextClassification):
         return task

@@ -150,7 +150,10 @@ def sample_confusions(gold: Int64s, predicted: Int64s, confidence: Float64s | No
 
 
 def top_probabilities(logits: npt.NDArray[np.float32]) -> Float64s:
-    """Return the softmax probability of the likeliest class: float64 (n,), of logits (n, L)."""
+    """Return the softmax probability of the likeliest class: float64 (n,).
+
+    The logits are (n, L).
+    """
     return np.asarray(softmax(logits).max(axis=1))
 
 

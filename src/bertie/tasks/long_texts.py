@@ -1,4 +1,7 @@
-"""Texts that are longer than a sequence, in classification (Sun et al., arXiv:1905.05583, Section 5.3)."""
+"""Classify texts that are longer than a sequence.
+
+The methods are in Sun et al., arXiv:1905.05583, Section 5.3.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +26,9 @@ Int64s = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class TextWindows(Inputs):
-    """Windows over n texts. Each sequence is a window, but each label belongs to a text.
+    """Windows over n texts.
+
+    Each sequence is a window, but each label belongs to a text.
 
     text_bounds  int64 (n+1,); the windows of text i are the sequences text_bounds[i] to before
                  text_bounds[i + 1], one or more
@@ -44,7 +49,7 @@ class TextWindows(Inputs):
         return len(self.text_bounds) - 1
 
     def pool(self, logits: Float32s) -> Float32s:
-        """Pool the logits of windows, (N, labels), into logits of their texts, (n, labels)."""
+        """Pool logits of windows, (N, labels), into logits of texts, (n, labels)."""
         return pool(logits, self.text_bounds, self.long_texts.pooling)
 
 
@@ -114,9 +119,10 @@ def _is_head_or_tail(bounds: Int64s, size: int) -> npt.NDArray[np.bool_]:
 
 
 def _place_windows(bounds: Int64s, size: int, stride: int) -> tuple[Int64s, Int64s, Int64s]:
-    """Place a window at the start of each text, and one every `stride` tokens until they reach its end.
+    """Place windows over each text, one every `stride` tokens.
 
-    The last window is moved back so that it is full, because it counts as much as the others.
+    The first is at its start, and the last reaches its end. The last window is moved back so that it is full,
+    because it counts as much as the others.
 
     Args:
         bounds: int64 (n+1,), bounds of the texts in the tokens.

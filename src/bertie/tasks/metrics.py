@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-LabelArray = npt.NDArray[Any]  # any of the arrays above
+LabelArray = npt.NDArray[Any]  # any of the arrays in the docstring above
 Int64s = npt.NDArray[np.int64]
 Float64s = npt.NDArray[np.float64]
 

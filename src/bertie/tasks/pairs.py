@@ -1,8 +1,8 @@
-"""Tasks that fine-tune an encoder to embed texts, from pairs of texts (Sentence-BERT).
+"""Tasks that fine-tune an encoder to embed texts, from pairs of texts.
 
-The model embeds the two texts of a pair independently of each other. In scored pairs, the cosine
-of the two vectors learns the score. In pairs without scores, the second text of each pair learns
-to be nearer to the first one than the second texts of other pairs.
+This is the method of Sentence-BERT. The model embeds the two texts of a pair independently of each other. In
+scored pairs, the cosine of the two vectors learns the score. In pairs without scores, the second text of each
+pair learns to be nearer to the first one than the second texts of other pairs.
 """
 
 import sys
@@ -31,7 +31,10 @@ _ROUNDING = 1e-6  # cosines of equal vectors may differ by this much
 
 @dataclass(frozen=True)
 class _Pairs(TextClassification):
-    """Mixin for tasks on pairs of texts that the model embeds one by one; a prediction is a number."""
+    """Mixin for tasks on pairs of texts that the model embeds one by one.
+
+    A prediction is a number.
+    """
 
     problem_type: ProblemType = "regression"
 
@@ -122,7 +125,10 @@ class CustomScoredPairs(_ScoredPairs, CustomClassification):
         return {"text": self.text, "pair": self.pair, "label": self.label}
 
     def read(self, path: Source, labelled: bool) -> LabelledTexts:
-        """Read a table of scored pairs; report scores outside the range of the training scores on stderr."""
+        """Read a table of scored pairs.
+
+        Report scores outside the range of the training scores on stderr.
+        """
         examples = super().read(path, labelled)
         if labelled and self.score_range is not None:
             cosines = self.gold(examples)
@@ -240,7 +246,10 @@ def for_embeddings(task: Task[Any, Any]) -> Task[Any, Any]:
 
 
 def _range(scores: Float64s) -> tuple[float, float]:
-    """Return 0 and 1 if all scores are between them, otherwise the lowest and the highest score."""
+    """Return the range of scores: 0 and 1 if they fit, otherwise the ends.
+
+    The ends are the lowest and the highest score.
+    """
     low, high = float(scores.min()), float(scores.max())
     if low >= 0 and high <= 1:
         return 0.0, 1.0
@@ -248,7 +257,7 @@ def _range(scores: Float64s) -> tuple[float, float]:
 
 
 def _unit_vectors(vectors: npt.NDArray[np.float32]) -> tuple[Float64s, Float64s]:
-    """Return the vectors of the first and of the second texts, float64 (n, H), scaled to length 1."""
+    """Return the vectors of both texts, float64 (n, H), scaled to length 1."""
     unit = vectors.astype(np.float64)
     unit /= np.maximum(np.linalg.norm(unit, axis=1, keepdims=True), 1e-12)
     return unit[::2], unit[1::2]

@@ -26,7 +26,9 @@ _SPELLINGS = {re.sub("[^a-z0-9]", "", name): name for name in TASKS} | {
 
 
 def find_task(name: str) -> Task[Any, Any]:
-    """Return the task called `name`, also in another spelling: MRPC, SST2, squad1.1, CoNLL-2003.
+    """Return the task called `name`, also in another spelling.
+
+    Other spellings are MRPC, SST2, squad1.1 and CoNLL-2003, for example.
 
     Raises:
         SettingsError: there is no such task; the message suggests similar names and lists all.

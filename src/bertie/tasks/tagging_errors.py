@@ -1,4 +1,7 @@
-"""Error analysis of tagged words: scores by entity type or by tag, and sentences with mistakes."""
+"""Analyze the errors of tagged words.
+
+The analysis has scores by entity type or by tag, and sentences with mistakes.
+"""
 
 from collections.abc import Sequence
 from itertools import chain

@@ -1,4 +1,7 @@
-"""Decision thresholds: the probabilities above which a label is predicted, tuned on dev."""
+"""Tune decision thresholds on dev.
+
+A label is predicted if its probability is above its threshold.
+"""
 
 from collections.abc import Callable
 
@@ -37,9 +40,9 @@ def tune_thresholds(
 
 
 def _candidates(probabilities: Float64s) -> Float64s:
-    """Return 0.5 and thresholds between neighbouring probabilities, the nearest to 0.5 first.
+    """Return 0.5 and thresholds between neighbouring probabilities.
 
-    If there are more than MAX_CANDIDATES, they are as far apart in rank.
+    The nearest to 0.5 are first. If there are more than MAX_CANDIDATES, they are as far apart in rank.
     """
     distinct = np.unique(probabilities)
     between = (distinct[1:] + distinct[:-1]) / 2

@@ -67,7 +67,9 @@ def split_into_windows(
 def cut_windows(
     token_ids: Int32s, start: Int64s, end: Int64s, vocabulary: Vocabulary
 ) -> tuple[Int32s, Int64s]:
-    """Return the `input_ids` and `bounds` of windows as sequences with [CLS] and [SEP].
+    """Return the `input_ids` and `bounds` of windows as sequences.
+
+    They have [CLS] and [SEP].
 
     Args:
         token_ids: the tokens of all documents, int32 (P,).

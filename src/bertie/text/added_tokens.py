@@ -116,7 +116,7 @@ def check_normalized_tokens(tokens: Sequence[AddedToken], tables: UnicodeTables,
 def make_patterns(
     tokens: Sequence[AddedToken], ids: Mapping[str, int], tables: UnicodeTables
 ) -> tuple[Patterns, Patterns]:
-    """Return the tokens to find in a text, and the tokens to find in a normalised text.
+    """Return the tokens to find in a text, and in a normalised text.
 
     If the normalised forms of two tokens are equal, the first one counts. (`tokenizers` 0.23 chooses one at
     random.)
@@ -137,7 +137,7 @@ def make_patterns(
 
 
 def _make_patterns(tokens: Mapping[str, AddedToken], ids: Mapping[str, int]) -> Patterns:
-    """Return tokens, by the characters to search for, in the form that the kernels take."""
+    """Return tokens, by the characters to search for, for the kernels."""
     # As continuations, so that ## at the beginning of an added token has no special meaning.
     keys = [CONTINUATION_PREFIX + content for content in tokens]
     flags = [

@@ -59,6 +59,9 @@ def measure_casing(words: Iterable[str], counts: Iterable[int]) -> Casing:
 
 
 def _strip_accents(text: str) -> str:
-    """Strip accents, and compose the other characters again, so that a Hangul syllable stays the same."""
+    """Strip accents, and compose the other characters again.
+
+    So a Hangul syllable stays the same.
+    """
     kept = (c for c in unicodedata.normalize("NFD", text) if unicodedata.category(c) != "Mn")
     return unicodedata.normalize("NFC", "".join(kept))

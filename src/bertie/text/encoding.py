@@ -1,4 +1,4 @@
-"""Encoded texts, and how they are assembled from the tokens of their parts, chunk by chunk."""
+"""Assemble encoded texts from the tokens of their parts, chunk by chunk."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -137,9 +137,10 @@ def assemble(
 
 
 class Chunk(NamedTuple):
-    """The texts to encode at a time: from `first` to `last`, or a piece of one long text.
+    """The texts to encode at a time, or a piece of one long text.
 
-    `end` is None for whole texts; otherwise the piece is text[begin:end].
+    The texts are those from `first` to `last`. `end` is None for whole texts; otherwise the piece is
+    text[begin:end].
     """
 
     first: int
@@ -209,9 +210,10 @@ def encode_in_chunks(
 
 
 def divide(texts: Sequence[str], lengths: Int64s, may_cut: bool) -> Iterator[Chunk]:
-    """Divide texts of these lengths into chunks of about `CHUNK_CHARACTERS` characters.
+    """Divide texts into chunks of about `CHUNK_CHARACTERS` characters.
 
-    Longer texts are chunks of their own, and cut before spaces if `may_cut`.
+    `lengths` has the lengths of the texts. Each longer text is a separate chunk, or several, cut before
+    spaces, if `may_cut`.
     """
     ends = lengths.cumsum()
     if len(texts) and ends[-1] <= CHUNK_CHARACTERS:  # a third faster for one short text
@@ -244,7 +246,10 @@ def _cut(text: str) -> Iterator[int]:
 
 
 def _count_longer(row_bounds: Int64s, n: int, room: int) -> int:
-    """Count the texts, or pairs, of n that have more than `room` tokens; for the bounds, see `assemble`."""
+    """Count the texts, or pairs, of n that have more than `room` tokens.
+
+    For the bounds, see `assemble`.
+    """
     if room == NO_LIMIT:
         return 0
     lengths = row_bounds[1:] - row_bounds[:-1]

@@ -87,7 +87,10 @@ def check_language(code: str) -> None:
 
 
 def _nearest_code(text: str) -> str | None:
-    """Return the code of the language that a name, a locale or a misspelt code probably means."""
+    """Return the code of the language that a name probably means.
+
+    The name may be a locale or a misspelt code, too.
+    """
     codes = {name.casefold(): code for code, name in LANGUAGES.items()}
     codes |= {code: code for code in LANGUAGES}
     text = text.casefold()

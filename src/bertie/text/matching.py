@@ -48,7 +48,7 @@ Integer = int | np.integer[Any]
 LETTER, GAP, WORD, STRIPPED, OTHER = range(5)  # GAP and WORD, and no others, end a word
 KIND_BITS = 3
 KIND_MASK = (1 << KIND_BITS) - 1
-TABLE_SIZE = 1 << 16  # code points with an entry of their own: the basic multilingual plane
+TABLE_SIZE = 1 << 16  # code points that have separate entries: the basic multilingual plane
 OTHERS = np.uint32(TABLE_SIZE)  # the entry of all greater code points
 PIECE = 4096  # characters that `split_text` splits at a time, if the text has no gap before
 
@@ -114,7 +114,9 @@ def write_matches(
     rows: Int32s,
     count: Index,
 ) -> tuple[np.uint64, Index, Index, bool]:
-    """Write the tokens that end at a node where no longer match is possible, and follow its failure link.
+    """Write the tokens that end at a node, and follow its failure link.
+
+    No longer match is possible there.
 
     Args:
         trie: the vocabulary.
@@ -185,7 +187,7 @@ def match_plain_word(
     used: np.uint64,
     word: Index,
 ) -> tuple[np.uint64, np.uint64, np.uint32, bool]:
-    """Match the word of text[text_begin:text_end] that begins at text[begin], a LETTER.
+    """Match the word at text[begin], a LETTER, of text[text_begin:text_end].
 
     Token rows are written to rows[used:]. For the other arguments, see `match_plain_words`.
 
@@ -247,9 +249,10 @@ def match_plain_words(
     row_bounds: Int64s,
     place: Place,
 ) -> Place:
-    """Match the words of texts, up to one that needs `split`, or finds no room in `rows`.
+    """Match the words of texts, up to one that this function cannot match.
 
-    That word has an OTHER character, or may have too many characters.
+    Such a word has an OTHER character or may have too many, so that it needs `split`, or finds no room in
+    `rows`.
 
     Args:
         text, bounds, characters, trie, unk_id, max_word_characters: see `encode_texts`.
@@ -308,10 +311,11 @@ def match_words(
     count: Index,
     first_word: Index,
 ) -> Index:
-    """Match the first `number` of `words`, write token rows to rows[count:], and return the new `count`.
+    """Match the first `number` of `words`, and return the new `count`.
 
-    A word that the tokens cannot spell, or that has more than `max_word_characters` characters,
-    becomes `unk_id`. A word of `never_split` becomes its id. The words are numbered from `first_word`.
+    Token rows are written to rows[count:]. A word that the tokens cannot spell, or that has more than
+    `max_word_characters` characters, becomes `unk_id`. A word of `never_split` becomes its id. The words are
+    numbered from `first_word`.
     """
     codes, starts, ends, word_ends = words
     unknown_symbol = np.uint32(len(trie.symbols) - 1)
@@ -349,9 +353,10 @@ def match_words(
 
 @kernel
 def find_stop(text: UInt32s, begin: Index, characters: UInt32s, is_word_a_stop: bool) -> Index:
-    """Return where the first word of text[begin:] that `match_plain_words` does not match ends.
+    """Return the end of the first word that `match_plain_words` does not match.
 
-    If `is_word_a_stop` is false, only white space ends it, and it has `PIECE` characters or more.
+    The word is in text[begin:]. If `is_word_a_stop` is false, only white space ends it, and it has `PIECE`
+    characters or more.
     """
     i = begin if is_word_a_stop else begin + PIECE
     while i < len(text):

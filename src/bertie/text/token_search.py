@@ -1,4 +1,4 @@
-"""The kernels that find added tokens in texts, by the rules of the package `tokenizers`.
+"""Find added tokens in texts, by the rules of the package `tokenizers`.
 
 Tokens that are not normalised are found in the text itself, then the others in the normalised form of the
 parts between them. Of the tokens that begin at the same character the longest counts. The search resumes
@@ -60,9 +60,10 @@ class Normalized(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """Texts that are cut at their added tokens. A part is an added token, or plain text.
+    """Texts that are cut at their added tokens.
 
-    The array `used` has the numbers of rows in use of both other arrays, which have room for more.
+    A part is an added token, or plain text. The array `used` has the numbers of rows in use of both other
+    arrays, which have room for more.
 
     characters  int32 (any, 3)  a code point, and the start and end of its source in the text
     ends        int32 (any, 2)  for each part its end in `characters`, and the id of its token or NO_TOKEN
@@ -75,7 +76,10 @@ class Parts(NamedTuple):
 
 
 class Match(NamedTuple):
-    """An added token that was found: its id or NO_TOKEN, its range, and where to resume the search."""
+    """An added token that was found.
+
+    It has its id or NO_TOKEN, its range, and where to resume the search.
+    """
 
     token: Index
     start: Index
@@ -252,10 +256,10 @@ def write_rest(
     first: Index,
     last: Index,
 ) -> Parts:
-    """Write the characters between two added tokens of a normalised text as plain text.
+    """Write the characters between two added tokens as plain text.
 
-    A character whose normalised form lies only partly between them, such as a Hangul syllable, is written
-    in normalised form. The others are written as they are in the text.
+    The text is normalised. A character whose normalised form lies only partly between them, such as a Hangul
+    syllable, is written in normalised form. The others are written as they are in the text.
 
     Args:
         parts: where to write.
@@ -292,7 +296,10 @@ def cut_normalized(
     patterns: Patterns,
     normalized: Normalized,
 ) -> Parts:
-    """Cut text[ends[0] : ends[1]] at the tokens that its normalised form contains; see `write_rest`."""
+    """Cut text[ends[0] : ends[1]] at the tokens that its normalised form contains.
+
+    See `write_rest`.
+    """
     if len(patterns.ids) == 0:
         return write_text(parts, text, ends[0], ends[1], origin)
     count = normalize(text, ends[0], ends[1], tables, normalized)

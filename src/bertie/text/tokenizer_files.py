@@ -1,4 +1,7 @@
-"""The files of a tokenizer directory, as Hugging Face's libraries read and write them."""
+"""Read and write the files of a tokenizer directory.
+
+Hugging Face's libraries read and write the same files.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +20,9 @@ VOCABULARY_FILE, TOKENIZER_FILE, CONFIG_FILE = "vocab.txt", "tokenizer.json", "t
 
 
 def read_vocabulary(path: Path, fast_ids: Mapping[str, int], added_ids: Mapping[str, int]) -> Vocabulary:
-    """Read vocab.txt of a tokenizer directory or, if there is none, make the vocabulary of tokenizer.json.
+    """Read vocab.txt of a tokenizer directory.
+
+    If there is none, make the vocabulary of tokenizer.json.
 
     Args:
         path: the directory.
@@ -37,9 +42,9 @@ def read_vocabulary(path: Path, fast_ids: Mapping[str, int], added_ids: Mapping[
 def _check_same_vocabulary(
     path: Path, vocabulary: Vocabulary, fast_ids: Mapping[str, int], added_ids: Mapping[str, int]
 ) -> None:
-    """Check that vocab.txt and tokenizer.json of a directory have the same vocabulary, if both have one.
+    """Check that vocab.txt and tokenizer.json have the same vocabulary.
 
-    Added tokens may be in only one of them.
+    Nothing is checked if one of them lacks it. Added tokens may be in only one of them.
 
     Raises:
         ModelError: a token is in one of them only, or has two ids.
@@ -132,5 +137,8 @@ def _wordpiece_ids(tokenizer: "Tokenizer") -> dict[str, int]:
 
 
 def _strip_accents(tokenizer: "Tokenizer") -> bool | None:
-    """Return the setting `strip_accents`: None, the usual value, does the same as lower-casing."""
+    """Return the setting `strip_accents`.
+
+    None, the usual value, does the same as lower-casing.
+    """
     return None if tokenizer.strip_accents == tokenizer.lowercase else tokenizer.strip_accents

@@ -198,7 +198,10 @@ def _place_nodes(
 def _find_base(
     nodes: Int32s, next_free: Int64s, symbols: Int64s, begin: np.int64, end: np.int64, alphabet: int
 ) -> np.int64:
-    """Find the first base at which all of symbols[begin:end] fall on free slots; -1 if there is no room."""
+    """Find the first base at which all of symbols[begin:end] fall on free slots.
+
+    Return -1 if there is no room.
+    """
     slot = np.int64(alphabet + 1)  # from here on the base is not negative
     while True:
         while next_free[slot] != slot:

@@ -68,7 +68,9 @@ class UnicodeTables(NamedTuple):
 def unicode_tables(
     lowercase: bool = True, strip_accents: bool = True, tokenize_chinese_chars: bool = True
 ) -> UnicodeTables:
-    """Return the tables of one kind of normalisation, which are read from their file once.
+    """Return the tables of one kind of normalisation.
+
+    They are read from their file once.
 
     Args:
         lowercase: lower-case each character.
@@ -101,7 +103,9 @@ def _flags(character: str) -> int:
 
 
 def code_points(texts: Sequence[str], lengths: Int64s | None = None) -> tuple[UInt32s, Int64s]:
-    """Convert texts to arrays of code points; `lengths` are the texts' lengths, if they are known.
+    """Convert texts to arrays of code points.
+
+    `lengths` are the texts' lengths, if they are known.
 
     Returns:
         The code points of all C characters, uint32 (C,), and bounds, int64 (n + 1,): the characters

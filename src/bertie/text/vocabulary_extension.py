@@ -1,4 +1,4 @@
-"""Learn more entries for an existing vocabulary, and find which entries of a vocabulary are new.
+"""Learn more entries for a vocabulary, and find which entries are new.
 
 A tokenizer that was learnt on other text splits the words of a domain into many tokens. The entries
 that are learnt here are those with which it needs the fewest tokens for a given text. Each candidate
@@ -87,10 +87,10 @@ def find_unused_slots(tokenizer: Tokenizer) -> list[int]:
 
 
 def find_new_ids(old: Tokenizer, new: Tokenizer) -> list[int] | None:
-    """Return the ids that are new in an extended tokenizer; None if it is not an extension.
+    """Return the ids that are new in an extended tokenizer.
 
-    In an extension the tokens keep their ids, except that entries `[unusedN]` may be replaced, and
-    all options are the same.
+    Return None if it is not an extension. In an extension the tokens keep their ids, except that entries
+    `[unusedN]` may be replaced, and all options are the same.
     """
     tokens = new.vocabulary.tokens
     slots = {*find_unused_slots(old)}
@@ -105,7 +105,7 @@ def find_new_ids(old: Tokenizer, new: Tokenizer) -> list[int] | None:
 
 
 def split_entry(entry: str, vocabulary: Vocabulary) -> list[int]:
-    """Return the ids of the tokens into which a vocabulary splits an entry of another one.
+    """Return the ids of an entry's tokens in another vocabulary.
 
     A continuation `##x` is split into continuations. An entry that the tokens cannot spell is [UNK].
     """
@@ -150,7 +150,10 @@ def _join(tokens: Sequence[str]) -> str:
 
 
 class _WordTable:
-    """The words of several tokens, as the vocabulary with the entries so far splits them."""
+    """The words of several tokens, as the vocabulary so far splits them.
+
+    It contains the entries that were learnt so far.
+    """
 
     def __init__(
         self, vocabulary: Collection[str], words: Sequence[Sequence[str]], counts: Sequence[int]

@@ -199,7 +199,10 @@ def split(
     never_split: NeverSplit | None,
     words: Words,
 ) -> int:
-    """Split text[begin:end] by the rules of `split_text_except`, or of `split_text` without `never_split`."""
+    """Split text[begin:end] by the rules of `split_text_except`.
+
+    Without `never_split`, the rules are those of `split_text`.
+    """
     if never_split is None:
         return split_text(text, begin, end, tables, words)
     return split_text_except(text, begin, end, tables, never_split, words)
@@ -251,7 +254,7 @@ def split_texts(
 
 
 def make_never_split(words: Sequence[str], ids: Mapping[str, int], unk_id: int) -> NeverSplit | None:
-    """Return words that are never split in the form that the kernels take, or None if there are none."""
+    """Return words that are never split, for the kernels; None if there are none."""
     if not words:
         return None
     codes, bounds = code_points(words)

@@ -33,6 +33,8 @@ Int64s = npt.NDArray[np.int64]
 Float64s = npt.NDArray[np.float64]
 
 MAX_ALPHABET = 1000  # characters; limit_alphabet of tokenizers' BertWordPieceTokenizer.train
+TOKENS_PER_CHARACTER = 4  # at least, so that single characters, each `x` and `##x`, are at most half of them
+MIN_SIZE = len(SPECIAL_TOKENS) + TOKENS_PER_CHARACTER  # for an alphabet of one character
 MAX_WORD_CHARACTERS = 100  # a longer word becomes [UNK] in the tokenizer, as in transformers
 # When a likelihood gain rises, the heap stores it too high by this times the count, so that small
 # further rises need no reordering.
@@ -40,6 +42,21 @@ HEADROOM = 0.5
 
 _NONE = -1
 _32 = np.uint64(32)
+
+
+def limit_alphabet(size: int, alphabet: int) -> int:
+    """Return the maximum number of characters in a vocabulary of this size.
+
+    Raises:
+        SettingsError: `size` leaves no room for an alphabet, or `alphabet` is less than 1.
+    """
+    if alphabet < 1:
+        raise SettingsError(f"alphabet = {alphabet}: expected the number of characters, 1 or more")
+    if size < MIN_SIZE:
+        raise SettingsError(
+            f"size = {size}: too small for a vocabulary; use {MIN_SIZE} or more (BERT has 30,522)"
+        )
+    return min(alphabet, (size - len(SPECIAL_TOKENS)) // TOKENS_PER_CHARACTER)
 
 
 def learn_vocabulary(
@@ -74,13 +91,9 @@ def learn_vocabulary(
         merged tokens in the order of the merges. There are fewer than `size` if no pairs are left.
 
     Raises:
-        SettingsError: `size` leaves no room for an alphabet.
+        SettingsError: as in `limit_alphabet`.
     """
-    if alphabet < 1:
-        raise SettingsError(f"alphabet = {alphabet}: expected the number of characters, 1 or more")
-    max_characters = min(alphabet, (size - len(SPECIAL_TOKENS)) // 4)
-    if max_characters < 1:
-        raise SettingsError(f"size = {size}: too small for a vocabulary; use 100 or more (BERT has 30,522)")
+    max_characters = limit_alphabet(size, alphabet)
     table = [(word, int(count)) for word, count in zip(words, counts, strict=True)]
     characters = _most_frequent_characters(table, max_characters)
     table = [

@@ -120,7 +120,7 @@ class RunDirectory:
             self._open.close()
 
     def write_settings(self, settings: Settings) -> None:
-        """Write the settings, which make the directory a run, and before them the arguments."""
+        """Write the arguments, then the settings, which make the directory a run."""
         if not self.is_main:
             return
         if self._arguments is not None:
@@ -149,9 +149,10 @@ class RunDirectory:
         return _step_of(self.checkpoints()[-1]) if self.checkpoints() else 0
 
     def has_progress(self) -> bool:
-        """Return whether there is a checkpoint after step 0 or a row of metrics, even a torn one.
+        """Return whether there is a checkpoint after step 0 or a row of metrics.
 
-        Only the initial weights, as a checkpoint of step 0, are written before the settings.
+        A torn row counts, too. Only the initial weights, as a checkpoint of step 0, are written before the
+        settings.
         """
         metrics = self._metrics.path
         return self.newest_step() > 0 or (metrics.exists() and metrics.stat().st_size > 0)
@@ -169,10 +170,10 @@ class RunDirectory:
         save_every: int,
         keep_checkpoints: int,
     ) -> None:
-        """Write a checkpoint, then delete all but the newest `keep_checkpoints`; on all ranks together.
+        """Write a checkpoint, then delete all but the newest `keep_checkpoints`.
 
-        A checkpoint from a stop between two multiples of `save_every` is kept only as long as it is
-        the newest, so that it never displaces a regular one.
+        All ranks must call it together. A checkpoint from a stop between two multiples of `save_every` is
+        kept only as long as it is the newest, so that it never displaces a regular one.
         """
         weights, moments = gather_weights(model), gather_moments(model, optimizer)
         if not self.is_main:
@@ -208,7 +209,10 @@ class RunDirectory:
         )
 
     def finish(self, last_step: int) -> None:
-        """Record that the run has ended, unless it is recorded already, and delete its checkpoints."""
+        """Record that the run has ended, and delete its checkpoints.
+
+        An earlier record is kept.
+        """
         if not self._finished_file.exists():
             write_json(self._finished_file, {"step": last_step})
         if self._checkpoints.exists():
@@ -216,10 +220,10 @@ class RunDirectory:
         self._checkpoints.unlink(missing_ok=True)
 
     def restore(self, model: nn.Module, check: Callable[[TrainState], None] | None = None) -> TrainState:
-        """Load state and weights of the newest checkpoint, and drop the metrics logged after it.
+        """Load state and weights of the newest checkpoint.
 
-        Without any checkpoint, the run starts over: the model stays as it is, and metrics.jsonl is
-        emptied.
+        The metrics that were logged after it are dropped. Without any checkpoint, the run starts over: the
+        model stays as it is, and metrics.jsonl is emptied.
 
         Args:
             model: the model whose weights are replaced.

@@ -30,9 +30,10 @@ def check_class_weights(task: Task[Any, Any], settings: FinetuningSettings) -> N
 
 
 def label_weights(task: Task[Any, Any], inputs: Inputs, settings: FinetuningSettings) -> dict[str, float]:
-    """Return the weight of each label in the loss; empty if `class_weights` is not set.
+    """Return the weight of each label in the loss.
 
-    A label that `class_weights` does not name has weight 1.
+    The result is empty if `class_weights` is not set. A label that `class_weights` does not name has weight
+    1.
     """
     chosen = settings.class_weights
     if chosen is None:
@@ -47,7 +48,10 @@ def label_weights(task: Task[Any, Any], inputs: Inputs, settings: FinetuningSett
 
 
 def _chosen_weights(task: Task[Any, Any], settings: FinetuningSettings) -> dict[str, float]:
-    """Return the weights in `class_weights`, by label as the task writes it, such as 1 for 1.0."""
+    """Return the weights in `class_weights`, by label as the task writes it.
+
+    For example, 1 for 1.0.
+    """
     if not isinstance(settings.class_weights, dict):
         return {}
     names = unify_labels(settings.class_weights, task.labels)
@@ -55,11 +59,11 @@ def _chosen_weights(task: Task[Any, Any], settings: FinetuningSettings) -> dict[
 
 
 def _balanced_weights(task: Task[Any, Any], inputs: Inputs, settings: FinetuningSettings) -> Float64s:
-    """Return the balanced weight of each label, (labels,), over the examples to train on.
+    """Return the balanced weight of each label, (labels,).
 
-    Of one class per text or word, the weight is n / (k · count) for k classes, as in scikit-learn. Of several
-    labels per text, it is the number of texts without the label divided by the number with it. A label that
-    no text has, or every text, has weight 1.
+    It is computed over the examples to train on. Of one class per text or word, the weight is n / (k · count)
+    for k classes, as in scikit-learn. Of several labels per text, it is the number of texts without the label
+    divided by the number with it. A label that no text has, or every text, has weight 1.
     """
     assert inputs.labels is not None
     indices = training_indices(inputs, settings)

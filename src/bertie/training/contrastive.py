@@ -1,8 +1,8 @@
-"""Contrastive training of a classifier from few labels (SetFit; Tunstall et al., arXiv:2209.11055).
+"""Train a classifier from few labels with a contrastive loss.
 
-First the encoder learns from pairs of labelled texts: texts of the same class get similar vectors.
-Then a logistic regression learns the classes from the vectors. Few texts make many pairs, so the
-encoder has more to learn from than in ordinary fine-tuning.
+This is SetFit (Tunstall et al., arXiv:2209.11055). First the encoder learns from pairs of labelled texts:
+texts of the same class get similar vectors. Then a logistic regression learns the classes from the vectors.
+Few texts make many pairs, so the encoder has more to learn from than in ordinary fine-tuning.
 """
 
 from typing import Any
@@ -65,7 +65,10 @@ def check_contrastive(
 
 
 def describe_contrastive(num_texts: int, settings: FinetuningSettings) -> dict[str, str]:
-    """Return the facts about contrastive training for a report and a model card; empty without it."""
+    """Return the facts about contrastive training.
+
+    They are for a report and a model card; there are none without it.
+    """
     if not settings.contrastive_pairs:
         return {}
     texts = min(num_texts, settings.max_training_examples or num_texts)
@@ -76,7 +79,9 @@ def describe_contrastive(num_texts: int, settings: FinetuningSettings) -> dict[s
 
 
 def draw_pair(labels: Int64s, index: int, seed: int) -> tuple[int, int, int]:
-    """Draw pair `index` of the run with this seed: even ones have the same class, odd ones do not.
+    """Draw pair `index` of the run with this seed.
+
+    Even ones have the same class, odd ones do not.
 
     Args:
         labels: the classes of the texts, int64 (n,). Each class has at least two texts, and there are
@@ -123,7 +128,10 @@ class ContrastiveBatches:
 
 
 def fit_classifier(model: ContrastiveModel, inputs: Inputs, settings: FinetuningSettings) -> None:
-    """Replace a model's classifier by a logistic regression on the vectors of the training texts."""
+    """Replace a model's classifier by a logistic regression.
+
+    It is fitted to the vectors of the training texts.
+    """
     assert inputs.labels is not None
     chosen = training_indices(inputs, settings)
     engine = TorchEngine(model, settings.in_float32())
@@ -142,10 +150,10 @@ def fit_logistic_regression(
     num_labels: int,
     class_weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Fit a logistic regression, like scikit-learn's `LogisticRegression` with its default C = 1.
+    """Fit a logistic regression.
 
-    It minimizes the sum of the cross-entropies and half the squared norm of the weights, without the
-    biases.
+    It is the same as scikit-learn's `LogisticRegression` with its default C = 1. It minimizes the sum of the
+    cross-entropies and half the squared norm of the weights, without the biases.
 
     Args:
         vectors: float32 (n, H).

@@ -147,7 +147,10 @@ class LossFunction(nn.Module):
         return losses
 
     def summing(self, is_summed: bool) -> AbstractContextManager[None]:
-        """Sum gradients over the ranks in the backward passes of a `with` block, or only within this rank."""
+        """Sum gradients over the ranks in a `with` block, or only within this rank.
+
+        The gradients are those of the backward passes.
+        """
         if self._is_sharded:
             self._module.set_requires_gradient_sync(is_summed)  # type: ignore[operator]
         elif isinstance(self._module, DistributedDataParallel) and not is_summed:
@@ -156,7 +159,10 @@ class LossFunction(nn.Module):
 
 
 class _ComputeLosses(nn.Module):
-    """A module whose forward pass is `compute_losses`, since the wrappers hook only into that."""
+    """A module whose forward pass is `compute_losses`.
+
+    The wrappers hook only into forward passes.
+    """
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -167,9 +173,9 @@ class _ComputeLosses(nn.Module):
 
 
 def gather_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return the whole weights of a model, by the names of its parameters; if sharded, on rank 0 only.
+    """Return the whole weights of a model, by the names of its parameters.
 
-    All ranks must call it together.
+    If sharded, return them on rank 0 only. All ranks must call it together.
     """
     if not is_sharded(model):
         return model.state_dict()
@@ -181,9 +187,9 @@ def gather_weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def gather_moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the whole state of an optimizer, as PARAMETER/MOMENT; if sharded, on rank 0 only.
+    """Return the whole state of an optimizer, as PARAMETER/MOMENT.
 
-    All ranks must call it together.
+    If sharded, return it on rank 0 only. All ranks must call it together.
     """
     if is_sharded(model):
         from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
@@ -214,7 +220,10 @@ def is_sharded(model: nn.Module) -> bool:
 
 
 def share_of_node() -> tuple[int, int]:
-    """Return the index of this process among the processes of its machine, and their number."""
+    """Return the index of this process on its machine, and their number.
+
+    The processes are those of torchrun.
+    """
     return int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
 
 
@@ -224,7 +233,10 @@ def is_main_process() -> bool:
 
 
 def count_processes() -> int:
-    """Return how many processes torchrun has started, with this one; 1 without torchrun."""
+    """Return how many processes torchrun has started, including this one.
+
+    1 without torchrun.
+    """
     return int(os.environ.get("WORLD_SIZE", 1))
 
 
@@ -235,7 +247,7 @@ def require_one_process(command: str) -> None:
 
 
 def torchrun_job() -> str | None:
-    """Return the id of the torchrun job that this process belongs to; None if it has none."""
+    """Return the id of this process's torchrun job; None if it has none."""
     job = os.environ.get(JOB_ID)
     return None if job == STATIC_JOB_ID else job
 

@@ -54,8 +54,8 @@ class FinetuningSettings(Hardware):
     Attributes:
         seed: seed of the new head, dropout and the order of the examples.
         batch_size: examples per step; in tagging, sentences.
-        batch_unit: whether `batch_size` counts sentences or windows over documents, in tagging. None,
-            in runs of earlier versions, is windows.
+        batch_unit: what `batch_size` counts in tagging: sentences, or windows over documents. Runs of
+            earlier versions have None, which means windows.
         epochs: passes over the training examples.
         warmup_ratio: the fraction of the steps in which the learning rate rises from 0.
         max_seq_length: the maximum number of tokens of a sequence, with [CLS] and [SEP].

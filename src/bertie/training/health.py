@@ -182,7 +182,7 @@ class RunHealth:
 def _check_pairs(
     corpus: Corpus, settings: ExampleSettings, vocabulary: Vocabulary, seed: int, phase: int
 ) -> list[Finding]:
-    """Check the labels of a phase's first pairs, and that their negatives are of the chosen kind."""
+    """Check the labels of a phase's first pairs, and the kind of their negatives."""
     stream = ExampleStream(corpus.train, settings, vocabulary, seed, phase, corpus.train_languages)
     fraction, intended = _measure_pairs(stream)
     counts = corpus.manifest.train
@@ -215,7 +215,10 @@ def _check_pairs(
 
 
 def _measure_pairs(stream: ExampleStream) -> tuple[float, float]:
-    """Return the fraction of the more frequent label, and of negatives from A's own document."""
+    """Measure the balance of labels, and how many negatives are from A's document.
+
+    Return the fraction of the more frequent label, and the fraction of such negatives.
+    """
     labels: list[int] = []
     from_same_document: list[bool] = []
     for number in range(stream.block_count):

@@ -57,7 +57,9 @@ class HeldOut:
     def evaluate(
         self, compute_losses: LossFunction, step: int, progress: Progress, ranks: Ranks
     ) -> dict[str, float]:
-        """Evaluate a model after `step` steps, on the examples of that step's phase; on all ranks together.
+        """Evaluate a model after `step` steps, on the examples of that step's phase.
+
+        All ranks must call it together.
 
         Returns:
             The metrics of `evaluate_pretraining` and the baselines, for a row of metrics.jsonl.
@@ -80,7 +82,10 @@ def _next_tokens(examples: Examples, vocabulary: Vocabulary) -> npt.NDArray[np.i
 def _with_separators(
     counts: npt.NDArray[np.int64], labels: npt.NDArray[np.int64], sep_id: int
 ) -> npt.NDArray[np.int64]:
-    """Give [SEP], which shards do not contain, the frequency that it has among the labels."""
+    """Give [SEP] the frequency that it has among the labels.
+
+    Shards do not contain it.
+    """
     separators = int((labels == sep_id).sum())
     counts = counts.copy()
     counts[sep_id] = counts.sum() * separators // max(len(labels) - separators, 1)
@@ -88,9 +93,10 @@ def _with_separators(
 
 
 def unigram_counts(shards: Sequence[Shard], vocab_size: int) -> npt.NDArray[np.int64]:
-    """Count the occurrences of each token id, in at most MAX_COUNTED_TOKENS tokens: int64 (V,).
+    """Count the occurrences of each token id: int64 (V,).
 
-    In a larger corpus, the first tokens of each shard are counted, in proportion to its size.
+    At most MAX_COUNTED_TOKENS tokens are counted. In a larger corpus, the first tokens of each shard are
+    counted, in proportion to its size.
     """
     fraction = min(1.0, MAX_COUNTED_TOKENS / max(1, sum(len(shard.tokens) for shard in shards)))
     counts = np.zeros(vocab_size, dtype=np.int64)

@@ -35,9 +35,10 @@ training_lock = threading.RLock()
 
 @contextmanager
 def isolated_torch(device: torch.device) -> Iterator[None]:
-    """Train in the block whatever the caller's inference mode, and restore the random generators afterwards.
+    """Train in the block, without effects on torch's state outside of it.
 
-    A run seeds the generators of the CPU and of its device, from which a script may draw, too.
+    The caller's inference mode has no effect, and the random generators are restored afterwards. A run seeds
+    the generators of the CPU and of its device, from which a script may draw, too.
     """
     with torch.inference_mode(False), torch.random.fork_rng([device] if device.type == "cuda" else []):
         yield
@@ -46,7 +47,7 @@ def isolated_torch(device: torch.device) -> Iterator[None]:
 class Batch(NamedTuple):
     """The examples of one step that one rank computes.
 
-    micro_batches  the examples, in parts that fit in memory; each rank has as many parts
+    micro_batches  the examples, in parts that fit in memory; in pre-training, all ranks have equally many
     phase          index of the phase of the run
     is_spare       whether the examples do not count: there were fewer examples than ranks, and a rank
                    without any could not take part
@@ -66,7 +67,10 @@ class Batches(Protocol):
         """Return the next batch."""
 
     def cursor(self, batch: Batch) -> dict[str, Any]:
-        """Return the position in the data after a batch, for TrainState; all ranks must call it together."""
+        """Return the position in the data after a batch, for TrainState.
+
+        All ranks must call it together.
+        """
 
 
 class LoopSchedule(NamedTuple):
@@ -100,11 +104,11 @@ def train(
     ranks: Ranks,
     autocast: torch.autocast,
 ) -> None:
-    """Train a model from `state.step` until `schedule.total_steps`, or until `evaluate` sets `state.is_done`.
+    """Train a model from `state.step` on.
 
-    Losses are divided by the number of targets of all ranks, so the results do not depend on how a
-    batch is shared by the ranks and split into micro-batches. Dropout is a function of
-    (seed, step, rank).
+    The loop ends after `schedule.total_steps`, or when `evaluate` sets `state.is_done`. Losses are divided by
+    the number of targets of all ranks, so the results do not depend on how a batch is shared by the ranks and
+    split into micro-batches. Dropout is a function of (seed, step, rank).
 
     A step whose gradient is not finite changes nothing but the counters. All ranks have the same
     gradient norm, so they all skip it.
@@ -220,7 +224,10 @@ def _seed_dropout(device: torch.device, seed: int) -> None:
 
 
 class _Counts(NamedTuple):
-    """The size of a batch over all ranks; at least one target for each objective, to divide by."""
+    """The size of a batch over all ranks.
+
+    Each objective has at least one target, to divide by.
+    """
 
     tokens: int
     examples: int
@@ -273,7 +280,10 @@ def _backward(
 
 
 def _clip_gradients(model: Model, max_norm: float) -> torch.Tensor:
-    """Clip the gradients to a norm, taken over all parameters, and return the norm before, ()."""
+    """Clip the gradients to a norm, and return the norm before, ().
+
+    The norm is taken over all parameters.
+    """
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
     return norm.full_tensor() if is_sharded(model) else norm  # type: ignore[attr-defined]
 
@@ -291,7 +301,10 @@ def _add_to_window(
 
 
 def count_micro_batches(bounds: npt.NDArray[np.int64], micro_batch_tokens: int) -> int:
-    """Return into how many micro-batches to split sequences of these bounds, int64 (N+1,)."""
+    """Return into how many micro-batches to split sequences.
+
+    Their bounds are int64 (N+1,).
+    """
     return -(-int(bounds[-1] - bounds[0]) // micro_batch_tokens)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 from bertie import __version__
 from bertie.base.errors import DataError
 from bertie.base.files import add_path_to_errors, fsync
-from bertie.base.texts import count_noun
+from bertie.base.progress import spell_duration
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -92,20 +92,20 @@ class MetricsFile:
 
 
 def run_facts(run: Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the facts about a run of training: its directory, date and duration, and bertie's version.
+    """Return the facts about a run of training.
 
-    The date is the time of the last change of its metrics.jsonl.
+    These are its directory, date and duration, and bertie's version. The date is the time of the last change
+    of its metrics.jsonl.
 
     Args:
         run: the run's directory.
         rows: the rows of its metrics.jsonl.
     """
     seconds = next(row["seconds"] for row in reversed(rows) if row["kind"] == "train")
-    duration = count_noun(round(seconds), "second") if seconds < 120 else f"{seconds / 60:,.0f} minutes"
     written = datetime.fromtimestamp((run / "metrics.jsonl").stat().st_mtime, UTC)
     return {
         "run": str(run),
         "date": f"{written:%Y-%m-%d %H:%M} UTC",
-        "training time": duration,
+        "training time": spell_duration(seconds),
         "bertie": __version__,
     }

@@ -50,7 +50,10 @@ def has_weight_decay(name: str) -> bool:
 
 
 def layer_of(name: str) -> int | None:
-    """Return the layer of a parameter: 0 for the embeddings, then 1 to L; None above the layers."""
+    """Return the layer of a parameter: 0 for the embeddings, then 1 to L.
+
+    None above the layers.
+    """
     if name.startswith("bert.embeddings."):
         return 0
     match = re.match(r"bert\.layers\.(\d+)\.", name)
@@ -142,7 +145,9 @@ class Lamb(torch.optim.Optimizer):
 
 
 def _scale_by_trust_ratios(update: Tensor, parameter: Tensor, matrices: int) -> None:
-    """Multiply each matrix of `update` by its trust ratio, the norm of its weights over its own norm.
+    """Multiply each matrix of `update` by its trust ratio.
+
+    This is the norm of its weights over its own norm.
 
     Args:
         update: changed in place. If the ranks share the parameter, both are DTensors, and each rank has some

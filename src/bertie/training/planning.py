@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +27,10 @@ FLOAT_BYTES = 4
 # that pass, and gaps left by the allocator (docs/pretraining.md says how close the estimates are).
 ACTIVATION_OVERHEAD = 1.3
 EVALUATION_COST = 1 / 3  # a forward pass, relative to forward and backward
+
+COUNTS = {"trillion": 1e12, "billion": 1e9, "million": 1e6, "thousand": 1e3}
+BYTES = {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3}
+DURATIONS = {"years": 365 * 86_400, "days": 86_400, "hours": 3600}  # in seconds
 
 
 class Plan(NamedTuple):
@@ -58,15 +62,15 @@ class Plan(NamedTuple):
         if not self.steps:
             return "no steps left"
         warning = (
-            f"; that is more than the {_format_number(self.device_bytes)}B of this device: lower "
+            f"; that is more than the {_format_number(self.device_bytes, BYTES)} of this device: lower "
             f"micro_batch_tokens, or set gradient_checkpointing=true"
         )
         left = " left" if self.steps_done else ""
         return (
-            f"{self.steps:,} steps{left}, {self.sequences:,} sequences, about {_format_number(self.tokens)} "
-            f"tokens; {_format_number(self.parameters)} parameters; about "
-            f"{_format_number(self.memory_bytes)}B of memory and {_format_duration(self.seconds)} "
-            f"on {self.device} ({self.tokens / self.seconds:,.0f} tokens/s)"
+            f"{self.steps:,} steps{left}, {self.sequences:,} sequences, about "
+            f"{_format_number(self.tokens, COUNTS)} tokens; {_format_number(self.parameters, COUNTS)} "
+            f"parameters; about {_format_number(self.memory_bytes, BYTES)} of memory and "
+            f"{_format_duration(self.seconds)} on {self.device} ({self.tokens / self.seconds:,.0f} tokens/s)"
             f"{warning if self.memory_bytes > self.device_bytes else ''}"
         )
 
@@ -112,9 +116,9 @@ def plan_pretraining(
 
 
 def measure_plan(model: PretrainedModel, setup: PretrainingSetup, ranks: Ranks, steps_done: int = 0) -> Plan:
-    """Estimate the cost of the steps after the first `steps_done` by measuring `model` on their phases.
+    """Estimate the cost of the steps after the first `steps_done`.
 
-    The weights of `model` do not change.
+    The speed of `model` is measured on the phases of these steps. The weights of `model` do not change.
     """
     settings = setup.settings
     remaining = _count_remaining(settings, steps_done)
@@ -127,7 +131,10 @@ def measure_plan(model: PretrainedModel, setup: PretrainingSetup, ranks: Ranks, 
 
 
 def _count_remaining(settings: PretrainingSettings, steps_done: int) -> list[int]:
-    """Return the number of steps of each phase that remain after the first `steps_done` of the run."""
+    """Return the number of steps of each phase that remain.
+
+    The first `steps_done` steps of the run are done.
+    """
     remaining = []
     for phase in settings.phases:
         done = min(steps_done, phase.steps)
@@ -137,7 +144,10 @@ def _count_remaining(settings: PretrainingSettings, steps_done: int) -> list[int
 
 
 def _sample_phase(setup: PretrainingSetup, phase: int, steps: int) -> PhaseSample:
-    """Pack the first examples of a phase, of which `steps` remain, in batches that grow to a micro-batch."""
+    """Pack the first examples of a phase in batches that grow to a micro-batch.
+
+    Of the phase, `steps` remain.
+    """
     settings = setup.settings
     batch_size = settings.batch_size_of(phase)
     examples = setup.example_stream(phase).next(batch_size)
@@ -230,14 +240,15 @@ def _resident_bytes() -> int:
 
 
 def _format_duration(seconds: float) -> str:
-    if seconds < 90:
-        return "a minute"
-    return f"{seconds / 3600:,.1f} hours" if seconds >= 5400 else f"{seconds / 60:.0f} minutes"
+    for unit, size in DURATIONS.items():
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    return "a minute" if seconds < 90 else f"{seconds / 60:.0f} minutes"
 
 
-def _format_number(number: float) -> str:
-    """Format a number with three digits and a prefix for its unit: `5.4 M`."""
-    for prefix, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+def _format_number(number: float, units: Mapping[str, float]) -> str:
+    """Format a number with three digits and the largest unit that fits: `5.4 million`."""
+    for unit, size in units.items():
         if number >= size:
-            return f"{number / size:.3g} {prefix}"
-    return f"{number:.0f} "
+            return f"{number / size:.3g} {unit}"
+    return f"{number:.0f}"

@@ -115,7 +115,10 @@ def _pretrain(
 
 
 def _is_finished(run: RunDirectory, settings: PretrainingSettings) -> bool:
-    """Return whether a run without checkpoints has its model; with one, `train` finds no steps left."""
+    """Return whether a run without checkpoints has its model.
+
+    With a checkpoint, `train` finds no steps left.
+    """
     if run.checkpoints() or not run.model_directory.exists():
         return False
     return settings.total_steps in {row["step"] for row in run.rows() if row["kind"] == "train"}
@@ -182,14 +185,17 @@ def _train(
 
 
 def _warn_before_training(setup: PretrainingSetup, run: RunDirectory, progress: Progress) -> None:
-    """Show problems of the schedule and the corpus, and log them as warnings of step 0."""
+    """Show problems of the schedule and the corpus.
+
+    They are logged as warnings of step 0.
+    """
     for finding in setup.find_problems():
         progress.print(f"warning: {finding.message}")
         run.log({"kind": "warning", "step": 0, **finding._asdict()})
 
 
 def _model_card(run: Path, setup: PretrainingSetup, state: TrainState) -> str:
-    """Return the README.md of the model directory, without the folders of this machine."""
+    """Return the README.md of the model directory, without local folders."""
     settings, corpus = setup.settings, setup.corpus
     model, counts = settings.model, corpus.manifest.train
     objectives = "masked language modelling"

@@ -105,7 +105,7 @@ class PretrainingSettings(Hardware):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _earlier_runs_have_no_near_distance(cls, tree: Tree) -> Tree:
-        """Keep the negatives of a run that started before there was a limit to their distance.
+        """Keep the negatives of a run that started before there was `near_distance`.
 
         Only the settings of a run have a fingerprint of the corpus; a recipe gets the default.
         """
@@ -130,7 +130,9 @@ class PretrainingSettings(Hardware):
         return self
 
     def resolved(self) -> Self:
-        """Return these settings with `auto`, and 0 micro-batch tokens, replaced by values for this machine.
+        """Return these settings with `auto` replaced by values for this machine.
+
+        0 micro-batch tokens are replaced, too.
 
         Raises:
             SettingsError: this machine does not have the device.
@@ -167,7 +169,10 @@ class PretrainingSettings(Hardware):
 
     @property
     def learns_next_sentences(self) -> bool:
-        """Whether the model has a next-sentence head: some phase has pairs, and they have a loss."""
+        """Whether the model has a next-sentence head.
+
+        It has one if some phase has pairs, and they have a loss.
+        """
         return any(self.learns_next_sentences_in(phase) for phase in range(len(self.phases)))
 
     def learns_next_sentences_in(self, phase: int) -> bool:

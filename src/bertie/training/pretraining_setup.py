@@ -189,7 +189,10 @@ class PretrainingBatches:
         return Batch(micro_batches, phase, position=self._stream.position())
 
     def cursor(self, batch: Batch) -> dict[str, Any]:
-        """Return the position in the data after a batch, for TrainState; all ranks must call it together."""
+        """Return the position in the data after a batch, for TrainState.
+
+        All ranks must call it together.
+        """
         position: StreamPosition = batch.position
         cursors = self._ranks.elementwise_max(position.cursors)
         return {"phase": batch.phase, "stream": position._replace(cursors=cursors).to_json()}

@@ -44,7 +44,7 @@ def check_changes(section: type[Settings], changes: Mapping[str, Any]) -> None:
 
 @contextmanager
 def lock_run(path: Path) -> Iterator[None]:
-    """Lock the directory of a run that `--resume` resumes, from the first look to the last write.
+    """Lock the directory of a run to resume, from the first look to the last write.
 
     An OSError gets a note that contains `--resume` if the run can be resumed.
 
@@ -61,9 +61,10 @@ def lock_run(path: Path) -> Iterator[None]:
 
 
 def continues_job(path: Path) -> bool:
-    """Return whether the run in `path` belongs to the torchrun job that started this process.
+    """Return whether the run in `path` belongs to this process's torchrun job.
 
-    torchrun starts all processes again, with the same command, when one of them fails or more join.
+    The job has started this process. torchrun starts all processes again, with the same command, when one of
+    them fails or more join.
     """
     if not (path / SETTINGS_FILE).exists():
         return False
@@ -130,7 +131,10 @@ def check_new_run(run: RunDirectory) -> None:
 
 
 def _flatten(section: Settings, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (key, value) of every setting; keys in inner sections are `section.key` or `section.0.key`."""
+    """Yield (key, value) of every setting.
+
+    Keys in inner sections are `section.key` or `section.0.key`.
+    """
     for key, value in section:
         if isinstance(value, Settings):
             yield from _flatten(value, f"{prefix}{key}.")

@@ -42,6 +42,13 @@ def test_unavailable_device_raises():
             Hardware(device=device).resolved()
 
 
+def test_remedy_for_an_unavailable_device_depends_on_the_machine(monkeypatch):
+    for has_gpu, remedy in ((False, "torch finds no GPU here, so use cpu$"), (True, "use cpu or cuda$")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda has_gpu=has_gpu: has_gpu)
+        with pytest.raises(SettingsError, match=f"'cuda:99': not available on this machine; {remedy}"):
+            Hardware(device="cuda:99").resolved()
+
+
 def test_another_default_dtype_is_refused(monkeypatch):
     monkeypatch.setattr(torch, "get_default_dtype", lambda: torch.float64)
     message = (

@@ -153,7 +153,10 @@ class Service:
                 return await endpoint.handle(model, parsed)
 
     async def _choose(self, name: str | None, body: Any, endpoint: Endpoint) -> ServedModel:
-        """Return the model of the path or of the body, by default the first that has the method."""
+        """Return the model of the path or of the body.
+
+        By default it is the first that has the method.
+        """
         in_body = body.get("model") if isinstance(body, dict) else None
         if name is not None and isinstance(in_body, str) and self._models.find(in_body).name != name:
             raise HTTPException(422, f"model: {in_body[:80]!r}, but the address names {name!r}; omit one")
@@ -280,9 +283,9 @@ def _http_error(request: HttpRequest, error: Exception) -> Response:
 
 
 def _methods_of_path(request: HttpRequest) -> set[str]:
-    """Return the methods of all routes with the path of a request; Starlette lists only the first route's.
+    """Return the methods of all routes with the path of a request.
 
-    There are none for a file of the page.
+    Starlette lists only the first route's. There are none for a file of the page.
     """
     path = request.scope["route"].path
     routes = (route for route in request.app.routes if isinstance(route, Route) and route.path == path)

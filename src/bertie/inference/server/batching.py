@@ -100,10 +100,11 @@ class RequestThreads:
 async def run_tokenizer(
     threads: RequestThreads, texts: Sequence[Any], function: Callable[..., R], *arguments: Any
 ) -> R:
-    """Call a function that tokenizes texts; in a thread if tokenizing takes longer than waking up a thread.
+    """Call a function that tokenizes texts.
 
-    The items of `texts` are texts, lists of texts, or token ids, which need no tokenizing. The characters
-    and the time are added to the costs of the request.
+    Call it in a thread if tokenizing takes longer than waking up a thread. The items of `texts` are texts,
+    lists of texts, or token ids, which need no tokenizing. The characters and the time are added to the costs
+    of the request.
 
     Raises:
         asyncio.QueueFull: too many characters are waiting.
@@ -347,7 +348,10 @@ class Batcher:
         return batch, requests
 
     def _take(self, result: asyncio.Future[Any]) -> QueuedRecord | None:
-        """Take a record from the queue, to compute it or because its result is no longer awaited."""
+        """Take a record from the queue.
+
+        It is to be computed, or its result is no longer awaited.
+        """
         item = self._queued.pop(result, None)
         if item:
             self._waiting -= item.tokens
@@ -377,7 +381,10 @@ class Batcher:
     def _compute_wanted(
         self, operation: Hashable, records: Sequence[Record], futures: Sequence[asyncio.Future[Any]]
     ) -> list[Any]:
-        """Return the result, or the exception, of each record; stop when all of them are cancelled."""
+        """Return the result, or the exception, of each record.
+
+        Stop when all of them are cancelled.
+        """
         token = is_abandoned.set(lambda: all(future.cancelled() for future in futures))
         try:
             return self._compute_each(operation, records)
@@ -409,7 +416,10 @@ def _is_token_ids(item: Any) -> bool:
 
 
 def _count_characters(text: Any) -> int:
-    """Return the characters of a text or of several, which have to be tokenized; 0 of token ids."""
+    """Return the characters of one or several texts to tokenize.
+
+    Token ids have none.
+    """
     if isinstance(text, str):
         return len(text)
     if _is_token_ids(text):

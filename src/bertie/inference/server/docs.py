@@ -1,4 +1,7 @@
-"""The routes that describe the API: the OpenAPI document, and a page to read and try it."""
+"""The routes of the API's description: the OpenAPI document, and a page.
+
+The page is for reading and trying the API.
+"""
 
 from functools import cache
 from pathlib import Path
@@ -15,7 +18,10 @@ DIRECTORY = Path(__file__).parent / "reference"
 
 
 def docs_routes(needs_key: bool) -> list[BaseRoute]:
-    """Return the routes of the document and of the page; the page loads nothing from elsewhere."""
+    """Return the routes of the document and of the page.
+
+    The page loads nothing from elsewhere.
+    """
 
     async def document(request: Request) -> Response:
         return Response(_serialized(needs_key), media_type="application/json")

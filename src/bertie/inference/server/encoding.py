@@ -1,4 +1,7 @@
-"""Tokenize the texts of requests before they are queued, and truncate them on either side."""
+"""Tokenize the texts of requests before they are queued.
+
+They may be truncated on either side.
+"""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -94,7 +97,10 @@ def _truncate(
 
 
 def _truncate_segments(tokenizer: Tokenizer, row: EncodedText, truncation: Truncation) -> EncodedText:
-    """Shorten the longer segment until both fit, as `Tokenizer.encode` does on the right."""
+    """Shorten the longer segment until both fit.
+
+    On the right, `Tokenizer.encode` does the same.
+    """
     first = int(np.count_nonzero(row.token_type_ids == 0))
     segments = [row.input_ids[1 : first - 1], row.input_ids[first:-1]]  # without special tokens
     specials = 3 if first < len(row.input_ids) else 2

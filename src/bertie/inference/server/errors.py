@@ -1,4 +1,7 @@
-"""Errors of requests, as responses in the formats of Text Embeddings Inference and OpenAI."""
+"""Answer errors of requests in the formats of other servers.
+
+They are Text Embeddings Inference and OpenAI.
+"""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -28,7 +31,10 @@ MESSAGES = {"model_type": "Input should be an object", "extra_forbidden": "unkno
 
 
 def error_format(scope: Scope) -> ErrorFormat:
-    """Return the format of errors of a path, with or without a root path and /models/NAME before it."""
+    """Return the format of errors of a path.
+
+    The path may have a root path and /models/NAME before it.
+    """
     path = scope["path"].removeprefix(scope.get("root_path", ""))
     return "openai" if re.match(r"(/models/.+)?/v1/", path) else "tei"
 

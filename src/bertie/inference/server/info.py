@@ -1,4 +1,7 @@
-"""The response of GET /info: Text Embeddings Inference's fields, bertie's own, and all models."""
+"""The response of GET /info.
+
+It has Text Embeddings Inference's fields, bertie's own, and all models.
+"""
 
 from typing import Any, NotRequired
 

@@ -18,7 +18,7 @@ SIZES = [2.0**i for i in range(13)]
 TOKENS = [2.0**i for i in range(21)]
 LENGTHS = [2.0**i for i in range(20)]  # there up to the model's maximum; models share the buckets here
 
-OPERATIONS = ("embed", "predict", "rerank")  # also counted under names of their own
+OPERATIONS = ("embed", "predict", "rerank")  # also counted under separate names
 PARTS = ("tokenization", "queue", "inference")  # of the time that an operation takes, as in `RequestCosts`
 # The label `err` by status; every other error is "validation".
 ERRORS = {424: "backend", 429: "overloaded", 499: "cancelled", 500: "backend", 503: "unhealthy"}

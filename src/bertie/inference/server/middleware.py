@@ -1,4 +1,7 @@
-"""Layers around the application: address, log and metrics, origins, key, and limits of bodies."""
+"""Layers around the application.
+
+They are for the address, log and metrics, origins, the key, and limits of bodies.
+"""
 
 import asyncio
 import hmac
@@ -82,7 +85,7 @@ def middlewares(access: Access, limits: Limits, metrics: Metrics) -> list[Middle
                 CORSMiddleware,
                 access.cors,
                 allow_methods=["GET", "POST"],
-                allow_headers=["*"],  # OpenAI's client sends its version and more in headers of its own
+                allow_headers=["*"],  # OpenAI's client sends its version and more in custom headers
                 expose_headers=["Retry-After", *COST_HEADERS],
             )
         )
@@ -92,7 +95,10 @@ def middlewares(access: Access, limits: Limits, metrics: Metrics) -> list[Middle
 
 
 class OriginForm:
-    """Accept `GET http://host/path`, the form of a request to a proxy (RFC 9112, Section 3.2.2)."""
+    """Accept `GET http://host/path`, the form of a request to a proxy.
+
+    See RFC 9112, Section 3.2.2.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -105,7 +111,10 @@ class OriginForm:
 
 
 class RootPath:
-    """Accept requests with the root path, and requests from which a proxy has removed it."""
+    """Accept requests with and without the root path.
+
+    A proxy may have removed it.
+    """
 
     def __init__(self, app: ASGIApp, root_path: str) -> None:
         self._app, self._root_path = app, root_path
@@ -185,7 +194,7 @@ def _operation(scope: Scope) -> str:
 
 
 class CheckHead:
-    """Reject a head that is too large, or after which the body could end at two places.
+    """Reject a head that is too large, or with an ambiguous length of the body.
 
     A proxy that finds another end of the body than this server would take the rest of it for another request,
     so the connection is closed (RFC 9112, Section 6.1).
@@ -218,13 +227,19 @@ def head_too_large(format: ErrorFormat = "tei") -> Response:
 
 
 def _head_bytes(scope: Scope) -> int:
-    """Return the bytes of the line and the headers of a request, without optional blanks."""
+    """Return the bytes of the line and the headers of a request.
+
+    Optional blanks do not count.
+    """
     line = len(f"{scope['method']} ? HTTP/1.1\r\n") + len(scope["raw_path"]) + len(scope["query_string"])
     return line + sum(len(name) + len(value) + len(": \r\n") for name, value in scope["headers"])
 
 
 class RequireKey:
-    """Reject requests without `Authorization: Bearer KEY`, except for open paths and folders."""
+    """Reject requests without `Authorization: Bearer KEY`.
+
+    Open paths and folders need no key.
+    """
 
     def __init__(self, app: ASGIApp, api_key: str) -> None:
         self._app, self._api_key = app, api_key.encode()

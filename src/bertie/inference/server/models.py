@@ -1,4 +1,7 @@
-"""The models of a server: described at once, loaded on first use, unloaded to fit a memory budget."""
+"""The models of a server.
+
+They are described at once, loaded on first use, and unloaded to fit a memory budget.
+"""
 
 import asyncio
 import logging
@@ -45,7 +48,9 @@ Files = frozenset[tuple[str, int, int, int]]
 
 
 class Stay:
-    """One stay of a model in memory, from its loading to its unloading, and the requests that use it.
+    """One stay of a model in memory, and the requests that use it.
+
+    It lasts from loading to unloading.
 
     Attributes:
         loading: the task that loads the model.
@@ -72,7 +77,9 @@ class Stay:
 
 
 class ServedModel:
-    """A model of the server; its weights are in memory only while `predictor` is not None.
+    """A model of the server.
+
+    Its weights are in memory only while `predictor` is not None.
 
     Attributes:
         name: the name by which requests choose it.
@@ -102,7 +109,10 @@ class ServedModel:
         self._running: asyncio.Task[None] | None = None
 
     def describe(self, files: Files, metadata: ModelMetadata) -> None:
-        """Take everything except the weights from the directory, which may have been replaced."""
+        """Take everything except the weights from the directory.
+
+        The directory may have been replaced.
+        """
         self.files = files
         self.metadata = metadata
         self.is_exported = (self.path / ONNX_FILE).exists()
@@ -126,9 +136,10 @@ class ServedModel:
 
     @property
     def can_rerank(self) -> bool:
-        """Whether the model is a sequence classifier with one score: a regression, or two classes.
+        """Whether the model is a sequence classifier with one score.
 
-        A model that was fine-tuned on single texts, or whose `long_texts` are not truncated, reads no pairs.
+        It is a regression, or has two classes. A model that was fine-tuned on single texts, or whose
+        `long_texts` are not truncated, reads no pairs.
         """
         several = self.metadata.problem_type == "multi_label_classification"
         return (
@@ -192,7 +203,10 @@ class ServedModel:
         self.predictor = self._batcher = self._running = None
 
     async def unload(self) -> None:
-        """Stop when the requests that use the model are answered; later ones begin another stay."""
+        """Stop when the requests that use the model are answered.
+
+        Later requests begin another stay.
+        """
         stay, self.stay = self.stay, None
         if stay is not None:
             await stay.is_unused.wait()
@@ -247,7 +261,9 @@ class Models:
         return iter(self._models.values())
 
     def load_default(self) -> None:
-        """Load the first model, verify the others, and compile the kernels, before the server listens.
+        """Prepare the models before the server listens.
+
+        Load the first model, verify the others, and compile the kernels.
 
         Raises:
             BertieError: a directory is damaged.
@@ -275,9 +291,10 @@ class Models:
         return self._models[name]
 
     async def describe_replaced(self, model: ServedModel) -> None:
-        """Read the metadata of a model again if its directory was replaced while it was not loaded.
+        """Read a model's metadata again if its directory was replaced.
 
-        A directory that cannot be read keeps its former description; loading it reports the error.
+        This concerns models that are not loaded. A directory that cannot be read keeps its former
+        description; loading it reports the error.
         """
         if model.predictor is not None or model.stay is not None:
             return
@@ -365,7 +382,10 @@ class Models:
 
 
 def _compute_once(model: Predictor) -> None:
-    """Compute one short record, so that no request waits until the kernels are compiled or loaded."""
+    """Compute one short record.
+
+    Then no request waits until the kernels are compiled or loaded.
+    """
     if model.method is None:
         model.embed([MASK])
         return

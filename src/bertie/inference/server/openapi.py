@@ -1,4 +1,7 @@
-"""Describe the server's routes as an OpenAPI document, from the types of their handlers."""
+"""Describe the server's routes as an OpenAPI document.
+
+The types of their handlers are the source.
+"""
 
 from typing import Any, Literal
 

@@ -1,4 +1,7 @@
-"""Pages of static files that call the other routes of the server; people try the served models on one."""
+"""The page on which people try the served models.
+
+Its static files call the other routes.
+"""
 
 from pathlib import Path
 

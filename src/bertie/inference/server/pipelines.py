@@ -74,7 +74,10 @@ AnyPipelineRequest = (
 
 
 async def run_pipeline(model: ServedModel, request: AnyPipelineRequest | EmbedRequest) -> Any:
-    """Answer as `transformers`' pipeline for the model's head; an encoder extracts features."""
+    """Answer as `transformers`' pipeline for the model's head.
+
+    An encoder extracts features.
+    """
     if isinstance(request, EmbedRequest):
         return await embed(model, request)
     assert model.method is not None

@@ -1,4 +1,7 @@
-"""Write results as JSON: large ones in pieces, so that the server answers other requests between them."""
+"""Write results as JSON.
+
+Large ones are written in pieces, so that the server answers other requests between them.
+"""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -31,7 +34,10 @@ class LazyList(ABC):
 
 
 class PiecesResponse(StreamingResponse):
-    """A response that ends early, without a traceback in the log, if the server stops meanwhile."""
+    """A response that ends early if the server stops meanwhile.
+
+    The log has no traceback then.
+    """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with suppress(asyncio.CancelledError):
@@ -48,7 +54,10 @@ def json_response(content: Any) -> Response:
 
 
 def json_pieces(content: Any) -> Iterator[bytes]:
-    """Yield the JSON of values and of arrays, in pieces of at least `PIECE_BYTES`, except the last."""
+    """Yield the bytes that `to_json` returns, in pieces.
+
+    All but the last have at least `PIECE_BYTES`.
+    """
     piece = bytearray()
     for part in _parts(content):
         piece += part

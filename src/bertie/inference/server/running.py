@@ -146,13 +146,17 @@ class Protocol(H11Protocol):
         self._watch_head()
 
     def _should_upgrade(self) -> bool:
-        """Ignore a request for another protocol, as HTTP allows; uvicorn would log two lines about it."""
+        """Ignore a request for another protocol, as HTTP allows.
+
+        uvicorn would log two lines about it.
+        """
         return False
 
     def eof_received(self) -> bool:  # type: ignore[override]  # asyncio reads the value
-        """Answer a client that has only closed its sending side, as `nc -N` does, then close the connection.
+        """Answer a client that has only closed its sending side.
 
-        A client that has gone looks the same, so a computation for it is cancelled.
+        This is what `nc -N` does. Then close the connection. A client that has gone looks the same, so a
+        computation for it is cancelled.
         """
         is_answering = (
             self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
@@ -184,7 +188,10 @@ class Protocol(H11Protocol):
         self._stop_read_timer()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer an invalid HTTP request in the format of all errors, instead of plain text."""
+        """Answer an invalid HTTP request in the format of all errors.
+
+        uvicorn would send plain text.
+        """
         logger.info("invalid HTTP request")
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):  # there is a response already
             self.transport.close()
@@ -205,9 +212,10 @@ class Protocol(H11Protocol):
         super().connection_lost(exc)
 
     def _is_receiving(self) -> bool:
-        """Return whether the client is within a request to which this server has sent the last response.
+        """Return whether the client still sends a request that was answered.
 
-        A server that stops does not wait for the rest of the request.
+        This server has sent the last response to it. A server that stops does not wait for the rest of the
+        request.
         """
         is_stopping = self.cycle is not None and not self.cycle.keep_alive
         is_last = self.conn.our_state in (h11.MUST_CLOSE, h11.CLOSED) and not is_stopping

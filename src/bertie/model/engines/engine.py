@@ -47,7 +47,7 @@ class Engine(Protocol):
         """
 
     def cls_vectors(self, batch: Sequences) -> Float32s:
-        """Return the output of the last layer for the first token of each sequence, [CLS], (N, H).
+        """Return the output of the last layer for each sequence's [CLS], (N, H).
 
         Raises:
             ModelError: the model is exported, and it has a head.

@@ -55,9 +55,8 @@ class Hardware(Settings):
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         if not _is_available(device):
-            raise SettingsError(
-                f"device = {device!r}: not available on this machine; use cpu, or cuda if it has a GPU"
-            )
+            remedy = "use cpu or cuda" if torch.cuda.is_available() else "torch finds no GPU here, so use cpu"
+            raise SettingsError(f"device = {device!r}: not available on this machine; {remedy}")
         kind = torch.device(device).type
         if torch.get_default_device().type not in ("cpu", kind):
             raise SettingsError(
@@ -96,13 +95,13 @@ class Hardware(Settings):
 
 
 def default_micro_batch_tokens(device: str) -> int:
-    """Return about how many tokens training should have in memory at a time on a device."""
+    """Return about how many tokens to have in memory in training on a device."""
     return CPU_MICRO_BATCH_TOKENS if torch.device(device).type == "cpu" else GPU_MICRO_BATCH_TOKENS
 
 
 @functools.cache
 def _is_bfloat16_faster() -> bool:
-    """Measure whether this processor multiplies matrices faster in bfloat16 than in float32.
+    """Measure whether this processor multiplies faster in bfloat16.
 
     Having the instructions is not enough: Intel Xeons of the fourth and fifth generation without AMX, which
     some virtual machines hide, take 1.9 times as long in bfloat16 (docs/decisions/processors.md). The

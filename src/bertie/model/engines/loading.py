@@ -24,9 +24,10 @@ class LoadedEngine(NamedTuple):
 
 
 def load_engine(path: Path, device: str = "auto", precision: Precision = "float32") -> LoadedEngine:
-    """Load a model directory: exported models into ONNX Runtime or OpenVINO, others into torch.
+    """Load a model directory into the engine that runs it.
 
-    ONNX Runtime runs exported models in the precision of their export, OpenVINO in bfloat16.
+    Exported models run in ONNX Runtime or OpenVINO, others in torch. ONNX Runtime runs exported models in the
+    precision of their export, OpenVINO in bfloat16.
 
     Raises:
         ModelError: the directory is missing, damaged or not a model directory, or the library that

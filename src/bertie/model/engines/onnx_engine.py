@@ -22,9 +22,10 @@ WEIGHT_BITS = "bertie_weight_bits"  # metadata of a graph in int8 whose weights 
 
 
 class OnnxEngine:
-    """An `Engine` on the CPU that computes a batch in runs of the graph, as many at a time as it has threads.
+    """An `Engine` on the CPU that runs exported graphs in ONNX Runtime.
 
-    The sequences of a run are padded to the longest, S.
+    A batch is computed in runs of the graph, as many at a time as the engine has threads. The sequences of a
+    run are padded to the longest, S.
     """
 
     max_run_tokens = 256
@@ -169,7 +170,10 @@ class OnnxEngine:
         runs = [*batch.batches(run_tokens, self.max_run_padding)]
 
         def compute(run: tuple[Int64s, Sequences]) -> tuple[Int64s, list[Float32s]]:
-            """Return the rows of the result that a run computes, and their values for each output."""
+            """Return the rows of the result that a run computes, and their values.
+
+            There are values for each output.
+            """
             indices, sequences = run
             inputs, mask = self._pad(sequences)
             values = self._infer(outputs, inputs)
@@ -207,9 +211,9 @@ def _all_tokens(batch: Sequences) -> Int64s:
 
 
 def num_threads() -> int:
-    """Return the number of threads of OMP_NUM_THREADS, as for torch; without it, one for each core.
+    """Return the number of threads of OMP_NUM_THREADS, as for torch.
 
-    ONNX Runtime does not read the variable.
+    Without it, return one for each core. ONNX Runtime does not read the variable.
     """
     threads = os.environ.get("OMP_NUM_THREADS", "")
     return (int(threads) if threads.isdecimal() else 0) or available_cores()
@@ -227,9 +231,9 @@ def has_int8_layers(file: Path) -> bool:
 def has_vnni(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     """Return whether this processor adds products of uint8 and int8 in 32 bits.
 
-    Processors other than x86 do. Where /proc/cpuinfo does not exist, x86 processors are assumed to.
+    Processors other than x86 do.
     """
-    if platform.machine() not in ("x86_64", "AMD64") or not cpuinfo.exists():
+    if platform.machine() != "x86_64":
         return True
     flags = cpuinfo.read_text().split()
     return "avx512_vnni" in flags or "avx_vnni" in flags

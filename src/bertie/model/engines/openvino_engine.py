@@ -1,4 +1,7 @@
-"""Run models that formats/onnx.py exported in OpenVINO, in bfloat16 and without torch."""
+"""Run exported models in OpenVINO, in bfloat16 and without torch.
+
+`formats/onnx.py` exports them.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path

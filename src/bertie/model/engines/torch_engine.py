@@ -105,7 +105,10 @@ def _use_one_thread_after_fork() -> None:
 
 
 def prepare_weights(model: Model | EncoderModel, dtype: torch.dtype) -> None:
-    """Store the weights of linear layers in the order and type with which a CPU multiplies fastest."""
+    """Store the weights of linear layers as a CPU multiplies them fastest.
+
+    This concerns their order and their type.
+    """
     if can_pack_weights(dtype):
         pack_weights(model.bert.layers, dtype)
     if dtype == torch.bfloat16:
@@ -115,9 +118,10 @@ def prepare_weights(model: Model | EncoderModel, dtype: torch.dtype) -> None:
 
 
 def round_weights(model: Model | EncoderModel) -> None:
-    """Store the weights of linear layers in bfloat16, so that autocast need not round them in every batch.
+    """Store the weights of linear layers in bfloat16.
 
-    The weight of the last layer's queries, keys and values remains in float32 for `pooling_attention`.
+    Otherwise autocast would round them in every batch. The weight of the last layer's queries, keys and
+    values remains in float32 for `pooling_attention`.
     """
     kept = model.bert.layers[-1].qkv
     for module in model.modules():

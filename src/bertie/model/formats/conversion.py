@@ -110,7 +110,10 @@ def load_any(source: Path, allow_pickle: bool = False) -> tuple[Model | EncoderM
 
 
 def source_files(source: Path) -> list[Path]:
-    """Return the paths that an output must not replace: a directory, or a file of a checkpoint."""
+    """Return the paths that an output must not replace.
+
+    They are a directory, or the files of a checkpoint.
+    """
     return [source, Path(f"{source}.index")]
 
 

@@ -110,7 +110,7 @@ class ModelMetadata:
         bilstm: whether there is a BiLSTM between the encoder and the head
     sentence_transformers_config
                     prompts, similarity function and other settings of sentence-transformers, which
-                    bertie preserves but does not use
+                    bertie preserves; the server uses the prompts
     input_columns   the columns of the texts in fine-tuning by their role, such as {"text": "review"};
                     empty if unknown
     label_columns   likewise the columns that only labelled data have, such as {"label": "stars"}
@@ -270,7 +270,9 @@ def _wrong_model_type(file: Path, head: HeadConfig, metadata: ModelMetadata) -> 
 
 
 def read_labelled_columns(path: Path) -> Mapping[str, str]:
-    """Return the columns of texts and of labels in a model's fine-tuning; see `ModelMetadata`.
+    """Return the columns of texts and of labels in a model's fine-tuning.
+
+    See `ModelMetadata`.
 
     With them is the separator of labels, as "separator", if there is one.
 
@@ -284,7 +286,9 @@ def read_labelled_columns(path: Path) -> Mapping[str, str]:
 
 
 def find_new_entries(path: Path, tokenizer: Tokenizer) -> dict[int, list[int]]:
-    """Find the entries that the tokenizer of a corpus adds to the one of the initial model in `path`.
+    """Find the entries that the tokenizer of a corpus adds to a model's.
+
+    The model is the initial one, in `path`.
 
     Returns:
         For the id of each new entry, the ids of the tokens into which the model's tokenizer splits
@@ -423,7 +427,10 @@ def _read_labels(architecture: str, head: HeadConfig) -> tuple[str, ...]:
 def _check_thresholds(
     file: Path, thresholds: tuple[float, ...] | None, labels: tuple[str, ...], problem_type: ProblemType
 ) -> None:
-    """Raise ModelError unless there is a threshold for each of several labels, or one for two classes."""
+    """Raise ModelError if the number of thresholds is wrong.
+
+    There is one for each of several labels, or one for two classes.
+    """
     if thresholds is None:
         return
     expected = len(labels) if problem_type == "multi_label_classification" else int(len(labels) == 2)

@@ -235,7 +235,10 @@ class _GraphBuilder:
         return self.op("Reshape", x, self.constant(f"rows_of_{width}", [-1, width]))
 
     def tokens(self, rows: str, shape: str, width: int) -> str:
-        """Divide rows into sequences again; `shape` is (N, S): (N · S, width) -> (N, S, width)."""
+        """Divide rows into sequences again: (N · S, width) -> (N, S, width).
+
+        `shape` is (N, S).
+        """
         return self.op(
             "Reshape", rows, self.op("Concat", shape, self.constant(f"width_{width}", [width]), axis=0)
         )
@@ -246,9 +249,10 @@ class _GraphBuilder:
         return self.op("Tanh", self.linear(first, self.bert.pooler))
 
     def classifier_input(self, model: ClassificationModel) -> str:
-        """Add the vectors that a classifier reads, (N, H): of the pooler, or means scaled to length 1.
+        """Add the vectors that a classifier reads, (N, H).
 
-        The sum over the tokens has the direction of the mean, so nothing divides by their number.
+        They are from the pooler, or means scaled to length 1. The sum over the tokens has the direction of
+        the mean, so nothing divides by their number.
         """
         if model.pooling == "pooler":
             return self.pooler(self.encoder(only_first=True))
@@ -308,7 +312,10 @@ class _GraphBuilder:
         return self.op("Expand", self.middle(), self.op("Shape", x, end=1))
 
     def middle(self) -> str:
-        """Return 128, the uint8 of 0. ONNX Runtime took 7 times as long to multiply two int8 matrices."""
+        """Return 128, the uint8 of 0.
+
+        ONNX Runtime took 7 times as long to multiply two int8 matrices.
+        """
         return self.constant("uint8_middle", torch.tensor(128, dtype=torch.uint8))
 
     def right_factor(self, weight: str, module: nn.Linear | nn.Embedding) -> str:

@@ -135,7 +135,7 @@ def read_embedding_config(directory: Path, max_position_embeddings: int) -> Embe
     if prompt is not None:
         raise ModelError(
             f"{directory / SENTENCE_TRANSFORMERS_CONFIG_FILE}: default_prompt_name is {prompt!r}, but bertie "
-            f"does not support prompts; use sentence-transformers for this model"
+            f"puts no prompt before texts by default; use sentence-transformers for this model"
         )
     # sentence-transformers 6 writes the limit only to the tokenizer's file, where "no limit" is 10^30.
     length = max_position_embeddings

@@ -120,7 +120,7 @@ def load_model(path: Path) -> tuple[Model | EncoderModel, ModelMetadata]:
             The message names the tensor.
     """
     prefix = find_checkpoint(path)
-    verify(prefix.parent)  # the tensors have checksums of their own
+    verify(prefix.parent)  # `read_bundle` checks the checksums of the tensors
     bundle = read_bundle(prefix)
     if OBJECT_GRAPH in bundle.entries:
         raise ModelError(

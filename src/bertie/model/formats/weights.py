@@ -99,9 +99,9 @@ def _load_model(path: Path, allow_pickle: bool) -> tuple[Model | EncoderModel, M
 
 
 def save_weights(path: Path, state: Mapping[str, Tensor]) -> None:
-    """Write the weights of a model's `state_dict` under Hugging Face's names, atomically.
+    """Write the weights of a model atomically, under Hugging Face's names.
 
-    The tied decoder is not stored a second time.
+    They are those of its `state_dict`. The tied decoder is not stored a second time.
     """
     weights = {name: weight.cpu().contiguous() for name, weight in _rename_weights(state).items()}
     with atomic_file(path) as temporary:
@@ -135,9 +135,10 @@ def load_weights(path: Path, model: nn.Module, prefix: str = "") -> None:
 def load_initial_weights(
     path: Path, model: nn.Module, new_entries: Mapping[int, Sequence[int]] | None = None
 ) -> list[str]:
-    """Initialize a model for pre-training with the weights of another model, whatever its head.
+    """Initialize a model for pre-training with the weights of another model.
 
-    Heads that are not stored, and a pooler that is not stored, keep their random weights.
+    The other model may have any head. Heads that are not stored, and a pooler that is not stored, keep their
+    random weights.
 
     Args:
         path: the directory of the other model.
@@ -274,7 +275,10 @@ def _build_model(metadata: ModelMetadata, path: Path, pooler: bool) -> Model | E
 def _grow_vocabulary(
     stored: dict[str, Tensor], old_size: int, size: int, new_entries: Mapping[int, Sequence[int]]
 ) -> None:
-    """Give stored word embeddings and decoder weights `size` rows instead of `old_size`."""
+    """Give stored word embeddings and decoder weights `size` rows.
+
+    They have `old_size` rows.
+    """
     for name in (WORD_EMBEDDINGS, DECODER_BIAS, *TIED_WEIGHTS):
         old = stored.get(name)
         if old is None or len(old) != old_size:  # the latter is damaged; `_copy_weights` reports its shape
@@ -304,7 +308,9 @@ def _copy_weights(weights: dict[str, Tensor], stored: dict[str, Tensor], path: P
 
 
 def _check_shapes(weights: Mapping[str, Tensor], stored: dict[str, Tensor], path: Path) -> None:
-    """Check that stored weights fit a model's `weights`; both have Hugging Face's names.
+    """Check that stored weights fit a model's `weights`.
+
+    Both have Hugging Face's names.
 
     Raises:
         ModelError: a weight is missing or has another shape, the stored encoder has more weights,

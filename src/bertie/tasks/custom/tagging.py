@@ -47,7 +47,9 @@ class CustomTagging(CustomFiles, Tagging):
         return {"tags": self.tags}
 
     def read(self, path: Source, labelled: bool) -> TaggedSentences:
-        """Read a .jsonl or .parquet table; any other file but .csv is read by `read_conll`.
+        """Read a .jsonl or .parquet table.
+
+        `read_conll` reads any other file but .csv.
 
         Raises:
             SettingsError: a column is missing.

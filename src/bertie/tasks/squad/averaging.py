@@ -61,7 +61,10 @@ def average_answers(questions: Questions, members: Sequence[SpanPredictions]) ->
 
 
 def _log_probabilities(n_best: NBest) -> Float64s:
-    """Return the log-probability of each listed span: float64 (n, k), without underflow."""
+    """Return the log-probability of each listed span: float64 (n, k).
+
+    There is no underflow.
+    """
     is_listed = np.arange(n_best.offsets.shape[1]) < n_best.counts[:, None]
     scores = np.where(is_listed, n_best.logits.sum(-1, dtype=np.float64), -np.inf)
     logs: Float64s = scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
