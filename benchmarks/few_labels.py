@@ -36,11 +36,11 @@ from typing import Any, NamedTuple
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
 import bertie
+from bertie.base.arrays import Int64s
 from bertie.model.batch import PackedBatch, pack_selected
 from bertie.model.config import ClassifierPooling
 from bertie.model.formats.weights import load_weights
@@ -57,8 +57,6 @@ MIN_WORDS = 5  # of a training text; many of SST-2's are single words
 DEV_PER_CLASS = 100  # of `articles`
 NUM_ARTICLES = 10
 METHODS = ["frozen", "plain", "contrastive", "contrastive-pooled", "finetune", "finetune-pairs"]
-
-Int64s = npt.NDArray[np.int64]
 
 
 class Texts(NamedTuple):

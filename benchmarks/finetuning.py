@@ -24,6 +24,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding
 from transformers.utils import logging
 
+from bertie.base.arrays import Int64s
 from bertie.base.environment import freed_memory_kept
 from bertie.model.batch import pack_selected
 from bertie.model.config import BertConfig
@@ -51,8 +52,6 @@ BARS = {
     ("evaluation", "longest"): 1.9,
     ("evaluation", "128"): 4.0,
 }
-
-Int64s = npt.NDArray[np.int64]
 
 
 class Contender(NamedTuple):

@@ -32,8 +32,8 @@ import math
 import time
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bertie.base.arrays import Float64s
 from bertie.reproduction.example_scores import deviations
 from bertie.reproduction.intervals import (
     LEVEL,
@@ -70,7 +70,6 @@ SMALL_TABLES = (
     ("7 of 1, 2 of 4", (1, 1, 1, 1, 1, 1, 1, 4, 4)),
     ("22 of 1, 3 of 4", (1,) * 22 + (4,) * 3),
 )
-Float64s = NDArray[np.float64]
 
 
 def draw_scores(

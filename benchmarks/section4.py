@@ -31,6 +31,7 @@ import torch
 from transformers import BertForQuestionAnswering, BertForSequenceClassification
 from transformers.utils import logging
 
+from bertie.base.arrays import Int64s
 from bertie.base.files import read_json, write_json, write_text
 from bertie.base.random import permutation
 from bertie.base.settings import read_toml, resolve
@@ -47,8 +48,6 @@ from bertie.training.schedules import warmup_then_linear_decay
 DATA = Path(os.environ.get("BERTIE_DATA") or Path(__file__).parents[2] / "shared" / "data")
 COMMAND_FILE, PEER_FILE = "command.txt", "transformers.json"
 BATCH_SIZE = 32  # of the peer's evaluation
-
-Int64s = npt.NDArray[np.int64]
 
 
 class Row(NamedTuple):

@@ -14,6 +14,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "bertie"
 
 CONTENTS = """
 base.errors
+base.arrays
 base.processors
 base.environment
 base.files

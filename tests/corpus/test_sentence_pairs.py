@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest, chisquare
 from tests.corpus.google_oracle import CLS, SEP, Document, document_pairs
 
-from bertie.base.random import UInt64s, random_below, random_unit
+from bertie.base.arrays import UInt64s
+from bertie.base.random import random_below, random_unit
 from bertie.corpus.sentence_pairs import (
     IS_NEXT,
     NO_LIMIT,

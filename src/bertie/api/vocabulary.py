@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from bertie.api.arguments import PathLike, absolute_if, as_paths, open_workers, print_skipped
 from bertie.base.arguments import checked
+from bertie.base.arrays import Int64s
 from bertie.base.checksums import write_sums
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import atomic_directory
@@ -174,7 +174,7 @@ def _count_tokenized(
     format: Format | None,
     column: str,
     on_error: OnError,
-) -> tuple[list[list[int]], npt.NDArray[np.int64]]:
+) -> tuple[list[list[int]], Int64s]:
     """Count the words as sequences of token ids, and print the skipped inputs."""
     files, problems = absolute_if(scheduler, files), InputErrors(on_error)
     with open_workers(workers, scheduler, files[:1]) as pool:
@@ -244,7 +244,7 @@ def _count_words(
     format: Format | None,
     column: str,
     on_error: OnError,
-) -> tuple[list[str], npt.NDArray[np.int64]]:
+) -> tuple[list[str], Int64s]:
     """Count the words of all languages, and print the skipped inputs."""
     files = absolute_if(scheduler, files)
     groups = group_by_language(files, language, language_column)
@@ -272,9 +272,7 @@ def _check_smoothing(smoothing: float, groups: Mapping[str, Sequence[Path]]) -> 
         )
 
 
-def _resolve_casing(
-    cased: bool | None, words: list[str], counts: npt.NDArray[np.int64]
-) -> tuple[bool, list[str], npt.NDArray[np.int64]]:
+def _resolve_casing(cased: bool | None, words: list[str], counts: Int64s) -> tuple[bool, list[str], Int64s]:
     """Return whether the vocabulary is cased, and its words and their counts."""
     if cased or _report_casing(measure_casing(words, counts.tolist()), cased):
         return True, words, counts
@@ -305,7 +303,7 @@ def _report_casing(casing: Casing, cased: bool | None) -> bool:
 
 
 def _learn_entries(
-    tokenizer: Tokenizer, words: Sequence[list[int]], counts: npt.NDArray[np.int64], number: int
+    tokenizer: Tokenizer, words: Sequence[list[int]], counts: Int64s, number: int
 ) -> list[str]:
     """Learn entries for a tokenizer from words as it splits them.
 
@@ -340,9 +338,7 @@ def _learn_entries(
     return entries
 
 
-def _print_summary(
-    words: Sequence[str], counts: npt.NDArray[np.int64], tokens: Sequence[str], size: int
-) -> None:
+def _print_summary(words: Sequence[str], counts: Int64s, tokens: Sequence[str], size: int) -> None:
     """Print the size of the vocabulary and the fraction of words it cannot spell."""
     print(f"{counts.sum():,} words, {len(words):,} unique; {len(tokens):,} entries", file=sys.stderr)
     missing = set("".join(words)) - {token.removeprefix("##") for token in tokens}

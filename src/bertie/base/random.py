@@ -7,11 +7,9 @@ one element, which the functions below advance.
 """
 
 import numpy as np
-import numpy.typing as npt
 
+from bertie.base.arrays import Int64s, UInt64s
 from bertie.base.kernels import kernel
-
-UInt64s = npt.NDArray[np.uint64]
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)  # SplitMix64's increment
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)  # Stafford's variant 13, as in SplitMix64
@@ -70,14 +68,14 @@ def random_unit(stream: UInt64s) -> np.float64:
 
 
 @kernel
-def shuffle(stream: UInt64s, values: npt.NDArray[np.int64]) -> None:
+def shuffle(stream: UInt64s, values: Int64s) -> None:
     """Shuffle an array in place (Fisher–Yates)."""
     for last in range(len(values) - 1, 0, -1):
         other = random_below(stream, last + 1)
         values[last], values[other] = values[other], values[last]
 
 
-def permutation(count: int, *parts: int) -> npt.NDArray[np.int64]:
+def permutation(count: int, *parts: int) -> Int64s:
     """Return a random order of the integers below `count`: int64 (count,).
 
     The stream with the key `stream_key(*parts)` determines the order.

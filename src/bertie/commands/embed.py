@@ -24,8 +24,9 @@ from bertie.commands.options import (
 )
 
 if TYPE_CHECKING:
+    from bertie.base.arrays import Float32s
     from bertie.base.errors import DataError
-    from bertie.inference.embedding_files import Float32s, TextChunk
+    from bertie.inference.embedding_files import TextChunk
     from bertie.inference.predictor import Predictor
     from bertie.model.formats.sentence_transformers import EmbeddingConfig
 

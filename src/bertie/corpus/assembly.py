@@ -16,8 +16,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from bertie.base.arrays import Int64s, UInt8s, UInt64s
 from bertie.base.executor import Executor, run_tasks
 from bertie.base.files import add_path_to_errors, atomic_directory, atomic_file
 from bertie.base.progress import Progress
@@ -33,9 +33,6 @@ from bertie.corpus.shards import (
     write_block_ends,
     write_shard,
 )
-
-Int64s = npt.NDArray[np.int64]
-UInt64s = npt.NDArray[np.uint64]
 
 SHARD_TOKENS = 1 << 25  # 64 MB: few files, and still many shards in a large corpus
 # A random next sentence is drawn from the same shard; with so many documents it rarely comes from
@@ -106,7 +103,7 @@ class Parts:
         path = part_directory(self.directory, index) / "hashes.bin"
         return map_array(path, np.uint64).reshape(3, -1)
 
-    def read_assignments(self) -> npt.NDArray[np.uint8]:
+    def read_assignments(self) -> UInt8s:
         """Return the assignments that `assign_documents` wrote: uint8 (documents,)."""
         return map_array(self.directory / "assignments.bin", np.uint8)
 
@@ -163,7 +160,7 @@ def assign_documents(parts: Parts, held_out: float) -> None:
     assignments.flush()
 
 
-def _keep_few_for_training(parts: Parts, assignments: npt.NDArray[np.uint8]) -> int:
+def _keep_few_for_training(parts: Parts, assignments: UInt8s) -> int:
     """Return documents of some languages to the training split; return their number.
 
     These are languages with fewer than MIN_HELD_OUT_DOCUMENTS held-out documents, and those with no others.

@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import pydantic
 
+from bertie.base.arrays import Bools, Int32s, Int64s, UInt64s
 from bertie.base.kernels import kernel
-from bertie.base.random import UInt64s, fold_in
+from bertie.base.random import fold_in
 from bertie.base.settings import Settings
-from bertie.corpus.masking import Bools, Int32s, Int64s, count_masks, mask_tokens, mask_words
+from bertie.corpus.masking import count_masks, mask_tokens, mask_words
 from bertie.corpus.sentence_pairs import PairKind, Pairs, pair_length, write_pair
 
 

@@ -7,16 +7,12 @@ See Section 3.1, Task #1, and Appendix A.1 of the paper. Line numbers such as
 """
 
 import numpy as np
-import numpy.typing as npt
 
+from bertie.base.arrays import Bools, Int32s, Int64s, UInt64s
 from bertie.base.kernels import kernel
-from bertie.base.random import UInt64s, random_below, random_unit
+from bertie.base.random import random_below, random_unit
 from bertie.text.trie import CONTINUATION_PREFIX
 from bertie.text.vocabulary import Vocabulary
-
-Bools = npt.NDArray[np.bool_]
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
 
 
 def continuation_mask(vocabulary: Vocabulary) -> Bools:

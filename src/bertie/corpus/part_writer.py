@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from bertie.base.arrays import UInt64s
 from bertie.base.files import atomic_directory, read_json, write_json
 from bertie.corpus.documents import Document, InputErrors, OnError
 from bertie.corpus.input_splits import InputSplit, read_splits
@@ -23,7 +23,6 @@ from bertie.text.tokenizer import Tokenizer
 
 SKIPPED_FILE = "skipped.txt"
 COUNTS_FILE = "counts.json"
-UInt64s = npt.NDArray[np.uint64]
 
 
 class Task(NamedTuple):

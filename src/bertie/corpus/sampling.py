@@ -25,11 +25,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bertie.base.arrays import Int64s
 from bertie.base.errors import DataError
 from bertie.base.random import open_stream, permutation, stream_key
 from bertie.corpus.examples import Examples, ExampleSettings, close_gaps, measure_examples, write_examples
 from bertie.corpus.input_languages import oversampling_factors
-from bertie.corpus.masking import Int64s, continuation_mask
+from bertie.corpus.masking import continuation_mask
 from bertie.corpus.sentence_pairs import NO_LIMIT, PAIR, Pairs, cut_documents, pair_sentences, start_of
 from bertie.corpus.shards import Shard, cut_blocks
 from bertie.text.vocabulary import Vocabulary

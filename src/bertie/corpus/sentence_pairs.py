@@ -15,11 +15,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from bertie.base.arrays import Int32s, Int64s, UInt64s
 from bertie.base.kernels import kernel
-from bertie.base.random import UInt64s, random_below, random_unit
+from bertie.base.random import random_below, random_unit
 
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
 Pairs = npt.NDArray[np.void]
 
 IS_NEXT, NOT_NEXT = 0, 1  # next_sentence_labels, create_pretraining_data.py:130

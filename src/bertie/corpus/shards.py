@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 import pydantic
 
+from bertie.base.arrays import Bools, Int64s, UInt16s, UInt32s
 from bertie.base.errors import DataError
 from bertie.base.files import local_path, read_json, sha256, write_json
 from bertie.text.tokenizer import Tokenizer
@@ -64,10 +65,10 @@ class Shard:
             `sentence_ends` for each block; None if it is not stored.
     """
 
-    tokens: npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
-    sentence_ends: npt.NDArray[np.int64]
-    document_ends: npt.NDArray[np.int64]
-    block_ends: npt.NDArray[np.int64] | None = None
+    tokens: UInt16s | UInt32s
+    sentence_ends: Int64s
+    document_ends: Int64s
+    block_ends: Int64s | None = None
 
 
 class SplitCounts(pydantic.BaseModel, frozen=True):
@@ -276,7 +277,7 @@ def write_shard(directory: Path, pieces: Iterable[Shard], vocabulary_size: int) 
             sentences += len(piece.sentence_ends)
 
 
-def cut_blocks(shard: Shard) -> npt.NDArray[np.int64]:
+def cut_blocks(shard: Shard) -> Int64s:
     """Return where blocks end in `shard.document_ends`.
 
     Blocks are the units of the order of examples. The last document of a block is the one that reaches the
@@ -329,7 +330,7 @@ def check_shard(directory: Path, vocabulary_size: int) -> None:
         )
 
 
-def _check_ends(path: Path, ends: npt.NDArray[np.int64], length: int) -> None:
+def _check_ends(path: Path, ends: Int64s, length: int) -> None:
     """Check that ends increase from above 0 to the length of their array."""
     previous = 0
     for start in range(0, len(ends), CHECKED_AT_ONCE):
@@ -341,7 +342,7 @@ def _check_ends(path: Path, ends: npt.NDArray[np.int64], length: int) -> None:
         raise DataError(f"{path}: damaged: it ends at {previous:,}, not at {length:,}; {COPY_AGAIN}")
 
 
-def select_documents(shard: Shard, first: int, is_selected: npt.NDArray[np.bool_]) -> Shard:
+def select_documents(shard: Shard, first: int, is_selected: Bools) -> Shard:
     """Copy some of a shard's documents to a new shard in memory.
 
     Args:

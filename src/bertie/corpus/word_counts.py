@@ -13,6 +13,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from bertie.base.arrays import Int32s, Int64s, UInt32s
 from bertie.base.errors import DataError
 from bertie.base.executor import Executor, run_tasks
 from bertie.base.kernels import ONE, kernel
@@ -30,8 +31,6 @@ from bertie.text.unicode import unicode_tables
 from bertie.text.wordpiece import split_words
 
 T = TypeVar("T", bound=np.generic)
-UInt32s = npt.NDArray[np.uint32]
-Int64s = npt.NDArray[np.int64]
 Splitter = Callable[[list[str]], tuple[UInt32s, Int64s]]  # texts → the codes of words, and bounds
 WordCounts = tuple[UInt32s, Int64s, Int64s]  # code points, bounds (W + 1,), counts (W,)
 
@@ -281,7 +280,7 @@ def _grow(array: npt.NDArray[T], length: int) -> npt.NDArray[T]:
 
 
 @kernel
-def _find_slot(codes: UInt32s, bounds: Int64s, slots: npt.NDArray[np.int32], word: UInt32s) -> np.int64:
+def _find_slot(codes: UInt32s, bounds: Int64s, slots: Int32s, word: UInt32s) -> np.int64:
     """Return the slot of the hash table that holds `word`, or the empty slot for it."""
     hashed = np.uint64(len(word))
     for code in word:
@@ -296,7 +295,7 @@ def _find_slot(codes: UInt32s, bounds: Int64s, slots: npt.NDArray[np.int32], wor
 
 
 @kernel
-def _fill_slots(codes: UInt32s, bounds: Int64s, size: int, slots: npt.NDArray[np.int32]) -> None:
+def _fill_slots(codes: UInt32s, bounds: Int64s, size: int, slots: Int32s) -> None:
     """Enter the first `size` words in `slots`, which are empty."""
     for index in range(size):
         slots[_find_slot(codes, bounds, slots, codes[bounds[index] : bounds[index + 1]])] = index
@@ -307,7 +306,7 @@ def _add_words(
     codes: UInt32s,
     bounds: Int64s,
     counts: Int64s,
-    slots: npt.NDArray[np.int32],
+    slots: Int32s,
     size: int,
     new_codes: UInt32s,
     new_bounds: Int64s,

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from bertie.base.arrays import Float32s
 from bertie.inference.results import Choice, Results
 from bertie.tasks.probabilities import rank, softmax
 from bertie.tasks.swag import Choices
@@ -14,7 +14,7 @@ def rank_endings(
     contexts: Sequence[str],
     endings: Sequence[Sequence[str]],
     top_k: int | None,
-    compute_scores: Callable[[Choices], npt.NDArray[np.float32]],
+    compute_scores: Callable[[Choices], Float32s],
 ) -> list[Results[Choice]]:
     """Return the endings of each context with their probabilities, most likely first.
 

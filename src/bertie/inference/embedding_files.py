@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TextIO
 
 import numpy as np
-import numpy.typing as npt
 
+from bertie.base.arrays import Float32s
 from bertie.base.errors import DataError
 from bertie.base.files import atomic_file
 from bertie.base.tables import import_pyarrow, open_arrow_file
 from bertie.inference.records import Record, read_arrow_batches, reject_column
 from bertie.inference.writers import dump_json
-
-Float32s = npt.NDArray[np.float32]
 
 SUFFIXES = (".npy", ".parquet", ".jsonl")
 COLUMN = "embedding"  # the added column of a table

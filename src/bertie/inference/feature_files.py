@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from bertie.base.arrays import Float32s, Int64s
 from bertie.base.files import atomic_file
 from bertie.base.tables import import_pyarrow, open_arrow_file
 from bertie.inference.features import Features
@@ -92,9 +93,7 @@ def _to_table(
     return pyarrow.table(columns)
 
 
-def _pool(
-    vectors: npt.NDArray[np.float32], bounds: npt.NDArray[np.int64], pooling: Pooling
-) -> npt.NDArray[np.float32]:
+def _pool(vectors: Float32s, bounds: Int64s, pooling: Pooling) -> Float32s:
     """Pool vectors (P, W) into (n, W), with zeros for texts without tokens."""
     sizes = np.diff(bounds)
     filled = sizes > 0

@@ -12,8 +12,8 @@ from numbers import Integral, Real
 from typing import Literal, Self, get_args, overload
 
 import numpy as np
-import numpy.typing as npt
 
+from bertie.base.arrays import Float32s, Int64s
 from bertie.base.errors import SettingsError
 from bertie.base.schemas import shorten
 from bertie.base.texts import count_noun
@@ -27,8 +27,6 @@ from bertie.tasks.windows import split_into_windows
 from bertie.text.encoding import word_token_ranges
 from bertie.text.tokenizer import Tokenizer
 
-Int64s = npt.NDArray[np.int64]
-Float32s = npt.NDArray[np.float32]
 Combination = Literal["concat", "sum", "mean"]
 
 

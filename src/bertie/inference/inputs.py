@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from bertie.base.arguments import check_integer
+from bertie.base.arrays import Int64s
 from bertie.base.errors import DataError
 from bertie.base.texts import list_items, list_texts, reject_unequal
-from bertie.model.sequences import Int64s
 
 _SHOWN_CHARACTERS = 60  # of a text, in an error message
 

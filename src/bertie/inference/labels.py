@@ -1,16 +1,14 @@
 """Rank the labels of classified texts."""
 
 import numpy as np
-import numpy.typing as npt
 
+from bertie.base.arrays import Float32s
 from bertie.inference.results import Label, Results
 from bertie.model.formats.directory import ModelMetadata
 from bertie.tasks.probabilities import label_probabilities, rank
 
 
-def rank_labels(
-    logits: npt.NDArray[np.float32], metadata: ModelMetadata, top_k: int | None
-) -> list[Results[Label]]:
+def rank_labels(logits: Float32s, metadata: ModelMetadata, top_k: int | None) -> list[Results[Label]]:
     """Return the labels of each text with their probabilities, the predicted one first.
 
     Args:

@@ -8,13 +8,13 @@ the log-likelihood itself. Neither counts [CLS] and [SEP], and both are in nats.
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from bertie.base.arrays import Float32s, Float64s, Int32s, Int64s
 from bertie.base.errors import DataError
 from bertie.base.progress import Progress
 from bertie.inference.inputs import find_too_long
-from bertie.model.engines.engine import Engine, Float32s
-from bertie.model.sequences import Int64s, Sequences, batch_by_token_budget, cumulative_bounds
+from bertie.model.engines.engine import Engine
+from bertie.model.sequences import Sequences, batch_by_token_budget, cumulative_bounds
 from bertie.tasks.task import Inputs
 from bertie.text.tokenizer import Tokenizer
 
@@ -22,8 +22,6 @@ MASKED_LM_ARCHITECTURES = ("BertForPreTraining", "BertForMaskedLM")
 CAUSAL_ARCHITECTURE = "BertLMHeadModel"
 # A causal model returns logits of all tokens: 2,048 tokens with BERT's vocabulary take 250 MB.
 _MAX_CAUSAL_BATCH_TOKENS = 2048
-
-Float64s = npt.NDArray[np.float64]
 
 
 def encode_sentences(sentences: Sequence[str], tokenizer: Tokenizer, max_length: int) -> Sequences:
@@ -94,7 +92,7 @@ def _causal(engine: Engine, sequences: Sequences, progress: Progress | None) -> 
     return scores
 
 
-def _log_probabilities(logits: Float32s, labels: npt.NDArray[np.int32]) -> Float32s:
+def _log_probabilities(logits: Float32s, labels: Int32s) -> Float32s:
     """Return the log-probability of each label, (M,).
 
     The logits, (M, V), are overwritten.

@@ -13,9 +13,9 @@ from threading import Lock
 from typing import Any, overload
 
 import numpy as np
-import numpy.typing as npt
 
 from bertie.base.arguments import check_flag, check_integer, checked
+from bertie.base.arrays import Float32s
 from bertie.base.checksums import verification
 from bertie.base.errors import ModelError
 from bertie.base.texts import check_text, list_pairs, list_texts
@@ -67,8 +67,6 @@ from bertie.tasks.evaluation import compute_logits
 from bertie.tasks.probabilities import softmax
 from bertie.tasks.squad.decoding import SpanPredictions
 from bertie.tasks.task import Examples, Inputs, Task
-
-Float32s = npt.NDArray[np.float32]
 
 _counting = Lock()
 

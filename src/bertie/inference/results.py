@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-import numpy as np
-import numpy.typing as npt
+from bertie.base.arrays import Float32s
 
 if TYPE_CHECKING:  # importing rich changes the state of Python's random numbers
     from rich.console import RenderableType
@@ -157,7 +156,7 @@ class Attention(NamedTuple):
 
     tokens: list[str]
     token_type_ids: list[int]
-    probabilities: npt.NDArray[np.float32]
+    probabilities: Float32s
 
 
 def _table(results: Sequence[Any]) -> "RenderableType":

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from bertie.base.arrays import Float64s
 from bertie.inference.inputs import list_document_bounds
 from bertie.inference.results import Entity, Results, TaggedWord
 from bertie.inference.words import Span
@@ -25,9 +25,7 @@ def untagged_sentences(
     return TaggedSentences(sentences, None, np.array(bounds, dtype=np.int64))
 
 
-def tagged_words(
-    examples: TaggedSentences, tags: Tags, probabilities: npt.NDArray[np.float64]
-) -> list[Results[TaggedWord]]:
+def tagged_words(examples: TaggedSentences, tags: Tags, probabilities: Float64s) -> list[Results[TaggedWord]]:
     """Return the words of each sentence with their tags.
 
     Args:

@@ -9,15 +9,15 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from bertie.base.arrays import Float32s, Int32s, Int64s
 from bertie.model.buckets import Buckets, copy_to, make_buckets
 from bertie.model.objectives import IGNORE_INDEX
-from bertie.model.sequences import Int32s, Int64s, Sequences, sequence_indices, token_indices
+from bertie.model.sequences import Sequences, sequence_indices, token_indices
 
-Labels = Int64s | npt.NDArray[np.float32]
+Labels = Int64s | Float32s
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from bertie.base.arrays import Bools, Int64s
 from bertie.base.kernels import kernel
-from bertie.model.sequences import Int64s
 
 # The shortest sequence of a bucket has at least this fraction of the longest one's length. That
 # bounds the padding, and ten buckets cover lengths from 512 down to 30 tokens.
@@ -115,9 +114,7 @@ def _bucket_shapes(lengths: Int64s, vector_length: int) -> tuple[tuple[int, int]
 
 
 @kernel  # numpy needs a dozen passes over the tokens, nearly as long as making the examples
-def _assign_slots(
-    lengths: Int64s, order: Int64s, padded_lengths: Int64s
-) -> tuple[Int64s, Int64s, npt.NDArray[np.bool_]]:
+def _assign_slots(lengths: Int64s, order: Int64s, padded_lengths: Int64s) -> tuple[Int64s, Int64s, Bools]:
     """Return `slot_tokens`, `token_slots` and `mask`.
 
     Sequence order[0] has the first padded_lengths[0] slots, order[1] the next padded_lengths[1],

@@ -8,11 +8,11 @@ as plain matrix products (docs/decisions/processors.md).
 from collections.abc import Callable
 from typing import Any, cast
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertie.base.arrays import Int64s
 from bertie.base.kernels import kernel
 from bertie.base.threads import run_in_threads
 from bertie.model.buckets import Buckets
@@ -150,9 +150,7 @@ def _copy(copy: Callable[..., None], rows: Tensor, tokens: Tensor, heads: Tensor
 
 
 @kernel
-def _gather_heads(
-    rows: NDArray[Any], heads: NDArray[Any], tokens: NDArray[np.int64], first: int, last: int
-) -> None:
+def _gather_heads(rows: NDArray[Any], heads: NDArray[Any], tokens: Int64s, first: int, last: int) -> None:
     """Copy rows (T, parts · A · D) into sequences of a bucket.
 
     These are first..last-1 of the bucket, (parts, n, A, S, D). `tokens`, (n, S), has the token in each slot.
@@ -174,9 +172,7 @@ def _gather_heads(
 
 
 @kernel
-def _scatter_heads(
-    rows: NDArray[Any], heads: NDArray[Any], tokens: NDArray[np.int64], first: int, last: int
-) -> None:
+def _scatter_heads(rows: NDArray[Any], heads: NDArray[Any], tokens: Int64s, first: int, last: int) -> None:
     """Copy sequences first..last-1 of a bucket into the rows of their tokens.
 
     See `_gather_heads`.

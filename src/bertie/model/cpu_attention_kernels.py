@@ -22,15 +22,14 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bertie.base.arrays import Float32s, Int32s
 from bertie.base.kernels import VECTOR, float_kernel, inlined_float_kernel, vectorize_loops
 from bertie.base.threads import run_in_threads
 from bertie.model.cpu_math import LOG2_E, ONE, ZERO, power_of_2
 from bertie.model.cpu_vectors import WIDTH, add_product, multiply, multiply_transposed, prefetch, transpose
 from bertie.model.dropout import draw_factors
 
-Float32s = NDArray[np.float32]
 Mask: TypeAlias = tuple[np.uint32, np.uint32, np.uint32, np.float32]  # `DropoutMask.arguments`
 
 # The parts of a row. With Python's integers, numba would compile `_head` for each of them.
@@ -47,7 +46,7 @@ def can_attend(head_size: int) -> bool:
 
 def divide_attention(
     attend_part: Callable[[int, int, int, int], object],
-    bounds: NDArray[np.int32],
+    bounds: Int32s,
     num_heads: int,
     threads: int,
 ) -> None:
@@ -79,7 +78,7 @@ def divide_attention(
 def attend(
     rows: Float32s,
     bias: Float32s,
-    bounds: NDArray[np.int32],
+    bounds: Int32s,
     is_causal: bool,
     mask: Mask,
     attended: Float32s,
@@ -136,7 +135,7 @@ def attend(
 @float_kernel
 def attend_backward(
     rows: Float32s,
-    bounds: NDArray[np.int32],
+    bounds: Int32s,
     is_causal: bool,
     mask: Mask,
     attended: Float32s,
@@ -227,9 +226,7 @@ def _mask_position(token: int, head: int, num_heads: int, longest: int) -> int:
 
 
 @inlined_float_kernel
-def _prefetch_next(
-    rows: Float32s, bounds: NDArray[np.int32], n: int, head: int, D: int, first: int, last: int
-) -> None:
+def _prefetch_next(rows: Float32s, bounds: Int32s, n: int, head: int, D: int, first: int, last: int) -> None:
     """Begin to load queries, keys and values of the next head.
 
     After the last head, it is the first head in the next sequence.
@@ -247,7 +244,7 @@ def _prefetch_next(
 
 
 @inlined_float_kernel
-def _find_longest(bounds: NDArray[np.int32]) -> int:
+def _find_longest(bounds: Int32s) -> int:
     """Return the length of the longest sequence."""
     longest = 0
     for n in range(len(bounds) - 1):

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertie.base.arrays import Bools, Float32s, Int64s
 from bertie.base.kernels import float_kernel, vectorize_loops
 from bertie.base.threads import run_in_threads
 from bertie.model.cpu import count_threads
@@ -19,8 +20,6 @@ from bertie.model.objectives import IGNORE_INDEX
 
 DTYPES = (torch.float32, torch.bfloat16)
 LANES = 64  # numbers that the search for the highest logit compares at a time
-
-Float32s = NDArray[np.float32]
 
 
 def cpu_cross_entropy(logits: Tensor, labels: Tensor, overwrite: bool) -> tuple[Tensor, Tensor]:
@@ -46,10 +45,10 @@ def _compute_rows(
     first: int,
     last: int,
     logits: NDArray[Any],
-    labels: NDArray[np.int64],
+    labels: Int64s,
     overwrite: bool,
     losses: Float32s,
-    correct: NDArray[np.bool_],
+    correct: Bools,
 ) -> None:
     """Compute the losses of rows first..last-1.
 

@@ -10,17 +10,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from bertie.base.arrays import Float32s
 from bertie.base.kernels import float_kernel, vectorize_loops
 from bertie.base.threads import run_in_threads
 from bertie.model.cpu import count_threads, is_exact_gelu
 from bertie.model.cpu_math import ONE, normal_distribution
 from bertie.model.packed_weights import PackedLinear
 from bertie.model.products import multiply
-
-Float32s = NDArray[np.float32]
 
 
 def multiply_by_weights(inputs: Tensor, linear: nn.Linear | PackedLinear) -> Tensor:

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertie.base.arrays import Float32s
 from bertie.base.kernels import float_kernel, vectorize_loops
 from bertie.base.threads import run_in_threads
 from bertie.model.cpu import count_threads, product_dtype
@@ -26,8 +27,6 @@ from bertie.model.dropout import DropoutMask, draw_factors
 from bertie.model.layer_weights import LayerWeights
 from bertie.model.memory import converted, new_empty
 from bertie.model.products import multiply
-
-Float32s = NDArray[np.float32]
 
 # Gradients of biases and norms are sums over blocks of this number of rows, and then over the blocks. This is
 # more exact than one long sum, and does not depend on the number of threads.

@@ -11,15 +11,12 @@ with BERTIE_BOUNDS_CHECK.
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
-from numpy.typing import NDArray
 
+from bertie.base.arrays import Float32s
 from bertie.base.kernels import VECTOR, inlined_float_kernel
-
-Float32s = NDArray[np.float32]
 
 # A product is computed in blocks of ROWS rows and at most COLUMNS vectors. A block, a row of vectors and a
 # factor need 19 of the 32 registers of AVX-512, and 15 of the 16 of AVX2.

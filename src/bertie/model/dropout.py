@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from bertie.base.arrays import Float32s, UInt32s
 from bertie.base.kernels import inlined_kernel, kernel
 from bertie.base.threads import run_in_threads
 from bertie.model.cpu import count_threads
@@ -53,7 +54,7 @@ class DropoutMask(NamedTuple):
     They drop elements whose hash by the key is below `dropped_levels`.
     """
 
-    key: NDArray[np.uint32]  # (2,)
+    key: UInt32s  # (2,)
     dropped_levels: int
 
     @classmethod
@@ -149,7 +150,7 @@ def draw_factors(
     second_key: np.uint32,
     dropped_levels: np.uint32,
     kept: np.float32,
-    factors: NDArray[np.float32],
+    factors: Float32s,
 ) -> None:
     """Draw the factors of a row's elements.
 

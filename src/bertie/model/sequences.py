@@ -4,12 +4,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from bertie.base.arrays import Int32s, Int64s
 from bertie.base.errors import ModelError
-
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
 
 
 class Sequences(NamedTuple):

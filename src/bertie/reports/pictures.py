@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from bertie.base.arrays import Float64s
 from bertie.reports.drawing import (
     BLUE,
     INK,
@@ -29,7 +30,6 @@ from bertie.reports.drawing import (
 )
 from bertie.tasks.calibration import Calibration
 
-Floats = npt.NDArray[np.float64]
 Row = Mapping[str, Any]
 
 MAX_STRETCHES = 300  # of a curve; a panel has fewer pixels
@@ -141,7 +141,7 @@ def _curve_panel(
     return to_svg(figure)
 
 
-def _series(rows: Sequence[Row], key: str, axes: Axes) -> tuple[Floats, Floats]:
+def _series(rows: Sequence[Row], key: str, axes: Axes) -> tuple[Float64s, Float64s]:
     """Return the steps and finite values of `key`; draw other values as crosses."""
     measured = [(row["step"], row[key]) for row in rows if row.get(key) is not None]
     steps, values = np.array(measured, dtype=np.float64).reshape(-1, 2).T
@@ -158,7 +158,7 @@ def _series(rows: Sequence[Row], key: str, axes: Axes) -> tuple[Floats, Floats]:
     return steps[finite], values[finite]
 
 
-def _smoothed(values: Floats) -> Floats:
+def _smoothed(values: Float64s) -> Float64s:
     """Return the moving average of `values`, with fewer neighbours at both ends."""
     reach = int(len(values) * SMOOTHING / 2)
     sums = np.concatenate([[0.0], np.cumsum(values)])
@@ -167,7 +167,7 @@ def _smoothed(values: Floats) -> Floats:
     return np.asarray((sums[last] - sums[first]) / (last - first), dtype=np.float64)
 
 
-def _extremes(steps: Floats, values: Floats) -> tuple[Floats, Floats]:
+def _extremes(steps: Float64s, values: Float64s) -> tuple[Float64s, Float64s]:
     """Reduce a long curve to the extremes of short stretches, which keeps all peaks."""
     if len(steps) <= 2 * MAX_STRETCHES:
         return steps, values
@@ -354,7 +354,7 @@ def bars(names: Sequence[str], values: Sequence[float], xlabel: str, baseline: f
         return to_svg(figure, bbox_inches="tight")
 
 
-def scatter(gold: Floats, predicted: Floats) -> str:
+def scatter(gold: Float64s, predicted: Float64s) -> str:
     """Draw predicted against gold numbers, (n,) each; a dashed line marks equality."""
     every = -(-len(gold) // MAX_SCATTER_POINTS)
     with style():
@@ -403,7 +403,7 @@ def reliability_diagram(calibration: Calibration) -> str:
         return to_svg(figure)
 
 
-def threshold_curves(thresholds: Floats, curves: Mapping[str, Floats], chosen: float) -> str:
+def threshold_curves(thresholds: Float64s, curves: Mapping[str, Float64s], chosen: float) -> str:
     """Draw scores in percent against the null threshold.
 
     A question gets no answer if its null odds are above the threshold. Outliers are clipped to the

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bertie.base.arrays import Float64s
 from bertie.base.files import atomic_file
 
 EXAMPLES_FILE = "examples.npz"
@@ -56,7 +57,7 @@ def score_of(outcome: str, scores: ExampleScores) -> float:
     return float(scores.mean(dtype=np.float64)) * _unit(outcome)
 
 
-def deviations(outcome: str, scores: ExampleScores) -> npt.NDArray[np.float64]:
+def deviations(outcome: str, scores: ExampleScores) -> Float64s:
     """Return how far each example moves the outcome from its value.
 
     The deviations are linear: an outcome of other examples is the present one plus the mean of
@@ -73,7 +74,7 @@ def deviations(outcome: str, scores: ExampleScores) -> npt.NDArray[np.float64]:
     score, scores = score_of(outcome, scores), scores.astype(np.float64)
     if scores.shape[1] == 3:
         items = scores[:, 1] + scores[:, 2]  # predicted and gold
-        moved: npt.NDArray[np.float64] = (200.0 * scores[:, 0] - score * items) / max(items.mean(), 1e-12)
+        moved: Float64s = (200.0 * scores[:, 0] - score * items) / max(items.mean(), 1e-12)
         return moved
     return scores[:, 0] * _unit(outcome) - score
 

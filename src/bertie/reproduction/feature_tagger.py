@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pydantic
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bertie.base.arrays import Float32s
 from bertie.base.random import permutation, stream_key
 from bertie.base.settings import Settings
 from bertie.inference.features import LayerSelection, compute_features, encode_sentences
@@ -91,7 +91,7 @@ class FrozenFeatures(NamedTuple):
     """
 
     examples: TaggedSentences
-    vectors: npt.NDArray[np.float32]
+    vectors: Float32s
 
 
 def train_feature_tagger(
@@ -195,7 +195,7 @@ def _compute_logits(
     features: FrozenFeatures,
     selection: LayerSelection,
     hardware: Hardware,
-) -> npt.NDArray[np.float32]:
+) -> Float32s:
     """Return the tagger's logits for each word: float32 (W, labels)."""
     tagger.eval()
     logits = np.empty((inputs.bounds[-1], tagger.classifier.out_features), np.float32)

@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-Float64s = npt.NDArray[np.float64]
+from bertie.base.arrays import Float64s
 
 LEVEL = 0.05  # of all tests; intervals have the confidence 1 - LEVEL
 # Scores in percent differ by rounding errors below this; real differences are larger.

@@ -7,8 +7,8 @@ The passages are not adjacent, so their topics decide the answer, not the words 
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from bertie.base.arrays import Int32s, Int64s
 from bertie.base.errors import DataError
 from bertie.corpus.shards import Corpus, Shard
 from bertie.reproduction.split_pairs import DrawnPairsTask
@@ -23,8 +23,6 @@ SEEDS = {"train": 0, "held_out": 1}  # all models get the same pairs, whatever t
 SAME_ARTICLE_TASK = DrawnPairsTask(SAME_ARTICLE, ("same", "different")).with_problem_type(
     "single_label_classification"
 )
-
-Int64s = npt.NDArray[np.int64]
 
 
 def draw_same_article(
@@ -97,7 +95,7 @@ def _find_documents(shards: Sequence[Shard]) -> tuple[Int64s, Int64s, Int64s]:
     return shard_of, first_token, slack
 
 
-def _read_passages(shards: Sequence[Shard], shard_of: Int64s, starts: Int64s) -> npt.NDArray[np.int32]:
+def _read_passages(shards: Sequence[Shard], shard_of: Int64s, starts: Int64s) -> Int32s:
     """Return the tokens of passages that begin at `starts`, int32 (n, PASSAGE_LENGTH)."""
     passages = np.empty((len(starts), PASSAGE_LENGTH), np.int32)
     for number, shard in enumerate(shards):

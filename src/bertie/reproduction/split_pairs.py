@@ -9,10 +9,10 @@ between neighbouring words first. No pre-training objective is the same task.
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from bertie.base.arrays import Bools, Int32s
 from bertie.base.errors import DataError
-from bertie.corpus.masking import Bools, continuation_mask
+from bertie.corpus.masking import continuation_mask
 from bertie.corpus.shards import Corpus, Shard
 from bertie.tasks.custom.classification import CustomClassification
 from bertie.tasks.metrics import LabelArray
@@ -90,9 +90,7 @@ def draw_pairs(shards: Sequence[Shard], vocabulary: Vocabulary, count: int, seed
     return Inputs(input_ids.ravel(), token_type_ids, np.arange(count + 1) * length, labels)
 
 
-def draw_windows(
-    shard: Shard, is_continuation: Bools, count: int, random: np.random.Generator
-) -> npt.NDArray[np.int32]:
+def draw_windows(shard: Shard, is_continuation: Bools, count: int, random: np.random.Generator) -> Int32s:
     """Draw windows of a shard around positions where it can be split.
 
     Such a position is the start of a word that does not begin a sentence, with HALF_LENGTH tokens
@@ -116,5 +114,5 @@ def draw_windows(
     positions = np.flatnonzero(can_split)
     positions = random.choice(positions, size=min(count, len(positions)), replace=False)
     offsets = np.arange(-HALF_LENGTH, HALF_LENGTH)
-    windows: npt.NDArray[np.int32] = shard.tokens[positions[:, None] + offsets].astype(np.int32)
+    windows: Int32s = shard.tokens[positions[:, None] + offsets].astype(np.int32)
     return windows

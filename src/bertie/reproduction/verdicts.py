@@ -23,13 +23,13 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from bertie.base.arrays import Float64s
 from bertie.reproduction.cells import Cell, Outcomes
 from bertie.reproduction.example_scores import deviations
 from bertie.reproduction.intervals import (
     LEVEL,
     ROUNDING_ERROR,
     ConfidenceInterval,
-    Float64s,
     adjust_p_values,
     confidence_interval,
     prior_variance,

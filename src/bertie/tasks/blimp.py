@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from bertie.base.arrays import Bools, Float64s
 from bertie.base.errors import DataError
 from bertie.base.rows import format_suffix, read_rows
 
@@ -85,7 +85,7 @@ class BlimpScores(NamedTuple):
     phenomena: dict[str, float]
 
 
-def score(paradigms: Sequence[Paradigm], log_likelihoods: npt.NDArray[np.float64]) -> BlimpScores:
+def score(paradigms: Sequence[Paradigm], log_likelihoods: Float64s) -> BlimpScores:
     """Score all pairs; a pair of equal log-likelihoods is wrong.
 
     Args:
@@ -105,9 +105,9 @@ def score(paradigms: Sequence[Paradigm], log_likelihoods: npt.NDArray[np.float64
     return BlimpScores(_percent(every), len(every), _percents(right), _percents(by_phenomenon))
 
 
-def _percents(groups: Mapping[str, npt.NDArray[np.bool_]]) -> dict[str, float]:
+def _percents(groups: Mapping[str, Bools]) -> dict[str, float]:
     return {name: _percent(is_right) for name, is_right in groups.items()}
 
 
-def _percent(is_right: npt.NDArray[np.bool_]) -> float:
+def _percent(is_right: Bools) -> float:
     return float(100 * is_right.mean())

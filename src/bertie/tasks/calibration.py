@@ -8,14 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from bertie.base.arrays import Float64s, Int64s
 from bertie.tasks.probabilities import blocks, chosen_softmax, sigmoid, softmax
 
 NUM_BINS = 15
 LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 0.05, 20.0  # a perfect dev part has no finite best temperature
 STEPS = 40  # of the bisection, which halves the logarithm's range of 6
-
-Float64s = npt.NDArray[np.float64]
-Int64s = npt.NDArray[np.int64]
 
 
 class Reliability(NamedTuple):

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
+from bertie.base.arrays import Bools, Float32s, Float64s, Int64s
 from bertie.base.errors import DataError, ModelError, SettingsError
 from bertie.base.files import write_text
 from bertie.base.rows import Rows, read_header, read_unquoted
@@ -34,7 +34,7 @@ from bertie.tasks.label_types import with_decimal_point
 from bertie.tasks.long_texts import encode_long_texts
 from bertie.tasks.metrics import LabelArray
 from bertie.tasks.probabilities import chosen_softmax, label_probabilities
-from bertie.tasks.task import Float64s, Head, Inputs, Scores, Task
+from bertie.tasks.task import Head, Inputs, Scores, Task
 from bertie.tasks.thresholds import DEFAULT_THRESHOLD, tune_thresholds
 from bertie.text.tokenizer import Tokenizer
 
@@ -157,7 +157,7 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
             long_texts=metadata.long_texts,
         )
 
-    def tuned(self, examples: LabelledTexts, inputs: Inputs, logits: npt.NDArray[np.float32]) -> Self:
+    def tuned(self, examples: LabelledTexts, inputs: Inputs, logits: Float32s) -> Self:
         """Return this task with the temperature, and the thresholds if it has any, that fit dev logits."""
         if self.problem_type == "regression":
             return self
@@ -166,7 +166,7 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
             return task
         gold, is_multilabel = self.gold(examples), self.problem_type == "multi_label_classification"
 
-        def score(decisions: npt.NDArray[np.bool_]) -> float:
+        def score(decisions: Bools) -> float:
             predictions = decisions if is_multilabel else decisions[:, 0].astype(np.int64)
             return self._score(gold, predictions)[self.main_metric]
 
@@ -241,7 +241,7 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
         encoding = tokenizer.encode_batch(examples.texts, examples.pairs, max_length=max_seq_length)
         return Inputs.from_encoding(encoding, labels)
 
-    def decode(self, examples: LabelledTexts, inputs: Inputs, logits: npt.NDArray[np.float32]) -> LabelArray:
+    def decode(self, examples: LabelledTexts, inputs: Inputs, logits: Float32s) -> LabelArray:
         """Return the likeliest class, the labels above their thresholds (0.5), or the number."""
         if self.problem_type == "regression":
             return logits[:, 0].astype(np.float64)
@@ -253,15 +253,13 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
             return np.asarray(logits > 0)  # the sigmoid of 0 is 0.5
         return np.asarray(logits.argmax(axis=1))
 
-    def _probabilities(self, logits: npt.NDArray[np.float32]) -> Float64s:
+    def _probabilities(self, logits: Float32s) -> Float64s:
         """Return the probability of each of several labels, (n, L), or of the second class, (n, 1)."""
         is_multilabel = self.problem_type == "multi_label_classification"
         probabilities = label_probabilities(logits, is_multilabel, self.applied_temperature)
         return probabilities if is_multilabel else probabilities[:, 1:]
 
-    def _decisions(
-        self, examples: LabelledTexts, logits: npt.NDArray[np.float32]
-    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    def _decisions(self, examples: LabelledTexts, logits: Float32s) -> tuple[Float32s, Int64s]:
         """Return logits (n, classes) and gold classes; several labels are each a choice of two classes."""
         gold = self.gold(examples)
         if self.problem_type == "multi_label_classification":
@@ -278,9 +276,7 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
             gold, predictions = gold == positive, predictions == positive
         return {name: 100 * METRICS[name](gold, predictions) for name in self.metrics}
 
-    def confidence(
-        self, examples: LabelledTexts, inputs: Inputs, logits: npt.NDArray[np.float32]
-    ) -> Float64s | None:
+    def confidence(self, examples: LabelledTexts, inputs: Inputs, logits: Float32s) -> Float64s | None:
         """Return the probability of each class or set of labels; None for a regression."""
         if self.problem_type == "regression":
             return None
@@ -290,9 +286,7 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
             return np.asarray(np.exp(-np.logaddexp(0, np.where(predictions, -scaled, scaled)).sum(axis=1)))
         return chosen_softmax(logits, predictions, temperature)
 
-    def calibration(
-        self, examples: LabelledTexts, inputs: Inputs, logits: npt.NDArray[np.float32]
-    ) -> Calibration | None:
+    def calibration(self, examples: LabelledTexts, inputs: Inputs, logits: Float32s) -> Calibration | None:
         """Compare the probabilities of the likeliest classes, or of each label, with the accuracy."""
         if self.problem_type == "regression":
             return None
@@ -433,7 +427,7 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
         has_label[owners, self._to_class_indices(all_names, lambda i: location(owners[i]))] = True
         return has_label
 
-    def _to_class_indices(self, names: Sequence[str], location: LocationOf) -> npt.NDArray[np.int64]:
+    def _to_class_indices(self, names: Sequence[str], location: LocationOf) -> Int64s:
         index_of = {label: index for index, label in enumerate(self.labels)}
         indices = np.array([index_of.get(name, -1) for name in names], dtype=np.int64)
         if (unknown := np.flatnonzero(indices < 0)).size:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 
+from bertie.base.arrays import Int64s
 from bertie.base.errors import DataError
 from bertie.base.files import write_text
 from bertie.base.rows import read_held_lines
@@ -21,7 +21,6 @@ from bertie.base.texts import count_noun
 from bertie.model.sequences import cumulative_bounds
 from bertie.tasks.entities import Scheme, detect_scheme, find_invalid_tag, to_iob2
 
-Int64s = npt.NDArray[np.int64]
 Tags = Sequence[Sequence[str]]  # of each word of each sentence
 
 DOCUMENT_START = "-DOCSTART-"  # CoNLL-2003: the first column of a line before each document

@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from bertie.base.arrays import Float32s, Float64s
 from bertie.base.errors import ModelError
-from bertie.model.engines.engine import Float32s
 from bertie.model.engines.loading import Precision
 from bertie.tasks.classification import TextClassification
 from bertie.tasks.evaluation import FineTunedModel, compute_logits, load_for_task
 from bertie.tasks.ner import WordWindows
 from bertie.tasks.squad.averaging import average_answers
-from bertie.tasks.task import Float64s, Task
+from bertie.tasks.task import Task
 
 
 def load_ensemble(
@@ -120,7 +119,7 @@ def _average(task: Task[Any, Any], logits: Sequence[Float32s], group: int) -> Fl
     return np.asarray(averaged.reshape(logits[0].shape), np.float32)
 
 
-def _log_mean(log_probabilities: npt.NDArray[np.float64]) -> Float64s:
+def _log_mean(log_probabilities: Float64s) -> Float64s:
     """Return the logs of the probabilities' means over the models, the first axis."""
     mean: Float64s = np.logaddexp.reduce(log_probabilities, axis=0) - np.log(len(log_probabilities))
     return mean

@@ -12,11 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from bertie.base.arrays import Float32s, Float64s, Int64s
 from bertie.tasks.metrics import LabelArray, confusion_matrix, label_scores
 from bertie.tasks.probabilities import softmax
-
-Float64s = npt.NDArray[np.float64]
-Int64s = npt.NDArray[np.int64]
 
 MAX_MATRIX_CLASSES = 20  # a larger confusion matrix does not fit a page
 MAX_CONFUSED_PAIRS = 20
@@ -149,7 +147,7 @@ def sample_confusions(gold: Int64s, predicted: Int64s, confidence: Float64s | No
     return [int(wrong[i]) for i in (sample if confidence is None else sorted(sample))]
 
 
-def top_probabilities(logits: npt.NDArray[np.float32]) -> Float64s:
+def top_probabilities(logits: Float32s) -> Float64s:
     """Return the softmax probability of the likeliest class: float64 (n,).
 
     The logits are (n, L).

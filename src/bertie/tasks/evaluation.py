@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bertie.base.arrays import Float32s
 from bertie.base.errors import ModelError, SettingsError
 from bertie.model.config import BertConfig, ClassifierPooling
 from bertie.model.engines.embeddings import embed
-from bertie.model.engines.engine import Engine, Float32s
+from bertie.model.engines.engine import Engine
 from bertie.model.engines.loading import Precision, load_engine
 from bertie.model.formats.directory import SEQUENCE_CLASSIFIER, ModelMetadata
 from bertie.model.formats.sentence_transformers import EmbeddingConfig

@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
-import numpy as np
-import numpy.typing as npt
-
+from bertie.base.arrays import Float32s
 from bertie.base.errors import DataError, ModelError
 from bertie.base.files import atomic_file
 from bertie.base.rows import read_header, read_unquoted
@@ -109,7 +107,7 @@ class GlueTask(TextClassification):
             )
         return super().fitted_to_model(metadata)
 
-    def decode(self, examples: LabelledTexts, inputs: Inputs, logits: npt.NDArray[np.float32]) -> LabelArray:
+    def decode(self, examples: LabelledTexts, inputs: Inputs, logits: Float32s) -> LabelArray:
         """Decode labels; round regression scores as in submissions.
 
         Rounding gives the predictions the same metrics as the file that they are written to.

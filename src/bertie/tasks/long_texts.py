@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bertie.base.arrays import Bools, Float32s, Int64s
 from bertie.base.errors import SettingsError
 from bertie.model.config import ClassifierPooling
 from bertie.model.engines.embeddings import pool
@@ -19,9 +20,6 @@ from bertie.tasks.windows import cut_windows
 from bertie.text.tokenizer import Tokenizer
 
 HEAD_FRACTION = 128 / 510  # of the tokens without [CLS] and [SEP] (Section 5.3.1)
-
-Float32s = npt.NDArray[np.float32]
-Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,13 +106,13 @@ def encode_long_texts(
     )
 
 
-def _is_head_or_tail(bounds: Int64s, size: int) -> npt.NDArray[np.bool_]:
+def _is_head_or_tail(bounds: Int64s, size: int) -> Bools:
     """Return which tokens of the texts are among the `size` ones that the model reads."""
     head = round(size * HEAD_FRACTION)
     lengths = np.diff(bounds)
     before = np.arange(bounds[-1]) - np.repeat(bounds[:-1], lengths)  # tokens before it in its text
     after = np.repeat(lengths, lengths) - 1 - before
-    is_kept: npt.NDArray[np.bool_] = (before < head) | (after < size - head)
+    is_kept: Bools = (before < head) | (after < size - head)
     return is_kept
 
 

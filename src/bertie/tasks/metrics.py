@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from bertie.base.arrays import Float64s, Int64s
+
 LabelArray = npt.NDArray[Any]  # any of the arrays in the docstring above
-Int64s = npt.NDArray[np.int64]
-Float64s = npt.NDArray[np.float64]
 
 
 class PerLabelScores(NamedTuple):

@@ -17,18 +17,18 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 import numpy as np
-import numpy.typing as npt
 
+from bertie.base.arrays import Float32s, Float64s, Int64s
 from bertie.base.errors import DataError, ModelError
 from bertie.base.memory import Source
 from bertie.model.objectives import IGNORE_INDEX
 from bertie.model.sequences import cumulative_bounds
-from bertie.tasks.conll import Int64s, TaggedSentences, Tags, read_conll, read_tags, write_tags
+from bertie.tasks.conll import TaggedSentences, Tags, read_conll, read_tags, write_tags
 from bertie.tasks.entities import detect_scheme, entity_scores, find_invalid_tag, to_iob2
 from bertie.tasks.error_analysis import ErrorAnalysis, top_probabilities
 from bertie.tasks.metrics import accuracy, f1_macro
 from bertie.tasks.tagging_errors import analyze_entities, analyze_plain_tags
-from bertie.tasks.task import Float64s, Head, Inputs, Scores, Task
+from bertie.tasks.task import Head, Inputs, Scores, Task
 from bertie.tasks.windows import split_into_windows
 from bertie.text.tokenizer import Tokenizer
 
@@ -169,7 +169,7 @@ class Tagging(Task[TaggedSentences, Tags]):
             num_sentences=len(examples),
         )
 
-    def decode(self, examples: TaggedSentences, inputs: Inputs, logits: npt.NDArray[np.float32]) -> Tags:
+    def decode(self, examples: TaggedSentences, inputs: Inputs, logits: Float32s) -> Tags:
         """Return the likeliest tag of each word, independently: I may follow O."""
         assert isinstance(inputs, WordWindows)
         best = logits[inputs.word_positions].argmax(axis=1)
@@ -190,9 +190,7 @@ class Tagging(Task[TaggedSentences, Tags]):
             predictions = [*map(to_iob2, predictions)]
         return entity_scores(examples.tags, predictions)
 
-    def confidence(
-        self, examples: TaggedSentences, inputs: Inputs, logits: npt.NDArray[np.float32]
-    ) -> Float64s:
+    def confidence(self, examples: TaggedSentences, inputs: Inputs, logits: Float32s) -> Float64s:
         """Return the probability of each word's tag."""
         assert isinstance(inputs, WordWindows)
         return top_probabilities(logits[inputs.word_positions])

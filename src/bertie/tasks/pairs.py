@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from bertie.base.arrays import Float32s, Float64s
 from bertie.base.errors import DataError
 from bertie.base.memory import Source
 from bertie.model.config import ProblemType
@@ -22,7 +23,7 @@ from bertie.tasks.error_analysis import ErrorAnalysis, Mistake, largest_errors
 from bertie.tasks.glue import TASKS as GLUE_TASKS
 from bertie.tasks.glue import GlueTask
 from bertie.tasks.metrics import LabelArray
-from bertie.tasks.task import Float64s, Head, Inputs, Scores, Task
+from bertie.tasks.task import Head, Inputs, Scores, Task
 from bertie.text.tokenizer import Tokenizer
 
 _CHUNK = 1024  # pairs whose first texts are compared with all second texts at a time
@@ -96,7 +97,7 @@ class _ScoredPairs(_Pairs):
         low, high = self.score_range
         return f"scores; {low:g} means a cosine of 0, {high:g} a cosine of 1"
 
-    def decode(self, examples: LabelledTexts, inputs: Inputs, logits: npt.NDArray[np.float32]) -> LabelArray:
+    def decode(self, examples: LabelledTexts, inputs: Inputs, logits: Float32s) -> LabelArray:
         """Return the cosine of the two vectors of each pair."""
         first, second = _unit_vectors(logits)
         return np.asarray((first * second).sum(axis=1))
@@ -188,7 +189,7 @@ class CustomPairs(_Pairs, CustomClassification):
         pairs = zip(examples.texts, examples.pairs, strict=True)
         return np.array([[index_of[text] for text in pair] for pair in pairs], dtype=np.int64)
 
-    def decode(self, examples: LabelledTexts, inputs: Inputs, logits: npt.NDArray[np.float32]) -> LabelArray:
+    def decode(self, examples: LabelledTexts, inputs: Inputs, logits: Float32s) -> LabelArray:
         """Return the rank of each second text."""
         first, second = _unit_vectors(logits)
         ranks = []
@@ -256,7 +257,7 @@ def _range(scores: Float64s) -> tuple[float, float]:
     return low, high if high > low else low + 1
 
 
-def _unit_vectors(vectors: npt.NDArray[np.float32]) -> tuple[Float64s, Float64s]:
+def _unit_vectors(vectors: Float32s) -> tuple[Float64s, Float64s]:
     """Return the vectors of both texts, float64 (n, H), scaled to length 1."""
     unit = vectors.astype(np.float64)
     unit /= np.maximum(np.linalg.norm(unit, axis=1, keepdims=True), 1e-12)

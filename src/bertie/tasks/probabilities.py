@@ -3,10 +3,8 @@
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
-Float32s = npt.NDArray[np.float32]
-Float64s = npt.NDArray[np.float64]
+from bertie.base.arrays import Float32s, Float64s, Int64s
 
 BLOCK_LOGITS = 1 << 22  # in float64 at a time, 32 MiB: there may be thousands of classes
 
@@ -30,9 +28,7 @@ def blocks(logits: Float32s | Float64s) -> Iterator[tuple[slice, Float64s]]:
         yield rows, logits[rows].astype(np.float64)
 
 
-def chosen_softmax(
-    logits: Float32s | Float64s, choices: npt.NDArray[np.int64], temperature: float = 1.0
-) -> Float64s:
+def chosen_softmax(logits: Float32s | Float64s, choices: Int64s, temperature: float = 1.0) -> Float64s:
     """Return the probability of one class of each row, in the softmax of logits / temperature.
 
     Args:
@@ -73,7 +69,7 @@ def rank(probabilities: Float64s, limits: Float64s | float = 0.0) -> list[tuple[
     return list(zip(order.tolist(), probabilities[order].tolist(), strict=True))
 
 
-def top_softmax(logits: Float32s, count: int) -> tuple[npt.NDArray[np.int64], Float32s]:
+def top_softmax(logits: Float32s, count: int) -> tuple[Int64s, Float32s]:
     """Return the most likely entries of each row, best first.
 
     The softmax is computed in float32, since a row holds a logit for every entry of the vocabulary.

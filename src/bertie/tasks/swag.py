@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
+from bertie.base.arrays import Float32s, Float64s, Int64s
 from bertie.base.errors import DataError
 from bertie.base.files import write_text
 from bertie.base.rows import read_held_lines, read_rows
@@ -26,10 +26,8 @@ from bertie.tasks.error_analysis import (
     shorten,
     top_probabilities,
 )
-from bertie.tasks.task import Float64s, Head, Inputs, Scores, Task
+from bertie.tasks.task import Head, Inputs, Scores, Task
 from bertie.text.tokenizer import Tokenizer
-
-Int64s = npt.NDArray[np.int64]
 
 _HEADER = ",pred"  # as rowanz/swagaf csv_predict.py writes it
 
@@ -123,7 +121,7 @@ class MultipleChoice(Task[Choices, Int64s]):
         encoding = tokenizer.encode_batch(firsts, seconds, max_length=max_seq_length)
         return Inputs.from_encoding(encoding, examples.labels, group=examples.num_choices)
 
-    def decode(self, examples: Choices, inputs: Inputs, logits: npt.NDArray[np.float32]) -> Int64s:
+    def decode(self, examples: Choices, inputs: Inputs, logits: Float32s) -> Int64s:
         """Return the choice with the highest score."""
         choices: Int64s = logits.reshape(len(examples), examples.num_choices).argmax(axis=1)
         return choices
@@ -133,7 +131,7 @@ class MultipleChoice(Task[Choices, Int64s]):
         assert examples.labels is not None
         return {"accuracy": 100 * metrics.accuracy(examples.labels, predictions)}
 
-    def confidence(self, examples: Choices, inputs: Inputs, logits: npt.NDArray[np.float32]) -> Float64s:
+    def confidence(self, examples: Choices, inputs: Inputs, logits: Float32s) -> Float64s:
         """Return the probability of each choice among the example's choices."""
         return top_probabilities(logits.reshape(len(examples), examples.num_choices))
 

@@ -8,6 +8,7 @@ from itertools import chain
 
 import numpy as np
 
+from bertie.base.arrays import Float64s
 from bertie.tasks.conll import TaggedSentences, Tags
 from bertie.tasks.entities import EntitySpan, count_entities, find_entities
 from bertie.tasks.error_analysis import (
@@ -21,7 +22,6 @@ from bertie.tasks.error_analysis import (
     sample_confusions,
     shorten,
 )
-from bertie.tasks.task import Float64s
 
 
 def analyze_plain_tags(

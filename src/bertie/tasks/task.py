@@ -33,9 +33,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
-import numpy as np
 import numpy.typing as npt
 
+from bertie.base.arrays import Float32s, Float64s, Int32s, Int64s
 from bertie.base.errors import ModelError, SettingsError
 from bertie.model.config import ProblemType
 from bertie.model.formats.directory import TRUNCATE, LongTexts, ModelMetadata
@@ -47,7 +47,6 @@ from bertie.text.tokenizer import Tokenizer
 
 Examples = TypeVar("Examples")
 Predictions = TypeVar("Predictions")
-Float64s = npt.NDArray[np.float64]
 Scores = dict[str, float]  # by the official scorer's names, in percent, unrounded
 # Figure 4 (a, b), (d), (c); Section 4.4; the vectors of two texts, compared by their cosine
 Head = Literal["classification", "tagging", "spans", "choices", "embedding"]
@@ -76,9 +75,9 @@ class Inputs:
     unit            name of the inputs in messages
     """
 
-    input_ids: npt.NDArray[np.int32]
-    token_type_ids: npt.NDArray[np.int32]
-    bounds: npt.NDArray[np.int64]
+    input_ids: Int32s
+    token_type_ids: Int32s
+    bounds: Int64s
     labels: npt.NDArray[Any] | None
     group: int = 1
     num_truncated: int = 0
@@ -100,7 +99,7 @@ class Inputs:
         return len(self.bounds) - 1
 
     @property
-    def unit_bounds(self) -> npt.NDArray[np.int64]:
+    def unit_bounds(self) -> Int64s:
         """The bounds of the inputs that `unit` names, as indices of their tokens: int64 (n+1,)."""
         return self.bounds[:: self.group]
 
@@ -326,7 +325,7 @@ class Task(ABC, Generic[Examples, Predictions]):
         """Tokenize examples into sequences of at most `max_seq_length` tokens."""
 
     @abstractmethod
-    def decode(self, examples: Examples, inputs: Inputs, logits: npt.NDArray[np.float32]) -> Predictions:
+    def decode(self, examples: Examples, inputs: Inputs, logits: Float32s) -> Predictions:
         """Turn logits into predictions.
 
         Args:
@@ -336,7 +335,7 @@ class Task(ABC, Generic[Examples, Predictions]):
                 start and the end logits, choices (N, 1), embedding (N, H), the vectors.
         """
 
-    def tuned(self, examples: Examples, inputs: Inputs, logits: npt.NDArray[np.float32]) -> Self:
+    def tuned(self, examples: Examples, inputs: Inputs, logits: Float32s) -> Self:
         """Return this task with the thresholds that give dev predictions the best main score.
 
         It takes the arguments of `decode`, for labelled examples.
@@ -361,7 +360,7 @@ class Task(ABC, Generic[Examples, Predictions]):
             confidence: the result of `confidence`, if a model predicted.
         """
 
-    def confidence(self, examples: Examples, inputs: Inputs, logits: npt.NDArray[np.float32]) -> Any:
+    def confidence(self, examples: Examples, inputs: Inputs, logits: Float32s) -> Any:
         """Return the model's probability of each of its predictions, float64.
 
         It takes the arguments of `decode`. Tagging has a probability for each word, the other heads for
@@ -370,9 +369,7 @@ class Task(ABC, Generic[Examples, Predictions]):
         """
         return None
 
-    def calibration(
-        self, examples: Examples, inputs: Inputs, logits: npt.NDArray[np.float32]
-    ) -> Calibration | None:
+    def calibration(self, examples: Examples, inputs: Inputs, logits: Float32s) -> Calibration | None:
         """Compare the probabilities of labelled examples with the accuracy.
 
         It takes the arguments of `decode`. None where texts are not classified.

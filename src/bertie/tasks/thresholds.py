@@ -6,17 +6,14 @@ A label is predicted if its probability is above its threshold.
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
+
+from bertie.base.arrays import Bools, Float64s
 
 DEFAULT_THRESHOLD = 0.5
 MAX_CANDIDATES = 100  # thresholds tried for a label; each is scored on all examples
 
-Float64s = npt.NDArray[np.float64]
 
-
-def tune_thresholds(
-    probabilities: Float64s, score: Callable[[npt.NDArray[np.bool_]], float]
-) -> tuple[float, ...]:
+def tune_thresholds(probabilities: Float64s, score: Callable[[Bools], float]) -> tuple[float, ...]:
     """Return the threshold of each label that gives the best score.
 
     The labels are tuned in order, each one with the thresholds before it tuned and those after it at

@@ -7,13 +7,10 @@ and each token is read in the window where it has the most context.
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from bertie.base.arrays import Int32s, Int64s
 from bertie.model.sequences import cumulative_bounds
 from bertie.text.vocabulary import Vocabulary
-
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
 
 
 class DocumentWindows(NamedTuple):

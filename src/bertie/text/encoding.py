@@ -6,12 +6,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from bertie.base.arrays import Int32s, Int64s
 from bertie.base.kernels import ONE, kernel
 
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
 # Takes texts, and their lengths if they are known. Returns token rows and bounds of texts, as
 # `matching.encode_texts` does, written over the given rows.
 EncodeRows = Callable[[Sequence[str], Int64s | None, Int32s], tuple[Int32s, Int64s]]

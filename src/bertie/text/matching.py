@@ -11,8 +11,8 @@ through `wordpiece.split_text` and `match_words`.
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from bertie.base.arrays import Int32s, Int64s, UInt32s
 from bertie.base.kernels import ONE, inlined_kernel, kernel
 from bertie.text.trie import HALF, INSIDE_WORD, LOW_HALF, WORD_START, Trie, child_slot, grow, parent_slot
 from bertie.text.unicode import (
@@ -39,9 +39,6 @@ from bertie.text.wordpiece import (
     split,
 )
 
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
-UInt32s = npt.NDArray[np.uint32]
 Integer = int | np.integer[Any]
 
 # The kinds of characters, in the low bits of an entry of `character_table`.

@@ -8,8 +8,8 @@ behind it, even if it is rejected because it is not a single word.
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from bertie.base.arrays import Int32s, Int64s, UInt32s
 from bertie.base.kernels import kernel
 from bertie.text.trie import INSIDE_WORD, Trie, child_slot, grow, parent_slot
 from bertie.text.unicode import (
@@ -24,10 +24,6 @@ from bertie.text.unicode import (
     lookup,
 )
 from bertie.text.wordpiece import decode_replacement
-
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
-UInt32s = npt.NDArray[np.uint32]
 
 SINGLE_WORD, LSTRIP, RSTRIP = 1, 2, 4  # the flags of a pattern
 BLANK = ord(" ")

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from bertie.base.arguments import check_flag, check_integer, checked
+from bertie.base.arrays import Int32s, Int64s, UInt32s
 from bertie.base.checksums import SUMS_FILE, verify
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import check_creatable, read_json_object, write_json
@@ -21,8 +22,8 @@ from bertie.text.added_tokens import (
     make_patterns,
     mark_only_added,
 )
-from bertie.text.encoding import NO_LIMIT, Encoding, Int32s, Int64s, encode_in_chunks
-from bertie.text.matching import UInt32s, character_table, encode_texts
+from bertie.text.encoding import NO_LIMIT, Encoding, encode_in_chunks
+from bertie.text.matching import character_table, encode_texts
 from bertie.text.token_search import NO_TOKEN, Patterns, cut_texts, join_parts
 from bertie.text.tokenizer_files import (
     CONFIG_FILE,

@@ -10,15 +10,11 @@ from itertools import chain
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from bertie.base.arrays import Int32s, Int64s, UInt32s, UInt64s
 from bertie.base.kernels import kernel
 from bertie.text.unicode import Index, code_points
 
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
-UInt32s = npt.NDArray[np.uint32]
-UInt64s = npt.NDArray[np.uint64]
 A = TypeVar("A", Int32s, Int64s)
 
 CONTINUATION_PREFIX = "##"  # begins every token that continues a word

@@ -19,12 +19,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from bertie.base.arrays import Int32s, Int64s, UInt8s, UInt16s, UInt32s
 from bertie.base.kernels import kernel
 
-UInt32s = npt.NDArray[np.uint32]
-Int64s = npt.NDArray[np.int64]
 Index = int | np.int64  # the same type to numba
 
 UNICODE_VERSION = "14.0.0"  # of the data file; scripts/make_unicode_tables.py refuses any other
@@ -57,11 +55,11 @@ class UnicodeTables(NamedTuple):
     mark_classes  uint8   the combining class of each of `marks`
     """
 
-    block_of: npt.NDArray[np.uint16]
+    block_of: UInt16s
     entries: UInt32s
     sequences: UInt32s
     marks: UInt32s
-    mark_classes: npt.NDArray[np.uint8]
+    mark_classes: UInt8s
 
 
 @cache
@@ -156,7 +154,7 @@ def combining_class(tables: UnicodeTables, code: Index) -> Index:
 
 
 @kernel
-def sort_marks(tables: UnicodeTables, codes: npt.NDArray[np.int32], begin: Index, end: Index) -> None:
+def sort_marks(tables: UnicodeTables, codes: Int32s, begin: Index, end: Index) -> None:
     """Put each run of marks in codes[begin:end] into canonical order.
 
     This is a stable sort by combining class. There is one pass over a run per class. The time is

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from bertie.base.arrays import Int32s, Int64s, UInt32s
 from bertie.base.kernels import kernel
 from bertie.text.trie import grow
 from bertie.text.unicode import (
@@ -30,10 +30,6 @@ from bertie.text.unicode import (
     lookup,
     sort_marks,
 )
-
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
-UInt32s = npt.NDArray[np.uint32]
 
 SPECIAL = DROPPED | SPACE | PUNCTUATION | CJK | MAPPED | SEQUENCE | MARK  # not simply copied
 

@@ -18,8 +18,8 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from bertie.base.arrays import Float64s, Int32s, Int64s
 from bertie.base.errors import SettingsError
 from bertie.base.kernels import ONE, kernel
 from bertie.base.random import mix
@@ -28,9 +28,6 @@ from bertie.text.unicode import code_points
 from bertie.text.vocabulary import SPECIAL_TOKENS
 
 Merges = Literal["frequency", "likelihood"]
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
-Float64s = npt.NDArray[np.float64]
 
 MAX_ALPHABET = 1000  # characters; limit_alphabet of tokenizers' BertWordPieceTokenizer.train
 TOKENS_PER_CHARACTER = 4  # at least, so that single characters, each `x` and `##x`, are at most half of them

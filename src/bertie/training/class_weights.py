@@ -3,15 +3,13 @@
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from bertie.base.arrays import Float64s
 from bertie.base.errors import SettingsError
 from bertie.model.sequences import token_indices
 from bertie.tasks.label_types import unify_labels
 from bertie.tasks.task import Inputs, Task
 from bertie.training.finetuning_settings import FinetuningSettings, training_indices
-
-Float64s = npt.NDArray[np.float64]
 
 
 def check_class_weights(task: Task[Any, Any], settings: FinetuningSettings) -> None:

@@ -8,11 +8,11 @@ Few texts make many pairs, so the encoder has more to learn from than in ordinar
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bertie.base.arrays import Float32s, Int64s
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.random import open_stream, random_below
 from bertie.model.batch import pack
@@ -20,7 +20,6 @@ from bertie.model.engines.embeddings import embed
 from bertie.model.engines.torch_engine import TorchEngine
 from bertie.model.formats.sentence_transformers import EmbeddingConfig
 from bertie.model.heads import ContrastiveModel
-from bertie.model.sequences import Int64s
 from bertie.tasks.long_texts import TextWindows
 from bertie.tasks.task import Inputs, Task
 from bertie.training.distributed import Ranks
@@ -145,7 +144,7 @@ def fit_classifier(model: ContrastiveModel, inputs: Inputs, settings: Finetuning
 
 
 def fit_logistic_regression(
-    vectors: npt.NDArray[np.float32],
+    vectors: Float32s,
     labels: Int64s,
     num_labels: int,
     class_weights: Tensor | None = None,

@@ -16,7 +16,6 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.distributed as dist
 
@@ -27,6 +26,7 @@ import torch.distributed.nn.functional
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from bertie.base.arrays import Int64s
 from bertie.base.errors import BertieError, SettingsError
 from bertie.model.batch import PackedBatch
 from bertie.model.heads import Model, ObjectiveLoss
@@ -79,7 +79,7 @@ class Ranks:
         """Return the largest `number` of all ranks."""
         return int(self.elementwise_max(np.array([number]))[0])
 
-    def elementwise_max(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def elementwise_max(self, numbers: Int64s) -> Int64s:
         """Return the largest of each number over all ranks, int64 (n,)."""
         if self.world_size == 1:
             return numbers

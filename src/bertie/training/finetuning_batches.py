@@ -3,8 +3,8 @@
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from bertie.base.arrays import Int64s
 from bertie.base.errors import SettingsError
 from bertie.base.random import permutation
 from bertie.model.batch import pack_selected
@@ -83,6 +83,6 @@ class FinetuningBatches:
         """Return nothing: the step is the position in the data."""
         return {}
 
-    def _bounds(self, examples: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def _bounds(self, examples: Int64s) -> Int64s:
         """Return the bounds of examples in their tokens, int64 (n + 1,)."""
         return cumulative_bounds(self._example_lengths[examples])

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 import pydantic
 
+from bertie.base.arrays import Int64s
 from bertie.base.random import permutation
 from bertie.base.settings import Seed, read_toml
 from bertie.model.config import ClassifierPooling
@@ -177,7 +177,7 @@ def loop_schedule(inputs: Inputs, settings: FinetuningSettings) -> LoopSchedule:
     )
 
 
-def step_bounds(inputs: Inputs, settings: FinetuningSettings) -> npt.NDArray[np.int64]:
+def step_bounds(inputs: Inputs, settings: FinetuningSettings) -> Int64s:
     """Return which training examples of a shuffled epoch each step reads.
 
     Step i reads the examples from bounds[i] to before bounds[i + 1]. Usually these are `batch_size`
@@ -198,7 +198,7 @@ def step_bounds(inputs: Inputs, settings: FinetuningSettings) -> npt.NDArray[np.
     return units * num_examples // num_units
 
 
-def training_indices(inputs: Inputs, settings: FinetuningSettings) -> npt.NDArray[np.int64]:
+def training_indices(inputs: Inputs, settings: FinetuningSettings) -> Int64s:
     """Return the indices of the training examples: int64 (n,), ascending."""
     chosen = permutation(inputs.num_examples, 0)[: settings.max_training_examples or None]
     return np.sort(chosen)

@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from bertie.base.arrays import Int64s
 from bertie.base.errors import DataError
 from bertie.base.progress import Progress
 from bertie.corpus.examples import Examples
@@ -72,16 +72,14 @@ class HeldOut:
         return metrics
 
 
-def _next_tokens(examples: Examples, vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
+def _next_tokens(examples: Examples, vocabulary: Vocabulary) -> Int64s:
     """Return the targets of a left-to-right model, all tokens but [CLS]: int64 (n,)."""
     is_target = examples.input_ids != vocabulary.cls_id
-    targets: npt.NDArray[np.int64] = examples.input_ids[is_target].astype(np.int64)
+    targets: Int64s = examples.input_ids[is_target].astype(np.int64)
     return targets
 
 
-def _with_separators(
-    counts: npt.NDArray[np.int64], labels: npt.NDArray[np.int64], sep_id: int
-) -> npt.NDArray[np.int64]:
+def _with_separators(counts: Int64s, labels: Int64s, sep_id: int) -> Int64s:
     """Give [SEP] the frequency that it has among the labels.
 
     Shards do not contain it.
@@ -92,7 +90,7 @@ def _with_separators(
     return counts
 
 
-def unigram_counts(shards: Sequence[Shard], vocab_size: int) -> npt.NDArray[np.int64]:
+def unigram_counts(shards: Sequence[Shard], vocab_size: int) -> Int64s:
     """Count the occurrences of each token id: int64 (V,).
 
     At most MAX_COUNTED_TOKENS tokens are counted. In a larger corpus, the first tokens of each shard are
@@ -105,7 +103,7 @@ def unigram_counts(shards: Sequence[Shard], vocab_size: int) -> npt.NDArray[np.i
     return counts
 
 
-def unigram_baseline(counts: npt.NDArray[np.int64], labels: npt.NDArray[np.int64]) -> dict[str, float]:
+def unigram_baseline(counts: Int64s, labels: Int64s) -> dict[str, float]:
     """Return the loss (nats) and accuracy on `labels` of token frequencies.
 
     The probability of a token is its frequency in training, with one added to each count, so that
@@ -118,7 +116,7 @@ def unigram_baseline(counts: npt.NDArray[np.int64], labels: npt.NDArray[np.int64
     }
 
 
-def majority_baseline(labels: npt.NDArray[np.int64] | None) -> dict[str, float]:
+def majority_baseline(labels: Int64s | None) -> dict[str, float]:
     """Return the accuracy of the majority class; an empty dict without labels."""
     return {} if labels is None else {"majority_accuracy": float(np.bincount(labels).max() / len(labels))}
 

@@ -9,9 +9,9 @@ from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from bertie.base.arrays import Int64s
 from bertie.base.environment import freed_memory_kept
 from bertie.base.errors import BertieError
 from bertie.base.progress import Progress
@@ -300,7 +300,7 @@ def _add_to_window(
     state.window_gradient_norm = max(state.window_gradient_norm, gradient_norm)
 
 
-def count_micro_batches(bounds: npt.NDArray[np.int64], micro_batch_tokens: int) -> int:
+def count_micro_batches(bounds: Int64s, micro_batch_tokens: int) -> int:
     """Return into how many micro-batches to split sequences.
 
     Their bounds are int64 (N+1,).
@@ -308,7 +308,7 @@ def count_micro_batches(bounds: npt.NDArray[np.int64], micro_batch_tokens: int) 
     return -(-int(bounds[-1] - bounds[0]) // micro_batch_tokens)
 
 
-def split_sequences(bounds: npt.NDArray[np.int64], count: int) -> list[tuple[int, int]]:
+def split_sequences(bounds: Int64s, count: int) -> list[tuple[int, int]]:
     """Split sequences, in order, into `count` parts of about equal token counts.
 
     Args:

@@ -21,11 +21,12 @@ from threading import Lock
 from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
 
+from bertie.base.arrays import Float32s, Int64s
 from bertie.inference.records import Record
 from bertie.inference.server.metrics import Metrics, RequestCosts, request_costs
 from bertie.inference.server.middleware import Limits
-from bertie.model.engines.engine import Engine, Float32s
-from bertie.model.sequences import Int64s, Sequences
+from bertie.model.engines.engine import Engine
+from bertie.model.sequences import Sequences
 from bertie.text.tokenizer import Tokenizer
 
 MAX_BATCH_TOKENS = 16_384  # max-batch-tokens of Text Embeddings Inference

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from starlette.exceptions import HTTPException
 
+from bertie.base.arrays import Int32s
 from bertie.inference.server.operations import EncodedText
-from bertie.model.sequences import Int32s
 from bertie.text.encoding import Encoding
 from bertie.text.tokenizer import Tokenizer
 

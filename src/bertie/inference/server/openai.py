@@ -7,11 +7,11 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from bertie.base.arrays import Float32s
 from bertie.inference.server.models import ServedModel
 from bertie.inference.server.responses import written_as
 from bertie.inference.server.schemas import ModelName, Request
 from bertie.inference.server.tei import Input, PromptRequest, compute_vectors
-from bertie.model.engines.engine import Float32s
 
 
 class Prompts(PromptRequest):

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bertie.base.arrays import Float32s, Int32s
 from bertie.inference.dispatch import answer_records
 from bertie.inference.predictor import Predictor, count_truncated
 from bertie.inference.records import Record
 from bertie.inference.results import Method
 from bertie.model.engines.embeddings import embed
-from bertie.model.engines.engine import Float32s
 from bertie.model.formats.sentence_transformers import EmbeddingConfig, Pooling
-from bertie.model.sequences import Int32s, Sequences, cumulative_bounds
+from bertie.model.sequences import Sequences, cumulative_bounds
 from bertie.tasks.evaluation import compute_logits
 from bertie.tasks.task import Inputs
 

@@ -14,10 +14,10 @@ from pydantic_core import CoreSchema, PydanticCustomError
 from starlette.exceptions import HTTPException
 from typing_extensions import TypedDict
 
+from bertie.base.arrays import Float64s
 from bertie.inference.records import Record
 from bertie.inference.results import Method
 from bertie.inference.server.responses import written_as
-from bertie.tasks.probabilities import Float64s
 from bertie.text.vocabulary import MASK
 
 MAX_KEYS = 100  # pydantic makes an error for each unknown key, and does nothing else meanwhile

@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 from starlette.exceptions import HTTPException
 from typing_extensions import TypedDict
 
+from bertie.base.arrays import Float32s, Float64s, Int32s
 from bertie.base.errors import DataError, SettingsError
 from bertie.inference.capabilities import check_pairs
 from bertie.inference.records import Record
@@ -22,10 +23,8 @@ from bertie.inference.server.operations import ComputeLogits, Embed, EmbedTokens
 from bertie.inference.server.responses import LazyList, written_as
 from bertie.inference.server.schemas import FirstError, ModelName, Request, Schema
 from bertie.model.engines.embeddings import normalize
-from bertie.model.engines.engine import Float32s
 from bertie.model.formats.sentence_transformers import Pooling
-from bertie.model.sequences import Int32s
-from bertie.tasks.probabilities import Float64s, label_probabilities, rank
+from bertie.tasks.probabilities import label_probabilities, rank
 from bertie.text.vocabulary import SPECIAL_TOKENS
 
 TOKENS_AT_A_TIME = 512  # 40 kB of JSON, made in 1 ms

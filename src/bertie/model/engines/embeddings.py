@@ -4,9 +4,10 @@ from typing import Literal
 
 import numpy as np
 
-from bertie.model.engines.engine import Engine, Float32s
+from bertie.base.arrays import Float32s, Int64s
+from bertie.model.engines.engine import Engine
 from bertie.model.formats.sentence_transformers import EmbeddingConfig
-from bertie.model.sequences import Int64s, Sequences, sizes_of
+from bertie.model.sequences import Sequences, sizes_of
 
 
 def embed(engine: Engine, sequences: Sequences, embedding: EmbeddingConfig) -> Float32s:

@@ -6,12 +6,8 @@ Code around an engine works on numpy arrays, so that exported models run without
 from collections.abc import Sequence
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
-from bertie.model.sequences import Int64s, Sequences
-
-Float32s = npt.NDArray[np.float32]
+from bertie.base.arrays import Float32s, Int64s
+from bertie.model.sequences import Sequences
 
 
 class Engine(Protocol):

@@ -7,15 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from bertie.base.arrays import Bools, Float32s, Int64s
 from bertie.base.environment import install_command
 from bertie.base.errors import ModelError
 from bertie.base.files import utf8_path
 from bertie.base.processors import available_cores
-from bertie.model.engines.engine import Float32s
 from bertie.model.formats.directory import ModelMetadata
-from bertie.model.sequences import Int64s, Sequences, check_segments, token_indices
+from bertie.model.sequences import Sequences, check_segments, token_indices
 
 ONNX_FILE = "model.onnx"  # the name that optimum and sentence-transformers look for
 WEIGHT_BITS = "bertie_weight_bits"  # metadata of a graph in int8 whose weights have 8 bits
@@ -192,7 +191,7 @@ class OnnxEngine:
                 result[rows] = value
         return results
 
-    def _pad(self, sequences: Sequences) -> tuple[dict[str, Int64s], npt.NDArray[np.bool_]]:
+    def _pad(self, sequences: Sequences) -> tuple[dict[str, Int64s], Bools]:
         """Return the inputs of the graph, and the mask of the tokens, each (N, S)."""
         lengths = sequences.lengths
         S = min(-lengths.max() // self.length_multiple * -self.length_multiple, self._max_length)

@@ -8,12 +8,11 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from bertie.base.arrays import Float32s, Int64s
 from bertie.base.environment import install_command
 from bertie.base.errors import ModelError, SettingsError
 from bertie.base.files import utf8_path
-from bertie.model.engines.engine import Float32s
 from bertie.model.engines.onnx_engine import OnnxEngine, num_threads
-from bertie.model.sequences import Int64s
 
 PRECISION = "bf16"  # OpenVINO's name; tests compare graphs in "f32"
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from bertie.base.arrays import Float32s, Int64s
 from bertie.model.batch import PackedBatch, pack
-from bertie.model.engines.engine import Float32s
 from bertie.model.engines.hardware import Hardware
 from bertie.model.formats.directory import ModelMetadata
 from bertie.model.formats.weights import load_model
 from bertie.model.heads import EncoderModel, Model, PreTrainingModel
 from bertie.model.packed_weights import can_pack_weights, pack_weights
-from bertie.model.sequences import Int64s, Sequences
+from bertie.model.sequences import Sequences
 
 # For head sizes that bertie's attention kernel does not take. With AVX-512, torch's fused kernel computes 16
 # keys at a time, and the rest one by one: 31 keys take twice as long as 32 (docs/decisions/inference.md).

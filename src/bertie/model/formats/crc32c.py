@@ -6,8 +6,8 @@ zlib and binascii have only the CRC-32 of another polynomial, so this is a numba
 from functools import cache
 
 import numpy as np
-import numpy.typing as npt
 
+from bertie.base.arrays import UInt8s, UInt32s
 from bertie.base.kernels import kernel
 
 POLYNOMIAL = 0x82F63B78  # Castagnoli's, bits reversed
@@ -26,7 +26,7 @@ def masked_crc32c(data: bytes | memoryview) -> int:
 
 
 @cache
-def _tables() -> npt.NDArray[np.uint32]:
+def _tables() -> UInt32s:
     """Return the lookup tables, (SLICES, 256).
 
     tables[k, b] is the effect of byte b on the CRC if k more bytes follow it in a step.
@@ -41,7 +41,7 @@ def _tables() -> npt.NDArray[np.uint32]:
 
 
 @kernel
-def _crc32c(data: npt.NDArray[np.uint8], tables: npt.NDArray[np.uint32]) -> np.int64:
+def _crc32c(data: UInt8s, tables: UInt32s) -> np.int64:
     """Return the CRC-32C of bytes, by slicing-by-16 (Kounavis and Berry, 2008).
 
     The 16 table lookups of a step do not depend on each other.

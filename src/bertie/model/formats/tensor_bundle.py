@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from bertie.base.arrays import UInt8s
 from bertie.base.errors import ModelError
 from bertie.model.formats.crc32c import masked_crc32c
 from bertie.model.formats.sorted_table import decode_varint, encode_varint, read_table, write_table
@@ -72,7 +73,7 @@ class Bundle:
         self.entries = entries
         self._num_shards = num_shards
         self._byteorder = byteorder
-        self._shards: dict[int, npt.NDArray[np.uint8]] = {}
+        self._shards: dict[int, UInt8s] = {}
 
     def read(self, name: str) -> Array:
         """Return a tensor after verifying its checksum; bfloat16 becomes float32.
@@ -167,7 +168,7 @@ def _shard_path(prefix: Path, shard: int, num_shards: int) -> Path:
     return prefix.with_name(f"{prefix.name}.data-{shard:05}-of-{num_shards:05}")
 
 
-def _map_file(path: Path) -> npt.NDArray[np.uint8]:
+def _map_file(path: Path) -> UInt8s:
     """Return the bytes of a file, memory-mapped."""
     try:
         if path.stat().st_size == 0:  # an empty file cannot be mapped

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bertie.tasks.squad.decoding import NO_SPAN_NULL_ODDS, Float64s, NBest, SpanPredictions
+from bertie.base.arrays import Float64s
+from bertie.tasks.squad.decoding import NO_SPAN_NULL_ODDS, NBest, SpanPredictions
 from bertie.tasks.squad.questions import Questions
 
 NULL_SPAN = (0, 0)

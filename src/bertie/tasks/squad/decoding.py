@@ -13,16 +13,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
+from bertie.base.arrays import Bools, Float32s, Float64s, Int64s
 from bertie.base.kernels import kernel
 from bertie.model.sequences import cumulative_bounds
 from bertie.tasks.squad.questions import Questions
 from bertie.tasks.squad.windows import ContextWindows
-
-Float32s = npt.NDArray[np.float32]
-Float64s = npt.NDArray[np.float64]
-Int64s = npt.NDArray[np.int64]
 
 NO_SPAN_NULL_ODDS = 1e6  # where no span is possible: "large and positive" in run_squad.py
 
@@ -156,7 +152,7 @@ def _span_scores(logits: Float32s, starts: Int64s, ends: Int64s) -> Float64s:
 def best_spans(
     logits: Float32s,
     bounds: Int64s,
-    max_context: npt.NDArray[np.bool_],
+    max_context: Bools,
     window_bounds: Int64s,
     n_best: int,
     max_answer_length: int,

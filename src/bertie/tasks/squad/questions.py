@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from bertie.base.arrays import Bools, Int64s
 from bertie.base.errors import DataError
 from bertie.base.files import read_json
 
@@ -36,7 +36,7 @@ class Questions:
     ids: Sequence[str]
     questions: Sequence[str]
     contexts: Sequence[str]
-    context_indices: npt.NDArray[np.int64]
+    context_indices: Int64s
     answers: Sequence[Sequence[tuple[str, int]]] | None = None
 
     def __len__(self) -> int:
@@ -49,13 +49,13 @@ class Questions:
         return [[text for text, _ in answers] for answers in self.answers]
 
     @cached_property
-    def is_impossible(self) -> npt.NDArray[np.bool_]:
+    def is_impossible(self) -> Bools:
         """bool (n,): whether the context does not answer the question (SQuAD v2.0)."""
         assert self.answers is not None
         return np.array([not answers for answers in self.answers], dtype=np.bool_)
 
     @cached_property
-    def is_misplaced(self) -> npt.NDArray[np.bool_]:
+    def is_misplaced(self) -> Bools:
         """bool (n,): whether the context lacks the first answer at its start.
 
         The model cannot be trained on such an answer.

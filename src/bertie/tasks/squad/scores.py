@@ -6,12 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from bertie.base.arrays import Bools, Float64s
 from bertie.tasks.error_analysis import ThresholdCurve
 from bertie.tasks.task import Scores
-
-Float64s = npt.NDArray[np.float64]
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -105,7 +103,7 @@ def _match_v2(texts: Sequence[str], answer: str) -> tuple[float, float]:
     return max(score[0] for score in scores), max(score[1] for score in scores)
 
 
-def _averages(scored: dict[str, list[float]], chosen: npt.NDArray[np.bool_], prefix: str) -> Scores:
+def _averages(scored: dict[str, list[float]], chosen: Bools, prefix: str) -> Scores:
     """Return the mean scores of the chosen questions; empty if there are none."""
     indices = np.flatnonzero(chosen).tolist()
     if not indices:
@@ -119,7 +117,7 @@ def _averages(scored: dict[str, list[float]], chosen: npt.NDArray[np.bool_], pre
 
 def best_threshold(
     scores: Sequence[float],
-    has_answer: npt.NDArray[np.bool_],
+    has_answer: Bools,
     answers: Sequence[str],
     null_odds: Float64s,
 ) -> tuple[float, float]:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 
+from bertie.base.arrays import Float32s, Float64s
 from bertie.base.errors import DataError, SettingsError
 from bertie.base.files import read_json, write_json
 from bertie.base.memory import Source
@@ -26,7 +26,7 @@ from bertie.tasks.squad.decoding import SpanPredictions, decode_spans, n_best_en
 from bertie.tasks.squad.questions import Questions, read_questions
 from bertie.tasks.squad.scores import question_scores, score_v1, score_v2, threshold_curve
 from bertie.tasks.squad.windows import ContextWindows, encode_windows
-from bertie.tasks.task import Float64s, Head, Inputs, Scores, Task
+from bertie.tasks.task import Head, Inputs, Scores, Task
 from bertie.text.tokenizer import Tokenizer
 
 NULL_ODDS_FILE, N_BEST_FILE = "null_odds.json", "nbest_predictions.json"  # run_squad.py
@@ -112,14 +112,14 @@ class QuestionAnswering(Task[Questions, SpanPredictions]):
         """Encode each question with windows of its context; see `encode_windows`."""
         return encode_windows(examples, tokenizer, max_seq_length, self.doc_stride, self.max_query_length)
 
-    def decode(self, examples: Questions, inputs: Inputs, logits: npt.NDArray[np.float32]) -> SpanPredictions:
+    def decode(self, examples: Questions, inputs: Inputs, logits: Float32s) -> SpanPredictions:
         """Return the best span of each question; see `decode_spans`."""
         assert isinstance(inputs, ContextWindows)
         return decode_spans(
             examples, inputs, logits, self.n_best, self.max_answer_length, self.null_threshold
         )
 
-    def tuned(self, examples: Questions, inputs: Inputs, logits: npt.NDArray[np.float32]) -> Self:
+    def tuned(self, examples: Questions, inputs: Inputs, logits: Float32s) -> Self:
         """See `with_tuned_threshold`."""
         return self.with_tuned_threshold(examples, self.decode(examples, inputs, logits))
 
@@ -258,7 +258,7 @@ class QuestionAnswering(Task[Questions, SpanPredictions]):
         return replace(predictions, null_odds=null_odds, null_threshold=NA_PROB_THRESHOLD)
 
 
-def _confidence(predictions: SpanPredictions) -> npt.NDArray[np.float64]:
+def _confidence(predictions: SpanPredictions) -> Float64s:
     """Return how confident each prediction is: float64 (n,), for comparison only.
 
     It is the distance of the null odds from the threshold, else the probability of the best answer,

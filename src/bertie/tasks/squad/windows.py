@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from bertie.base.arrays import Bools, Int32s, Int64s
 from bertie.base.kernels import kernel
 from bertie.base.texts import TextError
 from bertie.model.objectives import IGNORE_INDEX
@@ -20,9 +20,6 @@ from bertie.tasks.squad.questions import Questions
 from bertie.tasks.task import Inputs
 from bertie.text.encoding import Encoding
 from bertie.text.tokenizer import Tokenizer
-
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
 
 SPECIAL_TOKENS = 3  # in a window: [CLS] and two [SEP]
 _SHOWN_CHARACTERS = 60  # of a question, in an error message
@@ -42,7 +39,7 @@ class ContextWindows(Inputs):
 
     window_bounds: Int64s
     offsets: Int32s
-    max_context: npt.NDArray[np.bool_]
+    max_context: Bools
     unit: ClassVar[str] = "questions"
 
     @property
@@ -161,7 +158,7 @@ def assemble_windows(
     context_starts: Int64s,
     cls_id: int,
     sep_id: int,
-) -> tuple[Int32s, Int32s, Int32s, npt.NDArray[np.bool_]]:
+) -> tuple[Int32s, Int32s, Int32s, Bools]:
     """Fill in the arrays of `ContextWindows`.
 
     `context_starts` (n,) is where the context of each question starts in `context_ids`.
