@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-from time import sleep
+from time import monotonic, sleep
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -26,17 +26,28 @@ def model(tmp_path_factory):
 
 
 def wait_until_closed(port):
+    deadline = monotonic() + 60
     try:
-        while True:
+        while monotonic() < deadline:
             socket.create_connection(("127.0.0.1", port)).close()
             sleep(0.02)
+        pytest.fail("the server still accepts connections")
     except ConnectionRefusedError:
         pass
 
 
+@pytest.fixture
+def inherit_hangup():
+    """Return a function that sets how new processes handle SIGHUP, which `nohup` ignores."""
+    previous = signal.getsignal(signal.SIGHUP)
+    yield lambda action: signal.signal(signal.SIGHUP, action)
+    signal.signal(signal.SIGHUP, previous)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_shutdown_answers_pending_requests(model, number):
+def test_shutdown_answers_pending_requests(model, number, inherit_hangup):
     """SIGHUP comes from a terminal that is closed."""
+    inherit_hangup(signal.SIG_DFL)
     body = b'{"inputs": {"text": "the cat"}}'
     with serving(model) as (process, port), half_a_request(port, body) as connection:
         process.send_signal(number)
@@ -69,16 +80,13 @@ def test_second_signal_aborts_pending_requests(model, monkeypatch):
         assert process.stderr.read() == ""
 
 
-def test_nohup_keeps_the_server_running(model):
-    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # which the process inherits
-    try:
-        with serving(model) as (process, port):
-            process.send_signal(signal.SIGHUP)
-            sleep(0.5)
-            with urlopen(f"http://127.0.0.1:{port}/health") as response:
-                assert response.status == 200
-    finally:
-        signal.signal(signal.SIGHUP, previous)
+def test_nohup_keeps_the_server_running(model, inherit_hangup):
+    inherit_hangup(signal.SIG_IGN)
+    with serving(model) as (process, port):
+        process.send_signal(signal.SIGHUP)
+        sleep(0.5)
+        with urlopen(f"http://127.0.0.1:{port}/health") as response:
+            assert response.status == 200
 
 
 def test_info_reports_the_precision(model):
