@@ -29,7 +29,7 @@ from bertie.base.environment import freed_memory_kept
 from bertie.model.batch import pack_selected
 from bertie.model.config import BertConfig
 from bertie.model.engines.hardware import Hardware
-from bertie.model.engines.torch_engine import TorchEngine
+from bertie.model.engines.torch_engine import evaluation_engine
 from bertie.model.formats.directory import ModelMetadata
 from bertie.model.formats.weights import load_model, load_weights, save_model
 from bertie.model.heads import ClassificationModel
@@ -89,7 +89,8 @@ def bertie_contender(directory: Path, task: Any, training: Any, dev: Any) -> Con
 
     def evaluate() -> Int64s:
         inputs = task.encode(dev, tokenizer, MAX_SEQ_LENGTH)
-        predicted: Int64s = task.decode(dev, inputs, compute_logits(TorchEngine(model, HARDWARE), inputs))
+        with evaluation_engine(model, HARDWARE) as engine:
+            predicted: Int64s = task.decode(dev, inputs, compute_logits(engine, inputs))
         return predicted
 
     return Contender(lambda: task.encode(training, tokenizer, MAX_SEQ_LENGTH), step, evaluate)

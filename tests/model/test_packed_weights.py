@@ -10,10 +10,16 @@ from tests.model.formats.test_onnx import random_sequences
 from torch import nn
 
 from bertie.model import packed_weights, products
+from bertie.model.batch import pack
 from bertie.model.bert import add_bilstm, initialize
 from bertie.model.engines import torch_engine
 from bertie.model.engines.hardware import Hardware
-from bertie.model.engines.torch_engine import TorchEngine, load_torch_engine, prepare_weights
+from bertie.model.engines.torch_engine import (
+    TorchEngine,
+    evaluation_engine,
+    load_torch_engine,
+    prepare_weights,
+)
 from bertie.model.formats.weights import load_model
 from bertie.model.heads import EncoderModel
 from bertie.model.packed_weights import PackedLinear, can_pack_weights
@@ -148,3 +154,19 @@ def test_where_weights_are_packed(monkeypatch, avx512, bfloat16, vendor, expecte
     monkeypatch.setattr(products, "processor_vendor", lambda: vendor)
     monkeypatch.setattr(packed_weights, "mkl_lacks_avx512", products.mkl_lacks_avx512.__wrapped__)
     assert tuple(map(can_pack_weights, (torch.float32, torch.bfloat16))) == expected
+
+
+@pytest.mark.usefixtures("packed")
+def test_evaluation_between_epochs_packs_weights_and_restores_the_layers(tmp_path):
+    path, hardware = save_small(tmp_path, "classifier"), Hardware(device="cpu", precision="float32")
+    model, _ = load_model(path)
+    saved, _ = load_torch_engine(path, hardware)
+    parameters, batch = dict(model.named_parameters()), random_sequences([5, 17, 9])
+    with evaluation_engine(model, hardware) as engine:
+        assert_equal_results(engine, saved, batch, 1e-5)
+        assert any(isinstance(module, PackedLinear) for module in model.modules())
+    restored = dict(model.named_parameters())
+    assert [*restored] == [*parameters]
+    assert all(restored[name] is weight for name, weight in parameters.items())
+    model.train()(pack(*batch)).sum().backward()
+    assert all(weight.grad is not None for name, weight in parameters.items() if "qkv" in name)

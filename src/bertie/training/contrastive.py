@@ -17,7 +17,7 @@ from bertie.base.errors import DataError, SettingsError
 from bertie.base.random import open_stream, random_below
 from bertie.model.batch import pack
 from bertie.model.engines.embeddings import embed
-from bertie.model.engines.torch_engine import TorchEngine
+from bertie.model.engines.torch_engine import evaluation_engine
 from bertie.model.formats.sentence_transformers import EmbeddingConfig
 from bertie.model.heads import ContrastiveModel
 from bertie.tasks.long_texts import TextWindows
@@ -133,8 +133,8 @@ def fit_classifier(model: ContrastiveModel, inputs: Inputs, settings: Finetuning
     """
     assert inputs.labels is not None
     chosen = training_indices(inputs, settings)
-    engine = TorchEngine(model, settings.in_float32())
-    vectors = embed(engine, inputs.sequences.select(chosen), EmbeddingConfig(normalize=True))
+    with evaluation_engine(model, settings.in_float32()) as engine:
+        vectors = embed(engine, inputs.sequences.select(chosen), EmbeddingConfig(normalize=True))
     weight, bias = fit_logistic_regression(
         vectors, inputs.labels[chosen], model.classifier.out_features, model.class_weights
     )

@@ -21,7 +21,7 @@ from bertie.base.random import stream_key
 from bertie.base.texts import count_noun
 from bertie.model.bert import add_bilstm
 from bertie.model.config import BertConfig
-from bertie.model.engines.torch_engine import TorchEngine
+from bertie.model.engines.torch_engine import evaluation_engine
 from bertie.model.formats.directory import LongTexts, ModelMetadata, read_metadata
 from bertie.model.formats.huggingface import find_weight_files
 from bertie.model.formats.sentence_transformers import EmbeddingConfig, find_transformer_folder
@@ -221,8 +221,8 @@ def _finetune(
         evaluation = selection.kept
         if evaluation is None:  # an earlier process saved the model
             load_weights(run.model_directory, model)
-            engine = TorchEngine(model, settings.in_float32())
-            evaluation = evaluate(task, engine, parts, metadata.embedding)
+            with evaluation_engine(model, settings.in_float32()) as engine:
+                evaluation = evaluate(task, engine, parts, metadata.embedding)
     evaluation = ranks.share(evaluation)
     assert evaluation is not None
     return evaluation

@@ -10,7 +10,7 @@ from bertie import __version__
 from bertie.base.files import read_json, write_json
 from bertie.base.progress import Progress
 from bertie.base.texts import escape_markdown
-from bertie.model.engines.torch_engine import TorchEngine
+from bertie.model.engines.torch_engine import evaluation_engine
 from bertie.model.formats.config import BERTIE_MODEL_TYPE
 from bertie.model.formats.directory import ModelMetadata
 from bertie.model.formats.weights import save_model
@@ -53,8 +53,8 @@ class ModelSelection:
         If there has been no better main score for `patience` epochs, set `state.is_done`.
         """
         step = state.step
-        engine = TorchEngine(self.model, self.settings.in_float32())
-        evaluation = evaluate(self.task, engine, self.parts, self.metadata.embedding)
+        with evaluation_engine(self.model, self.settings.in_float32()) as engine:
+            evaluation = evaluate(self.task, engine, self.parts, self.metadata.embedding)
         metric = self.task.main_metric
         for part, scores in evaluation.scores.items():
             baseline = self.baselines.get(part)

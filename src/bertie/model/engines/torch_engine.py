@@ -1,7 +1,8 @@
 """Run a model of any architecture in torch."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -93,6 +94,25 @@ def load_torch_engine(path: Path, hardware: Hardware) -> tuple[TorchEngine, Mode
     if hardware.device == "cpu":
         prepare_weights(model, torch.bfloat16 if hardware.precision == "bfloat16" else torch.float32)
     return TorchEngine(model, hardware), metadata
+
+
+@contextmanager
+def evaluation_engine(model: Model | EncoderModel, hardware: Hardware) -> Iterator[TorchEngine]:
+    """Yield an engine that computes a model between two epochs of its training, in float32.
+
+    Where packed weights are faster, the engine has packed copies of the encoder's linear layers, and the
+    model has its own layers again afterwards.
+    """
+    layers = model.bert.layers
+    linear_layers = [dict(layer.named_children()) for layer in layers]
+    if hardware.device == "cpu" and can_pack_weights(torch.float32):
+        pack_weights(layers, torch.float32)
+    try:
+        yield TorchEngine(model, hardware)
+    finally:
+        for layer, modules in zip(layers, linear_layers, strict=True):
+            for name, module in modules.items():
+                setattr(layer, name, module)
 
 
 @cache
