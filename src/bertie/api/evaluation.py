@@ -84,7 +84,10 @@ def _check_arguments(
     predictions: PathLike | None,
     on_error: OnError,
 ) -> None:
-    """Raise SettingsError if there is nothing to score, or too much, or the task has its own function."""
+    """Raise SettingsError if the arguments do not name exactly one thing to score.
+
+    A task with its own function, such as BLiMP, is refused, too.
+    """
     if task is not None and task.lower() == "blimp":
         raise SettingsError("blimp scores pre-trained models, without labels; call bertie.evaluate_blimp")
     if (not model) == (predictions is None):
@@ -128,7 +131,10 @@ def _predict(models: Sequence[FineTunedModel], gold: Any) -> _Scored:
 
 
 def _gold_sources(task: AnyTask, source: Source, part: str | None, is_single: bool) -> dict[str, Any]:
-    """Return the source of each part to score, by the part's name; `is_single` allows only one part."""
+    """Return the source of each part to score, by the part's name.
+
+    `is_single` allows only one part.
+    """
     parts = [part] if part else list(task.dev_parts)
     if isinstance(source, Path) and source.is_dir():
         if is_single and len(parts) > 1:

@@ -162,7 +162,7 @@ def _write_results(
     output: Path,
     settings: FinetuningSettings,
 ) -> None:
-    """Write the rows of the dev part, the predictions on the test parts, and the report."""
+    """Write the dev rows, the predictions on the test parts, and the report."""
     write_dev_rows(examples, output)
     write_test_predictions(examples, output, settings.device)
     warnings = find_failures(result.task, examples.dev, result.predictions, result.scores)

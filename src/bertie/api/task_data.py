@@ -138,7 +138,7 @@ def custom_task(
 
 
 def _check_distinct(columns: Mapping[str, str | None]) -> None:
-    """Raise SettingsError if two roles have the same column, such as the text and the label."""
+    """Raise SettingsError if two roles have the same column."""
     role_of: dict[str, str] = {}
     for role, column in columns.items():
         if column is None:
@@ -153,7 +153,9 @@ def _check_distinct(columns: Mapping[str, str | None]) -> None:
 def recall_task_arguments(
     run: Path, command: Literal["finetune", "search"], given: Mapping[str, Any], resume: bool
 ) -> Tree:
-    """Return the arguments of a run of `finetune` or `search`, on resume those that it recorded.
+    """Return the arguments of a run of `finetune` or `search`.
+
+    On resume they are the recorded ones.
 
     Raises:
         SettingsError: an argument is missing or contradicts a recorded one, or the run is of another command.
@@ -172,7 +174,10 @@ def recall_task_arguments(
 
 
 def read_arguments(arguments: Mapping[str, Any]) -> TaskData:
-    """Read the examples that these arguments of `finetune` name; raise as `read_task_data`."""
+    """Read the examples that these arguments of `finetune` name.
+
+    Errors are as in `read_task_data`.
+    """
     keys = ("kind", "text", "pair", "label", "separator", "columns", "on_error", "label_type")
     custom = custom_task(**{key: arguments[key] for key in keys if arguments.get(key) is not None})
     data = None if arguments["data"] is None else Path(arguments["data"])
@@ -206,7 +211,9 @@ def measured_task(
     columns: Mapping[str, Any] | None,
     on_error: OnError = "stop",
 ) -> AnyTask:
-    """Return the task on which to measure models, of the paper or custom; see `custom_task`.
+    """Return the task on which to measure models, of the paper or custom.
+
+    See `custom_task`.
 
     Columns and the separator, if not given, come from the first model's fine-tuning, if it has recorded them.
 
@@ -265,7 +272,11 @@ def read_task_data(task: str | None, data: Path | None, train: Any, dev: Any, cu
 
 
 def official_files(task: AnyTask, data: Path, parts: Iterable[str]) -> dict[str, Path]:
-    """Return the official files of some parts; raise DataError if one is missing from their folder."""
+    """Return the official files of some parts.
+
+    Raises:
+        DataError: one is missing from their folder.
+    """
     files = {part: task.file(data, part) for part in parts}
     for file in files.values():
         if not file.exists():
@@ -307,7 +318,10 @@ def _split(data: TaskData, fraction: float) -> TaskData:
 
 
 def describe_sources(start: "InitialModel", data: TaskData) -> dict[str, str]:
-    """Return the base model and the data for a model card, without the folders of this machine."""
+    """Return the base model and the data for a model card.
+
+    Paths are without the folders of this machine.
+    """
     path = Path(str(start.weights)).resolve()
     name = f"{path.parent.name}/model" if path.name == "model" else path.name  # RUN/model
     return {"base model": f"{name}, {_describe_network(start.config)}", **data.describe(shorten=True)}
@@ -316,7 +330,10 @@ def describe_sources(start: "InitialModel", data: TaskData) -> dict[str, str]:
 def describe_run(
     start: "InitialModel", data: TaskData, run: Path, metrics: Sequence[Mapping[str, Any]]
 ) -> dict[str, str]:
-    """Return the facts in the head of a report: the base model, the data, and when and how long it ran."""
+    """Return the facts in the head of a report.
+
+    They are the base model, the data, the date and the duration.
+    """
     model = f"{start.weights}, {_describe_network(start.config)}"
     return {"base model": model, **data.describe(), **run_facts(run, metrics)}
 

@@ -30,5 +30,5 @@ class ModelError(BertieError):
 
 
 def escape_line_breaks(text: str) -> str:
-    """Write the line breaks of a text, such as a file's name, as `\\n` and `\\r`, so that it is one line."""
+    """Write the line breaks of a text, such as a file's name, as `\\n` and `\\r`."""
     return text.replace("\n", r"\n").replace("\r", r"\r")

@@ -175,7 +175,9 @@ def _embed(
 
 
 def _schema(path: Path, file: Path | None, read: Any, column: str, on_error: str) -> Any:
-    """Return the Arrow schema of a file for a Parquet file `path`; None if the first rows determine it.
+    """Return the Arrow schema for a Parquet file `path`.
+
+    It is None if the first rows determine it.
 
     JSON lines are read once for it, because a column may be null, or missing, in any number of rows.
 

@@ -90,7 +90,7 @@ def read_arrow_chunks(
 
 
 def infer_schema(chunks: Iterable[TextChunk], path: Path) -> Any:
-    """Return the Arrow schema of all rows, with all their columns, for `write_embeddings`.
+    """Return the Arrow schema of all columns of all rows, for `write_embeddings`.
 
     Args:
         chunks: rows of JSON lines.

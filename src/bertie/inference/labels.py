@@ -9,7 +9,7 @@ from bertie.tasks.probabilities import label_probabilities, rank
 
 
 def rank_labels(logits: Float32s, metadata: ModelMetadata, top_k: int | None) -> list[Results[Label]]:
-    """Return the labels of each text with their probabilities, the predicted one first.
+    """Return the labels of each text with probabilities, the predicted one first.
 
     Args:
         logits: the logits of a classifier, float32 (n, labels), before any temperature.

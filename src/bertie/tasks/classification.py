@@ -128,7 +128,10 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
         return replace(self, main_metric=metric)
 
     def with_thresholds(self) -> Self:
-        """Return this task with a threshold for each of several labels, or for the second of two classes."""
+        """Return this task with decision thresholds.
+
+        There is one for each of several labels, or for the second of two classes.
+        """
         if self.problem_type == "multi_label_classification":
             return replace(self, decision_thresholds=(DEFAULT_THRESHOLD,) * len(self.labels))
         if self.problem_type == "single_label_classification" and len(self.labels) == 2:
@@ -148,7 +151,7 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
         return replace(self, long_texts=long_texts)
 
     def fitted_to_model(self, metadata: ModelMetadata) -> Self:
-        """Return this task with the results of fine-tuning, such as the labels and thresholds."""
+        """Return this task with the labels and other results of fine-tuning."""
         return replace(
             super().fitted_to_model(metadata),
             decision_thresholds=metadata.decision_thresholds,
@@ -158,7 +161,10 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
         )
 
     def tuned(self, examples: LabelledTexts, inputs: Inputs, logits: Float32s) -> Self:
-        """Return this task with the temperature, and the thresholds if it has any, that fit dev logits."""
+        """Return this task with the temperature that fits dev logits.
+
+        Its thresholds are fitted, too, if it has any.
+        """
         if self.problem_type == "regression":
             return self
         task = replace(self, temperature=fit_temperature(*self._decisions(examples, logits)))
@@ -190,7 +196,10 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
         return dict(zip(self.labels, counts.tolist(), strict=True))
 
     def describe_labels(self, examples: LabelledTexts) -> str:
-        """Return each label with its number of examples, of many labels the first ones; or the range."""
+        """Return each label with its number of examples; of numbers, the range.
+
+        Of many labels, the first ones are returned.
+        """
         if self.problem_type == "regression":
             numbers = self.gold(examples)
             return f"numbers from {numbers.min():g} to {numbers.max():g}"
@@ -242,7 +251,7 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
         return Inputs.from_encoding(encoding, labels)
 
     def decode(self, examples: LabelledTexts, inputs: Inputs, logits: Float32s) -> LabelArray:
-        """Return the likeliest class, the labels above their thresholds (0.5), or the number."""
+        """Return the likeliest class, the labels above their thresholds, or the number."""
         if self.problem_type == "regression":
             return logits[:, 0].astype(np.float64)
         is_multilabel = self.problem_type == "multi_label_classification"
@@ -254,13 +263,19 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
         return np.asarray(logits.argmax(axis=1))
 
     def _probabilities(self, logits: Float32s) -> Float64s:
-        """Return the probability of each of several labels, (n, L), or of the second class, (n, 1)."""
+        """Return the probabilities that thresholds decide on.
+
+        They are of each of several labels, (n, L), or of the second class, (n, 1).
+        """
         is_multilabel = self.problem_type == "multi_label_classification"
         probabilities = label_probabilities(logits, is_multilabel, self.applied_temperature)
         return probabilities if is_multilabel else probabilities[:, 1:]
 
     def _decisions(self, examples: LabelledTexts, logits: Float32s) -> tuple[Float32s, Int64s]:
-        """Return logits (n, classes) and gold classes; several labels are each a choice of two classes."""
+        """Return logits (n, classes) and gold classes.
+
+        Several labels are each a choice of two classes.
+        """
         gold = self.gold(examples)
         if self.problem_type == "multi_label_classification":
             logits = np.stack([np.zeros_like(logits), logits], axis=-1).reshape(-1, 2)
@@ -287,7 +302,10 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
         return chosen_softmax(logits, predictions, temperature)
 
     def calibration(self, examples: LabelledTexts, inputs: Inputs, logits: Float32s) -> Calibration | None:
-        """Compare the probabilities of the likeliest classes, or of each label, with the accuracy."""
+        """Compare probabilities with the accuracy.
+
+        They are of the likeliest classes, or of each label.
+        """
         if self.problem_type == "regression":
             return None
         return measure_calibration(*self._decisions(examples, logits), self.temperature)
@@ -358,7 +376,10 @@ class TextClassification(Task[LabelledTexts, LabelArray]):
         )
 
     def strata(self, examples: LabelledTexts) -> Sequence[Any]:
-        """Return the labels; for a regression, the numbers, so that a sample covers their range."""
+        """Return the labels, or the numbers of a regression.
+
+        A sample covers their range.
+        """
         gold = self.gold(examples)
         return list(map(tuple, gold)) if gold.ndim == 2 else gold.tolist()
 

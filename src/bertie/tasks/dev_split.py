@@ -13,7 +13,7 @@ _SEED = 0  # not the run's, so that runs with other seeds have the same dev set
 
 
 def check_fraction(fraction: float) -> None:
-    """Raise SettingsError unless a dev set can be this fraction of the training examples."""
+    """Raise SettingsError unless a dev set can be this fraction of the data."""
     if not 0 < fraction <= MAX_FRACTION:
         raise SettingsError(
             f"dev={fraction:g}: expected a fraction above 0 and at most {MAX_FRACTION} of the examples"

@@ -96,7 +96,7 @@ def evaluate(
 def majority_baselines(
     task: Task[Any, Any], training_examples: Any, parts: Mapping[str, Any]
 ) -> dict[str, Scores]:
-    """Score the majority class of the training examples on the labelled examples of each part.
+    """Score the majority class of the training examples on each labelled part.
 
     Returns:
         The scores by part; empty for a task without such a baseline (see `Task.majority_baseline`).
@@ -111,7 +111,7 @@ def find_constant_answers(
     predictions: Mapping[str, Any],
     scores: Mapping[str, Scores],
 ) -> list[str]:
-    """Return a warning for each part in which the model gives the same answer to every example.
+    """Return a warning for each part with the same answer to every example.
 
     Args:
         task: the task.
@@ -137,7 +137,7 @@ def find_failures(
     predictions: Mapping[str, Any],
     scores: Mapping[str, Scores],
 ) -> list[str]:
-    """Return warnings about constant answers, and about a temperature at a limit of its range.
+    """Return warnings about constant answers and extreme temperatures.
 
     It takes the arguments of `find_constant_answers`; the task has its temperature.
     """

@@ -92,7 +92,7 @@ class GlueTask(TextClassification):
         return examples
 
     def fitted_to_model(self, metadata: ModelMetadata) -> Self:
-        """Return this task with the results of fine-tuning, such as the labels and thresholds.
+        """Return this task with the labels and other results of fine-tuning.
 
         Raises:
             ModelError: the model was fine-tuned for other labels, or on pairs of texts if the task has single

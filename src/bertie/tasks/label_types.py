@@ -111,7 +111,10 @@ def sort_labels(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def with_decimal_point(labels: Iterable[Any]) -> str | None:
-    """Return an example with a point if all labels are numbers, some of them with a decimal comma."""
+    """Return an example with a point, if labels are numbers with a decimal comma.
+
+    All labels are numbers, and some have the comma.
+    """
     names = list(map(str, labels))
     commas = [name for name in names if "," in name]
     is_number = bool(parse_numbers(name.replace(",", ".") for name in names))

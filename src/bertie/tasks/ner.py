@@ -222,7 +222,10 @@ class Tagging(Task[TaggedSentences, Tags]):
         )
 
     def groups(self, examples: TaggedSentences) -> Sequence[int]:
-        """Return the index of each sentence's document; a file without documents has one per sentence."""
+        """Return the index of each sentence's document.
+
+        A file without documents has one per sentence.
+        """
         sizes = np.diff(examples.document_bounds)
         if len(sizes) == 1:
             return range(len(examples))

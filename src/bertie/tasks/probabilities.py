@@ -17,7 +17,7 @@ def softmax(logits: Float32s | Float64s) -> Float64s:
 
 
 def blocks(logits: Float32s | Float64s) -> Iterator[tuple[slice, Float64s]]:
-    """Iterate over consecutive rows of logits (n, classes), about `BLOCK_LOGITS` at a time.
+    """Iterate over rows of logits (n, classes), about `BLOCK_LOGITS` at a time.
 
     Yields:
         The range of the rows, and their logits in float64.
@@ -29,7 +29,9 @@ def blocks(logits: Float32s | Float64s) -> Iterator[tuple[slice, Float64s]]:
 
 
 def chosen_softmax(logits: Float32s | Float64s, choices: Int64s, temperature: float = 1.0) -> Float64s:
-    """Return the probability of one class of each row, in the softmax of logits / temperature.
+    """Return the probability of one class of each row.
+
+    It is from the softmax of logits / temperature.
 
     Args:
         logits: (n, classes).
@@ -64,7 +66,10 @@ def label_probabilities(logits: Float32s, is_multilabel: bool, temperature: floa
 
 
 def rank(probabilities: Float64s, limits: Float64s | float = 0.0) -> list[tuple[int, float]]:
-    """Return the (index, probability) pairs of one row, the one furthest above its limit first."""
+    """Return the (index, probability) pairs of one row.
+
+    The one furthest above its limit is first.
+    """
     order = np.argsort(limits - probabilities, kind="stable")
     return list(zip(order.tolist(), probabilities[order].tolist(), strict=True))
 

@@ -136,7 +136,10 @@ class MultipleChoice(Task[Choices, Int64s]):
         return top_probabilities(logits.reshape(len(examples), examples.num_choices))
 
     def majority_baseline(self, training: Choices, examples: Choices) -> Scores | None:
-        """Score the most frequent index of the right choice, which is chance if the choices are shuffled."""
+        """Score the most frequent index of the right choice.
+
+        It is at chance if the choices are shuffled.
+        """
         assert training.labels is not None
         return self.score(examples, np.full(len(examples), np.bincount(training.labels).argmax()))
 

@@ -100,7 +100,7 @@ class Inputs:
 
     @property
     def unit_bounds(self) -> Int64s:
-        """The bounds of the inputs that `unit` names, as indices of their tokens: int64 (n+1,)."""
+        """The bounds in tokens of the inputs that `unit` names, int64 (n+1,)."""
         return self.bounds[:: self.group]
 
     @property
@@ -154,7 +154,10 @@ class Task(ABC, Generic[Examples, Predictions]):
 
     @property
     def label_columns(self) -> dict[str, str]:
-        """The columns that only labelled data have, such as {"label": "stars"}, for `evaluate`."""
+        """The columns that only labelled data have, such as {"label": "stars"}.
+
+        They are for `evaluate`.
+        """
         return {}
 
     @property
@@ -227,7 +230,9 @@ class Task(ABC, Generic[Examples, Predictions]):
         )
 
     def with_calibration(self) -> Self:
-        """Return this task with probabilities that are scaled by a temperature, which `tuned` fits.
+        """Return this task with a temperature for its probabilities.
+
+        `tuned` fits it.
 
         Raises:
             SettingsError: the task does not classify texts.
@@ -336,7 +341,7 @@ class Task(ABC, Generic[Examples, Predictions]):
         """
 
     def tuned(self, examples: Examples, inputs: Inputs, logits: Float32s) -> Self:
-        """Return this task with the thresholds that give dev predictions the best main score.
+        """Return this task with the thresholds of the best main score on dev.
 
         It takes the arguments of `decode`, for labelled examples.
         """
@@ -377,7 +382,7 @@ class Task(ABC, Generic[Examples, Predictions]):
         return None
 
     def majority_baseline(self, training: Examples, examples: Examples) -> Scores | None:
-        """Score the answer that is the most frequent one in training, given to every example.
+        """Score the most frequent answer in training, given to every example.
 
         It is the majority class or the most frequent set of labels; the mean, for a regression; O, or
         the most frequent plain tag; the most frequent index of the right choice; and no answer, for

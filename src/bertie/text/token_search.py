@@ -133,7 +133,10 @@ def normalize(
 
 @kernel
 def is_space(tables: UnicodeTables, code: Index) -> bool:
-    r"""Return whether a character has the property White_Space: \s in Rust's regular expressions."""
+    r"""Return whether a character has the property White_Space.
+
+    It is \s in Rust's regular expressions.
+    """
     return bool(lookup(tables, code) & SPACE) or code in (0x0B, 0x0C, 0x85)  # these are control characters
 
 

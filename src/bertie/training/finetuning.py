@@ -159,7 +159,10 @@ def finetune(
 def report_inputs(
     task: Task[Any, Any], training: Inputs, parts: Mapping[str, EncodedExamples], settings: FinetuningSettings
 ) -> None:
-    """Print the numbers of examples left out, texts truncated, and dev inputs that are training inputs."""
+    """Print how many examples are left out or truncated.
+
+    Also print how many dev inputs are training inputs.
+    """
     if (count := len(training_indices(training, settings))) < training.num_examples:
         unit = "windows" if task.head in ("spans", "tagging") else "examples"
         whole = f"{training.num_examples:,} {unit}"
@@ -292,7 +295,10 @@ def _train(
     resume: bool,
     silent: bool,
 ) -> int:
-    """Train to the end of the schedule, or until there is no better epoch; return the last step."""
+    """Train to the end of the schedule, or until there is no better epoch.
+
+    Return the last step.
+    """
 
     def evaluate_and_save() -> dict[str, float]:
         if isinstance(model, ContrastiveModel):

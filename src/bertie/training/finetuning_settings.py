@@ -128,7 +128,9 @@ class FinetuningSettings(Hardware):
     optimizer: OptimizerSettings = OptimizerSettings(learning_rate=5e-5, bias_correction=True)
 
     def resolved(self) -> Self:
-        """Return these settings with `auto`, and 0 micro-batch tokens, replaced by values for this machine.
+        """Return these settings with values for this machine.
+
+        They replace `auto`, and 0 micro-batch tokens.
 
         Raises:
             SettingsError: this machine does not have the device.
@@ -151,7 +153,7 @@ class FinetuningSettings(Hardware):
 
 
 def lacking_settings(file: Path, section: str = "") -> set[str]:
-    """Return the settings in ADDED that the settings file of an existing run does not have.
+    """Return the settings in ADDED that an existing run's file does not have.
 
     Args:
         file: the settings file; if there is none, nothing is lacking.
@@ -164,7 +166,10 @@ def lacking_settings(file: Path, section: str = "") -> set[str]:
 
 
 def loop_schedule(inputs: Inputs, settings: FinetuningSettings) -> LoopSchedule:
-    """Return the schedule of a run: save after every epoch, evaluate each that may be kept."""
+    """Return the schedule of a run.
+
+    It saves after every epoch, and evaluates each that may be kept.
+    """
     steps_per_epoch = len(step_bounds(inputs, settings)) - 1
     total_steps = steps_per_epoch * settings.epochs
     return LoopSchedule(

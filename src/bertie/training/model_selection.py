@@ -1,4 +1,7 @@
-"""Evaluate the model after each epoch of fine-tuning, and keep the best one with its model card."""
+"""Evaluate the model after each epoch of fine-tuning, and keep the best one.
+
+It is saved with its model card.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -79,7 +82,10 @@ class ModelSelection:
         return bool(scores[first][metric] > best)
 
     def _is_out_of_patience(self, scores: Mapping[str, Scores]) -> bool:
-        """Return whether the best epoch is `patience` epochs ago, by the rows before and these scores."""
+        """Return whether the best epoch is `patience` epochs ago.
+
+        The scores are of this epoch; the rows in metrics.jsonl have the others.
+        """
         if not self.settings.patience:
             return False
         first, metric = next(iter(scores)), self.task.main_metric
@@ -116,7 +122,9 @@ class ModelSelection:
 
 
 def describe_decisions(task: Task[Any, Any], class_weights: Mapping[str, float]) -> dict[str, str]:
-    """Return the facts about long texts, weights of labels and decisions for a report and a model card.
+    """Return facts about long texts, weights of labels and decisions.
+
+    They are for a report and a model card.
 
     Args:
         task: the task, tuned on the first dev part.

@@ -223,7 +223,7 @@ class Service:
         return error_response(500, "the model failed on this request; see the server's log", format=format)
 
     def _advise(self, request: HttpRequest) -> str:
-        """Return the end of an error: the models that read inputs which the first model does not.
+        """Return the end of an error, which names other models that read the inputs.
 
         It is empty if the request named its model.
         """

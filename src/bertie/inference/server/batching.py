@@ -58,7 +58,9 @@ def count_tokens(tokenizer: Tokenizer, records: Sequence[Record]) -> list[int]:
 
 
 class RequestThreads:
-    """Threads that parse and tokenize large requests, while the event loop answers others.
+    """Threads that parse and tokenize large requests.
+
+    Meanwhile the event loop answers others.
 
     They are few, because each request in a thread takes memory, and because the threads take the interpreter
     lock from the event loop. asyncio's own threads remain free to load models.
@@ -76,7 +78,9 @@ class RequestThreads:
     async def run(
         self, size: int, function: Callable[..., R], *arguments: Any, few: int = FEW_CHARACTERS
     ) -> R:
-        """Call a function on `size` characters of a request; in a thread if they are more than `few`.
+        """Call a function on `size` characters of a request.
+
+        It runs in a thread if they are more than `few`.
 
         If the caller is cancelled before a thread is idle, the function is not called.
 

@@ -49,7 +49,7 @@ class RequestCosts:
     inference: float = 0.0
 
     def headers(self, seconds: float) -> dict[str, str]:
-        """Return the headers of Text Embeddings Inference for the response, with times in ms.
+        """Return the headers of Text Embeddings Inference, with times in ms.
 
         There are none if no model computed the request.
 

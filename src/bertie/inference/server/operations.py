@@ -57,7 +57,7 @@ class ComputeLogits:
 
 @dataclass(frozen=True)
 class Attend:
-    """Compute the attention probabilities of every layer and head for a text or a pair."""
+    """Compute the attention probabilities of a text or a pair, by layer and head."""
 
 
 Operation = Predict | Embed | EmbedTokens | ComputeLogits | Attend

@@ -26,7 +26,10 @@ def written_as(lists: Any) -> GetPydanticSchema:
 
 
 class LazyList(ABC):
-    """A list whose items are made while `json_response` writes it, to keep few of them in memory."""
+    """A list whose items are made while `json_response` writes it.
+
+    Few of them are in memory at a time.
+    """
 
     @abstractmethod
     def __iter__(self) -> Iterator[list[Any]]:

@@ -169,7 +169,10 @@ class Protocol(H11Protocol):
         return is_answering
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection; while its client reads a response, wait for the same time again."""
+        """Close an idle connection.
+
+        While its client reads a response, wait for the same time again.
+        """
         if self._read_timer is None:
             super().timeout_keep_alive_handler()
         else:
@@ -245,7 +248,10 @@ class Protocol(H11Protocol):
         self._read_timer = self.loop.call_at(next_check, self._check_reading)
 
     def _check_reading(self) -> None:
-        """Abort the connection if its client has read too little since the last check, or takes too long."""
+        """Abort the connection of a client that reads too slowly.
+
+        It has read too little since the last check, or takes too long in all.
+        """
         has_read_little = self._count_unread() > self._unread - LEAST_READ
         if has_read_little or self.loop.time() >= self._read_deadline:
             self.transport.abort()
@@ -268,7 +274,9 @@ class Protocol(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """A server that returns after SIGTERM or SIGINT, or another signal whose handler is `handle_exit`.
+    """A server that returns after SIGTERM or SIGINT.
+
+    Another signal whose handler is `handle_exit` stops it, too.
 
     It accepts no new requests and finishes the running ones. uvicorn's own class raises the signal
     again afterwards, which would change the exit status.
@@ -355,7 +363,9 @@ def _is_loopback(host: str) -> bool:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket; port 0 takes any free port, and the host `::` IPv4 too.
+    """Return a listening socket.
+
+    Port 0 takes any free port; the host `::` listens on IPv4, too.
 
     Raises:
         SettingsError: the port is in use, or the address is not one of this machine.

@@ -156,7 +156,10 @@ class Request(Schema):
 
     @property
     def text_count(self) -> int:
-        """The number of texts that count towards the limit of a request; its items are counted before."""
+        """The number of texts that count towards the limit of a request.
+
+        Its items are counted before.
+        """
         return 1
 
     @property

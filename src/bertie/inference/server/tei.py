@@ -1,4 +1,4 @@
-"""The API of Text Embeddings Inference 1.9: its requests, its defaults and its responses."""
+"""The API of Text Embeddings Inference 1.9: requests, defaults and responses."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
@@ -324,7 +324,10 @@ async def similarity(model: ServedModel, request: SimilarityRequest) -> list[flo
 
 
 class TextTokens(LazyList):
-    """The tokens of a text: each takes 400 bytes as a `SimpleToken`, and 12 in these arrays."""
+    """The tokens of a text.
+
+    Each takes 400 bytes as a `SimpleToken`, and 12 in these arrays.
+    """
 
     def __init__(self, model: ServedModel, text: str, ids: Int32s, offsets: Int32s) -> None:
         self.text = text
@@ -387,7 +390,7 @@ def check_ids(model: ServedModel, ids: Sequence[int], key: str) -> None:
 
 
 def check_kinds(model: ServedModel, records: Sequence[Record]) -> None:
-    """Check that a classifier gets single texts or pairs of texts, as in its fine-tuning.
+    """Check that a classifier gets single texts or pairs, as in its fine-tuning.
 
     Raises:
         DataError: a record is of the other kind; the message begins with its location.
@@ -410,7 +413,9 @@ async def _encode(model: ServedModel, request: PromptRequest) -> list[EncodedTex
 
 
 async def _classifier_records(model: ServedModel, request: ClassifyRequest) -> list[Record]:
-    """Return the inputs as records: encoded, or as texts if the model reads more of a long text.
+    """Return the inputs as records.
+
+    They are encoded, or texts if the model reads more of a long text.
 
     Raises:
         HTTPException: the request does not allow the model's way to read a long text.
@@ -442,7 +447,9 @@ async def _encode_pairs(
 
 
 def _prepend_prompt(model: ServedModel, request: PromptRequest, prompt: str) -> list[str | list[int]]:
-    """Return the inputs of a request with the prompt, which may be empty; token ids become texts with it.
+    """Return the inputs of a request with the prompt, which may be empty.
+
+    Token ids become texts with it.
 
     Raises:
         HTTPException: token ids are missing, or not in the model's vocabulary.
@@ -489,7 +496,10 @@ def _decode(model: ServedModel, request: DecodeRequest) -> list[str]:
 
 
 def _refuse_if_full(model: ServedModel) -> None:
-    """Raise QueueFull while responses with many characters are being written, or wait for their clients."""
+    """Raise QueueFull while responses with many characters are being written.
+
+    They may also wait for their clients.
+    """
     if sum(len(tokens.text) for tokens in model.written) >= model.threads.max_characters:
         raise asyncio.QueueFull
 

@@ -98,7 +98,7 @@ def load_torch_engine(path: Path, hardware: Hardware) -> tuple[TorchEngine, Mode
 
 @contextmanager
 def evaluation_engine(model: Model | EncoderModel, hardware: Hardware) -> Iterator[TorchEngine]:
-    """Yield an engine that computes a model between two epochs of its training, in float32.
+    """Yield an engine for a float32 model between two epochs of its training.
 
     Where packed weights are faster, the engine has packed copies of the encoder's linear layers, and the
     model has its own layers again afterwards.

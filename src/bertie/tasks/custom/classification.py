@@ -71,7 +71,7 @@ class CustomClassification(CustomFiles, TextClassification):
         return {"label": self.label}
 
     def with_problem_type(self, problem_type: ProblemType) -> Self:
-        """Return this task for labels of one type, with the name and the metrics of that type."""
+        """Return this task with the name and the metrics of a type of labels."""
         metrics = _METRICS[problem_type]
         return replace(
             self,
@@ -231,7 +231,10 @@ class CustomClassification(CustomFiles, TextClassification):
         )
 
     def describe_labels(self, examples: LabelledTexts) -> str:
-        """Return each label with its number of examples; point out numbers with a decimal comma."""
+        """Return each label with its number of examples.
+
+        Point out numbers with a decimal comma.
+        """
         return super().describe_labels(examples) + _regression_advice(self.labels)
 
     def _parse_label(self, rows: Rows, i: int) -> str | tuple[str, ...]:
@@ -271,13 +274,19 @@ class CustomClassification(CustomFiles, TextClassification):
 
 
 def _regression_advice(labels: Iterable[str]) -> str:
-    """Return how to write numbers, to append to a message, if labels are numbers with a decimal comma."""
+    """Return how to write numbers, if labels are numbers with a decimal comma.
+
+    The text is for the end of a message.
+    """
     example = with_decimal_point(labels)
     return f"; for a regression, write numbers with a point, such as {example}" if example else ""
 
 
 def _type_advice(is_multilabel: bool, others_fit: bool) -> str:
-    """Return the expected kind of label and the remedy, if other rows fit the task, or none does."""
+    """Return the expected kind of label and the remedy.
+
+    They depend on whether other rows fit the task.
+    """
     if is_multilabel and others_fit:
         return "a list of labels, as other rows have; write a list"
     if is_multilabel:

@@ -25,7 +25,7 @@ class CustomFiles:
         return data
 
     def _check_stops(self, path: Path, format: str) -> None:
-        """Raise SettingsError if malformed rows are to be skipped, but the file is not a table."""
+        """Raise SettingsError if rows are to be skipped in a file that is not a table."""
         if self.on_error == "skip":
             raise SettingsError(
                 f"{path}: --on-error skip (on_error) is for rows of tables, and this file is {format}; "
@@ -35,7 +35,9 @@ class CustomFiles:
     def _read_rows(
         self, source: Source, columns: Mapping[str, str], check: Callable[[Rows, int], object]
     ) -> Rows:
-        """Read the rows of a table that pass a check, which raises DataError for the others.
+        """Read the rows of a table that pass a check.
+
+        It raises DataError for the others.
 
         `columns` has the option that chooses each column, for an error message.
 

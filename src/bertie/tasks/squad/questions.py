@@ -69,7 +69,10 @@ class Questions:
 
 
 def has_text_at(context: str, text: str, start: int) -> bool:
-    """Return whether an answer is at its start in the context; white space is no answer."""
+    """Return whether an answer is at its start in the context.
+
+    White space is no answer.
+    """
     return bool(text.strip()) and start >= 0 and context.startswith(text, start)
 
 

@@ -93,7 +93,10 @@ class QuestionAnswering(Task[Questions, SpanPredictions]):
         return read_questions(path, labelled, self.allow_no_answer)
 
     def check_training(self, examples: Questions, path: Source) -> None:
-        """Reject questions whose answers are all misplaced; questions that have no answer are allowed."""
+        """Reject questions whose answers are all misplaced.
+
+        Questions without answers are allowed.
+        """
         is_unusable = examples.is_misplaced | examples.is_impossible
         if examples.is_misplaced.any() and is_unusable.all():
             raise DataError(
@@ -272,7 +275,9 @@ def _confidence(predictions: SpanPredictions) -> Float64s:
 
 
 def _probabilities(predictions: SpanPredictions) -> Float64s | None:
-    """Return the model's probability of each prediction: float64 (n,), or None if it is unknown.
+    """Return the model's probability of each prediction, float64 (n,).
+
+    It is None if they are unknown.
 
     It is the probability among the best spans, as in nbest_predictions.json; where a question may have
     no answer, the probability of the prediction against its alternative, no answer or the best answer.
