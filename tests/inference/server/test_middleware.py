@@ -133,7 +133,7 @@ def test_a_slow_body_is_given_up(model):
         connection.sendall(b"{")
         status, content = read_response(connection)
     assert (status, content["error_type"]) == (408, "Validation")
-    assert content["error"] == "the body did not arrive within 0.3 seconds"
+    assert content["error"] == "the body did not arrive within 0.3 s"
 
 
 @pytest.mark.parametrize("path", ["/predict", "/v1/embeddings"])
@@ -278,4 +278,4 @@ def test_a_request_that_takes_too_long_fails_with_503(model):
         response, content = served.send("POST", "/predict", BODY)
     assert response.status == 503
     assert response.headers["Retry-After"] == "1"
-    assert content == {"error": "not computed within 0.0001 seconds; retry later", "error_type": "Unhealthy"}
+    assert content == {"error": "not computed within 0.0001 s; retry later", "error_type": "Unhealthy"}

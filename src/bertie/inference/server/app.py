@@ -212,7 +212,7 @@ class Service:
                 )
             case TimeoutError():
                 seconds = self._models.limits.request_seconds
-                message = f"not computed within {seconds:g} seconds; retry later"
+                message = f"not computed within {seconds:g} s; retry later"
                 return error_response(503, message, format=format, headers={"Retry-After": "1"})
             case ClientDisconnect():  # nginx uses this status
                 message = "the client closed its connection before the response; keep it open until then"

@@ -292,7 +292,7 @@ class LimitBody:
                 async with asyncio.timeout_at(deadline):
                     message = await receive()
             except TimeoutError:
-                raise HTTPException(408, f"the body did not arrive within {seconds:g} seconds") from None
+                raise HTTPException(408, f"the body did not arrive within {seconds:g} s") from None
             size += len(message.get("body", b""))
             is_complete = not message.get("more_body", False)
             if size > max_body:
