@@ -13,6 +13,7 @@ import pytest
 from tests.inference.small_models import save_small
 
 import bertie
+from bertie.base.errors import DataError
 from bertie.commands.main import main
 from bertie.inference import embedding_files
 from bertie.inference.predictor import Predictor
@@ -196,6 +197,21 @@ def test_bad_input_is_one_line_with_status_2(directory, capsys, tmp_path, monkey
     assert err.count("\n") == 1
     assert message in err
     assert set(tmp_path.iterdir()) == before
+
+
+def test_an_error_in_writing_ends_the_progress(directory, capsys, tmp_path, monkeypatch):
+    written = []
+
+    def write_one(chunks, path, vector_size, schema):
+        written.append(chunks)
+        next(chunks)
+        raise DataError("the disk is full")
+
+    monkeypatch.setattr(embedding_files, "write_embeddings", write_one)
+    write_inputs(tmp_path)
+    status, _, err = run(capsys, directory, "--input", tmp_path / "in.txt", "--output", tmp_path / "out.npy")
+    assert (status, err) == (2, "bertie: the disk is full\n")
+    assert written[0].gi_frame is None  # the generator, which shows the progress, is closed
 
 
 def test_the_suggested_column_works(directory, capsys, tmp_path, monkeypatch):

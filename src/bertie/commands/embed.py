@@ -1,8 +1,8 @@
 """`bertie embed`: one vector for each text, the model's own embedding."""
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -96,12 +96,13 @@ def embed(
         column = parse_columns(columns or [], ["text"])["text"]
         skipped = SkippedRows() if on_error == "skip" else None
         chunks = _chunks(text, file, read, column, suffix, skipped)
-        embedded = _embed(model, model.embedding.override(pooling, normalize), chunks, output is None)
-        if path:
-            schema = _schema(path, file, read, column, on_error) if suffix == ".parquet" else None
-            write_embeddings(embedded, path, model.config.hidden_size, schema)
-        else:
-            _print(embedded)
+        schema = _schema(path, file, read, column, on_error) if path and suffix == ".parquet" else None
+        embedding = model.embedding.override(pooling, normalize)
+        with closing(_embed(model, embedding, chunks, output is None)) as embedded:  # ends its progress bar
+            if path:
+                write_embeddings(embedded, path, model.config.hidden_size, schema)
+            else:
+                _print(embedded)
         if skipped:
             skipped.report("vector")
 
@@ -148,7 +149,7 @@ def _chunks(
 
 def _embed(
     model: "Predictor", embedding: "EmbeddingConfig", chunks: "Iterator[TextChunk]", silent: bool
-) -> "Iterator[tuple[TextChunk, Float32s]]":
+) -> "Generator[tuple[TextChunk, Float32s], None, None]":
     """Yield each chunk with its vectors.
 
     Blank texts have NaN, and are counted on stderr.

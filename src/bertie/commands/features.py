@@ -1,6 +1,7 @@
 """`bertie features`: write contextual vectors of texts."""
 
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Sized
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
@@ -128,7 +129,8 @@ def features(
                 features = _text_features(loaded, selection, chunks, words)
         unit: Unit = "words" if words or read == "conll" else "tokens"
         dtype = np.float16 if float16 else np.float32
-        write_features(_with_progress(features), path, unit, dtype, pool)
+        with closing(_with_progress(features)) as shown:  # ends the progress bar
+            write_features(shown, path, unit, dtype, pool)
 
 
 def _word_features(loaded: "LoadedEngine", selection: "LayerSelection", file: Path) -> "Iterator[Features]":
@@ -183,7 +185,7 @@ def _chunk_size(loaded: "LoadedEngine", selection: "LayerSelection") -> int:
     return CHUNK_BYTES // (4 * len(selection.columns) * vector_size)
 
 
-def _with_progress(parts: "Iterator[Features]") -> "Iterator[Features]":
+def _with_progress(parts: "Iterator[Features]") -> "Generator[Features, None, None]":
     """Yield the same parts, and show the number of written texts on stderr."""
     from bertie.base.progress import Progress
 
