@@ -207,10 +207,7 @@ def _find_equal_trials(result: Search, baseline: float | None) -> list[str]:
 
 
 def _check_grid(settings: Mapping[str, Any], prefix: str = "") -> None:
-    """Raise SettingsError if a section sets a setting that the grid varies.
-
-    The settings are those of fine-tuning.
-    """
+    """Raise SettingsError if fine-tuning sets a setting that the grid varies."""
     optimizer = settings.get("optimizer")
     keys = {*settings, *(f"optimizer.{key}" for key in optimizer or () if isinstance(optimizer, Mapping))}
     for key, name in GRID.items():

@@ -261,7 +261,7 @@ def _count_words(
 def _check_smoothing(smoothing: float, groups: Mapping[str, Sequence[Path]]) -> None:
     """Raise SettingsError if `smoothing` is out of range or has no effect.
 
-    It has none with one language.
+    With one language, it has no effect.
     """
     if not 0 < smoothing <= 1:
         raise SettingsError(f"smoothing = {smoothing}: expected a number above 0, up to 1")

@@ -83,7 +83,7 @@ def _check(name: str, value: Any, annotation: Any) -> Any:
 def check_flag(name: str, value: Any) -> None:
     """Check that an argument is True or False.
 
-    It is for methods, which `checked` would slow down.
+    Methods call it, because `checked` would slow them down.
 
     Raises:
         SettingsError: it is something else, such as an array, whose truth is ambiguous.
@@ -99,7 +99,7 @@ def check_integer(
 ) -> int:
     """Return an argument that is an integer, also one of numpy's, as an int.
 
-    It is for methods, like `check_flag`.
+    Methods call it, as they call `check_flag`.
 
     Args:
         name: the name of the argument.

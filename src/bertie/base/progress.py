@@ -170,10 +170,7 @@ def byte_unit(total: int) -> tuple[int, str]:
 
 
 def _is_notebook_stream(stream: TextIO) -> bool:
-    """Return whether a stream is shown in a notebook.
-
-    It is if it belongs to Jupyter's Python kernel.
-    """
+    """Return whether a stream belongs to Jupyter's Python kernel."""
     return type(stream).__module__.partition(".")[0] == "ipykernel"
 
 

@@ -62,10 +62,7 @@ class RemotePath(PosixPath):
         return self
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """Return the size, and a number that changes with the file.
-
-        The number is in place of the time of the last change.
-        """
+        """Return the size, and as the time a number that changes with the file."""
         if self.__dict__.get("_status") is None:
             with remote_errors(self):
                 self._status = _make_status(_file_system(self).info(str(self)))

@@ -373,10 +373,7 @@ def _labelled(collected: Collected, pairs: Sequence[tuple[str, int]]) -> "Labell
 
 
 def _fill_masks(out: Path, aside: Sequence[str]) -> FilledMasks:
-    """Let the model guess words of chosen sentences and of drawn ones.
-
-    The second are drawn from `aside`.
-    """
+    """Let the model guess words of chosen sentences, and of some of `aside`."""
     import bertie
     from bertie.reports.page import MaskedSentence
 

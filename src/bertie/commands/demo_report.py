@@ -44,7 +44,7 @@ class Outcome(NamedTuple):
 def _in_errors(difference: float, error: float) -> float:
     """Return a difference in standard errors.
 
-    The errors are 0 if all seeds have the same accuracy.
+    The error is 0 if all seeds have the same accuracy.
     """
     if error:
         return difference / error

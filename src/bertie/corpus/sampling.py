@@ -327,7 +327,7 @@ class ExampleStream:
 def _rows_of_rank(part: BlockSlice, rank: int, world_size: int) -> list[BlockSlice]:
     """Return the rows rank, rank + world_size, … of a slice.
 
-    They are numbered in the batch of that rank.
+    Their numbers are positions in the batch of that rank.
     """
     if world_size == 1:
         return [part]

@@ -148,10 +148,7 @@ class BertModel(nn.Module):
             yield hidden[: batch.num_tokens]
 
     def attention_probabilities(self, batch: PackedBatch) -> Tensor:
-        """Return the attention probabilities of one sequence, (L, A, T, T).
-
-        They are those of every layer.
-        """
+        """Return all layers' attention probabilities of one sequence, (L, A, T, T)."""
         probabilities = []
         for layer, hidden in zip(self.layers, self.hidden_states(batch), strict=False):
             assert isinstance(layer, Layer)
@@ -272,10 +269,7 @@ class Layer(nn.Module):
         return self.output_norm(hidden + self.dropout(narrowed))  # (T or R, H)
 
     def _attend(self, hidden: Tensor, batch: PackedBatch, queries: Tensor | None, infers: bool) -> Tensor:
-        """Attend from all tokens, (T, H), or from one of each sequence, (R, H).
-
-        The second are at `queries`.
-        """
+        """Attend from all tokens, (T, H), or from the tokens at `queries`, (R, H)."""
         H, A = hidden.shape[1], self.num_heads
         dropout_p = self.attention_dropout if self.training else 0.0
         if queries is not None and hidden.device.type == "cpu":

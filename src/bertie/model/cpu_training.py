@@ -370,7 +370,7 @@ def _differentiate_activation(
 ) -> None:
     """Compute `_activate_rows` again, and its gradients.
 
-    The rows are those in the blocks first..last-1. The rows are overwritten with the activation, and `grad`,
+    The rows in the blocks first..last-1 are overwritten with the activation, and `grad`,
     the gradient of the activation, with the gradient of the rows. `sums`, (blocks, 4H), receives the gradient
     of the bias.
     """

@@ -78,9 +78,9 @@ def padded_linear(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def can_transform_on_gpu(hidden: Tensor) -> bool:
-    """Return whether `gpu_training.transform_attended` applies.
+    """Return whether `gpu_training.transform_attended` takes a layer's input, (T, H).
 
-    It is for a layer's input, (T, H), in autocast.
+    It does in autocast.
     """
     return has_kernels(hidden) and torch.is_autocast_enabled("cuda")
 
@@ -88,7 +88,7 @@ def can_transform_on_gpu(hidden: Tensor) -> bool:
 def has_kernels(values: Tensor) -> bool:
     """Return whether `gpu_kernels` can be used for a tensor.
 
-    It has to be on a GPU for which Triton compiles.
+    The tensor must be on a GPU for which Triton compiles.
     """
     return values.device.type == "cuda" and values.dtype != torch.float64 and _can_compile()
 

@@ -100,10 +100,7 @@ def _average_lines(rows: Sequence[RowResult], columns: Sequence[str], width: int
 
 
 def _plan_lines(plan: Tree, rows: Sequence[RowResult]) -> list[str]:
-    """Return the lines about the time and the cap, and about two columns.
-
-    The cap is on training examples.
-    """
+    """Return the lines about the time, the cap on examples, and two columns."""
     cells = {id(cell): cell for result in rows for cell in result.cells}
     lines = [f"All runs so far took {format_duration(sum(cell['seconds'] for cell in cells.values()))}."]
     if cap := plan["max_training_examples"]:

@@ -66,10 +66,7 @@ class PretrainedModel(NamedTuple):
 
     @property
     def is_available(self) -> bool:
-        """Whether the run is finished, and has the weights and metrics of the step.
-
-        The metrics are those of held-out text.
-        """
+        """Whether a finished run has the weights and held-out metrics of the step."""
         if not self.directory.exists():
             return False
         try:

@@ -60,8 +60,8 @@ def score_minimal_pairs(
 ) -> ExampleScores:
     """Return whether a model prefers each acceptable sentence, int32 (n, 1).
 
-    The model is pre-trained only. See `inference.likelihood` for the likelihoods of masked and left-to-right
-    models.
+    The model has not been fine-tuned. See `inference.likelihood` for the likelihoods of masked and
+    left-to-right models.
     """
     network, metadata = load_model(model.directory)
     load_weights(model.weights, network)

@@ -80,7 +80,7 @@ def predict_ensemble(models: Sequence[FineTunedModel], examples: Any) -> Any:
 def _with_mean_thresholds(tasks: Sequence[Task[Any, Any]]) -> Task[Any, Any]:
     """Return the first task with the means of all decision thresholds.
 
-    They are for probabilities that are scaled.
+    They apply to the ensemble's probabilities, which are already scaled.
     """
     task = tasks[0]
     if not isinstance(task, TextClassification):

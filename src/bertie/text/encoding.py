@@ -137,7 +137,7 @@ def assemble(
 class Chunk(NamedTuple):
     """The texts to encode at a time, or a piece of one long text.
 
-    The texts are those from `first` to `last`. `end` is None for whole texts; otherwise the piece is
+    It has the texts `first` to `last`. `end` is None for whole texts; otherwise the piece is
     text[begin:end].
     """
 

@@ -68,7 +68,7 @@ def unicode_tables(
 ) -> UnicodeTables:
     """Return the tables of one kind of normalisation.
 
-    They are read from their file once.
+    Each file of tables is read once.
 
     Args:
         lowercase: lower-case each character.

@@ -197,7 +197,7 @@ def split(
 ) -> int:
     """Split text[begin:end] by the rules of `split_text_except`.
 
-    Without `never_split`, the rules are those of `split_text`.
+    Without `never_split`, use the rules of `split_text`.
     """
     if never_split is None:
         return split_text(text, begin, end, tables, words)

@@ -147,9 +147,9 @@ class LossFunction(nn.Module):
         return losses
 
     def summing(self, is_summed: bool) -> AbstractContextManager[None]:
-        """Sum gradients over the ranks in a `with` block, or only within this rank.
+        """Sum gradients over the ranks, or only within this rank.
 
-        The gradients are those of the backward passes.
+        This concerns the backward passes in the `with` block.
         """
         if self._is_sharded:
             self._module.set_requires_gradient_sync(is_summed)  # type: ignore[operator]
@@ -220,10 +220,7 @@ def is_sharded(model: nn.Module) -> bool:
 
 
 def share_of_node() -> tuple[int, int]:
-    """Return the index of this process on its machine, and their number.
-
-    The processes are those of torchrun.
-    """
+    """Return the index and the number of torchrun's processes on this machine."""
     return int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
 
 

@@ -171,7 +171,7 @@ class PretrainingSettings(Hardware):
     def learns_next_sentences(self) -> bool:
         """Whether the model has a next-sentence head.
 
-        It has one if some phase has pairs, and they have a loss.
+        It has one if the loss of pairs counts in some phase.
         """
         return any(self.learns_next_sentences_in(phase) for phase in range(len(self.phases)))
 

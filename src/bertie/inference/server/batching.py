@@ -60,10 +60,9 @@ def count_tokens(tokenizer: Tokenizer, records: Sequence[Record]) -> list[int]:
 class RequestThreads:
     """Threads that parse and tokenize large requests.
 
-    Meanwhile the event loop answers others.
-
-    They are few, because each request in a thread takes memory, and because the threads take the interpreter
-    lock from the event loop. asyncio's own threads remain free to load models.
+    Meanwhile the event loop answers others. There are few threads, because each request in a thread takes
+    memory, and because the threads take the interpreter lock from the event loop. asyncio's own threads
+    remain free to load models.
 
     Args:
         max_waiting: see `Limits`; `max_characters` is the same limit in characters.
@@ -355,7 +354,7 @@ class Batcher:
     def _take(self, result: asyncio.Future[Any]) -> QueuedRecord | None:
         """Take a record from the queue.
 
-        It is to be computed, or its result is no longer awaited.
+        It will be computed, or nobody awaits its result any more.
         """
         item = self._queued.pop(result, None)
         if item:

@@ -38,8 +38,8 @@ class Limits(NamedTuple):
     Attributes:
         max_texts: texts in a request; each [MASK] and each ending of a context counts as one.
         max_body: bytes of a request's body.
-        max_waiting: tokens already in the queue when a request arrives. Texts that wait to be tokenized, and
-            those of /tokenize until the response is written, count as a token for each 128 characters.
+        max_waiting: tokens already in the queue when a request arrives. 128 characters of
+            a text that waits to be tokenized, or of a response of /tokenize, count as a token.
         max_connections: open connections.
         body_seconds: time for a client to send the body.
         request_seconds: time to compute the results, with the time in the queue and to load the model.

@@ -32,9 +32,7 @@ def normalize(vectors: Float32s) -> Float32s:
 
 
 def pool(rows: Float32s, bounds: Int64s, pooling: Literal["mean", "max"]) -> Float32s:
-    """Pool the vectors of each sequence's tokens, or the logits of windows.
-
-    The windows are those of a text.
+    """Pool the token vectors of each sequence, or the window logits of each text.
 
     Args:
         rows: float32 (T, H), T rows of N groups, end to end.

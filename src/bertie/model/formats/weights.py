@@ -101,7 +101,7 @@ def _load_model(path: Path, allow_pickle: bool) -> tuple[Model | EncoderModel, M
 def save_weights(path: Path, state: Mapping[str, Tensor]) -> None:
     """Write the weights of a model atomically, under Hugging Face's names.
 
-    They are those of its `state_dict`. The tied decoder is not stored a second time.
+    `state` is its `state_dict`. The tied decoder is not stored a second time.
     """
     weights = {name: weight.cpu().contiguous() for name, weight in _rename_weights(state).items()}
     with atomic_file(path) as temporary:

@@ -274,10 +274,7 @@ class CustomClassification(CustomFiles, TextClassification):
 
 
 def _regression_advice(labels: Iterable[str]) -> str:
-    """Return how to write numbers, if labels are numbers with a decimal comma.
-
-    The text is for the end of a message.
-    """
+    """Return the end of a message about labels with a decimal comma, or ""."""
     example = with_decimal_point(labels)
     return f"; for a regression, write numbers with a point, such as {example}" if example else ""
 
