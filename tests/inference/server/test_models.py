@@ -503,7 +503,7 @@ def test_an_error_names_the_models_that_read_such_inputs(predictors, tmp_path):
     pairs = save_small(tmp_path / "pairs", "regression", input_columns={"text": "a", "pair": "b"})
     paths = {"tagger": predictors["tagger"].path, "singles": singles, "pairs": pairs}
     pair, single = {"text": "the cat", "pair": "sat"}, {"text": "the cat"}
-    advice = "; choose another model with the key `model`; such inputs are read by pairs"
+    advice = "; name a model that reads such inputs in the key `model`: pairs"
     with serving_models(Models(paths, bertie.load, Limits())) as served:
         status, content = served.post("/predict", {"inputs": pair})
         assert (status, content["error"]) == (422, f"inputs.0.pair: unknown key{advice}")

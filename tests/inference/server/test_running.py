@@ -40,7 +40,10 @@ def test_listen_takes_a_free_port_and_rejects_a_used_one():
 def test_all_of_ipv6_includes_ipv4():
     with listen("::", 0) as listening:
         for host in ("127.0.0.1", "::1"):
-            socket.create_connection((host, listening.getsockname()[1]), timeout=60).close()
+            with socket.create_connection((host, listening.getsockname()[1]), timeout=60) as client:
+                accepted, address = listening.accept()
+                accepted.close()
+                assert address[1] == client.getsockname()[1]
 
 
 @pytest.mark.parametrize("host", ["203.0.113.7", "no such host", "::zz"])

@@ -232,9 +232,7 @@ class Service:
             return ""
         others = [model for model in self._models if model.name != request.state.model]
         names = ", ".join(model.name for model in others if own.accepts(model, body))
-        return (
-            f"; choose another model with the key `model`; such inputs are read by {names}" if names else ""
-        )
+        return f"; name a model that reads such inputs in the key `model`: {names}" if names else ""
 
 
 def _too_many(key: str, count: int, counted: str, most: int) -> HTTPException:

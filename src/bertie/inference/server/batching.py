@@ -79,9 +79,8 @@ class RequestThreads:
     ) -> R:
         """Call a function on `size` characters of a request.
 
-        It runs in a thread if they are more than `few`.
-
-        If the caller is cancelled before a thread is idle, the function is not called.
+        More than `few` characters are processed in a thread. If the caller is cancelled before a thread is
+        idle, the function is not called.
 
         Raises:
             asyncio.QueueFull: too many characters are waiting.
@@ -420,10 +419,7 @@ def _is_token_ids(item: Any) -> bool:
 
 
 def _count_characters(text: Any) -> int:
-    """Return the characters of one or several texts to tokenize.
-
-    Token ids have none.
-    """
+    """Return the number of characters to tokenize; 0 for token ids."""
     if isinstance(text, str):
         return len(text)
     if _is_token_ids(text):

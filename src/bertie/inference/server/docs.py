@@ -1,7 +1,4 @@
-"""The routes of the API's description: the OpenAPI document, and a page.
-
-The page is for reading and trying the API.
-"""
+"""Serve the OpenAPI document, and a page to read and try the API."""
 
 from functools import cache
 from pathlib import Path
@@ -20,7 +17,7 @@ DIRECTORY = Path(__file__).parent / "reference"
 def docs_routes(needs_key: bool) -> list[BaseRoute]:
     """Return the routes of the document and of the page.
 
-    The page loads nothing from elsewhere.
+    The page loads nothing from other hosts.
     """
 
     async def document(request: Request) -> Response:

@@ -1,7 +1,4 @@
-"""Tokenize the texts of requests before they are queued.
-
-They may be truncated on either side.
-"""
+"""Tokenize and truncate the texts of requests before they are queued."""
 
 from collections.abc import Sequence
 from itertools import pairwise

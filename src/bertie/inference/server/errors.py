@@ -1,7 +1,4 @@
-"""Answer errors of requests in the formats of other servers.
-
-They are Text Embeddings Inference and OpenAI.
-"""
+"""Answer errors in the formats of Text Embeddings Inference and OpenAI."""
 
 import re
 from collections.abc import Iterable, Mapping

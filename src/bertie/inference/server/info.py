@@ -1,7 +1,4 @@
-"""The response of GET /info.
-
-It has Text Embeddings Inference's fields, bertie's own, and all models.
-"""
+"""The response of GET /info: fields of Text Embeddings Inference and bertie."""
 
 from typing import Any, NotRequired
 

@@ -1,7 +1,4 @@
-"""Layers around the application.
-
-They are for the address, log and metrics, origins, the key, and limits of bodies.
-"""
+"""Middleware for addresses, log, metrics, origins, the key, and body limits."""
 
 import asyncio
 import hmac
@@ -111,10 +108,7 @@ class OriginForm:
 
 
 class RootPath:
-    """Accept requests with and without the root path.
-
-    A proxy may have removed it.
-    """
+    """Accept requests with the root path, and those from which a proxy removed it."""
 
     def __init__(self, app: ASGIApp, root_path: str) -> None:
         self._app, self._root_path = app, root_path

@@ -1,6 +1,6 @@
-"""The models of a server.
+"""The models of a server, which are loaded on first use.
 
-They are described at once, loaded on first use, and unloaded to fit a memory budget.
+Models that are not in use are unloaded to fit a memory budget.
 """
 
 import asyncio
