@@ -18,7 +18,7 @@ import pytest
 import bertie
 from bertie.base.errors import BertieError, DataError, SettingsError
 from bertie.corpus import assembly, input_splits, preparation, preparation_plan, readers, word_counts
-from bertie.corpus.preparation import prepare, read_skipped
+from bertie.corpus.preparation import PreparationOptions, prepare, read_skipped
 from bertie.corpus.readers import list_inputs
 from bertie.corpus.shards import Corpus, Shard, cut_blocks
 from bertie.text.sentences import split_sentences
@@ -27,6 +27,7 @@ from bertie.text.vocabulary import Vocabulary
 from bertie.text.wordpiece_trainer import learn_vocabulary
 
 WORDS = ["Ab", "cdé", "ef", "ghi", "jk", "l", "mno"]
+HOLD_OUT_A_TENTH = PreparationOptions(held_out=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -91,14 +92,14 @@ def expected(
     output = tmp_path_factory.mktemp("expected") / "corpus"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(input_splits, "TASK_BYTES", 4000)
-        prepare(inputs, tokenizer, output, workers=1, held_out=0.1)
+        prepare(inputs, tokenizer, output, 1, HOLD_OUT_A_TENTH)
     return read_tree(output)
 
 
 def test_corpus_follows_its_definition(
     tmp_path: Path, inputs: list[Path], texts: list[str], tokenizer: Path
 ) -> None:
-    manifest = prepare(inputs, tokenizer, tmp_path / "corpus", workers=1, held_out=0.1)
+    manifest = prepare(inputs, tokenizer, tmp_path / "corpus", 1, HOLD_OUT_A_TENTH)
     corpus = Corpus.open(tmp_path / "corpus")
     corpus.verify()
     assert corpus.manifest == manifest
@@ -129,7 +130,7 @@ def test_corpus_follows_its_definition(
 def test_number_of_workers_does_not_change_the_bytes(
     tmp_path: Path, inputs: list[Path], tokenizer: Path, expected: dict[str, bytes], workers: int
 ) -> None:
-    prepare(inputs, tokenizer, tmp_path / "corpus", workers, held_out=0.1)
+    prepare(inputs, tokenizer, tmp_path / "corpus", workers, HOLD_OUT_A_TENTH)
     assert read_tree(tmp_path / "corpus") == expected
 
 
@@ -149,7 +150,7 @@ def test_killed_worker_does_not_change_the_bytes(
 
     killer = threading.Thread(target=kill_one, daemon=True)
     killer.start()
-    prepare(inputs, tokenizer, tmp_path / "corpus", workers=2, held_out=0.1)
+    prepare(inputs, tokenizer, tmp_path / "corpus", 2, HOLD_OUT_A_TENTH)
     killer.join()
     assert killed
     assert read_tree(tmp_path / "corpus") == expected
@@ -174,7 +175,8 @@ def die_at_last_call(*arguments):
     return function(*arguments)
 
 setattr(module, name, die_at_last_call)
-preparation.prepare([Path(p) for p in sys.argv[5:]], Path(sys.argv[3]), Path(sys.argv[4]), 1, 0.1)
+options = preparation.PreparationOptions(held_out=0.1)
+preparation.prepare([Path(p) for p in sys.argv[5:]], Path(sys.argv[3]), Path(sys.argv[4]), 1, options)
 """
 
 
@@ -202,7 +204,7 @@ def test_killed_run_resumes(
     written = []
     write_part = preparation.write_part
     monkeypatch.setattr(preparation, "write_part", lambda *a: (written.append(a), write_part(*a)))
-    prepare(inputs, tokenizer, output, workers=1, held_out=0.1)
+    prepare(inputs, tokenizer, output, 1, HOLD_OUT_A_TENTH)
     assert read_tree(output) == expected
     assert len(written) == len(input_splits.split_inputs(inputs)) - finished_parts
 
@@ -218,7 +220,7 @@ def test_batch_and_bucket_sizes_do_not_change_the_bytes(
     monkeypatch.setattr(assembly, "BUCKET_DOCUMENTS", 16)
     monkeypatch.setattr(assembly, "RUN_PARTS", 2)
     monkeypatch.setattr(assembly, "COPY_TOKENS", 40)
-    prepare(inputs, tokenizer, tmp_path / "corpus", workers=1, held_out=0.1)
+    prepare(inputs, tokenizer, tmp_path / "corpus", 1, HOLD_OUT_A_TENTH)
     assert read_tree(tmp_path / "corpus") == expected
 
 
@@ -250,8 +252,8 @@ def test_shards_are_even_and_hold_enough_documents(
 def test_held_out_documents_do_not_depend_on_input_order(
     tmp_path: Path, inputs: list[Path], tokenizer: Path
 ) -> None:
-    prepare(inputs, tokenizer, tmp_path / "forward", workers=1, held_out=0.1)
-    prepare(inputs[::-1], tokenizer, tmp_path / "backward", workers=1, held_out=0.1)
+    prepare(inputs, tokenizer, tmp_path / "forward", 1, HOLD_OUT_A_TENTH)
+    prepare(inputs[::-1], tokenizer, tmp_path / "backward", 1, HOLD_OUT_A_TENTH)
     forward, backward = (Corpus.open(tmp_path / name).held_out for name in ("forward", "backward"))
     assert sorted(list_documents(forward)) == sorted(list_documents(backward))
 
@@ -265,7 +267,9 @@ def test_small_corpora_hold_out_two_documents_or_none(
 ) -> None:
     lines = [json.dumps({"text": f"ab {'ef ' * number}"}) + "\n" for number in range(documents)]
     (tmp_path / "a.jsonl").write_text("".join(lines))
-    manifest = prepare([tmp_path / "a.jsonl"], tokenizer, tmp_path / "corpus", 1, held_out)
+    manifest = prepare(
+        [tmp_path / "a.jsonl"], tokenizer, tmp_path / "corpus", 1, PreparationOptions(held_out)
+    )
     assert (manifest.train.documents, manifest.held_out.documents) == counts
 
 
@@ -276,10 +280,10 @@ def test_pieces_of_long_documents_do_not_change_the_bytes(
     for number, text in enumerate([*texts[:60], "\n".join(texts[60:])]):
         (tmp_path / f"in/{number:03}.txt").write_bytes(text.encode())
     inputs = list_inputs([tmp_path / "in"])
-    whole = prepare(inputs, tokenizer, tmp_path / "whole", workers=1, format="plain")
+    whole = prepare(inputs, tokenizer, tmp_path / "whole", 1, PreparationOptions(format="plain"))
     monkeypatch.setattr(readers, "PIECE_CHARACTERS", 40)
     monkeypatch.setattr(word_counts, "BATCH_CHARACTERS", 100)
-    pieces = prepare(inputs, tokenizer, tmp_path / "pieces", workers=1, format="plain")
+    pieces = prepare(inputs, tokenizer, tmp_path / "pieces", 1, PreparationOptions(format="plain"))
     assert pieces == whole
     assert whole.duplicates_dropped == 1
     assert whole.empty_documents_dropped == 1  # "\u200b\n\ufffd"; the other two empty texts are empty files
@@ -299,7 +303,7 @@ def test_run_stopped_by_bad_input_resumes_and_skips_it(
     output = tmp_path / "corpus"
     with pytest.raises(DataError, match=r"bad\.jsonl, line 1: not valid JSON"):
         prepare(files, tokenizer, output, workers=1)
-    manifest = prepare(files, tokenizer, output, workers=2, on_error="skip")
+    manifest = prepare(files, tokenizer, output, 2, PreparationOptions(on_error="skip"))
     assert manifest.skipped == {"binary_files": 1, "empty_files": 1, "malformed_documents": 2}
     skipped = [line.removeprefix(str(tmp_path)).split(" ")[:3] for line in read_skipped(output)]
     assert skipped == [
@@ -319,7 +323,9 @@ def test_a_skipped_file_has_one_line_whatever_its_name(
 ) -> None:
     (tmp_path / "bad\nname.txt").write_bytes(b"\0\1\2")
     output = tmp_path / "corpus"
-    prepare([inputs[0], tmp_path / "bad\nname.txt"], tokenizer, output, workers=1, on_error="skip")
+    prepare(
+        [inputs[0], tmp_path / "bad\nname.txt"], tokenizer, output, 1, PreparationOptions(on_error="skip")
+    )
     (line,) = read_skipped(output)
     assert line.startswith(str(tmp_path / r"bad\nname.txt"))
 
@@ -327,7 +333,7 @@ def test_a_skipped_file_has_one_line_whatever_its_name(
 def test_error_without_text_names_the_first_skipped_input(tmp_path: Path, tokenizer: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\0")
     with pytest.raises(DataError, match=r"no text in any document .*; .*a\.txt: a binary, PDF or RTF file"):
-        prepare([tmp_path / "a.txt"], tokenizer, tmp_path / "corpus", workers=1, on_error="skip")
+        prepare([tmp_path / "a.txt"], tokenizer, tmp_path / "corpus", 1, PreparationOptions(on_error="skip"))
 
 
 def test_inputs_without_text_leave_no_output(tmp_path: Path, tokenizer: Path) -> None:
@@ -348,7 +354,7 @@ def test_inputs_without_text_keep_an_existing_folder(tmp_path: Path, tokenizer: 
 
 def test_held_out_fraction_must_be_below_one(tmp_path: Path, inputs: list[Path], tokenizer: Path) -> None:
     with pytest.raises(SettingsError, match=r"held_out = 1\.5: expected a fraction"):
-        prepare(inputs, tokenizer, tmp_path / "corpus", workers=1, held_out=1.5)
+        prepare(inputs, tokenizer, tmp_path / "corpus", 1, PreparationOptions(held_out=1.5))
 
 
 @pytest.mark.parametrize("existing", ["corpus", "parts", "files", "hidden", "temporary", "file"])
@@ -375,7 +381,7 @@ def test_existing_output_is_not_overwritten(
         message = "cannot be created"
     before = read_tree(tmp_path)
     with pytest.raises(BertieError, match=message):
-        prepare(inputs, tokenizer, output, workers=1, held_out=0.2)
+        prepare(inputs, tokenizer, output, 1, PreparationOptions(held_out=0.2))
     assert read_tree(tmp_path) == before
 
 
@@ -396,8 +402,8 @@ def test_run_killed_while_it_starts_resumes(
     with monkeypatch.context() as patch:
         patch.setattr(owner, function, _interrupt)
         with pytest.raises(KeyboardInterrupt):
-            prepare(inputs, tokenizer, tmp_path / "corpus", workers=1, held_out=0.1)
-    prepare(inputs, tokenizer, tmp_path / "corpus", workers=1, held_out=0.1)
+            prepare(inputs, tokenizer, tmp_path / "corpus", 1, HOLD_OUT_A_TENTH)
+    prepare(inputs, tokenizer, tmp_path / "corpus", 1, HOLD_OUT_A_TENTH)
     assert read_tree(tmp_path / "corpus") == expected
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.training.letters import make_initial_model
 
 from bertie.base.settings import resolve
-from bertie.corpus.preparation import prepare
+from bertie.corpus.preparation import PreparationOptions, prepare
 from bertie.corpus.word_counts import count_words
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.vocabulary import Vocabulary
@@ -65,7 +65,7 @@ def corpus_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = sorted((folder / "text").iterdir())
     words, counts = count_words(files, lowercase=True, workers=1)
     Tokenizer(Vocabulary(learn_vocabulary(words, counts, 200))).save(folder / "tokenizer")
-    prepare(files, folder / "tokenizer", folder / "corpus", workers=1, held_out=0.1)
+    prepare(files, folder / "tokenizer", folder / "corpus", 1, PreparationOptions(held_out=0.1))
     return folder / "corpus"
 
 

@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bertie.base.errors import ModelError
-from bertie.corpus.preparation import prepare
+from bertie.corpus.preparation import PreparationOptions, prepare
 from bertie.model.config import BertConfig
 from bertie.model.formats.directory import ModelMetadata
 from bertie.model.formats.weights import save_model
@@ -46,7 +46,13 @@ def initial(tmp_path: Path, tiny_settings) -> Path:
 def make_corpus(tmp_path: Path, tokenizer: Tokenizer) -> Path:
     (tmp_path / "text.txt").write_text("\n\n".join(f"the ocean {n}.\nthe bird was {n}." for n in range(40)))
     tokenizer.save(tmp_path / "tokenizer")
-    prepare([tmp_path / "text.txt"], tmp_path / "tokenizer", tmp_path / "corpus", workers=1, held_out=0.1)
+    prepare(
+        [tmp_path / "text.txt"],
+        tmp_path / "tokenizer",
+        tmp_path / "corpus",
+        1,
+        PreparationOptions(held_out=0.1),
+    )
     return tmp_path / "corpus"
 
 

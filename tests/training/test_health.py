@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.training.runs import read_rows
 
 from bertie.corpus.examples import ExampleSettings
-from bertie.corpus.preparation import prepare
+from bertie.corpus.preparation import PreparationOptions, prepare
 from bertie.corpus.shards import Corpus
 from bertie.text.tokenizer import Tokenizer
 from bertie.training.health import Finding, RunHealth, check_corpus
@@ -84,7 +84,7 @@ def prepare_documents(corpus_path, tmp_path) -> Callable[[list[str]], Corpus]:
     def prepare_corpus(texts: list[str]) -> Corpus:
         file = tmp_path / "texts.jsonl"
         file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-        prepare([file], corpus_path / "tokenizer", tmp_path / "corpus", workers=1, held_out=0.1)
+        prepare([file], corpus_path / "tokenizer", tmp_path / "corpus", 1, PreparationOptions(held_out=0.1))
         return Corpus.open(tmp_path / "corpus")
 
     return prepare_corpus
@@ -159,7 +159,7 @@ def real_corpus(request, shared_data, tmp_path_factory) -> Corpus:
     """A corpus of eight real files."""
     files = sorted((shared_data / "text" / request.param).iterdir())[:8]
     path = tmp_path_factory.mktemp("real") / "corpus"
-    prepare(files, shared_data / "vocab" / "uncased_en", path, workers=1, held_out=0.1)
+    prepare(files, shared_data / "vocab" / "uncased_en", path, 1, PreparationOptions(held_out=0.1))
     return Corpus.open(path)
 
 

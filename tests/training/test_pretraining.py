@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoModelForPreTraining, AutoToke
 from bertie.base.errors import BertieError, DataError, ModelError, SettingsError
 from bertie.base.settings import read_toml, resolve
 from bertie.corpus.examples import ExampleSettings
-from bertie.corpus.preparation import prepare
+from bertie.corpus.preparation import PreparationOptions, prepare
 from bertie.corpus.shards import Corpus
 from bertie.model.batch import pack
 from bertie.model.config import BertConfig
@@ -329,7 +329,7 @@ def test_init_may_lack_embeddings_of_impossible_tokens(finished, tmp_path, tiny_
     Tokenizer(Vocabulary([*tokenizer.vocabulary.tokens, "Ä"])).save(model)
     text = tmp_path / "text.txt"
     text.write_text("\n\n".join(f"The cat is number {n}.\nThe dog is near {n}." for n in range(40)))
-    prepare([text], model, tmp_path / "corpus", workers=1, held_out=0.1)
+    prepare([text], model, tmp_path / "corpus", workers=1, options=PreparationOptions(held_out=0.1))
     size = len(tokenizer.vocabulary)
     with pytest.raises(ModelError, match=r"leave out model\.vocab_size$"):
         plan_pretraining(tiny_settings(), tmp_path / "corpus", tmp_path / "run", init=model)

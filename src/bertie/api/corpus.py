@@ -21,6 +21,7 @@ from bertie.corpus.documents import OnError
 from bertie.corpus.formats import Format
 from bertie.corpus.input_languages import Language
 from bertie.corpus.part_writer import SKIPPED_FILE
+from bertie.corpus.preparation import PreparationOptions
 from bertie.corpus.readers import check_columns, list_inputs
 from bertie.corpus.remote_corpora import fetch_corpus, staged_output
 from bertie.corpus.shards import MANIFEST_FILE, Corpus, Manifest
@@ -81,10 +82,10 @@ def prepare(
     check_columns(files, format, column, language_column)
     with staged_output(output, force, MANIFEST_FILE) as folder:
         force = force or folder != output  # a folder of the cache has only what an earlier run left
-        options = (held_out, language, format, column, on_error, force, language_column)
+        options = PreparationOptions(held_out, language, format, column, language_column, on_error)
         (written,) = absolute_if(scheduler, [folder])
         with open_workers(workers, scheduler, files[:1], writes=folder) as pool:
-            manifest = preparation.prepare(files, tokenizer_directory, written, pool, *options)
+            manifest = preparation.prepare(files, tokenizer_directory, written, pool, options, force)
         _print_summary(manifest, folder)
     return Corpus.open(fetch_corpus(output))
 
@@ -131,9 +132,9 @@ def prepare_part(
     output, tokenizer_directory = _require_local(out), fetch_directory(as_path(tokenizer))
     files = list_inputs(as_paths(inputs), [output, tokenizer_directory])
     check_columns(files, format, column, language_column)
-    options = (held_out, language, format, column, on_error, language_column)
+    options = PreparationOptions(held_out, language, format, column, language_column, on_error)
     cpus = count_processes(workers)
-    preparation.prepare_part(files, tokenizer_directory, output, cpus, part, parts, *options)
+    preparation.prepare_part(files, tokenizer_directory, output, cpus, part, parts, options)
 
 
 @checked

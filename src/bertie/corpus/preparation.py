@@ -67,18 +67,51 @@ from bertie.corpus.sources import LanguageColumn
 from bertie.text.tokenizer import Tokenizer
 
 
+@dataclass(frozen=True)
+class PreparationOptions:
+    """How the documents are read and divided.
+
+    held_out         the expected fraction of the documents to hold out for evaluation, in [0, 1)
+    language         the code of the language, or the paths or the codes of several (see
+                     `group_by_language`)
+    format           the format of all files; None to detect the format of each
+    column           the key or column that holds the text, in JSON lines and tables
+    language_column  the key or column that gives the language of each document, for several codes
+    on_error         "stop" raises at the first unreadable input; "skip" counts such inputs in the manifest
+                     and lists them in `skipped.txt`. Empty files are always skipped.
+
+    Raises:
+        SettingsError: `held_out` is out of range.
+    """
+
+    held_out: float = 0.005
+    language: Language = "en"
+    format: Format | None = None
+    column: str = "text"
+    language_column: str | None = None
+    on_error: OnError = "stop"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.held_out < 1:
+            raise SettingsError(
+                f"held_out = {self.held_out}: expected a fraction of the documents, from 0 to below 1"
+            )
+
+    def in_manifest(self, languages: Iterable[str]) -> ManifestSettings:
+        """Return what determines the corpus, given the codes of its languages."""
+        settings = ManifestSettings(
+            held_out=self.held_out, language=",".join(languages), format=self.format, column=self.column
+        )
+        return settings | ({"language_column": self.language_column} if self.language_column else {})
+
+
 def prepare(
     inputs: Sequence[Path],
     tokenizer_directory: Path,
     output: Path,
     workers: int | Executor,
-    held_out: float = 0.005,
-    language: Language = "en",
-    format: Format | None = None,
-    column: str = "text",
-    on_error: OnError = "stop",
+    options: PreparationOptions = PreparationOptions(),
     force: bool = False,
-    language_column: str | None = None,
 ) -> Manifest:
     """Prepare the corpus `output` for pre-training from the documents of `inputs`.
 
@@ -93,25 +126,17 @@ def prepare(
         tokenizer_directory: the tokenizer, which is copied to the corpus.
         output: the directory to write.
         workers: the number of processes, or a cluster.
-        held_out: the expected fraction of the documents to hold out for evaluation, in [0, 1).
-        language: the code of the language, or the paths or the codes of several (see `group_by_language`).
-        format: the format of all files; None to detect the format of each.
-        column: the key or column that holds the text, in JSON lines and tables.
-        on_error: "stop" raises at the first unreadable input; "skip" counts such inputs in the
-            manifest and lists them in `skipped.txt`. Empty files are always skipped.
+        options: how the documents are read and divided.
         force: replace a corpus, or an unfinished one of another call, in `output`.
-        language_column: the key or column that gives the language of each document, for several codes.
 
     Raises:
         DataError: an input cannot be read, no document of a language has text, or `output` has other
             contents, such as a corpus without `force`.
         ModelError: the tokenizer cannot be read.
-        SettingsError: `held_out` is out of range, the language is unknown, `output` cannot be created,
-            or a table has no such column.
+        SettingsError: the language is unknown, `output` cannot be created, or a table has no such column.
         BertieError: another process writes to `output`, workers die, or a package is missing.
     """
-    options = (held_out, language, format, column, on_error, language_column)
-    preparation = _Preparation.create(inputs, tokenizer_directory, output, workers, *options)
+    preparation = _Preparation.create(inputs, tokenizer_directory, output, workers, options)
     with lock_directory(output):
         plan = preparation.plan()
         if is_prepared(output, plan, force):
@@ -128,12 +153,7 @@ def prepare_part(
     workers: int,
     job: int,
     jobs: int,
-    held_out: float = 0.005,
-    language: Language = "en",
-    format: Format | None = None,
-    column: str = "text",
-    on_error: OnError = "stop",
-    language_column: str | None = None,
+    options: PreparationOptions,
 ) -> None:
     """Write the parts of job `job` of `jobs` equal jobs.
 
@@ -144,8 +164,7 @@ def prepare_part(
     Args:
         job: the number of the job, from 1.
         jobs: the number of jobs.
-        inputs, tokenizer_directory, output, workers, held_out, language, format, column, on_error,
-            language_column: as in `prepare`.
+        inputs, tokenizer_directory, output, workers, options: as in `prepare`.
 
     Raises:
         SettingsError: there is no such job, or as in `prepare`.
@@ -154,8 +173,7 @@ def prepare_part(
     """
     if not 1 <= job <= jobs:
         raise SettingsError(f"part {job}/{jobs}: expected I/N with I from 1 to N, such as 1/{max(jobs, 1)}")
-    options = (held_out, language, format, column, on_error, language_column)
-    preparation = _Preparation.create(inputs, tokenizer_directory, output, workers, *options)
+    preparation = _Preparation.create(inputs, tokenizer_directory, output, workers, options)
     with lock_directory(output, shared=True):
         plan = preparation.plan(jobs)
         with lock_file(output / "parts", wait=True):
@@ -218,11 +236,7 @@ class _Preparation:
     tokenizer: Tokenizer
     output: Path
     workers: int | Executor
-    settings: ManifestSettings
-    format: Format | None
-    column: str
-    on_error: OnError
-    language_column: str | None
+    options: PreparationOptions
 
     @classmethod
     def create(
@@ -231,32 +245,26 @@ class _Preparation:
         tokenizer_directory: Path,
         output: Path,
         workers: int | Executor,
-        held_out: float,
-        language: Language,
-        format: Format | None,
-        column: str,
-        on_error: OnError,
-        language_column: str | None,
+        options: PreparationOptions,
     ) -> "_Preparation":
         check_readable(inputs, here=workers == 1)
-        groups = group_by_language(inputs, language, language_column)
-        settings = _make_settings(held_out, groups, format, column, language_column)
-        tokenizer = Tokenizer.load(tokenizer_directory)
-        return cls(groups, tokenizer, output, workers, settings, format, column, on_error, language_column)
+        groups = group_by_language(inputs, options.language, options.language_column)
+        return cls(groups, Tokenizer.load(tokenizer_directory), output, workers, options)
 
     def plan(self, jobs: int = 1) -> dict[str, Any]:
         """Return everything that determines the corpus, as `make_plan` does."""
-        return make_plan(self.groups, self.tokenizer, self.settings, jobs)
+        return make_plan(self.groups, self.tokenizer, self.options.in_manifest(self.groups), jobs)
 
     def start(self, plan: Mapping[str, Any]) -> list[Task]:
         """Split the inputs into tasks, one language after the other, and record the plan."""
-        errors = InputErrors(self.on_error)
+        errors = InputErrors(self.options.on_error)
         tasks: list[Task] = []
         for code, files in self.groups.items():
             column = None
-            if self.language_column:
-                column = LanguageColumn(self.language_column, code, tuple(self.groups))
-            tasks += [Task(code, splits) for splits in split_inputs(files, self.format, errors, column)]
+            if self.options.language_column:
+                column = LanguageColumn(self.options.language_column, code, tuple(self.groups))
+            splits_of_tasks = split_inputs(files, self.options.format, errors, column)
+            tasks += [Task(code, splits) for splits in splits_of_tasks]
         task_list = TaskList(
             languages=[task.language for task in tasks],
             first_input=str(next(iter(self.groups.values()))[0]),
@@ -274,9 +282,8 @@ class _Preparation:
         done = sum(sizes.values()) - sum(sizes[index] for index in missing)
         size, unit = byte_unit(sum(sizes.values()))
         total = -(-sum(sizes.values()) // size)
-        context = TaskContext(
-            self.output / "tokenizer", self.tokenizer.fingerprint, self.column, self.on_error
-        )
+        column, on_error = self.options.column, self.options.on_error
+        context = TaskContext(self.output / "tokenizer", self.tokenizer.fingerprint, column, on_error)
         arguments = [(parts[index], tasks[index]) for index in missing]
         if arguments:
             load_tokenizer(context)  # compiles the kernels once, if need be, and not in every worker
@@ -290,15 +297,6 @@ class _Preparation:
                 if len(indices) < len(tasks):  # of another job
                     again = f"remove {self.output} and run all parts again"
                 raise DataError(f"{error}; then {again}, or skip such inputs with --on-error skip") from None
-
-
-def _make_settings(
-    held_out: float, languages: Iterable[str], format: Format | None, column: str, language_column: str | None
-) -> ManifestSettings:
-    if not 0 <= held_out < 1:
-        raise SettingsError(f"held_out = {held_out}: expected a fraction of the documents, from 0 to below 1")
-    settings = ManifestSettings(held_out=held_out, language=",".join(languages), format=format, column=column)
-    return settings | ({"language_column": language_column} if language_column else {})
 
 
 def _assemble_corpus(output: Path, workers: int | Executor) -> Manifest:
