@@ -20,10 +20,10 @@ test-browser: .venv/dev ## the server's page in headless Chromium, which is inst
 		echo "test-browser: chromium cannot be installed here, so its tests are skipped"
 	.venv/bin/python -m pytest -m browser -rs tests/browser $(PYTEST)
 
-test-clients: .venv/dev .venv-clients/installed ## LangChain and LlamaIndex against a server, from an environment of their own
+test-clients: .venv/dev .venv-clients/installed ## LangChain and LlamaIndex against a server, from a separate environment
 	.venv/bin/python -m pytest -m slow -rs tests/inference/server/test_clients.py
 
-test-cloud: .venv-cloud/installed ## s3:// against a local server, from an environment of its own (300 MB)
+test-cloud: .venv-cloud/installed ## s3:// against a local server, from a separate environment (300 MB)
 	.venv-cloud/bin/python -m pytest -m slow -rs tests/base/test_storage.py
 
 bench: .venv/bench .venv-tokenizers/installed ## every claim beside its strongest peer, in one table; some of it: make bench BENCH="training squad"

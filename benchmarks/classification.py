@@ -6,7 +6,7 @@ batches of 32, in their order or, "sorted", the longest first. In int8 torch's d
 converts its model. The other peer in int8 is ONNX Runtime's dynamic quantization, run as the sorted pipeline.
 
 A row compares the fastest engine of bertie with the fastest peer. Its note has all sides, and the fraction of
-labels that are those of bertie in float32.
+labels on which each agrees with bertie in float32.
 """
 
 import tempfile

@@ -100,7 +100,7 @@ def compare_rates(shards: list[Shard], vocabulary: Vocabulary, length: int, roun
 
 
 def compare_statistics(shards: list[Shard], vocabulary: Vocabulary, length: int) -> Iterator[Row]:
-    """Compare the statistics of the examples of the stream with those of the oracle."""
+    """Compare the statistics of the stream with the oracle."""
     settings = ExampleSettings(max_seq_length=length)
     ours = ExampleStream(shards, settings, vocabulary, seed=1).next(COUNTED)
     documents = to_lists(shards[0])

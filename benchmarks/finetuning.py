@@ -1,7 +1,7 @@
 """Compare fine-tuning and evaluation on MRPC with `transformers`' BertForSequenceClassification.
 
 All contenders take turns and start from the same weights: the encoder of all-MiniLM-L6-v2 (6 x 384) and a
-new head. All compute in float32. They train in processes of their own, as their users run them: bertie's
+new head. All compute in float32. Each trains in a separate process, as its users run it: bertie's
 keeps the memory that a step has freed, as `bertie finetune` does. They evaluate in one process.
 
 A step of training makes a batch of the same 32 examples, applies the paper's dropout, and ends with

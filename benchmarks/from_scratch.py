@@ -12,7 +12,7 @@ Complete parts are not repeated, and a part that was stopped resumes. So the ben
 several sessions: repeat `timeout 9m python benchmarks/from_scratch.py OUT`. On a machine without
 the text, provide OUT/tokenizer and OUT/corpus.
 
-google's scores are on GLUE's hidden test sets, those of bertie on dev: they are only roughly
+google's scores are on GLUE's hidden test sets and bertie's on dev, so they are only roughly
 comparable.
 """
 

@@ -182,7 +182,7 @@ def mean_cosine(vectors: Rows, others: Rows) -> float:
 
 
 def one_by_one(compute: Compute, texts: Texts) -> Rows:
-    """Compute the rows of texts in calls of their own."""
+    """Compute the rows of texts, with one call for each text."""
     return np.concatenate([compute([text]) for text in texts])
 
 
@@ -246,7 +246,7 @@ def compare_engines(
 
     Args:
         name, claim, bar: see `Row`
-        engines: the sides; those of bertie have names that begin with it
+        engines: the sides; the names of bertie's engines begin with "bertie"
         texts: of a round
         agreement: what to say of an engine's rows beside its speed, and its name
         rounds: of the measurement

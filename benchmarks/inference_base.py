@@ -1,7 +1,8 @@
 """Compare bertie's inference on a CPU with every other way to run an encoder of BERT-Base's size (12 × 768).
 
-The sides are those of `inference.py`. The weights are random, so the cosines say nothing about the int8 of
-trained models. Of paragraphs there is no row: a round of all engines would take more than a minute.
+The sides are the same as in `inference.py`. The weights are random, so the cosines say nothing about the
+int8 of trained models. There is no row for paragraphs, since a round of all engines would take more than a
+minute.
 """
 
 import tempfile

@@ -142,7 +142,8 @@ def measure(
 def p_values_over_seeds(samples: Float64s) -> dict[str, list[float]]:
     """Return the p-values of `own` and `bertie` for differences (orderings, seeds).
 
-    They are those of `confidence_interval`, which also computes intervals, and takes a hundred times as long.
+    `confidence_interval` returns the same p-values. It also computes intervals, and takes a hundred times as
+    long.
     """
     seeds = samples.shape[1]
     means, variances = samples.mean(axis=1), samples.var(axis=1, ddof=1)

@@ -131,7 +131,7 @@ class Growth:
 
 
 def fit_exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
-    """Return the slope of the logarithms of costs over those of sizes."""
+    """Return the slope of log(cost) over log(size)."""
     logarithms = [math.log(max(cost, 1e-9)) for cost in costs]
     return statistics.linear_regression(list(map(math.log, sizes)), logarithms).slope
 
@@ -144,7 +144,7 @@ def timed(work: Callable[[], object]) -> Seconds:
 
 
 class OwnProcess:
-    """A side that works in a process of its own, as its users run it, on the same core.
+    """A side that works in a separate process, as its users run it, on the same core.
 
     Its memory is its own: in one process, the memory that one side frees is ready for the next side.
 
@@ -274,9 +274,9 @@ class Finished(NamedTuple):
 
 
 def run(command: Sequence[str | Path], **environment: str) -> Finished:
-    """Run a command in a process of its own, and measure it with the processes that it waits for.
+    """Run a command in a separate process, and measure it with the processes that it waits for.
 
-    The peak is that of the largest process.
+    The peak memory is the largest process's.
     """
     begin = time.perf_counter()
     process = subprocess.Popen(
@@ -293,7 +293,7 @@ def run(command: Sequence[str | Path], **environment: str) -> Finished:
 
 
 def run_function(module: str, function: str, *arguments: str | Path) -> Finished:
-    """Run a function of a benchmark in a process of its own."""
+    """Run a function of a benchmark in a separate process."""
     code = f"import sys, measure; measure.set_up(); import {module}; {module}.{function}(*sys.argv[1:])"
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     return run([sys.executable, "-c", code, *arguments], PYTHONPATH=path)

@@ -67,7 +67,7 @@ from measure import (
 
 FACTORS = (1, 4, 16, 64)
 VOCABULARY_SIZE = 30_522
-SENTENCE_TOKENS, DOCUMENT_SENTENCES = 25, 20  # averages, about those of Wikipedia
+SENTENCE_TOKENS, DOCUMENT_SENTENCES = 25, 20  # averages, about as in Wikipedia
 SHARD_COUNTS = (15, 60, 240, 960)
 PART_COUNTS = (64, 256, 1024, 4096)
 PART_DOCUMENTS = 500
@@ -343,7 +343,7 @@ def measure_text(folder: Path) -> Iterator[Growth]:
 
     yield grow(
         "growth-words",
-        "learn a vocabulary from distinct words, in 64ths of those of 10 MB, with an entry for ten words",
+        "learn a vocabulary from distinct words, in 64ths of the words of 10 MB, with an entry for ten words",
         FACTORS,
         learn,
         rounds=1,

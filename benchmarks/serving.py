@@ -4,7 +4,7 @@
 
 MODEL is a directory of a sentence encoder that all of them load, such as all-MiniLM-L6-v2. TEXTS is
 English text, one paragraph a line; each request embeds one sentence of it. `bertie serve` runs in
-PyTorch and, exported, in int8. The peers come from environments of their own:
+PyTorch and, exported, in int8. The peers come from separate environments:
 
     --infinity PATH/bin/infinity_emb    pip install 'infinity-emb[torch,server]'
     --plain PATH/bin/python             pip install sentence-transformers fastapi uvicorn

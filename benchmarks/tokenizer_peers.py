@@ -2,7 +2,7 @@
 
 All encode the same 4 MB of Wikipedia with the original uncased vocabulary. bertie returns ids, segments, word
 indices and offsets; the peers use their fastest function from texts to ids. `tokenizers` 1.0, which cannot be
-installed beside `transformers`, runs in an environment of its own, `.venv-tokenizers`, if there is one.
+installed beside `transformers`, runs in a separate environment, `.venv-tokenizers`, if there is one.
 """
 
 import importlib

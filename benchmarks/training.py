@@ -151,7 +151,7 @@ def encoder_operations(config: BertConfig, bounds: npt.NDArray[np.int64], needed
 
 
 def count_operations(config: BertConfig, examples: Examples) -> float:
-    """Count the operations of forward and backward; backward takes twice those of forward."""
+    """Count the operations of forward and backward; backward takes twice as many as forward."""
     H, masked = config.hidden_size, len(examples.masked_labels)
     encoder = encoder_operations(config, examples.bounds, masked + len(examples.bounds) - 1)
     return 3 * (encoder + 2 * masked * (H * H + H * config.vocab_size))
@@ -232,7 +232,7 @@ def compare_with_matrices(
     fractions = [rate / limit for rate, limit in zip(rates, best, strict=True)]
     return Row(
         name,
-        f"operations of {name.removesuffix('-rate')}, beside those of a matrix product",
+        f"operations of {name.removesuffix('-rate')}, beside a matrix product",
         version("numpy" if multiplies_in_numpy(make_matrices()[0]) else "torch"),
         "GFLOP/s",
         statistics.median(rates),

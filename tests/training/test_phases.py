@@ -22,7 +22,7 @@ from bertie.training.pretraining_settings import PretrainingSettings
 from bertie.training.pretraining_setup import PretrainingBatches, PretrainingSetup
 from bertie.training.signals import Stopped
 
-# SHA-256 of the batches of a run with two phases, as they were before phases had settings of their own.
+# SHA-256 of the batches of a run with two phases, as they were before phases could override settings.
 BATCHES = {
     "random": "aaa5a68ea87f2727",
     "near": "f32b0fb234fb6990",

@@ -146,7 +146,7 @@ def check_command(run: Path, command: Literal["pretrain", "finetune", "search"])
 
 
 def recall_arguments(run: Path, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Tree:
-    """Complete the arguments of a resumed run by those that it recorded.
+    """Complete the arguments of a resumed run with the recorded arguments.
 
     Args:
         run: the directory of the run.

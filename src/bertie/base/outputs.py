@@ -110,7 +110,7 @@ def check_output(
     Args:
         path: the file or directory to write.
         force: whether the user asked to replace an existing output.
-        inputs: the files and directories that the command reads. Those that do not exist are ignored.
+        inputs: the files and directories that the command reads. Missing ones are ignored.
         replaces: for an output directory, files by which `force` recognizes an earlier output of the
             command. Directories with none of them are never replaced.
 

@@ -23,7 +23,7 @@ class LayerWeights(NamedTuple):
     second_shift: Tensor  # (H,)
 
     def with_matrices_as(self, dtype: torch.dtype) -> Self:
-        """Return the weights with those of the products in another type, on a CPU."""
+        """Return the weights with the matrices in another type, on a CPU."""
         matrices = ("projection", "wide", "narrow")
         return self._replace(**{name: converted(getattr(self, name), dtype) for name in matrices})
 

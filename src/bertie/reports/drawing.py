@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-# Those of Okabe and Ito's colours, distinguishable for the colour-blind, that work in light and dark mode.
+# From Okabe and Ito's colours, distinguishable for the colour-blind: three that work in light and dark mode.
 BLUE, ORANGE, RED = "#3b8fc7", "#e08a00", "#d55e00"
 INK = "#010203"  # used nowhere else, so that `to_svg` can replace it by the colour of the page's text
 

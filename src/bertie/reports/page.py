@@ -61,7 +61,7 @@ class Page:
         self._append("paragraph", text=text)
 
     def warning(self, text: str) -> None:
-        """Append a paragraph that stands out."""
+        """Append a highlighted paragraph."""
         self._append("warning", text=text)
 
     def code(self, text: str) -> None:

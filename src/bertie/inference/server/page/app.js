@@ -41,7 +41,7 @@ function describe({ models, version }) {
 function addPanel(tab, models, several) {
   const panel = new Panel(tab, models, {
     several,
-    onchange: (changed) => { // the address is that of the tab that is shown
+    onchange: (changed) => { // the address names the tab that is shown
       if (!changed.element.hidden) history.replaceState(null, "", address(changed));
     },
     onunauthorized: (message) => askForKey(message, () => panel.run()),

@@ -6,7 +6,7 @@ import { ServerError, post } from "./client.js";
 const SLOW = 1000; // milliseconds after which the page shows for how long it has been waiting
 
 export class Panel {
-  // `tab` is one of tabs.js; `models` those that it fits; `several`: the server has more than one model;
+  // `tab` is one of tabs.js; `models` are the models that it fits; `several`: the server has several models;
   // `onchange` is called with the panel when its address has changed, `onunauthorized` when the server
   // asks for a key.
   constructor(tab, models, { several, onchange, onunauthorized }) {

@@ -1,6 +1,6 @@
 // The tabs, in order. Each has: `name` in the address, `title`, `about`, the text of its `button`,
 // `fits` (a set of a model's methods → whether the model can do it), `best` (whether it comes first among
-// those that can), `fields`, whose `needed` (a model → true, false, or null) is for fields that only some
+// the tabs that fit), `fields`, whose `needed` (a model → true, false, or null) is for fields that only some
 // models need, and `run`, which sends the request and returns a summary and the elements that
 // show the answer.
 
@@ -81,7 +81,7 @@ const entities = {
   },
 };
 
-// A tagger whose tags are not those of entities, such as parts of speech.
+// A tagger whose tags are no entities, such as parts of speech.
 function taggedWords(found) {
   const rows = found.map(({ word, tag, score }) => [word, tag, percent(score)]);
   const headings = [{ name: "word" }, { name: "tag" }, { name: "probability", number: true }];
