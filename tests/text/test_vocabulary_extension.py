@@ -4,7 +4,7 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bertie.text.tokenizer import Tokenizer
@@ -62,6 +62,7 @@ def test_tokenizer_uses_every_entry_and_saves_the_tokens(vocabulary, table, numb
     assert all(after[entry] >= MIN_OCCURRENCES for entry in entries)
 
 
+@settings(max_examples=30)  # each makes a tokenizer for every possible entry
 @given(TABLES)
 def test_first_entry_saves_the_most(table):
     vocabulary = Vocabulary([*SPECIAL_TOKENS, *LETTERS])
