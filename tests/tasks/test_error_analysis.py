@@ -131,6 +131,7 @@ def test_scores_of_entities_are_conllevals_in_any_scheme():
     assert {name: label_scores.f1 for name, label_scores in analysis.by_label.items()} == {
         name: scores[f"f1 {name}"] for name in ("LOC", "ORG", "PER")
     }
+    assert list(analysis.by_label) == ["LOC", "ORG", "PER"]
     assert analysis.by_label["LOC"] == (100.0, 50.0, pytest.approx(200 / 3), 2)
     assert analysis.mistakes == [
         Mistake(
