@@ -135,6 +135,9 @@ def test_malformed_rows_can_be_skipped(tmp_path):
     (tmp_path / "a.jsonl").write_text("{\n[1]\n")
     with pytest.raises(DataError, match="line 1: not valid JSON"):
         read_rows(tmp_path / "a.jsonl", ["a"], [])
+    (tmp_path / "a.csv").write_text("a\nx\n")
+    with pytest.raises(SettingsError, match="no column 'b'"):  # no row has it
+        read_rows(tmp_path / "a.csv", ["b"], [])
 
 
 def test_ten_skipped_rows_are_shown_and_all_are_counted(tmp_path, capsys):
