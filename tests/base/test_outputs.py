@@ -5,10 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import fsspec
 import pytest
 
+from bertie.base import storage
 from bertie.base.errors import BertieError, SettingsError
 from bertie.base.outputs import check_not_input, check_output, lock_output
+from bertie.base.storage import RemotePath
 
 
 def error(path: Path, **arguments: object) -> str:
@@ -117,6 +120,32 @@ def test_only_one_process_writes_an_output(tmp_path):
                 lock_output(tmp_path / name, force=True),
             ):
                 pass
+
+
+@pytest.mark.parametrize("replaces", [(), ("config.json",)])
+def test_local_output_of_a_url_is_removed_after_its_copy(tmp_path, monkeypatch, replaces):
+    monkeypatch.setattr(storage, "cache_root", lambda: tmp_path)
+    url = RemotePath("memory://outputs/model" if replaces else "memory://outputs/out.csv")
+    inputs = [RemotePath("memory://outputs/in.csv")]
+    with lock_output(url, force=False, inputs=inputs, replaces=replaces) as local:
+        if replaces:
+            local.mkdir()
+        (local / replaces[0] if replaces else local).write_text("content")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    written = RemotePath(f"{url}/config.json") if replaces else url
+    with written.open() as file:
+        assert file.read() == b"content"
+    with (
+        pytest.raises(SettingsError, match=f"{url}: exists already; choose another URL"),
+        lock_output(url, force=False, replaces=replaces),
+    ):
+        pass
+    with (
+        pytest.raises(SettingsError, match=f"{url}: would replace the input; choose another name"),
+        lock_output(url, force=True, inputs=[url], replaces=replaces),
+    ):
+        pass
+    fsspec.filesystem("memory").rm("/outputs", recursive=True)
 
 
 def test_directory_to_fill_is_not_an_input(tmp_path):
